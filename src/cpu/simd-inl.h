@@ -1,0 +1,30 @@
+// The project's seam over Highway: what it lacks, or does in more instructions than needed.
+// Per-target include guard: this file is compiled once for each SIMD target.
+#if defined(MULTIHEAD_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_SIMD_INL_H_
+#undef MULTIHEAD_CPU_SIMD_INL_H_
+#else
+#define MULTIHEAD_CPU_SIMD_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// a * b + c. Highway up to 1.2 multiplies and adds on WebAssembly even where relaxed SIMD
+// is on, and LLVM does not fuse the two: one instruction instead of two in the inner loop.
+template <class V>
+HWY_INLINE V mul_add(V a, V b, V c) {
+#if HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
+  return V{wasm_f32x4_relaxed_madd(a.raw, b.raw, c.raw)};
+#else
+  return hn::MulAdd(a, b, c);
+#endif
+}
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_SIMD_INL_H_

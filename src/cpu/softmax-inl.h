@@ -1,0 +1,126 @@
+// Online softmax over a tile of transposed scores, queries in the lanes.
+//
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv:1805.02867):
+// each lane keeps the maximum m and the sum l of its scores so far; when m rises, what was
+// summed before is scaled down.
+#if defined(MULTIHEAD_CPU_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_SOFTMAX_INL_H_
+#undef MULTIHEAD_CPU_SOFTMAX_INL_H_
+#else
+#define MULTIHEAD_CPU_SOFTMAX_INL_H_
+#endif
+
+#include <cstddef>
+#include <limits>
+
+#include "cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+inline constexpr float kLog2E = 1.44269504088896340736F;
+
+// The unit that scores are kept in. Base 2 saves a multiplication per score, since its factor
+// log2(e) goes into Q; but a bias near -3.4e38 would overflow there, so with a bias
+// scores stay natural and the factor is applied to the difference from the maximum.
+enum class ScoreUnit { kBase2, kNatural };
+
+// 2^x for x <= 0; 0 for x <= -127, NaN for NaN. Relative error 7.5e-8: minimax polynomial
+// of degree 5 on [-1/2, 1/2], found by a Remez exchange in exact arithmetic.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp2_nonpositive(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits; 127 more
+  // make those bits the biased exponent of 2^n.
+  const V magic = hn::Set(d, 12582912.0F + 127.0F);
+  // This argument order keeps a NaN.
+  x = hn::Max(hn::Set(d, -127.0F), x);
+  const V shifted = hn::Add(x, magic);
+  const V fraction = hn::Sub(x, hn::Sub(shifted, magic));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted)));
+  V poly = hn::Set(d, 1.327647197932044e-3F);
+  poly = mul_add(poly, fraction, hn::Set(d, 9.675541334208834e-3F));
+  poly = mul_add(poly, fraction, hn::Set(d, 5.550713273542788e-2F));
+  poly = mul_add(poly, fraction, hn::Set(d, 2.4022119723848628e-1F));
+  poly = mul_add(poly, fraction, hn::Set(d, 6.931469670647336e-1F));
+  poly = mul_add(poly, fraction, hn::Set(d, 1.0000000716546822F));
+  return hn::Mul(poly, power);
+}
+
+// exp(score - maximum)
+template <ScoreUnit kUnit, class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_difference(D d, V score, V maximum) {
+  const V difference = hn::Sub(score, maximum);
+  if constexpr (kUnit == ScoreUnit::kNatural) {
+    return exp2_nonpositive(d, hn::Mul(difference, hn::Set(d, kLog2E)));
+  }
+  return exp2_nonpositive(d, difference);
+}
+
+// -inf - (-inf) is NaN: a lane that has seen no key subtracts 0 instead.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V finite_maximum(D d, V maximum) {
+  return hn::IfThenElse(hn::Eq(maximum, hn::Set(d, kNegInf)), hn::Zero(d), maximum);
+}
+
+// One vector of lanes, `keys` rows of `stride` floats: scores become weights exp(score - m),
+// m and l of the lanes are brought up to date. `correction` receives the factor on what
+// was summed before; returns whether any of them is not 1.
+template <ScoreUnit kUnit, class D>
+HWY_NOINLINE bool softmax_lanes(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys,
+                                float* HWY_RESTRICT m, float* HWY_RESTRICT l,
+                                float* HWY_RESTRICT correction) {
+  using V = hn::Vec<D>;
+  const V old_max = hn::LoadU(d, m);
+  V max0 = old_max;
+  V max1 = old_max;
+  size_t key = 0;
+  for (; key + 2 <= keys; key += 2) {
+    max0 = hn::Max(max0, hn::LoadU(d, scores + key * stride));
+    max1 = hn::Max(max1, hn::LoadU(d, scores + (key + 1) * stride));
+  }
+  if (key < keys) max0 = hn::Max(max0, hn::LoadU(d, scores + key * stride));
+  const V new_max = hn::Max(max0, max1);
+  const V subtract = finite_maximum(d, new_max);
+
+  V sum0 = hn::Zero(d);
+  V sum1 = hn::Zero(d);
+  for (key = 0; key + 2 <= keys; key += 2) {
+    float* row = scores + key * stride;
+    const V p0 = exp_of_difference<kUnit>(d, hn::LoadU(d, row), subtract);
+    const V p1 = exp_of_difference<kUnit>(d, hn::LoadU(d, row + stride), subtract);
+    hn::StoreU(p0, d, row);
+    hn::StoreU(p1, d, row + stride);
+    sum0 = hn::Add(sum0, p0);
+    sum1 = hn::Add(sum1, p1);
+  }
+  if (key < keys) {
+    float* row = scores + key * stride;
+    const V p = exp_of_difference<kUnit>(d, hn::LoadU(d, row), subtract);
+    hn::StoreU(p, d, row);
+    sum0 = hn::Add(sum0, p);
+  }
+  const V sum = hn::Add(sum0, sum1);
+
+  const auto same = hn::Ge(old_max, new_max);
+  if (HWY_LIKELY(hn::AllTrue(d, same))) {
+    hn::StoreU(hn::Add(hn::LoadU(d, l), sum), d, l);
+    hn::StoreU(hn::Set(d, 1.0F), d, correction);
+    return false;
+  }
+  // The polynomial gives 1 + 1e-7 for 0: a lane whose maximum stayed keeps its bits.
+  const V factor =
+      hn::IfThenElse(same, hn::Set(d, 1.0F), exp_of_difference<kUnit>(d, old_max, subtract));
+  hn::StoreU(new_max, d, m);
+  hn::StoreU(mul_add(hn::LoadU(d, l), factor, sum), d, l);
+  hn::StoreU(factor, d, correction);
+  return true;
+}
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_SOFTMAX_INL_H_

@@ -1,0 +1,57 @@
+#include "multihead/context.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cpu/kernels.h"
+#include "engine/scratch.h"
+#include "engine/threads.h"
+
+namespace multihead {
+namespace engine {
+
+bool Buffer::reserve(size_t bytes) {
+  if (bytes <= bytes_) return true;
+  constexpr size_t kAlignment = cpu::kScratchAlignment;
+  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  data_.reset();
+  bytes_ = 0;
+  data_.reset(std::aligned_alloc(kAlignment, rounded));
+  if (data_ == nullptr) return false;
+  bytes_ = rounded;
+  return true;
+}
+
+Status Scratch::reserve(int threads, size_t bytes) {
+  for (int thread = 0; thread < threads; ++thread) {
+    if (!of_thread_[static_cast<size_t>(thread)].reserve(bytes)) return out_of_memory(bytes);
+  }
+  return {};
+}
+
+size_t Scratch::bytes() const {
+  size_t sum = workspace_.bytes();
+  for (const Buffer& buffer : of_thread_) sum += buffer.bytes();
+  return sum;
+}
+
+Status out_of_memory(size_t bytes) {
+  return {StatusCode::kMemory, "scratch memory", std::to_string(bytes) + " bytes",
+          "none left to allocate"};
+}
+
+}  // namespace engine
+
+Context::Context(int threads)
+    : threads_(std::clamp(threads > 0 ? threads : engine::available_threads(), 1, 1024)),
+      scratch_(std::make_unique<engine::Scratch>(threads_)) {}
+Context::~Context() = default;
+Context::Context(Context&&) noexcept = default;
+Context& Context::operator=(Context&&) noexcept = default;
+
+size_t Context::scratch_bytes() const { return scratch_->bytes(); }
+
+const char* simd_target() { return cpu::target_name(); }
+
+}  // namespace multihead

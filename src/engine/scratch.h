@@ -1,0 +1,49 @@
+// Scratch memory that a Context keeps between calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "multihead/status.h"
+
+namespace multihead::engine {
+
+// Memory that is null, not an exception, when there is none: a build without
+// exceptions (WebAssembly) can report it too.
+class Buffer {
+ public:
+  // Contents are lost when it grows. Returns false when memory is exhausted.
+  bool reserve(size_t bytes);
+  void* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<void, Free> data_;
+  size_t bytes_ = 0;
+};
+
+class Scratch {
+ public:
+  explicit Scratch(int threads) : of_thread_(static_cast<size_t>(threads)) {}
+
+  // At least `bytes` for each of the first `threads` threads.
+  Status reserve(int threads, size_t bytes);
+  void* of_thread(int thread) const { return of_thread_[static_cast<size_t>(thread)].data(); }
+  size_t bytes() const;
+
+  // One buffer shared by the steps of a module's call, apart from the kernels' scratch.
+  Buffer& workspace() { return workspace_; }
+
+ private:
+  std::vector<Buffer> of_thread_;
+  Buffer workspace_;
+};
+
+Status out_of_memory(size_t bytes);
+
+}  // namespace multihead::engine

@@ -1,0 +1,9 @@
+// multihead: exact multi-head attention. Everything public, in one include.
+#pragma once
+
+#include "multihead/attention.h"             // IWYU pragma: export
+#include "multihead/context.h"               // IWYU pragma: export
+#include "multihead/linear.h"                // IWYU pragma: export
+#include "multihead/multi_head_attention.h"  // IWYU pragma: export
+#include "multihead/status.h"                // IWYU pragma: export
+#include "multihead/tensor.h"                // IWYU pragma: export

@@ -1,0 +1,97 @@
+// Non-owning views of memory: a pointer, a shape and strides.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+namespace multihead {
+
+// Up to eight extents (or strides), outermost first. Longer lists keep their
+// true rank, so that validation can name it, but only the first eight values.
+class Dims {
+ public:
+  static constexpr int kMaxRank = 8;
+
+  constexpr Dims() = default;
+  constexpr Dims(std::initializer_list<int64_t> values) {
+    for (const int64_t value : values) push_back(value);
+  }
+
+  constexpr void push_back(int64_t value) {
+    if (rank_ < kMaxRank) values_[static_cast<size_t>(rank_)] = value;
+    ++rank_;
+  }
+
+  constexpr int rank() const { return rank_; }
+  constexpr int64_t operator[](int axis) const { return values_[static_cast<size_t>(axis)]; }
+  constexpr int64_t& operator[](int axis) { return values_[static_cast<size_t>(axis)]; }
+
+  // Product of the extents; 1 for rank 0.
+  constexpr int64_t elements() const {
+    int64_t product = 1;
+    for (int axis = 0; axis < rank_ && axis < kMaxRank; ++axis) product *= (*this)[axis];
+    return product;
+  }
+
+  // "(1, 12, 1024, 64)"
+  std::string to_string() const {
+    std::string text = "(";
+    for (int axis = 0; axis < rank_; ++axis) {
+      if (axis > 0) text += ", ";
+      text += axis < kMaxRank ? std::to_string((*this)[axis]) : "...";
+    }
+    return text + ")";
+  }
+
+  friend constexpr bool operator==(const Dims&, const Dims&) = default;
+
+ private:
+  std::array<int64_t, kMaxRank> values_{};
+  int rank_ = 0;
+};
+
+// Strides, in elements, of a row-major tensor without gaps.
+constexpr Dims contiguous_strides(const Dims& shape) {
+  Dims strides = shape;
+  int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    if (axis >= Dims::kMaxRank) continue;
+    strides[axis] = step;
+    step *= shape[axis];
+  }
+  return strides;
+}
+
+// `data` may be null only where the tensor has no elements or is optional.
+// Strides are in elements; without them the tensor is row-major without gaps.
+template <class T>
+struct TensorView {
+  T* data = nullptr;
+  Dims shape;
+  Dims strides;
+
+  constexpr TensorView() = default;
+  constexpr TensorView(T* data_, const Dims& shape_)
+      : data(data_), shape(shape_), strides(contiguous_strides(shape_)) {}
+  constexpr TensorView(T* data_, const Dims& shape_, const Dims& strides_)
+      : data(data_), shape(shape_), strides(strides_) {}
+
+  // A writable view serves wherever a read-only one is asked for.
+  template <class U>
+  requires(std::is_same_v<T, const U>) constexpr TensorView(
+      const TensorView<U>& other)  // NOLINT(google-explicit-constructor)
+      : data(other.data), shape(other.shape), strides(other.strides) {}
+
+  // An optional tensor that was not given has no data and rank 0.
+  constexpr bool given() const { return data != nullptr || shape.rank() > 0; }
+};
+
+using Tensor = TensorView<float>;
+using ConstTensor = TensorView<const float>;
+// One byte an element: 0 is false, everything else is true.
+using ConstBoolTensor = TensorView<const uint8_t>;
+
+}  // namespace multihead

@@ -1,0 +1,38 @@
+// How a mask or bias of rank 2 or 4 covers (B, H_q, N_q, N_k).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "multihead/tensor.h"
+
+namespace multihead::rules {
+
+// Strides, in elements, over (B, H_q, N_q, N_k); 0 along a shared axis.
+template <class T>
+struct Broadcast {
+  const T* data = nullptr;
+  std::array<int64_t, 4> stride{};
+
+  bool given() const { return data != nullptr; }
+  const T* row(int64_t batch, int64_t head, int64_t query) const {
+    return data + batch * stride[0] + head * stride[1] + query * stride[2];
+  }
+  const T& at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
+    return row(batch, head, query)[key * stride[3]];
+  }
+};
+
+// The view's last axis covers the keys; axes that are absent or of extent 1 are shared.
+template <class T>
+Broadcast<T> broadcast_to_scores(const TensorView<const T>& view) {
+  Broadcast<T> result{.data = view.data};
+  const int missing = 4 - view.shape.rank();
+  for (int axis = 0; axis < view.shape.rank(); ++axis) {
+    result.stride[static_cast<size_t>(axis + missing)] =
+        view.shape[axis] == 1 ? 0 : view.strides[axis];
+  }
+  return result;
+}
+
+}  // namespace multihead::rules
