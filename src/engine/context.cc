@@ -1,6 +1,8 @@
 #include "multihead/context.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -11,10 +13,11 @@
 namespace multihead {
 namespace engine {
 
-bool Buffer::reserve(size_t bytes) {
+bool Buffer::reserve(uint64_t bytes) {
   if (bytes <= bytes_) return true;
   constexpr size_t kAlignment = cpu::kScratchAlignment;
-  const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (bytes > SIZE_MAX - kAlignment) return false;
+  const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
   data_.reset();
   bytes_ = 0;
   data_.reset(std::aligned_alloc(kAlignment, rounded));
@@ -23,7 +26,7 @@ bool Buffer::reserve(size_t bytes) {
   return true;
 }
 
-Status Scratch::reserve(int threads, size_t bytes) {
+Status Scratch::reserve(int threads, uint64_t bytes) {
   for (int thread = 0; thread < threads; ++thread) {
     if (!of_thread_[static_cast<size_t>(thread)].reserve(bytes)) return out_of_memory(bytes);
   }
@@ -36,7 +39,7 @@ size_t Scratch::bytes() const {
   return sum;
 }
 
-Status out_of_memory(size_t bytes) {
+Status out_of_memory(uint64_t bytes) {
   return {StatusCode::kMemory, "scratch memory", std::to_string(bytes) + " bytes",
           "none left to allocate"};
 }

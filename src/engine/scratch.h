@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -14,8 +15,9 @@ namespace multihead::engine {
 // exceptions (WebAssembly) can report it too.
 class Buffer {
  public:
-  // Contents are lost when it grows. Returns false when memory is exhausted.
-  bool reserve(size_t bytes);
+  // Contents are lost when it grows. Returns false when memory is exhausted, or when `bytes`
+  // is more than this machine can address.
+  bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
 
@@ -32,7 +34,7 @@ class Scratch {
   explicit Scratch(int threads) : of_thread_(static_cast<size_t>(threads)) {}
 
   // At least `bytes` for each of the first `threads` threads.
-  Status reserve(int threads, size_t bytes);
+  Status reserve(int threads, uint64_t bytes);
   void* of_thread(int thread) const { return of_thread_[static_cast<size_t>(thread)].data(); }
   size_t bytes() const;
 
@@ -44,6 +46,6 @@ class Scratch {
   Buffer workspace_;
 };
 
-Status out_of_memory(size_t bytes);
+Status out_of_memory(uint64_t bytes);
 
 }  // namespace multihead::engine

@@ -135,9 +135,9 @@ class Tracer {
   Status reserve() const {
     const int64_t rows = s_.batch * s_.tokens;
     const int64_t floats =
-        rows * (s_.embed + 8 * s_.merged + s_.output) + 4 * rows * s_.heads * s_.tokens;
+        rows * (s_.embed + 8 * s_.merged + s_.output) + 5 * rows * s_.heads * s_.tokens;
     engine::Buffer probe;
-    const size_t bytes = static_cast<size_t>(floats) * sizeof(float) + 4096;
+    const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float) + 4096;
     return probe.reserve(bytes) ? Status() : engine::out_of_memory(bytes);
   }
 
@@ -235,7 +235,7 @@ Status multi_head_attention(const MultiHeadAttentionConfig& config,
   const int64_t rows = s.batch * s.tokens;
   const int64_t merged_floats = rows * s.merged;
   engine::Buffer& workspace = context.scratch().workspace();
-  const size_t bytes = static_cast<size_t>(4 * merged_floats) * sizeof(float);
+  const uint64_t bytes = static_cast<uint64_t>(4 * merged_floats) * sizeof(float);
   if (!workspace.reserve(bytes)) return engine::out_of_memory(bytes);
   auto* const q = static_cast<float*>(workspace.data());
   float* const k = q + merged_floats;

@@ -1,0 +1,99 @@
+#include "machine_peak.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <vector>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "machine_peak.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 12 chains: 2 units times a latency of 4 need 8, and 16 registers hold no more.
+constexpr size_t kChains = 12;
+
+// Returns the operations done; `sink` keeps them from being optimised away.
+HWY_NOINLINE double fma_chains(size_t rounds, float* sink) {
+  const hn::ScalableTag<float> d;
+  const auto factor = hn::Set(d, sink[0]);
+  const auto added = hn::Set(d, sink[1]);
+  hn::Vec<decltype(d)> chain[kChains];
+  for (size_t i = 0; i < kChains; ++i) chain[i] = hn::Set(d, static_cast<float>(i));
+  for (size_t round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < kChains; ++i) chain[i] = mul_add(chain[i], factor, added);
+  }
+  for (size_t i = 0; i < kChains; ++i) hn::StoreU(chain[i], d, sink + 2 + i * hn::Lanes(d));
+  return static_cast<double>(rounds * kChains * 2 * hn::Lanes(d));
+}
+
+HWY_NOINLINE float sum_of(const float* HWY_RESTRICT data, size_t count) {
+  const hn::ScalableTag<float> d;
+  const size_t lanes = hn::Lanes(d);
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  for (size_t i = 0; i + 4 * lanes <= count; i += 4 * lanes) {
+    s0 = hn::Add(s0, hn::LoadU(d, data + i));
+    s1 = hn::Add(s1, hn::LoadU(d, data + i + lanes));
+    s2 = hn::Add(s2, hn::LoadU(d, data + i + 2 * lanes));
+    s3 = hn::Add(s3, hn::LoadU(d, data + i + 3 * lanes));
+  }
+  return hn::ReduceSum(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)));
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+HWY_EXPORT(fma_chains);
+HWY_EXPORT(sum_of);
+}  // namespace multihead::cpu
+
+namespace multihead::bench {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+double measure_fma_peak() {
+  using namespace multihead::cpu;  // NOLINT(google-build-using-namespace): HWY_EXPORT's table
+  std::vector<float> sink(2 + 12 * 64);
+  double best = 0;
+  for (int run = 0; run < 12; ++run) {
+    sink[0] = 0.999F;
+    sink[1] = 0.001F;
+    const auto start = std::chrono::steady_clock::now();
+    const double operations = HWY_DYNAMIC_DISPATCH(fma_chains)(2'000'000, sink.data());
+    best = std::max(best, operations / seconds_since(start));
+  }
+  return best;
+}
+
+double measure_read_stream() {
+  using namespace multihead::cpu;  // NOLINT(google-build-using-namespace): HWY_EXPORT's table
+  // Larger than the last-level cache of most machines; a server's share of a larger one is
+  // still read past by the second half.
+  const std::vector<float> data((size_t{512} << 20) / sizeof(float), 1.0F);
+  double best = 0;
+  volatile float kept = 0;
+  for (int run = 0; run < 5; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    kept = kept + HWY_DYNAMIC_DISPATCH(sum_of)(data.data(), data.size());
+    best = std::max(best, static_cast<double>(data.size() * sizeof(float)) / seconds_since(start));
+  }
+  return best;
+}
+
+}  // namespace multihead::bench
+#endif  // HWY_ONCE

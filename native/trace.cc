@@ -1,0 +1,214 @@
+// multihead-trace "the black cat sat on the mat" --heads 4 --causal
+//
+// Prints every step of multi-head self-attention on one sentence: its name, what it is, its
+// shape, and a rounded matrix, as the textbooks do.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "multihead/multihead.h"
+
+namespace {
+
+using multihead::Dims;
+
+struct Arguments {
+  std::string sentence = "the black cat sat on the mat";
+  int64_t heads = 4;
+  int64_t embed_dim = 64;
+  bool causal = false;
+  int64_t head = 1;
+  int64_t columns = 8;
+  uint32_t seed = 0;
+};
+
+// Words, and punctuation on its own.
+std::vector<std::string> tokenize(const std::string& sentence) {
+  std::vector<std::string> tokens;
+  bool inside = false;
+  for (const char c : sentence) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isspace(byte) != 0) {
+      inside = false;
+    } else if (std::ispunct(byte) != 0 && c != '\'' && c != '-') {
+      tokens.emplace_back(1, c);
+      inside = false;
+    } else if (inside) {
+      tokens.back() += c;
+    } else {
+      tokens.emplace_back(1, c);
+      inside = true;
+    }
+  }
+  return tokens;
+}
+
+std::vector<float> normal_floats(int64_t count, double deviation, std::mt19937& engine) {
+  std::normal_distribution<double> normal(0.0, deviation);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = static_cast<float>(normal(engine));
+  return values;
+}
+
+// A random vector for each different token, plus the sinusoidal position encoding of
+// Vaswani et al. 2017, section 3.5.
+std::vector<float> embed(const std::vector<std::string>& tokens, int64_t width,
+                         std::mt19937& engine) {
+  std::map<std::string, std::vector<float>> vocabulary;
+  std::vector<float> x;
+  for (size_t position = 0; position < tokens.size(); ++position) {
+    std::vector<float>& vector = vocabulary[tokens[position]];
+    if (vector.empty()) vector = normal_floats(width, 1.0, engine);
+    for (int64_t c = 0; c < width; ++c) {
+      const double frequency =
+          std::pow(10000.0, -static_cast<double>(c / 2 * 2) / static_cast<double>(width));
+      const double angle = static_cast<double>(position) * frequency;
+      x.push_back(vector[static_cast<size_t>(c)] +
+                  static_cast<float>(c % 2 == 0 ? std::sin(angle) : std::cos(angle)));
+    }
+  }
+  return x;
+}
+
+struct Printer {
+  const std::vector<std::string>& tokens;
+  const Arguments& arguments;
+  size_t label_width = 6;
+
+  // One (rows, columns) matrix; columns are tokens where it is tokens by tokens.
+  void matrix(const float* values, int64_t rows, int64_t columns, bool by_token) const {
+    const int64_t shown = by_token ? columns : std::min(columns, arguments.columns);
+    if (by_token) {
+      std::printf("  %*s", static_cast<int>(label_width), "");
+      for (int64_t j = 0; j < shown; ++j) {
+        std::printf(" %8.8s", tokens[static_cast<size_t>(j)].c_str());
+      }
+      std::printf("\n");
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      std::printf("  %*s", static_cast<int>(label_width), tokens[static_cast<size_t>(i)].c_str());
+      for (int64_t j = 0; j < shown; ++j) {
+        const float value = values[i * columns + j];
+        if (std::isinf(value)) {
+          std::printf(" %8s", value < 0 ? "-inf" : "inf");
+        } else {
+          std::printf(" %8.4f", static_cast<double>(value));
+        }
+      }
+      std::printf(shown < columns ? "  ...\n" : "\n");
+    }
+  }
+
+  void step(const multihead::TraceStep& step, const char* meaning) const {
+    std::printf("\n%s %s\n  %s\n", step.name.c_str(), step.shape.to_string().c_str(), meaning);
+    const int rank = step.shape.rank();
+    const int64_t rows = step.shape[rank - 2];
+    const int64_t columns = step.shape[rank - 1];
+    const bool per_head = rank == 4;
+    if (per_head) std::printf("  head %lld:\n", static_cast<long long>(arguments.head));
+    const bool by_token = step.name == "weights" || step.name.ends_with("scores");
+    matrix(step.values.data() + (per_head ? (arguments.head - 1) * rows * columns : 0), rows,
+           columns, by_token);
+  }
+};
+
+int run(const Arguments& arguments) {
+  const std::vector<std::string> tokens = tokenize(arguments.sentence);
+  if (tokens.empty()) {
+    std::fprintf(stderr, "sentence: expected at least one word, got \"%s\"\n",
+                 arguments.sentence.c_str());
+    return 1;
+  }
+  if (arguments.head < 1 || arguments.head > arguments.heads) {
+    std::fprintf(stderr, "--head: expected 1 to %lld, got %lld\n",
+                 static_cast<long long>(arguments.heads), static_cast<long long>(arguments.head));
+    return 1;
+  }
+  const auto n = static_cast<int64_t>(tokens.size());
+  const int64_t width = arguments.embed_dim;
+  std::mt19937 engine(arguments.seed);
+  const std::vector<float> x = embed(tokens, width, engine);
+  std::vector<float> projections[4];
+  for (std::vector<float>& matrix : projections) {
+    matrix = normal_floats(width * width, 1.0 / std::sqrt(static_cast<double>(width)), engine);
+  }
+  const Dims square{width, width};
+  std::vector<float> output(x.size());
+  multihead::Trace trace;
+  multihead::Context context;
+  const multihead::Status status = multihead::multi_head_attention(
+      {.embed_dim = width, .num_heads = arguments.heads},
+      {.q_proj = {projections[0].data(), square},
+       .k_proj = {projections[1].data(), square},
+       .v_proj = {projections[2].data(), square},
+       .out_proj = {projections[3].data(), square}},
+      {x.data(), {1, n, width}},
+      {.causal = arguments.causal ? multihead::Causal::top_left() : multihead::Causal::none()},
+      {output.data(), {1, n, width}}, &trace, context);
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    return 1;
+  }
+
+  std::printf("%lld tokens, d_model %lld, %lld heads of %lld, %s, on %s\n",
+              static_cast<long long>(n), static_cast<long long>(width),
+              static_cast<long long>(arguments.heads),
+              static_cast<long long>(width / arguments.heads),
+              arguments.causal ? "causal" : "not causal", multihead::simd_target());
+  std::printf(
+      "Embeddings and weights are random (seed %u): the steps are real, the pattern of\n"
+      "the weights means nothing.\n",
+      arguments.seed);
+  Printer printer{tokens, arguments};
+  for (const std::string& token : tokens) {
+    printer.label_width = std::max(printer.label_width, token.size());
+  }
+  const std::map<std::string, const char*> meanings = {
+      {"x", "token embeddings plus positions"},
+      {"q", "queries, x W_Q^T"},
+      {"k", "keys, x W_K^T"},
+      {"v", "values, x W_V^T"},
+      {"q_heads", "queries split into heads: (B, N, H d) -> (B, N, H, d) -> (B, H, N, d)"},
+      {"k_heads", "keys split into heads"},
+      {"v_heads", "values split into heads"},
+      {"scores", "Q K^T: how well each query (row) fits each key (column)"},
+      {"scaled_scores", "scores / sqrt(d_head)"},
+      {"masked_scores", "-inf where a query may not look"},
+      {"weights", "softmax of each row: every row sums to 1"},
+      {"heads_out", "weights V, each head by itself"},
+      {"merged", "heads side by side again: (B, H, N, d) -> (B, N, H d)"},
+      {"output", "merged W_O^T"},
+  };
+  for (const multihead::TraceStep& step : trace.steps) {
+    printer.step(step, meanings.at(step.name));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Prints every step of multi-head self-attention on one sentence.");
+  app.add_option("sentence", arguments.sentence, "The sentence")->capture_default_str();
+  app.add_option("--heads", arguments.heads, "Number of heads; must divide --d-model")
+      ->capture_default_str();
+  app.add_option("--d-model", arguments.embed_dim, "Width of the embeddings")
+      ->capture_default_str();
+  app.add_flag("--causal", arguments.causal, "A token sees itself and what came before");
+  app.add_option("--head", arguments.head, "The head whose matrices are printed, from 1")
+      ->capture_default_str();
+  app.add_option("--columns", arguments.columns, "Columns shown of wide matrices")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", arguments.seed, "Seed of embeddings and weights")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  return run(arguments);
+}
