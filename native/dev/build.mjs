@@ -1,0 +1,101 @@
+// Builds everything, or the part that is asked for: `npm run build`, or `node native/dev/build.mjs native|page`.
+//
+// CMake and Ninja know by themselves what is up to date; the TypeScript package and the page are built again only when
+// a file that they are made of has changed.
+import { createHash } from 'node:crypto';
+import { readFileSync, readdirSync, statSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { SetupError, run, say, step } from './console.mjs';
+import { writeIfChanged } from './files.mjs';
+import { runAsProgram } from './program.mjs';
+import { setup } from './setup.mjs';
+
+export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const WASM_PRESETS = ['wasm-simd', 'wasm-relaxed'];
+
+/** Configures and builds one preset of CMakePresets.json. */
+export function buildPreset(preset, { options = [], target } = {}) {
+  return step(`Build ${preset}`, async (tell) => {
+    await run(['cmake', '--preset', preset, ...options], { cwd: ROOT });
+    const said = await run(['cmake', '--build', '--preset', preset, ...(target ? ['--target', target] : [])], { cwd: ROOT });
+    const commands = said.match(/^\[\d+\/\d+\]/gm)?.length ?? 0;
+    tell(commands ? `${commands} commands` : 'up to date');
+  });
+}
+
+/** The two WebAssembly modules; with their tests, if asked. */
+export async function buildWasm({ tests }) {
+  // Stated both ways, since CMake remembers the last.
+  const options = [`-DMULTIHEAD_TESTS=${tests ? 'ON' : 'OFF'}`, `-DMULTIHEAD_PROGRAMS=${tests ? 'ON' : 'OFF'}`];
+  const target = tests ? undefined : 'multihead_wasm';
+  for (const preset of WASM_PRESETS) await buildPreset(preset, { options, target });
+}
+
+/** bindings/dist: what the npm package holds. */
+export function buildPackage() {
+  const modules = WASM_PRESETS.map((preset) => `build/${preset}/bindings`);
+  const inputs = [...modules, 'bindings/src', 'bindings/build.mjs', 'bindings/package.json', 'bindings/tsconfig.json'];
+  return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
+}
+
+/** build/web: the page as static files. */
+export function buildPage() {
+  const inputs = ['web/src', 'web/public', 'web/index.html', 'web/package.json', 'web/vite.config.ts', 'bindings/dist'];
+  return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web');
+}
+
+export async function buildAll() {
+  await buildPreset('native');
+  await buildWasm({ tests: true });
+  await buildPackage();
+  await buildPage();
+}
+
+/** Runs a workspace's build script, unless its inputs are those of the last build and its output is there. */
+function buildOnce(name, inputs, output, workspace) {
+  return step(name, async (tell) => {
+    const stamp = join(ROOT, 'build', 'stamps', workspace.replace(/\W/g, '-'));
+    const wanted = fingerprint([...inputs, 'package-lock.json']);
+    const built = await readFile(stamp, 'utf8').catch(() => null);
+    if (built === wanted && statSync(join(ROOT, output), { throwIfNoEntry: false })) return tell('up to date');
+    await run([...npmProgram(), 'run', 'build', '-w', workspace], { cwd: ROOT });
+    await writeIfChanged(stamp, fingerprint([...inputs, 'package-lock.json']));
+    tell(output.slice(0, output.lastIndexOf('/')));
+  });
+}
+
+/** A hash over the contents of files and, recursively, folders. */
+function fingerprint(paths) {
+  const hash = createHash('sha256');
+  const add = (path) => {
+    const entry = statSync(path, { throwIfNoEntry: false });
+    if (!entry) return;
+    if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
+    for (const name of readdirSync(path).sort()) {
+      // CMake's own bookkeeping lies beside the modules.
+      if (name !== 'CMakeFiles' && name !== 'cmake_install.cmake') add(join(path, name));
+    }
+  };
+  for (const path of paths) add(join(ROOT, path));
+  return hash.digest('hex');
+}
+
+/** The npm that started us, or the one on the PATH. */
+export function npmProgram() {
+  return process.env.npm_execpath?.endsWith('.js') ? [process.execPath, process.env.npm_execpath] : ['npm'];
+}
+
+runAsProgram(import.meta.url, async (what = 'all') => {
+  const parts = {
+    all: ['all', buildAll],
+    native: ['all', () => buildPreset('native')],
+    page: ['start', async () => { await buildWasm({ tests: false }); await buildPackage(); await buildPage(); }],
+  };
+  if (!parts[what]) throw new SetupError(`Build what? Expected ${Object.keys(parts).join(', ')}, got ${what}`);
+  const [purpose, build] = parts[what];
+  await setup({ purpose });
+  await build();
+  say('Built.');
+});

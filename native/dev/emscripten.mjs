@@ -1,0 +1,130 @@
+// The compiler for WebAssembly. An installed Emscripten that is new enough is used as it is; else Debian 13's package
+// is unpacked beside the project and drives the system's clang 19.
+import { readdirSync } from 'node:fs';
+import { chmod, copyFile, mkdir, rm } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { ask } from './console.mjs';
+import { unpack } from './debian.mjs';
+import { buildFolder, completeFolder, writeIfChanged, writeProgram } from './files.mjs';
+import { atLeast, findProgram, versionIn } from './find.mjs';
+
+export const EMSCRIPTEN_MINIMUM = '3.1.60'; // older ones encode relaxed SIMD as browsers no longer read it
+const LLVM = '19'; // what Debian 13's Emscripten is made for; Debian 12 has it too
+const RECIPE = 1; // of the unpacked folder: a change makes the next run unpack anew
+
+export const CLANG_PACKAGES = ['clang', 'lld', 'llvm'].map((name) => `${name}-${LLVM}`);
+export const EMSCRIPTEN_PACKAGES = ['emscripten', 'binaryen', 'libc6', 'libstdc++6', 'libgcc-s1', 'node-acorn'];
+
+// 1.6 GB of the package are prebuilt system libraries, one for each combination of features. The ones in use are not
+// for link-time optimisation, know no exceptions and no sanitizers, and are built without or with threads.
+const LEFT_OUT = [
+  'lto lto-pic pic *-ww* *asan* *lsan* *ubsan* *sanitizer* *wasmfs* *-except* *sjlj*',
+  'libc++.a libc++-mt.a libc++abi.a libc++abi-mt.a libc++abi-debug.a libc++abi-debug-mt.a',
+  'libSDL* libGL*-emu* libGL*-ofb* libGL*-webgl2* libGL*-full_es3*',
+].flatMap((line) => line.split(' ').map((name) => `cache/sysroot/lib/wasm32-emscripten/${name}`));
+const NOT_NEEDED = ['test', 'docs', 'media', 'out', 'system/lib', 'ChangeLog.*'];
+
+/** Are the programs of CLANG_PACKAGES there, which the unpacked Emscripten calls? */
+export const hasClang = () => ['clang', 'wasm-ld', 'llvm-ar'].every((name) => findProgram(`${name}-${LLVM}`));
+
+/** An installed Emscripten: { source, root, path, version }, or null. */
+export async function findEmscripten() {
+  const emsdk = process.env.EMSDK && findProgram(join(process.env.EMSDK, 'upstream', 'emscripten', 'emcc'));
+  const path = emsdk || findProgram('emcc');
+  if (!path) return null;
+  const shell = process.platform === 'win32'; // there emcc is a .bat file
+  const version = versionIn(await ask([path, '--version'], { shell }));
+  if (!version) return null;
+  if (emsdk) return { source: 'emsdk', root: dirname(emsdk), path, version };
+  // A package manager's emcc may be a link or a starter elsewhere. Old ones are not asked: they will not be used.
+  const config = join(dirname(path), shell ? 'em-config.bat' : 'em-config');
+  const root = atLeast(version, EMSCRIPTEN_MINIMUM) && (await ask([config, 'EMSCRIPTEN_ROOT'], { shell }));
+  return { source: 'path', root: root || dirname(path), path, version };
+}
+
+/** Our own Emscripten in `folder`, if it is complete, as `findEmscripten` gives it. */
+export function unpackedEmscripten(folder) {
+  const versions = completeFolder(folder, RECIPE);
+  if (!versions) return null;
+  return { source: 'debian13', root: folder, path: join(folder, 'emcc'), version: versionIn(versions.emscripten) };
+}
+
+/** Unpacks what is needed of Debian 13's Emscripten, Binaryen and acorn (a JavaScript parser) into `folder`. */
+export async function unpackEmscripten(packages, folder) {
+  const versions = Object.fromEntries(EMSCRIPTEN_PACKAGES.map((name) => [name, packages[name].version]));
+  const excluded = [...LEFT_OUT, ...NOT_NEEDED].map((name) => `--exclude=./usr/share/emscripten/${name}`);
+  const strip = '--strip-components=4'; // ./usr/share/emscripten, ./usr/share/nodejs
+  await buildFolder(folder, RECIPE, versions, (partial) =>
+    Promise.all([
+      unpack(packages.emscripten.file, partial, [strip, '--anchored', ...excluded, './usr/share/emscripten']),
+      unpack(packages['node-acorn'].file, join(partial, 'node_modules'), [strip, './usr/share/nodejs/acorn']),
+      unpackBinaryen(packages, join(partial, 'binaryen')),
+    ]),
+  );
+}
+
+/** Debian 13's Binaryen wants a newer C library than Debian 12 has, so its tools are started through their own. */
+async function unpackBinaryen(packages, folder) {
+  const everything = `${folder}.deb`;
+  for (const name of ['binaryen', 'libc6', 'libstdc++6', 'libgcc-s1']) {
+    await unpack(packages[name].file, everything, ['--exclude=*/share/*', '--exclude=*/gconv', './usr']);
+  }
+  const [libraries, programs, bin] = ['lib', 'programs', 'bin'].map((name) => join(folder, name));
+  await Promise.all([libraries, programs, bin].map((path) => mkdir(path, { recursive: true })));
+
+  const system = join(everything, 'usr/lib');
+  const architecture = readdirSync(system).find((name) => name.endsWith('-linux-gnu'));
+  const built = join(system, architecture);
+  const wanted = /^(ld-linux.*|lib(c|m|pthread|dl|rt)\.so.*|libstdc\+\+\.so\.6|libgcc_s\.so\.1|libbinaryen\.so)$/;
+  const names = readdirSync(built).filter((name) => wanted.test(name));
+  await Promise.all(names.map((name) => copyFile(join(built, name), join(libraries, name)))); // follows links
+  const loader = names.find((name) => name.startsWith('ld-linux'));
+
+  const tools = readdirSync(join(everything, 'usr/bin')).filter((name) => !/fuzz|shell/.test(name));
+  for (const tool of tools) {
+    await copyFile(join(everything, 'usr/bin', tool), join(programs, tool));
+    const start = `exec "$here/lib/${loader}" --library-path "$here/lib" "$here/programs/${tool}" "$@"`;
+    await writeProgram(join(bin, tool), `#!/bin/sh\nhere=\${0%/*}/..\n${start}\n`);
+  }
+  await chmod(join(libraries, loader), 0o755);
+  await rm(everything, { recursive: true });
+}
+
+/**
+ * Writes what ties the unpacked folder to this machine. Emscripten's own starters are replaced by ones that need no
+ * environment, so that Ninja can call them from any shell, whatever another Emscripten has set there.
+ */
+export async function configureUnpacked(folder) {
+  const python = findProgram('/usr/bin/python3', 'python3'); // a version manager's python3 starts slowly
+  const lines = [
+    'import os',
+    "here = os.path.dirname(os.path.abspath(os.environ['EM_CONFIG']))",
+    `LLVM_ROOT = ${JSON.stringify(dirname(findProgram(`clang-${LLVM}`)))}`,
+    `LLVM_ADD_VERSION = '${LLVM}'`,
+    `CLANG_ADD_VERSION = '${LLVM}'`,
+    "BINARYEN_ROOT = os.path.join(here, 'binaryen')",
+    `NODE_JS = ${JSON.stringify(process.execPath)}`,
+    'FROZEN_CACHE = True', // the system libraries are prebuilt
+  ];
+  await writeIfChanged(join(folder, '.emscripten'), `${lines.join('\n')}\n`);
+  // Else Node would read the project's package.json, and take Emscripten's scripts for ES modules.
+  await writeIfChanged(join(folder, 'package.json'), '{ "private": true, "type": "commonjs" }\n');
+  const tools = ['emcc', 'em++', 'emar', 'emranlib', 'em-config', 'tools/emnm'];
+  for (const tool of tools) {
+    const start = `EM_CONFIG="$here/.emscripten" exec "${python}" -E "$here/${tool}.py" "$@"`;
+    await writeProgram(join(folder, basename(tool)), `#!/bin/sh\nhere=\${0%/*}\n${start}\n`);
+  }
+}
+
+/** The CMake toolchain file of the WebAssembly presets. */
+export function emscriptenToolchain({ root }) {
+  const path = (text) => text.replaceAll('\\', '/');
+  return [
+    '# Written by the set-up (native/dev): the Emscripten that it found or unpacked, and the Node.js that runs tests.',
+    'if(NOT DEFINED CMAKE_CROSSCOMPILING_EMULATOR)',
+    `  set(CMAKE_CROSSCOMPILING_EMULATOR "${path(process.execPath)}")`,
+    'endif()',
+    `include("${path(root)}/cmake/Modules/Platform/Emscripten.cmake")`,
+    '',
+  ].join('\n');
+}

@@ -1,0 +1,52 @@
+// Highway 1.2, the SIMD library: the installed one where it is new enough, else Debian 13's in a folder of our own.
+import { existsSync } from 'node:fs';
+import { mkdir, readlink, rm, symlink } from 'node:fs/promises';
+import { join } from 'node:path';
+import { unpack } from './debian.mjs';
+import { buildFolder, completeFolder } from './files.mjs';
+import { findLibrary } from './find.mjs';
+
+const RECIPE = 1;
+export const HIGHWAY_PACKAGES = ['libhwy-dev', 'libhwy1t64'];
+
+/** An installed Highway: { prefix, include, version }, or null. */
+export function findHighway() {
+  const version = ['HWY_MAJOR', 'HWY_MINOR', 'HWY_PATCH'];
+  return findLibrary(
+    'hwy/highway.h',
+    'hwy',
+    ['hwy/base.h', 'hwy/highway.h'].map((file) => [file, version]),
+  );
+}
+
+/** Our own Highway in `folder`, if it is complete, as `findHighway` gives it. */
+export function unpackedHighway(folder) {
+  const versions = completeFolder(folder, RECIPE);
+  const prefix = join(folder, 'usr');
+  return versions && { prefix, include: join(prefix, 'include'), version: versions['libhwy-dev'].replace(/-.*/, '') };
+}
+
+/** Unpacks Debian 13's packages, which ask for no newer C and C++ libraries than Debian 12 has. */
+export async function unpackHighway(packages, folder) {
+  const versions = Object.fromEntries(HIGHWAY_PACKAGES.map((name) => [name, packages[name].version]));
+  await buildFolder(folder, RECIPE, versions, async (partial) => {
+    for (const name of HIGHWAY_PACKAGES) await unpack(packages[name].file, partial, ['--exclude=./usr/share', './usr']);
+  });
+}
+
+/**
+ * Makes `folder` hold links to the header-only libraries that WebAssembly code includes, and nothing else: a
+ * cross-compiler that is pointed at /usr/include takes the machine's C headers for its own.
+ * @param {Record<string, string | null>} headers the folder to link to, by the name to include it by
+ */
+export async function linkHeaders(folder, headers) {
+  await mkdir(folder, { recursive: true });
+  for (const [name, target] of Object.entries(headers)) {
+    const link = join(folder, name);
+    const before = await readlink(link).catch(() => null);
+    const wanted = target && existsSync(target) ? target : null;
+    if (before === wanted) continue;
+    await rm(link, { recursive: true, force: true });
+    if (wanted) await symlink(wanted, link, 'junction'); // on Windows a link of this kind needs no rights
+  }
+}

@@ -1,0 +1,178 @@
+// What the project needs. One table, so that a need is written once: the oldest version that will do, how a machine
+// is asked for it, and what the package managers call it.
+import { join } from 'node:path';
+import { compilerPackages, findCompiler } from './compiler.mjs';
+import { EMSCRIPTEN_MINIMUM, findEmscripten } from './emscripten.mjs';
+import { atLeast, findLibrary, findProgram, programWithVersion } from './find.mjs';
+import { findHighway } from './highway.mjs';
+
+const macApp = (name) => `/Applications/${name}.app/Contents/MacOS/${name}`;
+const windowsApp = (...path) => join(process.env.ProgramFiles ?? 'C:\\Program Files', ...path);
+const cmakePackageVersion = /PACKAGE_VERSION "([\d.]+)"/;
+
+/**
+ * `purpose`: the smallest one that needs it. `apt`: the packages, each with its other names; none where the set-up
+ * unpacks the thing itself. `elsewhere`: what other package managers call it. `optional`: only a part of the tests is
+ * lost without it.
+ */
+export const NEEDS = {
+  cmake: {
+    title: 'CMake',
+    minimum: '3.25',
+    purpose: 'start',
+    find: () => programWithVersion('cmake'),
+    apt: [['cmake']],
+    elsewhere: { brew: 'cmake', dnf: 'cmake', pacman: 'cmake' },
+  },
+  ninja: {
+    title: 'Ninja',
+    minimum: '1.10',
+    purpose: 'start',
+    find: () => programWithVersion('ninja', 'ninja-build'),
+    apt: [['ninja-build']],
+    elsewhere: { brew: 'ninja', dnf: 'ninja-build', pacman: 'ninja' },
+  },
+  python: {
+    title: 'Python', // Emscripten is written in it
+    minimum: '3.8',
+    purpose: 'start',
+    find: () => programWithVersion('python3', 'python'),
+    apt: [['python3']],
+    elsewhere: { brew: 'python', dnf: 'python3', pacman: 'python' },
+  },
+  emscripten: {
+    title: 'Emscripten',
+    minimum: EMSCRIPTEN_MINIMUM,
+    purpose: 'start',
+    find: findEmscripten,
+    elsewhere: { brew: 'emscripten', dnf: 'emscripten', pacman: 'emscripten' },
+  },
+  highway: {
+    title: 'Highway',
+    minimum: '1.2',
+    purpose: 'start',
+    find: findHighway,
+    elsewhere: { brew: 'highway', dnf: 'highway-devel', pacman: 'highway' },
+  },
+  cxx: {
+    title: 'C++20: clang++ >= 16, or g++', // its minimum follows
+    minimum: '12',
+    purpose: 'test',
+    find: findCompiler,
+    apt: compilerPackages,
+    elsewhere: { brew: 'llvm libomp', dnf: 'gcc-c++', pacman: 'gcc' },
+  },
+  eigen: {
+    title: 'Eigen',
+    minimum: '3.4',
+    purpose: 'test',
+    find: () =>
+      findLibrary('Eigen/Core', null, [
+        ['Eigen/Version', ['EIGEN_MAJOR_VERSION', 'EIGEN_MINOR_VERSION']],
+        ['Eigen/src/Core/util/Macros.h', ['EIGEN_WORLD_VERSION', 'EIGEN_MAJOR_VERSION', 'EIGEN_MINOR_VERSION']],
+      ]),
+    apt: [['libeigen3-dev']],
+    elsewhere: { brew: 'eigen', dnf: 'eigen3-devel', pacman: 'eigen' },
+  },
+  googletest: {
+    title: 'GoogleTest',
+    minimum: '1.12',
+    purpose: 'test',
+    find: () => findLibrary('gtest/gtest.h', 'GTest', [['cmake/GTest/GTestConfigVersion.cmake', cmakePackageVersion]]),
+    apt: [['libgtest-dev'], ['libgmock-dev'], ['googletest']],
+    elsewhere: { brew: 'googletest', dnf: 'gtest-devel gmock-devel', pacman: 'gtest' },
+  },
+  benchmark: {
+    title: 'Google Benchmark',
+    minimum: '1.6',
+    purpose: 'test',
+    find: () =>
+      findLibrary('benchmark/benchmark.h', 'benchmark', [
+        ['cmake/benchmark/benchmarkConfigVersion.cmake', cmakePackageVersion],
+      ]),
+    apt: [['libbenchmark-dev']],
+    elsewhere: { brew: 'google-benchmark', dnf: 'google-benchmark-devel', pacman: 'benchmark' },
+  },
+  json: {
+    title: 'nlohmann_json',
+    minimum: '3.9',
+    purpose: 'test',
+    find: () => {
+      const version = ['MAJOR', 'MINOR', 'PATCH'].map((part) => `NLOHMANN_JSON_VERSION_${part}`);
+      const versionAt = ['nlohmann/json.hpp', 'nlohmann/detail/abi_macros.hpp'].map((file) => [file, version]);
+      return findLibrary('nlohmann/json.hpp', null, versionAt);
+    },
+    apt: [['nlohmann-json3-dev']],
+    elsewhere: { brew: 'nlohmann-json', dnf: 'json-devel', pacman: 'nlohmann-json' },
+  },
+  cli11: {
+    title: 'CLI11',
+    minimum: '2.1',
+    purpose: 'test',
+    find: () => findLibrary('CLI/CLI.hpp', null, [['CLI/Version.hpp', ['CLI11_VERSION_MAJOR', 'CLI11_VERSION_MINOR']]]),
+    apt: [['libcli11-dev']],
+    elsewhere: { brew: 'cli11', dnf: 'cli11-devel', pacman: 'cli11' },
+  },
+  chromium: {
+    title: 'Chromium or Chrome',
+    minimum: '114',
+    purpose: 'test',
+    optional: true,
+    find: () => {
+      const names = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'];
+      const onWindows = windowsApp('Google', 'Chrome', 'Application', 'chrome.exe');
+      return findBrowser(...names, macApp('Google Chrome'), macApp('Chromium'), onWindows);
+    },
+    apt: [['chromium', 'chromium-browser']],
+    elsewhere: { brew: '--cask google-chrome', dnf: 'chromium', pacman: 'chromium' },
+  },
+  firefox: {
+    title: 'Firefox',
+    minimum: '128',
+    purpose: 'test',
+    optional: true,
+    find: () => findBrowser('firefox-esr', 'firefox', macApp('firefox'), windowsApp('Mozilla Firefox', 'firefox.exe')),
+    apt: [['firefox-esr', 'firefox']],
+    elsewhere: { brew: '--cask firefox', dnf: 'firefox', pacman: 'firefox' },
+  },
+};
+
+/** Browsers start slowly, and some open a window when asked for their version: the path is enough. */
+async function findBrowser(...names) {
+  const path = findProgram(...names);
+  return path && { path, version: null };
+}
+
+/** Asks the machine for everything in the table: what was found (too old ones included), by the table's keys. */
+export async function surveyMachine() {
+  const found = await Promise.all(Object.entries(NEEDS).map(async ([key, need]) => [key, await need.find()]));
+  return Object.fromEntries(found);
+}
+
+/** The keys of what `purpose` needs and `machine` lacks. */
+export function missingFor(purpose, machine) {
+  const needed = Object.keys(NEEDS).filter((key) => purpose !== 'start' || NEEDS[key].purpose === 'start');
+  return needed.filter((key) => !machine[key] || !atLeast(machine[key].version, NEEDS[key].minimum));
+}
+
+/** What is missing, in words, and how the package manager of this machine would bring it. */
+export function explainMissing(keys, machine) {
+  const lines = keys.map((key) => {
+    const { title, minimum } = NEEDS[key];
+    const found = machine[key] ? `found ${machine[key].version}` : 'not found';
+    return `  ${`${title} >= ${minimum}`.padEnd(40)} ${found}`;
+  });
+  const managers = { brew: 'brew install', dnf: 'sudo dnf install', pacman: 'sudo pacman -S' };
+  const [manager, command] = Object.entries(managers).find(([name]) => findProgram(name)) ?? [];
+  const packages = keys.map((key) => NEEDS[key].elsewhere[manager]);
+  const [casks, plain] = [true, false].map((cask) => packages.filter((name) => name?.startsWith('--cask') === cask));
+  const commands = [plain, ...casks.map((name) => [name])].filter((names) => names.length);
+  const advice = manager
+    ? `\n\nFor example with:\n${commands.map((names) => `  ${command} ${names.join(' ')}`).join('\n')}`
+    : '';
+  return {
+    message: `This machine lacks what the project needs:\n${lines.join('\n')}${advice}`,
+    advice:
+      'Install these (Emscripten also comes from https://emscripten.org/docs/getting_started/downloads.html), then run this again.',
+  };
+}

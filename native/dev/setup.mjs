@@ -1,0 +1,234 @@
+// Sets a machine up for the project: `node native/dev/setup.mjs [--for=start|test|all]`.
+//
+// What is installed and new enough is used. On Debian and Ubuntu the rest comes through apt, and what their releases
+// have too old (Emscripten, Highway) is unpacked into build/toolchain; elsewhere it says what to install. A run that
+// was interrupted continues where it stopped, and with nothing to do it ends within a second or two.
+import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { nativeToolchain } from './compiler.mjs';
+import { SetupError, reportFailure, run, say, step, stopCommands } from './console.mjs';
+import {
+  KEYRING_PACKAGE,
+  administrator,
+  downloadFromDebian13,
+  hasApt,
+  hasDebianKeyring,
+  installSystemPackages,
+} from './debian.mjs';
+import {
+  CLANG_PACKAGES,
+  EMSCRIPTEN_PACKAGES,
+  configureUnpacked,
+  emscriptenToolchain,
+  hasClang,
+  unpackEmscripten,
+  unpackedEmscripten,
+} from './emscripten.mjs';
+import { withLock, writeIfChanged } from './files.mjs';
+import { atLeast } from './find.mjs';
+import { HIGHWAY_PACKAGES, linkHeaders, unpackHighway, unpackedHighway } from './highway.mjs';
+import { NEEDS, explainMissing, missingFor, surveyMachine } from './needs.mjs';
+
+const NODE_MINIMUM = '20.19';
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const at = (...path) => join(ROOT, 'build', 'toolchain', ...path);
+const THERE = 'already there';
+
+/**
+ * @param {{ purpose?: 'start' | 'test' | 'all' }} [options] `start`: to build the WebAssembly package and serve the
+ *   page. `test` and `all`: also the native compiler, the test libraries and the browsers.
+ * @returns {Promise<object>} what is in build/toolchain/manifest.json
+ */
+export async function setup({ purpose = 'all' } = {}) {
+  if (!['start', 'test', 'all'].includes(purpose)) throw new SetupError(`--for=${purpose}: it is start, test or all`);
+  const begun = performance.now();
+  say(`Setting up for: ${purpose}`);
+  const manifest = await withLock(at(), say, () => setUp(purpose));
+  say(`Ready after ${((performance.now() - begun) / 1000).toFixed(1)} s`);
+  return manifest;
+}
+
+async function setUp(purpose) {
+  await step('Node.js', (tell) => {
+    tell(process.versions.node);
+    if (atLeast(process.versions.node, NODE_MINIMUM)) return;
+    throw new SetupError(`Node.js ${process.versions.node} is too old`, `Install Node.js ${NODE_MINIMUM} or newer.`);
+  });
+  let machine = await step('This machine', (tell) => survey(tell, purpose));
+  const missing = missingFor(purpose, machine);
+  if (!hasApt()) requireAll(missing, machine);
+  const wishes = hasApt() ? packagesFor(missing, machine) : [];
+  const asAdministrator = wishes.length ? await administrator(wishes) : null; // may ask for a password: so first
+
+  // The three sources are independent, and waiting for one leaves time for the others.
+  const system = step('System packages', async (tell) => {
+    tell(wishes.length ? list(await installSystemPackages(wishes, asAdministrator)) : THERE);
+  });
+  const unpacked = unpackMissing(missing, hasDebianKeyring() ? null : system); // which brings the keys
+  await allOrFirstFailure([system, unpacked, step('npm packages', installNodeModules)]);
+
+  if (missing.length) machine = await survey(() => {}, purpose);
+  const lacking = missingFor(purpose, machine);
+  requireAll(lacking, machine);
+  for (const key of lacking) say(`  note: no ${NEEDS[key].title} found, so the tests in it will be left out`);
+  return step('Configuration', (tell) => configure(machine, tell));
+}
+
+/** What is on this machine, with our own Emscripten and Highway where the installed ones will not do. */
+async function survey(tell, purpose) {
+  const machine = await surveyMachine();
+  const tooOld = new Set(missingFor(purpose, machine));
+  if (tooOld.has('emscripten')) machine.emscripten = unpackedEmscripten(at('emscripten')) ?? machine.emscripten;
+  if (tooOld.has('highway')) machine.highway = unpackedHighway(at('highway')) ?? machine.highway;
+  const missing = missingFor(purpose, machine);
+  tell(missing.length ? `lacks ${list(missing.map((key) => NEEDS[key].title))}` : 'has everything');
+  return machine;
+}
+
+const list = (names) =>
+  names.length > 4 ? `${names.slice(0, 3).join(', ')} and ${names.length - 3} more` : names.join(', ');
+
+/** The system packages for what is missing. */
+function packagesFor(missing, machine) {
+  const wishes = missing.flatMap((key) =>
+    (NEEDS[key].apt ?? []).map((names) => ({ names, optional: NEEDS[key].optional })),
+  );
+  const unpacksEmscripten = missing.includes('emscripten') || machine.emscripten?.source === 'debian13';
+  const also = [
+    ...(unpacksEmscripten && !hasClang() ? CLANG_PACKAGES : []),
+    ...(missing.some((key) => !NEEDS[key].apt) && !hasDebianKeyring() ? [KEYRING_PACKAGE] : []),
+  ];
+  return [...wishes, ...also.map((name) => ({ names: [name] }))];
+}
+
+function requireAll(missing, machine) {
+  const required = missing.filter((key) => !NEEDS[key].optional);
+  if (!required.length) return;
+  const { message, advice } = explainMissing(missing, machine);
+  throw new SetupError(message, advice);
+}
+
+/** Waits for all tasks; the first failure stops the others' commands, and is thrown. */
+async function allOrFirstFailure(tasks) {
+  let failure = null;
+  const stopOthers = (error) => {
+    failure = failure ?? error; // (no ??=: an old Node.js is to get as far as its own message)
+    stopCommands();
+  };
+  await Promise.all(tasks.map((task) => task.catch(stopOthers)));
+  if (failure) throw failure;
+}
+
+/** Fetches and unpacks Emscripten and Highway where they are missing. */
+async function unpackMissing(missing, after) {
+  const emscripten = missing.includes('emscripten');
+  const highway = missing.includes('highway');
+  await after;
+  const folder = at('download');
+  const names = [...(highway ? HIGHWAY_PACKAGES : []), ...(emscripten ? EMSCRIPTEN_PACKAGES : [])];
+  const packages = await step('Downloads', (tell) => {
+    tell(names.length ? `${names.length} packages of Debian 13` : THERE);
+    return names.length ? downloadFromDebian13(names, folder) : null;
+  });
+  const unpack = (wanted, name, work) =>
+    step(name, async (tell) => {
+      if (!wanted) return tell(THERE);
+      await work();
+      tell(`unpacked into build/toolchain/${name.toLowerCase()}`);
+    });
+  await Promise.all([
+    unpack(highway, 'Highway', () => unpackHighway(packages, at('highway'))),
+    unpack(emscripten, 'Emscripten', () => unpackEmscripten(packages, at('emscripten'))),
+  ]);
+  await rm(folder, { recursive: true, force: true });
+}
+
+const timeOf = (path) =>
+  stat(path).then(
+    (it) => it.mtimeMs,
+    () => 0,
+  );
+
+/** Runs npm when the packages are not those of package-lock.json. */
+async function installNodeModules(tell) {
+  const lock = join(ROOT, 'package-lock.json');
+  const hasLock = existsSync(lock);
+  if (!existsSync(join(ROOT, 'package.json'))) return tell('no package.json yet');
+  const wanted = createHash('sha256')
+    .update(await readFile(hasLock ? lock : join(ROOT, 'package.json')))
+    .digest('hex');
+  const stamp = at('npm.stamp');
+  const installed = await readFile(stamp, 'utf8').catch(() => null);
+  const [lockTime, treeTime] = await Promise.all([lock, join(ROOT, 'node_modules', '.package-lock.json')].map(timeOf));
+  const byHand = hasLock && treeTime >= lockTime - 5000; // npm install writes both files within moments
+  if (treeTime && (installed === wanted || byHand)) {
+    await writeIfChanged(stamp, wanted);
+    return tell(THERE);
+  }
+  await rm(stamp, { force: true });
+  const npm = process.env.npm_execpath?.endsWith('.js') ? [process.execPath, process.env.npm_execpath] : ['npm'];
+  const verb = hasLock ? 'ci' : 'install';
+  const shell = process.platform === 'win32'; // there npm is a .cmd file
+  const advice = 'Is there a network connection to the npm registry? Run this again: it continues where it stopped.';
+  await run([...npm, verb, '--no-audit', '--no-fund', '--loglevel=error'], {
+    cwd: ROOT,
+    shell,
+    advice,
+    pidFile: at('npm.pid'),
+  });
+  await writeFile(stamp, wanted);
+  tell(`npm ${verb}`);
+}
+
+/** Writes the files through which CMake and the other scripts use what was found. */
+async function configure(machine, tell) {
+  const { emscripten, highway, eigen, json } = machine;
+  if (emscripten.source === 'debian13') await configureUnpacked(at('emscripten'));
+  const highwayIsOurs = highway.prefix === at('highway', 'usr');
+  await writeIfChanged(at('emscripten.cmake'), emscriptenToolchain(emscripten));
+  await writeIfChanged(at('native.cmake'), nativeToolchain(machine.cxx, highwayIsOurs));
+  await linkHeaders(at('wasm-include'), {
+    hwy: join(highway.include, 'hwy'),
+    Eigen: eigen && join(eigen.include, 'Eigen'),
+    nlohmann: json && join(json.include, 'nlohmann'),
+  });
+  const googletestSource = '/usr/src/googletest'; // Debian's and Ubuntu's place for it
+  const { source, version, root, path: emcc } = emscripten;
+  const { cmake, ninja, python, cxx, googletest, benchmark } = machine;
+  const manifest = {
+    node: { path: process.execPath, version: process.versions.node },
+    emscripten: { source, version, emcc, root },
+    highway,
+    cmake,
+    ninja,
+    python,
+    cxx,
+    eigen,
+    googletest,
+    benchmark,
+    json,
+    googletestSource: existsSync(join(googletestSource, 'googletest', 'src')) ? googletestSource : null,
+    chromium: machine.chromium?.path ?? null,
+    firefox: machine.firefox?.path ?? null,
+  };
+  await writeIfChanged(at('manifest.json'), `${JSON.stringify(manifest, null, 2)}\n`);
+  tell(`Emscripten ${version}, Highway ${highway.version}${cxx ? `, ${cxx.id} ${cxx.version}` : ''}`);
+  return manifest;
+}
+
+async function main() {
+  const given = process.argv.slice(2);
+  const purpose = given.find((argument) => argument.startsWith('--for='))?.slice('--for='.length);
+  if (given.length > (purpose ? 1 : 0)) throw new SetupError('Usage: node native/dev/setup.mjs [--for=start|test|all]');
+  await setup({ purpose });
+}
+
+if (process.argv[1] && import.meta.url === pathToFileURL(resolve(process.argv[1])).href) {
+  main().catch((error) => {
+    reportFailure(error);
+    process.exitCode = 1;
+  });
+}

@@ -1,0 +1,130 @@
+// `npm test`: sets up, builds and runs every suite; its last line counts them all.
+import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { ROOT, buildAll, buildPreset, npmProgram } from './build.mjs';
+import { SetupError, run, say, step } from './console.mjs';
+import { runAsProgram } from './program.mjs';
+import { setup } from './setup.mjs';
+
+const at = (...path) => join(ROOT, 'build', ...path);
+const results = (name) => at('test-results', `${name}.json`);
+const relaxedFlag = parseInt(process.versions.node, 10) < 22 ? ['--experimental-wasm-relaxed-simd'] : [];
+
+/** A suite's command may fail; what counts is what it wrote. Without a result the whole suite is one failure. */
+async function outcomeOf(command, file, read, options = {}) {
+  if (file) rmSync(file, { force: true });
+  let output = '';
+  let ended = true;
+  try {
+    output = await run(command, { cwd: ROOT, ...options });
+  } catch (error) {
+    if (!(error instanceof SetupError)) throw error;
+    output = error.message;
+    ended = false;
+  }
+  if (file && !existsSync(file)) return { passed: 0, failed: 1, skipped: [], output };
+  const outcome = { skipped: [], output, ...read(file ? JSON.parse(readFileSync(file, 'utf8')) : output) };
+  // A crash after the last result is a failure that no test reports.
+  if (!ended && outcome.failed === 0) outcome.failed = 1;
+  return outcome;
+}
+
+function googleTest(name, command, env = {}) {
+  const file = results(name);
+  return outcomeOf([...command, '--gtest_brief=1', `--gtest_output=json:${file}`], file, googleTestCounts, {
+    env: { ...process.env, ...env },
+  });
+}
+
+const googleTestCounts = ({ tests, failures, errors }) => ({
+  passed: tests - failures - errors,
+  failed: failures + errors,
+});
+
+const vitestCounts = ({ numPassedTests, numFailedTests, numFailedTestSuites, numPendingTests }) => ({
+  passed: numPassedTests,
+  // A file that could not even be loaded has no failed test.
+  failed: numFailedTests || numFailedTestSuites,
+  skipped: numPendingTests ? [{ name: `${numPendingTests} tests`, reason: 'marked so in the suite' }] : [],
+});
+
+/** Adds up every "N passed, N failed" of one build; the last line is their total. */
+function conformanceCounts(output) {
+  const [, passed, failed] = [...output.matchAll(/(\d+) passed, (\d+) failed/g)].at(-1) ?? [0, 0, 1];
+  return { passed: Number(passed), failed: Number(failed) };
+}
+
+/** Installs the library and builds and runs a project that finds it there, as a user of the CMake package would. */
+async function consumer() {
+  const prefix = at('consumer', 'prefix');
+  const toolchain = join(ROOT, 'build', 'toolchain', 'native.cmake');
+  const commands = [
+    ['cmake', '--install', at('native'), '--prefix', prefix],
+    ['cmake', '-S', 'native/consumer', '-B', at('consumer', 'build'), '-G', 'Ninja', `-DCMAKE_TOOLCHAIN_FILE=${toolchain}`,
+      `-Dmultihead_ROOT=${prefix}`, '-DCMAKE_BUILD_TYPE=Release'],
+    ['cmake', '--build', at('consumer', 'build')],
+    [at('consumer', 'build', 'consumer')],
+  ];
+  let output = '';
+  try {
+    for (const command of commands) output += await run(command, { cwd: ROOT });
+  } catch (error) {
+    return { passed: 0, failed: 1, skipped: [], output: error.message };
+  }
+  return { passed: 1, failed: 0, skipped: [], output };
+}
+
+// Under the sanitizers every memory access is checked: fewer random calls find as much.
+const fewer = { MULTIHEAD_RANDOM_CASES: '40' };
+const tests = (preset) => at(preset, 'tests', 'multihead_tests');
+
+const SUITES = [
+  ['core, native', () => googleTest('native', [tests('native')])],
+  ['core, address sanitizer', () => googleTest('asan', [tests('asan')], fewer)],
+  ['core, thread sanitizer', () => googleTest('tsan', [tests('tsan')], fewer)],
+  ['core, wasm simd128', () => googleTest('wasm-simd', [process.execPath, `${tests('wasm-simd')}.cjs`])],
+  ['core, wasm relaxed', () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm-relaxed')}.cjs`])],
+  ['CMake package', consumer],
+  ['conformance, native', () => outcomeOf([at('native', 'native', 'multihead-conformance'), 'tests/conformance'], null, conformanceCounts)],
+  ['conformance, npm', () => outcomeOf([process.execPath, 'bindings/conformance.mjs', 'tests/conformance'], null, conformanceCounts)],
+  ['npm package', () => workspaceTests('multihead', 'vitest')],
+  ['page, modules', () => workspaceTests('@multihead/web', 'web')],
+  ['page, browsers', () => outcomeOf([process.execPath, 'tests/browser/run.mjs'], results('browser'), (counts) => counts)],
+];
+
+function workspaceTests(workspace, name) {
+  return outcomeOf([...npmProgram(), 'test', '-w', workspace], results(name), vitestCounts);
+}
+
+runAsProgram(import.meta.url, async (filter = '') => {
+  const begun = performance.now();
+  const manifest = await setup({ purpose: 'test' });
+  await buildAll();
+  await buildPreset('asan');
+  await buildPreset('tsan');
+  mkdirSync(at('test-results'), { recursive: true });
+  for (const browser of ['chromium', 'firefox']) {
+    if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];
+  }
+
+  const total = { passed: 0, failed: 0, skipped: 0 };
+  const chosen = SUITES.filter(([name]) => name.includes(filter));
+  if (!chosen.length) throw new SetupError(`No suite has "${filter}" in its name`);
+  const reasons = [];
+  for (const [name, suite] of chosen) {
+    const { passed, failed, skipped, output } = await step(name, async (tell) => {
+      const outcome = await suite();
+      tell(`${outcome.passed} passed, ${outcome.failed} failed`);
+      return outcome;
+    });
+    if (failed) say(`\n${name}:\n${output.trimEnd()}\n`);
+    total.passed += passed;
+    total.failed += failed;
+    total.skipped += skipped.length;
+    reasons.push(...skipped.map((test) => `skipped: ${name}: ${test.name}: ${test.reason}`));
+  }
+  for (const reason of reasons) say(reason);
+  say(`\nAll suites, ${((performance.now() - begun) / 1000).toFixed(0)} s`);
+  say(`${total.passed} passed, ${total.failed} failed${total.skipped ? `, ${total.skipped} skipped` : ''}`);
+  process.exitCode = total.failed ? 1 : 0;
+});
