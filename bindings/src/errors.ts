@@ -1,0 +1,46 @@
+// Every failure of the package is one class of error, told apart by its code.
+
+/**
+ * - `E_SHAPE` a shape or length does not fit the call
+ * - `E_OPTION` an option is unknown, or has a value or type outside its definition
+ * - `E_DISPOSED` a tensor or layer was used after it was disposed
+ * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
+ * - `E_LOAD` the engine lacks WebAssembly SIMD, or the `.wasm` is missing or not the right file
+ * - `E_ABORTED` the `AbortSignal` given to `load()` was aborted
+ */
+export type MultiheadErrorCode =
+  'E_SHAPE' | 'E_OPTION' | 'E_DISPOSED' | 'E_MEMORY' | 'E_LOAD' | 'E_ABORTED';
+
+/** The parts of a {@link MultiheadError}. */
+export interface MultiheadErrorParts {
+  argument: string;
+  expected: string;
+  got: string;
+  /** Replaces the sentence made of the parts. */
+  message?: string;
+  cause?: unknown;
+}
+
+/** A refused call. It has changed nothing, and the next call works. */
+export class MultiheadError extends Error {
+  override readonly name = 'MultiheadError';
+  readonly code: MultiheadErrorCode;
+  /** What was wrong, by its name in the call: `"k"`, `"numHeads"`, `"weights.qProj"`. */
+  readonly argument: string;
+  /** What would have been right. */
+  readonly expected: string;
+  /** What came instead. */
+  readonly got: string;
+
+  constructor(code: MultiheadErrorCode, parts: MultiheadErrorParts) {
+    const { argument, expected, got, message, cause } = parts;
+    super(
+      message ?? `${argument}: expected ${expected}, got ${got}`,
+      cause === undefined ? undefined : { cause },
+    );
+    this.code = code;
+    this.argument = argument;
+    this.expected = expected;
+    this.got = got;
+  }
+}

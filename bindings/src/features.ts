@@ -1,0 +1,70 @@
+// Which SIMD build the engine can run. An engine refuses a module whole for one unknown
+// instruction, so a module of one function is tried for each feature before loading.
+
+import { MultiheadError } from './errors.js';
+import type { Simd } from './types.js';
+
+const preamble = [
+  ...[0x00, 0x61, 0x73, 0x6d], // magic: "\0asm"
+  ...[0x01, 0x00, 0x00, 0x00], // binary format version 1
+  ...[0x01, 0x06, 0x01], // type section, 6 bytes, 1 type:
+  ...[0x60, 0x01, 0x7b, 0x01, 0x7b], //   (func (param v128) (result v128))
+  ...[0x03, 0x02, 0x01, 0x00], // function section, 2 bytes, 1 function, of type 0
+];
+
+/** (func (param v128) (result v128) local.get 0 · local.get 0 · f32x4.add) */
+export const simd128Probe = new Uint8Array([
+  ...preamble,
+  ...[0x0a, 0x0b, 0x01], // code section, 11 bytes, 1 body:
+  ...[0x09, 0x00], //   9 bytes, no locals
+  ...[0x20, 0x00], //   local.get 0
+  ...[0x20, 0x00], //   local.get 0
+  ...[0xfd, 0xe4, 0x01], //   f32x4.add: SIMD prefix, opcode 0xe4 as LEB128
+  0x0b, //   end
+]);
+
+/** The same with three operands and f32x4.relaxed_madd. */
+export const relaxedProbe = new Uint8Array([
+  ...preamble,
+  ...[0x0a, 0x0d, 0x01], // code section, 13 bytes, 1 body:
+  ...[0x0b, 0x00], //   11 bytes, no locals
+  ...[0x20, 0x00], //   local.get 0
+  ...[0x20, 0x00], //   local.get 0
+  ...[0x20, 0x00], //   local.get 0
+  ...[0xfd, 0x85, 0x02], //   f32x4.relaxed_madd: SIMD prefix, opcode 0x105 as LEB128
+  0x0b, //   end
+]);
+
+export interface SimdChoice {
+  simd: Simd;
+  why: string;
+}
+
+/** Throws `E_LOAD` when the engine cannot run what is asked for, or neither build. */
+export function chooseSimd(wanted: Simd | 'auto'): SimdChoice {
+  if (typeof WebAssembly !== 'object' || !WebAssembly.validate(simd128Probe)) {
+    throw new MultiheadError('E_LOAD', {
+      argument: 'WebAssembly',
+      expected: 'an engine with 128-bit SIMD (browsers since 2023, Node 20.19 and later)',
+      got: 'an engine without',
+      message:
+        'WebAssembly SIMD is missing: multihead needs a browser of 2023 or later, or Node 20.19',
+    });
+  }
+  if (wanted === 'simd128') return { simd: wanted, why: 'asked for with { simd: "simd128" }' };
+
+  const relaxed = WebAssembly.validate(relaxedProbe);
+  if (wanted === 'relaxed') {
+    if (relaxed) return { simd: wanted, why: 'asked for with { simd: "relaxed" }' };
+    throw new MultiheadError('E_LOAD', {
+      argument: 'simd',
+      expected: '"auto" or "simd128"',
+      got: '"relaxed"',
+      message:
+        'simd: "relaxed" needs an engine with relaxed SIMD, which this one lacks; use "auto" or "simd128"',
+    });
+  }
+  return relaxed
+    ? { simd: 'relaxed', why: 'the engine has f32x4.relaxed_madd, a fused multiply-add' }
+    : { simd: 'simd128', why: 'the engine has SIMD, but not f32x4.relaxed_madd' };
+}

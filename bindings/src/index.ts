@@ -1,0 +1,6 @@
+// multihead: exact multi-head attention in WebAssembly. Importing this has no side effect.
+
+export { load } from './load.js';
+export { MultiheadError } from './errors.js';
+export type { MultiheadErrorCode, MultiheadErrorParts } from './errors.js';
+export type * from './types.js';

@@ -1,0 +1,36 @@
+// mh.linear: y = x·Wᵀ + bias. Leading axes of x are rows to the C++ core.
+
+import { call, checkRank, type Runtime } from './operands.js';
+import { checkOptions } from './options.js';
+import { elements, type WasmTensor } from './tensor.js';
+import type { LinearOptions, TensorLike } from './types.js';
+
+export function linear(
+  runtime: Runtime,
+  x: TensorLike,
+  weight: TensorLike,
+  options: LinearOptions = {},
+): WasmTensor<'f32'> {
+  checkOptions(options, ['bias', 'out'], 'linear');
+
+  return call(runtime, (operands) => {
+    const input = operands.input(x, 'f32', 'x');
+    const matrix = operands.input(weight, 'f32', 'weight');
+    checkRank(matrix, '(out, in)', 'weight');
+    const bias = operands.optional(options.bias, 'f32', 'bias');
+
+    const leading = input.shape.slice(0, -1);
+    const rows = elements(leading);
+    const [outWidth = 0] = matrix.shape;
+    const y = operands.output([...leading, outWidth], 'out', options.out);
+
+    const status = runtime.raw.linear(
+      input.arg([rows, input.shape.at(-1) ?? 0]),
+      matrix.arg(),
+      bias,
+      y.arg([rows, outWidth]),
+    );
+    operands.check(status);
+    return y;
+  });
+}

@@ -1,0 +1,365 @@
+import type { AttentionOptions, Causal, Multihead, TensorLike } from 'multihead';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { builds, expectRefused, loadBuild } from './builds.ts';
+import { random, runSeed, type Random } from './random.ts';
+import * as reference from './reference.ts';
+
+/** For inputs in [-1, 1]: SEMANTICS.md, "Precision". */
+const tolerance = 2e-6;
+
+const product = (shape: readonly number[]): number => shape.reduce((a, b) => a * b, 1);
+const filled = (r: Random, ...shape: number[]) => ({ shape, data: r.floats(product(shape)) });
+
+/** A shape that broadcasts to (b, h, n, m): rank 2, or rank 4 with some extents 1. */
+function maskShape(r: Random, full: readonly number[]): number[] {
+  const shape = full.map((extent) => (r.next() < 0.4 ? 1 : extent));
+  return r.next() < 0.4 ? shape.slice(2) : shape;
+}
+
+function randomCase(seed: number) {
+  const r = random(seed);
+  const group = r.pick([1, 1, 2, 4]);
+  const kvHeads = r.int(1, 3);
+  const [b, h, n, m] = [r.int(1, 2), kvHeads * group, r.int(1, 40), r.pick([0, 1, 7, 16, 33, 70])];
+  const [width, valueWidth] = [r.pick([1, 3, 8, 17, 64]), r.pick([1, 4, 5, 20, 64])];
+  const causal = r.pick<Causal>([false, 'topLeft', 'bottomRight', { offset: r.int(-5, 10) }]);
+  const options: AttentionOptions<['lse', 'weights']> & reference.ReferenceOptions = {
+    causal,
+    return: ['lse', 'weights'],
+    ...(r.next() < 0.5 ? { scale: r.pick([0, -0.7, 0.3, 1]) } : {}),
+    ...(r.next() < 0.4 ? { mask: booleans(r, maskShape(r, [b, h, n, m])) } : {}),
+    ...(r.next() < 0.4 ? { bias: biases(r, maskShape(r, [b, h, n, m])) } : {}),
+  };
+  const q = filled(r, b, h, n, width);
+  const k = filled(r, b, kvHeads, m, width);
+  const v = filled(r, b, kvHeads, m, valueWidth);
+  return { q, k, v, options };
+}
+
+function booleans(r: Random, shape: number[]) {
+  return {
+    shape,
+    data: Uint8Array.from({ length: product(shape) }, () => (r.next() < 0.7 ? 1 : 0)),
+  };
+}
+
+function biases(r: Random, shape: number[]) {
+  const { data } = filled(r, ...shape);
+  return { shape, data: data.map((x) => (r.next() < 0.2 ? -Infinity : x)) };
+}
+
+describe.each(builds)('attention, %s', (simd) => {
+  let mh: Multihead;
+  beforeAll(async () => {
+    mh = await loadBuild(simd);
+  });
+
+  it(`agrees with float64 on random shapes and options (MULTIHEAD_SEED=${runSeed})`, () => {
+    for (let round = 0; round < 150; round += 1) {
+      const { q, k, v, options } = randomCase(runSeed + round);
+      const expected = reference.attention(q, k, v, options);
+      mh.scope(() => {
+        const { out, lse, weights } = mh.attention(q, k, v, options);
+        const label = `seed ${runSeed + round}: q (${q.shape}), k (${k.shape}), v (${v.shape})`;
+        expect(out.shape, label).toEqual([...q.shape.slice(0, 3), v.shape[3]]);
+        expect(lse.shape, label).toEqual(q.shape.slice(0, 3));
+        expect(weights.shape, label).toEqual([...q.shape.slice(0, 3), k.shape[2]]);
+        expect(reference.maxDifference(out.data, expected.out), `out, ${label}`).toBeLessThan(
+          tolerance,
+        );
+        expect(
+          reference.maxDifference(weights.data, expected.weights),
+          `weights, ${label}`,
+        ).toBeLessThan(tolerance);
+        // Log-sum-exp is not bounded by 1 as the others are.
+        expect(reference.maxDifference(lse.data, expected.lse), `lse, ${label}`).toBeLessThan(
+          4 * tolerance,
+        );
+      });
+    }
+    expect(mh.memory().live).toBe(0);
+  });
+
+  it.each<[Causal, number, number, string]>([
+    ['topLeft', 2, 5, '10000 11000'],
+    ['bottomRight', 2, 5, '11110 11111'],
+    ['bottomRight', 5, 2, '00 00 00 10 11'],
+    ['topLeft', 5, 2, '10 11 11 11 11'],
+    [{ offset: 1 }, 2, 5, '11000 11100'],
+    [{ offset: -1 }, 3, 3, '000 100 110'],
+    [false, 2, 3, '111 111'],
+  ])('causal %j with %i queries and %i keys sees %s', (causal, n, m, rows) => {
+    const r = random(1);
+    mh.scope(() => {
+      const { weights, lse, out } = mh.attention(
+        filled(r, 1, 1, n, 4),
+        filled(r, 1, 1, m, 4),
+        filled(r, 1, 1, m, 4),
+        { causal, return: ['weights', 'lse'] },
+      );
+      const seen = Array.from(weights.data, (w) => (w > 0 ? '1' : '0')).join('');
+      expect(seen).toBe(rows.replaceAll(' ', ''));
+      rows.split(' ').forEach((row, i) => {
+        if (row.includes('1')) return;
+        expect(lse.data[i]).toBe(-Infinity);
+        expect([...out.data.subarray(4 * i, 4 * i + 4)]).toEqual([0, 0, 0, 0]);
+      });
+    });
+  });
+
+  it('gives zeros where there are no keys, and nothing for an empty batch', () => {
+    const r = random(2);
+    mh.scope(() => {
+      const none = mh.attention(
+        filled(r, 2, 2, 3, 4),
+        filled(r, 2, 2, 0, 4),
+        filled(r, 2, 2, 0, 5),
+        {
+          return: ['lse', 'weights'],
+        },
+      );
+      expect(none.out.shape).toEqual([2, 2, 3, 5]);
+      expect(none.out.data.every((x) => x === 0)).toBe(true);
+      expect(none.lse.data.every((x) => x === -Infinity)).toBe(true);
+      expect(none.weights.size).toBe(0);
+
+      const empty = mh.attention(
+        filled(r, 0, 2, 3, 4),
+        filled(r, 0, 2, 3, 4),
+        filled(r, 0, 2, 3, 4),
+      );
+      expect(empty.out.shape).toEqual([0, 2, 3, 4]);
+      expect(empty.out.data).toHaveLength(0);
+    });
+  });
+
+  it('does not let hidden NaN and infinities through', () => {
+    const r = random(3);
+    const [q, k, v] = [filled(r, 1, 1, 3, 4), filled(r, 1, 1, 3, 4), filled(r, 1, 1, 3, 4)];
+    const expected = reference.attention(q, k, v, { causal: 'topLeft' });
+    k.data.fill(NaN, 8);
+    v.data.fill(Infinity, 8);
+    mh.scope(() => {
+      const { out } = mh.attention(q, k, v, { causal: 'topLeft' });
+      expect(
+        reference.maxDifference(out.data.subarray(0, 8), expected.out.subarray(0, 8)),
+      ).toBeLessThan(tolerance);
+    });
+  });
+
+  it('takes finite biases of -3.4e38 for an ordinary row', () => {
+    const r = random(4);
+    const [q, k, v] = [filled(r, 1, 1, 1, 4), filled(r, 1, 1, 2, 4), filled(r, 1, 1, 2, 4)];
+    const bias = { shape: [1, 2], data: new Float32Array([-3.4e38, -3.4e38]) };
+    mh.scope(() => {
+      const { weights } = mh.attention(q, k, v, { bias, return: ['weights'] });
+      expect([...weights.data]).toEqual([0.5, 0.5]);
+    });
+  });
+
+  it('gives the same bits for tensors and for typed arrays, and writes to `out`', () => {
+    const { q, k, v } = randomCase(5);
+    mh.scope(() => {
+      const plain = mh.attention(q, k, v);
+      const tensors = [q, k, v].map(({ shape, data }) => mh.tensor(shape, data));
+      const out = mh.tensor(plain.out.shape);
+      const [tq, tk, tv] = tensors as [TensorLike, TensorLike, TensorLike];
+      expect(mh.attention(tq, tk, tv, { out }).out).toBe(out);
+      expect(out.data).toEqual(plain.out.data);
+    });
+  });
+
+  it('takes the same tensor as q, k and v, and tensors of another instance', async () => {
+    const other = await loadBuild(simd);
+    const { shape, data } = filled(random(6), 1, 2, 5, 8);
+    const x = other.tensor(shape, data);
+    const expected = reference.attention(x, x, x);
+    mh.scope(() => {
+      const own = mh.tensor(shape, data);
+      expect(
+        reference.maxDifference(mh.attention(own, own, own).out.data, expected.out),
+      ).toBeLessThan(tolerance);
+      expect(reference.maxDifference(mh.attention(x, x, x).out.data, expected.out)).toBeLessThan(
+        tolerance,
+      );
+    });
+    x.dispose();
+  });
+
+  describe('refuses', () => {
+    const r = random(7);
+    const q = filled(r, 1, 4, 6, 8);
+    const k = filled(r, 1, 2, 9, 8);
+    const v = filled(r, 1, 2, 9, 5);
+    const ones = (...shape: number[]) => ({ shape, data: new Uint8Array(product(shape)).fill(1) });
+    /** What JavaScript callers without a type checker may pass. */
+    const anything = (value: unknown) => value as never;
+
+    it.each<[string, TensorLike, TensorLike, TensorLike, string]>([
+      ['a q of rank 3', filled(r, 4, 6, 8), k, v, 'q'],
+      ['a k of rank 2', q, filled(r, 9, 8), v, 'k'],
+      ['a v of rank 1', q, k, filled(r, 5), 'v'],
+      ['a k of another width', q, filled(r, 1, 2, 9, 7), v, 'k'],
+      ['a k of another batch', q, filled(r, 2, 2, 9, 8), v, 'k'],
+      ['a v of another length', q, k, filled(r, 1, 2, 8, 5), 'v'],
+      ['a v with other heads', q, k, filled(r, 1, 4, 9, 5), 'v'],
+      ['heads that are no multiple', q, filled(r, 1, 3, 9, 8), filled(r, 1, 3, 9, 5), 'k'],
+    ])('%s', (_, badQ, badK, badV, argument) => {
+      expectRefused(
+        mh,
+        () => mh.attention(badQ, badK, badV, { return: ['weights'] }),
+        'E_SHAPE',
+        argument,
+      );
+    });
+
+    it.each([[[6, 8]], [[5, 9]], [[9]], [[2, 1, 6, 9]], [[1, 3, 6, 9]], [[1, 2, 6, 9]]])(
+      'a mask and a bias of shape %j',
+      (shape) => {
+        const size = product(shape);
+        const mask = { shape, data: new Uint8Array(size) };
+        const bias = { shape, data: new Float32Array(size) };
+        expectRefused(mh, () => mh.attention(q, k, v, { mask }), 'E_SHAPE', 'mask', '6', '9');
+        expectRefused(mh, () => mh.attention(q, k, v, { bias }), 'E_SHAPE', 'bias', '6', '9');
+      },
+    );
+
+    it('a mask of rank 3, because its first axis may be B or H_q', () => {
+      expectRefused(mh, () => mh.attention(q, k, v, { mask: ones(1, 6, 9) }), 'E_SHAPE', 'mask');
+    });
+
+    it('causal: true, and says what to write', () => {
+      const call = () => mh.attention(q, k, v, { causal: anything(true) });
+      expectRefused(mh, call, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/);
+    });
+
+    it.each([['left'], [{}], [{ offset: 0.5 }], [{ offset: '1' }], [null], [1]])(
+      'causal: %j',
+      (causal) => {
+        const error = expectRefused(
+          mh,
+          () => mh.attention(q, k, v, { causal: anything(causal) }),
+          'E_OPTION',
+          typeof causal === 'object' && causal !== null && 'offset' in causal
+            ? 'causal.offset'
+            : 'causal',
+        );
+        expect(error.expected).not.toBe('');
+      },
+    );
+
+    it('options that do not exist, with the ones that do', () => {
+      const call = () => mh.attention(q, k, v, anything({ attn_mask: ones(6, 9) }));
+      expectRefused(
+        mh,
+        call,
+        'E_OPTION',
+        'attn_mask',
+        'attn_mask',
+        'mask',
+        'bias',
+        'causal',
+        'scale',
+        'return',
+        'out',
+      );
+      expectRefused(
+        mh,
+        () => mh.attention(q, k, v, { causal: anything({ offset: 1, align: 2 }) }),
+        'E_OPTION',
+        'align',
+      );
+      expectRefused(mh, () => mh.attention(q, k, v, anything([])), 'E_OPTION', 'attention');
+      expectRefused(
+        mh,
+        () => mh.attention(q, k, v, { return: anything(['lse', 'logits']) }),
+        'E_OPTION',
+        'return',
+        'logits',
+      );
+      expectRefused(
+        mh,
+        () => mh.attention(q, k, v, { return: anything('lse') }),
+        'E_OPTION',
+        'return',
+      );
+    });
+
+    it.each([NaN, Infinity, 1e39])('scale %d', (scale) => {
+      expectRefused(mh, () => mh.attention(q, k, v, { scale }), 'E_OPTION', 'scale', 'finite');
+    });
+
+    it('a scale that is no number', () => {
+      expectRefused(mh, () => mh.attention(q, k, v, { scale: anything('1') }), 'E_OPTION', 'scale');
+    });
+
+    it('number[] and other arrays in place of typed arrays', () => {
+      const numbers = { shape: [1, 1, 1, 2], data: anything([1, 2]) };
+      expectRefused(
+        mh,
+        () => mh.attention(numbers, k, v),
+        'E_OPTION',
+        'q',
+        'Float32Array',
+        /number\[\]/,
+      );
+      expectRefused(mh, () => mh.attention(anything([1, 2]), k, v), 'E_OPTION', 'q', 'shape');
+      expectRefused(
+        mh,
+        () => mh.attention(q, anything(new Float32Array(8)), v),
+        'E_OPTION',
+        'k',
+        'no shape',
+      );
+      const doubles = { shape: [1, 1, 1, 2], data: anything(new Float64Array(2)) };
+      expectRefused(mh, () => mh.attention(q, k, doubles), 'E_OPTION', 'v', 'Float64Array');
+      const floatMask = { shape: [6, 9], data: anything(new Float32Array(54)) };
+      expectRefused(
+        mh,
+        () => mh.attention(q, k, v, { mask: floatMask }),
+        'E_OPTION',
+        'mask',
+        'Uint8Array',
+      );
+    });
+
+    it('a length of data that is not the product of the shape', () => {
+      const short = { shape: [1, 4, 6, 8], data: new Float32Array(191) };
+      expectRefused(mh, () => mh.attention(short, k, v), 'E_SHAPE', 'q', '192', '191');
+    });
+
+    it('disposed tensors', () => {
+      const gone = mh.tensor(q.shape, q.data);
+      gone.dispose();
+      expectRefused(mh, () => mh.attention(gone, k, v), 'E_DISPOSED', 'q');
+      const outGone = mh.tensor([1, 4, 6, 5]);
+      outGone.dispose();
+      expectRefused(mh, () => mh.attention(q, k, v, { out: outGone }), 'E_DISPOSED', 'out');
+    });
+
+    it('an `out` of the wrong shape, kind or owner, or that is an input', async () => {
+      const other = await loadBuild(simd);
+      const right = [1, 4, 6, 5];
+      using foreign = other.tensor(right);
+      mh.scope(() => {
+        const tensor = mh.tensor(q.shape, q.data);
+        const bool = mh.tensor(right, new Uint8Array(120));
+        const refused = (out: unknown, code: 'E_SHAPE' | 'E_OPTION', q_: TensorLike = q) =>
+          expectRefused(mh, () => mh.attention(q_, k, v, { out: anything(out) }), code, 'out');
+        refused(mh.tensor([1, 4, 6, 8]), 'E_SHAPE');
+        refused(bool, 'E_OPTION');
+        refused(foreign, 'E_OPTION');
+        refused({ shape: right, data: new Float32Array(120) }, 'E_OPTION');
+        refused(tensor, 'E_OPTION', tensor);
+      });
+    });
+
+    it('more weights than the memory can hold', () => {
+      // Just below 4 GiB, so that WebAssembly itself is asked.
+      const n = 32_767;
+      const long = { shape: [1, 1, n, 1], data: new Float32Array(n) };
+      const call = () => mh.attention(long, long, long, { return: ['weights'] });
+      expectRefused(mh, call, 'E_MEMORY', 'weights', String(4 * n * n), 'heap');
+    });
+  });
+});

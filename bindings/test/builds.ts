@@ -1,0 +1,61 @@
+// Every suite runs over both WebAssembly builds. The flag in vitest.config.ts makes Node 20 run the relaxed one.
+
+import { load, type Multihead, type MultiheadError, type Simd } from 'multihead';
+import { expect } from 'vitest';
+
+export const builds: readonly Simd[] = ['simd128', 'relaxed'];
+
+/** An instance with a memory of its own. */
+export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });
+
+/** load() of a module that has not loaded anything before. */
+export async function freshLoad(name: string): Promise<typeof load> {
+  const { href } = new URL(`../dist/load.js?${name}`, import.meta.url);
+  const module = (await import(/* @vite-ignore */ href)) as typeof import('multihead');
+  return module.load;
+}
+
+/** The MultiheadError that `fn` throws; a test fails when it throws none. */
+export function errorOf(fn: () => unknown): MultiheadError {
+  let result: unknown;
+  try {
+    result = fn();
+  } catch (error) {
+    expect(error).toMatchObject({ name: 'MultiheadError' });
+    return error as MultiheadError;
+  }
+  throw new Error(`expected an error, got ${String(result)}`);
+}
+
+/** Expects that `fn` is refused, allocates nothing, and that a call afterwards works. */
+export function expectRefused(
+  mh: Multihead,
+  fn: () => unknown,
+  code: MultiheadError['code'],
+  argument: string,
+  ...words: (string | RegExp)[]
+): MultiheadError {
+  const before = mh.memory();
+  const error = errorOf(fn);
+  expect(error.code, error.message).toBe(code);
+  expect(error.argument, error.message).toBe(argument);
+  for (const word of words) expect(error.message).toMatch(word);
+  const after = mh.memory();
+  expect({ live: after.live, bytes: after.bytes }).toEqual({
+    live: before.live,
+    bytes: before.bytes,
+  });
+  expectWorks(mh);
+  return error;
+}
+
+/** One query, two equal keys: the output is the mean of the values. */
+export function expectWorks(mh: Multihead): void {
+  mh.scope(() => {
+    const q = { shape: [1, 1, 1, 2], data: new Float32Array([1, 2]) };
+    const k = { shape: [1, 1, 2, 2], data: new Float32Array([3, 4, 3, 4]) };
+    const v = { shape: [1, 1, 2, 1], data: new Float32Array([10, 20]) };
+    const { out } = mh.attention(q, k, v);
+    expect(out.data[0]).toBeCloseTo(15, 5);
+  });
+}

@@ -1,0 +1,55 @@
+// Tensors that are left to the garbage collector. In processes of their own: in a worker of Vitest,
+// Node 20 now and then stops running finalisers, of any FinalizationRegistry, until the process ends.
+
+import { execFile } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { describe, expect, it } from 'vitest';
+
+const cwd = fileURLToPath(new URL('..', import.meta.url));
+
+/** Runs a script that has mh, collect() and warnings, and gives what it logs as JSON. */
+async function inNode(script: string): Promise<unknown> {
+  const prelude = `
+    import { load } from 'multihead';
+    const warnings = [];
+    console.warn = (message) => warnings.push(message);
+    const mh = await load({ simd: 'simd128' });
+    const collect = async (done) => {
+      for (let round = 0; round < 500 && !done(round); round += 1) {
+        globalThis.gc();
+        await new Promise((resolve) => setTimeout(resolve, 10));
+      }
+    };`;
+  const args = ['--expose-gc', '--input-type=module', '-e', prelude + script];
+  const { stdout } = await promisify(execFile)(process.execPath, args, { cwd });
+  return JSON.parse(stdout);
+}
+
+describe('a forgotten tensor', () => {
+  it('is freed when the garbage collector finds it, with one warning', async () => {
+    const result = await inNode(`
+      const kept = mh.tensor([2]);
+      (() => {
+        for (let i = 0; i < 3; i += 1) mh.tensor([5, 7]);
+        mh.tensor([9]).dispose();
+      })();
+      await collect(() => mh.memory().live === 1);
+      const { live, bytes } = mh.memory();
+      console.log(JSON.stringify({ live, bytes, disposed: kept.disposed, warnings }));`);
+    expect(result).toEqual({
+      live: 1,
+      bytes: 8,
+      disposed: false,
+      warnings: [expect.stringMatching(/shape \(5, 7\).*dispose\(\)/)],
+    });
+  });
+
+  it('is not freed while a view of it is in use', async () => {
+    const result = await inNode(`
+      const view = (() => mh.tensor([3], new Float32Array(3).fill(4)).data)();
+      await collect((round) => round === 20);
+      console.log(JSON.stringify({ live: mh.memory().live, view: [...view], warnings }));`);
+    expect(result).toEqual({ live: 1, view: [4, 4, 4], warnings: [] });
+  });
+});

@@ -1,0 +1,177 @@
+import { statSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { load, type LoadOptions } from 'multihead';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { expectWorks, freshLoad } from './builds.ts';
+
+const wasmUrl = new URL('../dist/multihead-simd128.wasm', import.meta.url);
+const simd = 'simd128';
+
+/** A module of the eight bytes that every module starts with, and nothing more. */
+const emptyModule = new Uint8Array([0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00]);
+
+describe('load', () => {
+  let server: Server;
+  let origin: string;
+
+  beforeAll(async () => {
+    const wasm = await readFile(wasmUrl);
+    server = createServer((request, response) => {
+      if (request.url === '/ok.wasm') response.end(wasm);
+      else if (request.url === '/page') response.end('<!doctype html><title>Not the file</title>');
+      else if (request.url === '/truncated.wasm') response.end(wasm.subarray(0, 1000));
+      else if (request.url !== '/never.wasm') response.writeHead(404).end('no');
+    });
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  });
+  afterAll(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+
+  it('gives one instance to everybody', async () => {
+    const signal = new AbortController().signal;
+    const [a, b, c] = await Promise.all([load(), load({}), load({ signal })]);
+    expect(a).toBe(b);
+    expect(a).toBe(c);
+    expect(await load({ simd })).not.toBe(a);
+    expectWorks(a);
+  });
+
+  it('says what it loaded', async () => {
+    const { size } = statSync(wasmUrl);
+    const { backend } = await load({ simd });
+    expect(backend).toEqual({
+      simd,
+      target: expect.stringMatching(/WASM/) as string,
+      threads: 1,
+      version: expect.stringMatching(/^\d+\.\d+\.\d+/) as string,
+      wasmBytes: size,
+      why: expect.any(String) as string,
+    });
+  });
+
+  it('gives methods that can be taken out of the object', async () => {
+    const { tensor, memory } = await load({ simd });
+    tensor([1]).dispose();
+    expect(memory().live).toBe(0);
+  });
+
+  it.each<[string, () => Promise<LoadOptions['wasm']> | LoadOptions['wasm']]>([
+    ['a URL', () => wasmUrl],
+    ['a file: URL in a string', () => wasmUrl.href],
+    ['a path', () => fileURLToPath(wasmUrl)],
+    ['an http address', () => `${origin}/ok.wasm`],
+    ['a Response', () => fetch(`${origin}/ok.wasm`)],
+    ['a Uint8Array', async () => new Uint8Array(await readFile(wasmUrl))],
+    ['an ArrayBuffer', async () => new Uint8Array(await readFile(wasmUrl)).buffer],
+    [
+      'a WebAssembly.Module',
+      async () => WebAssembly.compile(new Uint8Array(await readFile(wasmUrl))),
+    ],
+  ])('takes the .wasm from %s', async (kind, source) => {
+    const mh = await load({ simd, wasm: await source() });
+    expectWorks(mh);
+    expect(mh.backend.wasmBytes > 0).toBe(kind !== 'a WebAssembly.Module');
+  });
+
+  it.each<[string, () => Promise<LoadOptions['wasm']> | LoadOptions['wasm'], RegExp]>([
+    ['a status of 404', () => `${origin}/none.wasm`, /127\.0\.0\.1:\d+\/none\.wasm.*404/],
+    ['a Response of 404', () => fetch(`${origin}/none.wasm`), /none\.wasm.*404/],
+    ['a page of HTML', () => `${origin}/page`, /\/page.*not a WebAssembly file.*HTML/],
+    ['half a file', () => `${origin}/truncated.wasm`, /truncated\.wasm/],
+    ['a server that is not there', () => 'http://127.0.0.1:9/x.wasm', /127\.0\.0\.1:9\/x\.wasm/],
+    [
+      'a path that is not there',
+      () => '/nowhere/multihead.wasm',
+      /\/nowhere\/multihead\.wasm.*ENOENT/,
+    ],
+    [
+      'a URL that is not there',
+      () => pathToFileURL('/nowhere/x.wasm'),
+      /\/nowhere\/x\.wasm.*ENOENT/,
+    ],
+    ['bytes that are no module', () => new Uint8Array([1, 2, 3]), /bytes given.*3 bytes/],
+    ['another module', () => emptyModule, /not multihead/],
+    ['no bytes', () => new ArrayBuffer(0), /bytes given/],
+  ])('refuses %s by name, and loads afterwards', async (_, source, message) => {
+    const wasm = await source();
+    await expect(load({ simd, wasm })).rejects.toMatchObject({
+      name: 'MultiheadError',
+      code: 'E_LOAD',
+      argument: 'wasm',
+      message: expect.stringMatching(message) as string,
+    });
+    expectWorks(await load());
+  });
+
+  it('does not remember a failure', async () => {
+    const compile = vi.spyOn(WebAssembly, 'compile').mockRejectedValueOnce(new Error('on purpose'));
+    const fresh = await freshLoad('failing-once');
+    await expect(fresh()).rejects.toMatchObject({ code: 'E_LOAD' });
+    expectWorks(await fresh());
+    compile.mockRestore();
+  });
+
+  it('can be aborted before, during and after', async () => {
+    const reason = new Error('changed my mind');
+    const aborted = {
+      name: 'MultiheadError',
+      code: 'E_ABORTED',
+      argument: 'signal',
+      cause: reason,
+    };
+    await expect(load({ signal: AbortSignal.abort(reason) })).rejects.toMatchObject(aborted);
+
+    const during = new AbortController();
+    const loading = load({ simd, wasm: `${origin}/never.wasm`, signal: during.signal });
+    during.abort(reason);
+    await expect(loading).rejects.toMatchObject(aborted);
+
+    const after = new AbortController();
+    const mh = await load({ signal: after.signal });
+    after.abort();
+    expectWorks(mh);
+  });
+
+  it('goes on for the others when one of them aborts', async () => {
+    const fresh = await freshLoad('aborted-by-one');
+    const controller = new AbortController();
+    const one = fresh({ signal: controller.signal });
+    const other = fresh();
+    controller.abort();
+    await expect(one).rejects.toMatchObject({ code: 'E_ABORTED' });
+    expectWorks(await other);
+  });
+
+  it('refuses options that it does not have', async () => {
+    await expect(load({ url: 'x' } as never)).rejects.toMatchObject({
+      code: 'E_OPTION',
+      argument: 'url',
+    });
+    await expect(load({ simd: 'avx' as never })).rejects.toMatchObject({
+      code: 'E_OPTION',
+      argument: 'simd',
+    });
+    await expect(load({ wasm: 7 as never })).rejects.toMatchObject({
+      code: 'E_OPTION',
+      argument: 'wasm',
+    });
+    await expect(load(null as never)).rejects.toMatchObject({ code: 'E_OPTION', argument: 'load' });
+  });
+
+  it('has no effect on import', async () => {
+    const fetched = vi.spyOn(globalThis, 'fetch');
+    const compiled = vi.spyOn(WebAssembly, 'compile');
+    const before = Reflect.ownKeys(globalThis);
+    await freshLoad('import-only');
+    expect(Reflect.ownKeys(globalThis)).toEqual(before);
+    expect(fetched).not.toHaveBeenCalled();
+    expect(compiled).not.toHaveBeenCalled();
+    vi.restoreAllMocks();
+  });
+});

@@ -1,0 +1,90 @@
+import type { Multihead } from 'multihead';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { builds, expectRefused, expectWorks, loadBuild } from './builds.ts';
+
+// Tests leave tensors to the garbage collector, which is garbage.test.ts's subject.
+vi.spyOn(console, 'warn').mockImplementation(() => {});
+
+describe.each(builds)('memory, %s', (simd) => {
+  let mh: Multihead;
+  beforeEach(async () => {
+    mh = await loadBuild(simd);
+  });
+
+  it('counts tensors, their bytes, and the most there were', () => {
+    const { heap } = mh.memory();
+    expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 0, heap });
+    const a = mh.tensor([10]);
+    const b = mh.tensor([3], new Uint8Array(3));
+    expect(mh.memory()).toEqual({ live: 2, bytes: 43, peak: 43, heap });
+    a.dispose();
+    b.dispose();
+    expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 43, heap });
+  });
+
+  it('is where it began after 100 rounds', () => {
+    const round = (): void => {
+      mh.scope(() => {
+        const x = mh.tensor([1, 2, 64, 16], new Float32Array(2048).fill(0.5));
+        const { out, weights } = mh.attention(x, x, x, { return: ['lse', 'weights'] });
+        expect(out.size + weights.size).toBe(2048 + 8192);
+        const plain = { shape: [16, 16], data: new Float32Array(256) };
+        const names = ['qProj', 'kProj', 'vProj', 'outProj'].map((name) => [name, plain] as const);
+        const weightsOfLayer = Object.fromEntries(names) as Record<
+          'qProj' | 'kProj' | 'vProj',
+          typeof plain
+        >;
+        const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, weights: weightsOfLayer });
+        layer.forward({ shape: [1, 8, 16], data: new Float32Array(128) }, { trace: true });
+        expect(() => mh.attention(x, x, x, { scale: NaN })).toThrow();
+      });
+    };
+    round();
+    const { heap } = mh.memory();
+    for (let i = 0; i < 100; i += 1) round();
+    expect(mh.memory()).toMatchObject({ live: 0, bytes: 0, heap });
+  });
+
+  it('keeps views alive over a growth', () => {
+    const small = mh.tensor([4], new Float32Array([1, 2, 3, 4]));
+    const bool = mh.tensor([2], new Uint8Array([0, 1]));
+    const view = small.data;
+    expect(small.data).toBe(view);
+    const { heap } = mh.memory();
+    const big = mh.tensor([heap / 4]);
+    expect(mh.memory().heap).toBeGreaterThan(heap);
+    expect(view).toHaveLength(0);
+    expect([...small.data]).toEqual([1, 2, 3, 4]);
+    expect([...bool.data]).toEqual([0, 1]);
+    small.data[0] = 9;
+    expect(small.data[0]).toBe(9);
+    big.dispose();
+    expectWorks(mh);
+  });
+
+  it('copies from a view of its own memory, even when that grows meanwhile', () => {
+    const source = mh.tensor([mh.memory().heap / 8]);
+    source.data.fill(3);
+    const { heap } = mh.memory();
+    const copies = [];
+    while (mh.memory().heap === heap) copies.push(mh.tensor(source.shape, source.data));
+    expect(copies.at(-1)?.data.every((x) => x === 3)).toBe(true);
+  });
+
+  it.each([
+    ['more than can be addressed', [2 ** 30, 2 ** 30, 2 ** 30]],
+    ['4 GiB, which a 32-bit size would take for 0', [2 ** 30]],
+    ['a little more than 4 GiB', [2 ** 30 + 16]],
+    ['more than the memory may grow to', [2 ** 30 - 64]],
+  ])('refuses %s, and goes on', (_, shape) => {
+    const bytes = shape.reduce((a, b) => a * b, 4);
+    expectRefused(
+      mh,
+      () => mh.tensor(shape),
+      'E_MEMORY',
+      'tensor',
+      String(bytes),
+      String(mh.memory().heap),
+    );
+  });
+});

@@ -1,0 +1,142 @@
+import type { Multihead, Tensor } from 'multihead';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
+import { loadBuild } from './builds.ts';
+
+const pause = (ms = 1): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
+
+describe('scope', () => {
+  // Tests leave tensors to the garbage collector, which is garbage.test.ts's subject.
+  vi.spyOn(console, 'warn').mockImplementation(() => {});
+
+  let mh: Multihead;
+  beforeEach(async () => {
+    mh = await loadBuild('simd128');
+  });
+  const live = (): number => mh.memory().live;
+
+  it('disposes what is not returned', () => {
+    const outer = mh.tensor([1]);
+    const inner: Tensor[] = [];
+    const result = mh.scope(() => {
+      inner.push(mh.tensor([2]), mh.tensor([3]));
+      return 42;
+    });
+    expect(result).toBe(42);
+    expect(inner.map(({ disposed }) => disposed)).toEqual([true, true]);
+    expect(outer.disposed).toBe(false);
+    expect(live()).toBe(1);
+  });
+
+  it.each<[string, (t: Tensor) => unknown]>([
+    ['itself', (t) => t],
+    ['in an array', (t) => [1, t]],
+    ['in an object', (t) => ({ a: 'b', t })],
+    ['as a promise', async (t) => t],
+    ['in the object of a promise', async (t) => ({ t })],
+  ])('keeps what is returned %s', async (_, wrap) => {
+    let kept: Tensor | undefined;
+    await mh.scope(() => {
+      mh.tensor([1]);
+      kept = mh.tensor([2]);
+      return wrap(kept);
+    });
+    expect(kept?.disposed).toBe(false);
+    expect(live()).toBe(1);
+  });
+
+  it('keeps results of operations, and a layer', () => {
+    const x = { shape: [1, 1, 2, 2], data: new Float32Array(4) };
+    const { out, lse } = mh.scope(() => mh.attention(x, x, x, { return: ['lse'] }));
+    expect([out.disposed, lse.disposed]).toEqual([false, false]);
+    const square = { shape: [2, 2], data: new Float32Array(4) };
+    const config = {
+      embedDim: 2,
+      numHeads: 1,
+      weights: { qProj: square, kProj: square, vProj: square },
+    };
+    const layer = mh.scope(() => mh.multiHeadAttention(config));
+    expect(layer.disposed).toBe(false);
+    const gone = mh.scope(() => ({ nested: { layer: mh.multiHeadAttention(config) } }));
+    expect(gone.nested.layer.disposed).toBe(true);
+    expect(live()).toBe(2 + 3);
+  });
+
+  it('does not dispose an `out` from outside', () => {
+    const x = { shape: [1, 1, 2, 2], data: new Float32Array(4) };
+    const out = mh.tensor([1, 1, 2, 2]);
+    mh.scope(() => void mh.attention(x, x, x, { out }));
+    expect(out.disposed).toBe(false);
+  });
+
+  it('hands what an inner scope returns to the outer one', () => {
+    let inner: Tensor | undefined;
+    mh.scope(() => {
+      inner = mh.scope(() => mh.tensor([1]));
+      expect(inner.disposed).toBe(false);
+    });
+    expect(inner?.disposed).toBe(true);
+  });
+
+  it('disposes everything when the function throws or its promise is rejected', async () => {
+    const fail = (): never => {
+      mh.tensor([1]);
+      throw new RangeError('on purpose');
+    };
+    expect(() => mh.scope(fail)).toThrow(RangeError);
+    await expect(mh.scope(async () => fail())).rejects.toThrow(RangeError);
+    expect(live()).toBe(0);
+    mh.tensor([1]);
+    expect(live()).toBe(1);
+  });
+
+  it('lasts until a promise settles', async () => {
+    const made: Tensor[] = [];
+    const kept = await mh.scope(async () => {
+      made.push(mh.tensor([1]));
+      await pause();
+      expect(made[0]?.disposed).toBe(false);
+      made.push(mh.tensor([2]));
+      return mh.tensor([3]);
+    });
+    expect(made.map(({ disposed }) => disposed)).toEqual([true, true]);
+    expect(kept.disposed).toBe(false);
+    expect(live()).toBe(1);
+  });
+
+  it('belongs to the scope around it when opened before that waits', async () => {
+    const inner: Tensor[] = [];
+    await mh.scope(async () => {
+      inner.push(
+        await mh.scope(async () => {
+          await pause();
+          inner.push(mh.tensor([1]));
+          return mh.tensor([2]);
+        }),
+      );
+      expect(inner.map(({ disposed }) => disposed)).toEqual([true, false]);
+    });
+    expect(live()).toBe(0);
+  });
+
+  it('does not dispose the tensors of another scope that is still at work', async () => {
+    const work = (first: number, second: number) =>
+      mh.scope(async () => {
+        const a = mh.tensor([1]);
+        await pause(first);
+        const b = mh.tensor([2]);
+        await pause(second);
+        expect([a.disposed, b.disposed]).toEqual([false, false]);
+        return mh.tensor([3]);
+      });
+    for (const [first, second] of [
+      [1, 30],
+      [30, 1],
+      [10, 10],
+    ] as const) {
+      const results = await Promise.all([work(first, second), work(second, first), work(5, 5)]);
+      expect(results.map(({ disposed }) => disposed)).toEqual([false, false, false]);
+      expect(live()).toBe(3);
+      for (const tensor of results) tensor.dispose();
+    }
+  });
+});

@@ -1,0 +1,25 @@
+import { describe, expect, it } from 'vitest';
+import { polyfillSymbolDispose } from '../src/symbol_dispose.ts';
+
+describe('polyfillSymbolDispose', () => {
+  it('leaves what is there', () => {
+    const dispose = Symbol('native');
+    const holder = { dispose };
+    expect(polyfillSymbolDispose(holder)).toBe(dispose);
+    expect(holder).toEqual({ dispose });
+  });
+
+  it('defines one symbol and nothing else', () => {
+    const holder: { dispose?: symbol } = {};
+    const symbol = polyfillSymbolDispose(holder);
+    expect(symbol.toString()).toBe('Symbol(Symbol.dispose)');
+    expect(Reflect.ownKeys(holder)).toEqual(['dispose']);
+    expect(Object.getOwnPropertyDescriptor(holder, 'dispose')).toEqual({
+      value: symbol,
+      writable: false,
+      enumerable: false,
+      configurable: false,
+    });
+    expect(polyfillSymbolDispose(holder)).toBe(symbol);
+  });
+});
