@@ -1,0 +1,155 @@
+// The page without a mouse, without colours, and through axe-core; and pictures for people to look at.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { openPage, screenshotFolder, snapshot } from './harness.mjs';
+
+const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const themes = ['light', 'dark'];
+const widths = [
+  { name: 'phone', width: 360, height: 780 },
+  { name: 'desk', width: 1280, height: 900 },
+];
+
+const focused = (page) => page.evaluate(() => document.activeElement.getAttribute('aria-label'));
+
+export const tests = [
+  {
+    name: 'arrow keys move in a map, and cells read aloud',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      const { trace, tokens } = await snapshot(page);
+      const n = tokens.length;
+      const label = (row, col) => {
+        const value = trace.weights.data[(2 * n + row) * n + col];
+        return `head 3, query ${tokens[row]}, key ${tokens[col]}, ${col > row ? 'masked, 0' : value.toFixed(2)}`;
+      };
+      const grids = await page.$$('#gallery [role=grid]');
+      assert.equal(await grids[2].evaluate((grid) => grid.querySelectorAll('[tabindex="0"]').length), 1);
+      await (await grids[2].$('[tabindex="0"]')).focus();
+      let [row, col] = [0, 0];
+      assert.equal(await focused(page), label(row, col));
+      const moves = {
+        ArrowRight: () => (col = Math.min(n - 1, col + 1)),
+        ArrowLeft: () => (col = Math.max(0, col - 1)),
+        ArrowDown: () => (row = Math.min(n - 1, row + 1)),
+        ArrowUp: () => (row = Math.max(0, row - 1)),
+        End: () => (col = n - 1),
+        Home: () => (col = 0),
+        PageDown: () => (row = Math.min(n - 1, row + 8)),
+      };
+      const walk =
+        'ArrowUp ArrowLeft ArrowDown ArrowDown ArrowRight ArrowUp End ArrowRight PageDown ArrowDown Home ArrowUp';
+      for (const key of walk.split(' ')) {
+        await page.keyboard.press(key);
+        moves[key]();
+        assert.equal(await focused(page), label(row, col), key);
+        const place = await page.evaluate(() => [
+          document.activeElement.parentElement.getAttribute('aria-rowindex'),
+          document.activeElement.getAttribute('aria-colindex'),
+        ]);
+        assert.deepEqual(place.map(Number), [row + 1, col + 1]);
+      }
+      assert.match(await page.$eval('#gallery .readout', (line) => line.textContent), /row sum 1\.000/);
+      await close();
+    },
+  },
+  {
+    name: 'the keyboard alone reaches everything',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const reached = new Set();
+      for (let i = 0; i < 60; i += 1) {
+        await page.keyboard.press('Tab');
+        const name = await page.evaluate(() => {
+          const now = document.activeElement;
+          if (now === document.body) return '';
+          const role = now.getAttribute('role') ?? now.tagName.toLowerCase();
+          return `${role} ${now.id || now.value || now.className}`;
+        });
+        reached.add(name.trim());
+        if (name === 'switch causal') {
+          await page.keyboard.press(' ');
+          await page.waitForFunction(() => document.querySelector('#causal').checked);
+        }
+        if (name === '') break;
+      }
+      for (const wanted of [
+        'textarea sentence',
+        'button preset',
+        'button token',
+        'input previous',
+        'switch causal',
+        'tab step-softmax',
+        'button show-head-1',
+        'button walk',
+        'gridcell map-cell',
+        'button icon-button',
+      ]) {
+        assert.ok(reached.has(wanted), `${wanted} among ${[...reached].join('; ')}`);
+      }
+      assert.equal((await snapshot(page)).causal, true);
+      await close();
+    },
+  },
+  ...themes.flatMap((scheme) =>
+    widths.map(({ name, width, height }) => ({
+      name: `axe-core finds nothing serious, ${scheme}, ${width} px`,
+      async run({ browser, url, kind }) {
+        const { page, close } = await openPage(browser, `${url}#causal=1`, { width, height, scheme });
+        const over = await page.evaluate(
+          () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
+        );
+        assert.ok(over <= 0, `the page is ${over} px too wide`);
+        await page.evaluate(axe);
+        const findings = async () =>
+          page.evaluate(async () => {
+            const { violations } = await window.axe.run(document, { resultTypes: ['violations'] });
+            return violations
+              .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+              .map(
+                ({ id, nodes }) =>
+                  `${id}: ${nodes
+                    .map(({ html }) => html)
+                    .slice(0, 3)
+                    .join(' ')}`,
+              );
+          });
+        assert.deepEqual(await findings(), []);
+        await page.screenshot({
+          path: join(screenshotFolder, `${kind}-${name}-${scheme}.png`),
+          fullPage: true,
+        });
+        await page.evaluate(() => {
+          for (const details of document.querySelectorAll('details')) details.open = true;
+          for (const button of document.querySelectorAll('.segments button')) {
+            if (button.textContent === 'Numbers') button.click();
+          }
+        });
+        assert.deepEqual(await findings(), [], 'with everything open, as numbers');
+        await close();
+      },
+    })),
+  ),
+  {
+    name: 'reduced motion stops every transition',
+    async run({ browser, url, kind }) {
+      const { page, close } = await openPage(browser, url);
+      const moving = () =>
+        page.evaluate(
+          () =>
+            [...document.querySelectorAll('*')].filter(
+              (element) => getComputedStyle(element).transitionDuration !== '0s',
+            ).length,
+        );
+      if (kind === 'chromium') {
+        assert.ok((await moving()) > 0);
+        await page.emulateMediaFeatures([{ name: 'prefers-reduced-motion', value: 'reduce' }]);
+      }
+      assert.equal(await moving(), 0);
+      await close();
+    },
+  },
+];

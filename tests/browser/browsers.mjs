@@ -1,0 +1,50 @@
+// The browsers of the machine: where they are, and how they are started.
+
+import { existsSync } from 'node:fs';
+import puppeteer from 'puppeteer-core';
+
+const chromiumFlags = [
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
+
+const kinds = [
+  {
+    name: 'chromium',
+    variable: 'CHROMIUM_PATH',
+    places: [
+      '/usr/bin/chromium',
+      '/usr/bin/chromium-browser',
+      '/usr/bin/google-chrome',
+      '/Applications/Google Chrome.app/Contents/MacOS/Google Chrome',
+    ],
+    options: { browser: 'chrome', args: chromiumFlags },
+  },
+  {
+    name: 'firefox',
+    variable: 'FIREFOX_PATH',
+    places: ['/usr/bin/firefox-esr', '/usr/bin/firefox', '/Applications/Firefox.app/Contents/MacOS/firefox'],
+    // Reduced motion all along, because Firefox cannot be told to pretend it later.
+    options: { browser: 'firefox', extraPrefsFirefox: { 'ui.prefersReducedMotion': 1 } },
+  },
+];
+
+/** What there is to test with; `launch` is missing, and `reason` says why, where it is not installed. */
+export function findBrowsers() {
+  return kinds.map(({ name, variable, places, options }) => {
+    const wanted = process.env[variable];
+    const executablePath = wanted || places.find((place) => existsSync(place));
+    if (!executablePath || !existsSync(executablePath)) {
+      const where = wanted
+        ? `${variable} names ${wanted}, which does not exist`
+        : `set ${variable} or install it`;
+      return { name, reason: `${name} not found: ${where}` };
+    }
+    return { name, launch: () => puppeteer.launch({ ...options, executablePath, headless: true }) };
+  });
+}

@@ -1,0 +1,233 @@
+// What a visitor does: type, choose, point, share the address.
+
+import assert from 'node:assert/strict';
+import { openPage, pictures, settled, snapshot, toggle, typeSentence } from './harness.mjs';
+
+const presets = [
+  'The bank by the river approved my loan',
+  'the black cat sat on the mat',
+  'He is playing football',
+  'The cat that was sitting on the mat ate the fish',
+  'The cat sat on the',
+];
+
+const textOf = (page, selector) => page.$eval(selector, (element) => element.textContent);
+
+export const tests = [
+  {
+    name: 'the page loads and shows heat maps',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const maps = await page.$$eval('#gallery canvas', (list) =>
+        list
+          .filter((canvas) => canvas.closest('.card'))
+          .map((canvas) => {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            return new Set(new Uint32Array(data.buffer)).size;
+          }),
+      );
+      assert.equal(maps.length, 4);
+      for (const colours of maps) assert.ok(colours > 5, 'a map has more than one colour');
+      const shown = await page.evaluate(() => performance.getEntriesByName('numbers shown')[0].startTime);
+      assert.ok(shown < 1500, `first numbers after ${shown} ms`);
+      assert.match(await textOf(page, '.about summary'), /hand-built patterns/);
+      await close();
+      return `first numbers after ${Math.round(shown)} ms`;
+    },
+  },
+  {
+    name: 'typing a sentence changes the maps',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const before = await pictures(page);
+      await typeSentence(page, 'to be, or not to be');
+      const { tokens } = await snapshot(page);
+      assert.deepEqual(tokens, ['to', 'be', ',', 'or', 'not', 'to', 'be']);
+      const after = await pictures(page);
+      assert.equal(after.length, before.length);
+      after.forEach((picture, i) => {
+        if (i < 4) assert.notEqual(picture, before[i]);
+      });
+      await typeSentence(page, ' ');
+      assert.equal(await page.$eval('#gallery', (section) => section.hidden), true);
+      assert.match(await textOf(page, '#sentence-notice'), /Nothing to attend to/);
+      await typeSentence(page, 'back again');
+      assert.equal(await page.$eval('#gallery', (section) => section.hidden), false);
+      await close();
+    },
+  },
+  {
+    name: 'presets set the sentence',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      assert.deepEqual(
+        await page.$$eval('.preset', (list) => list.map((button) => button.textContent)),
+        presets,
+      );
+      for (const [index, text] of presets.entries()) {
+        await (await page.$$('.preset'))[index].click();
+        const { tokens } = await snapshot(page);
+        assert.deepEqual(tokens, text.split(' '));
+        assert.equal(await page.$eval('#sentence', (field) => field.value), text);
+      }
+      await close();
+    },
+  },
+  {
+    name: 'heads can be chosen, and the last one stays',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      await toggle(page, '[value=letter]');
+      await toggle(page, '[value=first]');
+      assert.deepEqual((await snapshot(page)).heads, ['previous', 'same', 'nearby', 'letter']);
+      const titles = await page.$$eval('.card h3 .sr-only', (list) => list.map((title) => title.textContent));
+      assert.deepEqual(titles, ['Head 1: ', 'Head 2: ', 'Head 3: ', 'Head 4: ']);
+      for (const id of ['previous', 'same', 'nearby', 'letter']) await toggle(page, `[value=${id}]`);
+      const { heads, trace } = await snapshot(page);
+      assert.deepEqual(heads, ['letter']);
+      assert.deepEqual(trace.weights.shape, [1, 1, 7, 7]);
+      assert.equal(await page.$eval('[value=letter]', (box) => box.checked), true);
+      await close();
+    },
+  },
+  {
+    name: 'more than 64 tokens are cut, with a notice',
+    async run({ browser, url }) {
+      const words = Array.from({ length: 70 }, (_, i) => `w${i}`).join('+');
+      const { page, close } = await openPage(browser, `${url}#text=${words}`);
+      assert.equal((await snapshot(page)).tokens.length, 64);
+      assert.match(await textOf(page, '#sentence-notice'), /first 64 of 70/);
+      await close();
+    },
+  },
+  {
+    name: 'pointing at a cell shows it in every head',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const target = await page.$eval('#gallery .map-grid', (grid) => {
+        grid.scrollIntoView({ block: 'center' });
+        const { left, top, width, height } = grid
+          .querySelector('[aria-colindex="3"]')
+          .getBoundingClientRect();
+        return { x: left + width / 2, y: top + height * 4.5 };
+      });
+      await page.mouse.move(target.x, target.y);
+      await page.waitForFunction(() => document.querySelector('.readout').textContent.includes('→'));
+      const { trace } = await snapshot(page);
+      const readouts = await page.$$eval('#gallery .readout', (list) => list.map((line) => line.textContent));
+      readouts.forEach((text, head) => {
+        const value = trace.weights.data[head * 49 + 4 * 7 + 2].toFixed(3);
+        assert.equal(text, `on → cat${value}row sum 1.000`);
+      });
+      const marked = await page.$$eval(
+        '#gallery .map-mark-cell',
+        (list) => list.filter((mark) => !mark.hidden).length,
+      );
+      assert.equal(marked, 4);
+      await page.mouse.move(2, 2);
+      await page.waitForFunction(() => !document.querySelector('.readout').textContent.includes('→'));
+      await close();
+    },
+  },
+  {
+    name: 'the token strip tells what a word looks at',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      await (await page.$$('.token'))[2].focus();
+      await page.waitForFunction(() =>
+        document.querySelector('#strip-summary').textContent.startsWith('cat looks at'),
+      );
+      const summary = await textOf(page, '#strip-summary');
+      assert.match(summary, /head 1 black 0\.99/);
+      assert.match(summary, /head 2 the 1\.00/);
+      await close();
+    },
+  },
+  {
+    name: 'ten steps, each with formula, shape and matrix',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      const { trace } = await snapshot(page);
+      const order = [
+        'x',
+        'q',
+        'qHeads',
+        'scores',
+        'scaledScores',
+        'maskedScores',
+        'weights',
+        'headsOut',
+        'merged',
+        'output',
+      ];
+      await page.focus('[role=tab][aria-selected=true]');
+      await page.keyboard.press('Home');
+      for (const name of order) {
+        const shape = await textOf(page, '.shape-line strong');
+        assert.equal(shape, `(${trace[name].shape.join(', ')})`);
+        assert.ok(await page.$eval('.formula math', (math) => math.getBoundingClientRect().width > 10));
+        const grid = await page.$eval('#step-detail .map-grid', (element) => ({
+          rows: Number(element.getAttribute('aria-rowcount')),
+          cols: Number(element.getAttribute('aria-colcount')),
+        }));
+        assert.deepEqual([grid.rows, grid.cols], trace[name].shape.slice(-2));
+        await page.keyboard.press('ArrowDown');
+      }
+      assert.equal(
+        await page.$eval('[role=tab][aria-selected=true]', (tab) => tab.id),
+        'step-x',
+        'it goes round',
+      );
+      await close();
+    },
+  },
+  {
+    name: 'the state in the address comes back in a fresh page',
+    async run({ browser, url }) {
+      const first = await openPage(browser, url);
+      await typeSentence(first.page, 'Über 100% & more?');
+      await toggle(first.page, '#causal');
+      await toggle(first.page, '[value=itself]');
+      await first.page.click('#step-scores');
+      await first.page.click('#show-head-3');
+      await first.page.waitForFunction(() => /step=scores.*head=3/.test(location.hash));
+      const address = await first.page.evaluate(() => location.href);
+      const before = await snapshot(first.page);
+      await first.close();
+
+      const second = await openPage(browser, address);
+      const after = await snapshot(second.page);
+      for (const field of ['tokens', 'heads', 'causal']) assert.deepEqual(after[field], before[field]);
+      assert.deepEqual(after.trace.output.data, before.trace.output.data);
+      assert.equal(await second.page.$eval('#sentence', (field) => field.value), 'Über 100% & more?');
+      assert.equal(await second.page.$eval('#causal', (box) => box.checked), true);
+      assert.equal(
+        await second.page.$eval('#step-scores', (tab) => tab.getAttribute('aria-selected')),
+        'true',
+      );
+      assert.equal(
+        await second.page.$eval('#show-head-3', (button) => button.getAttribute('aria-pressed')),
+        'true',
+      );
+      assert.equal(await second.page.$eval('#notice', (notice) => notice.hidden), true);
+      await second.close();
+    },
+  },
+  {
+    name: 'a broken address gives defaults and a notice',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#heads=zzz&causal=maybe&step=%00&nonsense`);
+      const { tokens, heads, causal } = await snapshot(page);
+      assert.deepEqual([tokens.length, heads.length, causal], [7, 4, false]);
+      assert.equal(await page.$eval('#notice', (notice) => notice.hidden), false);
+      assert.match(await textOf(page, '#notice'), /could not be read \(heads, causal, step, nonsense\)/);
+      await page.evaluate(() => {
+        location.hash = '#text=fixed+now';
+      });
+      await page.waitForFunction(() => document.querySelector('#notice').hidden);
+      await settled(page);
+      assert.deepEqual((await snapshot(page)).tokens, ['fixed', 'now']);
+      await close();
+    },
+  },
+];

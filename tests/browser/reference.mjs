@@ -1,0 +1,80 @@
+// Multi-head attention in float64, straight from its definition. It shares no code with the page or
+// the core: all it takes from them is x and the weights.
+
+const get = (data, cols, row, col) => data[row * cols + col];
+
+/** x (rows, inner) times the transpose of w (outer, inner). */
+function project(x, w, rows, inner, outer) {
+  const y = new Float64Array(rows * outer);
+  for (let r = 0; r < rows; r += 1) {
+    for (let o = 0; o < outer; o += 1) {
+      let sum = 0;
+      for (let i = 0; i < inner; i += 1) sum += get(x, inner, r, i) * get(w, inner, o, i);
+      y[r * outer + o] = sum;
+    }
+  }
+  return y;
+}
+
+/** (N, H·d) to (H, N, d). */
+function split(m, n, heads, d) {
+  const out = new Float64Array(m.length);
+  for (let h = 0; h < heads; h += 1) {
+    for (let i = 0; i < n; i += 1) {
+      for (let c = 0; c < d; c += 1) out[(h * n + i) * d + c] = m[i * heads * d + h * d + c];
+    }
+  }
+  return out;
+}
+
+/** Every step of the trace, by the names of the trace. */
+export function reference({ x, n, embedDim, heads, headDim: d, causal, weights }) {
+  const wide = heads * d;
+  const q = project(x, weights.qProj, n, embedDim, wide);
+  const k = project(x, weights.kProj, n, embedDim, wide);
+  const v = project(x, weights.vProj, n, embedDim, wide);
+  const [qHeads, kHeads, vHeads] = [q, k, v].map((m) => split(m, n, heads, d));
+  const [scores, scaledScores, maskedScores, shares] = Array.from(
+    { length: 4 },
+    () => new Float64Array(heads * n * n),
+  );
+  const headsOut = new Float64Array(heads * n * d);
+  const merged = new Float64Array(n * wide);
+  for (let h = 0; h < heads; h += 1) {
+    for (let i = 0; i < n; i += 1) {
+      const row = (h * n + i) * n;
+      for (let j = 0; j < n; j += 1) {
+        for (let c = 0; c < d; c += 1)
+          scores[row + j] += qHeads[(h * n + i) * d + c] * kHeads[(h * n + j) * d + c];
+        scaledScores[row + j] = scores[row + j] / Math.sqrt(d);
+        maskedScores[row + j] = causal && j > i ? -Infinity : scaledScores[row + j];
+      }
+      const seen = maskedScores.subarray(row, row + n);
+      const top = Math.max(...seen);
+      const total = seen.reduce((sum, score) => sum + Math.exp(score - top), 0);
+      for (let j = 0; j < n; j += 1) shares[row + j] = Math.exp(seen[j] - top) / total;
+      for (let c = 0; c < d; c += 1) {
+        for (let j = 0; j < n; j += 1)
+          headsOut[(h * n + i) * d + c] += shares[row + j] * vHeads[(h * n + j) * d + c];
+        merged[i * wide + h * d + c] = headsOut[(h * n + i) * d + c];
+      }
+    }
+  }
+  const output = project(merged, weights.outProj, n, wide, embedDim);
+  return {
+    x,
+    q,
+    k,
+    v,
+    qHeads,
+    kHeads,
+    vHeads,
+    scores,
+    scaledScores,
+    maskedScores,
+    weights: shares,
+    headsOut,
+    merged,
+    output,
+  };
+}

@@ -1,0 +1,89 @@
+// Runs the browser tests in every browser found, side by side, and writes build/test-results/browser.json:
+//
+//   node tests/browser/run.mjs [text that the names of tests contain]
+
+import { mkdir, stat, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { findBrowsers } from './browsers.mjs';
+import { resultFile, screenshotFolder, site, startServer } from './harness.mjs';
+import { tests as accessibility } from './accessibility.tests.mjs';
+import { tests as numbers } from './numbers.tests.mjs';
+import { tests as page } from './page.tests.mjs';
+import { tests as robustness } from './robustness.tests.mjs';
+
+const tests = [...page, ...numbers, ...accessibility, ...robustness];
+const wanted = process.argv[2] ?? '';
+const limit = 30_000;
+
+async function withinLimit(promise) {
+  let timer;
+  const late = new Promise((_, fail) => {
+    timer = setTimeout(() => fail(new Error(`not done after ${limit / 1000} s`)), limit);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function runIn(found, outcome) {
+  const say = (sign, name, note = '') => console.log(`${sign} ${name}${note && ` — ${note}`}`);
+  const chosen = tests.filter(({ name }) => `${found.name}: ${name}`.includes(wanted));
+  const skip = (name, reason) => {
+    outcome.skipped.push({ name, reason });
+    say('–', name, reason);
+  };
+  if (!found.launch) {
+    for (const { name } of chosen) skip(`${found.name}: ${name}`, found.reason);
+    return;
+  }
+  const [browser, server] = await Promise.all([found.launch(), startServer()]);
+  try {
+    for (const test of chosen) {
+      const name = `${found.name}: ${test.name}`;
+      const reason = test.skip?.(found.name);
+      if (reason) {
+        skip(name, reason);
+        continue;
+      }
+      const start = performance.now();
+      try {
+        const note = await withinLimit(test.run({ browser, kind: found.name, server, url: server.url }));
+        outcome.passed += 1;
+        say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
+      } catch (error) {
+        outcome.failed += 1;
+        outcome.failures.push({ name, message: error.message });
+        say('✗', name, error.stack);
+      }
+    }
+  } finally {
+    await browser.close();
+    await server.close();
+  }
+}
+
+await stat(join(site, 'index.html')).catch(() => {
+  console.error('build/web is missing; build the page first: npm run build -w @multihead/web');
+  process.exit(1);
+});
+await mkdir(screenshotFolder, { recursive: true });
+const outcome = { passed: 0, failed: 0, skipped: [], failures: [] };
+const start = performance.now();
+await Promise.all(
+  findBrowsers().map((found) =>
+    runIn(found, outcome).catch((error) => {
+      outcome.failed += 1;
+      outcome.failures.push({ name: `${found.name}: start`, message: error.message });
+      console.log(`✗ ${found.name}: start — ${error.stack}`);
+    }),
+  ),
+);
+const seconds = ((performance.now() - start) / 1000).toFixed(1);
+console.log(
+  `${outcome.passed} passed, ${outcome.failed} failed, ${outcome.skipped.length} skipped, ${seconds} s`,
+);
+await mkdir(dirname(resultFile), { recursive: true });
+await writeFile(resultFile, `${JSON.stringify(outcome, null, 2)}\n`);
+process.exit(outcome.failed > 0 ? 1 : 0);

@@ -1,0 +1,151 @@
+// A small static file server for the built page, in plain Node.
+//
+//   node web/serve.mjs [folder]      PORT and HOST from the environment
+
+import { createReadStream } from 'node:fs';
+import { realpath, stat } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import { extname, join, resolve, sep } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+export const contentSecurityPolicy =
+  "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'";
+
+const defaultRoot = fileURLToPath(new URL('../build/web', import.meta.url));
+
+const types = {
+  '.css': 'text/css; charset=utf-8',
+  '.html': 'text/html; charset=utf-8',
+  '.ico': 'image/x-icon',
+  '.js': 'text/javascript; charset=utf-8',
+  '.json': 'application/json; charset=utf-8',
+  '.map': 'application/json; charset=utf-8',
+  '.mjs': 'text/javascript; charset=utf-8',
+  '.png': 'image/png',
+  '.svg': 'image/svg+xml',
+  '.txt': 'text/plain; charset=utf-8',
+  '.wasm': 'application/wasm',
+};
+
+const headers = {
+  'Content-Security-Policy': contentSecurityPolicy,
+  'Cross-Origin-Embedder-Policy': 'require-corp',
+  'Cross-Origin-Opener-Policy': 'same-origin',
+  'Cross-Origin-Resource-Policy': 'same-origin',
+  'Referrer-Policy': 'no-referrer',
+  'X-Content-Type-Options': 'nosniff',
+};
+
+/** The file that a request means, or undefined when there is none inside `root`. */
+async function locate(root, url) {
+  let path;
+  try {
+    path = decodeURIComponent(url.split(/[?#]/, 1)[0]);
+  } catch {
+    return undefined;
+  }
+  if (path.includes('\0')) return undefined;
+  const wanted = resolve(root, `.${path}`);
+  try {
+    // The real path, so that a link cannot lead out of the folder either.
+    let file = await realpath(wanted);
+    if ((await stat(file)).isDirectory()) file = await realpath(join(file, 'index.html'));
+    const info = await stat(file);
+    if (!info.isFile() || !file.startsWith(root + sep)) return undefined;
+    return { file, size: info.size };
+  } catch {
+    return undefined;
+  }
+}
+
+function refuse(response, status, text, extra = {}) {
+  response.writeHead(status, { ...headers, 'Content-Type': 'text/plain; charset=utf-8', ...extra });
+  response.end(`${text}\n`);
+}
+
+async function answer(root, request, response) {
+  if (request.method !== 'GET' && request.method !== 'HEAD') {
+    refuse(response, 405, 'Only GET and HEAD', { Allow: 'GET, HEAD' });
+    return;
+  }
+  const found = await locate(root, request.url ?? '/');
+  if (found === undefined) {
+    refuse(response, 404, 'Not found');
+    return;
+  }
+  // Names under assets/ carry a hash of their content.
+  const hashed = found.file.includes(`${sep}assets${sep}`);
+  response.writeHead(200, {
+    ...headers,
+    'Content-Type': types[extname(found.file)] ?? 'application/octet-stream',
+    'Content-Length': found.size,
+    'Cache-Control': hashed ? 'public, max-age=31536000, immutable' : 'no-cache',
+  });
+  if (request.method === 'HEAD') {
+    response.end();
+    return;
+  }
+  createReadStream(found.file)
+    .on('error', () => response.destroy())
+    .pipe(response);
+}
+
+/** Tries ports upwards from the one wished for, as far as 20 of them. */
+async function listen(server, wished, host) {
+  for (let port = wished; ; port += 1) {
+    try {
+      await new Promise((done, fail) => {
+        server.once('error', fail);
+        server.listen(port, host, () => {
+          server.off('error', fail);
+          done();
+        });
+      });
+      return server.address().port;
+    } catch (error) {
+      if (error.code !== 'EADDRINUSE' || port >= Math.min(wished + 20, 65535)) throw error;
+    }
+  }
+}
+
+export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1' } = {}) {
+  const folder = await realpath(root).catch(() => {
+    throw new Error(`${root} does not exist; build the page first (npm run build)`);
+  });
+  const server = createServer((request, response) => {
+    answer(folder, request, response).catch(() => response.destroy());
+  });
+  const taken = await listen(server, port, host);
+  const shown = host.includes(':') ? `[${host}]` : host;
+  return {
+    server,
+    port: taken,
+    host,
+    url: `http://${shown === '127.0.0.1' ? 'localhost' : shown}:${taken}/`,
+    close: () =>
+      new Promise((done) => {
+        server.close(() => done());
+        server.closeAllConnections();
+      }),
+  };
+}
+
+/** Where PORT and HOST of the environment want it. */
+export function wishedAddress() {
+  const port = Number(process.env.PORT ?? 8080);
+  if (!Number.isInteger(port) || port < 0 || port > 65535) {
+    throw new Error(`PORT must be a number from 0 to 65535, not "${process.env.PORT}"`);
+  }
+  return { port, host: process.env.HOST || '127.0.0.1' };
+}
+
+if (process.argv[1] && resolve(process.argv[1]) === fileURLToPath(import.meta.url)) {
+  try {
+    const root = process.argv[2] ? resolve(process.argv[2]) : defaultRoot;
+    const { url } = await serve({ root, ...wishedAddress() });
+    console.log(`multihead is at ${url}  (Ctrl-C stops it)`);
+  } catch (error) {
+    console.error(error.message);
+    process.exit(1);
+  }
+}

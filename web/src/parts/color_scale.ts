@@ -1,0 +1,140 @@
+// Colour scales whose lightness is a straight line in OKLab (Ottosson 2020), so that equal steps
+// look equal, also to the colour-blind and in grey. 0 has the colour of the page.
+
+export type Theme = 'light' | 'dark';
+export type ScaleName = 'weights' | 'signed';
+type Rgb = readonly [number, number, number];
+
+/** Chroma and hue at evenly spaced places of the scale; lightness goes from the first to the last. */
+interface Ramp {
+  readonly lightness: readonly [number, number];
+  readonly stops: readonly (readonly [chroma: number, hue: number])[];
+}
+
+const ramps: Readonly<Record<Theme, { weights: Ramp; positive: Ramp; negative: Ramp }>> = {
+  light: {
+    weights: {
+      lightness: [0.965, 0.27],
+      stops: [
+        [0.006, 200],
+        [0.06, 190],
+        [0.105, 220],
+        [0.13, 258],
+        [0.11, 285],
+      ],
+    },
+    positive: {
+      lightness: [0.965, 0.45],
+      stops: [
+        [0.004, 255],
+        [0.075, 250],
+        [0.125, 257],
+      ],
+    },
+    negative: {
+      lightness: [0.965, 0.45],
+      stops: [
+        [0.004, 65],
+        [0.085, 65],
+        [0.115, 55],
+      ],
+    },
+  },
+  dark: {
+    weights: {
+      lightness: [0.25, 0.95],
+      stops: [
+        [0.02, 275],
+        [0.1, 275],
+        [0.115, 240],
+        [0.1, 195],
+        [0.07, 130],
+      ],
+    },
+    positive: {
+      lightness: [0.25, 0.86],
+      stops: [
+        [0.02, 265],
+        [0.13, 258],
+        [0.085, 240],
+      ],
+    },
+    negative: {
+      lightness: [0.25, 0.86],
+      stops: [
+        [0.015, 40],
+        [0.105, 48],
+        [0.095, 70],
+      ],
+    },
+  },
+};
+
+function oklchToRgb(lightness: number, chroma: number, hue: number): Rgb {
+  const a = chroma * Math.cos((hue * Math.PI) / 180);
+  const b = chroma * Math.sin((hue * Math.PI) / 180);
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const channel = (linear: number) => {
+    const u = Math.min(1, Math.max(0, linear));
+    return Math.round(255 * (u <= 0.0031308 ? 12.92 * u : 1.055 * u ** (1 / 2.4) - 0.055));
+  };
+  return [
+    channel(4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s),
+    channel(-1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s),
+    channel(-0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s),
+  ];
+}
+
+function colorOn({ lightness, stops }: Ramp, t: number): Rgb {
+  const place = Math.min(1, Math.max(0, t)) * (stops.length - 1);
+  const i = Math.min(Math.floor(place), stops.length - 2);
+  const [c0, h0] = stops[i]!;
+  const [c1, h1] = stops[i + 1]!;
+  const f = place - i;
+  return oklchToRgb(lightness[0] + (lightness[1] - lightness[0]) * t, c0 + (c1 - c0) * f, h0 + (h1 - h0) * f);
+}
+
+export interface Color {
+  readonly fill: string;
+  /** Black or white, whichever reads better on the fill. */
+  readonly ink: string;
+}
+
+const relativeLuminance = (rgb: Rgb): number => {
+  const [r, g, b] = rgb.map((v) => {
+    const u = v / 255;
+    return u <= 0.04045 ? u / 12.92 : ((u + 0.055) / 1.055) ** 2.4;
+  }) as [number, number, number];
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+
+const asColor = (rgb: Rgb): Color => ({
+  fill: `rgb(${rgb.join(' ')})`,
+  ink: relativeLuminance(rgb) > 0.18 ? '#10131a' : '#ffffff',
+});
+
+const steps = 256;
+const cache = new Map<string, readonly Color[]>();
+
+function table(theme: Theme, name: 'weights' | 'positive' | 'negative'): readonly Color[] {
+  const key = `${theme} ${name}`;
+  let colors = cache.get(key);
+  if (!colors) {
+    colors = Array.from({ length: steps }, (_, i) => asColor(colorOn(ramps[theme][name], i / (steps - 1))));
+    cache.set(key, colors);
+  }
+  return colors;
+}
+
+/** From a value to its colour: weights from 0 to 1, signed values from −limit to limit. */
+export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: number) => Color {
+  const positive = table(theme, name === 'weights' ? 'weights' : 'positive');
+  const negative = table(theme, 'negative');
+  const factor = limit > 0 ? (steps - 1) / limit : 0;
+  return (value) => {
+    const step = Math.min(steps - 1, Math.round(Math.abs(value) * factor));
+    return (value < 0 && name === 'signed' ? negative : positive)[step] ?? positive[0]!;
+  };
+}

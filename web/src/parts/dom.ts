@@ -1,0 +1,41 @@
+// Elements in one line each. Attributes only, never markup from text, and no inline styles:
+// the page's security policy refuses those.
+
+export type Child = Node | string;
+type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;
+
+/** An attribute that is `false` or `undefined` is left out; `true` makes it empty. */
+export function el<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === false) continue;
+    element.setAttribute(name, value === true ? '' : String(value));
+  }
+  element.append(...children);
+  return element;
+}
+
+/** Places an element in pixels, through the CSSOM. */
+export function place(
+  element: HTMLElement,
+  box: { left: number; top: number; width: number; height: number },
+): void {
+  element.style.left = `${box.left}px`;
+  element.style.top = `${box.top}px`;
+  element.style.width = `${box.width}px`;
+  element.style.height = `${box.height}px`;
+}
+
+/** Text in which W_Q and the like are set with a subscript. */
+export function rich(text: string): Child[] {
+  return text.split(/(?<=\b[Wd])_(\w+)/).map((part, i) => (i % 2 ? el('sub', {}, part) : part));
+}
+
+/** The number of a head, in the colour of its pattern. */
+export function headBadge(number: number, pattern: string): HTMLElement {
+  return el('span', { class: `badge head-${pattern}`, 'aria-hidden': 'true' }, String(number));
+}

@@ -1,0 +1,18 @@
+// Numbers as the page writes them.
+
+/** With a real minus sign; infinities as ∞; never "−0.000". */
+export function formatNumber(value: number, digits = 3): string {
+  if (Number.isNaN(value)) return 'NaN';
+  const size = Math.abs(value) === Infinity ? '∞' : Math.abs(value).toFixed(digits);
+  const negative = value < 0 && (size === '∞' || Number(size) !== 0);
+  return negative ? `−${size}` : size;
+}
+
+export function formatMilliseconds(value: number): string {
+  if (value < 0.01) return '< 0.01 ms';
+  return `${value.toFixed(value < 1 ? 2 : 1)} ms`;
+}
+
+export function formatShape(shape: readonly number[]): string {
+  return `(${shape.join(', ')})`;
+}

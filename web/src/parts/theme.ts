@@ -1,0 +1,53 @@
+// Light or dark: the system's choice, until the visitor makes one.
+
+import type { Theme } from './color_scale.js';
+import { createStore, type Store } from '../store.js';
+import { el } from './dom.js';
+
+const key = 'multihead-theme';
+const system = matchMedia('(prefers-color-scheme: dark)');
+
+/** Storage may be forbidden, then the choice lasts as long as the page. */
+function remembered(): Theme | undefined {
+  try {
+    const value = localStorage.getItem(key);
+    return value === 'light' || value === 'dark' ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function remember(choice: Theme): void {
+  try {
+    localStorage.setItem(key, choice);
+  } catch {
+    // Forgotten, then.
+  }
+}
+
+let choice = remembered();
+const current = (): Theme => choice ?? (system.matches ? 'dark' : 'light');
+
+export const theme: Store<Theme> = createStore(current());
+
+function apply(): void {
+  if (choice) document.documentElement.dataset['theme'] = choice;
+  theme.set(current());
+}
+
+export function themeToggle(): HTMLElement {
+  const icon = el('span', { class: 'theme-icon', 'aria-hidden': 'true' });
+  const button = el('button', { class: 'icon-button', type: 'button' }, icon);
+  button.addEventListener('click', () => {
+    choice = current() === 'dark' ? 'light' : 'dark';
+    remember(choice);
+    apply();
+  });
+  theme.watch((now) => {
+    button.setAttribute('aria-label', now === 'dark' ? 'Use the light theme' : 'Use the dark theme');
+  });
+  return button;
+}
+
+system.addEventListener('change', apply);
+apply();

@@ -1,0 +1,156 @@
+// "Head gallery": every head's attention weights side by side, pointing at one points at all.
+
+import type { App } from '../app.js';
+import type { ForwardResult } from '../messages.js';
+import { el, headBadge } from '../parts/dom.js';
+import { formatNumber } from '../parts/format.js';
+import { createLegend } from '../parts/legend.js';
+import { createMap, type MatrixMap } from '../parts/matrix_map.js';
+import { matrixTable } from '../parts/matrix_table.js';
+import { createViewSwitch, type ViewName } from '../parts/view_switch.js';
+import { patternOf, type PatternId } from '../patterns.js';
+import { viewOf } from '../steps.js';
+
+interface Card {
+  readonly title: HTMLElement;
+  readonly element: HTMLElement;
+  readonly body: HTMLElement;
+  readonly map: MatrixMap;
+  readonly readout: HTMLElement;
+}
+
+export function gallerySection(app: App): HTMLElement {
+  const legend = createLegend('weights');
+  const cards = el('div', { class: 'cards' });
+  const views = createViewSwitch('Show the maps as', () => show());
+  const section = el(
+    'section',
+    { class: 'panel', id: 'gallery', 'aria-labelledby': 'gallery-title' },
+    el(
+      'header',
+      { class: 'panel-head' },
+      el(
+        'div',
+        {},
+        el('h2', { id: 'gallery-title' }, 'Head gallery'),
+        el(
+          'p',
+          { class: 'lead' },
+          'Rows ask, columns answer. Point at a cell, or move with the arrow keys, and every head shows its own.',
+        ),
+      ),
+      views.element,
+    ),
+    cards,
+    legend.element,
+  );
+
+  let shown = '';
+  let list: readonly Card[] = [];
+  const made = new Map<PatternId, Card>();
+
+  /** A pattern keeps its card; only its number changes with the choice of heads. */
+  function cardFor(id: PatternId, head: number): Card {
+    const card = made.get(id) ?? createCard(app, id);
+    made.set(id, card);
+    card.title.replaceChildren(
+      headBadge(head + 1, id),
+      el('span', { class: 'sr-only' }, `Head ${head + 1}: `),
+      patternOf(id).name,
+    );
+    return card;
+  }
+
+  function show(): void {
+    const result = app.result.get();
+    section.hidden = result === null;
+    if (!result) return;
+    if (result.heads.join() !== shown) {
+      shown = result.heads.join();
+      list = result.heads.map(cardFor);
+      cards.replaceChildren(...list.map((card) => card.element));
+    }
+    legend.show(result.causal);
+    cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, views.current()));
+    list.forEach((card, head) => fill(card, result, head));
+    point();
+  }
+
+  function fill({ body, map }: Card, result: ForwardResult, head: number): void {
+    const view = viewOf(result, 'weights', head);
+    const name = `head ${head + 1}`;
+    const label = `Attention weights of ${name}, ${patternOf(result.heads[head]!).name}`;
+    if (views.current() === 'numbers') {
+      body.replaceChildren(matrixTable(view, label));
+      return;
+    }
+    if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
+    map.show({
+      view,
+      label,
+      cellLabel: ({ row, col }) => {
+        const value = view.hidden?.(row, col)
+          ? 'masked, 0'
+          : formatNumber(view.data[row * view.cols + col]!, 2);
+        return `${name}, query ${result.tokens[row]}, key ${result.tokens[col]}, ${value}`;
+      },
+    });
+  }
+
+  function point(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const pointed = app.pointed.get();
+    const inside =
+      pointed && pointed.query < result.tokens.length && pointed.key < result.tokens.length ? pointed : null;
+    list.forEach(({ map, readout }, head) => {
+      map.highlight(inside && { row: inside.query, col: inside.key });
+      if (!inside) {
+        readout.replaceChildren('\u00a0');
+        return;
+      }
+      const { data, cols, hidden } = viewOf(result, 'weights', head);
+      const row = data.subarray(inside.query * cols, (inside.query + 1) * cols);
+      const sum = row.reduce((total, weight) => total + weight, 0);
+      const masked = hidden?.(inside.query, inside.key) ?? false;
+      readout.replaceChildren(
+        el(
+          'span',
+          { class: 'readout-pair' },
+          `${result.tokens[inside.query]} → ${result.tokens[inside.key]}`,
+        ),
+        el('strong', { class: 'number' }, masked ? 'masked' : formatNumber(row[inside.key]!)),
+        el('span', { class: 'readout-sum' }, 'row sum ', el('span', { class: 'number' }, formatNumber(sum))),
+      );
+    });
+  }
+
+  app.result.watch(show);
+  app.pointed.watch(point);
+  return section;
+}
+
+/** Full rows where possible, and wider maps for longer sentences; tables need more room than maps. */
+function columnsFor(heads: number, tokens: number, view: ViewName): number {
+  const even = heads <= 4 ? heads : heads <= 6 ? 3 : 4;
+  return Math.min(even, view === 'numbers' || tokens > 40 ? 2 : tokens > 16 ? 3 : 4);
+}
+
+function createCard(app: App, id: PatternId): Card {
+  const title = el('h3', {});
+  const map = createMap({
+    maxCell: 44,
+    onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+  });
+  const body = el('div', { class: 'card-body' }, map.element);
+  const readout = el('p', { class: 'readout' }, '\u00a0');
+  const element = el(
+    'article',
+    { class: 'card' },
+    title,
+    el('p', { class: 'card-line' }, patternOf(id).line),
+    body,
+    readout,
+  );
+  return { title, element, body, map, readout };
+}

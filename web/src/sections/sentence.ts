@@ -1,0 +1,142 @@
+// "Your sentence": the text, the heads that read it, and the causal switch.
+
+import { update, type App } from '../app.js';
+import { el, headBadge, rich } from '../parts/dom.js';
+import { tokenStrip } from '../parts/token_strip.js';
+import { patternIds, patterns, type PatternId } from '../patterns.js';
+import { maxCharacters, maxTokens, presets, tokenise } from '../tokens.js';
+
+export function sentenceSection(app: App): HTMLElement {
+  return el(
+    'section',
+    { class: 'panel', 'aria-labelledby': 'sentence-title' },
+    el('h2', { id: 'sentence-title' }, 'Your sentence'),
+    textField(app),
+    presetButtons(app),
+    tokenStrip(app),
+    headChooser(app),
+    causalSwitch(app),
+    aboutWeights(),
+  );
+}
+
+function textField(app: App): HTMLElement {
+  const field = el('textarea', {
+    id: 'sentence',
+    class: 'sentence-field',
+    rows: 1,
+    maxlength: maxCharacters,
+    spellcheck: 'false',
+    autocomplete: 'off',
+    placeholder: 'Type a sentence',
+    'aria-labelledby': 'sentence-title',
+    'aria-describedby': 'sentence-notice',
+  });
+  const notice = el('p', { id: 'sentence-notice', class: 'hint', role: 'status' });
+  field.addEventListener('input', () => update(app, { text: field.value }));
+  app.state.watch(({ text }, previous) => {
+    if (text === previous?.text) return;
+    if (field.value !== text) field.value = text;
+    const { tokens, found } = tokenise(text);
+    notice.textContent =
+      found > maxTokens
+        ? `Cut to the first ${maxTokens} of ${found} tokens.`
+        : tokens.length === 0
+          ? 'Nothing to attend to yet: type a word or pick a sentence below.'
+          : '';
+    notice.hidden = notice.textContent === '';
+  });
+  return el('div', { class: 'sentence-entry' }, field, notice);
+}
+
+function presetButtons(app: App): HTMLElement {
+  const buttons = presets.map((text) => {
+    const button = el('button', { type: 'button', class: 'preset' }, text);
+    button.addEventListener('click', () => update(app, { text }));
+    app.state.watch((state) => button.setAttribute('aria-pressed', String(state.text === text)));
+    return button;
+  });
+  return el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' }, ...buttons);
+}
+
+function headChooser(app: App): HTMLElement {
+  const hint = el('p', { class: 'hint', role: 'status', hidden: true }, 'At least one head has to stay.');
+  const chips = patterns.map(({ id, name, line }) => {
+    const box = el('input', { type: 'checkbox', name: 'heads', value: id });
+    const badge = headBadge(1, id);
+    box.addEventListener('change', () => {
+      const heads = toggled(app.state.get().heads, id, box.checked);
+      hint.hidden = heads.length > 0;
+      if (heads.length === 0) box.checked = true;
+      else update(app, { heads });
+    });
+    app.state.watch(({ heads }) => {
+      const place = heads.indexOf(id);
+      box.checked = place >= 0;
+      badge.textContent = place >= 0 ? String(place + 1) : '';
+    });
+    return el('label', { class: 'chip-box', title: line }, box, badge, el('span', {}, name));
+  });
+  return el(
+    'fieldset',
+    { class: 'choice' },
+    el('legend', {}, 'Heads'),
+    el('div', { class: 'chips' }, ...chips),
+    hint,
+  );
+}
+
+/** Heads keep the order in which the patterns are listed. */
+function toggled(heads: readonly PatternId[], id: PatternId, on: boolean): PatternId[] {
+  return patternIds.filter((other) => (other === id ? on : heads.includes(other)));
+}
+
+function causalSwitch(app: App): HTMLElement {
+  const box = el('input', { type: 'checkbox', role: 'switch', id: 'causal' });
+  box.addEventListener('change', () => update(app, { causal: box.checked }));
+  app.state.watch(({ causal }) => {
+    box.checked = causal;
+  });
+  return el(
+    'label',
+    { class: 'switch', for: 'causal' },
+    box,
+    el('span', { class: 'switch-track', 'aria-hidden': 'true' }),
+    el(
+      'span',
+      {},
+      el('strong', {}, 'Causal'),
+      el('span', { class: 'switch-line' }, 'each word sees only itself and what came before, as in GPT'),
+    ),
+  );
+}
+
+function aboutWeights(): HTMLElement {
+  return el(
+    'details',
+    { class: 'about' },
+    el(
+      'summary',
+      {},
+      el('strong', {}, 'Weights in use: hand-built patterns. '),
+      ...rich(
+        'Nobody trained them; each W_Q, W_K, W_V and W_O was written so that its scores pick out one pattern.',
+      ),
+    ),
+    el(
+      'p',
+      {},
+      'They are ordinary matrices, 64 features in and 16 per head, and run through the same code as trained ones. ' +
+        'The rows of x are made by rule: the position as sines and cosines, a code word for the token, one for its first letter, ' +
+        'and a few traits of its spelling.',
+    ),
+    el(
+      'dl',
+      {},
+      ...patterns.flatMap(({ id, name, how, carries }) => [
+        el('dt', { class: `head-${id}` }, el('span', { class: 'swatch', 'aria-hidden': 'true' }), name),
+        el('dd', {}, ...rich(`${how} W_V carries the ${carries} block.`)),
+      ]),
+    ),
+  );
+}

@@ -1,0 +1,27 @@
+// A value that can be watched.
+
+export interface Store<T> {
+  get(): T;
+  set(value: T): void;
+  /** Calls `listener` after every change, and once now. The result ends that. */
+  watch(listener: (value: T, previous: T | undefined) => void): () => void;
+}
+
+export function createStore<T>(initial: T): Store<T> {
+  let value = initial;
+  const listeners = new Set<(value: T, previous: T | undefined) => void>();
+  return {
+    get: () => value,
+    set(next) {
+      if (Object.is(next, value)) return;
+      const previous = value;
+      value = next;
+      for (const listener of listeners) listener(value, previous);
+    },
+    watch(listener) {
+      listeners.add(listener);
+      listener(value, undefined);
+      return () => listeners.delete(listener);
+    },
+  };
+}

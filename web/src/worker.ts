@@ -1,0 +1,90 @@
+// All WebAssembly work happens here, away from the page's own thread.
+
+import { load, type Multihead, type MultiHeadAttention, type TraceName } from 'multihead';
+import { embed, embedDim } from './embedding.js';
+import type { Answer, ForwardInput, ForwardResult, Matrix, Request, Trace } from './messages.js';
+import { buildLayer, headDim, type LayerWeights } from './patterns.js';
+
+/** The part of DedicatedWorkerGlobalScope in use; the library of types has either it or the DOM. */
+interface Scope {
+  onmessage: ((event: MessageEvent<Request>) => void) | null;
+  postMessage(answer: Answer, transfer: Transferable[]): void;
+}
+const scope = self as unknown as Scope;
+
+/** Weights do not depend on the sentence: one layer serves until other heads are chosen. */
+let current: { key: string; layer: MultiHeadAttention; weights: LayerWeights } | undefined;
+
+function layerFor(
+  mh: Multihead,
+  heads: ForwardInput['heads'],
+): { layer: MultiHeadAttention; weights: LayerWeights } {
+  const key = heads.join();
+  if (current?.key === key) return current;
+  current?.layer.dispose();
+  current = undefined;
+  const weights = buildLayer(heads);
+  const wide = [heads.length * headDim, embedDim];
+  const layer = mh.multiHeadAttention({
+    embedDim,
+    numHeads: heads.length,
+    headDim,
+    weights: {
+      qProj: { data: weights.qProj, shape: wide },
+      kProj: { data: weights.kProj, shape: wide },
+      vProj: { data: weights.vProj, shape: wide },
+      outProj: { data: weights.outProj, shape: [embedDim, heads.length * headDim] },
+    },
+  });
+  current = { key, layer, weights };
+  return current;
+}
+
+/** Calls for so many milliseconds, because browsers make the clock coarse; gives the mean of one call. */
+function meanOver(span: number, call: () => void): number {
+  const start = performance.now();
+  let calls = 0;
+  let elapsed = 0;
+  while (elapsed < span) {
+    call();
+    calls += 1;
+    elapsed = performance.now() - start;
+  }
+  return elapsed / calls;
+}
+
+async function forward({ tokens, heads, causal }: ForwardInput): Promise<ForwardResult> {
+  const mh = await load();
+  const { layer, weights } = layerFor(mh, heads);
+  const numbers = mh.scope(() => {
+    const x = mh.tensor([1, tokens.length, embedDim], embed(tokens));
+    const mask = { causal: causal ? 'topLeft' : false } as const;
+    const { trace, output } = layer.forward(x, { ...mask, trace: true });
+    output.dispose();
+    const pass = () => layer.forward(x, mask).output.dispose();
+    meanOver(2, pass); // until the engine has warmed to it
+    const milliseconds = meanOver(4, pass);
+    return { trace: plain(trace), milliseconds };
+  });
+  return { tokens, heads, causal, weights, ...numbers, backend: mh.backend, memory: mh.memory() };
+}
+
+function plain(trace: Trace): Trace {
+  const steps = Object.entries(trace) as [TraceName, Matrix][];
+  return Object.fromEntries(
+    steps.map(([name, { shape, data }]) => [name, { shape, data }]),
+  ) as unknown as Trace;
+}
+
+scope.onmessage = ({ data: { id, ...input } }) => {
+  forward(input).then(
+    (result) => {
+      const buffers = Object.values(result.trace).map(({ data }) => data.buffer as ArrayBuffer);
+      scope.postMessage({ kind: 'result', id, result }, [...new Set(buffers)]);
+    },
+    (error: unknown) => {
+      const message = error instanceof Error ? error.message : String(error);
+      scope.postMessage({ kind: 'failed', id, message }, []);
+    },
+  );
+};
