@@ -147,6 +147,8 @@ uint32_t trace_address(int32_t index) {
 void release_trace() { last_trace = {}; }
 
 std::string simd_target() { return multihead::simd_target(); }
+// Which of the two builds this is: Highway names both the same.
+std::string simd_build() { return MULTIHEAD_WASM_SIMD; }
 
 }  // namespace
 
@@ -217,4 +219,5 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("traceAddress", &trace_address);
   function("releaseTrace", &release_trace);
   function("simdTarget", &simd_target);
+  function("simdBuild", &simd_build);
 }

@@ -152,7 +152,8 @@ Outcome run_softmax(const Case& c, Context& context) {
   if (rank < 2) return {{}, "scores: expected rank 2 or more, got " + shape.to_string()};
   const int64_t rows = shape[rank - 2];
   const int64_t keys = shape[rank - 1];
-  const int64_t heads = rows * keys == 0 ? 0 : shape.elements() / (rows * keys);
+  if (rows * keys == 0) return {{}, "scores: expected none of its extents to be 0"};
+  const int64_t heads = shape.elements() / (rows * keys);
   Values identity({1, 1, keys, keys});
   for (int64_t i = 0; i < keys; ++i) {
     identity.data[static_cast<size_t>(i * keys + i)] = 1.0F;

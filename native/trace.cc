@@ -67,8 +67,9 @@ std::vector<float> embed(const std::vector<std::string>& tokens, int64_t width,
     std::vector<float>& vector = vocabulary[tokens[position]];
     if (vector.empty()) vector = normal_floats(width, 1.0, engine);
     for (int64_t c = 0; c < width; ++c) {
+      const int64_t even = c - c % 2;
       const double frequency =
-          std::pow(10000.0, -static_cast<double>(c / 2 * 2) / static_cast<double>(width));
+          std::pow(10000.0, -static_cast<double>(even) / static_cast<double>(width));
       const double angle = static_cast<double>(position) * frequency;
       x.push_back(vector[static_cast<size_t>(c)] +
                   static_cast<float>(c % 2 == 0 ? std::sin(angle) : std::cos(angle)));

@@ -71,7 +71,7 @@ async function instantiate(
   const raw = await createRaw(build, wasm);
   makeDisposable(WasmTensor, WasmMultiHeadAttention);
   return createMultihead(raw, {
-    simd,
+    simd: raw.simdBuild(),
     target: raw.simdTarget(),
     threads: 1,
     version,

@@ -77,6 +77,7 @@ export interface RawModule {
   releaseTrace(): void;
   lastError(): RawError;
   simdTarget(): string;
+  simdBuild(): 'relaxed' | 'simd128';
 }
 
 /** What Emscripten's glue lets its caller replace. */

@@ -3,8 +3,11 @@ import { existsSync } from 'node:fs';
 import { ask } from './console.mjs';
 import { atLeast, findProgram, versionIn } from './find.mjs';
 
-/** The one to take where both are there, and to install where neither is: 'g++' or 'clang++'. */
-const PREFERRED = 'g++';
+/**
+ * The one to take where both are there, and to install where neither is. clang 19 comes with Emscripten anyway, and its
+ * kernels ran 5 % (long sequences) to 20 % (short ones) faster than those of g++ 12.
+ */
+const PREFERRED = 'clang++';
 
 const COMPILERS = {
   'g++': {

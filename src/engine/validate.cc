@@ -95,7 +95,8 @@ Status validate_broadcast(const char* argument, const TensorView<T>& view, const
 
 Status validate_options(const AttentionOptions& options) {
   if (options.scale && !std::isfinite(*options.scale)) {
-    return {StatusCode::kOption, "scale", "a finite number", std::to_string(*options.scale)};
+    return {StatusCode::kOption, "scale", "a finite number",
+            std::isnan(*options.scale) ? "NaN" : "an infinite one"};
   }
   return {};
 }

@@ -80,9 +80,9 @@ struct TensorView {
       : data(data_), shape(shape_), strides(strides_) {}
 
   // A writable view serves wherever a read-only one is asked for.
-  template <class U>
-  requires(std::is_same_v<T, const U>) constexpr TensorView(
-      const TensorView<U>& other)  // NOLINT(google-explicit-constructor)
+  template <class U, class = std::enable_if_t<std::is_same_v<T, const U>>>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr TensorView(const TensorView<U>& other)
       : data(other.data), shape(other.shape), strides(other.strides) {}
 
   // An optional tensor that was not given has no data and rank 0.

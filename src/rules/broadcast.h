@@ -27,10 +27,10 @@ struct Broadcast {
 template <class T>
 Broadcast<T> broadcast_to_scores(const TensorView<const T>& view) {
   Broadcast<T> result{.data = view.data};
-  const int missing = 4 - view.shape.rank();
-  for (int axis = 0; axis < view.shape.rank(); ++axis) {
-    result.stride[static_cast<size_t>(axis + missing)] =
-        view.shape[axis] == 1 ? 0 : view.strides[axis];
+  const int rank = view.shape.rank();
+  auto stride = result.stride.end() - rank;
+  for (int axis = 0; axis < rank; ++axis) {
+    *stride++ = view.shape[axis] == 1 ? 0 : view.strides[axis];
   }
   return result;
 }
