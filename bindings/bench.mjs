@@ -140,8 +140,7 @@ function time(call) {
   do timed();
   while (performance.now() < warmUntil);
   const seconds = [];
-  for (let sum = 0; sum < LEAST_SECONDS || seconds.length < LEAST_CALLS; sum += seconds.at(-1))
-    seconds.push(timed());
+  for (let sum = 0; sum < LEAST_SECONDS || seconds.length < LEAST_CALLS; sum += seconds.at(-1)) seconds.push(timed());
   return { cold, warm: median(seconds) };
 }
 
@@ -154,9 +153,7 @@ function measure(mh, shape, mask, machine) {
     const k = randomTensor(mh, [batch, kvHeads, keys, width], 2);
     const v = randomTensor(mh, [batch, kvHeads, keys, width], 3);
     const out = mh.tensor([batch, heads, queries, width]);
-    const { cold, warm } = time(() =>
-      mh.attention(q, k, v, { causal: causal && 'bottomRight', out }),
-    );
+    const { cold, warm } = time(() => mh.attention(q, k, v, { causal: causal && 'bottomRight', out }));
     const operations = 4 * batch * heads * queries * keys * width * (causal ? 0.5 : 1);
     const bytes = 2 * batch * kvHeads * keys * width * 4;
     const result = {
@@ -177,8 +174,7 @@ function measure(mh, shape, mask, machine) {
 }
 
 async function measureMachine() {
-  const preset =
-    process.execArgv.includes(RELAXED_FLAG) || hasRelaxed() ? 'wasm-relaxed' : 'wasm-simd';
+  const preset = process.execArgv.includes(RELAXED_FLAG) || hasRelaxed() ? 'wasm-relaxed' : 'wasm-simd';
   const { default: load } = await import(`../build/${preset}/native/multihead-peak.mjs`);
   const module = await load();
   return { preset, fmaPeak: module.measureFmaPeak(), readStream: module.measureReadStream() };
@@ -208,18 +204,14 @@ async function benchmark(simd, { filter, json }) {
       );
     }
   }
-  if (json)
-    writeFileSync(
-      json,
-      `${JSON.stringify({ backend: mh.backend, machine, benchmarks: results }, null, 2)}\n`,
-    );
+  if (json) writeFileSync(json, `${JSON.stringify({ backend: mh.backend, machine, benchmarks: results }, null, 2)}\n`);
 }
 
 function options(args) {
   const values = { simd: 'both', filter: '', json: '' };
   for (const arg of args) {
     const [, key, value] = /^--(\w+)=(.*)$/.exec(arg) ?? [];
-    if (!(key in values))
+    if (!Object.hasOwn(values, key ?? ''))
       throw new Error(`Unknown argument ${arg}; expected --simd=, --filter= or --json=`);
     values[key] = value;
   }
@@ -250,7 +242,7 @@ try {
         ...json,
       ];
       const { status } = spawnSync(process.execPath, args, { stdio: 'inherit' });
-      if (status) process.exit(status);
+      if (status !== 0) process.exit(status ?? 1);
     }
   } else {
     await benchmark(chosen.simd, chosen);

@@ -5,6 +5,7 @@
 //   pct_peak    of the threads' FMA peak, measured in this run
 //   GBps        bytes of K and V read a second (decode)
 //   pct_stream  of the read stream, measured in this run (decode, one thread)
+//   scratch_kB  memory beyond inputs and outputs, of all threads
 //   err         largest difference from the float64 oracle, on a sample of rows
 #include <benchmark/benchmark.h>
 
@@ -131,8 +132,37 @@ void attention_benchmark(benchmark::State& state, const Shape& s, bool causal, i
       state.counters["pct_stream"] = 100.0 * rate * bytes / machine().read_stream;
     }
   }
+  state.counters["scratch_kB"] = static_cast<double>(context.scratch_bytes()) / 1024;
   state.counters["err"] = error_on_sample({q.data(), q_shape}, {k.data(), k_shape},
                                           {v.data(), k_shape}, out_tensor, causal);
+}
+
+// gpt2-1k with a boolean mask of which every `stride`-th block of 192 keys is visible: what is
+// skipped costs nothing. GFLOPS counts the visible blocks alone.
+void blocks_benchmark(benchmark::State& state, int64_t stride, int threads) {
+  constexpr int64_t kHeads = 12, kTokens = 1152, kWidth = 64, kBlock = 192;
+  const Dims shape{1, kHeads, kTokens, kWidth};
+  const std::vector<float> q = random_floats(shape.elements(), 1);
+  const std::vector<float> k = random_floats(shape.elements(), 2);
+  std::vector<float> out(q.size());
+  std::vector<uint8_t> mask(static_cast<size_t>(kTokens * kTokens));
+  int64_t visible = 0;
+  for (size_t at = 0; at < mask.size(); ++at) {
+    const int64_t block = static_cast<int64_t>(at) % kTokens / kBlock;
+    mask[at] = block % stride == 0 ? 1 : 0;
+    visible += mask[at];
+  }
+  Context context(threads);
+  const Stopwatch stopwatch;
+  for (auto _ : state) {
+    const Status status = attention({q.data(), shape}, {k.data(), shape}, {k.data(), shape},
+                                    {.mask = {mask.data(), {kTokens, kTokens}}},
+                                    {.out = {out.data(), shape}}, context);
+    if (!status.ok()) state.SkipWithError(status.message().c_str());
+    benchmark::ClobberMemory();
+  }
+  const double rate = calls_per_second(state, stopwatch.seconds());
+  report_operations(state, rate * 4.0 * kHeads * kWidth * static_cast<double>(visible), threads);
 }
 
 // Module of d_model 768 and 12 heads on 512 tokens.
@@ -178,6 +208,12 @@ void register_all() {
           attention_benchmark(state, shape, causal, threads);
         })->Unit(benchmark::kMicrosecond);
       }
+    }
+    for (const int64_t stride : {1, 2, 3, 6}) {
+      benchmark::RegisterBenchmark(
+          ("forward/blocks-1of" + std::to_string(stride) + "/mask" + suffix).c_str(),
+          [stride, threads](benchmark::State& state) { blocks_benchmark(state, stride, threads); })
+          ->Unit(benchmark::kMicrosecond);
     }
     benchmark::RegisterBenchmark(
         ("module/mha-768/full" + suffix).c_str(),

@@ -1,14 +1,19 @@
 #include "conformance.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
+#include <system_error>
 #include <utility>
 
 #include "multihead/multihead.h"
@@ -19,6 +24,23 @@ namespace {
 
 using nlohmann::json;
 
+// Golden cases are small. More elements than this in one tensor are refused.
+constexpr int64_t kMostElements = int64_t{1} << 26;
+
+bool fits(const Dims& shape) {
+  int64_t most = kMostElements;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (shape[axis] < 0) return false;
+    most /= std::max(shape[axis], int64_t{1});
+  }
+  return shape.rank() <= Dims::kMaxRank && most > 0;
+}
+
+bool fit(std::initializer_list<Dims> shapes) {
+  return std::all_of(shapes.begin(), shapes.end(), fits);
+}
+
+// Only of shapes that fit.
 struct Values {
   Dims shape;
   std::vector<float> data;
@@ -37,29 +59,119 @@ struct Outcome {
 
 Outcome unsupported(const std::string& what) { return {{}, "not supported yet: " + what}; }
 Outcome failed(const Status& status) { return {{}, status.message()}; }
+Outcome too_large() {
+  return {{}, "a tensor of more than " + std::to_string(kMostElements) + " elements"};
+}
+
+// ---- Reading JSON that may be anything. Without exceptions every type is checked first. ----
+
+// In a few words: dump() of what is nested deeply would use up the stack.
+std::string described(const json* value) {
+  if (value == nullptr) return "nothing";
+  if (value->is_object()) return "an object";
+  if (value->is_array()) return "an array";
+  return value->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
+}
+
+std::string expected(const std::string& what, const std::string& type, const json* got) {
+  return what + ": expected " + type + ", got " + described(got);
+}
+
+// Null where `object` is none, or has no such member.
+const json* member(const json& object, const std::string& name) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : &*found;
+}
+
+std::optional<double> number_of(const json& value) {
+  if (!value.is_number()) return std::nullopt;
+  const auto number = value.get<double>();
+  return std::abs(number) <= static_cast<double>(FLT_MAX) ? std::optional(number) : std::nullopt;
+}
+
+std::optional<int64_t> integer_of(const json& value) {
+  const std::optional<double> number = number_of(value);
+  // Beyond, a double is no longer every integer.
+  if (!number || std::abs(*number) >= 9007199254740992.0 || *number != std::floor(*number)) {
+    return std::nullopt;
+  }
+  return static_cast<int64_t>(*number);
+}
+
+std::optional<bool> flag_of(const json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  const std::optional<int64_t> integer = integer_of(value);
+  return integer == 0 || integer == 1 ? std::optional(integer == 1) : std::nullopt;
+}
+
+// null, false, 0 and -1 are how a manifest says that an attribute plays no part.
+bool is_unset(const json& value) {
+  if (value.is_null()) return true;
+  if (value.is_boolean()) return !value.get<bool>();
+  const std::optional<double> number = number_of(value);
+  return number == 0.0 || number == -1.0;
+}
+
+struct Tolerance {
+  double atol = 0, rtol = 0;
+};
+
+// Nothing unless both are there, finite and not negative.
+std::optional<Tolerance> tolerance_of(const json& value) {
+  Tolerance result;
+  for (const auto& [name, number] : {std::pair{"atol", &result.atol}, {"rtol", &result.rtol}}) {
+    const json* const given = member(value, name);
+    const std::optional<double> read = given != nullptr ? number_of(*given) : std::nullopt;
+    if (!read || *read < 0) return std::nullopt;
+    *number = *read;
+  }
+  return result;
+}
+
+// ---- A case. Its accessors are for what problem_in() has found to be of the right types. ----
 
 class Case {
  public:
   Case(const json& description, const Safetensors& tensors)
       : description_(description), tensors_(tensors) {}
 
-  std::string name() const { return description_.value("name", "?"); }
-  std::string op() const { return description_.value("op", "?"); }
-  const json& attrs() const { return description_["attrs"]; }
-  const json& outputs() const { return description_["outputs"]; }
-  bool flag(const char* attribute) const { return attrs().value(attribute, false); }
-  bool is_set(const char* attribute) const {
-    return attrs().contains(attribute) && !attrs()[attribute].is_null();
+  const json& attrs() const { return *member(description_, "attrs"); }
+  const json& inputs() const { return *member(description_, "inputs"); }
+  const json& outputs() const { return *member(description_, "outputs"); }
+
+  bool is_set(const char* attribute) const { return given(attribute) != nullptr; }
+  bool flag(const char* attribute) const {
+    const json* const value = given(attribute);
+    return value != nullptr && flag_of(*value).value_or(false);
   }
-  bool has_input(const char* input) const { return description_["inputs"].contains(input); }
-  const json& inputs() const { return description_["inputs"]; }
+  int64_t integer(const char* attribute, int64_t otherwise) const {
+    const json* const value = given(attribute);
+    return value == nullptr ? otherwise : integer_of(*value).value_or(otherwise);
+  }
+  double number(const char* attribute, double otherwise) const {
+    const json* const value = given(attribute);
+    return value == nullptr ? otherwise : number_of(*value).value_or(otherwise);
+  }
+  std::string text(const char* attribute, const char* otherwise) const {
+    const json* const value = given(attribute);
+    return value == nullptr || !value->is_string() ? otherwise : value->get<std::string>();
+  }
+  // Null where it is not set.
+  const json* given(const char* attribute) const {
+    const json* const value = member(attrs(), attribute);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+
+  bool has_input(const char* input) const { return inputs().contains(input); }
+  bool has_output(const char* output) const { return outputs().contains(output); }
 
   // Null where the case has no such input.
   const SafetensorsEntry* input(const char* argument) const {
-    return has_input(argument) ? find(inputs()[argument]) : nullptr;
+    return has_input(argument) ? find(*member(inputs(), argument)) : nullptr;
   }
   const SafetensorsEntry* find(const json& tensor) const {
-    return tensors_.find(tensor.get<std::string>());
+    return tensor.is_string() ? tensors_.find(tensor.get<std::string>()) : nullptr;
   }
 
   // An absent one is empty, of rank 0.
@@ -68,16 +180,26 @@ class Case {
     Values values;
     if (entry == nullptr || entry->type != SafetensorsEntry::Type::kF32) return values;
     values = Values(entry->shape);
-    std::memcpy(values.data.data(), entry->data.data(), entry->data.size());
+    if (!values.data.empty()) {
+      std::memcpy(values.data.data(), entry->data.data(), entry->data.size());
+    }
     return values;
   }
 
-  json tolerance(const std::string& output) const {
-    if (description_.contains("output_tolerance") &&
-        description_["output_tolerance"].contains(output)) {
-      return description_["output_tolerance"][output];
-    }
-    return description_["tolerance"];
+  // Empty where there is none.
+  std::vector<int32_t> integers(const char* argument) const {
+    const SafetensorsEntry* const entry = input(argument);
+    if (entry == nullptr || entry->type != SafetensorsEntry::Type::kI32) return {};
+    std::vector<int32_t> values(static_cast<size_t>(entry->shape.elements()));
+    if (!values.empty()) std::memcpy(values.data(), entry->data.data(), entry->data.size());
+    return values;
+  }
+
+  Tolerance tolerance(const std::string& output) const {
+    const json* const tighter = member(description_, "output_tolerance");
+    const json* value = tighter != nullptr ? member(*tighter, output) : nullptr;
+    if (value == nullptr || value->is_null()) value = member(description_, "tolerance");
+    return tolerance_of(*value).value_or(Tolerance{});
   }
 
  private:
@@ -85,74 +207,338 @@ class Case {
   const Safetensors& tensors_;
 };
 
-std::optional<Causal> causal_of(const Case& c) {
-  if (!c.flag("causal")) return Causal::none();
-  const std::string align = c.attrs().value("align", "top_left");
+// `align` of a case; nullopt where this runner does not know it.
+std::optional<Causal> alignment_of(const Case& c) {
+  const std::string align = c.text("align", "top_left");
   if (align == "top_left") return Causal::top_left();
   if (align == "bottom_right") return Causal::bottom_right();
-  if (align == "explicit") return Causal::at_offset(c.attrs().value("offset", int64_t{0}));
+  if (align == "bottom_right_kv_len") return Causal::bottom_right_of_length();
+  if (align == "explicit" && c.is_set("offset")) return Causal::at_offset(c.integer("offset", 0));
   return std::nullopt;
 }
 
-std::string unsupported_attention_option(const Case& c) {
-  const json& attrs = c.attrs();
-  if (attrs.value("window_left", -1) >= 0 || attrs.value("window_right", -1) >= 0) return "window";
-  if (attrs.value("softcap", 0.0) > 0) return "softcap";
-  if (attrs.value("alibi", false)) return "ALiBi";
-  if (c.is_set("rope") && attrs["rope"] != json(false)) return "RoPE";
-  for (const auto& [input, tensor] : c.inputs().items()) {
-    if (input != "q" && input != "k" && input != "v" && input != "mask") return "input " + input;
+std::string unknown_alignment(const Case& c) {
+  const std::string align = c.text("align", "top_left");
+  return "not supported yet: align " + align + (align == "explicit" ? " without an offset" : "");
+}
+
+// Masks align at the last axis, here always to four: that names the axes of one with three.
+Dims of_rank_four(const Dims& shape) {
+  Dims result;
+  for (int axis = shape.rank(); axis < 4; ++axis) result.push_back(1);
+  for (int axis = 0; axis < shape.rank(); ++axis) result.push_back(shape[axis]);
+  return result;
+}
+
+// The options of a case and what they point to.
+struct CaseOptions {
+  AttentionOptions options;
+  Values bias, slopes, sinks;
+  std::vector<int32_t> lengths, q_positions, k_positions;
+  std::string failure;
+};
+
+// Of an object that rope_problem() finds nothing wrong with.
+Rope rope_of(const json& attribute) {
+  const json* const style = member(attribute, "style");
+  const json* const base = member(attribute, "base");
+  const json* const width = member(attribute, "rotary_dim");
+  const bool half = style != nullptr && style->is_string() && *style == "half";
+  return Rope{.style = half ? Rope::Style::kHalf : Rope::Style::kInterleaved,
+              .base = base != nullptr ? number_of(*base).value_or(10000.0) : 10000.0,
+              .rotary_dim = width != nullptr ? integer_of(*width).value_or(0) : 0};
+}
+
+// Of `attention` and `attention_varlen`, with `heads` query heads.
+void read_options(const Case& c, int64_t heads, CaseOptions& result) {
+  AttentionOptions& options = result.options;
+  const std::optional<Causal> alignment = alignment_of(c);
+  if (!alignment) {
+    result.failure = unknown_alignment(c);
+    return;
   }
-  for (const auto& [output, tensor] : c.outputs().items()) {
-    if (output != "out" && output != "lse" && output != "weights") return "output " + output;
+  options.window = {.left = c.integer("window_left", -1), .right = c.integer("window_right", -1)};
+  if (c.flag("causal")) {
+    options.causal = *alignment;
+  } else if (options.window.given()) {
+    options.window.alignment = alignment->alignment;
+    options.window.offset = alignment->offset;
   }
-  return {};
+  if (c.is_set("scale")) options.scale = static_cast<float>(c.number("scale", 1));
+  options.softcap = static_cast<float>(c.number("softcap", 0));
+  if (c.has_input("alibi_slopes")) {
+    result.slopes = c.floats("alibi_slopes");
+  } else if (c.flag("alibi")) {
+    if (c.number("alibi_max_bias", 8) != 8) {
+      result.failure = "not supported yet: alibi_max_bias other than 8 without slopes";
+      return;
+    }
+    result.slopes = Values({heads});
+    alibi_slopes(result.slopes.data);
+  }
+  result.sinks = c.floats("sinks");
+  result.lengths = c.integers("kv_len");
+  options.alibi_slopes = result.slopes.data;
+  options.sinks = result.sinks.data;
+  options.kv_lengths = result.lengths;
+  result.bias = c.floats("mask");
+  if (const SafetensorsEntry* mask = c.input("mask"); mask != nullptr) {
+    const Dims shape = of_rank_four(mask->shape);
+    if (mask->type == SafetensorsEntry::Type::kBool) {
+      options.mask = {reinterpret_cast<const uint8_t*>(mask->data.data()), shape};
+    } else {
+      options.bias = {result.bias.data.data(), shape};
+    }
+  }
+  if (const json* const rope = c.given("rope"); rope != nullptr && rope->is_object()) {
+    options.rope = rope_of(*rope);
+    result.q_positions = c.integers("q_positions");
+    result.k_positions = c.integers("k_positions");
+    options.rope.q_positions = result.q_positions;
+    options.rope.k_positions = result.k_positions;
+    return;
+  }
+  for (const char* input : {"q_positions", "k_positions"}) {
+    if (c.has_input(input)) result.failure = std::string(input) + ": expected rope beside it";
+  }
+  for (const char* output : {"q_rotated", "k_rotated"}) {
+    if (c.has_output(output)) result.failure = std::string(output) + ": expected rope beside it";
+  }
+}
+
+// The output `name`, if the case has it: x as the call turned it.
+Status add_rotated(const Case& c, const char* name, const Values& x, const Rope& rope,
+                   std::span<const int32_t> positions, Context& context, Outcome& outcome) {
+  if (!c.has_output(name)) return {};
+  Values rotated(x.shape);
+  Status status = rotate(x.view(), positions, rope, rotated.tensor(), context);
+  outcome.outputs[name] = std::move(rotated);
+  return status;
 }
 
 Outcome run_attention(const Case& c, Context& context) {
-  if (const std::string option = unsupported_attention_option(c); !option.empty()) {
-    return unsupported(option);
-  }
-  const std::optional<Causal> causal = causal_of(c);
-  if (!causal) return unsupported("align " + c.attrs().value("align", "?"));
-
-  AttentionOptions options{.causal = *causal};
-  if (c.is_set("scale")) options.scale = c.attrs()["scale"].get<float>();
-  const Values bias = c.floats("mask");
-  if (const SafetensorsEntry* mask = c.input("mask"); mask != nullptr) {
-    if (mask->type == SafetensorsEntry::Type::kBool) {
-      options.mask = {reinterpret_cast<const uint8_t*>(mask->data.data()), mask->shape};
-    } else {
-      options.bias = bias.view();
-    }
-  }
   const Values q = c.floats("q");
   const Values k = c.floats("k");
   const Values v = c.floats("v");
-  if (q.shape.rank() != 4 || k.shape.rank() != 4 || v.shape.rank() != 4) {
-    return {{}, "q, k and v: expected F32 tensors of rank 4"};
+  if (!fit({{q.shape[0], q.shape[1], q.shape[2], v.shape[3]},
+            {q.shape[0], q.shape[1], q.shape[2], k.shape[2]}})) {
+    return too_large();
   }
+  CaseOptions given;
+  read_options(c, q.shape[1], given);
+  if (!given.failure.empty()) return {{}, given.failure};
   Values out({q.shape[0], q.shape[1], q.shape[2], v.shape[3]});
   Values lse({q.shape[0], q.shape[1], q.shape[2]});
   Values weights({q.shape[0], q.shape[1], q.shape[2], k.shape[2]});
-  const Status status =
-      attention(q.view(), k.view(), v.view(), options,
+  Status status =
+      attention(q.view(), k.view(), v.view(), given.options,
                 {.out = out.tensor(), .lse = lse.tensor(), .weights = weights.tensor()}, context);
   if (!status.ok()) return failed(status);
-  return {{{"out", std::move(out)}, {"lse", std::move(lse)}, {"weights", std::move(weights)}}, {}};
+
+  Outcome outcome;
+  if (c.has_output("lse_no_sink")) {
+    AttentionOptions without = given.options;
+    without.sinks = {};
+    Values other_out(out.shape);
+    Values other_lse(lse.shape);
+    status = attention(q.view(), k.view(), v.view(), without,
+                       {.out = other_out.tensor(), .lse = other_lse.tensor()}, context);
+    if (!status.ok()) return failed(status);
+    outcome.outputs["lse_no_sink"] = std::move(other_lse);
+  }
+  const Rope& rope = given.options.rope;
+  status = add_rotated(c, "q_rotated", q, rope, rope.q_positions, context, outcome);
+  if (!status.ok()) return failed(status);
+  status = add_rotated(c, "k_rotated", k, rope, rope.k_positions, context, outcome);
+  if (!status.ok()) return failed(status);
+  outcome.outputs["out"] = std::move(out);
+  outcome.outputs["lse"] = std::move(lse);
+  outcome.outputs["weights"] = std::move(weights);
+  return outcome;
+}
+
+Outcome run_attention_varlen(const Case& c, Context& context) {
+  const Values q = c.floats("q");
+  const Values k = c.floats("k");
+  const Values v = c.floats("v");
+  if (!fit({{q.shape[0], q.shape[1], v.shape[2]}})) return too_large();
+  CaseOptions given;
+  read_options(c, q.shape[1], given);
+  if (!given.failure.empty()) return {{}, given.failure};
+  Values out({q.shape[0], q.shape[1], v.shape[2]});
+  Values lse({q.shape[1], q.shape[0]});
+  const Status status = attention_varlen(q.view(), k.view(), v.view(), c.integers("cu_seqlens_q"),
+                                         c.integers("cu_seqlens_k"), given.options,
+                                         {.out = out.tensor(), .lse = lse.tensor()}, context);
+  if (!status.ok()) return failed(status);
+  return {{{"out", std::move(out)}, {"lse", std::move(lse)}}, {}};
+}
+
+// ONNX: (B, H, S, D), or (B, S, H * D), of which this is a view.
+Dims onnx_shape(const Dims& shape, int64_t heads) {
+  if (shape.rank() != 3) return shape;
+  return {shape[0], heads, shape[1], heads > 0 ? shape[2] / heads : 0};
+}
+
+Dims onnx_strides(const Dims& shape, int64_t heads) {
+  if (shape.rank() != 3) return contiguous_strides(shape);
+  return {shape[1] * shape[2], heads > 0 ? shape[2] / heads : 0, shape[2], 1};
+}
+
+// Past rows followed by new ones, (B, H, P + S, D) without gaps.
+Values concatenated(const Values& past, const ConstTensor& added) {
+  const int64_t before = past.shape.rank() == 4 ? past.shape[2] : 0;
+  const int64_t width = added.shape[3];
+  Values result({added.shape[0], added.shape[1], before + added.shape[2], width});
+  auto to = result.data.begin();
+  for (int64_t b = 0; b < added.shape[0]; ++b) {
+    for (int64_t h = 0; h < added.shape[1]; ++h) {
+      const auto from = past.data.begin() + (b * added.shape[1] + h) * before * width;
+      to = std::copy_n(from, before * width, to);
+      for (int64_t row = 0; row < added.shape[2]; ++row) {
+        to = std::copy_n(
+            added.data + b * added.strides[0] + h * added.strides[1] + row * added.strides[2],
+            width, to);
+      }
+    }
+  }
+  return result;
+}
+
+// A mask as (.., .., .., keys): what it does not reach is `hidden`.
+template <class T>
+std::vector<T> continued(const T* data, Dims& shape, int64_t keys, T hidden) {
+  const int64_t given = shape[3];
+  const int64_t rows = given == 0 ? 0 : shape.elements() / given;
+  shape[3] = std::max(given, keys);
+  std::vector<T> result(static_cast<size_t>(shape.elements()), hidden);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(data + row * given, given, result.begin() + row * shape[3]);
+  }
+  return result;
+}
+
+// ONNX's qk_matmul_output_mode. Its "s0 + mask" (1, and 2 without a soft cap) are the masked
+// scores, which is where hidden keys are -inf; with a soft cap there is no mask (see below).
+ScoreStage onnx_stage(int64_t mode, bool softcap) {
+  switch (mode) {
+    case 1:
+      return softcap ? ScoreStage::kRaw : ScoreStage::kMasked;
+    case 2:
+      return softcap ? ScoreStage::kCapped : ScoreStage::kMasked;
+    case 3:
+      return ScoreStage::kWeights;
+    default:
+      return ScoreStage::kRaw;
+  }
+}
+
+// https://onnx.ai/onnx/operators/onnx__Attention.html, opsets 23 and 24.
+Outcome run_onnx_attention(const Case& c, Context& context) {
+  const int64_t q_heads = c.integer("q_num_heads", 0), kv_heads = c.integer("kv_num_heads", 0);
+  const int64_t opset = c.integer("opset", 23), mode = c.integer("qk_matmul_output_mode", 0);
+  if (mode < 0 || mode > 3) return unsupported("qk_matmul_output_mode " + std::to_string(mode));
+  const Values given_q = c.floats("Q");
+  const Values given_k = c.floats("K");
+  const Values given_v = c.floats("V");
+  for (const auto& [values, heads] :
+       {std::pair{&given_q, q_heads}, {&given_k, kv_heads}, {&given_v, kv_heads}}) {
+    if (values->shape.rank() != 4 && (heads <= 0 || values->shape[2] % heads != 0)) {
+      return {{},
+              "Q, K and V of rank 3: expected a width that num_heads divides, got " +
+                  values->shape.to_string() + " and " + std::to_string(heads)};
+    }
+  }
+  const auto view = [](const Values& values, int64_t heads) {
+    return ConstTensor(values.data.data(), onnx_shape(values.shape, heads),
+                       onnx_strides(values.shape, heads));
+  };
+  const ConstTensor q = view(given_q, q_heads);
+  const ConstTensor new_k = view(given_k, kv_heads), new_v = view(given_v, kv_heads);
+  const Values past_k = c.floats("past_key"), past_v = c.floats("past_value");
+  for (const auto& [past, added] : {std::pair{&past_k, &new_k}, {&past_v, &new_v}}) {
+    const Dims& shape = past->shape;
+    const bool given = shape.rank() == 4;
+    if (given && (shape[0] != added->shape[0] || shape[1] != added->shape[1] ||
+                  shape[3] != added->shape[3])) {
+      return {{},
+              "past_key, past_value: expected the extents of K and V, got " + shape.to_string() +
+                  " beside " + added->shape.to_string()};
+    }
+    const int64_t rows = (given ? shape[2] : 0) + added->shape[2];
+    if (!fit({{added->shape[0], added->shape[1], rows, added->shape[3]},
+              {q.shape[0], q.shape[1], q.shape[2], rows},
+              {q.shape[0], q.shape[1], q.shape[2], added->shape[3]}})) {
+      return too_large();
+    }
+  }
+  Values k = concatenated(past_k, new_k);
+  Values v = concatenated(past_v, new_v);
+  const int64_t keys = k.shape[2];
+
+  AttentionOptions options;
+  if (c.is_set("scale")) options.scale = static_cast<float>(c.number("scale", 1));
+  options.softcap = static_cast<float>(c.number("softcap", 0));
+  if (c.flag("is_causal")) options.causal = Causal::at_offset(keys - new_k.shape[2]);
+  const std::vector<int32_t> lengths = c.integers("nonpad_kv_seqlen");
+  options.kv_lengths = lengths;
+  std::vector<float> bias;
+  std::vector<uint8_t> mask;
+  if (const SafetensorsEntry* entry = c.input("attn_mask"); entry != nullptr) {
+    Dims shape = of_rank_four(entry->shape);
+    // Opset 23 broadcasts a last axis of 1, 24 continues it.
+    const int64_t reach = shape[3] == 1 && opset < 24 ? 1 : keys;
+    if (!fit({{shape[0], shape[1], shape[2], std::max(shape[3], reach)}})) return too_large();
+    if (entry->type == SafetensorsEntry::Type::kBool) {
+      mask =
+          continued(reinterpret_cast<const uint8_t*>(entry->data.data()), shape, reach, uint8_t{0});
+      options.mask = {mask.data(), shape};
+    } else {
+      bias = continued(Case::floats_of(entry).data.data(), shape, reach,
+                       -std::numeric_limits<float>::infinity());
+      options.bias = {bias.data(), shape};
+    }
+  }
+  const bool masked = options.mask.given() || options.bias.given() || !lengths.empty() ||
+                      options.causal.alignment != Alignment::kNone;
+  if (options.softcap > 0 && masked) {
+    return unsupported("a mask with softcap, which ONNX applies after the mask");
+  }
+
+  Outcome outcome;
+  Dims out_shape = given_q.shape;
+  const int64_t value_width = v.shape[3];
+  out_shape[out_shape.rank() - 1] = out_shape.rank() == 3 ? q_heads * value_width : value_width;
+  Values out(out_shape);
+  Values scores({q.shape[0], q.shape[1], q.shape[2], keys});
+  std::vector<ScoreCapture> captures;
+  if (c.is_set("qk_matmul_output_mode")) {
+    captures.push_back({.stage = onnx_stage(mode, options.softcap > 0), .out = scores.tensor()});
+  }
+  const Status status = attention(q, k.view(), v.view(), options,
+                                  {.out = Tensor(out.data.data(), onnx_shape(out_shape, q_heads),
+                                                 onnx_strides(out_shape, q_heads)),
+                                   .captures = captures},
+                                  context);
+  if (!status.ok()) return failed(status);
+  outcome.outputs["Y"] = std::move(out);
+  outcome.outputs["present_key"] = std::move(k);
+  outcome.outputs["present_value"] = std::move(v);
+  if (!captures.empty()) outcome.outputs["qk_matmul_output"] = std::move(scores);
+  return outcome;
 }
 
 // Scores given as they are: attention with Q = scores, K = the identity, scale 1.
 Outcome run_softmax(const Case& c, Context& context) {
-  const std::optional<Causal> causal = causal_of(c);
-  if (!causal) return unsupported("align " + c.attrs().value("align", "?"));
+  const std::optional<Causal> causal = alignment_of(c);
+  if (!causal) return {{}, unknown_alignment(c)};
   Values scores = c.floats("scores");
   const Dims shape = scores.shape;
   const int rank = shape.rank();
-  if (rank < 2) return {{}, "scores: expected rank 2 or more, got " + shape.to_string()};
   const int64_t rows = shape[rank - 2];
   const int64_t keys = shape[rank - 1];
   if (rows * keys == 0) return {{}, "scores: expected none of its extents to be 0"};
+  if (!fit({{keys, keys}})) return too_large();
   const int64_t heads = shape.elements() / (rows * keys);
   Values identity({1, 1, keys, keys});
   for (int64_t i = 0; i < keys; ++i) {
@@ -163,7 +549,7 @@ Outcome run_softmax(const Case& c, Context& context) {
   Values weights({1, heads, rows, keys});
   const Status status =
       attention({scores.data.data(), {1, heads, rows, keys}}, identity.view(), identity.view(),
-                {.scale = 1.0F, .causal = *causal},
+                {.scale = 1.0F, .causal = c.flag("causal") ? *causal : Causal::none()},
                 {.out = out.tensor(), .lse = lse.tensor(), .weights = weights.tensor()}, context);
   if (!status.ok()) return failed(status);
 
@@ -171,12 +557,25 @@ Outcome run_softmax(const Case& c, Context& context) {
     // A published figure may be off by one in its last place: one was rounded from less
     // rounded scores.
     const Values printed = c.floats("printed_weights");
-    const double step = std::pow(10.0, -c.attrs().value("printed_decimals", 4));
-    const json wrong = c.attrs().value("printed_rows_wrong", json::array());
-    for (size_t i = 0; i < printed.data.size() && i < weights.data.size(); ++i) {
+    const int64_t decimals = c.integer("printed_decimals", 0);
+    if (decimals < 1 || decimals > 9) {
+      return {{}, expected("attrs.printed_decimals", "1 to 9", c.given("printed_decimals"))};
+    }
+    if (!(printed.shape == shape)) {
+      return {
+          {},
+          "printed_weights: expected " + shape.to_string() + ", got " + printed.shape.to_string()};
+    }
+    const double step = std::pow(10.0, -static_cast<double>(decimals));
+    const json* const wrong = c.given("printed_rows_wrong");
+    for (size_t i = 0; i < printed.data.size(); ++i) {
       const auto row = static_cast<int64_t>(i) / keys % rows;
-      if (std::find(wrong.begin(), wrong.end(), json(row)) != wrong.end()) continue;
-      if (std::abs(static_cast<double>(printed.data[i] - weights.data[i])) > 1.01 * step) {
+      if (wrong != nullptr && std::find(wrong->begin(), wrong->end(), json(row)) != wrong->end()) {
+        continue;
+      }
+      const double error =
+          std::abs(static_cast<double>(printed.data[i]) - static_cast<double>(weights.data[i]));
+      if (!(error <= 1.01 * step)) {
         return {{}, "weights differ from the printed ones in row " + std::to_string(row)};
       }
     }
@@ -220,7 +619,7 @@ Dims with_batch(const Dims& shape) {
 }
 
 struct ModuleResult {
-  Status status;
+  std::string failure;
   Values out;
   Values weights;
 };
@@ -229,6 +628,12 @@ ModuleResult run_module(const MultiHeadAttentionConfig& config,
                         const MultiHeadAttentionWeights& weights, const Values& x, Causal causal,
                         int64_t output_width, Context& context) {
   const Dims shape = with_batch(x.shape);
+  const int64_t heads = config.num_heads;
+  if (!fit({{shape[0], shape[1], output_width},
+            {shape[0], shape[1], weights.q_proj.shape[0]},
+            {shape[0], heads, shape[1], shape[1]}})) {
+    return {too_large().failure, {}, {}};
+  }
   Values out({shape[0], shape[1], output_width});
   Trace trace;
   Status status = multi_head_attention(config, weights, {x.data.data(), shape}, {.causal = causal},
@@ -238,17 +643,33 @@ ModuleResult run_module(const MultiHeadAttentionConfig& config,
     traced.shape = step->shape;
     traced.data = step->values;
   }
-  return {std::move(status), std::move(out), std::move(traced)};
+  return {status.message(), std::move(out), std::move(traced)};
+}
+
+// (1, ...) as (...).
+void drop_batch(Values& values) {
+  Dims shape;
+  for (int axis = 1; axis < values.shape.rank(); ++axis) shape.push_back(values.shape[axis]);
+  values.shape = shape;
 }
 
 Outcome run_heads_concat(const Case& c, Context& context) {
   const Values x = c.floats("x");
-  const Values q = stack_heads(c.floats("w_q"));
-  const Values k = stack_heads(c.floats("w_k"));
-  const Values v = stack_heads(c.floats("w_v"));
+  const Values w_q = c.floats("w_q"), w_k = c.floats("w_k"), w_v = c.floats("w_v");
+  if (!(w_k.shape == w_q.shape) || !(w_v.shape == w_q.shape)) {
+    return {{},
+            "w_k, w_v: expected " + w_q.shape.to_string() + " like w_q, got " +
+                w_k.shape.to_string() + " and " + w_v.shape.to_string()};
+  }
+  const int64_t heads = w_q.shape[0];
+  if (heads == 0 || c.integer("num_heads", heads) != heads) {
+    return {{},
+            expected("attrs.num_heads", "the " + std::to_string(heads) + " heads of w_q",
+                     c.given("num_heads"))};
+  }
+  const Values q = stack_heads(w_q), k = stack_heads(w_k), v = stack_heads(w_v);
   const int64_t merged = q.shape[0];
   const int64_t embed = q.shape[1];
-  const int64_t heads = c.attrs().value("num_heads", int64_t{1});
   Values o;
   MultiHeadAttentionWeights weights{.q_proj = q.view(), .k_proj = k.view(), .v_proj = v.view()};
   if (c.has_input("w_o")) {
@@ -258,8 +679,12 @@ Outcome run_heads_concat(const Case& c, Context& context) {
   ModuleResult result =
       run_module({.embed_dim = embed, .num_heads = heads, .head_dim = merged / heads}, weights, x,
                  c.flag("causal") ? Causal::top_left() : Causal::none(),
-                 o.data.empty() ? merged : embed, context);
-  if (!result.status.ok()) return failed(result.status);
+                 c.has_input("w_o") ? embed : merged, context);
+  if (!result.failure.empty()) return {{}, result.failure};
+  if (x.shape.rank() == 2) {
+    drop_batch(result.out);
+    drop_batch(result.weights);
+  }
   return {{{"out", std::move(result.out)}, {"weights", std::move(result.weights)}}, {}};
 }
 
@@ -302,17 +727,25 @@ Values mean_over_heads(const Values& weights) {
 
 Outcome run_multihead_attention(const Case& c, Context& context) {
   if (!c.flag("self_attention")) return unsupported("cross-attention in the module");
-  if (c.flag("add_bias_kv")) return unsupported("add_bias_kv");
-  if (c.flag("add_zero_attn")) return unsupported("add_zero_attn");
-  if (c.is_set("kdim") || c.is_set("vdim")) return unsupported("kdim and vdim");
-  for (const char* mask : {"attn_mask", "key_padding_mask"}) {
-    if (c.has_input(mask)) return unsupported(mask);
-  }
-  const int64_t embed = c.attrs().value("embed_dim", int64_t{0});
+  const int64_t embed = c.integer("embed_dim", 0);
   const Values in_proj = c.floats("in_proj_weight");
   const Values in_bias = c.floats("in_proj_bias");
   const Values out_proj = c.floats("out_proj.weight");
   const Values out_bias = c.floats("out_proj.bias");
+  if (embed <= 0 || !(in_proj.shape == Dims{3 * embed, embed}) ||
+      (c.has_input("in_proj_bias") && !(in_bias.shape == Dims{3 * embed}))) {
+    return {{},
+            "in_proj_weight, in_proj_bias: expected 3 * embed_dim rows of embed_dim = " +
+                std::to_string(embed) + ", got " + in_proj.shape.to_string() + " and " +
+                in_bias.shape.to_string()};
+  }
+  Values x = c.floats("query");
+  const bool unbatched = c.flag("unbatched");
+  if (x.shape.rank() != (unbatched ? 2 : 3)) {
+    return {{},
+            std::string("query: expected rank ") + (unbatched ? "2" : "3") + ", got " +
+                x.shape.to_string()};
+  }
   const Values q = rows_of(in_proj, 0, embed);
   const Values k = rows_of(in_proj, embed, embed);
   const Values v = rows_of(in_proj, 2 * embed, embed);
@@ -329,16 +762,252 @@ Outcome run_multihead_attention(const Case& c, Context& context) {
   }
   if (!out_bias.data.empty()) weights.out_bias = out_bias.view();
 
-  const bool batch_second = !c.flag("batch_first") && !c.flag("unbatched");
-  Values x = c.floats("query");
+  const bool batch_second = !c.flag("batch_first") && !unbatched;
   if (batch_second) x = swap_first_axes(x);
-  ModuleResult result = run_module(
-      {.embed_dim = embed, .num_heads = c.attrs().value("num_heads", int64_t{1})}, weights, x,
-      c.flag("is_causal") ? Causal::top_left() : Causal::none(), embed, context);
-  if (!result.status.ok()) return failed(result.status);
+  ModuleResult result =
+      run_module({.embed_dim = embed, .num_heads = c.integer("num_heads", 1)}, weights, x,
+                 c.flag("is_causal") ? Causal::top_left() : Causal::none(), embed, context);
+  if (!result.failure.empty()) return {{}, result.failure};
   if (batch_second) result.out = swap_first_axes(result.out);
   if (c.flag("average_attn_weights")) result.weights = mean_over_heads(result.weights);
+  if (unbatched) {
+    drop_batch(result.out);
+    drop_batch(result.weights);
+  }
   return {{{"out", std::move(result.out)}, {"weights", std::move(result.weights)}}, {}};
+}
+
+// ---- What each operation takes, gives and understands ----
+
+enum class Kind : uint8_t { kFlag, kInteger, kNumber, kText, kIntegers, kRope };
+
+struct AttributeRule {
+  const char* name;
+  Kind kind;
+};
+
+enum class Need : uint8_t { kRequired, kOptional, kOptionalMaybeEmpty };
+
+struct InputRule {
+  const char* name;
+  std::initializer_list<SafetensorsEntry::Type> types;
+  int least_rank, most_rank;
+  Need need;
+};
+
+struct Operation {
+  Outcome (*run)(const Case&, Context&);
+  std::vector<InputRule> inputs;
+  std::vector<const char*> outputs;
+  std::vector<AttributeRule> attributes;
+};
+
+const std::map<std::string, Operation>& operations() {
+  static constexpr auto kF32 = {SafetensorsEntry::Type::kF32};
+  static constexpr auto kI32 = {SafetensorsEntry::Type::kI32};
+  static constexpr auto kMask = {SafetensorsEntry::Type::kF32, SafetensorsEntry::Type::kBool};
+  const std::vector<AttributeRule> scoring = {
+      {"causal", Kind::kFlag},          {"align", Kind::kText},
+      {"offset", Kind::kInteger},       {"scale", Kind::kNumber},
+      {"enable_gqa", Kind::kFlag},      {"window_left", Kind::kInteger},
+      {"window_right", Kind::kInteger}, {"softcap", Kind::kNumber},
+      {"alibi", Kind::kFlag},           {"alibi_max_bias", Kind::kNumber},
+      {"mask_kind", Kind::kText},       {"rope", Kind::kRope},
+  };
+  static const std::map<std::string, Operation> kOperations = {
+      {"attention",
+       {run_attention,
+        {{"q", kF32, 4, 4, Need::kRequired},
+         {"k", kF32, 4, 4, Need::kRequired},
+         {"v", kF32, 4, 4, Need::kRequired},
+         {"mask", kMask, 0, 4, Need::kOptionalMaybeEmpty},
+         {"alibi_slopes", kF32, 1, 1, Need::kOptional},
+         {"sinks", kF32, 1, 1, Need::kOptional},
+         {"kv_len", kI32, 1, 1, Need::kOptional},
+         {"q_positions", kI32, 1, 2, Need::kOptional},
+         {"k_positions", kI32, 1, 2, Need::kOptional}},
+        {"out", "lse", "lse_no_sink", "weights", "q_rotated", "k_rotated"},
+        scoring}},
+      {"attention_varlen",
+       {run_attention_varlen,
+        {{"q", kF32, 3, 3, Need::kRequired},
+         {"k", kF32, 3, 3, Need::kRequired},
+         {"v", kF32, 3, 3, Need::kRequired},
+         {"cu_seqlens_q", kI32, 1, 1, Need::kRequired},
+         {"cu_seqlens_k", kI32, 1, 1, Need::kRequired},
+         {"alibi_slopes", kF32, 1, 1, Need::kOptional},
+         {"sinks", kF32, 1, 1, Need::kOptional}},
+        {"out", "lse"},
+        scoring}},
+      {"onnx_attention",
+       {run_onnx_attention,
+        {{"Q", kF32, 3, 4, Need::kRequired},
+         {"K", kF32, 3, 4, Need::kRequired},
+         {"V", kF32, 3, 4, Need::kRequired},
+         {"attn_mask", kMask, 0, 4, Need::kOptionalMaybeEmpty},
+         {"past_key", kF32, 4, 4, Need::kOptionalMaybeEmpty},
+         {"past_value", kF32, 4, 4, Need::kOptionalMaybeEmpty},
+         {"nonpad_kv_seqlen", kI32, 1, 1, Need::kOptional}},
+        {"Y", "present_key", "present_value", "qk_matmul_output"},
+        {{"opset", Kind::kInteger},
+         {"is_causal", Kind::kFlag},
+         {"scale", Kind::kNumber},
+         {"softcap", Kind::kNumber},
+         {"q_num_heads", Kind::kInteger},
+         {"kv_num_heads", Kind::kInteger},
+         {"qk_matmul_output_mode", Kind::kInteger}}}},
+      {"softmax_masked",
+       {run_softmax,
+        {{"scores", kF32, 2, 8, Need::kRequired}, {"printed_weights", kF32, 2, 8, Need::kOptional}},
+        {"weights", "lse"},
+        {{"causal", Kind::kFlag},
+         {"align", Kind::kText},
+         {"offset", Kind::kInteger},
+         {"printed_decimals", Kind::kInteger},
+         {"printed_rows_wrong", Kind::kIntegers}}}},
+      {"heads_concat",
+       {run_heads_concat,
+        {{"x", kF32, 2, 3, Need::kRequired},
+         {"w_q", kF32, 3, 3, Need::kRequired},
+         {"w_k", kF32, 3, 3, Need::kRequired},
+         {"w_v", kF32, 3, 3, Need::kRequired},
+         {"w_o", kF32, 2, 2, Need::kOptional}},
+        {"out", "weights"},
+        {{"num_heads", Kind::kInteger}, {"causal", Kind::kFlag}}}},
+      {"multihead_attention",
+       {run_multihead_attention,
+        {{"query", kF32, 2, 3, Need::kRequired},
+         {"in_proj_weight", kF32, 2, 2, Need::kRequired},
+         {"in_proj_bias", kF32, 1, 1, Need::kOptional},
+         {"out_proj.weight", kF32, 2, 2, Need::kRequired},
+         {"out_proj.bias", kF32, 1, 1, Need::kOptional}},
+        {"out", "weights"},
+        {{"embed_dim", Kind::kInteger},
+         {"num_heads", Kind::kInteger},
+         {"bias", Kind::kFlag},
+         {"batch_first", Kind::kFlag},
+         {"unbatched", Kind::kFlag},
+         {"self_attention", Kind::kFlag},
+         {"is_causal", Kind::kFlag},
+         {"need_weights", Kind::kFlag},
+         {"average_attn_weights", Kind::kFlag}}}},
+  };
+  return kOperations;
+}
+
+// The problems below are in words; empty where there is none.
+
+std::string rope_problem(const json& rope) {
+  if (is_unset(rope)) return {};
+  if (!rope.is_object()) return expected("attrs.rope", "an object", &rope);
+  const json* const style = member(rope, "style");
+  if (style == nullptr || !style->is_string()) return expected("rope.style", "a string", style);
+  if (*style != "half" && *style != "interleaved") {
+    return "not supported yet: rope style " + described(style);
+  }
+  for (const auto& [name, value] : rope.items()) {
+    if (name == "style") continue;
+    if (name == "base") {
+      if (!number_of(value)) return expected("rope.base", "a number", &value);
+    } else if (name == "rotary_dim") {
+      if (!integer_of(value)) return expected("rope.rotary_dim", "an integer", &value);
+    } else if (!is_unset(value)) {
+      return "not supported yet: attribute rope." + name;
+    }
+  }
+  return {};
+}
+
+std::string attribute_problem(const Operation& operation, const std::string& name,
+                              const json& value) {
+  const auto rule = std::find_if(operation.attributes.begin(), operation.attributes.end(),
+                                 [&](const AttributeRule& known) { return known.name == name; });
+  if (rule == operation.attributes.end()) {
+    return is_unset(value) ? "" : "not supported yet: attribute " + name;
+  }
+  if (value.is_null()) return {};
+  const auto unless = [&](bool right, const char* type) {
+    return right ? std::string() : expected("attrs." + name, type, &value);
+  };
+  switch (rule->kind) {
+    case Kind::kFlag:
+      return unless(flag_of(value).has_value(), "true or false");
+    case Kind::kInteger:
+      return unless(integer_of(value).has_value(), "an integer");
+    case Kind::kNumber:
+      return unless(number_of(value).has_value(), "a number");
+    case Kind::kText:
+      return unless(value.is_string(), "a string");
+    case Kind::kIntegers:
+      return unless(value.is_array() &&
+                        std::all_of(value.begin(), value.end(),
+                                    [](const json& item) { return integer_of(item).has_value(); }),
+                    "an array of integers");
+    case Kind::kRope:
+      return rope_problem(value);
+  }
+  return "attrs." + name;
+}
+
+std::string tensor_problem(const std::string& argument, const json& tensor,
+                           const Safetensors& tensors, const SafetensorsEntry*& entry) {
+  if (!tensor.is_string()) return expected(argument, "the name of a tensor", &tensor);
+  entry = tensors.find(tensor.get<std::string>());
+  if (entry == nullptr) return argument + ": no tensor " + described(&tensor);
+  if (!fits(entry->shape)) return argument + ": " + too_large().failure;
+  return {};
+}
+
+std::string input_problem(const Operation& operation, const json& inputs,
+                          const Safetensors& tensors) {
+  for (const auto& [name, tensor] : inputs.items()) {
+    if (std::none_of(operation.inputs.begin(), operation.inputs.end(),
+                     [&argument = name](const InputRule& rule) { return rule.name == argument; })) {
+      return "not supported yet: input " + name;
+    }
+  }
+  for (const InputRule& rule : operation.inputs) {
+    const json* const tensor = member(inputs, rule.name);
+    if (tensor == nullptr) {
+      if (rule.need == Need::kRequired) return std::string(rule.name) + ": no such input";
+      continue;
+    }
+    const SafetensorsEntry* entry = nullptr;
+    if (auto problem = tensor_problem(rule.name, *tensor, tensors, entry); !problem.empty()) {
+      return problem;
+    }
+    const std::string name = rule.name;
+    if (std::find(rule.types.begin(), rule.types.end(), entry->type) == rule.types.end()) {
+      return name + ": a tensor of a type that it cannot have";
+    }
+    const int rank = entry->shape.rank();
+    if (rank < rule.least_rank || rank > rule.most_rank) {
+      return name + ": expected rank " + std::to_string(rule.least_rank) + " to " +
+             std::to_string(rule.most_rank) + ", got " + entry->shape.to_string();
+    }
+    if (rule.need == Need::kOptional && entry->shape.elements() == 0) {
+      return name + ": a tensor without elements";
+    }
+  }
+  return {};
+}
+
+std::string output_problem(const Operation& operation, const json& outputs,
+                           const Safetensors& tensors) {
+  int64_t elements = 0;
+  for (const auto& [name, tensor] : outputs.items()) {
+    if (std::none_of(operation.outputs.begin(), operation.outputs.end(),
+                     [&output = name](const char* known) { return known == output; })) {
+      return "not supported yet: output " + name;
+    }
+    const SafetensorsEntry* entry = nullptr;
+    if (auto problem = tensor_problem(name, tensor, tensors, entry); !problem.empty()) {
+      return problem;
+    }
+    if (entry->type != SafetensorsEntry::Type::kF32) return name + ": expected a golden of F32";
+    elements += entry->shape.elements();
+  }
+  return elements > 0 ? "" : "outputs: nothing to compare";
 }
 
 // |r - g| <= atol + rtol * |g|; an infinite golden asks for the same infinity, and no
@@ -346,16 +1015,14 @@ Outcome run_multihead_attention(const Case& c, Context& context) {
 std::string compare(const Case& c, const Outcome& outcome) {
   for (const auto& [output, tensor] : c.outputs().items()) {
     const auto found = outcome.outputs.find(output);
-    if (found == outcome.outputs.end()) return "not supported yet: output " + output;
+    if (found == outcome.outputs.end()) return output + " was not computed";
     const Values golden = Case::floats_of(c.find(tensor));
     const std::vector<float>& result = found->second.data;
-    if (golden.data.size() != result.size()) {
+    if (!(golden.shape == found->second.shape) || golden.data.size() != result.size()) {
       return output + ": expected " + golden.shape.to_string() + ", got " +
              found->second.shape.to_string();
     }
-    const json tolerance = c.tolerance(output);
-    const double atol = tolerance.value("atol", 0.0);
-    const double rtol = tolerance.value("rtol", 0.0);
+    const auto [atol, rtol] = c.tolerance(output);
     for (size_t i = 0; i < result.size(); ++i) {
       const auto g = static_cast<double>(golden.data[i]);
       const auto r = static_cast<double>(result[i]);
@@ -369,43 +1036,106 @@ std::string compare(const Case& c, const Outcome& outcome) {
   return {};
 }
 
-std::string run_case(const Case& c, Context& context) {
-  const std::map<std::string, Outcome (*)(const Case&, Context&)> ops = {
-      {"attention", run_attention},
-      {"softmax_masked", run_softmax},
-      {"heads_concat", run_heads_concat},
-      {"multihead_attention", run_multihead_attention},
-  };
-  const auto op = ops.find(c.op());
-  if (op == ops.end()) return "not supported yet: op " + c.op();
-  for (const auto& [argument, tensor] : c.inputs().items()) {
-    if (c.find(tensor) == nullptr) return argument + ": no tensor " + tensor.dump();
+// Of everything but the tensors.
+std::string description_problem(const json& description) {
+  if (!description.is_object()) return expected("case", "an object", &description);
+  for (const char* field : {"name", "op"}) {
+    const json* const value = member(description, field);
+    if (value == nullptr || !value->is_string()) return expected(field, "a string", value);
   }
-  for (const auto& [output, tensor] : c.outputs().items()) {
-    if (c.find(tensor) == nullptr) return output + ": no tensor " + tensor.dump();
+  for (const char* field : {"attrs", "inputs", "outputs"}) {
+    const json* const value = member(description, field);
+    if (value == nullptr || !value->is_object()) return expected(field, "an object", value);
   }
-  const Outcome outcome = op->second(c, context);
+  constexpr const char* kTolerance = "an object of atol and rtol, neither negative";
+  const json* const tolerance = member(description, "tolerance");
+  if (tolerance == nullptr || !tolerance_of(*tolerance)) {
+    return expected("tolerance", kTolerance, tolerance);
+  }
+  const json* const tighter = member(description, "output_tolerance");
+  if (tighter == nullptr || tighter->is_null()) return {};
+  if (!tighter->is_object()) return expected("output_tolerance", "an object", tighter);
+  for (const auto& [output, value] : tighter->items()) {
+    if (!value.is_null() && !tolerance_of(value)) {
+      return expected("output_tolerance." + output, kTolerance, &value);
+    }
+  }
+  return {};
+}
+
+std::string run_case(const json& description, const Safetensors& tensors, Context& context) {
+  if (auto problem = description_problem(description); !problem.empty()) return problem;
+  const Case c(description, tensors);
+  const std::string op = member(description, "op")->get<std::string>();
+  const auto found = operations().find(op);
+  if (found == operations().end()) return "not supported yet: op " + op;
+  const Operation& operation = found->second;
+  for (const auto& [name, value] : c.attrs().items()) {
+    if (auto problem = attribute_problem(operation, name, value); !problem.empty()) return problem;
+  }
+  if (auto problem = input_problem(operation, c.inputs(), tensors); !problem.empty()) {
+    return problem;
+  }
+  if (auto problem = output_problem(operation, c.outputs(), tensors); !problem.empty()) {
+    return problem;
+  }
+  const Outcome outcome = operation.run(c, context);
   return outcome.failure.empty() ? compare(c, outcome) : outcome.failure;
+}
+
+// As one line of output: a name can hold anything.
+std::string one_line(std::string text) {
+  for (char& letter : text) {
+    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F) letter = ' ';
+  }
+  return text.substr(0, 400);
+}
+
+// False where it is no file that can be read.
+bool read_text(const std::filesystem::path& path, std::string& text) {
+  constexpr uintmax_t kMostBytes = uintmax_t{1} << 28;
+  // A directory opens too.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error || size > kMostBytes) return false;
+  text.resize(static_cast<size_t>(size));
+  std::ifstream stream(path, std::ios::binary);
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  return static_cast<bool>(stream);
 }
 
 void run_manifest(const std::filesystem::path& path, Context& context,
                   std::vector<CaseResult>& results) {
   const std::string file = path.stem().string();
-  std::ifstream stream(path);
-  const json manifest = json::parse(stream, nullptr, false);
-  if (!manifest.is_object() || !manifest.contains("cases") || !manifest["cases"].is_array()) {
-    results.push_back({file, "manifest", "not a conformance manifest"});
-    return;
+  const auto fail = [&](const char* name, const std::string& reason) {
+    results.push_back({file, name, one_line(reason)});
+  };
+  std::string text;
+  if (!read_text(path, text)) return fail("manifest", "not a file that can be read");
+  const json manifest = json::parse(text, nullptr, false);
+  const json* const cases = member(manifest, "cases");
+  if (cases == nullptr || !cases->is_array()) {
+    return fail("manifest", "not a conformance manifest");
   }
+  if (cases->empty()) return fail("manifest", "there are no cases in it");
+  const json* const name = member(manifest, "file");
+  if (name != nullptr && !name->is_string()) {
+    return fail("manifest", expected("file", "a string", name));
+  }
+  const auto data =
+      path.parent_path() / (name != nullptr ? name->get<std::string>() : file + ".safetensors");
   Safetensors tensors;
-  const auto data = path.parent_path() / manifest.value("file", file + ".safetensors");
   if (const Status status = Safetensors::read(data.string(), tensors); !status.ok()) {
-    results.push_back({file, "tensors", status.message()});
-    return;
+    return fail("tensors", status.message());
   }
-  for (const json& description : manifest["cases"]) {
-    const Case c(description, tensors);
-    results.push_back({file, c.name(), run_case(c, context)});
+  for (size_t i = 0; i < cases->size(); ++i) {
+    const json& description = (*cases)[i];
+    const json* const given = member(description, "name");
+    const bool named = given != nullptr && given->is_string();
+    results.push_back(
+        {file, named ? one_line(given->get<std::string>()) : "cases[" + std::to_string(i) + "]",
+         one_line(run_case(description, tensors, context))});
   }
 }
 
@@ -414,8 +1144,9 @@ void run_manifest(const std::filesystem::path& path, Context& context,
 std::vector<CaseResult> run_folder(const std::string& folder, Context& context) {
   std::error_code error;
   std::vector<std::filesystem::path> manifests;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".json") manifests.push_back(entry.path());
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == ".json") manifests.push_back(entry->path());
   }
   std::vector<CaseResult> results;
   if (error || manifests.empty()) {

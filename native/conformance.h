@@ -16,9 +16,9 @@ struct CaseResult {
   bool passed() const { return reason.empty(); }
 };
 
-// Every case of every manifest in `folder`, in the order of their names. A case that uses
-// what is not supported yet has failed. A folder or manifest that cannot be read is one
-// failed case named after it.
+// Every case of every manifest in `folder`, in the order of their names. A case that is
+// malformed, uses what is not supported yet, or compares nothing has failed. A folder or
+// manifest that cannot be read or holds no cases is one failed case named after it.
 std::vector<CaseResult> run_folder(const std::string& folder, Context& context);
 
 }  // namespace multihead::conformance

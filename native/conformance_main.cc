@@ -6,11 +6,14 @@
 #include "conformance.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2 || std::string(argv[1]) == "--help") {
-    std::fprintf(stderr,
-                 "usage: multihead-conformance DIR\n"
-                 "DIR holds NAME.json and NAME.safetensors pairs (attention-conformance-1).\n");
-    return 2;
+  const std::string first = argc > 1 ? argv[1] : "";
+  const bool asked = first == "--help" || first == "-h";
+  if (asked || argc != 2) {
+    std::fputs(
+        "usage: multihead-conformance DIR\n"
+        "DIR holds NAME.json and NAME.safetensors pairs (attention-conformance-1).\n",
+        asked ? stdout : stderr);
+    return asked ? 0 : 2;
   }
   multihead::Context context;
   struct Count {
@@ -32,6 +35,10 @@ int main(int argc, char** argv) {
   }
   for (const auto& [file, count] : files) {
     std::printf("%-12s %d passed, %d failed\n", file.c_str(), count.passed, count.failed);
+  }
+  if (total.passed + total.failed == 0) {
+    std::fprintf(stderr, "%s: no cases\n", argv[1]);
+    return 1;
   }
   std::printf("native, %s\n%d passed, %d failed\n", multihead::simd_target(), total.passed,
               total.failed);

@@ -50,6 +50,25 @@ std::vector<std::string> tokenize(const std::string& sentence) {
   return tokens;
 }
 
+// The sentence is UTF-8: every byte but these starts a code point.
+bool continues_code_point(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+size_t code_points(const std::string& text) {
+  return text.size() -
+         static_cast<size_t>(std::count_if(text.begin(), text.end(), continues_code_point));
+}
+
+// Right-aligned in `width` code points; what is longer is cut and ends in "…".
+std::string label(const std::string& text, size_t width) {
+  const size_t length = code_points(text);
+  if (length <= width) return std::string(width - length, ' ') + text;
+  size_t end = 0;
+  for (size_t kept = 0; continues_code_point(text[end]) || kept < width - 1; ++end) {
+    if (!continues_code_point(text[end])) ++kept;
+  }
+  return text.substr(0, end) + "…";
+}
+
 std::vector<float> normal_floats(int64_t count, double deviation, std::mt19937& engine) {
   std::normal_distribution<double> normal(0.0, deviation);
   std::vector<float> values(static_cast<size_t>(count));
@@ -81,20 +100,20 @@ std::vector<float> embed(const std::vector<std::string>& tokens, int64_t width,
 struct Printer {
   const std::vector<std::string>& tokens;
   const Arguments& arguments;
-  size_t label_width = 6;
+  size_t label_width;
 
   // One (rows, columns) matrix; columns are tokens where it is tokens by tokens.
   void matrix(const float* values, int64_t rows, int64_t columns, bool by_token) const {
     const int64_t shown = by_token ? columns : std::min(columns, arguments.columns);
     if (by_token) {
-      std::printf("  %*s", static_cast<int>(label_width), "");
+      std::printf("  %s", label("", label_width).c_str());
       for (int64_t j = 0; j < shown; ++j) {
-        std::printf(" %8.8s", tokens[static_cast<size_t>(j)].c_str());
+        std::printf(" %s", label(tokens[static_cast<size_t>(j)], 8).c_str());
       }
       std::printf("\n");
     }
     for (int64_t i = 0; i < rows; ++i) {
-      std::printf("  %*s", static_cast<int>(label_width), tokens[static_cast<size_t>(i)].c_str());
+      std::printf("  %s", label(tokens[static_cast<size_t>(i)], label_width).c_str());
       for (int64_t j = 0; j < shown; ++j) {
         const float value = values[i * columns + j];
         if (std::isinf(value)) {
@@ -167,10 +186,9 @@ int run(const Arguments& arguments) {
       "Embeddings and weights are random (seed %u): the steps are real, the pattern of\n"
       "the weights means nothing.\n",
       arguments.seed);
-  Printer printer{tokens, arguments};
-  for (const std::string& token : tokens) {
-    printer.label_width = std::max(printer.label_width, token.size());
-  }
+  size_t longest = 0;
+  for (const std::string& token : tokens) longest = std::max(longest, code_points(token));
+  const Printer printer{tokens, arguments, std::clamp<size_t>(longest, 6, 20)};
   const std::map<std::string, const char*> meanings = {
       {"x", "token embeddings plus positions"},
       {"q", "queries, x W_Q^T"},
@@ -198,16 +216,19 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Prints every step of multi-head self-attention on one sentence.");
+  const CLI::Range size(1, 8192);  // a projection of 8192 by 8192 takes 256 MB and two seconds
   app.add_option("sentence", arguments.sentence, "The sentence")->capture_default_str();
   app.add_option("--heads", arguments.heads, "Number of heads; must divide --d-model")
+      ->check(size)
       ->capture_default_str();
   app.add_option("--d-model", arguments.embed_dim, "Width of the embeddings")
+      ->check(size)
       ->capture_default_str();
   app.add_flag("--causal", arguments.causal, "A token sees itself and what came before");
   app.add_option("--head", arguments.head, "The head whose matrices are printed, from 1")
       ->capture_default_str();
   app.add_option("--columns", arguments.columns, "Columns shown of wide matrices")
-      ->check(CLI::PositiveNumber)
+      ->check(size)
       ->capture_default_str();
   app.add_option("--seed", arguments.seed, "Seed of embeddings and weights")->capture_default_str();
   CLI11_PARSE(app, argc, argv);

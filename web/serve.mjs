@@ -132,7 +132,7 @@ export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1
 
 /** Where PORT and HOST of the environment want it. */
 export function wishedAddress() {
-  const port = Number(process.env.PORT ?? 8080);
+  const port = Number(process.env.PORT || 8080);
   if (!Number.isInteger(port) || port < 0 || port > 65535) {
     throw new Error(`PORT must be a number from 0 to 65535, not "${process.env.PORT}"`);
   }

@@ -1,51 +1,55 @@
-// mh.attention: from options to one call of the Embind module.
+// mh.attention: from options to one call of the core.
 
+import { maskNames, optionsArg } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkNames, checkOptions, maskingArgs, maskNames } from './options.js';
-import { notGiven, type WasmTensor } from './tensor.js';
-import type { AttentionOptions, AttentionResult, AttentionReturn, TensorLike } from './types.js';
+import { checkOptions } from './options.js';
+import { outputNames, prepareOutputs, pushCaptures } from './outputs.js';
+import { floatDTypes } from './tensor.js';
+import type {
+  AttentionOptions,
+  AttentionResult,
+  AttentionReturn,
+  Capture,
+  FloatDType,
+  FloatTensorLike,
+} from './types.js';
 
-const optionNames = [...maskNames, 'return', 'out'] as const;
-const returnNames: readonly AttentionReturn[] = ['lse', 'weights'];
+const optionNames = [...maskNames, ...outputNames] as const;
+export const attentionReturns: readonly AttentionReturn[] = ['lse', 'weights', 'dropoutMask'];
 
-export function attention<R extends readonly AttentionReturn[]>(
+export function attention<
+  R extends readonly AttentionReturn[],
+  O extends FloatDType,
+  C extends readonly Capture[],
+>(
   runtime: Runtime,
-  q: TensorLike,
-  k: TensorLike,
-  v: TensorLike,
-  options: AttentionOptions<R> = {},
-): AttentionResult<R> {
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+  options: AttentionOptions<R, O, C> = {},
+): AttentionResult<R, O, C> {
   checkOptions(options, optionNames, 'attention');
-  const wanted = checkNames(options.return ?? [], returnNames, 'return');
 
   return call(runtime, (operands) => {
-    const query = operands.input(q, 'f32', 'q');
-    const key = operands.input(k, 'f32', 'k');
-    const value = operands.input(v, 'f32', 'v');
+    const query = operands.input(q, floatDTypes, 'q');
+    const key = operands.input(k, floatDTypes, 'k');
+    const value = operands.input(v, [key.dtype], 'v');
     checkRank(query, '(B, H_q, N_q, d_k)', 'q');
     checkRank(key, '(B, H_kv, N_k, d_k)', 'k');
     checkRank(value, '(B, H_kv, N_k, d_v)', 'v');
-    const masking = maskingArgs(options, operands);
-
-    const rows = query.shape.slice(0, 3);
+    const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
     const [keys = 0, valueWidth = 0] = value.shape.slice(2);
-    const result: { out: WasmTensor<'f32'>; lse?: WasmTensor<'f32'>; weights?: WasmTensor<'f32'> } =
-      {
-        out: operands.output([...rows, valueWidth], 'out', options.out),
-      };
-    if (wanted.includes('lse')) result.lse = operands.output(rows, 'lse');
-    if (wanted.includes('weights')) result.weights = operands.output([...rows, keys], 'weights');
+    const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
 
-    const status = runtime.raw.attention({
-      ...masking,
-      q: query.arg(),
-      k: key.arg(),
-      v: value.arg(),
-      out: result.out.arg(),
-      lse: result.lse?.arg() ?? notGiven,
-      weights: result.weights?.arg() ?? notGiven,
-    });
+    const shapes = {
+      out: [batch, heads, queries, valueWidth],
+      lse: [batch, heads, queries],
+      scores: [batch, heads, queries, keys],
+    };
+    const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
+    pushCaptures(runtime.raw, outputs);
+    const status = runtime.raw.attention(query.arg(), key.arg(), value.arg(), masking, outputs.arg);
     operands.check(status);
-    return result as AttentionResult<R>;
+    return outputs.result as AttentionResult<R, O, C>;
   });
 }

@@ -2,8 +2,8 @@
 
 /**
  * - `E_SHAPE` a shape or length does not fit the call
- * - `E_OPTION` an option is unknown, or has a value or type outside its definition
- * - `E_DISPOSED` a tensor or layer was used after it was disposed
+ * - `E_OPTION` an option is unknown, has a value or type outside its definition, or contradicts another
+ * - `E_DISPOSED` a tensor, layer or cache was used after it was disposed
  * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
  * - `E_LOAD` the engine lacks WebAssembly SIMD, or the `.wasm` is missing or not the right file
  * - `E_ABORTED` the `AbortSignal` given to `load()` was aborted

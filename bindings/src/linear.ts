@@ -14,15 +14,15 @@ export function linear(
   checkOptions(options, ['bias', 'out'], 'linear');
 
   return call(runtime, (operands) => {
-    const input = operands.input(x, 'f32', 'x');
-    const matrix = operands.input(weight, 'f32', 'weight');
+    const input = operands.input(x, ['f32'], 'x');
+    const matrix = operands.input(weight, ['f32'], 'weight');
     checkRank(matrix, '(out, in)', 'weight');
-    const bias = operands.optional(options.bias, 'f32', 'bias');
+    const bias = operands.optional(options.bias, ['f32'], 'bias');
 
     const leading = input.shape.slice(0, -1);
     const rows = elements(leading);
     const [outWidth = 0] = matrix.shape;
-    const y = operands.output([...leading, outWidth], 'out', options.out);
+    const y = operands.output([...leading, outWidth], 'f32', 'out', options.out);
 
     const status = runtime.raw.linear(
       input.arg([rows, input.shape.at(-1) ?? 0]),

@@ -4,6 +4,20 @@ import { MultiheadError } from './errors.js';
 import type { RawModule } from './raw.js';
 import type { DataOf, DType, MemoryInfo } from './types.js';
 
+/** What a block holds: a tensor's numbers, or 32-bit integers. */
+export type ElementType = DType | 'i32';
+type ElementsOf<E extends ElementType> = E extends DType ? DataOf<E> : Int32Array;
+
+const arrayOf = {
+  f32: Float32Array,
+  f16: Uint16Array,
+  bf16: Uint16Array,
+  bool: Uint8Array,
+  i32: Int32Array,
+} as const;
+
+export const bytesPerElement = (type: ElementType): number => arrayOf[type].BYTES_PER_ELEMENT;
+
 /** A piece of WebAssembly memory. Address 0 is the block of a tensor without elements. */
 export interface Block {
   readonly address: number;
@@ -31,9 +45,16 @@ export function outOfMemory(
   });
 }
 
+/** Memory that belongs to an object, and how to give it back. Must not refer to its owner. */
+export interface Holding {
+  /** For a warning: "a tensor of shape (2, 3)". */
+  readonly what: string;
+  free(): void;
+}
+
 export class Heap {
   readonly #raw: RawModule;
-  readonly #abandoned: FinalizationRegistry<Block & { shape: string }> | undefined;
+  readonly #abandoned: FinalizationRegistry<Holding> | undefined;
   #live = 0;
   #bytes = 0;
   #peak = 0;
@@ -44,8 +65,8 @@ export class Heap {
     if (typeof FinalizationRegistry === 'function') {
       this.#abandoned = new FinalizationRegistry((held) => {
         this.#live -= 1;
-        this.release(held);
-        this.#warnOnce(held.shape);
+        held.free();
+        this.#warnOnce(held.what);
       });
     }
   }
@@ -69,56 +90,57 @@ export class Heap {
     if (bytes === 0) return { address: 0, bytes };
     const address = bytes <= addressLimit ? this.#raw.allocate(bytes) : 0;
     if (address === 0) throw outOfMemory(argument, bytes, this.buffer.byteLength);
-    this.#bytes += bytes;
-    this.#peak = Math.max(this.#peak, this.#bytes);
+    this.count(bytes);
     return { address, bytes };
   }
 
   release(block: Block): void {
     if (block.address === 0) return;
     this.#raw.release(block.address);
-    this.#bytes -= block.bytes;
+    this.count(-block.bytes);
+  }
+
+  /** Adds bytes that the module itself has allocated, or freed, for an object of its caller's. */
+  count(bytes: number): void {
+    this.#bytes += bytes;
+    this.#peak = Math.max(this.#peak, this.#bytes);
   }
 
   /** A block with a copy of `data`, which may itself be a view of this memory. */
-  allocateCopy<D extends DType>(dtype: D, data: DataOf<D>, argument: string): Block {
+  allocateCopy(type: ElementType, data: ElementsOf<ElementType>, argument: string): Block {
     const { buffer, byteOffset, byteLength, length } = data;
     const inside = buffer === this.buffer;
     const block = this.allocate(byteLength, argument);
     if (block.address !== 0) {
       // The allocation may have grown the memory, and so detached `data`.
-      const source = inside ? this.view(dtype, byteOffset, length) : data;
-      this.view(dtype, block.address, length).set(source);
+      const source = inside ? this.view(type, byteOffset, length) : data;
+      this.view(type, block.address, length).set(source);
     }
     return block;
   }
 
-  view<D extends DType>(dtype: D, address: number, size: number): DataOf<D> {
-    const view =
-      dtype === 'f32'
-        ? new Float32Array(this.buffer, address, size)
-        : new Uint8Array(this.buffer, address, size);
-    return view as DataOf<D>;
+  view<E extends ElementType>(type: E, address: number, size: number): ElementsOf<E> {
+    return new arrayOf[type](this.buffer as ArrayBuffer, address, size) as ElementsOf<E>;
   }
 
-  /** Counts a tensor, and frees its block when the tensor is collected without disposal. */
-  adopt(owner: object, block: Block, shape: string): void {
+  /** Counts an object, and frees what it holds when it is collected without disposal. */
+  adopt(owner: object, holding: Holding): void {
     this.#live += 1;
-    this.#abandoned?.register(owner, { ...block, shape }, owner);
+    this.#abandoned?.register(owner, holding, owner);
   }
 
-  /** The end of what adopt() began: the owner disposes its block itself. */
-  retire(owner: object, block: Block): void {
+  /** The end of what adopt() began: the owner is disposed. */
+  retire(owner: object, holding: Holding): void {
     this.#abandoned?.unregister(owner);
     this.#live -= 1;
-    this.release(block);
+    holding.free();
   }
 
-  #warnOnce(shape: string): void {
+  #warnOnce(what: string): void {
     if (this.#warned) return;
     this.#warned = true;
     console.warn(
-      `multihead: a tensor of shape ${shape} was garbage-collected without dispose(). Its memory ` +
+      `multihead: ${what} was garbage-collected without dispose(). Its memory ` +
         'is free now, but later than it could have been: use `using`, dispose() or scope(). ' +
         'This warning comes once.',
     );

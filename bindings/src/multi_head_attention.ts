@@ -1,8 +1,9 @@
 // A multi-head attention layer: weights kept in WebAssembly memory, and calls with them.
 
+import { maskNames, optionsArg } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import { call, checkRank, checkTensorLike, type Runtime } from './operands.js';
-import { checkCount, checkOptions, maskingArgs, maskNames } from './options.js';
+import { checkCount, checkOptions } from './options.js';
 import type { TensorArg } from './raw.js';
 import { formatShape, notGiven, WasmTensor } from './tensor.js';
 import { checkTrace, readTrace } from './trace.js';
@@ -112,16 +113,21 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
     const runtime = this.#runtime;
 
     return call(runtime, (operands) => {
-      const input = operands.input(x, 'f32', 'x');
+      const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');
-      const masking = maskingArgs(options, operands);
       const [batch = 0, tokens = 0] = input.shape;
-      const output = operands.output([batch, tokens, this.#outputWidth], 'output');
+      const masking = optionsArg(options, operands, {
+        batch,
+        heads: this.numHeads,
+        queries: tokens,
+        keys: tokens,
+        width: this.headDim,
+      });
+      const output = operands.output([batch, tokens, this.#outputWidth], 'f32', 'output');
 
       const { raw, heap } = runtime;
       try {
         const status = raw.multiHeadAttention({
-          ...masking,
           embedDim: this.embedDim,
           numHeads: this.numHeads,
           headDim: this.headDim,
@@ -135,6 +141,7 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
           outBias: this.#arg('outBias'),
           x: input.arg(),
           output: output.arg(),
+          options: masking,
           trace: traced.length > 0,
         });
         operands.check(status);
@@ -181,7 +188,7 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
         got: 'undefined',
       });
     }
-    const { shape: got, data } = checkTensorLike(given, 'f32', argument);
+    const { shape: got, data } = checkTensorLike(given, ['f32'], argument);
     if (formatShape(got) !== formatShape(shape)) {
       throw new MultiheadError('E_SHAPE', {
         argument,

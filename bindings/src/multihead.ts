@@ -1,14 +1,22 @@
 // The object that load() gives: the operations bound to one module and its memory.
 
+import { alibiSlopes } from './alibi.js';
 import { attention } from './attention.js';
+import { WasmKVCache } from './kv_cache.js';
+import { latentAttention } from './latent_attention.js';
 import { linear } from './linear.js';
 import { Heap } from './memory.js';
+import { mergeAttention } from './merge.js';
 import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import type { Runtime } from './operands.js';
+import { checkOptions } from './options.js';
 import type { RawModule } from './raw.js';
+import { rotate } from './rope.js';
 import { ScopeStack } from './scope.js';
-import { checkData, checkShape, WasmTensor } from './tensor.js';
-import type { Backend, DType, Multihead, Shape, Tensor } from './types.js';
+import { scores } from './scores.js';
+import { makeTensor } from './tensor.js';
+import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions } from './types.js';
+import { attentionVarlen } from './varlen.js';
 
 /** Methods are closures, so that they can be taken out of the object. */
 export function createMultihead(raw: RawModule, backend: Backend): Multihead {
@@ -16,28 +24,31 @@ export function createMultihead(raw: RawModule, backend: Backend): Multihead {
   const scopes = new ScopeStack();
   const runtime: Runtime = { raw, heap, scopes };
 
-  function makeTensor(shape: Shape, data?: Float32Array | Uint8Array): WasmTensor {
-    const extents = checkShape(shape, 'shape');
-    if (data === undefined) {
-      const zeros = WasmTensor.allocate(heap, 'f32', extents, 'tensor');
-      zeros.data.fill(0);
-      return zeros;
-    }
-    const checked = checkData<DType>(data, extents, ['f32', 'bool'], 'data');
-    return WasmTensor.copy(heap, checked.dtype, extents, checked.data, 'tensor');
-  }
   function tensor(shape: Shape, data?: Float32Array): Tensor;
   function tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;
-  function tensor(shape: Shape, data?: Float32Array | Uint8Array): Tensor<DType> {
-    return scopes.track(makeTensor(shape, data));
+  function tensor<D extends DType>(
+    shape: Shape,
+    data: SourceOf<D> | undefined,
+    options: TensorOptions<D>,
+  ): Tensor<D>;
+  function tensor(shape: Shape, data?: unknown, options: Partial<TensorOptions> = {}): unknown {
+    checkOptions(options, ['dtype'], 'tensor');
+    return scopes.track(makeTensor(heap, shape, data, options.dtype));
   }
 
   const multihead: Multihead = {
     backend: Object.freeze(backend),
     tensor,
     attention: (q, k, v, options) => attention(runtime, q, k, v, options),
+    scores: (q, k, options) => scores(runtime, q, k, options),
+    attentionVarlen: (q, k, v, options) => attentionVarlen(runtime, q, k, v, options),
+    mergeAttention: (a, b) => mergeAttention(runtime, a, b),
+    alibiSlopes: (heads) => alibiSlopes(runtime, heads),
+    rotate: (x, positions, rope) => rotate(runtime, x, positions, rope),
+    latentAttention: (inputs, options) => latentAttention(runtime, inputs, options),
     linear: (x, weight, options) => linear(runtime, x, weight, options),
     multiHeadAttention: (config) => scopes.track(new WasmMultiHeadAttention(runtime, config)),
+    createCache: (config) => scopes.track(new WasmKVCache(runtime, config)),
     scope: (fn) => scopes.run(fn),
     memory: () => heap.info(),
   };

@@ -1,8 +1,8 @@
 // The inputs and outputs of one call: temporary copies are freed when it ends, new outputs when it fails.
 
 import { MultiheadError } from './errors.js';
-import { outOfMemory, type Block, type Heap } from './memory.js';
-import { Status, type RawModule, type TensorArg } from './raw.js';
+import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js';
+import { Status, type RawModule, type SpanArg, type TensorArg } from './raw.js';
 import type { ScopeStack } from './scope.js';
 import {
   checkData,
@@ -12,6 +12,7 @@ import {
   maxExtent,
   notGiven,
   tensorArg,
+  typedArrayName,
   WasmTensor,
 } from './tensor.js';
 import type { DataOf, DType, Shape } from './types.js';
@@ -26,6 +27,7 @@ export interface Runtime {
 /** An input: where it lies and how it is shaped. */
 export interface Operand {
   readonly shape: Shape;
+  readonly dtype: DType;
   /** `shape` may regroup the axes of a tensor without gaps. */
   arg(shape?: Shape): TensorArg;
 }
@@ -42,19 +44,24 @@ export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   }
 }
 
+export const noSpan: SpanArg = { data: 0, length: 0 };
+
+const spanArrays = { f32: 'a Float32Array', i32: 'an Int32Array' } as const;
+type SpanType = keyof typeof spanArrays;
+
 export class Operands {
   readonly #runtime: Runtime;
-  readonly #copies: Block[] = [];
+  readonly #temporaries: Block[] = [];
   readonly #inputs = new Map<object, string>();
-  #outputs: WasmTensor<'f32'>[] = [];
+  #outputs: WasmTensor[] = [];
 
   constructor(runtime: Runtime) {
     this.#runtime = runtime;
   }
 
-  input(value: unknown, dtype: DType, argument: string): Operand {
+  input(value: unknown, dtypes: readonly DType[], argument: string): Operand {
     const { heap } = this.#runtime;
-    const { data, shape } = checkTensorLike(value, dtype, argument);
+    const { data, dtype, shape } = checkTensorLike(value, dtypes, argument);
     if (shape.some((extent) => extent > maxExtent)) {
       throw new MultiheadError('E_SHAPE', {
         argument,
@@ -67,23 +74,83 @@ export class Operands {
       return value;
     }
     const block = heap.allocateCopy(dtype, data, argument);
-    this.#copies.push(block);
-    return { shape, arg: (regrouped = shape) => tensorArg(block.address, regrouped) };
+    this.#temporaries.push(block);
+    return { shape, dtype, arg: (regrouped = shape) => tensorArg(block.address, regrouped, dtype) };
   }
 
-  optional(value: unknown, dtype: DType, argument: string): TensorArg {
-    return value === undefined ? notGiven : this.input(value, dtype, argument).arg();
+  optional(value: unknown, dtypes: readonly DType[], argument: string): TensorArg {
+    return value === undefined ? notGiven : this.input(value, dtypes, argument).arg();
+  }
+
+  /** Numbers in a typed array without a shape. */
+  span(value: unknown, type: SpanType, argument: string): SpanArg {
+    const wanted = spanArrays[type];
+    if (typedArrayName(value) !== wanted.split(' ')[1]) {
+      throw new MultiheadError('E_OPTION', {
+        argument,
+        expected: wanted,
+        got: describe(value),
+      });
+    }
+    const numbers = value as Float32Array | Int32Array;
+    const block = this.#runtime.heap.allocateCopy(type, numbers, argument);
+    this.#temporaries.push(block);
+    return { data: block.address, length: numbers.length };
+  }
+
+  /** As span(). To the core, which checks lengths, no values are "not given": `count` of them are meant. */
+  optionalSpan(value: unknown, type: SpanType, argument: string, count: number): SpanArg {
+    if (value === undefined) return noSpan;
+    const span = this.span(value, type, argument);
+    if (span.length > 0 || count === 0) return span;
+    throw new MultiheadError('E_SHAPE', {
+      argument,
+      expected: `${count} values`,
+      got: '0 values',
+    });
+  }
+
+  /** The paper's slopes of ALiBi. */
+  alibiSlopes(heads: number): SpanArg {
+    const { address } = this.temporary(heads * bytesPerElement('f32'), 'alibi');
+    this.#runtime.raw.alibiSlopes(address, heads);
+    return { data: address, length: heads };
+  }
+
+  /** Memory for the length of the call, not cleared. */
+  temporary(bytes: number, argument: string): Block {
+    const block = this.#runtime.heap.allocate(bytes, argument);
+    this.#temporaries.push(block);
+    return block;
   }
 
   /** A new tensor, not cleared, or the caller's own. Ask for outputs after the inputs. */
-  output(shape: Shape, argument: string, given?: unknown): WasmTensor<'f32'> {
+  output<D extends DType>(
+    shape: Shape,
+    dtype: D,
+    argument: string,
+    given?: unknown,
+  ): WasmTensor<D> {
     const { heap } = this.#runtime;
     if (given === undefined) {
-      const tensor = WasmTensor.allocate(heap, 'f32', shape, argument);
+      const tensor = WasmTensor.allocate(heap, dtype, shape, argument);
       this.#outputs.push(tensor);
       return tensor;
     }
-    if (!(given instanceof WasmTensor) || !given.livesIn(heap)) {
+    const tensor = this.writable(given, dtype, argument);
+    if (formatShape(tensor.shape) !== formatShape(shape)) {
+      throw new MultiheadError('E_SHAPE', {
+        argument,
+        expected: formatShape(shape),
+        got: formatShape(tensor.shape),
+      });
+    }
+    return tensor;
+  }
+
+  /** A tensor of the caller's, to write to. */
+  writable<D extends DType>(given: unknown, dtype: D, argument: string): WasmTensor<D> {
+    if (!(given instanceof WasmTensor) || !given.livesIn(this.#runtime.heap)) {
       throw new MultiheadError('E_OPTION', {
         argument,
         expected: 'a tensor made by the same load()',
@@ -91,7 +158,7 @@ export class Operands {
       });
     }
     given.assertLive(argument);
-    if (given.dtype !== 'f32') throw wrongDtype(argument, 'f32', given.dtype);
+    if (given.dtype !== dtype) throw wrongDtype(argument, [dtype], given.dtype);
     const input = this.#inputs.get(given);
     if (input !== undefined) {
       throw new MultiheadError('E_OPTION', {
@@ -100,29 +167,23 @@ export class Operands {
         got: `the same as ${input}`,
       });
     }
-    if (formatShape(given.shape) !== formatShape(shape)) {
-      throw new MultiheadError('E_SHAPE', {
-        argument,
-        expected: formatShape(shape),
-        got: formatShape(given.shape),
-      });
-    }
-    return given as WasmTensor<'f32'>;
+    return given as WasmTensor<D>;
   }
 
   /** Throws what a status code other than ok stands for. */
   check(status: number): void {
     if (status === Status.ok) return;
     const { raw, heap } = this.#runtime;
-    const { argument, expected, got } = raw.lastError();
-    const name = camelCase(argument);
+    const error = raw.lastError();
+    const argument = optionName(error.argument);
+    const expected = inJavaScript(error.expected);
     if (status === Status.memory) {
-      throw outOfMemory(name, expected, heap.buffer.byteLength);
+      throw outOfMemory(argument, expected, heap.buffer.byteLength);
     }
     throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', {
-      argument: name,
+      argument,
       expected,
-      got,
+      got: inJavaScript(error.got),
     });
   }
 
@@ -133,7 +194,7 @@ export class Operands {
   }
 
   release(): void {
-    for (const block of this.#copies) this.#runtime.heap.release(block);
+    for (const block of this.#temporaries) this.#runtime.heap.release(block);
     for (const tensor of this.#outputs) tensor.dispose();
   }
 }
@@ -142,8 +203,23 @@ export class Operands {
 export const camelCase = (name: string): string =>
   name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 
+/** Arguments that this package calls otherwise than the core. */
+const renamed: Readonly<Record<string, string>> = {
+  alibi_slopes: 'alibi',
+  'window.alignment': 'window.align',
+  out_a: 'a.out',
+  lse_a: 'a.lse',
+  out_b: 'b.out',
+  lse_b: 'b.lse',
+};
+const optionName = (name: string): string => renamed[name] ?? camelCase(name);
+
+/** A sentence of the core with names as JavaScript has them: "kv_lengths", not the extents "N_k" and "d_rope". */
+const inJavaScript = (text: string): string =>
+  text.replace(/\b(?!d_)[a-z]+(?:_[a-z]{2,})+\b/g, optionName);
+
 /** Throws `E_SHAPE` unless there are as many axes as `axes` has letters. */
-export function checkRank({ shape }: Operand, axes: string, argument: string): void {
+export function checkRank({ shape }: { shape: Shape }, axes: string, argument: string): void {
   if (shape.length === axes.split(',').length) return;
   throw new MultiheadError('E_SHAPE', { argument, expected: axes, got: formatShape(shape) });
 }
@@ -151,12 +227,12 @@ export function checkRank({ shape }: Operand, axes: string, argument: string): v
 /** Throws `E_DISPOSED`, `E_OPTION` for another type, `E_SHAPE`. */
 export function checkTensorLike<D extends DType>(
   value: unknown,
-  dtype: D,
+  dtypes: readonly D[],
   argument: string,
-): { shape: Shape; data: DataOf<D> } {
+): { shape: Shape; dtype: D; data: DataOf<D> } {
   if (value instanceof WasmTensor) {
     value.assertLive(argument);
-    if (value.dtype !== dtype) throw wrongDtype(argument, dtype, value.dtype);
+    if (!dtypes.includes(value.dtype as D)) throw wrongDtype(argument, dtypes, value.dtype);
     return value as WasmTensor<D>;
   }
   if (typeof value !== 'object' || value === null || !('data' in value && 'shape' in value)) {
@@ -168,13 +244,14 @@ export function checkTensorLike<D extends DType>(
     });
   }
   const shape = checkShape(value.shape, argument);
-  return { shape, data: checkData(value.data, shape, [dtype], argument).data };
+  const stated = 'dtype' in value ? value.dtype : undefined;
+  return { shape, ...checkData(value.data, shape, dtypes, argument, stated) };
 }
 
-function wrongDtype(argument: string, wanted: DType, got: DType): MultiheadError {
+function wrongDtype(argument: string, wanted: readonly DType[], got: DType): MultiheadError {
   return new MultiheadError('E_OPTION', {
     argument,
-    expected: `a tensor of dtype "${wanted}"`,
+    expected: `a tensor of dtype ${wanted.map((dtype) => `"${dtype}"`).join(' or ')}`,
     got: `"${got}"`,
   });
 }

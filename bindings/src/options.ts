@@ -1,18 +1,21 @@
 // Checks of options objects: unknown names are errors, nothing is converted silently.
 
 import { MultiheadError } from './errors.js';
-import type { Operands } from './operands.js';
-import type { RawCausal, RawMasking } from './raw.js';
 import { describe, maxExtent } from './tensor.js';
-import type { MaskOptions } from './types.js';
-
-/** The names in {@link MaskOptions}. */
-export const maskNames = ['scale', 'causal', 'mask', 'bias'] as const;
 
 const list = (names: readonly string[]): string => names.join(', ');
 
-/** Throws `E_OPTION` for what is not an object, or has a property that is not in `known`. */
-export function checkOptions(options: unknown, known: readonly string[], argument: string): void {
+/**
+ * Throws `E_OPTION` for what is not an object, or has a property that is not in `known`.
+ *
+ * @param elsewhere names that other calls know, and what to do instead in this one
+ */
+export function checkOptions(
+  options: unknown,
+  known: readonly string[],
+  argument: string,
+  elsewhere: Readonly<Record<string, string>> = {},
+): void {
   if (typeof options !== 'object' || options === null || Array.isArray(options)) {
     throw new MultiheadError('E_OPTION', {
       argument,
@@ -22,11 +25,12 @@ export function checkOptions(options: unknown, known: readonly string[], argumen
   }
   const unknown = Object.keys(options).find((name) => !known.includes(name));
   if (unknown === undefined) return;
+  const advice = Object.hasOwn(elsewhere, unknown) ? ` (${elsewhere[unknown]})` : '';
   throw new MultiheadError('E_OPTION', {
     argument: unknown,
     expected: `an option named ${list(known)}`,
     got: `"${unknown}"`,
-    message: `${argument}: there is no "${unknown}"; known are ${list(known)}`,
+    message: `${argument}: there is no "${unknown}"${advice}; known are ${list(known)}`,
   });
 }
 
@@ -47,65 +51,48 @@ export function checkNames<N extends string>(
   });
 }
 
-/** A whole number from 1 to 2³¹ − 1; throws `E_OPTION`. */
-export function checkCount(value: unknown, argument: string): number {
-  if (Number.isInteger(value) && (value as number) >= 1 && (value as number) <= maxExtent) {
-    return value as number;
-  }
+/** One of `known`; throws `E_OPTION`. */
+export function checkChoice<N extends string>(
+  value: unknown,
+  known: readonly N[],
+  argument: string,
+): N {
+  if (known.includes(value as N)) return value as N;
   throw new MultiheadError('E_OPTION', {
     argument,
-    expected: 'a whole number ≥ 1 (and below 2³¹)',
+    expected: known.map((name) => `"${name}"`).join(' or '),
     got: describe(value),
   });
 }
 
-function checkScale(scale: unknown): number | undefined {
-  if (scale === undefined || typeof scale === 'number') return scale;
+/** A whole number from `least` to 2³¹ − 1; throws `E_OPTION`. */
+export function checkCount(value: unknown, argument: string, least = 1): number {
+  if (Number.isInteger(value) && (value as number) >= least && (value as number) <= maxExtent) {
+    return value as number;
+  }
   throw new MultiheadError('E_OPTION', {
-    argument: 'scale',
-    expected: 'a finite number',
-    got: describe(scale),
+    argument,
+    expected: `a whole number ≥ ${least} (and below 2³¹)`,
+    got: describe(value),
   });
 }
 
-/** The alignment and offset of a `causal` option; throws `E_OPTION`. */
-export function checkCausal(value: unknown): { causal: RawCausal; offset: number } {
-  if (value === undefined || value === false) return { causal: 0, offset: 0 };
-  if (value === 'topLeft') return { causal: 1, offset: 0 };
-  if (value === 'bottomRight') return { causal: 2, offset: 0 };
-  const expected = "false, 'topLeft', 'bottomRight' or { offset: a whole number }";
-  if (value === true) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'causal',
-      expected,
-      got: 'true',
-      message:
-        'causal: true does not say how queries and keys align when there are not as many of each; ' +
-        "use 'topLeft' (query i sees keys 0 to i, as PyTorch's is_causal) or 'bottomRight' " +
-        '(the last query sees every key, as FlashAttention and caches have it)',
-    });
-  }
-  if (typeof value === 'object' && value !== null && 'offset' in value) {
-    checkOptions(value, ['offset'], 'causal');
-    const { offset } = value;
-    if (Number.isSafeInteger(offset)) return { causal: 3, offset: offset as number };
-    throw new MultiheadError('E_OPTION', {
-      argument: 'causal.offset',
-      expected: 'a whole number',
-      got: describe(offset),
-    });
-  }
-  throw new MultiheadError('E_OPTION', { argument: 'causal', expected, got: describe(value) });
+/** A whole number of any sign, for the core to check; throws `E_OPTION`. */
+export function checkWhole(value: unknown, argument: string): number {
+  if (Number.isSafeInteger(value)) return value as number;
+  throw new MultiheadError('E_OPTION', {
+    argument,
+    expected: 'a whole number',
+    got: describe(value),
+  });
 }
 
-/** The part of the raw arguments that masking is. */
-export function maskingArgs(options: MaskOptions, operands: Operands): RawMasking {
-  const scale = checkScale(options.scale);
-  return {
-    ...checkCausal(options.causal),
-    scale: scale ?? 0,
-    hasScale: scale !== undefined,
-    mask: operands.optional(options.mask, 'bool', 'mask'),
-    bias: operands.optional(options.bias, 'f32', 'bias'),
-  };
+/** A number, for the core to check; throws `E_OPTION`. */
+export function checkNumber(
+  value: unknown,
+  argument: string,
+  expected = 'a finite number',
+): number {
+  if (typeof value === 'number') return value;
+  throw new MultiheadError('E_OPTION', { argument, expected, got: describe(value) });
 }

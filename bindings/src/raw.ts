@@ -6,33 +6,98 @@ export type Quad = [number, number, number, number];
 /** Rank 0 with data 0 means "not given". Strides are in elements. */
 export interface TensorArg {
   data: number;
+  /** multihead::DType: 0 f32, 1 f16, 2 bf16; not read for booleans. */
+  dtype: number;
   rank: number;
   shape: Quad;
   strides: Quad;
 }
 
-/** 0 none, 1 top left, 2 bottom right, 3 `offset`. */
-export type RawCausal = 0 | 1 | 2 | 3;
+/** Numbers in a row; address 0 with length 0 is "not given". */
+export interface SpanArg {
+  data: number;
+  length: number;
+}
 
-export interface RawMasking {
+/** multihead::Alignment: 0 none, 1 top left, 2 bottom right, 3 bottom right of kvLengths, 4 the offset given. */
+export type RawAlignment = 0 | 1 | 2 | 3 | 4;
+
+/** multihead::AttentionOptions */
+export interface OptionsArg {
   mask: TensorArg;
   bias: TensorArg;
   scale: number;
   hasScale: boolean;
-  causal: RawCausal;
+  causal: RawAlignment;
   offset: number;
+  windowLeft: number;
+  windowRight: number;
+  windowAlignment: RawAlignment;
+  windowOffset: number;
+  kvLengths: SpanArg;
+  alibiSlopes: SpanArg;
+  softcap: number;
+  sinks: SpanArg;
+  normEnabled: boolean;
+  qGain: SpanArg;
+  kGain: SpanArg;
+  epsilon: number;
+  ropeStyle: number;
+  ropeBase: number;
+  rotaryDim: number;
+  qPositions: SpanArg;
+  kPositions: SpanArg;
+  dropout: number;
+  seedLow: number;
+  seedHigh: number;
 }
 
-export interface RawAttentionArgs extends RawMasking {
-  q: TensorArg;
-  k: TensorArg;
-  v: TensorArg;
+/** multihead::ScoreCapture */
+export interface CaptureArg {
+  stage: number;
+  out: TensorArg;
+  heads: SpanArg;
+  firstRow: number;
+}
+
+/** multihead::AttentionOutputs; captures are pushed before the call. */
+export interface OutputsArg {
   out: TensorArg;
   lse: TensorArg;
   weights: TensorArg;
+  dropoutMask: TensorArg;
 }
 
-export interface RawMultiHeadAttentionArgs extends RawMasking {
+/** multihead::Rope without positions. */
+export interface RopeArg {
+  style: number;
+  base: number;
+  rotaryDim: number;
+}
+
+export interface LatentInputsArg {
+  qNope: TensorArg;
+  qRope: TensorArg;
+  latent: TensorArg;
+  kRope: TensorArg;
+  wUk: TensorArg;
+  wUv: TensorArg;
+}
+
+/** multihead::KVCacheConfig */
+export interface CacheConfigArg {
+  batch: number;
+  kvHeads: number;
+  keyWidth: number;
+  valueWidth: number;
+  capacity: number;
+  layout: number;
+  type: number;
+  pageSize: number;
+  pages: number;
+}
+
+export interface RawMultiHeadAttentionArgs {
   embedDim: number;
   numHeads: number;
   headDim: number;
@@ -46,6 +111,7 @@ export interface RawMultiHeadAttentionArgs extends RawMasking {
   outBias: TensorArg;
   x: TensorArg;
   output: TensorArg;
+  options: OptionsArg;
   trace: boolean;
 }
 
@@ -65,7 +131,45 @@ export interface RawModule {
   /** A 64-byte aligned address, or 0 when the memory is exhausted. */
   allocate(bytes: number): number;
   release(address: number): void;
-  attention(args: RawAttentionArgs): number;
+  /** For the next of the three calls that take captures, which consumes it even when it fails. */
+  pushCapture(capture: CaptureArg): void;
+  attention(
+    q: TensorArg,
+    k: TensorArg,
+    v: TensorArg,
+    options: OptionsArg,
+    outputs: OutputsArg,
+  ): number;
+  /** With one capture pushed. */
+  attentionScores(q: TensorArg, k: TensorArg, options: OptionsArg): number;
+  attentionVarlen(
+    q: TensorArg,
+    k: TensorArg,
+    v: TensorArg,
+    cuQ: SpanArg,
+    cuK: SpanArg,
+    options: OptionsArg,
+    outputs: OutputsArg,
+  ): number;
+  mergeAttention(outA: TensorArg, lseA: TensorArg, outB: TensorArg, lseB: TensorArg): number;
+  alibiSlopes(address: number, count: number): void;
+  rotate(x: TensorArg, positions: SpanArg, rope: RopeArg, y: TensorArg): number;
+  latentAttention(
+    inputs: LatentInputsArg,
+    form: number,
+    options: OptionsArg,
+    outputs: OutputsArg,
+  ): number;
+  /** A handle above 0, or minus a status code. */
+  cacheCreate(config: CacheConfigArg): number;
+  cacheRelease(handle: number): void;
+  cacheAppend(handle: number, k: TensorArg, v: TensorArg, counts: SpanArg): number;
+  cacheAttend(handle: number, q: TensorArg, options: OptionsArg, outputs: OutputsArg): number;
+  cacheTruncate(handle: number, batch: number, length: number): number;
+  cacheClear(handle: number): void;
+  cacheLength(handle: number, batch: number): number;
+  cacheFirstKept(handle: number, batch: number): number;
+  cacheBytes(handle: number): number;
   linear(x: TensorArg, weight: TensorArg, bias: TensorArg, y: TensorArg): number;
   multiHeadAttention(args: RawMultiHeadAttentionArgs): number;
   /** The trace of the last call with `trace: true`, until releaseTrace(). */

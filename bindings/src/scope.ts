@@ -83,14 +83,14 @@ function isPromiseLike(value: unknown): value is PromiseLike<unknown> {
   );
 }
 
-/** The resources in a result: itself, or the values of an array or plain object. */
+/** The resources in a result: itself, or the values of an array or plain object, and of arrays in that. */
 function returned(result: unknown): Resource[] {
   if (typeof result !== 'object' || result === null) return [];
   if (isResource(result)) return [result];
-  if (Array.isArray(result)) return result.filter(isResource);
+  if (Array.isArray(result)) return result.flat().filter(isResource);
   const prototype: unknown = Object.getPrototypeOf(result);
   const plain = prototype === Object.prototype || prototype === null;
-  return plain ? Object.values(result).filter(isResource) : [];
+  return plain ? Object.values(result).flat().filter(isResource) : [];
 }
 
 function isResource(value: unknown): value is Resource {

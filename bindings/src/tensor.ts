@@ -1,9 +1,10 @@
 // Tensors in WebAssembly memory, and the checks of what is to become one.
 
 import { MultiheadError } from './errors.js';
-import type { Block, Heap } from './memory.js';
+import { halfToFloats, roundToHalf } from './half.js';
+import { bytesPerElement, type Block, type Heap, type Holding } from './memory.js';
 import type { Quad, TensorArg } from './raw.js';
-import type { DataOf, DType, Shape, Tensor } from './types.js';
+import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
 /** A table entry of the Embind module has room for this many axes. */
 const maxRank = 4;
@@ -11,7 +12,10 @@ const maxRank = 4;
 /** The core's calls count in 32-bit integers. */
 export const maxExtent = 2 ** 31 - 1;
 
-const bytesPerElement: Record<DType, number> = { f32: 4, bool: 1 };
+export const floatDTypes: readonly FloatDType[] = ['f32', 'f16', 'bf16'];
+export const allDTypes: readonly DType[] = [...floatDTypes, 'bool'];
+
+export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' || dtype === 'bf16';
 
 /** "(1, 12, 1024, 64)", the way error messages write it. */
 export const formatShape = (shape: Shape): string => `(${shape.join(', ')})`;
@@ -53,32 +57,50 @@ export function checkShape(shape: unknown, argument: string): number[] {
   return extents as number[];
 }
 
-/** The dtype of a typed array. By its tag, because arrays may come from another realm. */
-function dtypeOf(data: unknown): DType | undefined {
+/** The name of a typed array's class, or undefined. By its tag, because arrays may come from another realm. */
+export function typedArrayName(data: unknown): string | undefined {
   if (!ArrayBuffer.isView(data)) return undefined;
-  const tag = Object.prototype.toString.call(data);
-  if (tag === '[object Float32Array]') return 'f32';
-  return tag === '[object Uint8Array]' ? 'bool' : undefined;
+  return Object.prototype.toString.call(data).slice('[object '.length, -1);
 }
 
-const typedArrayOf: Record<DType, string> = {
-  f32: 'a Float32Array',
-  bool: 'a Uint8Array (0 = false)',
-};
+/** The dtype of what `data` holds; `stated` decides which half-precision floats 16 bits are. */
+function dtypeOf(data: unknown, stated: unknown): DType | undefined {
+  const name = typedArrayName(data);
+  if (name === 'Float32Array') return 'f32';
+  if (name === 'Uint8Array') return 'bool';
+  return name === 'Uint16Array' && isHalf(stated) ? stated : undefined;
+}
 
-/** Throws `E_OPTION` for another type than the one `wanted`, `E_SHAPE` for a wrong length. */
+/** "a Float32Array or a Uint16Array with dtype "f16" or "bf16"". */
+function typedArraysOf(dtypes: readonly DType[]): string {
+  const halves = dtypes.filter(isHalf).map((dtype) => `"${dtype}"`);
+  return [
+    ...(dtypes.includes('f32') ? ['a Float32Array'] : []),
+    ...(dtypes.includes('bool') ? ['a Uint8Array (0 = false)'] : []),
+    ...(halves.length > 0 ? [`a Uint16Array with dtype ${halves.join(' or ')}`] : []),
+  ].join(' or ');
+}
+
+/**
+ * Throws `E_OPTION` for another type than those `wanted` or than the dtype `stated` beside it, if
+ * one is; `E_SHAPE` for a wrong length.
+ */
 export function checkData<D extends DType>(
   data: unknown,
   shape: Shape,
   wanted: readonly D[],
   argument: string,
+  stated?: unknown,
 ): { dtype: D; data: DataOf<D> } {
-  const dtype = dtypeOf(data);
-  if (dtype === undefined || !wanted.includes(dtype as D)) {
+  const dtype = dtypeOf(data, stated);
+  const contradiction = dtype !== stated && allDTypes.includes(stated as DType);
+  if (dtype === undefined || contradiction || !wanted.includes(dtype as D)) {
+    const beside = stated === undefined ? '' : ` with dtype ${describe(stated)}`;
+    const without = typedArrayName(data) === 'Uint16Array' ? ' without a dtype' : '';
     throw new MultiheadError('E_OPTION', {
       argument,
-      expected: wanted.map((each) => typedArrayOf[each]).join(' or '),
-      got: describe(data),
+      expected: typedArraysOf(wanted),
+      got: describe(data) + (beside || without),
     });
   }
   const typed = data as DataOf<D>;
@@ -94,21 +116,64 @@ export function checkData<D extends DType>(
   return { dtype: dtype as D, data: typed };
 }
 
+/** Throws `E_OPTION` unless it is a dtype or undefined. */
+function checkDType(dtype: unknown): DType | undefined {
+  if (dtype === undefined || allDTypes.includes(dtype as DType)) return dtype as DType | undefined;
+  throw new MultiheadError('E_OPTION', {
+    argument: 'dtype',
+    expected: allDTypes.map((name) => `"${name}"`).join(', '),
+    got: describe(dtype),
+  });
+}
+
+/** What mh.tensor() makes. */
+export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: unknown): WasmTensor {
+  const extents = checkShape(shape, 'shape');
+  const dtype = checkDType(stated);
+  if (data === undefined) {
+    const zeros = WasmTensor.allocate(heap, dtype ?? 'f32', extents, 'tensor');
+    zeros.data.fill(0);
+    return zeros;
+  }
+  if (isHalf(dtype) && typedArrayName(data) === 'Float32Array') {
+    const floats = checkData(data, extents, ['f32'], 'data').data;
+    return WasmTensor.copy(heap, dtype, extents, roundToHalf(floats, dtype), 'tensor');
+  }
+  const wanted = dtype === undefined ? allDTypes : [dtype];
+  const checked = checkData(data, extents, wanted, 'data', dtype);
+  return WasmTensor.copy(heap, checked.dtype, extents, checked.data, 'tensor');
+}
+
 export function quad(values: Shape): Quad {
   return [values[0] ?? 0, values[1] ?? 0, values[2] ?? 0, values[3] ?? 0];
 }
 
-export function tensorArg(address: number, shape: Shape): TensorArg {
+/** The core's numbers for dtypes; it does not read those of booleans. */
+const dtypeCode: Record<DType, number> = { f32: 0, f16: 1, bf16: 2, bool: 0 };
+
+export function tensorArg(address: number, shape: Shape, dtype: DType): TensorArg {
   const strides = new Array<number>(shape.length);
   let step = 1;
   for (let axis = shape.length - 1; axis >= 0; axis -= 1) {
     strides[axis] = step;
     step *= shape[axis] ?? 0;
   }
-  return { data: address, rank: shape.length, shape: quad(shape), strides: quad(strides) };
+  return {
+    data: address,
+    dtype: dtypeCode[dtype],
+    rank: shape.length,
+    shape: quad(shape),
+    strides: quad(strides),
+  };
 }
 
-export const notGiven: TensorArg = { data: 0, rank: 0, shape: [0, 0, 0, 0], strides: [0, 0, 0, 0] };
+export const notGiven: TensorArg = {
+  data: 0,
+  dtype: 0,
+  rank: 0,
+  shape: [0, 0, 0, 0],
+  strides: [0, 0, 0, 0],
+};
 
 /** Keeps a tensor alive, and its memory allocated, as long as its view is in use. */
 const owners = new WeakMap<object, WasmTensor>();
@@ -122,6 +187,8 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
 
   readonly #heap: Heap;
   readonly #block: Block;
+  readonly #holding: Holding;
+  #arg: TensorArg | undefined;
   #view: DataOf<D> | undefined;
   #disposed = false;
 
@@ -131,7 +198,11 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     this.dtype = dtype;
     this.shape = Object.freeze([...shape]);
     this.size = elements(shape);
-    heap.adopt(this, block, formatShape(shape));
+    this.#holding = {
+      what: `a tensor of shape ${formatShape(shape)}`,
+      free: () => heap.release(block),
+    };
+    heap.adopt(this, this.#holding);
   }
 
   /** The memory is not cleared. `shape` has been checked. */
@@ -141,7 +212,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     shape: Shape,
     argument: string,
   ): WasmTensor<D> {
-    const block = heap.allocate(elements(shape) * bytesPerElement[dtype], argument);
+    const block = heap.allocate(elements(shape) * bytesPerElement(dtype), argument);
     return new WasmTensor(heap, dtype, shape, block);
   }
 
@@ -164,17 +235,24 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     this.assertLive('tensor');
     // A buffer that the memory has outgrown is another object than the present one.
     if (this.#view?.buffer !== this.#heap.buffer) {
-      this.#view = this.#heap.view(this.dtype, this.#block.address, this.size);
+      this.#view = this.#heap.view<DType>(this.dtype, this.#block.address, this.size) as DataOf<D>;
       owners.set(this.#view, this);
     }
-    return this.#view as DataOf<D>;
+    return this.#view;
+  }
+
+  toFloat32(): Float32Array {
+    const { data } = this;
+    return isHalf(this.dtype)
+      ? halfToFloats(data as Uint16Array, this.dtype)
+      : Float32Array.from(data);
   }
 
   dispose(): void {
     if (this.#disposed) return;
     this.#disposed = true;
     this.#view = undefined;
-    this.#heap.retire(this, this.#block);
+    this.#heap.retire(this, this.#holding);
   }
 
   livesIn(heap: Heap): boolean {
@@ -192,6 +270,9 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
 
   /** `shape` may regroup the axes; its product must be the tensor's size. */
   arg(shape: Shape = this.shape): TensorArg {
-    return tensorArg(this.#block.address, shape);
+    const { address } = this.#block;
+    if (shape !== this.shape) return tensorArg(address, shape, this.dtype);
+    this.#arg ??= tensorArg(address, shape, this.dtype);
+    return this.#arg;
   }
 }

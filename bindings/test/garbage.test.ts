@@ -53,3 +53,27 @@ describe('a forgotten tensor', () => {
     expect(result).toEqual({ live: 1, view: [4, 4, 4], warnings: [] });
   });
 });
+
+describe('a forgotten cache, and rows of scores that nobody finished', () => {
+  it('are freed when the garbage collector finds them, with one warning', async () => {
+    const result = await inNode(`
+      const x = { shape: [1, 1, 9, 4], data: new Float32Array(36) };
+      (() => {
+        mh.createCache({ kvHeads: 1, keyWidth: 4, capacity: 8, layout: 'paged' }).append(
+          { shape: [1, 1, 2, 4], data: new Float32Array(8) },
+          { shape: [1, 1, 2, 4], data: new Float32Array(8) },
+        );
+        mh.scores(x, x, { stage: 'raw', chunk: 2 }).next();
+      })();
+      const before = mh.memory().live;
+      await collect(() => mh.memory().live === 0);
+      const { live, bytes } = mh.memory();
+      console.log(JSON.stringify({ before, live, bytes, warnings }));`);
+    expect(result).toEqual({
+      before: 3,
+      live: 0,
+      bytes: 0,
+      warnings: [expect.stringMatching(/a (cache|tensor) of .*dispose\(\)/)],
+    });
+  });
+});

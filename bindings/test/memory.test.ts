@@ -37,6 +37,19 @@ describe.each(builds)('memory, %s', (simd) => {
         const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, weights: weightsOfLayer });
         layer.forward({ shape: [1, 8, 16], data: new Float32Array(128) }, { trace: true });
         expect(() => mh.attention(x, x, x, { scale: NaN })).toThrow();
+        mh.attention(x, x, x, {
+          ...{ kvLengths: new Int32Array([9]), alibi: true, sinks: new Float32Array(2) },
+          ...{ rope: { style: 'half' }, qkNorm: {}, outDtype: 'f16', capture: [{ stage: 'raw' }] },
+        });
+        const cache = mh.createCache({ kvHeads: 2, keyWidth: 16, capacity: 64, layout: 'paged' });
+        cache.append(x, mh.rotate(x, new Int32Array(64), { style: 'half' }));
+        cache.attend(x, { causal: 'bottomRight' });
+        expect(() => cache.append(x, x)).toThrow();
+        for (const { firstRow } of mh.scores(x, x, { stage: 'weights', chunk: 8 })) {
+          if (firstRow > 16) break;
+        }
+        const part = mh.attention(x, x, x, { return: ['lse'] });
+        mh.mergeAttention(part, mh.attention(x, x, x, { return: ['lse'] }));
       });
     };
     round();

@@ -1,16 +1,20 @@
-import type { MultiHeadAttentionConfig, Multihead, TensorLike, TraceName } from 'multihead';
+import type {
+  MaskOptions,
+  MultiHeadAttentionConfig,
+  Multihead,
+  TensorLike,
+  TraceName,
+} from 'multihead';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed, type Random } from './random.ts';
+import { caseCount, filled, product } from './random_case.ts';
 import * as reference from './reference.ts';
 
 const traceOrder: TraceName[] = [
   ...(['x', 'q', 'k', 'v', 'qHeads', 'kHeads', 'vHeads', 'scores', 'scaledScores'] as const),
   ...(['maskedScores', 'weights', 'headsOut', 'merged', 'output'] as const),
 ];
-
-const product = (shape: readonly number[]): number => shape.reduce((a, b) => a * b, 1);
-const filled = (r: Random, ...shape: number[]) => ({ shape, data: r.floats(product(shape)) });
 
 interface Options {
   readonly bias?: boolean;
@@ -88,8 +92,8 @@ function referenceForward(
   return {
     ...{ x: Float64Array.from(x.data), q, k, v, qHeads, kHeads, vHeads },
     scores: scores.scores,
-    scaledScores: scores.scaledScores,
-    maskedScores: scores.maskedScores,
+    scaledScores: scores.raw,
+    maskedScores: scores.masked,
     weights: scores.weights,
     ...{ headsOut: out, merged: heads, output },
   };
@@ -101,8 +105,8 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
     mh = await loadBuild(simd);
   });
 
-  it(`agrees with float64 in every step (MULTIHEAD_SEED=${runSeed})`, () => {
-    for (let round = 0; round < 40; round += 1) {
+  it(`agrees with float64 in every step (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+    for (let round = 0; round < caseCount(40); round += 1) {
       const r = random(runSeed + round);
       const numHeads = r.pick([1, 2, 4]);
       const embedDim = numHeads * r.pick([1, 3, 8]);
@@ -151,6 +155,52 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
       });
     }
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+  });
+
+  it('takes every option of attention, to the same effect', () => {
+    const r = random(6);
+    const [batch, heads, tokens, headDim] = [2, 4, 9, 6];
+    const every = {
+      causal: 'bottomRightOfLength',
+      scale: 0.3,
+      window: { left: 5, right: 2 },
+      mask: {
+        shape: [batch, 1, 1, tokens],
+        data: new Uint8Array([1, 1, 0, 1, 1, 1, 1, 1, 1, ...Array(9).fill(1)]),
+      },
+      bias: filled(r, tokens, tokens),
+      kvLengths: new Int32Array([9, 7]),
+      alibi: true,
+      softcap: 2,
+      sinks: r.floats(heads),
+      qkNorm: { qGain: r.floats(headDim), epsilon: 1e-5 },
+      rope: {
+        style: 'half',
+        rotaryDim: 4,
+        qPositions: Int32Array.from({ length: tokens }, (_, i) => 3 * i),
+      },
+      dropout: { probability: 0.2, seed: 9 },
+    } satisfies MaskOptions;
+    const names = Object.keys(every) as (keyof MaskOptions)[];
+    mh.scope(() => {
+      const layer = mh.multiHeadAttention(layerConfig(r, 16, heads, { headDim }));
+      const x = filled(r, batch, tokens, 16);
+      // Each option alone (what needs lengths with them), and all together.
+      const alone = names.map((name) => ({ kvLengths: every.kvLengths, [name]: every[name] }));
+      for (const options of [...alone, every]) {
+        const { trace } = layer.forward(x, { ...(options as object), trace: true });
+        const { out, weights, captures } = mh.attention(trace.qHeads, trace.kHeads, trace.vHeads, {
+          ...(options as MaskOptions),
+          return: ['weights'],
+          capture: [{ stage: 'raw' }, { stage: 'masked' }],
+        });
+        const label = Object.keys(options).join();
+        expect(trace.headsOut.data, label).toEqual(out.data);
+        expect(trace.weights.data, label).toEqual(weights.data);
+        expect(trace.scaledScores.data, label).toEqual(captures[0].data);
+        expect(trace.maskedScores.data, label).toEqual(captures[1].data);
+      }
+    });
   });
 
   it('copies out only the steps asked for, as arrays of their own', () => {
@@ -300,6 +350,13 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
       );
       expectRefused(mh, forward(x, { trace: 'weights' }), 'E_OPTION', 'trace');
       expectRefused(mh, forward(x, { need_weights: true }), 'E_OPTION', 'need_weights', 'trace');
+      const lengths = { kvLengths: new Int32Array([3, 4]) };
+      expectRefused(mh, forward(x, lengths), 'E_OPTION', 'kvLengths', '3', '4');
+      expectRefused(mh, forward(x, { window: { left: -2 } }), 'E_OPTION', 'window.left');
+      const sinks = new Float32Array(3);
+      expectRefused(mh, forward(x, { sinks, trace: true }), 'E_SHAPE', 'sinks', '2');
+      const dropout = { probability: 1 };
+      expectRefused(mh, forward(x, { dropout }), 'E_OPTION', 'dropout.probability');
       layer.dispose();
     });
 

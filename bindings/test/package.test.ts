@@ -95,7 +95,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
 
   it('has types that a strict project accepts, library files included', async () => {
     const types = `
-      import { load, MultiheadError, type Tensor, type TraceStep } from 'multihead';
+      import { load, MultiheadError, type FloatDType, type Tensor, type TraceStep } from 'multihead';
       const mh = await load();
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
       const { out, lse } = mh.attention(x, x, x, { return: ['lse'], causal: 'topLeft' });
@@ -115,6 +115,38 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const step: TraceStep = trace.weights;
       // @ts-expect-error scores were not asked for
       trace.scores;
+      const every = mh.attention(x, x, x, {
+        ...{ causal: 'topLeft', window: { left: 3 }, alibi: true, outDtype: 'f16' },
+        ...{ return: ['dropoutMask'], dropout: { probability: 0.1, seed: 1n } },
+        capture: [{ stage: 'raw', heads: [0], rows: [0, 1] }, { stage: 'weights' }],
+      });
+      const half: Tensor<'f16'> = every.out;
+      const kept: Tensor<'bool'> = every.dropoutMask;
+      const captured: readonly [Tensor, Tensor] = every.captures;
+      // @ts-expect-error two captures were asked for
+      every.captures[2];
+      // @ts-expect-error none were asked for
+      mh.attention(x, x, x).captures;
+      // @ts-expect-error the layout of 16 bits is not known
+      mh.attention({ shape: [1, 1, 1, 1], data: new Uint16Array(1) }, x, x);
+      // @ts-expect-error bits are not for f32
+      mh.tensor([1], new Uint16Array(1), { dtype: 'f32' });
+      const bits: Uint16Array = mh.tensor([1], new Float32Array(1), { dtype: 'bf16' }).data;
+      const float: FloatDType = 'f16' as FloatDType;
+      const any: Tensor<FloatDType> = mh.attention(x, x, x, { outDtype: float }).out;
+      mh.attention(any, any, any);
+      for (const { data } of mh.scores(x, x, { stage: 'masked', head: 0 })) data.fill(0);
+      const cu = new Int32Array([0, 2]);
+      const packed = mh.attentionVarlen(x, x, x, { cuQ: cu, cuK: cu, return: ['lse'] });
+      // @ts-expect-error packed sequences have no masks
+      mh.attentionVarlen(x, x, x, { cuQ: cu, cuK: cu, mask: x });
+      const merged: { out: Tensor; lse: Tensor } = mh.mergeAttention(packed, packed);
+      using cache = mh.createCache({ kvHeads: 1, keyWidth: 2, capacity: 4, dtype: 'int8' });
+      cache.append(x, x, new Int32Array([1]));
+      const decoded: Tensor = cache.attend(x, { causal: 'bottomRight', return: ['lse'] }).lse;
+      // @ts-expect-error queries are the newest tokens
+      cache.attend(x, { causal: 'topLeft' });
+      console.log(half, kept, captured, bits, merged, decoded);
       const later: Promise<Tensor> = mh.scope(async () => mh.tensor([1]));
       console.log(both, bool, step, later, MultiheadError);`;
     await writeFile(join(folder, 'types.ts'), types);

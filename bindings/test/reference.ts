@@ -1,28 +1,35 @@
 // Attention in float64, written from the definition in SEMANTICS and nothing else: slow and plain on purpose.
 
-import type { Causal } from 'multihead';
+import type { Alignment, Causal, MaskOptions, QkNorm, RopeRotation } from 'multihead';
+import { keepsWeights } from './philox.ts';
 
 export interface Plain {
   readonly shape: readonly number[];
   readonly data: ArrayLike<number>;
 }
 
-export interface ReferenceOptions {
-  readonly scale?: number | undefined;
-  readonly causal?: Causal | undefined;
-  /** Rank 2 or 4; extents of 1 are shared. */
+/** Masks of rank 2 or 4; extents of 1 are shared. */
+export interface ReferenceOptions extends Omit<MaskOptions, 'mask' | 'bias'> {
   readonly mask?: Plain | undefined;
   readonly bias?: Plain | undefined;
+  /** (B): keys below are gone, as from a ring cache. */
+  readonly firstKept?: readonly number[] | undefined;
+  /** ALiBi counts from the end of each entry's keys, as in a cache, and not from N_k. */
+  readonly alibiOfLength?: boolean | undefined;
 }
 
 export interface ReferenceResult {
   readonly out: Float64Array;
   readonly lse: Float64Array;
   readonly weights: Float64Array;
-  /** Raw q·k, scaled, and with bias and masks: what a trace shows. */
+  /** q·k, without the scale. */
   readonly scores: Float64Array;
-  readonly scaledScores: Float64Array;
-  readonly maskedScores: Float64Array;
+  /** The stages of a capture: scaled, capped, with bias and masks; −Infinity in all for keys that are not there. */
+  readonly raw: Float64Array;
+  readonly capped: Float64Array;
+  readonly masked: Float64Array;
+  /** 1 where dropout keeps a weight. */
+  readonly dropoutMask: Uint8Array;
 }
 
 const at = (array: ArrayLike<number>, index: number): number => {
@@ -40,10 +47,86 @@ function broadcast({ shape, data }: Plain, b: number, h: number, i: number, j: n
   return at(data, index);
 }
 
-function offsetOf(causal: Causal, queries: number, keys: number): number {
-  if (causal === false) return Infinity;
-  if (causal === 'topLeft') return 0;
-  return causal === 'bottomRight' ? keys - queries : causal.offset;
+/** What makes a position of query i: p = i + offset. */
+function offsetOf(alignment: Alignment, queries: number, keys: number, length: number): number {
+  if (alignment === 'topLeft') return 0;
+  if (alignment === 'bottomRight') return keys - queries;
+  return alignment === 'bottomRightOfLength' ? length - queries : alignment.offset;
+}
+
+/** x / √(mean(x²) + epsilon) · gain, in place. */
+function normalise(x: Float64Array, gain: ArrayLike<number> | undefined, epsilon: number): void {
+  const mean = x.reduce((sum, each) => sum + each * each, 0) / x.length;
+  const factor = 1 / Math.sqrt(mean + Math.fround(epsilon));
+  x.forEach((each, c) => (x[c] = each * factor * (gain === undefined ? 1 : at(gain, c))));
+}
+
+/** One vector at a position, in place. */
+export function rotateVector(x: Float64Array, position: number, rope: RopeRotation): void {
+  const { style, base = 10_000, rotaryDim = x.length } = rope;
+  for (let c = 0; c < rotaryDim / 2; c += 1) {
+    const angle = position * base ** ((-2 * c) / rotaryDim);
+    const [first, second] = style === 'half' ? [c, c + rotaryDim / 2] : [2 * c, 2 * c + 1];
+    const [u, v] = [at(x, first), at(x, second)];
+    x[first] = u * Math.cos(angle) - v * Math.sin(angle);
+    x[second] = u * Math.sin(angle) + v * Math.cos(angle);
+  }
+}
+
+/** x (B, H, N, d), with positions (N) or (B · N). */
+export function rotate(x: Plain, positions: ArrayLike<number>, rope: RopeRotation): Float64Array {
+  const [, heads = 0, rows = 0, width = 0] = x.shape;
+  const y = Float64Array.from(x.data);
+  for (let row = 0; width > 0 && row < y.length / width; row += 1) {
+    const [b, i] = [Math.floor(row / (heads * rows)), row % rows];
+    const position = at(positions, positions.length === rows ? i : b * rows + i);
+    rotateVector(y.subarray(row * width, (row + 1) * width), position, rope);
+  }
+  return y;
+}
+
+export const alibiSlopes = (heads: number): number[] => {
+  const n = 2 ** Math.floor(Math.log2(heads));
+  return Array.from({ length: heads }, (_, h) =>
+    h < n ? 2 ** ((-8 * (h + 1)) / n) : 2 ** ((-4 * (2 * (h - n) + 1)) / n),
+  );
+};
+
+function slopesOf(alibi: MaskOptions['alibi'], heads: number): ArrayLike<number> | undefined {
+  if (alibi === true) return alibiSlopes(heads);
+  return alibi === false ? undefined : alibi;
+}
+
+/** Every vector after QK-norm and RoPE. `first(b)` is the position of row 0 where none are given. */
+function prepared(
+  x: Plain,
+  norm: QkNorm | undefined,
+  gain: Float32Array | undefined,
+  rope: RopeRotation | undefined,
+  positions: Int32Array | undefined,
+  first: (b: number) => number,
+): Float64Array {
+  const [batch = 0, heads = 0, rows = 0, width = 0] = x.shape;
+  const y = Float64Array.from(x.data);
+  if (norm) {
+    for (let from = 0; width > 0 && from < y.length; from += width) {
+      normalise(y.subarray(from, from + width), gain, norm.epsilon ?? 1e-6);
+    }
+  }
+  if (!rope) return y;
+  const every = Array.from({ length: batch * rows }, (_, row) => {
+    const [b, i] = [Math.floor(row / rows), row % rows];
+    if (positions === undefined) return first(b) + i;
+    return at(positions, positions.length === rows ? i : row);
+  });
+  // Positions of its own for each batch entry, also where these are as many as rows.
+  const shape = [1, heads, rows, width];
+  const size = heads * rows * width;
+  for (let b = 0; b < batch; b += 1) {
+    const entry = y.subarray(b * size, (b + 1) * size);
+    entry.set(rotate({ shape, data: entry }, every.slice(b * rows, (b + 1) * rows), rope));
+  }
+  return y;
 }
 
 export function attention(
@@ -57,7 +140,16 @@ export function attention(
   const valueWidth = at(v.shape, 3);
   const group = kvHeads === 0 ? 1 : heads / kvHeads;
   const scale = options.scale ?? 1 / Math.sqrt(width);
-  const offset = offsetOf(options.causal ?? false, queries, keys);
+  const { causal = false, window = {}, softcap = 0, sinks, qkNorm, rope } = options;
+  const { left = -1, right = -1 } = window;
+  const slopes = slopesOf(options.alibi, heads);
+  const { probability = 0, seed = 0 } = options.dropout ?? {};
+  const keeps = keepsWeights(probability, BigInt(seed));
+  const lengthOf = (b: number): number => options.kvLengths?.[b] ?? keys;
+  const alignment: Alignment = (causal as Causal) || (window.align ?? 'topLeft');
+  const offset = (b: number): number => offsetOf(alignment, queries, keys, lengthOf(b));
+  const query = prepared(q, qkNorm, qkNorm?.qGain, rope, rope?.qPositions, offset);
+  const key = prepared(k, qkNorm, qkNorm?.kGain, rope, rope?.kPositions, () => 0);
 
   const rows = batch * heads * queries;
   const result: ReferenceResult = {
@@ -65,8 +157,10 @@ export function attention(
     lse: new Float64Array(rows),
     weights: new Float64Array(rows * keys),
     scores: new Float64Array(rows * keys),
-    scaledScores: new Float64Array(rows * keys),
-    maskedScores: new Float64Array(rows * keys),
+    raw: new Float64Array(rows * keys).fill(-Infinity),
+    capped: new Float64Array(rows * keys).fill(-Infinity),
+    masked: new Float64Array(rows * keys).fill(-Infinity),
+    dropoutMask: new Uint8Array(rows * keys),
   };
 
   for (let b = 0; b < batch; b += 1) {
@@ -74,38 +168,71 @@ export function attention(
       const kvRow = (b * kvHeads + Math.floor(h / group)) * keys;
       for (let i = 0; i < queries; i += 1) {
         const row = (b * heads + h) * queries + i;
+        const p = i + offset(b);
         const visible: number[] = [];
         for (let j = 0; j < keys; j += 1) {
+          const index = row * keys + j;
+          result.dropoutMask[index] = keeps(b, h, i, j) ? 1 : 0;
           let dot = 0;
           for (let d = 0; d < width; d += 1) {
-            dot += at(q.data, row * width + d) * at(k.data, (kvRow + j) * width + d);
+            dot += at(query, row * width + d) * at(key, (kvRow + j) * width + d);
           }
+          result.scores[index] = dot;
+          if (j >= lengthOf(b) || j < (options.firstKept?.[b] ?? 0)) continue;
           let score = scale * dot;
-          result.scores[row * keys + j] = dot;
-          result.scaledScores[row * keys + j] = score;
-          if (options.bias) score += broadcast(options.bias, b, h, i, j);
-          const allowed = !options.mask || broadcast(options.mask, b, h, i, j) !== 0;
-          const seen = allowed && j <= i + offset && score !== -Infinity;
-          result.maskedScores[row * keys + j] = seen ? score : -Infinity;
-          if (seen) visible.push(j);
+          result.raw[index] = score;
+          if (softcap > 0) score = softcap * Math.tanh(score / softcap);
+          result.capped[index] = score;
+          const bias = options.bias ? broadcast(options.bias, b, h, i, j) : 0;
+          score += bias;
+          const end = options.alibiOfLength ? lengthOf(b) : keys;
+          if (slopes) score -= at(slopes, h) * Math.abs(i + end - queries - j);
+          const hidden =
+            (causal !== false && j > p) ||
+            (left >= 0 && j < p - left) ||
+            (right >= 0 && j > p + right) ||
+            (options.mask && broadcast(options.mask, b, h, i, j) === 0) ||
+            bias === -Infinity;
+          if (hidden) continue;
+          result.masked[index] = score;
+          visible.push(j);
         }
-        const masked = (j: number): number => at(result.maskedScores, row * keys + j);
-        const max = Math.max(...visible.map(masked));
-        const sum = visible.reduce((total, j) => total + Math.exp(masked(j) - max), 0);
-        result.lse[row] = visible.length === 0 ? -Infinity : max + Math.log(sum);
+        const masked = (j: number): number => at(result.masked, row * keys + j);
+        const sink = sinks ? [at(sinks, h)] : [];
+        const max = Math.max(...sink, ...visible.map(masked));
+        const sum = [...sink, ...visible.map(masked)].reduce((a, s) => a + Math.exp(s - max), 0);
+        result.lse[row] = sum === 0 ? -Infinity : max + Math.log(sum);
         for (const j of visible) {
           const weight = Math.exp(masked(j) - max) / sum;
           result.weights[row * keys + j] = weight;
-          for (let d = 0; d < valueWidth; d += 1) {
+          const kept = keeps(b, h, i, j) ? weight / (1 - Math.fround(probability)) : 0;
+          for (let d = 0; kept !== 0 && d < valueWidth; d += 1) {
             const index = row * valueWidth + d;
             result.out[index] =
-              at(result.out, index) + weight * at(v.data, (kvRow + j) * valueWidth + d);
+              at(result.out, index) + kept * at(v.data, (kvRow + j) * valueWidth + d);
           }
         }
       }
     }
   }
   return result;
+}
+
+/** Rows first to last − 1 of (T, H, d), as (1, H, rows, d). */
+export function sequenceOf(x: Plain, first: number, last: number): Plain {
+  const [, heads = 0, width = 0] = x.shape;
+  const data = new Float64Array(heads * (last - first) * width);
+  for (let t = first; t < last; t += 1) {
+    for (let h = 0; h < heads; h += 1) {
+      for (let d = 0; d < width; d += 1) {
+        data[(h * (last - first) + t - first) * width + d] = at(
+          x.data,
+          (t * heads + h) * width + d,
+        );
+      }
+    }
+  }
+  return { shape: [1, heads, last - first, width], data };
 }
 
 /** (rows, in) × (out, in)ᵀ + (out). */

@@ -1,6 +1,7 @@
 import { MultiheadError, type Multihead } from 'multihead';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
+import { round } from './half_reference.ts';
 
 describe.each(builds)('tensor, %s', (simd) => {
   let mh: Multihead;
@@ -111,6 +112,63 @@ describe.each(builds)('tensor, %s', (simd) => {
         'Float32Array',
       );
       expect(error.expected).toMatch('Uint8Array');
+    }
+  });
+
+  it.each(['f16', 'bf16'] as const)('holds %s: bits as they are, floats rounded', (dtype) => {
+    mh.scope(() => {
+      const numbers = new Float32Array([0, 1, -2.5, 1 / 3, 1e6, NaN]);
+      const rounded = mh.tensor([2, 3], numbers, { dtype });
+      expect(rounded).toMatchObject({ shape: [2, 3], dtype, size: 6 });
+      expect(rounded.data).toBeInstanceOf(Uint16Array);
+      expect([...rounded.toFloat32()]).toEqual(Array.from(numbers, (x) => round(x, dtype)));
+
+      const bits = mh.tensor([6], rounded.data, { dtype });
+      expect(bits.data).toEqual(rounded.data);
+      expect(mh.memory().bytes).toBe(24);
+      expect([...mh.tensor([3], undefined, { dtype }).data]).toEqual([0, 0, 0]);
+    });
+  });
+
+  it('gives copies of its numbers', () => {
+    mh.scope(() => {
+      const floats = mh.tensor([2], new Float32Array([1, 2]));
+      const copy = floats.toFloat32();
+      copy[0] = 9;
+      expect([...floats.data]).toEqual([1, 2]);
+      expect([...mh.tensor([3], new Uint8Array([0, 1, 1])).toFloat32()]).toEqual([0, 1, 1]);
+      floats.dispose();
+      expect(errorOf(() => floats.toFloat32()).code).toBe('E_DISPOSED');
+    });
+  });
+
+  it('takes a dtype that says what the data says anyway', () => {
+    mh.scope(() => {
+      expect(mh.tensor([1], new Float32Array(1), { dtype: 'f32' }).dtype).toBe('f32');
+      expect(mh.tensor([1], new Uint8Array(1), { dtype: 'bool' }).dtype).toBe('bool');
+      expect(mh.tensor([4], undefined, { dtype: 'bool' }).data).toEqual(new Uint8Array(4));
+    });
+  });
+
+  it.each<[string, unknown, unknown, string, ...string[]]>([
+    ['an unknown dtype', undefined, { dtype: 'f64' }, 'dtype', '"f16"', '"f64"'],
+    ['an unknown option', undefined, { type: 'f16' }, 'type', 'dtype'],
+    ['options that are no object', undefined, 'f16', 'tensor', 'dtype', 'f16'],
+    ['bits without a dtype', new Uint16Array(2), {}, 'data', 'dtype "f16" or "bf16"', 'without'],
+    ['bits as f32', new Uint16Array(2), { dtype: 'f32' }, 'data', 'Float32Array', '"f32"'],
+    ['floats as booleans', new Float32Array(2), { dtype: 'bool' }, 'data', 'Uint8Array'],
+    ['booleans as f32', new Uint8Array(2), { dtype: 'f32' }, 'data', 'Float32Array'],
+    ['booleans as f16', new Uint8Array(2), { dtype: 'f16' }, 'data', 'Uint16Array'],
+    ['number[] as f16', [1, 2], { dtype: 'f16' }, 'data', 'Uint16Array', 'number[]'],
+  ])('refuses %s', (_, data, options, argument, ...words) => {
+    const call = () => mh.tensor([2], data as never, options as never);
+    expectRefused(mh, call, 'E_OPTION', argument, ...words);
+  });
+
+  it('refuses halves of the wrong length', () => {
+    for (const data of [new Uint16Array(5), new Float32Array(5)]) {
+      const call = () => mh.tensor([2, 3], data, { dtype: 'bf16' });
+      expectRefused(mh, call, 'E_SHAPE', 'data', '6', '5');
     }
   });
 

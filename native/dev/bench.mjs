@@ -32,7 +32,7 @@ runAsProgram(import.meta.url, async (...args) => {
   for (const { build } of chosen) await build();
   for (const { command } of chosen) {
     const [program, ...rest] = command;
-    const { status } = spawnSync(program, [...rest, ...args], { stdio: 'inherit' });
-    if (status) throw new SetupError(`The benchmark ended with ${status}`);
+    const { status, signal, error } = spawnSync(program, [...rest, ...args], { stdio: 'inherit' });
+    if (status !== 0) throw new SetupError(`The benchmark ended with ${error?.message ?? signal ?? status}`);
   }
 });

@@ -19,7 +19,8 @@ const WASM_PRESETS = ['wasm-simd', 'wasm-relaxed'];
 export function buildPreset(preset, { options = [], target } = {}) {
   return step(`Build ${preset}`, async (tell) => {
     await run(['cmake', '--preset', preset, ...options], { cwd: ROOT });
-    const said = await run(['cmake', '--build', '--preset', preset, ...(target ? ['--target', target] : [])], { cwd: ROOT });
+    const part = target ? ['--target', target] : [];
+    const said = await run(['cmake', '--build', '--preset', preset, ...part], { cwd: ROOT });
     const commands = said.match(/^\[\d+\/\d+\]/gm)?.length ?? 0;
     tell(commands ? `${commands} commands` : 'up to date');
   });
@@ -42,8 +43,16 @@ export function buildPackage() {
 
 /** build/web: the page as static files. */
 export function buildPage() {
-  const inputs = ['web/src', 'web/public', 'web/index.html', 'web/package.json', 'web/vite.config.ts', 'bindings/dist'];
+  const own = ['src', 'public', 'index.html', 'package.json', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
+  const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist'];
   return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web');
+}
+
+/** The page and what it is made of, without any tests. */
+export async function buildForPage() {
+  await buildWasm({ tests: false });
+  await buildPackage();
+  await buildPage();
 }
 
 export async function buildAll() {
@@ -61,7 +70,7 @@ function buildOnce(name, inputs, output, workspace) {
     const built = await readFile(stamp, 'utf8').catch(() => null);
     if (built === wanted && statSync(join(ROOT, output), { throwIfNoEntry: false })) return tell('up to date');
     await run([...npmProgram(), 'run', 'build', '-w', workspace], { cwd: ROOT });
-    await writeIfChanged(stamp, fingerprint([...inputs, 'package-lock.json']));
+    await writeIfChanged(stamp, wanted); // as it was before: what changed meanwhile is built next time
     tell(output.slice(0, output.lastIndexOf('/')));
   });
 }
@@ -91,7 +100,7 @@ runAsProgram(import.meta.url, async (what = 'all') => {
   const parts = {
     all: ['all', buildAll],
     native: ['all', () => buildPreset('native')],
-    page: ['start', async () => { await buildWasm({ tests: false }); await buildPackage(); await buildPage(); }],
+    page: ['start', buildForPage],
   };
   if (!parts[what]) throw new SetupError(`Build what? Expected ${Object.keys(parts).join(', ')}, got ${what}`);
   const [purpose, build] = parts[what];

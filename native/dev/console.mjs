@@ -139,6 +139,7 @@ export async function run([program, ...args], { advice, pidFile, mayOutliveUs, .
   if (code === 'ENOENT') throw new SetupError(`${program} was not found`, `Install ${program}, then run this again.`);
   const said = output.trimEnd().split('\n').slice(-20).join('\n');
   const error = new SetupError(`${shown([program, ...args])}\nended with ${code}${said && `:\n${said}`}`, advice);
+  error.output = output; // all of it, for who wants more
   error.stopped = code === 'SIGKILL'; // most likely by stopCommands
   throw error;
 }

@@ -84,7 +84,7 @@ export const NEEDS = {
   },
   benchmark: {
     title: 'Google Benchmark',
-    minimum: '1.6',
+    minimum: '1.7',
     purpose: 'test',
     find: () =>
       findLibrary('benchmark/benchmark.h', 'benchmark', [

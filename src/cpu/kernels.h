@@ -5,43 +5,92 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "multihead/attention.h"
 #include "rules/broadcast.h"
 #include "rules/visibility.h"
 
 namespace multihead::cpu {
 
-// A tensor of rank 4 as (B, H, N, width); strides in elements, the last axis contiguous.
+// Strides over (B, H, N), in elements; the last axis of what they belong to is contiguous.
+using RowStrides = std::array<int64_t, 3>;
+
+inline int64_t row_offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t row) {
+  return batch * stride[0] + head * stride[1] + row * stride[2];
+}
+
 template <class T>
 struct Rows {
   T* data = nullptr;
-  std::array<int64_t, 3> stride{};
+  RowStrides stride{};
 
   T* row(int64_t batch, int64_t head, int64_t position) const {
-    return data + batch * stride[0] + head * stride[1] + position * stride[2];
+    return data + row_offset(stride, batch, head, position);
   }
 };
 
+enum class Element : uint8_t { kF32, kF16, kBF16, kInt8 };
+
+constexpr int64_t bytes_of(Element element) {
+  return element == Element::kF32 ? 4 : element == Element::kInt8 ? 1 : 2;
+}
+
+// Rows of any storage type, and where the row of a position lies.
+struct StoredRows {
+  const void* data = nullptr;
+  Element element = Element::kF32;
+  RowStrides stride{};
+
+  // kInt8: one factor a row.
+  const float* scales = nullptr;
+  RowStrides scale_stride{};
+
+  // A ring keeps position j in row j % ring; pages keep it in row
+  // pages[batch][j / page_size] * page_size + j % page_size. 0 and null otherwise.
+  int64_t ring = 0;
+  const int32_t* pages = nullptr;
+  int64_t pages_per_entry = 0;
+  int64_t page_size = 0;
+
+  bool in_order() const { return ring == 0 && pages == nullptr; }
+};
+
+struct WritableRows {
+  void* data = nullptr;
+  Element element = Element::kF32;
+  RowStrides stride{};
+};
+
 struct ForwardParams {
-  Rows<const float> q, k, v;
-  Rows<float> out;
-  Rows<float> lse;      // data may be null; one value a row
-  Rows<float> weights;  // data may be null
+  StoredRows q, k, v;
+  WritableRows out;            // data may be null
+  Rows<float> lse;             // data may be null; one value a row
+  Rows<uint8_t> dropout_mask;  // data may be null
+  std::span<const ScoreCapture> captures;
+  ScoreCapture weights;  // out.data may be null
+
   int64_t batch, heads, kv_heads, queries, keys, key_width, value_width;
+  int64_t first_query, end_query;  // the queries that are computed
   float scale;
   rules::Visibility visibility;
   rules::Broadcast<uint8_t> mask;
   rules::Broadcast<float> bias;
+  const float* alibi_slopes;  // (H_q), may be null
+  float softcap;              // 0 is none
+  const float* sinks;         // (H_q), may be null
+  Dropout dropout;
 
   // The query heads that share a key/value head are one list of rows, position by
   // position: row r is head r % group() of the group at query r / group().
   int64_t group() const { return heads / kv_heads; }
-  int64_t rows() const { return queries * group(); }
+  int64_t first_row() const { return first_query * group(); }
+  int64_t end_row() const { return end_query * group(); }
 };
 
 struct ForwardLayout {
-  int64_t block_rows;    // rows that one forward_block() call computes
-  size_t scratch_bytes;  // of memory that such a call needs, aligned to kScratchAlignment
+  int64_t block_rows;      // rows that one forward_block() call computes
+  uint64_t scratch_bytes;  // of memory that such a call needs, aligned to kScratchAlignment
 };
 
 inline constexpr size_t kScratchAlignment = 64;
@@ -64,7 +113,7 @@ struct LinearParams {
 
 struct LinearLayout {
   int64_t panel_columns;  // columns of y that one linear_panel() call computes
-  size_t scratch_bytes;
+  uint64_t scratch_bytes;
 };
 
 LinearLayout linear_layout(const LinearParams& params);

@@ -25,7 +25,7 @@ size_t panel_width() { return TileSize::kValueVecs * hn::Lanes(DF()); }
 constexpr size_t kEdgeRows = TileSize::kValueRows * 8;
 
 LinearLayout linear_sizes(const LinearParams& p) {
-  const size_t floats = panel_width() * (static_cast<size_t>(p.in) + kEdgeRows);
+  const uint64_t floats = panel_width() * (static_cast<uint64_t>(p.in) + kEdgeRows);
   return {.panel_columns = static_cast<int64_t>(panel_width()),
           .scratch_bytes = floats * sizeof(float)};
 }
@@ -56,12 +56,13 @@ void linear(const LinearParams& p, int64_t first_column, void* scratch) {
     const size_t count = std::min(kEdgeRows, rows - row);
     float* const y = p.y + static_cast<int64_t>(row) * p.y_stride + first_column;
     float* const target = whole ? y : edge;
-    const size_t stride = whole ? static_cast<size_t>(p.y_stride) : width;
-    for (size_t r = 0; r < count; ++r) start_row(target + r * stride);
+    const ptrdiff_t stride =
+        whole ? static_cast<ptrdiff_t>(p.y_stride) : static_cast<ptrdiff_t>(width);
+    for (size_t r = 0; r < count; ++r) start_row(target + static_cast<ptrdiff_t>(r) * stride);
     const Product tile{.a = p.x + static_cast<int64_t>(row) * p.x_stride,
-                       .a_stride = static_cast<size_t>(p.x_stride),
+                       .a_stride = static_cast<ptrdiff_t>(p.x_stride),
                        .b = packed,
-                       .b_stride = width,
+                       .b_stride = static_cast<ptrdiff_t>(width),
                        .c = target,
                        .c_stride = stride,
                        .depth = depth};

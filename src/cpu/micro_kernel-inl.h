@@ -31,14 +31,14 @@ enum class Store {
   kAccumulate,
 };
 
-// Strides in elements.
+// Strides in elements; they may be negative.
 struct Product {
   const float* a;
-  size_t a_stride;
+  ptrdiff_t a_stride;
   const float* b;
-  size_t b_stride;
+  ptrdiff_t b_stride;
   float* c;
-  size_t c_stride;
+  ptrdiff_t c_stride;
   size_t depth;  // number of k
 };
 
@@ -50,8 +50,8 @@ HWY_NOINLINE void product_tile(D d, const Product& p) {
   const size_t lanes = hn::Lanes(d);
   const float* HWY_RESTRICT a = p.a;
   const float* HWY_RESTRICT b = p.b;
-  const size_t a_stride = p.a_stride;
-  const size_t b_stride = p.b_stride;
+  const ptrdiff_t a_stride = p.a_stride;
+  const ptrdiff_t b_stride = p.b_stride;
 
   V sum[kRows][kVecs];
   for (size_t r = 0; r < kRows; ++r) {
@@ -64,14 +64,15 @@ HWY_NOINLINE void product_tile(D d, const Product& p) {
     }
     b += b_stride;
     for (size_t r = 0; r < kRows; ++r) {
-      const size_t index = kLayout == ALayout::kRowMajor ? r * a_stride : r;
+      const auto row_index = static_cast<ptrdiff_t>(r);
+      const ptrdiff_t index = kLayout == ALayout::kRowMajor ? row_index * a_stride : row_index;
       const V factor = hn::Set(d, a[index]);
       for (size_t v = 0; v < kVecs; ++v) sum[r][v] = mul_add(factor, row[v], sum[r][v]);
     }
     a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
   }
   for (size_t r = 0; r < kRows; ++r) {
-    float* c = p.c + r * p.c_stride;
+    float* c = p.c + static_cast<ptrdiff_t>(r) * p.c_stride;
     for (size_t v = 0; v < kVecs; ++v) {
       float* at = c + v * lanes;
       if constexpr (kStore == Store::kAccumulate) {
@@ -102,6 +103,7 @@ HWY_INLINE void product_edge(D d, const Product& p, size_t rows, size_t vecs) {
 template <ALayout kLayout, Store kStore, size_t kMaxRows, size_t kMaxVecs, class D>
 HWY_INLINE void product(D d, const Product& whole, size_t rows, size_t vecs) {
   const size_t lanes = hn::Lanes(d);
+  constexpr auto kStep = static_cast<ptrdiff_t>(kMaxRows);
   // Vectors outside, rows inside: a strip of B is read once from L2 and then reused.
   for (size_t v = 0; v < vecs; v += kMaxVecs) {
     const size_t tile_vecs = HWY_MIN(kMaxVecs, vecs - v);
@@ -115,8 +117,8 @@ HWY_INLINE void product(D d, const Product& whole, size_t rows, size_t vecs) {
       } else {
         product_edge<kLayout, kStore, kMaxRows, kMaxVecs>(d, p, tile_rows, tile_vecs);
       }
-      p.a += kLayout == ALayout::kRowMajor ? kMaxRows * p.a_stride : kMaxRows;
-      p.c += kMaxRows * p.c_stride;
+      p.a += kLayout == ALayout::kRowMajor ? kStep * p.a_stride : kStep;
+      p.c += kStep * p.c_stride;
     }
   }
 }

@@ -1,30 +1,142 @@
 #include "multihead/attention.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "engine/plan.h"
 #include "engine/scratch.h"
-#include "engine/threads.h"
+#include "engine/transform.h"
 #include "engine/validate.h"
 
 namespace multihead {
+namespace engine {
+namespace {
 
-Status attention(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+// Queries and keys after QK-norm and RoPE; the inputs themselves where there is neither.
+Status transform_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                        const AttentionShape& shape, const AttentionOptions& options,
+                        ForwardInputs& inputs, Context& context) {
+  inputs.q = stored_rows(q);
+  inputs.k = stored_rows(k);
+  const QkNorm& norm = options.qk_norm;
+  const rules::Visibility positions = rules::make_visibility(options, shape.queries, shape.keys);
+  const Transform of_q{.normalise = norm.enabled,
+                       .gain = norm.q_gain,
+                       .epsilon = norm.epsilon,
+                       .rope = options.rope,
+                       .positions = options.rope.q_positions,
+                       .query_positions = &positions};
+  if (of_q.does_nothing()) return {};
+  Transform of_k = of_q;
+  of_k.gain = norm.k_gain;
+  of_k.positions = options.rope.k_positions;
+  of_k.query_positions = nullptr;
+  of_k.lengths = options.kv_lengths;
+
+  Buffer& memory = context.scratch().transformed();
+  const auto floats = static_cast<uint64_t>(q.shape.elements() + k.shape.elements());
+  if (!memory.reserve(floats * sizeof(float))) return out_of_memory(floats * sizeof(float));
+  const Tensor new_q(static_cast<float*>(memory.data()), q.shape);
+  const Tensor new_k(new_q.data + q.shape.elements(), k.shape);
+  for (Status status :
+       {transform_rows(q, of_q, new_q, context), transform_rows(k, of_k, new_k, context)}) {
+    if (!status.ok()) return status;
+  }
+  inputs.q = stored_rows(ConstTensor(new_q));
+  inputs.k = stored_rows(ConstTensor(new_k));
+  return {};
+}
+
+}  // namespace
+}  // namespace engine
+
+Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                  const AttentionOptions& options, const AttentionOutputs& outputs,
                  Context& context) {
   engine::AttentionShape shape;
-  if (Status status = engine::validate_attention(q, k, v, options, outputs, shape); !status.ok()) {
+  if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+  for (Status status : {engine::validate_options(options, shape),
+                        engine::validate_outputs(outputs, options, shape)}) {
+    if (!status.ok()) return status;
+  }
+  engine::ForwardInputs inputs;
+  inputs.v = engine::stored_rows(v);
+  if (Status status = engine::transform_inputs(q, k, shape, options, inputs, context);
+      !status.ok()) {
     return status;
   }
-  const engine::ForwardPlan plan = engine::plan_forward(shape, q, k, v, options, outputs);
-  engine::Scratch& scratch = context.scratch();
-  if (Status status = scratch.reserve(context.threads(), plan.layout.scratch_bytes); !status.ok()) {
+  return engine::run_forward(engine::plan_forward(inputs, shape, options, outputs), context);
+}
+
+Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                        const AttentionOptions& options, const ScoreCapture& capture,
+                        Context& context) {
+  // Keys without values.
+  ConstAnyTensor v = k;
+  v.data = nullptr;
+  if (k.shape.rank() == 4) v.shape[3] = 0;
+  engine::AttentionShape shape;
+  if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+  for (Status status :
+       {engine::validate_options(options, shape), engine::validate_capture(capture, shape)}) {
+    if (!status.ok()) return status;
+  }
+  engine::ForwardInputs inputs;
+  if (Status status = engine::transform_inputs(q, k, shape, options, inputs, context);
+      !status.ok()) {
     return status;
   }
-  engine::parallel_for(context.threads(), plan.jobs, [&](int64_t index, int thread) {
-    const engine::ForwardJob job = plan.job(index);
-    cpu::forward_block(plan.params, job.batch, job.kv_head, job.first_row,
-                       scratch.of_thread(thread));
-  });
+  return engine::run_forward(engine::plan_scores(inputs, shape, options, capture), context);
+}
+
+Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                       const ConstTensor& lse_b) {
+  using engine::validate_exact;
+  constexpr const char* kOut = "(B, H_q, N_q, d_v)";
+  constexpr const char* kLse = "(B, H_q, N_q)";
+  if (Status status = engine::validate_rank("out_a", kOut, out_a, 4); !status.ok()) return status;
+  const Dims& shape = out_a.shape;
+  const Dims rows{shape[0], shape[1], shape[2]};
+  for (Status status :
+       {validate_exact("out_a", kOut, out_a, shape), validate_exact("lse_a", kLse, lse_a, rows),
+        validate_exact("out_b", kOut, out_b, shape), validate_exact("lse_b", kLse, lse_b, rows)}) {
+    if (!status.ok()) return status;
+  }
+  for (int64_t b = 0; b < shape[0]; ++b) {
+    for (int64_t h = 0; h < shape[1]; ++h) {
+      for (int64_t i = 0; i < shape[2]; ++i) {
+        const auto at = [&](const auto& tensor) {
+          return tensor.data + b * tensor.strides[0] + h * tensor.strides[1] +
+                 i * tensor.strides[2];
+        };
+        const auto a_lse = static_cast<double>(*at(lse_a));
+        const auto b_lse = static_cast<double>(*at(lse_b));
+        // Neither part sees a key.
+        const double larger = std::max(a_lse, b_lse);
+        if (std::isinf(larger) && larger < 0 && !std::isnan(b_lse)) continue;
+        const double lse = larger + std::log(std::exp(a_lse - larger) + std::exp(b_lse - larger));
+        const auto a_share = static_cast<float>(std::exp(a_lse - lse));
+        const auto b_share = static_cast<float>(std::exp(b_lse - lse));
+        float* const to = at(out_a);
+        const float* const from = at(out_b);
+        for (int64_t c = 0; c < shape[3]; ++c) to[c] = to[c] * a_share + from[c] * b_share;
+        *at(lse_a) = static_cast<float>(lse);
+      }
+    }
+  }
   return {};
+}
+
+void alibi_slopes(std::span<float> slopes) {
+  const auto heads = static_cast<int64_t>(slopes.size());
+  int64_t power = 1;
+  while (power * 2 <= heads) power *= 2;
+  for (int64_t h = 0; h < heads; ++h) {
+    const double exponent =
+        h < power ? -8.0 * static_cast<double>(h + 1) / static_cast<double>(power)
+                  : -4.0 * static_cast<double>(2 * (h - power) + 1) / static_cast<double>(power);
+    slopes[static_cast<size_t>(h)] = static_cast<float>(std::exp2(exponent));
+  }
 }
 
 }  // namespace multihead

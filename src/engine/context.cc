@@ -34,7 +34,7 @@ Status Scratch::reserve(int threads, uint64_t bytes) {
 }
 
 size_t Scratch::bytes() const {
-  size_t sum = workspace_.bytes();
+  size_t sum = workspace_.bytes() + transformed_.bytes();
   for (const Buffer& buffer : of_thread_) sum += buffer.bytes();
   return sum;
 }
@@ -47,7 +47,8 @@ Status out_of_memory(uint64_t bytes) {
 }  // namespace engine
 
 Context::Context(int threads)
-    : threads_(std::clamp(threads > 0 ? threads : engine::available_threads(), 1, 1024)),
+    : threads_(std::clamp(threads > 0 ? threads : engine::available_threads(), 1,
+                          engine::most_threads())),
       scratch_(std::make_unique<engine::Scratch>(threads_)) {}
 Context::~Context() = default;
 Context::Context(Context&&) noexcept = default;

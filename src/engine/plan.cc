@@ -1,51 +1,105 @@
 #include "engine/plan.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "engine/scratch.h"
+#include "engine/threads.h"
 
 namespace multihead::engine {
 namespace {
 
-template <class T>
-cpu::Rows<T> rows_of(const TensorView<T>& tensor) {
-  cpu::Rows<T> rows{.data = tensor.data};
-  for (int axis = 0; axis < 3; ++axis) {
-    rows.stride[static_cast<size_t>(axis)] = tensor.strides[axis];
+cpu::Element element_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return cpu::Element::kF16;
+    case DType::kBF16:
+      return cpu::Element::kBF16;
+    case DType::kF32:
+      break;
   }
-  return rows;
+  return cpu::Element::kF32;
+}
+
+template <class TensorLike>
+cpu::RowStrides row_strides(const TensorLike& tensor) {
+  return {tensor.strides[0], tensor.strides[1], tensor.strides[2]};
+}
+
+cpu::ForwardParams shared_params(const ForwardInputs& inputs, const AttentionShape& shape,
+                                 const AttentionOptions& options) {
+  cpu::ForwardParams params{};
+  params.q = inputs.q;
+  params.k = inputs.k;
+  params.v = inputs.v;
+  params.batch = shape.batch;
+  params.heads = shape.heads;
+  params.kv_heads = shape.kv_heads;
+  params.queries = shape.queries;
+  params.keys = shape.keys;
+  params.key_width = shape.key_width;
+  params.value_width = shape.value_width;
+  params.first_query = 0;
+  params.end_query = shape.queries;
+  params.scale = options.scale.value_or(
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key_width))));
+  params.visibility = rules::make_visibility(options, shape.queries, shape.keys);
+  params.visibility.firsts = inputs.firsts;
+  if (inputs.lengths != nullptr) params.visibility.lengths = inputs.lengths;
+  params.mask = rules::broadcast_to_scores(options.mask);
+  params.bias = rules::broadcast_to_scores(options.bias);
+  params.alibi_slopes = options.alibi_slopes.empty() ? nullptr : options.alibi_slopes.data();
+  params.softcap = options.softcap;
+  params.sinks = options.sinks.empty() ? nullptr : options.sinks.data();
+  params.dropout = options.dropout;
+  return params;
+}
+
+void plan_jobs(ForwardPlan& plan) {
+  const cpu::ForwardParams& params = plan.params;
+  const int64_t rows = params.kv_heads == 0 ? 0 : params.end_row() - params.first_row();
+  if (params.batch * rows == 0) return;
+  plan.layout = cpu::forward_layout(params);
+  plan.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
+  plan.jobs = params.batch * params.kv_heads * plan.blocks;
 }
 
 }  // namespace
 
-ForwardPlan plan_forward(const AttentionShape& shape, const ConstTensor& q, const ConstTensor& k,
-                         const ConstTensor& v, const AttentionOptions& options,
-                         const AttentionOutputs& outputs) {
-  const float default_scale =
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key_width)));
+cpu::StoredRows stored_rows(const ConstAnyTensor& tensor) {
+  cpu::StoredRows rows;
+  rows.data = tensor.data;
+  rows.element = element_of(tensor.dtype);
+  rows.stride = row_strides(tensor);
+  return rows;
+}
+
+ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shape,
+                         const AttentionOptions& options, const AttentionOutputs& outputs) {
   ForwardPlan plan{
-      .params = {.q = rows_of(q),
-                 .k = rows_of(k),
-                 .v = rows_of(v),
-                 .out = rows_of(outputs.out),
-                 .lse = rows_of(outputs.lse),
-                 .weights = rows_of(outputs.weights),
-                 .batch = shape.batch,
-                 .heads = shape.heads,
-                 .kv_heads = shape.kv_heads,
-                 .queries = shape.queries,
-                 .keys = shape.keys,
-                 .key_width = shape.key_width,
-                 .value_width = shape.value_width,
-                 .scale = options.scale.value_or(default_scale),
-                 .visibility = rules::make_visibility(options.causal, shape.queries, shape.keys),
-                 .mask = rules::broadcast_to_scores(options.mask),
-                 .bias = rules::broadcast_to_scores(options.bias)},
-      .layout = {},
-      .blocks = 0,
-      .jobs = 0};
-  if (shape.batch * shape.heads * shape.queries == 0) return plan;
-  plan.layout = cpu::forward_layout(plan.params);
-  plan.blocks = (plan.params.rows() + plan.layout.block_rows - 1) / plan.layout.block_rows;
-  plan.jobs = shape.batch * shape.kv_heads * plan.blocks;
+      .params = shared_params(inputs, shape, options), .layout = {}, .blocks = 0, .jobs = 0};
+  cpu::ForwardParams& params = plan.params;
+  params.out = {.data = outputs.out.data,
+                .element = element_of(outputs.out.dtype),
+                .stride = row_strides(outputs.out)};
+  if (outputs.lse.given()) params.lse = {outputs.lse.data, row_strides(outputs.lse)};
+  if (outputs.dropout_mask.given()) {
+    params.dropout_mask = {outputs.dropout_mask.data, row_strides(outputs.dropout_mask)};
+  }
+  params.weights.out = outputs.weights;
+  params.captures = outputs.captures;
+  plan_jobs(plan);
+  return plan;
+}
+
+ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
+                        const AttentionOptions& options, const ScoreCapture& capture) {
+  ForwardPlan plan{
+      .params = shared_params(inputs, shape, options), .layout = {}, .blocks = 0, .jobs = 0};
+  plan.params.captures = {&capture, 1};
+  plan.params.first_query = capture.first_row;
+  plan.params.end_query = capture.first_row + capture.out.shape[2];
+  plan_jobs(plan);
   return plan;
 }
 
@@ -56,7 +110,20 @@ ForwardJob ForwardPlan::job(int64_t index) const {
   const int64_t block = blocks - 1 - index % blocks;
   return {.batch = head / params.kv_heads,
           .kv_head = head % params.kv_heads,
-          .first_row = block * layout.block_rows};
+          .first_row = params.first_row() + block * layout.block_rows};
+}
+
+Status run_forward(const ForwardPlan& plan, Context& context) {
+  Scratch& scratch = context.scratch();
+  if (Status status = scratch.reserve(context.threads(), plan.layout.scratch_bytes); !status.ok()) {
+    return status;
+  }
+  parallel_for(context.threads(), plan.jobs, [&](int64_t index, int thread) {
+    const ForwardJob job = plan.job(index);
+    cpu::forward_block(plan.params, job.batch, job.kv_head, job.first_row,
+                       scratch.of_thread(thread));
+  });
+  return {};
 }
 
 }  // namespace multihead::engine

@@ -19,8 +19,24 @@ struct ForwardPlan {
   ForwardJob job(int64_t index) const;
 };
 
-ForwardPlan plan_forward(const AttentionShape& shape, const ConstTensor& q, const ConstTensor& k,
-                         const ConstTensor& v, const AttentionOptions& options,
-                         const AttentionOutputs& outputs);
+// A tensor of rank 4 as the kernels see it.
+cpu::StoredRows stored_rows(const ConstAnyTensor& tensor);
+
+// What is attended to, wherever it lies.
+struct ForwardInputs {
+  cpu::StoredRows q, k, v;
+  const int32_t* firsts = nullptr;   // (B): the first key that is there; null for 0
+  const int32_t* lengths = nullptr;  // (B): instead of options.kv_lengths; null for those
+};
+
+ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shape,
+                         const AttentionOptions& options, const AttentionOutputs& outputs);
+
+// The same for captures alone.
+ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
+                        const AttentionOptions& options, const ScoreCapture& capture);
+
+// Runs every job of a plan on the context's threads.
+Status run_forward(const ForwardPlan& plan, Context& context);
 
 }  // namespace multihead::engine

@@ -40,10 +40,13 @@ class Scratch {
 
   // One buffer shared by the steps of a module's call, apart from the kernels' scratch.
   Buffer& workspace() { return workspace_; }
+  // Queries and keys after QK-norm and RoPE.
+  Buffer& transformed() { return transformed_; }
 
  private:
   std::vector<Buffer> of_thread_;
   Buffer workspace_;
+  Buffer transformed_;
 };
 
 Status out_of_memory(uint64_t bytes);

@@ -1,5 +1,5 @@
-// How a call's jobs reach the threads. The build chooses the source: threads_openmp.cc
-// or threads_serial.cc.
+// How a call's jobs reach the threads. The build chooses the source: threads_openmp.cc,
+// threads_std.cc or threads_serial.cc.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,9 @@ namespace multihead::engine {
 
 // What the machine offers.
 int available_threads();
+
+// What a Context may ask for.
+int most_threads();
 
 // Calls run(state, job, thread) once for every job in [0, jobs), thread in [0, threads).
 // Jobs are handed out in order, the next one to whichever thread is free.

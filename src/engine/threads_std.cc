@@ -13,6 +13,8 @@ int available_threads() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+int most_threads() { return 1024; }
+
 void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
               void* state) {
   const auto team = static_cast<int>(std::min<int64_t>(threads, jobs));

@@ -1,31 +1,57 @@
 // The only place that refuses input. What passes here is legal for every later step.
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "multihead/attention.h"
 
 namespace multihead::engine {
 
 struct AttentionShape {
   int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, key_width = 0, value_width = 0;
+  Dims scores() const { return {batch, heads, queries, keys}; }
 };
 
-Status validate_attention(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
-                          const AttentionOptions& options, const AttentionOutputs& outputs,
-                          AttentionShape& shape);
+// q, k, v and the shape they give.
+Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       AttentionShape& shape);
+
+// Every option, alone, against the shape and against the others.
+Status validate_options(const AttentionOptions& options, const AttentionShape& shape);
+
+Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions& options,
+                        const AttentionShape& shape);
+
+Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
+
+// Style, base and width of a rotation of vectors of `width`.
+Status validate_rope(const Rope& rope, int64_t width);
+
+// positions has N, or B * N, or (optionally) no elements.
+Status validate_positions(const char* argument, std::span<const int32_t> positions, int64_t batch,
+                          int64_t tokens);
+
+// cu: 0, then never falling, up to `total`.
+Status validate_cumulative(const char* argument, std::span<const int32_t> cu, int64_t total);
 
 Status validate_linear(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                        const Tensor& y);
 
-// Options that apply whatever the shapes; shared with modules that call attention().
-Status validate_options(const AttentionOptions& options);
-
-// mask or bias against (B, H_q, N_q, N_k).
-template <class T>
-Status validate_broadcast(const char* argument, const TensorView<T>& view, const Dims& scores);
-
 // A tensor of exactly this shape: rank, extents, strides and data.
-template <class T>
-Status validate_exact(const char* argument, const char* letters, const TensorView<T>& tensor,
+template <class TensorLike>
+Status validate_exact(const char* argument, const char* letters, const TensorLike& tensor,
                       const Dims& shape);
+
+// The same of a tensor whose extents are free.
+template <class TensorLike>
+Status validate_rank(const char* argument, const char* letters, const TensorLike& tensor, int rank);
+
+Status option_error(const std::string& argument, const std::string& expected,
+                    const std::string& got);
+
+// "batch entry 2"-like words around numbers, without the formatting of floats, which would
+// be a tenth of the WebAssembly build.
+std::string number(const char* name, int64_t value);
 
 }  // namespace multihead::engine

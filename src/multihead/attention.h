@@ -5,77 +5,195 @@
 // arXiv:2307.08691), so extra memory is O(N), never N_q x N_k.
 //
 // Letters: B batch, H_q query heads, H_kv key/value heads, N_q queries, N_k keys,
-// d_k width of a query and key, d_v width of a value.
+// d_k width of a query and key, d_v width of a value. For batch entry b, query head h,
+// query i and key j, in this order:
+//
+//   1. q_norm, k_norm, then rope turn q and k, if asked for
+//   2. s = scale * (q . k)
+//   3. s = softcap * tanh(s / softcap)
+//   4. s = s + bias - alibi_slope * |i + N_k - N_q - j|
+//   5. hidden: causal, window, kv_lengths, mask, bias = -inf. A key is visible only where all
+//      that are given allow it
+//   6. w = softmax over the visible keys, a sink logit joining the denominator
+//   7. dropout on w
+//   8. o = sum over j of w * v
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "multihead/context.h"
+#include "multihead/rope.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
 namespace multihead {
 
-// Which keys a causal call hides. Query i stands at position p = i + offset among
-// the keys and sees key j only where j <= p.
+// Where query i stands among the keys: at position p = i + offset.
+enum class Alignment : uint8_t {
+  kNone,                 // not stated
+  kTopLeft,              // offset 0: PyTorch's is_causal
+  kBottomRight,          // offset N_k - N_q: FlashAttention from 2.1 on
+  kBottomRightOfLength,  // offset kv_lengths[b] - N_q: FlashAttention with a KV cache
+  kOffset,               // the offset given: ONNX Attention's past length
+};
+
+// With an alignment, query i sees key j only where j <= p.
 struct Causal {
-  enum class Alignment : uint8_t {
-    kNone,         // every key is visible
-    kTopLeft,      // offset 0: PyTorch's is_causal
-    kBottomRight,  // offset N_k - N_q: FlashAttention from 2.1 on, and KV caches
-    kOffset,       // the offset given: ONNX Attention's past length
-  };
-  Alignment alignment = Alignment::kNone;
-  int64_t offset = 0;  // read only with kOffset; may be negative
+  Alignment alignment = Alignment::kNone;  // kNone: every key is visible
+  int64_t offset = 0;                      // read only with kOffset; may be negative
 
   static constexpr Causal none() { return {}; }
   static constexpr Causal top_left() { return {Alignment::kTopLeft, 0}; }
   static constexpr Causal bottom_right() { return {Alignment::kBottomRight, 0}; }
+  static constexpr Causal bottom_right_of_length() { return {Alignment::kBottomRightOfLength, 0}; }
   static constexpr Causal at_offset(int64_t offset) { return {Alignment::kOffset, offset}; }
 };
 
-// Every mask that is given applies; a key is visible only where all of them allow it.
-// A query that sees no key has output 0, weights 0 and LSE -inf. Hidden keys and
-// values never contribute, not even where they hold NaN or infinities.
+// Query i sees key j only where p - left <= j <= p + right; -1 leaves that side open, so
+// `left` does not count the token itself (as in FlashAttention).
+struct Window {
+  int64_t left = -1;
+  int64_t right = -1;
+  // Positions where the call is not causal; kNone is kTopLeft. With a causal call they are
+  // the causal ones, and stating others here is an error, as is stating them without a window.
+  Alignment alignment = Alignment::kNone;
+  int64_t offset = 0;  // read only with kOffset
+
+  constexpr bool given() const { return left >= 0 || right >= 0; }
+};
+
+// Weights are set to 0 with this probability and the others multiplied by 1 / (1 - p), as in
+// torch.nn.functional.dropout. Which ones is a pure function of (seed, b, h, i, j), see
+// rules/dropout_mask.h: the same on every machine, build and number of threads.
+struct Dropout {
+  float probability = 0.0F;  // 0 <= p < 1
+  uint64_t seed = 0;
+};
+
+// Root-mean-square normalisation of each query and key vector before anything else (QK-norm,
+// arXiv:2302.05442 with RMS as in Qwen3 and Gemma 3): x / sqrt(mean(x^2) + epsilon) * gain.
+struct QkNorm {
+  std::span<const float> q_gain = {};  // (d_k); empty for a gain of 1
+  std::span<const float> k_gain = {};  // (d_k); empty for a gain of 1
+  float epsilon = 1e-6F;
+  bool enabled = false;
+};
+
 struct AttentionOptions {
   // Factor on Q K^T; 1/sqrt(d_k) when not given. Any finite value: 0 makes all
   // visible keys weigh the same, a negative one turns the order round.
   std::optional<float> scale = {};
 
   Causal causal = {};
+  Window window = {};
 
   // True (non-zero) = may attend, as in torch.nn.functional.scaled_dot_product_attention
   // and ONNX. Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is
   // then shared along that axis. Any strides. Rank 3 is refused: it does not say
-  // whether its first axis is B or H_q.
+  // whether its first axis is B or H_q. Key padding is (B, 1, 1, N_k).
   ConstBoolTensor mask = {};
 
-  // Added to the scaled scores; the same shapes as `mask`. -inf hides a key; a large
+  // Added to the scores; the same shapes as `mask`. -inf hides a key; a large
   // finite negative value does not.
   ConstTensor bias = {};
+
+  // (B): entry b has keys 0 .. kv_lengths[b] - 1, the rest of K and V is not read.
+  std::span<const int32_t> kv_lengths = {};
+
+  // (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances are from keys aligned at
+  // the end, as in FlashAttention, whatever the causal alignment.
+  std::span<const float> alibi_slopes = {};
+
+  // Bound on the scores, as in Gemma 2 and FlashAttention (not ONNX 1.20, which masks before it
+  // caps); 0 is none.
+  float softcap = 0.0F;
+
+  // (H_q): a logit per head that joins the softmax's denominator and has no value row, as in
+  // gpt-oss. A query that sees no key has LSE = its sink then, and output 0.
+  std::span<const float> sinks = {};
+
+  QkNorm qk_norm = {};
+  Rope rope = {};
+  Dropout dropout = {};
 };
 
+enum class ScoreStage : uint8_t {
+  kRaw,      // after step 2; also where hidden, but -inf beyond kv_lengths, which is not read
+  kCapped,   // after step 3; likewise
+  kMasked,   // after steps 4 and 5: -inf where hidden
+  kWeights,  // after step 6, before dropout: 0 where hidden
+};
+
+// Scores of chosen heads and rows, written as they are computed.
+struct ScoreCapture {
+  ScoreStage stage = ScoreStage::kWeights;
+  Tensor out = {};                      // (B, heads, rows, N_k)
+  std::span<const int32_t> heads = {};  // query heads, each at most once; empty for all
+  int64_t first_row = 0;                // queries first_row .. first_row + rows - 1,
+                                        // where rows is the extent of `out`
+};
+
+// Every output but `out` is optional.
 struct AttentionOutputs {
-  // (B, H_q, N_q, d_v), required.
-  Tensor out = {};
-  // Natural log of the sum of exp(score) over the visible keys, (B, H_q, N_q). Optional.
+  // (B, H_q, N_q, d_v), f32, f16 or bf16.
+  AnyTensor out = {};
+  // Natural log of the sum of exp(score) over the visible keys and the sink, (B, H_q, N_q).
   Tensor lse = {};
-  // The softmax itself, (B, H_q, N_q, N_k). Optional; asking costs N_q x N_k writes.
+  // The softmax itself, before dropout, (B, H_q, N_q, N_k). Costs N_q x N_k writes.
   Tensor weights = {};
+  // Any number of captures.
+  std::span<const ScoreCapture> captures = {};
+  // 1 where dropout kept a weight, (B, H_q, N_q, N_k), hidden positions included.
+  TensorView<uint8_t> dropout_mask = {};
 };
 
 // q   (B, H_q,  N_q, d_k)   last axis contiguous, other strides free
 // k   (B, H_kv, N_k, d_k)   H_q is a multiple of H_kv; query head h uses key/value
 // v   (B, H_kv, N_k, d_v)   head floor(h / (H_q / H_kv)) (arXiv:2305.13245)
 //
-// Packed (B, N, H, d) data needs no copy: give its strides. Extents of 0 are legal; with
-// N_k = 0 no query sees anything. The outputs may not overlap each other or the inputs.
+// f32, f16 or bf16, k and v the same; products and sums are in f32. Packed (B, N, H, d) data needs no
+// copy: give its strides. Extents of 0 are legal; with N_k = 0 no query sees anything. A query
+// that sees no key has output 0, weights 0 and LSE -inf. Hidden keys and values never
+// contribute, not even where they hold NaN or infinities. The outputs may not overlap each
+// other or the inputs; each has a contiguous last axis and otherwise free strides.
 //
 // Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous,
-// missing data), kOption (scale not finite), kMemory. Nothing is written then.
-[[nodiscard]] Status attention(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
-                               const AttentionOptions& options, const AttentionOutputs& outputs,
-                               Context& context);
+// missing data), kOption (a value outside its definition, or options that contradict each
+// other), kMemory. Nothing is written then.
+[[nodiscard]] Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                               const ConstAnyTensor& v, const AttentionOptions& options,
+                               const AttentionOutputs& outputs, Context& context);
+
+// Captures alone: no values, no output, and of the rows only those asked for are computed.
+// Chunk by chunk this shows an N_q x N_k matrix that never exists.
+[[nodiscard]] Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                      const AttentionOptions& options, const ScoreCapture& capture,
+                                      Context& context);
+
+// Packed sequences of different lengths: sequence s is rows cu_q[s] .. cu_q[s + 1] - 1 of q and
+// rows cu_k[s] .. cu_k[s + 1] - 1 of k and v, and attends to nothing else.
+//
+// q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), out (T_q, H_q, d_v); lse, if given,
+// is (H_q, T_q). cu_q and cu_k start at 0, do not fall, and end at T_q and T_k. `options` apply to
+// each sequence with its own lengths; mask, bias, kv_lengths, positions of rope, captures,
+// weights and dropout_mask, which would need a batch axis, are kOption errors. Dropout of
+// sequence s is that of batch entry 0 with seed + s * 2^32.
+[[nodiscard]] Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                      const ConstAnyTensor& v, std::span<const int32_t> cu_q,
+                                      std::span<const int32_t> cu_k,
+                                      const AttentionOptions& options,
+                                      const AttentionOutputs& outputs, Context& context);
+
+// Joins results over disjoint keys into `a`: lse = log(e^lse_a + e^lse_b),
+// out = out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact, in any order and number.
+// out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). A sink belongs to one part only.
+[[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
+                                     const ConstTensor& out_b, const ConstTensor& lse_b);
+
+// Slopes of `slopes.size()` heads (arXiv:2108.12409, section 3): with n the largest power of two
+// <= H, 2^(-8 (h + 1) / n) for h < n and 2^(-4 (2 (h - n) + 1) / n) for the others.
+void alibi_slopes(std::span<float> slopes);
 
 }  // namespace multihead

@@ -50,7 +50,8 @@ struct MultiHeadAttentionWeights {
 // 1/sqrt(embed_dim). `trace`, if not null, receives every step; it does not change the output.
 //
 // Errors: kShape and kOption with the argument's name; num_heads that does not divide
-// embed_dim is kOption and names both numbers. Nothing is written then.
+// embed_dim is kOption and names both numbers; kMemory. Nothing is written then, but after
+// kMemory the trace may be incomplete.
 [[nodiscard]] Status multi_head_attention(const MultiHeadAttentionConfig& config,
                                           const MultiHeadAttentionWeights& weights,
                                           const ConstTensor& x, const AttentionOptions& options,

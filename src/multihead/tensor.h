@@ -1,7 +1,8 @@
-// Non-owning views of memory: a pointer, a shape and strides.
+// Non-owning views of memory: a pointer, a shape and strides; for some, an element type.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -31,9 +32,12 @@ class Dims {
 
   // Product of the extents; 1 for rank 0.
   constexpr int64_t elements() const {
-    int64_t product = 1;
-    for (int axis = 0; axis < rank_ && axis < kMaxRank; ++axis) product *= (*this)[axis];
-    return product;
+    // Unsigned, so that extents that are yet to be refused may overflow.
+    uint64_t product = 1;
+    for (int axis = 0; axis < rank_ && axis < kMaxRank; ++axis) {
+      product *= static_cast<uint64_t>((*this)[axis]);
+    }
+    return static_cast<int64_t>(product);
   }
 
   // "(1, 12, 1024, 64)"
@@ -56,11 +60,11 @@ class Dims {
 // Strides, in elements, of a row-major tensor without gaps.
 constexpr Dims contiguous_strides(const Dims& shape) {
   Dims strides = shape;
-  int64_t step = 1;
+  uint64_t step = 1;
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
     if (axis >= Dims::kMaxRank) continue;
-    strides[axis] = step;
-    step *= shape[axis];
+    strides[axis] = static_cast<int64_t>(step);
+    step *= static_cast<uint64_t>(shape[axis]);
   }
   return strides;
 }
@@ -88,6 +92,63 @@ struct TensorView {
   // An optional tensor that was not given has no data and rank 0.
   constexpr bool given() const { return data != nullptr || shape.rank() > 0; }
 };
+
+// Half-precision numbers as storage: IEEE 754 binary16, and the upper half of a float. All
+// arithmetic is in float.
+struct Float16 {
+  uint16_t bits = 0;
+};
+struct BFloat16 {
+  uint16_t bits = 0;
+};
+
+enum class DType : uint8_t { kF32, kF16, kBF16 };
+
+constexpr int64_t bytes_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr const char* name_of(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+}
+
+template <class T>
+inline constexpr DType kDTypeOf = [] {
+  using Element = std::remove_const_t<T>;
+  static_assert(std::is_same_v<Element, float> || std::is_same_v<Element, Float16> ||
+                std::is_same_v<Element, BFloat16>);
+  if constexpr (std::is_same_v<Element, float>) return DType::kF32;
+  return std::is_same_v<Element, Float16> ? DType::kF16 : DType::kBF16;
+}();
+
+// A view whose element type is known at run time; made from a view, or from a pointer, of one
+// of the three types.
+template <class Void>
+struct AnyTensorView {
+  Void* data = nullptr;
+  DType dtype = DType::kF32;
+  Dims shape;
+  Dims strides;
+
+  constexpr AnyTensorView() = default;
+  constexpr AnyTensorView(Void* data_, DType dtype_, const Dims& shape_, const Dims& strides_)
+      : data(data_), dtype(dtype_), shape(shape_), strides(strides_) {}
+  template <class T>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr AnyTensorView(const TensorView<T>& view)
+      : data(view.data), dtype(kDTypeOf<T>), shape(view.shape), strides(view.strides) {}
+  template <class T>
+  constexpr AnyTensorView(T* data_, const Dims& shape_)
+      : AnyTensorView(TensorView<T>(data_, shape_)) {}
+  template <class T>
+  constexpr AnyTensorView(T* data_, const Dims& shape_, const Dims& strides_)
+      : AnyTensorView(TensorView<T>(data_, shape_, strides_)) {}
+  // Without elements there is no data.
+  constexpr AnyTensorView(std::nullptr_t, const Dims& shape_)
+      : shape(shape_), strides(contiguous_strides(shape_)) {}
+
+  constexpr bool given() const { return data != nullptr || shape.rank() > 0; }
+};
+
+using AnyTensor = AnyTensorView<void>;
+using ConstAnyTensor = AnyTensorView<const void>;
 
 using Tensor = TensorView<float>;
 using ConstTensor = TensorView<const float>;

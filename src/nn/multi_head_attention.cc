@@ -1,23 +1,22 @@
 #include "multihead/multi_head_attention.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "engine/scratch.h"
 #include "engine/validate.h"
 #include "multihead/linear.h"
-#include "rules/broadcast.h"
-#include "rules/visibility.h"
 
 namespace multihead {
 namespace {
 
 std::string divisors_of(int64_t number) {
   std::vector<int64_t> divisors;
-  for (int64_t candidate = 1; candidate <= number; ++candidate) {
-    if (number % candidate == 0) divisors.push_back(candidate);
+  for (int64_t low = 1; low * low <= number; ++low) {
+    if (number % low != 0) continue;
+    divisors.push_back(low);
+    if (low != number / low) divisors.push_back(number / low);
   }
+  std::sort(divisors.begin(), divisors.end());
   std::string text;
   for (size_t i = 0; i < divisors.size(); ++i) {
     if (i > 0) text += i + 1 == divisors.size() ? " or " : ", ";
@@ -33,16 +32,22 @@ struct Sizes {
 Status validate(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
                 const ConstTensor& x, const AttentionOptions& options, const Tensor& output,
                 Sizes& sizes) {
-  if (config.embed_dim <= 0) {
-    return {StatusCode::kOption, "embed_dim", "a positive number",
+  // Far beyond any model, and small enough for products of three.
+  constexpr int64_t kMost = 1 << 20;
+  const auto in_range = [](int64_t value, int64_t least) {
+    return value >= least && value <= kMost;
+  };
+  if (!in_range(config.embed_dim, 1)) {
+    return {StatusCode::kOption, "embed_dim", "a number from 1 to 1048576",
             std::to_string(config.embed_dim)};
   }
-  if (config.num_heads <= 0) {
-    return {StatusCode::kOption, "num_heads", "a positive number",
+  if (!in_range(config.num_heads, 1)) {
+    return {StatusCode::kOption, "num_heads", "a number from 1 to 1048576",
             std::to_string(config.num_heads)};
   }
-  if (config.head_dim < 0) {
-    return {StatusCode::kOption, "head_dim", "a positive number, or 0 for embed_dim / num_heads",
+  if (!in_range(config.head_dim, 0)) {
+    return {StatusCode::kOption, "head_dim",
+            "a number up to 1048576, or 0 for embed_dim / num_heads",
             std::to_string(config.head_dim)};
   }
   if (config.head_dim == 0 && config.embed_dim % config.num_heads != 0) {
@@ -75,8 +80,7 @@ Status validate(const MultiHeadAttentionConfig& config, const MultiHeadAttention
        {validate_exact("x", "(B, N, embed_dim)", x, {x.shape[0], x.shape[1], config.embed_dim}),
         validate_exact("q_proj", kProjection, weights.q_proj, projection),
         validate_exact("k_proj", kProjection, weights.k_proj, projection),
-        validate_exact("v_proj", kProjection, weights.v_proj, projection),
-        engine::validate_options(options)}) {
+        validate_exact("v_proj", kProjection, weights.v_proj, projection)}) {
     if (!status.ok()) return status;
   }
   const struct {
@@ -101,10 +105,15 @@ Status validate(const MultiHeadAttentionConfig& config, const MultiHeadAttention
   if (weights.out_bias.given() && !projects) {
     return {StatusCode::kOption, "out_bias", "out_proj beside it", "no out_proj"};
   }
-  const Dims scores{sizes.batch, sizes.heads, sizes.tokens, sizes.tokens};
+  const engine::AttentionShape shape{.batch = sizes.batch,
+                                     .heads = sizes.heads,
+                                     .kv_heads = sizes.heads,
+                                     .queries = sizes.tokens,
+                                     .keys = sizes.tokens,
+                                     .key_width = head_width,
+                                     .value_width = head_width};
   for (Status status :
-       {engine::validate_broadcast("mask", options.mask, scores),
-        engine::validate_broadcast("bias", options.bias, scores),
+       {engine::validate_options(options, shape),
         validate_exact("output", projects ? "(B, N, embed_dim)" : "(B, N, num_heads * head_dim)",
                        output, {sizes.batch, sizes.tokens, sizes.output})}) {
     if (!status.ok()) return status;
@@ -135,7 +144,7 @@ class Tracer {
   Status reserve() const {
     const int64_t rows = s_.batch * s_.tokens;
     const int64_t floats =
-        rows * (s_.embed + 8 * s_.merged + s_.output) + 5 * rows * s_.heads * s_.tokens;
+        rows * (s_.embed + 8 * s_.merged + s_.output) + 4 * rows * s_.heads * s_.tokens;
     engine::Buffer probe;
     const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float) + 4096;
     return probe.reserve(bytes) ? Status() : engine::out_of_memory(bytes);
@@ -165,53 +174,28 @@ class Tracer {
   }
 
   // scores, scaled_scores and masked_scores
-  Status add_scores(const float* q, const float* k, float scale, const AttentionOptions& options,
+  Status add_scores(const float* q, const float* k, const AttentionOptions& options,
                     Context& context) {
+    AttentionOptions unscaled = options;
+    unscaled.scale = 1.0F;
+    const struct {
+      const char* name;
+      const AttentionOptions& options;
+      ScoreStage stage;
+    } steps[] = {{"scores", unscaled, ScoreStage::kRaw},
+                 {"scaled_scores", options, ScoreStage::kRaw},
+                 {"masked_scores", options, ScoreStage::kMasked}};
     const Dims shape{s_.batch, s_.heads, s_.tokens, s_.tokens};
-    std::vector<float>& scores = add("scores", shape);
-    const ConstTensor q_heads = split_heads(q, s_);
-    const ConstTensor k_heads = split_heads(k, s_);
-    for (int64_t b = 0; b < s_.batch; ++b) {
-      for (int64_t h = 0; h < s_.heads; ++h) {
-        const int64_t offset = b * q_heads.strides[0] + h * q_heads.strides[1];
-        const Dims head{s_.tokens, s_.head_width};
-        const Dims strides{s_.merged, 1};
-        Status status = linear(
-            {q_heads.data + offset, head, strides}, {k_heads.data + offset, head, strides}, {},
-            {scores.data() + (b * s_.heads + h) * s_.tokens * s_.tokens, {s_.tokens, s_.tokens}},
-            context);
-        if (!status.ok()) return status;
-      }
+    for (const auto& [name, step_options, stage] : steps) {
+      const ScoreCapture capture{.stage = stage, .out = {add(name, shape).data(), shape}};
+      Status status =
+          attention_scores(split_heads(q, s_), split_heads(k, s_), step_options, capture, context);
+      if (!status.ok()) return status;
     }
-    std::vector<float> scaled = scores;
-    for (float& score : scaled) score *= scale;
-    add_copy("scaled_scores", shape, scaled.data());
-    hide(options, scaled);
-    add_copy("masked_scores", shape, scaled.data());
     return {};
   }
 
  private:
-  void hide(const AttentionOptions& options, std::vector<float>& scores) const {
-    const auto visibility = rules::make_visibility(options.causal, s_.tokens, s_.tokens);
-    const auto mask = rules::broadcast_to_scores(options.mask);
-    const auto bias = rules::broadcast_to_scores(options.bias);
-    float* score = scores.data();
-    for (int64_t b = 0; b < s_.batch; ++b) {
-      for (int64_t h = 0; h < s_.heads; ++h) {
-        for (int64_t i = 0; i < s_.tokens; ++i) {
-          const rules::KeyRange range = visibility.of_query(i);
-          for (int64_t j = 0; j < s_.tokens; ++j, ++score) {
-            const float added = bias.given() ? bias.at(b, h, i, j) : 0.0F;
-            const bool allowed = !mask.given() || mask.at(b, h, i, j) != 0;
-            const bool visible = range.contains(j) && allowed && !(std::isinf(added) && added < 0);
-            *score = visible ? *score + added : -std::numeric_limits<float>::infinity();
-          }
-        }
-      }
-    }
-  }
-
   Trace& trace_;
   const Sizes& s_;
 };
@@ -266,9 +250,7 @@ Status multi_head_attention(const MultiHeadAttentionConfig& config,
     tracer.add_heads("q_heads", q);
     tracer.add_heads("k_heads", k);
     tracer.add_heads("v_heads", v);
-    const float scale = options.scale.value_or(
-        static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.head_width))));
-    if (Status status = tracer.add_scores(q, k, scale, options, context); !status.ok()) {
+    if (Status status = tracer.add_scores(q, k, options, context); !status.ok()) {
       return status;
     }
     const Dims scores{s.batch, s.heads, s.tokens, s.tokens};

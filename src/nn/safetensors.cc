@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +15,18 @@ using nlohmann::json;
 
 Status format_error(const std::string& what, const std::string& expected, const std::string& got) {
   return {StatusCode::kFormat, what, expected, got};
+}
+
+// In a few words: dump() of what is nested deeply would use up the stack.
+std::string described(const json& value) {
+  if (value.is_object()) return "an object";
+  if (!value.is_array()) return value.dump(-1, ' ', true, json::error_handler_t::replace);
+  std::string text = "[";
+  for (size_t i = 0; i < value.size() && i < 9; ++i) {
+    if (i > 0) text += ",";
+    text += value[i].is_structured() ? "..." : described(value[i]);
+  }
+  return text + (value.size() > 9 ? ",...]" : "]");
 }
 
 struct TypeInfo {
@@ -44,7 +57,7 @@ Status parse_entry(const std::string& name, const json& fields, std::span<const 
                    SafetensorsEntry& entry, std::pair<uint64_t, uint64_t>& range) {
   if (!fields.is_object() || !fields.contains("dtype") || !fields.contains("shape") ||
       !fields.contains("data_offsets") || !fields["dtype"].is_string()) {
-    return format_error(name, "dtype, shape and data_offsets", fields.dump());
+    return format_error(name, "dtype, shape and data_offsets", described(fields));
   }
   const auto dtype = fields["dtype"].get<std::string>();
   const auto* const info = std::find_if(std::begin(kTypes), std::end(kTypes),
@@ -54,7 +67,7 @@ Status parse_entry(const std::string& name, const json& fields, std::span<const 
   const json& shape = fields["shape"];
   if (!shape.is_array() || shape.size() > static_cast<size_t>(Dims::kMaxRank) ||
       !std::all_of(shape.begin(), shape.end(), is_count)) {
-    return format_error(name, "a shape of at most 8 extents, none negative", shape.dump());
+    return format_error(name, "a shape of at most 8 extents, none negative", described(shape));
   }
   Dims dims;
   for (const json& extent : shape) dims.push_back(extent.get<int64_t>());
@@ -64,7 +77,7 @@ Status parse_entry(const std::string& name, const json& fields, std::span<const 
       !is_count(offsets[1]) || offsets[0].get<uint64_t>() > offsets[1].get<uint64_t>() ||
       offsets[1].get<uint64_t>() > data.size()) {
     return format_error(name, "data_offsets within " + std::to_string(data.size()) + " bytes",
-                        offsets.dump());
+                        described(offsets));
   }
   range = {offsets[0].get<uint64_t>(), offsets[1].get<uint64_t>()};
   const std::optional<uint64_t> size = byte_size(dims, info->bytes);
@@ -130,11 +143,20 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
 }
 
 Status Safetensors::read(const std::string& path, Safetensors& result) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return format_error(path, "a readable file", "none");
-  const std::streamoff size = file.tellg();
-  std::vector<std::byte> bytes(static_cast<size_t>(std::max<std::streamoff>(size, 0)));
-  file.seekg(0);
+  // A directory opens too, and claims to hold 2^63 bytes.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return format_error(path, "a readable file", error ? error.message() : "something else");
+  }
+  constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return format_error(path, "a readable file", error.message());
+  if (size > kMostBytes) {
+    return format_error(path, "at most " + std::to_string(kMostBytes) + " bytes",
+                        std::to_string(size));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::vector<std::byte> bytes(static_cast<size_t>(size));
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!file) return format_error(path, "a readable file", "a read error");
   return parse(std::move(bytes), result);

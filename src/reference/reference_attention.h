@@ -1,5 +1,6 @@
 // The oracle: attention by its definition, in double, with Eigen. Short, plain and slow on
-// purpose. It takes the same options object as the kernels.
+// purpose. It takes the same options object as the kernels, and decides what is visible by
+// itself.
 #pragma once
 
 #include <vector>
@@ -11,11 +12,17 @@ namespace multihead::reference {
 struct ReferenceOutputs {
   std::vector<double> out;      // (B, H_q, N_q, d_v)
   std::vector<double> lse;      // (B, H_q, N_q)
-  std::vector<double> weights;  // (B, H_q, N_q, N_k)
+  std::vector<double> weights;  // (B, H_q, N_q, N_k), before dropout
+  // On request, (B, H_q, N_q, N_k). Raw and capped scores are those of hidden keys too, but -inf
+  // beyond kv_lengths, where there is no key; masked ones are -inf wherever one is hidden.
+  std::vector<double> raw, capped, masked;
+
+  const std::vector<double>& stage(ScoreStage stage) const;
 };
 
 // The arguments must be legal for attention().
-ReferenceOutputs attention(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
-                           const AttentionOptions& options);
+ReferenceOutputs attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                           const ConstAnyTensor& v, const AttentionOptions& options,
+                           bool with_stages = false);
 
 }  // namespace multihead::reference

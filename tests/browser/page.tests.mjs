@@ -100,6 +100,50 @@ export const tests = [
       await close();
     },
   },
+  ...[1280, 360].map((width) => ({
+    name: `a very long word does not push the page sideways, ${width} px`,
+    async run({ browser, url }) {
+      const long = 'W'.repeat(1500);
+      const address = `${url}#text=${long}+and+${'x'.repeat(400)}&${'y'.repeat(40)}`;
+      const { page, close } = await openPage(browser, address, { width });
+      assert.equal((await snapshot(page)).tokens[0], long);
+      const check = async (where) => {
+        await settled(page);
+        const over = await page.evaluate(() => {
+          const { scrollWidth, clientWidth } = document.documentElement;
+          return scrollWidth - clientWidth;
+        });
+        assert.ok(over <= 0, `${where}: the page is ${over} px too wide`);
+      };
+      for (let token = 0; token < 3; token += 1) {
+        await (await page.$$('.token'))[token].focus();
+        await check(`token ${token + 1}`);
+      }
+      for (const step of ['x', 'project', 'scores', 'softmax']) {
+        await page.click(`#step-${step}`);
+        await check(step);
+      }
+      await page.focus('#gallery [role=gridcell]');
+      await page.waitForFunction(() => document.querySelector('.readout').textContent.includes('→'));
+      await check('a cell pointed at');
+      for (const place of ['.token', '#strip-summary', '.origin-pair', '#gallery .readout']) {
+        const whole = await page.$eval(
+          `${place} .word`,
+          ({ title, textContent }) => title === textContent && textContent.length,
+        );
+        assert.ok(whole === 1500 || whole === 400, `${place} keeps the whole word`);
+      }
+      await page.$$eval('.segments button', (buttons) =>
+        buttons.filter(({ textContent }) => textContent === 'Numbers').forEach((button) => button.click()),
+      );
+      await check('tables');
+      const widest = await page.$$eval('.table-scroll th', (list) =>
+        Math.max(...list.map((cell) => cell.offsetWidth)),
+      );
+      assert.ok(widest <= 240, `a column of ${widest} px`);
+      await close();
+    },
+  })),
   {
     name: 'pointing at a cell shows it in every head',
     async run({ browser, url }) {

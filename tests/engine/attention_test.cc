@@ -3,22 +3,26 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <set>
 #include <vector>
 
 #include "reference/reference_attention.h"
-#include "rules/broadcast.h"
-#include "rules/visibility.h"
+#include "rules/dropout_mask.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+
+#ifdef __EMSCRIPTEN__
+#include <emscripten.h>
+#endif
 
 namespace multihead {
 namespace {
 
 using reference::ReferenceOutputs;
+using testing::CaptureRequest;
 using testing::Random;
 using testing::random_case;
 using testing::RandomCase;
@@ -26,23 +30,86 @@ using testing::RandomCase;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-struct Result {
-  std::vector<float> out, lse, weights;
+// Outputs start as NaN, so that whatever is not written shows.
+std::vector<float> poisoned(const Dims& shape) {
+  return std::vector<float>(static_cast<size_t>(shape.elements()), kNaN);
+}
+
+// A tensor of any type, read back as floats.
+class StoredOutput {
+ public:
+  StoredOutput(DType type, const Dims& shape) : type_(type), shape_(shape) {
+    if (type == DType::kF32)
+      floats_ = poisoned(shape);
+    else
+      halves_.assign(static_cast<size_t>(shape.elements()), testing::half_bits(kNaN, type));
+  }
+  AnyTensor tensor() {
+    void* const data = type_ == DType::kF32 ? static_cast<void*>(floats_.data()) : halves_.data();
+    return {data, type_, shape_, contiguous_strides(shape_)};
+  }
+  std::vector<float> values() {
+    if (type_ == DType::kF32) return floats_;
+    const AnyTensor view = tensor();
+    std::vector<float> values;
+    for (int64_t i = 0; i < shape_.elements(); ++i) {
+      values.push_back(testing::element({view.data, type_, shape_, view.strides}, i));
+    }
+    return values;
+  }
+
+ private:
+  DType type_;
+  Dims shape_;
+  std::vector<float> floats_;
+  std::vector<uint16_t> halves_;
 };
 
-// Outputs start as NaN, so that whatever is not written shows.
+struct Result {
+  std::vector<float> out, lse, weights;
+  std::vector<std::vector<float>> captures;
+  std::vector<uint8_t> dropout_mask;
+
+  friend bool operator==(const Result&, const Result&) = default;
+};
+
+int64_t heads_of(const CaptureRequest& request, const RandomCase& c) {
+  return request.heads.empty() ? c.weights_shape[1] : static_cast<int64_t>(request.heads.size());
+}
+
 Result run(const RandomCase& c, Context& context) {
-  const auto poisoned = [](const Dims& shape) {
-    return std::vector<float>(static_cast<size_t>(shape.elements()), kNaN);
-  };
-  Result result{poisoned(c.out_shape), poisoned(c.lse_shape), poisoned(c.weights_shape)};
-  const Status status = attention(c.q, c.k, c.v, c.options,
-                                  {.out = {result.out.data(), c.out_shape},
-                                   .lse = {result.lse.data(), c.lse_shape},
-                                   .weights = {result.weights.data(), c.weights_shape}},
-                                  context);
+  StoredOutput out(c.out_type, c.out_shape);
+  Result result;
+  result.lse = poisoned(c.lse_shape);
+  result.weights = poisoned(c.weights_shape);
+  AttentionOutputs outputs{.out = out.tensor(),
+                           .lse = {result.lse.data(), c.lse_shape},
+                           .weights = {result.weights.data(), c.weights_shape}};
+  std::vector<ScoreCapture> captures;
+  for (const CaptureRequest& request : c.captures) {
+    const Dims shape{c.weights_shape[0], heads_of(request, c), request.rows, c.weights_shape[3]};
+    result.captures.push_back(poisoned(shape));
+    captures.push_back({.stage = request.stage,
+                        .out = {result.captures.back().data(), shape},
+                        .heads = request.heads,
+                        .first_row = request.first_row});
+  }
+  outputs.captures = captures;
+  if (c.options.dropout.probability > 0) {
+    result.dropout_mask.assign(result.weights.size(), 77);
+    outputs.dropout_mask = {result.dropout_mask.data(), c.weights_shape};
+  }
+  const Status status = attention(c.q, c.k, c.v, c.options, outputs, context);
   EXPECT_TRUE(status.ok()) << status.message();
+  result.out = out.values();
   return result;
+}
+
+// NaN where the infinities differ or one side is NaN. Scores near -3.4e38 are compared relatively.
+double difference(float got, double expected) {
+  const auto value = static_cast<double>(got);
+  if (value == expected) return 0;
+  return std::abs(value - expected) / std::max(1.0, std::abs(expected) / 8);
 }
 
 // The largest difference; infinite where one side is NaN or the infinities differ.
@@ -50,20 +117,102 @@ double largest_difference(const std::vector<float>& got, const std::vector<doubl
   if (got.size() != expected.size()) return INFINITY;
   double largest = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    const auto value = static_cast<double>(got[i]);
-    if (value == expected[i]) continue;
-    // Scores near -3.4e38 are compared relatively.
-    const double difference =
-        std::abs(value - expected[i]) / std::max(1.0, std::abs(expected[i]) / 8);
-    largest = std::isfinite(difference) ? std::max(largest, difference) : INFINITY;
+    const double d = difference(got[i], expected[i]);
+    largest = std::isfinite(d) ? std::max(largest, d) : INFINITY;
   }
   return largest;
 }
 
-// For inputs in [-1, 1]. A scale of 2 on a width of 70 makes scores of 40, whose rounding to
-// float is 2e-6 already.
-double tolerance(const RandomCase& c) {
-  return c.options.scale.value_or(0.0F) > 1.0F ? 2e-5 : 2e-6;
+// One unit in the last place of a 16-bit type.
+double unit(double value, DType type) {
+  const int bits = type == DType::kF16 ? 10 : 7;
+  const int smallest = type == DType::kF16 ? -14 : -126;
+  const int exponent = value == 0.0 ? smallest : std::max(std::ilogb(value), smallest);
+  return std::ldexp(1.0, exponent - bits);
+}
+
+// How far the output is beyond what it may differ: with f32 by `tolerance`; in a 16-bit type by
+// 1.5 units in its last place, or by the rounding to it on top of `tolerance`.
+double excess(const std::vector<float>& got, const std::vector<double>& expected, DType type,
+              double tolerance) {
+  if (type == DType::kF32) return largest_difference(got, expected) - tolerance;
+  if (got.size() != expected.size()) return INFINITY;
+  double largest = -INFINITY;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double ulp = unit(expected[i], type);
+    const double allowed = std::max(1.5 * ulp, 0.5 * ulp + tolerance);
+    const double d = std::abs(static_cast<double>(got[i]) - expected[i]) - allowed;
+    largest = std::isnan(d) ? INFINITY : std::max(largest, d);
+  }
+  return largest;
+}
+
+// 2e-6 for inputs in [-1, 1]. What makes scores larger makes their rounding to float larger: a
+// score of 40 has 2e-6 of it already, and as much of its weight's relative error.
+double tolerance(const RandomCase& c, const ReferenceOutputs& expected) {
+  const auto width = static_cast<double>(c.q.shape[3]);
+  const double scale = std::abs(
+      static_cast<double>(c.options.scale.value_or(static_cast<float>(1.0 / std::sqrt(width)))));
+  // What a dot product sums, in magnitude.
+  double size = scale * width * (c.options.qk_norm.enabled ? 2.0 : 0.25);
+  // Of each row the scores that weigh.
+  const auto keys = static_cast<size_t>(c.weights_shape[3]);
+  for (size_t row = 0; keys > 0 && row < expected.masked.size(); row += keys) {
+    const auto first = expected.masked.begin() + static_cast<int64_t>(row);
+    const double maximum = *std::max_element(first, first + static_cast<int64_t>(keys));
+    if (maximum > -1e30) size = std::max(size, std::abs(maximum));
+  }
+  return 2e-6 * std::max(1.0, size / 8);
+}
+
+void expect_captures(const RandomCase& c, const Result& got, const ReferenceOutputs& expected,
+                     double allowed) {
+  for (size_t n = 0; n < c.captures.size(); ++n) {
+    const CaptureRequest& request = c.captures[n];
+    const std::vector<double>& whole = expected.stage(request.stage);
+    const int64_t keys = c.weights_shape[3];
+    std::vector<double> part;
+    for (int64_t b = 0; b < c.weights_shape[0]; ++b) {
+      for (int64_t h = 0; h < heads_of(request, c); ++h) {
+        const int64_t head = request.heads.empty() ? h : request.heads[static_cast<size_t>(h)];
+        const auto first =
+            whole.begin() +
+            ((b * c.weights_shape[1] + head) * c.weights_shape[2] + request.first_row) * keys;
+        part.insert(part.end(), first, first + request.rows * keys);
+      }
+    }
+    // A dot product's rounding shows whole in a score, and halved or less in a weight.
+    const double factor = request.stage == ScoreStage::kWeights ? 1 : 2;
+    ASSERT_LE(largest_difference(got.captures[n], part), factor * allowed) << "capture " << n;
+  }
+}
+
+void expect_dropout_mask(const RandomCase& c, const Result& got) {
+  if (got.dropout_mask.empty()) return;
+  const uint64_t threshold = rules::dropout_threshold(c.options.dropout.probability);
+  size_t at = 0;
+  for (int64_t b = 0; b < c.weights_shape[0]; ++b) {
+    for (int64_t h = 0; h < c.weights_shape[1]; ++h) {
+      for (int64_t i = 0; i < c.weights_shape[2]; ++i) {
+        for (int64_t j = 0; j < c.weights_shape[3]; ++j, ++at) {
+          const bool kept = rules::dropout_keeps(c.options.dropout.seed, b, h, i, j, threshold);
+          ASSERT_EQ(got.dropout_mask[at], kept ? 1 : 0) << b << " " << h << " " << i << " " << j;
+        }
+      }
+    }
+  }
+}
+
+void expect_equals_oracle(const RandomCase& c, Context& context) {
+  const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options, true);
+  const Result got = run(c, context);
+  const double allowed = tolerance(c, expected);
+  const double survivor = 1.0 / (1.0 - static_cast<double>(c.options.dropout.probability));
+  ASSERT_LE(excess(got.out, expected.out, c.out_type, allowed * survivor), 0.0);
+  ASSERT_LE(largest_difference(got.lse, expected.lse), 2 * allowed);
+  ASSERT_LE(largest_difference(got.weights, expected.weights), allowed);
+  expect_captures(c, got, expected, allowed);
+  expect_dropout_mask(c, got);
 }
 
 class AttentionOnTarget : public ::testing::TestWithParam<int64_t> {
@@ -72,67 +221,112 @@ class AttentionOnTarget : public ::testing::TestWithParam<int64_t> {
   Context context_{2};
 };
 
-// MULTIHEAD_RANDOM_CASES asks for a longer run.
-int64_t random_cases() {
-  const char* const asked = std::getenv("MULTIHEAD_RANDOM_CASES");
-  return asked != nullptr ? std::atoll(asked) : 250;
+// MULTIHEAD_RANDOM_CASES asks for a longer run, MULTIHEAD_RANDOM_FIRST for other seeds.
+#ifdef __EMSCRIPTEN__
+// Emscripten's getenv() knows nothing of Node's environment.
+EM_JS(double, number_in_environment, (const char* name, double otherwise),
+      { return Number(process.env[UTF8ToString(name)] || otherwise); })
+
+int64_t from_environment(const char* name, int64_t otherwise) {
+  return static_cast<int64_t>(number_in_environment(name, static_cast<double>(otherwise)));
 }
+#else
+int64_t from_environment(const char* name, int64_t otherwise) {
+  const char* const asked = std::getenv(name);
+  return asked != nullptr ? std::atoll(asked) : otherwise;
+}
+#endif
 
 TEST_P(AttentionOnTarget, EqualsOracleOnRandomCalls) {
-  for (int64_t seed = 1; seed <= random_cases(); ++seed) {
+  const int64_t first = from_environment("MULTIHEAD_RANDOM_FIRST", 1);
+  const int64_t cases = from_environment("MULTIHEAD_RANDOM_CASES", 250);
+  for (int64_t seed = first; seed < first + cases; ++seed) {
     const RandomCase c = random_case(static_cast<uint64_t>(seed));
     SCOPED_TRACE(c.description);
-    const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options);
-    const Result got = run(c, context_);
-    ASSERT_LE(largest_difference(got.out, expected.out), tolerance(c));
-    ASSERT_LE(largest_difference(got.lse, expected.lse), 2 * tolerance(c));
-    ASSERT_LE(largest_difference(got.weights, expected.weights), tolerance(c));
+    expect_equals_oracle(c, context_);
+    if (HasFatalFailure()) return;
   }
 }
 
-// Writes NaN and infinities to every key and value that no query of its group sees, in a
-// copy of the case, then asks for the same bits.
+// Widths that fit no lane count, and wide heads.
+TEST_P(AttentionOnTarget, EqualsOracleOnAnyHeadWidth) {
+  for (const int64_t width : {1, 2, 3, 7, 20, 33, 80, 96, 128, 255, 256}) {
+    for (const int64_t value_width : {width, int64_t{5}}) {
+      RandomCase c;
+      Random random(static_cast<uint64_t>(width));
+      const Dims q{1, 2, 19, width}, k{1, 1, 37, width}, v{1, 1, 37, value_width};
+      c.q = stored(c, random.floats(q.elements()), DType::kF32, q, contiguous_strides(q));
+      c.k = stored(c, random.floats(k.elements()), DType::kF32, k, contiguous_strides(k));
+      c.v = stored(c, random.floats(v.elements()), DType::kF32, v, contiguous_strides(v));
+      c.options.causal = Causal::bottom_right();
+      c.out_shape = {1, 2, 19, value_width};
+      c.lse_shape = {1, 2, 19};
+      c.weights_shape = {1, 2, 19, 37};
+      SCOPED_TRACE("d_k " + std::to_string(width) + ", d_v " + std::to_string(value_width));
+      expect_equals_oracle(c, context_);
+    }
+  }
+}
+
+void poison(const ConstAnyTensor& tensor, int64_t index, float value) {
+  void* const data = const_cast<void*>(tensor.data);
+  if (tensor.dtype == DType::kF32) {
+    static_cast<float*>(data)[index] = value;
+  } else {
+    static_cast<uint16_t*>(data)[index] = testing::half_bits(value, tensor.dtype);
+  }
+}
+
+// Writes NaN and infinities to every key and value that no query of its group sees, then asks for
+// the same again.
 TEST_P(AttentionOnTarget, HiddenPositionsNeverLeak) {
   int poisoned_cases = 0;
   for (uint64_t seed = 1000; seed < 1120; ++seed) {
     RandomCase c = random_case(seed);
-    if (c.q.shape[2] == 0 || c.k.shape[2] == 0) continue;
+    // Raw and capped scores are those of hidden keys too.
+    std::erase_if(c.captures, [](const CaptureRequest& request) {
+      return request.stage == ScoreStage::kRaw || request.stage == ScoreStage::kCapped;
+    });
     SCOPED_TRACE(c.description);
     const Result clean = run(c, context_);
-
-    const auto visibility = rules::make_visibility(c.options.causal, c.q.shape[2], c.k.shape[2]);
-    const auto mask = rules::broadcast_to_scores(c.options.mask);
-    const auto bias = rules::broadcast_to_scores(c.options.bias);
-    const int64_t group = c.q.shape[1] / c.k.shape[1];
+    const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options, true);
+    const int64_t heads = c.weights_shape[1], queries = c.weights_shape[2];
+    const int64_t keys = c.weights_shape[3];
+    const int64_t group = heads / c.k.shape[1];
     Random random(seed);
-    bool poisoned = false;
+    bool any = false;
     for (int64_t b = 0; b < c.k.shape[0]; ++b) {
       for (int64_t h = 0; h < c.k.shape[1]; ++h) {
-        for (int64_t j = 0; j < c.k.shape[2]; ++j) {
+        for (int64_t j = 0; j < keys; ++j) {
           bool seen = false;
-          for (int64_t head = h * group; head < (h + 1) * group; ++head) {
-            for (int64_t i = 0; i < c.q.shape[2]; ++i) {
-              seen |= visibility.of_query(i).contains(j) &&
-                      (!mask.given() || mask.at(b, head, i, j) != 0) &&
-                      (!bias.given() || bias.at(b, head, i, j) != -kInf);
+          for (int64_t head = h * group; head < (h + 1) * group && !seen; ++head) {
+            for (int64_t i = 0; i < queries && !seen; ++i) {
+              const auto at = static_cast<size_t>(((b * heads + head) * queries + i) * keys + j);
+              seen = expected.masked[at] != -INFINITY;
             }
           }
           if (seen) continue;
-          poisoned = true;
-          for (const ConstTensor* tensor : {&c.k, &c.v}) {
-            float* row = const_cast<float*>(tensor->data) + b * tensor->strides[0] +
-                         h * tensor->strides[1] + j * tensor->strides[2];
-            for (int64_t d = 0; d < tensor->shape[3]; ++d)
-              row[d] = random.pick({kNaN, kInf, -kInf});
+          any = true;
+          for (const ConstAnyTensor* tensor : {&c.k, &c.v}) {
+            const int64_t row =
+                b * tensor->strides[0] + h * tensor->strides[1] + j * tensor->strides[2];
+            for (int64_t d = 0; d < tensor->shape[3]; ++d) {
+              poison(*tensor, row + d, random.pick({kNaN, kInf, -kInf}));
+            }
           }
         }
       }
     }
-    poisoned_cases += poisoned ? 1 : 0;
+    poisoned_cases += any ? 1 : 0;
+    // Outputs of rows that met them are summed again, in another order.
     const Result got = run(c, context_);
-    ASSERT_LE(largest_difference(got.out, {clean.out.begin(), clean.out.end()}), tolerance(c));
+    const double survivor = 1.0 / (1.0 - static_cast<double>(c.options.dropout.probability));
+    ASSERT_LE(excess(got.out, {clean.out.begin(), clean.out.end()}, c.out_type,
+                     tolerance(c, expected) * survivor),
+              0.0);
     ASSERT_EQ(got.weights, clean.weights);
     ASSERT_EQ(got.lse, clean.lse);
+    ASSERT_EQ(got.captures, clean.captures);
   }
   EXPECT_GT(poisoned_cases, 20);
 }
@@ -195,16 +389,264 @@ TEST_P(AttentionOnTarget, LongSequenceStaysWithinTolerance) {
 }
 
 TEST_P(AttentionOnTarget, SameBitsWhateverTheThreadCount) {
-  for (uint64_t seed = 300; seed < 320; ++seed) {
+  Context one(1);
+  Context three(3);
+  for (uint64_t seed = 300; seed < 340; ++seed) {
     const RandomCase c = random_case(seed);
     SCOPED_TRACE(c.description);
-    Context one(1);
-    Context three(3);
-    const Result a = run(c, one);
-    const Result b = run(c, three);
-    ASSERT_EQ(a.out, b.out);
-    ASSERT_EQ(a.lse, b.lse);
-    ASSERT_EQ(a.weights, b.weights);
+    ASSERT_TRUE(run(c, one) == run(c, three));
+  }
+}
+
+// The same scores chunk by chunk, without values, as in one capture of the whole.
+TEST_P(AttentionOnTarget, ChunksOfScoresEqualTheWhole) {
+  int chunks = 0;
+  for (uint64_t seed = 400; seed < 440; ++seed) {
+    RandomCase c = random_case(seed);
+    SCOPED_TRACE(c.description);
+    Random random(seed);
+    const int64_t queries = c.weights_shape[2], keys = c.weights_shape[3];
+    c.captures.clear();
+    for (const ScoreStage stage :
+         {ScoreStage::kRaw, ScoreStage::kCapped, ScoreStage::kMasked, ScoreStage::kWeights}) {
+      c.captures.push_back({stage, {}, 0, queries});
+    }
+    const Result whole = run(c, context_);
+    const double allowed = tolerance(c, reference::attention(c.q, c.k, c.v, c.options, true));
+    const int64_t chunk = random.integer(1, 20);
+    const auto head = static_cast<int32_t>(random.integer(0, c.weights_shape[1] - 1));
+    for (size_t stage = 0; stage < c.captures.size(); ++stage) {
+      for (int64_t first = 0; first < queries; first += chunk, ++chunks) {
+        const int64_t rows = std::min(chunk, queries - first);
+        const Dims shape{c.weights_shape[0], 1, rows, keys};
+        std::vector<float> part = poisoned(shape);
+        const std::vector<int32_t> heads{head};
+        const Status status = attention_scores(c.q, c.k, c.options,
+                                               {.stage = c.captures[stage].stage,
+                                                .out = {part.data(), shape},
+                                                .heads = heads,
+                                                .first_row = first},
+                                               context_);
+        ASSERT_TRUE(status.ok()) << status.message();
+        for (int64_t b = 0; b < shape[0]; ++b) {
+          for (int64_t at = 0; at < rows * keys; ++at) {
+            const auto index = static_cast<size_t>(
+                ((b * c.weights_shape[1] + head) * queries + first) * keys + at);
+            const float got = part[static_cast<size_t>(b * rows * keys + at)];
+            const float expected = whole.captures[stage][index];
+            // Scores are the same bits; weights are of sums that other tiles were added up to.
+            const bool weight = c.captures[stage].stage == ScoreStage::kWeights;
+            ASSERT_TRUE(weight ? difference(got, static_cast<double>(expected)) <= allowed
+                               : got == expected)
+                << got << " for " << expected << ", stage " << stage << ", row "
+                << first + at / keys << ", key " << at % keys;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(chunks, 100);
+}
+
+// Packed sequences of different lengths against a call for each.
+TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
+  for (uint64_t seed = 500; seed < 540; ++seed) {
+    RandomCase c = random_case(seed, {.max_queries = 30, .max_keys = 60});
+    SCOPED_TRACE(c.description);
+    Random random(seed);
+    AttentionOptions options = c.options;
+    options.mask = {};
+    options.bias = {};
+    options.kv_lengths = {};
+    options.rope.q_positions = {};
+    options.rope.k_positions = {};
+    for (Alignment* alignment : {&options.causal.alignment, &options.window.alignment}) {
+      if (*alignment == Alignment::kBottomRightOfLength) *alignment = Alignment::kBottomRight;
+    }
+    const int64_t heads = c.q.shape[1], kv_heads = c.k.shape[1];
+    const int64_t width = c.q.shape[3], value_width = c.v.shape[3];
+    std::vector<int32_t> cu_q{0}, cu_k{0};
+    const int64_t sequences = random.integer(0, 5);
+    for (int64_t s = 0; s < sequences; ++s) {
+      cu_q.push_back(cu_q.back() + static_cast<int32_t>(random.integer(0, 40)));
+      cu_k.push_back(cu_k.back() + static_cast<int32_t>(random.integer(0, 70)));
+    }
+    const int64_t total_q = cu_q.back(), total_k = cu_k.back();
+    RandomCase data;
+    const auto packed = [&](int64_t total, int64_t of_heads, int64_t d, DType type) {
+      const Dims shape{total, of_heads, d};
+      return stored(data, random.floats(shape.elements()), type, shape, contiguous_strides(shape));
+    };
+    const ConstAnyTensor q = packed(total_q, heads, width, c.q.dtype);
+    const ConstAnyTensor k = packed(total_k, kv_heads, width, c.k.dtype);
+    const ConstAnyTensor v = packed(total_k, kv_heads, value_width, c.v.dtype);
+    StoredOutput packed_out(c.out_type, {total_q, heads, value_width});
+    std::vector<float> lse = poisoned({heads, total_q});
+    const Status status = attention_varlen(
+        q, k, v, cu_q, cu_k, options,
+        {.out = packed_out.tensor(), .lse = {lse.data(), {heads, total_q}}}, context_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const std::vector<float> out = packed_out.values();
+
+    for (size_t s = 0; s < static_cast<size_t>(sequences); ++s) {
+      const auto one = [](const ConstAnyTensor& tensor, int64_t first, int64_t end) {
+        const int64_t row = tensor.shape[1] * tensor.shape[2];
+        const auto* const data_ =
+            static_cast<const std::byte*>(tensor.data) + first * row * bytes_of(tensor.dtype);
+        return ConstAnyTensor(static_cast<const void*>(data_), tensor.dtype,
+                              {1, tensor.shape[1], end - first, tensor.shape[2]},
+                              {0, tensor.shape[2], row, 1});
+      };
+      const int64_t rows = cu_q[s + 1] - cu_q[s];
+      RandomCase single;
+      single.q = one(q, cu_q[s], cu_q[s + 1]);
+      single.k = one(k, cu_k[s], cu_k[s + 1]);
+      single.v = one(v, cu_k[s], cu_k[s + 1]);
+      single.out_type = c.out_type;
+      single.options = options;
+      single.options.dropout.seed += static_cast<uint64_t>(s) << 32U;
+      single.out_shape = {1, heads, rows, value_width};
+      single.lse_shape = {1, heads, rows};
+      single.weights_shape = {1, heads, rows, cu_k[s + 1] - cu_k[s]};
+      const Result expected = run(single, context_);
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t i = 0; i < rows; ++i) {
+          const int64_t row = cu_q[s] + i;
+          ASSERT_EQ(lse[static_cast<size_t>(h * total_q + row)],
+                    expected.lse[static_cast<size_t>(h * rows + i)])
+              << "sequence " << s << " head " << h << " row " << i;
+          for (int64_t d = 0; d < value_width; ++d) {
+            ASSERT_EQ(out[static_cast<size_t>((row * heads + h) * value_width + d)],
+                      expected.out[static_cast<size_t>((h * rows + i) * value_width + d)])
+                << "sequence " << s << " head " << h << " row " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Parts of the keys attended to one by one and merged, in any order, against all at once.
+TEST_P(AttentionOnTarget, MergedPartsEqualTheWhole) {
+  for (uint64_t seed = 600; seed < 640; ++seed) {
+    RandomCase c = random_case(seed);
+    AttentionOptions& options = c.options;
+    // Distances that count from the end of the keys, and random numbers that count keys.
+    options.alibi_slopes = {};
+    options.dropout = {};
+    options.rope = {};
+    c.out_type = DType::kF32;
+    c.captures.clear();
+    // The LSE of a row of -3.4e38 cannot tell how many keys it saw.
+    for (std::vector<float>& values : c.storage)
+      std::replace(values.begin(), values.end(), -3.4e38F, 0.0F);
+    const int64_t queries = c.q.shape[2], keys = c.k.shape[2], batch = c.q.shape[0];
+    // Positions that stay when keys are cut off in front.
+    for (auto [alignment, offset] :
+         {std::pair{&options.causal.alignment, &options.causal.offset},
+          std::pair{&options.window.alignment, &options.window.offset}}) {
+      if (*alignment == Alignment::kBottomRight) *offset = keys - queries;
+      if (*alignment == Alignment::kTopLeft) *offset = 0;
+      if (*alignment == Alignment::kBottomRightOfLength) *offset = 3;
+      if (*alignment != Alignment::kNone) *alignment = Alignment::kOffset;
+    }
+    if (options.window.given() && options.causal.alignment == Alignment::kNone) {
+      options.window.alignment = Alignment::kOffset;
+    } else {
+      options.window.alignment = Alignment::kNone;
+    }
+    SCOPED_TRACE(c.description);
+    const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, options, true);
+
+    Random random(seed);
+    std::vector<int64_t> cuts{0, keys};
+    const int64_t parts = random.integer(2, 5);
+    for (int64_t n = 1; n < parts; ++n) cuts.push_back(random.integer(0, keys));
+    std::sort(cuts.begin(), cuts.end());
+    std::vector<float> out, lse;
+    const int64_t from = random.integer(0, parts - 1);
+    for (int64_t n = 0; n < parts; ++n) {
+      const auto part = static_cast<size_t>((from + n) % parts);
+      const int64_t start = cuts[part], count = cuts[part + 1] - cuts[part];
+      RandomCase piece;
+      piece.q = c.q;
+      for (const auto& [to, whole] : {std::pair{&piece.k, &c.k}, std::pair{&piece.v, &c.v}}) {
+        *to = *whole;
+        to->shape[2] = count;
+        to->data = static_cast<const std::byte*>(whole->data) +
+                   start * whole->strides[2] * bytes_of(whole->dtype);
+      }
+      piece.options = options;
+      piece.options.causal.offset -= start;
+      piece.options.window.offset -= start;
+      const auto cut = [&](auto& view) {
+        if (!view.given()) return;
+        const int last = view.shape.rank() - 1;
+        if (view.shape[last] == 1 && keys != 1) return;
+        view.shape[last] = count;
+        if (view.data != nullptr) view.data += start * view.strides[last];
+      };
+      cut(piece.options.mask);
+      cut(piece.options.bias);
+      std::vector<int32_t> lengths;
+      for (const int32_t length : options.kv_lengths) {
+        lengths.push_back(static_cast<int32_t>(std::clamp<int64_t>(length - start, 0, count)));
+      }
+      piece.options.kv_lengths = lengths;
+      if (n > 0) piece.options.sinks = {};
+      piece.out_shape = c.out_shape;
+      piece.lse_shape = c.lse_shape;
+      piece.weights_shape = {batch, c.q.shape[1], queries, count};
+      const Result got = run(piece, context_);
+      if (n == 0) {
+        out = got.out;
+        lse = got.lse;
+        continue;
+      }
+      const Status status =
+          merge_attention({out.data(), c.out_shape}, {lse.data(), c.lse_shape},
+                          {got.out.data(), c.out_shape}, {got.lse.data(), c.lse_shape});
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    const double allowed = 2 * tolerance(c, expected);
+    ASSERT_LE(largest_difference(out, expected.out), allowed);
+    ASSERT_LE(largest_difference(lse, expected.lse), 2 * allowed);
+  }
+}
+
+// The share of weights kept is 1 - p, and outputs keep their mean.
+TEST_P(AttentionOnTarget, DropoutKeepsItsShareAndTheMean) {
+  constexpr int64_t kTokens = 192;
+  const Dims shape{2, 3, kTokens, 8};
+  Random random(13);
+  RandomCase c;
+  for (ConstAnyTensor* tensor : {&c.q, &c.k, &c.v}) {
+    const bool values = tensor == &c.v;
+    *tensor = stored(c, random.floats(shape.elements(), values ? 1.0F : -1.0F, 1.0F), DType::kF32,
+                     shape, contiguous_strides(shape));
+  }
+  c.out_shape = shape;
+  c.lse_shape = {2, 3, kTokens};
+  c.weights_shape = {2, 3, kTokens, kTokens};
+  const Result without = run(c, context_);
+  for (const float probability : {0.1F, 0.5F, 0.9F}) {
+    const auto p = static_cast<double>(probability);
+    c.options.dropout = {.probability = probability, .seed = 7};
+    const Result got = run(c, context_);
+    // The softmax itself knows nothing of it.
+    EXPECT_EQ(got.weights, without.weights);
+    EXPECT_EQ(got.lse, without.lse);
+    double kept = 0, mean = 0;
+    for (const uint8_t keep : got.dropout_mask) kept += keep;
+    // With values of 1 an output is the sum of the weights that are left, times 1 / (1 - p).
+    for (const float value : got.out) mean += static_cast<double>(value);
+    const auto count = static_cast<double>(got.dropout_mask.size());
+    EXPECT_NEAR(kept / count, 1 - p, 5 * std::sqrt(p * (1 - p) / count));
+    mean /= static_cast<double>(got.out.size());
+    // Weights are uneven, so that fewer count than there are: a generous half.
+    EXPECT_NEAR(mean, 1.0, 5 * std::sqrt(p / (1 - p) / (count / 2)));
+    c.options.dropout.seed = 8;
+    EXPECT_NE(run(c, context_).dropout_mask, got.dropout_mask);
   }
 }
 
@@ -230,11 +672,11 @@ TEST_P(AttentionOnTarget, StridesChangeNothing) {
       }
     }
     copied.storage.push_back(std::move(copy));
-    ConstTensor RandomCase::*const tensor = part == 0   ? &RandomCase::q
-                                            : part == 1 ? &RandomCase::k
-                                                        : &RandomCase::v;
-    strided.*tensor = {data, shape, strides};
-    copied.*tensor = {copied.storage.back().data(), shape};
+    ConstAnyTensor RandomCase::*const tensor = part == 0   ? &RandomCase::q
+                                               : part == 1 ? &RandomCase::k
+                                                           : &RandomCase::v;
+    strided.*tensor = ConstTensor(data, shape, strides);
+    copied.*tensor = ConstTensor(copied.storage.back().data(), shape);
   }
   for (RandomCase* c : {&strided, &copied}) {
     c->options = {.causal = Causal::top_left()};
@@ -314,6 +756,46 @@ TEST_P(AttentionOnTarget, EmptyExtents) {
 INSTANTIATE_TEST_SUITE_P(EveryTarget, AttentionOnTarget,
                          ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
+
+// Parts without keys add nothing; a NaN stays one.
+TEST(MergeAttention, NothingAndNaN) {
+  const Dims out_shape{1, 1, 4, 1}, lse_shape{1, 1, 4};
+  std::vector<float> out{0, 5, 0, 2}, lse{-kInf, 1, -kInf, 0};
+  const std::vector<float> other{7, 0, kNaN, 4}, other_lse{2, -kInf, kNaN, 0};
+  ASSERT_TRUE(merge_attention({out.data(), out_shape}, {lse.data(), lse_shape},
+                              {other.data(), out_shape}, {other_lse.data(), lse_shape})
+                  .ok());
+  EXPECT_EQ(out[0], 7.0F);
+  EXPECT_EQ(lse[0], 2.0F);
+  EXPECT_EQ(out[1], 5.0F);
+  EXPECT_EQ(lse[1], 1.0F);
+  EXPECT_TRUE(std::isnan(out[2]));
+  EXPECT_TRUE(std::isnan(lse[2]));
+  EXPECT_FLOAT_EQ(out[3], 3.0F);
+  EXPECT_FLOAT_EQ(lse[3], std::log(2.0F));
+  std::vector<float> nothing{0}, no_lse{-kInf};
+  const std::vector<float> also_nothing{0}, also_no_lse{-kInf};
+  const Dims one{1, 1, 1, 1}, one_lse{1, 1, 1};
+  ASSERT_TRUE(merge_attention({nothing.data(), one}, {no_lse.data(), one_lse},
+                              {also_nothing.data(), one}, {also_no_lse.data(), one_lse})
+                  .ok());
+  EXPECT_EQ(nothing[0], 0.0F);
+  EXPECT_EQ(no_lse[0], -kInf);
+}
+
+// The two rules of the paper: 8 heads, and 6, whose last two come from those of 8.
+TEST(AlibiSlopes, PowersOfTwoAndOthers) {
+  std::vector<float> slopes(8);
+  alibi_slopes(slopes);
+  for (size_t h = 0; h < 8; ++h) EXPECT_EQ(slopes[h], std::ldexp(1.0F, -static_cast<int>(h) - 1));
+  slopes.resize(6);
+  alibi_slopes(slopes);
+  EXPECT_EQ(slopes, (std::vector<float>{0.25F, 0.0625F, 0.015625F, 0.00390625F, 0.5F, 0.125F}));
+  slopes.resize(1);
+  alibi_slopes(slopes);
+  EXPECT_EQ(slopes[0], 0.00390625F);
+  alibi_slopes({});
+}
 
 TEST(Attention, RepeatedCallsKeepTheirScratch) {
   const RandomCase c = random_case(3);

@@ -1,4 +1,5 @@
-// Random attention calls for property tests: shapes, strides, masks and data from one seed.
+// Random attention calls for property tests: shapes, strides, types, every option and data from
+// one seed.
 #pragma once
 
 #include <cstdint>
@@ -33,20 +34,40 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// A whole call. Views point into `storage`, so a case is moved, never copied.
+// One capture of a random call: ScoreCapture without its output.
+struct CaptureRequest {
+  ScoreStage stage = ScoreStage::kWeights;
+  std::vector<int32_t> heads;  // empty for all
+  int64_t first_row = 0;
+  int64_t rows = 0;
+};
+
+// A whole call. Views point into the storage below, so a case is moved, never copied.
 struct RandomCase {
-  ConstTensor q, k, v;
+  ConstAnyTensor q, k, v;
+  DType out_type = DType::kF32;
   AttentionOptions options;
+  std::vector<CaptureRequest> captures;
   Dims out_shape, lse_shape, weights_shape;
 
   std::string description;
   std::deque<std::vector<float>> storage;
+  std::deque<std::vector<uint16_t>> halves;
   std::deque<std::vector<uint8_t>> bytes;
+  std::deque<std::vector<int32_t>> integers;
 
   RandomCase() = default;
   RandomCase(RandomCase&&) = default;
   RandomCase& operator=(RandomCase&&) = default;
 };
+
+// Rounded to `type` in storage of the case; f32 stays as it is.
+ConstAnyTensor stored(RandomCase& result, std::vector<float> values, DType type, const Dims& shape,
+                      const Dims& strides);
+// The element at an index of a tensor's data.
+float element(const ConstAnyTensor& tensor, int64_t index);
+// Bits of a number in a type that has 16 of them.
+uint16_t half_bits(float value, DType type);
 
 struct CaseLimits {
   int64_t max_queries = 70;

@@ -30,6 +30,14 @@ export function place(
   element.style.height = `${box.height}px`;
 }
 
+/** A token in a line of text. A long one ends in "…" by its style; whole it is in the document and in its title. */
+export function word(token: string): HTMLElement {
+  return el('span', { class: 'word', title: token.length > 12 && token }, token);
+}
+
+/** Two tokens: who looks, and where. */
+export const pairOf = (query: string, key: string): Child[] => [word(query), ' → ', word(key)];
+
 /** Text in which W_Q and the like are set with a subscript. */
 export function rich(text: string): Child[] {
   return text.split(/(?<=\b[Wd])_(\w+)/).map((part, i) => (i % 2 ? el('sub', {}, part) : part));

@@ -51,9 +51,15 @@ function textWidth(text: string, size: number): number {
 
 function shortened(text: string, size: number, limit: number): string {
   if (textWidth(text, size) <= limit) return text;
-  let short = [...text];
-  while (short.length > 1 && textWidth(`${short.join('')}…`, size) > limit) short = short.slice(0, -1);
-  return `${short.join('')}…`;
+  const letters = [...text];
+  const cut = (count: number): string => `${letters.slice(0, count).join('')}…`;
+  let [fits, most] = [1, letters.length];
+  while (fits < most) {
+    const middle = Math.ceil((fits + most) / 2);
+    if (textWidth(cut(middle), size) <= limit) fits = middle;
+    else most = middle - 1;
+  }
+  return cut(fits);
 }
 
 const widest = (labels: readonly string[], size: number, limit: number): number =>

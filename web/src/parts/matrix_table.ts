@@ -1,17 +1,17 @@
 // The same matrix as a table of numbers, for those who read or copy rather than look.
 
-import { el } from './dom.js';
+import { el, word } from './dom.js';
 import { formatNumber } from './format.js';
 import type { MatrixView } from './heat_map.js';
 
 export function matrixTable(view: MatrixView, caption: string): HTMLElement {
   const heads = view.colLabels ?? Array.from({ length: view.cols }, (_, col) => String(col + 1));
-  const head = el('tr', {}, el('td', {}), ...heads.map((label) => el('th', { scope: 'col' }, label)));
+  const head = el('tr', {}, el('td', {}), ...heads.map((label) => el('th', { scope: 'col' }, word(label))));
   const body = view.rowLabels.map((label, row) =>
     el(
       'tr',
       {},
-      el('th', { scope: 'row' }, label),
+      el('th', { scope: 'row' }, word(label)),
       ...Array.from({ length: view.cols }, (_, col) => {
         const hidden = view.hidden?.(row, col) ?? false;
         const value = view.data[row * view.cols + col]!;

@@ -2,7 +2,7 @@
 
 import type { App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
-import { el, headBadge } from './dom.js';
+import { el, headBadge, word } from './dom.js';
 import { formatNumber } from './format.js';
 import { tellingToken } from '../tokens.js';
 
@@ -49,7 +49,7 @@ export function tokenStrip(app: App): HTMLElement {
       const button = el(
         'button',
         { type: 'button', class: 'token', 'aria-describedby': 'strip-summary' },
-        el('span', { class: 'token-word' }, token),
+        word(token),
         el('span', { class: 'bars', 'aria-hidden': 'true' }, ...bars),
       );
       const pick = () => {
@@ -68,20 +68,22 @@ export function tokenStrip(app: App): HTMLElement {
   function describe(result: ForwardResult, query: number): void {
     const parts = result.heads.flatMap((id, head) => {
       const [token, weight] = strongest(result, head, query);
-      const spread = weight < 0.5 ? 'spread, most on ' : '';
+      const spread = weight < 0.5 ? ['spread, most on '] : [];
       return [
         el(
           'span',
           { class: 'strip-head' },
           headBadge(head + 1, id),
           el('span', { class: 'sr-only' }, `head ${head + 1} `),
-          `${spread}${result.tokens[token]} `,
+          ...spread,
+          word(result.tokens[token]!),
+          ' ',
           el('span', { class: 'number' }, formatNumber(weight, 2)),
         ),
         ' ',
       ];
     });
-    summary.replaceChildren(el('strong', {}, result.tokens[query]!), ' looks at ', ...parts);
+    summary.replaceChildren(el('strong', {}, word(result.tokens[query]!)), ' looks at ', ...parts);
   }
 
   app.result.watch(show);

@@ -2,7 +2,7 @@
 
 import type { App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
-import { el, headBadge } from '../parts/dom.js';
+import { el, headBadge, pairOf } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { createLegend } from '../parts/legend.js';
 import { createMap, type MatrixMap } from '../parts/matrix_map.js';
@@ -114,11 +114,7 @@ export function gallerySection(app: App): HTMLElement {
       const sum = row.reduce((total, weight) => total + weight, 0);
       const masked = hidden?.(inside.query, inside.key) ?? false;
       readout.replaceChildren(
-        el(
-          'span',
-          { class: 'readout-pair' },
-          `${result.tokens[inside.query]} → ${result.tokens[inside.key]}`,
-        ),
+        el('span', {}, ...pairOf(result.tokens[inside.query]!, result.tokens[inside.key]!)),
         el('strong', { class: 'number' }, masked ? 'masked' : formatNumber(row[inside.key]!)),
         el('span', { class: 'readout-sum' }, 'row sum ', el('span', { class: 'number' }, formatNumber(sum))),
       );

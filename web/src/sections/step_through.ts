@@ -4,7 +4,7 @@ import { update, type App } from '../app.js';
 import { explain } from '../explain.js';
 import type { ForwardResult, Trace } from '../messages.js';
 import type { StepId } from '../page_state.js';
-import { el, headBadge, rich } from '../parts/dom.js';
+import { el, headBadge, pairOf, rich, word } from '../parts/dom.js';
 import { formatNumber, formatShape } from '../parts/format.js';
 import { formula } from '../parts/formulas.js';
 import { createLegend } from '../parts/legend.js';
@@ -211,9 +211,12 @@ function stepDetail(app: App): HTMLElement {
     const cell = inside ? pointed : strongestCell(view, tellingToken(result.tokens));
     remembered = pointed ?? undefined;
     map.highlight(cell);
-    const to = view.colLabels ? ` → ${view.colLabels[cell.col]}` : `, column ${cell.col + 1}`;
+    const from = view.rowLabels[cell.row]!;
+    const place = view.colLabels
+      ? pairOf(from, view.colLabels[cell.col]!)
+      : [word(from), `, column ${cell.col + 1}`];
     origin.replaceChildren(
-      el('p', { class: 'origin-pair' }, `${view.rowLabels[cell.row]}${to}`),
+      el('p', { class: 'origin-pair' }, ...place),
       el('p', { class: 'origin-value number' }, formatNumber(view.data[cell.row * view.cols + cell.col]!)),
       el('p', { class: 'origin-why' }, ...rich(explain(result, name, { ...cell, head }))),
     );

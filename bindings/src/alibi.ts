@@ -1,0 +1,12 @@
+// mh.alibiSlopes: the slopes of ALiBi, copied out of the core.
+
+import { call, type Runtime } from './operands.js';
+import { checkCount } from './options.js';
+
+export function alibiSlopes(runtime: Runtime, heads: number): Float32Array {
+  checkCount(heads, 'heads');
+  return call(runtime, (operands) => {
+    const { data } = operands.alibiSlopes(heads);
+    return runtime.heap.view('f32', data, heads).slice();
+  });
+}

@@ -1,0 +1,88 @@
+// Scores on request: which stage, of which heads and rows, and where to.
+
+import { MultiheadError } from './errors.js';
+import { noSpan, type Operands } from './operands.js';
+import { checkChoice, checkCount, checkOptions } from './options.js';
+import type { CaptureArg, SpanArg } from './raw.js';
+import { describe, type WasmTensor } from './tensor.js';
+import type { Capture, ScoreStage, Shape } from './types.js';
+
+/** In the order of multihead::ScoreStage. */
+const stages: readonly ScoreStage[] = ['raw', 'capped', 'masked', 'weights'];
+
+/** The core's number of a stage; throws `E_OPTION`. */
+export const stageCode = (stage: unknown, argument: string): number =>
+  stages.indexOf(checkChoice(stage, stages, argument));
+
+/** The first row and the number of rows, all by default; throws `E_OPTION` for rows that are not there. */
+export function checkRows(rows: unknown, queries: number, argument: string): [number, number] {
+  if (rows === undefined) return [0, queries];
+  if (Array.isArray(rows) && rows.length === 2) {
+    const first = checkCount(rows[0], `${argument}[0]`, 0);
+    const count = checkCount(rows[1], `${argument}[1]`, 0);
+    if (first + count <= queries) return [first, count];
+  }
+  throw new MultiheadError('E_OPTION', {
+    argument,
+    expected: `[first, count] of the ${queries} queries`,
+    got: Array.isArray(rows) ? `[${rows.join(', ')}]` : describe(rows),
+  });
+}
+
+/** Some of `count` query heads; throws `E_OPTION` for none, one that is not there, and one twice. */
+export function headsSpan(
+  heads: unknown,
+  count: number,
+  operands: Operands,
+  argument: string,
+): SpanArg {
+  const wrong = (expected: string, got: string): MultiheadError =>
+    new MultiheadError('E_OPTION', { argument, expected, got });
+  if (!Array.isArray(heads) || heads.length === 0) {
+    const got = Array.isArray(heads) ? '[]' : describe(heads);
+    throw wrong('an array of at least one query head; leave it out for all', got);
+  }
+  const chosen = new Set<number>();
+  for (const head of heads as unknown[]) {
+    if (!Number.isInteger(head) || (head as number) < 0 || (head as number) >= count) {
+      throw wrong(`query heads from 0 to ${count - 1}`, describe(head));
+    }
+    if (chosen.has(head as number)) throw wrong('each head once', `${String(head)} twice`);
+    chosen.add(head as number);
+  }
+  return operands.span(Int32Array.from(chosen), 'i32', argument);
+}
+
+/** `scores` is the shape (B, H_q, N_q, N_k) of all of them. */
+export function captureArgs(
+  captures: unknown,
+  scores: Shape,
+  operands: Operands,
+): { args: CaptureArg[]; tensors: WasmTensor<'f32'>[] } {
+  if (!Array.isArray(captures)) {
+    throw new MultiheadError('E_OPTION', {
+      argument: 'capture',
+      expected: 'an array of { stage, heads?, rows? }',
+      got: describe(captures),
+    });
+  }
+  const [batch = 0, heads = 0, queries = 0, keys = 0] = scores;
+  const args: CaptureArg[] = [];
+  const tensors: WasmTensor<'f32'>[] = [];
+  // Array.from turns holes into undefined, which the checks then see.
+  Array.from(captures as Capture[]).forEach((capture, index) => {
+    const argument = `capture[${index}]`;
+    checkOptions(capture, ['stage', 'heads', 'rows'], argument);
+    const stage = stageCode(capture.stage, `${argument}.stage`);
+    const [firstRow, rows] = checkRows(capture.rows, queries, `${argument}.rows`);
+    const chosen =
+      capture.heads === undefined
+        ? noSpan
+        : headsSpan(capture.heads, heads, operands, `${argument}.heads`);
+    const shape = [batch, chosen.length || heads, rows, keys];
+    const tensor = operands.output(shape, 'f32', argument);
+    tensors.push(tensor);
+    args.push({ stage, out: tensor.arg(), heads: chosen, firstRow });
+  });
+  return { args, tensors };
+}

@@ -1,0 +1,86 @@
+// mh.latentAttention: keys and values from one low-rank latent per token.
+
+import { maskNames, optionsArg } from './attention_options.js';
+import { MultiheadError } from './errors.js';
+import { call, checkRank, type Operand, type Runtime } from './operands.js';
+import { checkChoice, checkOptions } from './options.js';
+import { prepareOutputs } from './outputs.js';
+import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from './types.js';
+
+/** The inputs in the order of the core's struct, with their axes. */
+const inputAxes = {
+  qNope: '(B, H, N_q, d_nope)',
+  qRope: '(B, H, N_q, d_rope)',
+  latent: '(B, N_k, rank)',
+  kRope: '(B, N_k, d_rope)',
+  wUk: '(H, d_nope, rank)',
+  wUv: '(H, d_v, rank)',
+} as const satisfies Record<keyof LatentAttentionInputs, string>;
+type InputName = keyof typeof inputAxes;
+const inputNames = Object.keys(inputAxes) as InputName[];
+
+const optionNames = [
+  'form',
+  ...maskNames.filter((name) => name !== 'rope' && name !== 'qkNorm'),
+  ...(['return', 'out'] as const),
+] as const satisfies readonly (keyof LatentAttentionOptions)[];
+const elsewhere = {
+  rope: 'qRope and kRope come rotated: use rotate()',
+  qkNorm: 'normalise before the call',
+};
+
+export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
+  runtime: Runtime,
+  inputs: LatentAttentionInputs,
+  options: LatentAttentionOptions<R>,
+): AttentionResult<R> {
+  checkOptions(inputs, inputNames, 'inputs');
+  checkOptions(options, optionNames, 'latentAttention', elsewhere);
+  const form = checkChoice(options.form, ['expanded', 'absorbed'], 'form');
+
+  return call(runtime, (operands) => {
+    const input = (name: InputName): Operand => {
+      const operand = operands.input(inputs[name], ['f32'], name);
+      checkRank(operand, inputAxes[name], name);
+      return operand;
+    };
+    const qNope = input('qNope');
+    const qRope = input('qRope');
+    const latent = input('latent');
+    const kRope = input('kRope');
+    const wUk = input('wUk');
+    const wUv = input('wUv');
+    const [batch = 0, heads = 0, queries = 0, width = 0] = qNope.shape;
+    const keys = latent.shape[1] ?? 0;
+    const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
+
+    const shapes = {
+      out: [batch, heads, queries, wUv.shape[1] ?? 0],
+      lse: [batch, heads, queries],
+      scores: [batch, heads, queries, keys],
+    };
+    const outputs = prepareOutputs(options, ['lse', 'weights'], shapes, operands);
+    if (outputs.result.out.dtype !== 'f32') {
+      throw new MultiheadError('E_OPTION', {
+        argument: 'out',
+        expected: 'a tensor of dtype "f32"',
+        got: `"${outputs.result.out.dtype}"`,
+      });
+    }
+    const status = runtime.raw.latentAttention(
+      {
+        qNope: qNope.arg(),
+        qRope: qRope.arg(),
+        latent: latent.arg(),
+        kRope: kRope.arg(),
+        wUk: wUk.arg(),
+        wUv: wUv.arg(),
+      },
+      form === 'expanded' ? 0 : 1,
+      masking,
+      outputs.arg,
+    );
+    operands.check(status);
+    return outputs.result as AttentionResult<R>;
+  });
+}

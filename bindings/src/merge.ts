@@ -1,0 +1,42 @@
+// mh.mergeAttention: two results over disjoint keys become one.
+
+import { MultiheadError } from './errors.js';
+import { call, checkRank, type Runtime } from './operands.js';
+import { checkOptions } from './options.js';
+import type { PartialAttention, Tensor } from './types.js';
+
+/** A result of attention() may hold more than these two; that is not merged. */
+function checkPart(part: unknown, argument: string): void {
+  const known = ['out', 'lse', 'weights', 'dropoutMask', 'captures'];
+  checkOptions(part, known, argument);
+  const { out, lse } = part as Partial<PartialAttention>;
+  const missing = out === undefined ? 'out' : lse === undefined ? 'lse' : undefined;
+  if (missing === undefined) return;
+  throw new MultiheadError('E_OPTION', {
+    argument: `${argument}.${missing}`,
+    expected: "a tensor (attention() gives 'lse' on request)",
+    got: 'undefined',
+  });
+}
+
+export function mergeAttention<A extends PartialAttention<Tensor>>(
+  runtime: Runtime,
+  a: A,
+  b: PartialAttention,
+): A {
+  checkPart(a, 'a');
+  checkPart(b, 'b');
+  return call(runtime, (operands) => {
+    const outB = operands.input(b.out, ['f32'], 'b.out');
+    const lseB = operands.input(b.lse, ['f32'], 'b.lse');
+    // After the inputs: neither may be one of them.
+    const outA = operands.writable(a.out, 'f32', 'a.out');
+    const lseA = operands.writable(a.lse, 'f32', 'a.lse');
+    checkRank(outA, '(B, H_q, N_q, d_v)', 'a.out');
+    checkRank(lseA, '(B, H_q, N_q)', 'a.lse');
+    checkRank(outB, '(B, H_q, N_q, d_v)', 'b.out');
+    checkRank(lseB, '(B, H_q, N_q)', 'b.lse');
+    operands.check(runtime.raw.mergeAttention(outA.arg(), lseA.arg(), outB.arg(), lseB.arg()));
+    return a;
+  });
+}

@@ -1,0 +1,87 @@
+// The results of one call: tensors for what is asked for, and what the core is told of them.
+
+import { captureArgs } from './capture.js';
+import type { Operands } from './operands.js';
+import { checkChoice, checkNames } from './options.js';
+import type { CaptureArg, OutputsArg, RawModule } from './raw.js';
+import { floatDTypes, isHalf, notGiven, WasmTensor } from './tensor.js';
+import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from './types.js';
+
+/** The names in {@link OutputOptions}. */
+export const outputNames = [
+  'return',
+  'out',
+  'outDtype',
+  'capture',
+] as const satisfies readonly (keyof OutputOptions)[];
+
+export interface OutputShapes {
+  readonly out: Shape;
+  readonly lse: Shape;
+  /** (B, H_q, N_q, N_k): of weights, dropout masks, and whole captures. */
+  readonly scores: Shape;
+}
+
+interface Result {
+  out: Tensor<FloatDType>;
+  lse?: Tensor;
+  weights?: Tensor;
+  dropoutMask?: Tensor<'bool'>;
+  captures?: Tensor[];
+}
+
+export interface Outputs {
+  readonly result: Result;
+  readonly arg: OutputsArg;
+  readonly captures: readonly CaptureArg[];
+}
+
+/** Ask for outputs after the inputs. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function prepareOutputs(
+  options: OutputOptions,
+  returns: readonly AttentionReturn[],
+  shapes: OutputShapes,
+  operands: Operands,
+): Outputs {
+  const { return: names = [] } = options;
+  const wanted = checkNames(names, returns, 'return');
+  const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
+  const result: Result = { out };
+  const arg: OutputsArg = {
+    out: out.arg(),
+    lse: notGiven,
+    weights: notGiven,
+    dropoutMask: notGiven,
+  };
+  if (wanted.includes('lse')) {
+    const lse = operands.output(shapes.lse, 'f32', 'lse');
+    result.lse = lse;
+    arg.lse = lse.arg();
+  }
+  if (wanted.includes('weights')) {
+    const weights = operands.output(shapes.scores, 'f32', 'weights');
+    result.weights = weights;
+    arg.weights = weights.arg();
+  }
+  if (wanted.includes('dropoutMask')) {
+    const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
+    result.dropoutMask = dropoutMask;
+    arg.dropoutMask = dropoutMask.arg();
+  }
+  if (options.capture === undefined) return { result, arg, captures: [] };
+
+  const captures = captureArgs(options.capture, shapes.scores, operands);
+  result.captures = captures.tensors;
+  return { result, arg, captures: captures.args };
+}
+
+/** Right before the call that takes them: nothing may fail in between. */
+export function pushCaptures(raw: RawModule, { captures }: Outputs): void {
+  for (const capture of captures) raw.pushCapture(capture);
+}
+
+function outDTypeOf({ out, outDtype }: OutputOptions): FloatDType {
+  if (outDtype !== undefined) return checkChoice(outDtype, floatDTypes, 'outDtype');
+  const given: unknown = out;
+  return given instanceof WasmTensor && isHalf(given.dtype) ? given.dtype : 'f32';
+}

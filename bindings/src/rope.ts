@@ -1,0 +1,24 @@
+// mh.rotate: rotary position embedding on its own.
+
+import { ropeArg, rotationNames } from './attention_options.js';
+import { call, checkRank, type Runtime } from './operands.js';
+import { checkOptions } from './options.js';
+import type { RopeRotation, Tensor, TensorLike } from './types.js';
+
+export function rotate(
+  runtime: Runtime,
+  x: TensorLike,
+  positions: Int32Array,
+  rope: RopeRotation,
+): Tensor {
+  checkOptions(rope, rotationNames, 'rope');
+  const arg = ropeArg(rope);
+  return call(runtime, (operands) => {
+    const input = operands.input(x, ['f32'], 'x');
+    checkRank(input, '(B, H, N, d)', 'x');
+    const span = operands.span(positions, 'i32', 'positions');
+    const y = operands.output(input.shape, 'f32', 'rotate');
+    operands.check(runtime.raw.rotate(input.arg(), span, arg, y.arg()));
+    return y;
+  });
+}

@@ -1,0 +1,136 @@
+// mh.scores: rows of scores, some at a time, from the tiled kernel.
+
+import { maskNames, optionsArg } from './attention_options.js';
+import { checkRows, headsSpan, stageCode } from './capture.js';
+import { MultiheadError } from './errors.js';
+import { bytesPerElement } from './memory.js';
+import {
+  call,
+  checkRank,
+  checkTensorLike,
+  noSpan,
+  type Operands,
+  type Runtime,
+} from './operands.js';
+import { checkCount, checkOptions } from './options.js';
+import type { SpanArg } from './raw.js';
+import { elements, floatDTypes, tensorArg, WasmTensor } from './tensor.js';
+import type {
+  DType,
+  FloatTensorLike,
+  ScoreRows,
+  ScoresOptions,
+  Tensor,
+  TensorLike,
+} from './types.js';
+
+const optionNames = [
+  ...maskNames.filter((name) => name !== 'dropout'),
+  ...(['stage', 'head', 'heads', 'rows', 'chunk'] as const),
+] as const satisfies readonly (keyof ScoresOptions)[];
+const elsewhere = { dropout: 'scores are those before dropout' };
+
+export function scores(
+  runtime: Runtime,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  options: ScoresOptions,
+): Generator<ScoreRows, void, undefined> {
+  checkOptions(options, optionNames, 'scores', elsewhere);
+  const stage = stageCode(options.stage, 'stage');
+  const { head, chunk = 64 } = options;
+  checkCount(chunk, 'chunk');
+  if (head !== undefined && options.heads !== undefined) {
+    throw new MultiheadError('E_OPTION', {
+      argument: 'head',
+      expected: 'either head or heads',
+      got: 'both',
+    });
+  }
+  return stream(runtime, q, k, { ...options }, stage, chunk);
+}
+
+/** Starts with the first next(), so that nothing is held before. */
+function* stream(
+  runtime: Runtime,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  options: ScoresOptions,
+  stage: number,
+  chunk: number,
+): Generator<ScoreRows, void, undefined> {
+  const held = new HeldInputs(runtime);
+  try {
+    const query = held.keep(q, floatDTypes, 'q');
+    const key = held.keep(k, floatDTypes, 'k');
+    checkRank(query, '(B, H_q, N_q, d_k)', 'q');
+    checkRank(key, '(B, H_kv, N_k, d_k)', 'k');
+    const mask = options.mask && held.keep(options.mask, ['bool'], 'mask');
+    const bias = options.bias && held.keep(options.bias, ['f32'], 'bias');
+    const options_ = { ...options, mask, bias };
+    const queries = query.shape[2] ?? 0;
+    const [first, count] = checkRows(options.rows, queries, 'rows');
+    // Without rows there is still one call, which checks the rest.
+    for (let done = 0; done === 0 || done < count; done += chunk) {
+      const rows = Math.min(chunk, count - done);
+      const read = { stage, firstRow: first + done, rows };
+      const chunkOfRows = readRows(runtime, query, key, options_, read);
+      if (rows > 0) yield chunkOfRows;
+    }
+  } finally {
+    held.dispose();
+  }
+}
+
+function readRows(
+  runtime: Runtime,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  options: ScoresOptions,
+  { stage, firstRow, rows }: { stage: number; firstRow: number; rows: number },
+): ScoreRows {
+  return call(runtime, (operands) => {
+    const query = operands.input(q, floatDTypes, 'q');
+    const key = operands.input(k, floatDTypes, 'k');
+    const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
+    const keys = key.shape[2] ?? 0;
+    const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
+    const chosen = chosenHeads(options, heads, operands);
+
+    const shape = [batch, chosen.length || heads, rows, keys];
+    const size = elements(shape);
+    const { address } = operands.temporary(size * bytesPerElement('f32'), 'scores');
+    const { raw, heap } = runtime;
+    raw.pushCapture({ stage, out: tensorArg(address, shape, 'f32'), heads: chosen, firstRow });
+    operands.check(raw.attentionScores(query.arg(), key.arg(), masking));
+    return { firstRow, rows, shape, data: heap.view('f32', address, size).slice() };
+  });
+}
+
+function chosenHeads({ head, heads }: ScoresOptions, count: number, operands: Operands): SpanArg {
+  if (head !== undefined) return headsSpan([head], count, operands, 'head');
+  return heads === undefined ? noSpan : headsSpan(heads, count, operands, 'heads');
+}
+
+/** Inputs that last for several calls: the caller's tensors as they are, copies of typed arrays. */
+class HeldInputs {
+  readonly #runtime: Runtime;
+  readonly #copies: WasmTensor[] = [];
+
+  constructor(runtime: Runtime) {
+    this.#runtime = runtime;
+  }
+
+  keep<D extends DType>(value: TensorLike<D>, dtypes: readonly D[], argument: string): Tensor<D> {
+    const { heap } = this.#runtime;
+    const { data, dtype, shape } = checkTensorLike(value, dtypes, argument);
+    if (value instanceof WasmTensor && value.livesIn(heap)) return value as WasmTensor<D>;
+    const copy = WasmTensor.copy(heap, dtype, shape, data, argument);
+    this.#copies.push(copy);
+    return copy;
+  }
+
+  dispose(): void {
+    for (const copy of this.#copies) copy.dispose();
+  }
+}

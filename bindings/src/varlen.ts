@@ -1,0 +1,69 @@
+// mh.attentionVarlen: packed sequences of different lengths.
+
+import { optionsArg, rotationNames, sharedNames } from './attention_options.js';
+import { call, checkRank, type Runtime } from './operands.js';
+import { checkOptions } from './options.js';
+import { prepareOutputs } from './outputs.js';
+import { floatDTypes } from './tensor.js';
+import type { FloatDType, FloatTensorLike, VarlenOptions, VarlenResult } from './types.js';
+
+const optionNames = [
+  ...(['cuQ', 'cuK'] as const),
+  ...sharedNames,
+  ...(['qkNorm', 'rope', 'return', 'out', 'outDtype'] as const),
+] as const satisfies readonly (keyof VarlenOptions)[];
+
+const perSequence = 'packed sequences have no batch axis: call attention() for each sequence';
+const elsewhere = {
+  mask: perSequence,
+  bias: perSequence,
+  capture: perSequence,
+  kvLengths: 'the lengths are those of cuK',
+};
+
+export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType>(
+  runtime: Runtime,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+  options: VarlenOptions<R, O>,
+): VarlenResult<R, O> {
+  checkOptions(options, optionNames, 'attentionVarlen', elsewhere);
+  if (options.rope !== undefined) {
+    const positions = 'positions start at 0 in each sequence: rotate() before the call for others';
+    const advice = { qPositions: positions, kPositions: positions };
+    checkOptions(options.rope, rotationNames, 'rope', advice);
+  }
+
+  return call(runtime, (operands) => {
+    const query = operands.input(q, floatDTypes, 'q');
+    const key = operands.input(k, floatDTypes, 'k');
+    const value = operands.input(v, [key.dtype], 'v');
+    checkRank(query, '(T_q, H_q, d_k)', 'q');
+    checkRank(key, '(T_k, H_kv, d_k)', 'k');
+    checkRank(value, '(T_k, H_kv, d_v)', 'v');
+    const cuQ = operands.span(options.cuQ, 'i32', 'cuQ');
+    const cuK = operands.span(options.cuK, 'i32', 'cuK');
+    const [queries = 0, heads = 0, width = 0] = query.shape;
+    const [keys = 0, , valueWidth = 0] = value.shape;
+    const masking = optionsArg(options, operands, { batch: 0, heads, queries, keys, width });
+
+    const shapes = {
+      out: [queries, heads, valueWidth],
+      lse: [heads, queries],
+      scores: [],
+    };
+    const outputs = prepareOutputs(options, ['lse'], shapes, operands);
+    const status = runtime.raw.attentionVarlen(
+      query.arg(),
+      key.arg(),
+      value.arg(),
+      cuQ,
+      cuK,
+      masking,
+      outputs.arg,
+    );
+    operands.check(status);
+    return outputs.result as VarlenResult<R, O>;
+  });
+}

@@ -1,0 +1,100 @@
+// Reading rows of any storage type, dense, ring or paged, as floats.
+#if defined(MULTIHEAD_CPU_STORED_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_STORED_ROWS_INL_H_
+#undef MULTIHEAD_CPU_STORED_ROWS_INL_H_
+#else
+#define MULTIHEAD_CPU_STORED_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/kernels.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// `width` elements of T, times `factor` for integers, then zeros up to `padded`.
+template <class T, class D>
+HWY_INLINE void widen(D d, const T* HWY_RESTRICT from, size_t width, size_t padded, float factor,
+                      float* HWY_RESTRICT to) {
+  const hn::Rebind<T, D> narrow;
+  const size_t lanes = hn::Lanes(d);
+  const auto convert = [&](auto stored) HWY_ATTR {
+    if constexpr (std::is_same_v<T, int8_t>) {
+      const hn::RebindToSigned<D> di;
+      return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, stored)), hn::Set(d, factor));
+    } else {
+      return hn::PromoteTo(d, stored);
+    }
+  };
+  size_t c = 0;
+  for (; c + lanes <= width; c += lanes)
+    hn::StoreU(convert(hn::LoadU(narrow, from + c)), d, to + c);
+  if (c < width) {
+    const size_t rest = width - c;
+    hn::StoreN(convert(hn::LoadN(narrow, from + c, rest)), d, to + c, rest);
+  }
+  std::fill(to + width, to + padded, 0.0F);
+}
+
+// The row of `position`, without its batch and head.
+HWY_INLINE int64_t slot_of(const StoredRows& rows, int64_t batch, int64_t position) {
+  if (rows.ring != 0) return position % rows.ring;
+  if (rows.pages == nullptr) return position;
+  const int32_t page = rows.pages[batch * rows.pages_per_entry + position / rows.page_size];
+  return page * rows.page_size + position % rows.page_size;
+}
+
+template <class D>
+HWY_INLINE void read_row(D d, const StoredRows& rows, int64_t batch, int64_t head, int64_t position,
+                         size_t width, size_t padded, float* HWY_RESTRICT to) {
+  // Pages are shared by the batch.
+  const int64_t entry = rows.pages == nullptr ? batch : 0;
+  const int64_t slot = slot_of(rows, batch, position);
+  const int64_t at = row_offset(rows.stride, entry, head, slot);
+  switch (rows.element) {
+    case Element::kF32:
+      std::memcpy(to, static_cast<const float*>(rows.data) + at, width * sizeof(float));
+      std::fill(to + width, to + padded, 0.0F);
+      return;
+    case Element::kF16:
+      return widen(d, static_cast<const hwy::float16_t*>(rows.data) + at, width, padded, 1.0F, to);
+    case Element::kBF16:
+      return widen(d, static_cast<const hwy::bfloat16_t*>(rows.data) + at, width, padded, 1.0F, to);
+    case Element::kInt8:
+      return widen(d, static_cast<const int8_t*>(rows.data) + at, width, padded,
+                   rows.scales[row_offset(rows.scale_stride, entry, head, slot)], to);
+  }
+}
+
+struct FloatRows {
+  const float* data;
+  ptrdiff_t stride;
+};
+
+// Positions first .. first + count - 1 as rows of at least `padded` floats: where they lie if
+// they can be used so, else copied to `scratch`, which holds count * padded floats.
+template <class D>
+HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int64_t head,
+                                 int64_t first, size_t count, size_t width, size_t padded,
+                                 float* HWY_RESTRICT scratch) {
+  if (rows.element == Element::kF32 && rows.in_order() && width == padded) {
+    return {static_cast<const float*>(rows.data) + row_offset(rows.stride, batch, head, first),
+            static_cast<ptrdiff_t>(rows.stride[2])};
+  }
+  for (size_t row = 0; row < count; ++row) {
+    read_row(d, rows, batch, head, first + static_cast<int64_t>(row), width, padded,
+             scratch + row * padded);
+  }
+  return {scratch, static_cast<ptrdiff_t>(padded)};
+}
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_STORED_ROWS_INL_H_

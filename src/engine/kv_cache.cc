@@ -1,0 +1,358 @@
+#include "multihead/kv_cache.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+#include <numeric>
+
+#include "engine/plan.h"
+#include "engine/scratch.h"
+#include "engine/transform.h"
+#include "engine/validate.h"
+#include "rules/half.h"
+
+namespace multihead {
+namespace {
+
+using engine::number;
+using engine::option_error;
+using Layout = KVCacheConfig::Layout;
+using Type = KVCacheConfig::Type;
+
+cpu::Element element_of(Type type) {
+  switch (type) {
+    case Type::kF16:
+      return cpu::Element::kF16;
+    case Type::kBF16:
+      return cpu::Element::kBF16;
+    case Type::kInt8:
+      return cpu::Element::kInt8;
+    case Type::kF32:
+      break;
+  }
+  return cpu::Element::kF32;
+}
+
+int64_t pages_per_entry(const KVCacheConfig& config) {
+  return (config.capacity + config.page_size - 1) / config.page_size;
+}
+
+float read_element(const ConstAnyTensor& tensor, int64_t at) {
+  switch (tensor.dtype) {
+    case DType::kF16:
+      return rules::to_float(static_cast<const Float16*>(tensor.data)[at]);
+    case DType::kBF16:
+      return rules::to_float(static_cast<const BFloat16*>(tensor.data)[at]);
+    case DType::kF32:
+      break;
+  }
+  return static_cast<const float*>(tensor.data)[at];
+}
+
+// One row in the cache's type; `scale` is the row's own, of int8 only.
+void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, Type type, std::byte* to,
+               float* scale) {
+  const auto each = [&](auto* target, auto convert) {
+    for (int64_t c = 0; c < width; ++c) target[c] = convert(read_element(from, at + c));
+  };
+  switch (type) {
+    case Type::kF32:
+      return each(reinterpret_cast<float*>(to), [](float value) { return value; });
+    case Type::kF16:
+      return each(reinterpret_cast<Float16*>(to), rules::to_float16);
+    case Type::kBF16:
+      return each(reinterpret_cast<BFloat16*>(to), rules::to_bfloat16);
+    case Type::kInt8:
+      break;
+  }
+  if (scale == nullptr) return;  // never: kInt8 has scales
+  float largest = 0.0F;
+  for (int64_t c = 0; c < width; ++c) {
+    const float magnitude = std::abs(read_element(from, at + c));
+    // NaN and infinity have no place among integers: they stay in the scale, and so in the row.
+    if (!(magnitude <= largest)) largest = magnitude;
+  }
+  *scale = largest / 127.0F;
+  const float inverse = largest > 0.0F && std::isfinite(largest) ? 127.0F / largest : 0.0F;
+  each(reinterpret_cast<int8_t*>(to), [&](float value) {
+    if (!std::isfinite(largest)) return static_cast<int8_t>(1);
+    return static_cast<int8_t>(std::nearbyint(std::clamp(value * inverse, -127.0F, 127.0F)));
+  });
+}
+
+// As KVCache::row_of() numbers the rows.
+cpu::StoredRows stored_rows(const KVCacheConfig& config, const std::vector<std::byte>& rows,
+                            const std::vector<float>& scales,
+                            const std::vector<int32_t>& page_table, int64_t width) {
+  const bool paged = config.layout == Layout::kPaged;
+  cpu::StoredRows stored;
+  stored.data = rows.data();
+  stored.element = element_of(config.type);
+  stored.scale_stride =
+      paged ? cpu::RowStrides{0, 1, config.kv_heads}
+            : cpu::RowStrides{config.kv_heads * config.capacity, config.capacity, 1};
+  for (size_t axis = 0; axis < 3; ++axis) stored.stride[axis] = stored.scale_stride[axis] * width;
+  stored.scales = scales.data();
+  if (config.layout == Layout::kRing) stored.ring = config.capacity;
+  if (paged) {
+    stored.pages = page_table.data();
+    stored.pages_per_entry = pages_per_entry(config);
+    stored.page_size = config.page_size;
+  }
+  return stored;
+}
+
+}  // namespace
+
+Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
+  const struct {
+    const char* name;
+    int64_t value;
+    int64_t least;
+  } extents[] = {{"batch", config.batch, 1},
+                 {"kv_heads", config.kv_heads, 1},
+                 {"key_width", config.key_width, 0},
+                 {"value_width", config.value_width, 0},
+                 {"capacity", config.capacity, 1},
+                 {"page_size", config.layout == Layout::kPaged ? config.page_size : 1, 1},
+                 {"pages", config.pages, 0}};
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  for (const auto& [name, value, least] : extents) {
+    if (value < least || value > kMost) {
+      return option_error(name, std::to_string(least) + " to 2147483647", std::to_string(value));
+    }
+  }
+  KVCache made;
+  made.config_ = config;
+  int64_t page_table = 0;
+  if (config.layout == Layout::kPaged) {
+    page_table = config.batch * pages_per_entry(config);
+    if (config.pages == 0) made.config_.pages = page_table;
+  }
+  // In double, since the product of four extents may not fit 64 bits.
+  const double rows =
+      static_cast<double>(config.kv_heads) *
+      (config.layout == Layout::kPaged
+           ? static_cast<double>(made.config_.pages) * static_cast<double>(config.page_size)
+           : static_cast<double>(config.batch) * static_cast<double>(config.capacity));
+  const double row_bytes = static_cast<double>(config.key_width + config.value_width) *
+                               static_cast<double>(cpu::bytes_of(element_of(config.type))) +
+                           (config.type == Type::kInt8 ? 2.0 * sizeof(float) : 0.0);
+  // Rows; then lengths and firsts, page table and free pages, 4 bytes a number.
+  const double bytes = rows * row_bytes + 8.0 * static_cast<double>(config.batch) +
+                       4.0 * static_cast<double>(page_table) +
+                       4.0 * static_cast<double>(made.config_.pages) + 4096.0;
+  // Asked for once as a whole, so that exhaustion is a Status and not an exception.
+  engine::Buffer probe;
+  const auto whole = bytes < 0x1p62 ? static_cast<uint64_t>(bytes) : uint64_t{1} << 62U;
+  if (!probe.reserve(whole)) return engine::out_of_memory(whole);
+  probe = {};
+
+  const auto count = static_cast<size_t>(rows);
+  for (const auto& [store, width] :
+       {std::pair{&made.keys_, config.key_width}, std::pair{&made.values_, config.value_width}}) {
+    store->rows.resize(count * static_cast<size_t>(width) *
+                       static_cast<size_t>(cpu::bytes_of(element_of(config.type))));
+    if (config.type == Type::kInt8) store->scales.resize(count);
+  }
+  made.page_table_.resize(static_cast<size_t>(page_table));
+  made.clear();
+  cache = std::move(made);
+  return {};
+}
+
+void KVCache::clear() {
+  lengths_.assign(static_cast<size_t>(config_.batch), 0);
+  firsts_.assign(static_cast<size_t>(config_.batch), 0);
+  std::fill(page_table_.begin(), page_table_.end(), -1);
+  if (config_.layout != Layout::kPaged) return;
+  // Taken from the end: page 0 first.
+  free_pages_.resize(static_cast<size_t>(config_.pages));
+  std::iota(free_pages_.rbegin(), free_pages_.rend(), 0);
+}
+
+int64_t KVCache::bytes() const {
+  const auto of_store = [](const Store& store) {
+    return store.rows.size() + store.scales.size() * sizeof(float);
+  };
+  return static_cast<int64_t>(
+      of_store(keys_) + of_store(values_) +
+      (page_table_.size() + free_pages_.size() + lengths_.size() + firsts_.size()) *
+          sizeof(int32_t));
+}
+
+Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       std::span<const int32_t> counts) {
+  constexpr const char* kK = "(B, H_kv, n, d_k)";
+  constexpr const char* kV = "(B, H_kv, n, d_v)";
+  if (Status status = engine::validate_rank("k", kK, k, 4); !status.ok()) return status;
+  const int64_t tokens = k.shape[2];
+  for (Status status :
+       {engine::validate_exact("k", kK, k,
+                               {config_.batch, config_.kv_heads, tokens, config_.key_width}),
+        engine::validate_exact("v", kV, v,
+                               {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
+    if (!status.ok()) return status;
+  }
+  if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
+    return {StatusCode::kShape, "counts",
+            std::to_string(config_.batch) + " values, one per batch entry",
+            std::to_string(counts.size())};
+  }
+  const auto count_of = [&](int64_t b) {
+    return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
+  };
+  int64_t new_pages = 0;
+  for (int64_t b = 0; b < config_.batch; ++b) {
+    const int64_t count = count_of(b);
+    if (count < 0 || count > tokens) {
+      return option_error("counts", "0 to " + number("n", tokens), std::to_string(count));
+    }
+    const int64_t end = length(b) + count;
+    const bool too_long = config_.layout == Layout::kRing
+                              ? end > std::numeric_limits<int32_t>::max()
+                              : end > config_.capacity;
+    if (too_long) {
+      return option_error("k",
+                          "room for " + std::to_string(count) + " tokens in batch entry " +
+                              std::to_string(b) + " of capacity " +
+                              std::to_string(config_.capacity),
+                          std::to_string(length(b)) + " kept already");
+    }
+    if (config_.layout == Layout::kPaged) {
+      const auto pages_of = [&](int64_t n) {
+        return (n + config_.page_size - 1) / config_.page_size;
+      };
+      new_pages += pages_of(end) - pages_of(length(b));
+    }
+  }
+  if (new_pages > static_cast<int64_t>(free_pages_.size())) {
+    return option_error("k", std::to_string(new_pages) + " free pages in the pool",
+                        std::to_string(free_pages_.size()));
+  }
+
+  for (int64_t b = 0; b < config_.batch; ++b) {
+    for (int64_t n = 0; n < count_of(b); ++n) {
+      const int64_t position = length(b) + n;
+      const int64_t slot = claim_slot(b, position);
+      for (int64_t h = 0; h < config_.kv_heads; ++h) {
+        const int64_t row = row_of(b, h, slot);
+        write(keys_, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n, config_.key_width,
+              row);
+        write(values_, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
+              config_.value_width, row);
+      }
+    }
+    auto& length_of_entry = lengths_[static_cast<size_t>(b)];
+    length_of_entry += static_cast<int32_t>(count_of(b));
+    if (config_.layout == Layout::kRing) {
+      auto& first = firsts_[static_cast<size_t>(b)];
+      first = std::max(first, static_cast<int32_t>(length_of_entry - config_.capacity));
+    }
+  }
+  return {};
+}
+
+int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
+  if (config_.layout == Layout::kRing) return position % config_.capacity;
+  if (config_.layout == Layout::kContiguous) return position;
+  int32_t& page = page_table_[static_cast<size_t>(batch * pages_per_entry(config_) +
+                                                  position / config_.page_size)];
+  if (page < 0) {
+    page = free_pages_.back();
+    free_pages_.pop_back();
+  }
+  return page * config_.page_size + position % config_.page_size;
+}
+
+int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
+  if (config_.layout == Layout::kPaged) {
+    // (pages * page_size, H_kv): a token's heads side by side, so that a slot is one number.
+    return slot * config_.kv_heads + head;
+  }
+  return (batch * config_.kv_heads + head) * config_.capacity + slot;
+}
+
+void KVCache::write(Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
+                    int64_t row) {
+  const int64_t row_bytes = width * cpu::bytes_of(element_of(config_.type));
+  float* const scale =
+      store.scales.empty() ? nullptr : store.scales.data() + static_cast<size_t>(row);
+  write_row(from, at, width, config_.type, store.rows.data() + row * row_bytes, scale);
+}
+
+Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
+                       const AttentionOutputs& outputs, Context& context) const {
+  if (Status status = engine::validate_rank("q", "(B, H_q, N_q, d_k)", q, 4); !status.ok()) {
+    return status;
+  }
+  const int64_t keys = lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
+  // Shapes alone: the rows lie here in a layout of their own.
+  const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
+  const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
+  const ConstAnyTensor k(keys_.rows.data(), DType::kF32, k_shape, contiguous_strides(k_shape));
+  const ConstAnyTensor v(values_.rows.data(), DType::kF32, v_shape, contiguous_strides(v_shape));
+  engine::AttentionShape shape;
+  if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+  if (!options.kv_lengths.empty()) {
+    return option_error("kv_lengths", "none: the cache knows its lengths", "some");
+  }
+  if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
+    return option_error(options.qk_norm.enabled ? "qk_norm" : "rope",
+                        "none: apply it to keys before append() and to queries before attend()",
+                        "one");
+  }
+  if (options.causal.alignment != Alignment::kNone &&
+      options.causal.alignment != Alignment::kBottomRight) {
+    return option_error("causal", "none or bottom_right", "another alignment");
+  }
+  if (options.window.alignment != Alignment::kNone &&
+      options.window.alignment != Alignment::kBottomRight) {
+    return option_error("window.alignment", "none or bottom_right", "another alignment");
+  }
+  // The queries are the newest tokens of each entry.
+  AttentionOptions of_cache = options;
+  of_cache.kv_lengths = lengths_;
+  if (options.causal.alignment != Alignment::kNone) {
+    of_cache.causal = Causal::bottom_right_of_length();
+  } else if (options.window.given()) {
+    of_cache.window.alignment = Alignment::kBottomRightOfLength;
+  }
+  for (Status status : {engine::validate_options(of_cache, shape),
+                        engine::validate_outputs(outputs, of_cache, shape)}) {
+    if (!status.ok()) return status;
+  }
+  engine::ForwardInputs inputs;
+  inputs.q = engine::stored_rows(q);
+  inputs.k = stored_rows(config_, keys_.rows, keys_.scales, page_table_, config_.key_width);
+  inputs.v = stored_rows(config_, values_.rows, values_.scales, page_table_, config_.value_width);
+  inputs.firsts = firsts_.data();
+  return engine::run_forward(engine::plan_forward(inputs, shape, of_cache, outputs), context);
+}
+
+Status KVCache::truncate(int64_t batch, int64_t new_length) {
+  if (batch < 0 || batch >= config_.batch) {
+    return option_error("batch", "0 to " + std::to_string(config_.batch - 1),
+                        std::to_string(batch));
+  }
+  if (new_length < 0 || new_length > length(batch)) {
+    return option_error("length", "0 to " + std::to_string(length(batch)),
+                        std::to_string(new_length));
+  }
+  const auto entry = static_cast<size_t>(batch);
+  if (config_.layout == Layout::kPaged) {
+    const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
+    const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
+    for (int64_t page = used; page-- > kept;) {
+      int32_t& number = page_table_[static_cast<size_t>(batch * pages_per_entry(config_) + page)];
+      free_pages_.push_back(number);
+      number = -1;
+    }
+  }
+  lengths_[entry] = static_cast<int32_t>(new_length);
+  firsts_[entry] = new_length == 0 ? 0 : std::min(firsts_[entry], lengths_[entry]);
+  return {};
+}
+
+}  // namespace multihead

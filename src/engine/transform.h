@@ -1,0 +1,30 @@
+// What happens to queries and keys before the product: QK-norm, then RoPE.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "multihead/attention.h"
+#include "rules/visibility.h"
+
+namespace multihead::engine {
+
+struct Transform {
+  bool normalise = false;
+  std::span<const float> gain = {};  // empty for 1
+  float epsilon = 0.0F;
+
+  Rope rope = {};                           // its positions are not read
+  std::span<const int32_t> positions = {};  // (N) or (B * N)
+  // Where positions are empty: those of queries by this rule; null counts from 0, as keys do.
+  const rules::Visibility* query_positions = nullptr;
+  std::span<const int32_t> lengths = {};  // (B): rows beyond are not read; empty for all
+
+  bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
+};
+
+// x (B, H, N, d) of any type into y, f32 of the same shape.
+Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
+                      Context& context);
+
+}  // namespace multihead::engine

@@ -1,0 +1,96 @@
+// Keys and values of past tokens, kept for decoding one token (or several) at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "multihead/attention.h"
+
+namespace multihead {
+
+struct KVCacheConfig {
+  enum class Layout : uint8_t {
+    kContiguous,  // (B, H_kv, capacity, d)
+    kRing,        // the same, and the newest `capacity` tokens overwrite the oldest: for windows
+    kPaged,  // pages of page_size tokens, taken from a pool as sequences grow (arXiv:2309.06180)
+  };
+  enum class Type : uint8_t {
+    kF32,
+    kF16,
+    kBF16,
+    kInt8,  // symmetric, with one float scale (largest magnitude / 127) per token and head
+  };
+
+  int64_t batch = 1;
+  int64_t kv_heads = 0;
+  int64_t key_width = 0;
+  int64_t value_width = 0;
+  int64_t capacity = 0;  // tokens of one entry
+  Layout layout = Layout::kContiguous;
+  Type type = Type::kF32;
+  int64_t page_size = 16;  // tokens; read only with kPaged
+  int64_t pages = 0;       // pages in the pool; 0 is enough for every entry at capacity
+};
+
+// Entries of a batch grow and shrink independently. A call that fails changes nothing.
+class KVCache {
+ public:
+  // A cache of no batch entries; see create().
+  KVCache() { config_.batch = 0; }
+
+  // Errors: kOption (extents that are not positive, a pool smaller than one page), kMemory.
+  [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
+
+  // Adds n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
+  // `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the
+  // cache's type, to nearest even. Errors: kShape; kOption when an entry would outgrow its
+  // capacity or the pool has no page left.
+  [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
+                              std::span<const int32_t> counts = {});
+
+  // attention() of q (B, H_q, N_q, d_k) over what is kept: the N_q queries are the newest
+  // tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
+  // Keys have the indices of their tokens, also in a ring, where the oldest are hidden. ALiBi
+  // counts from the end of each entry.
+  // options.causal is none or bottom_right (then of each entry's length); kv_lengths, and
+  // rope or qk_norm of keys that are already in here, are kOption errors: rotate() and
+  // normalise before append().
+  [[nodiscard]] Status attend(const ConstAnyTensor& q, const AttentionOptions& options,
+                              const AttentionOutputs& outputs, Context& context) const;
+
+  // Forgets the tokens of one entry from `length` on. In a ring only tokens that were not yet
+  // overwritten can stay, and those beyond `length` that overwrote older ones leave a gap that
+  // stays hidden. Errors: kOption (no such entry; length negative or more than there is).
+  [[nodiscard]] Status truncate(int64_t batch, int64_t length);
+  void clear();
+
+  const KVCacheConfig& config() const { return config_; }
+  // Tokens appended to an entry and not truncated.
+  int64_t length(int64_t batch) const { return lengths_[static_cast<size_t>(batch)]; }
+  // The first of them that is still kept: more than 0 only in a ring.
+  int64_t first_kept(int64_t batch) const { return firsts_[static_cast<size_t>(batch)]; }
+  // Of keys, values, scales and tables.
+  int64_t bytes() const;
+  // kPaged: (B, pages per entry) page numbers, -1 where there is none yet.
+  std::span<const int32_t> page_table() const { return page_table_; }
+
+ private:
+  struct Store {
+    // (B, H_kv, capacity, width), or for pages (pages * page_size, H_kv, width)
+    std::vector<std::byte> rows;
+    std::vector<float> scales;  // one a row; kInt8 only
+  };
+
+  int64_t claim_slot(int64_t batch, int64_t position);
+  int64_t row_of(int64_t batch, int64_t head, int64_t slot) const;
+  void write(Store& store, const ConstAnyTensor& from, int64_t at, int64_t width, int64_t row);
+
+  KVCacheConfig config_;
+  std::vector<int32_t> lengths_, firsts_;
+  Store keys_, values_;
+  std::vector<int32_t> page_table_, free_pages_;
+};
+
+}  // namespace multihead

@@ -1,0 +1,63 @@
+// Which attention weights dropout keeps: a pure function of (seed, b, h, i, j), so the same on
+// every machine, build and number of threads, and recomputable by anyone who has Philox.
+//
+//   word = philox4x32(counter = (floor(j / 4), i, h, b), key = (low, high 32 bits of seed))[j mod
+//   4] kept = word >= round(p * 2^32)
+//
+// Philox 4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
+// SC 2011; the generator of cuRAND, PyTorch's CUDA dropout and NumPy's Philox (there 4x64).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace multihead::rules {
+
+constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
+                                             std::array<uint32_t, 2> key) {
+  constexpr int kRounds = 10;
+  constexpr uint64_t kMultiply0 = 0xD2511F53U, kMultiply1 = 0xCD9E8D57U;
+  constexpr uint32_t kWeyl0 = 0x9E3779B9U, kWeyl1 = 0xBB67AE85U;
+  for (int round = 0; round < kRounds; ++round) {
+    const uint64_t product0 = kMultiply0 * counter[0];
+    const uint64_t product1 = kMultiply1 * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32U) ^ counter[1] ^ key[0],
+               static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32U) ^ counter[3] ^ key[1],
+               static_cast<uint32_t>(product0)};
+    key[0] += kWeyl0;
+    key[1] += kWeyl1;
+  }
+  return counter;
+}
+
+// What a word has to reach to be kept; 0 <= p < 1.
+constexpr uint64_t dropout_threshold(float probability) {
+  // Never negative, so this rounds to nearest; std::llround is not constexpr.
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings)
+  return static_cast<uint64_t>(static_cast<double>(probability) * 0x1p32 + 0.5);
+}
+
+// The words of keys 4 * group .. 4 * group + 3.
+constexpr std::array<uint32_t, 4> dropout_words(uint64_t seed, int64_t b, int64_t h, int64_t i,
+                                                int64_t group) {
+  return philox4x32({static_cast<uint32_t>(group), static_cast<uint32_t>(i),
+                     static_cast<uint32_t>(h), static_cast<uint32_t>(b)},
+                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32U)});
+}
+
+// dropout_keeps() of keys 4 * group .. 4 * group + 3.
+constexpr std::array<bool, 4> dropout_keeps_four(uint64_t seed, int64_t b, int64_t h, int64_t i,
+                                                 int64_t group, uint64_t threshold) {
+  const std::array<uint32_t, 4> words = dropout_words(seed, b, h, i, group);
+  return {words[0] >= threshold, words[1] >= threshold, words[2] >= threshold,
+          words[3] >= threshold};
+}
+
+constexpr bool dropout_keeps(uint64_t seed, int64_t b, int64_t h, int64_t i, int64_t j,
+                             uint64_t threshold) {
+  return dropout_words(seed, b, h, i, j / 4)[static_cast<size_t>(j % 4)] >= threshold;
+}
+
+}  // namespace multihead::rules

@@ -1,0 +1,46 @@
+// Rotary position embedding of one vector (RoPE, arXiv:2104.09864): the rule that engine and
+// oracle share.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "multihead/rope.h"
+
+namespace multihead::rules {
+
+// The angle, in radians, of pair c of rotary_dim / 2.
+inline double rope_angle(int64_t position, int64_t pair, double base, int64_t rotary_dim) {
+  const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim);
+  return static_cast<double>(position) * std::pow(base, exponent);
+}
+
+// cos and sin, rotary_dim / 2 numbers each, of the angles at a position. In double also for
+// tables of floats: at position 100000 a float angle would be off by up to 0.004.
+template <class T>
+void fill_angles(int64_t position, double base, int64_t rotary_dim, T* cos, T* sin) {
+  for (int64_t pair = 0; pair < rotary_dim / 2; ++pair) {
+    const double angle = rope_angle(position, pair, base, rotary_dim);
+    cos[pair] = static_cast<T>(std::cos(angle));
+    sin[pair] = static_cast<T>(std::sin(angle));
+  }
+}
+
+// Turns the first rotary_dim (even, <= width) elements and copies the others. `out` may be `in`.
+template <class T>
+void rotate_vector(const T* in, T* out, int64_t width, int64_t rotary_dim, Rope::Style style,
+                   const T* cos, const T* sin) {
+  const int64_t pairs = style == Rope::Style::kNone ? 0 : rotary_dim / 2;
+  const bool half = style == Rope::Style::kHalf;
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    const int64_t first = half ? pair : 2 * pair;
+    const int64_t second = half ? pair + pairs : first + 1;
+    const T x = in[first], y = in[second];
+    out[first] = x * cos[pair] - y * sin[pair];
+    out[second] = x * sin[pair] + y * cos[pair];
+  }
+  if (out != in) std::copy(in + 2 * pairs, in + width, out + 2 * pairs);
+}
+
+}  // namespace multihead::rules
