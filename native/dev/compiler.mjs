@@ -1,6 +1,7 @@
 // The native C++ compiler: which one, and how CMake is told.
 import { existsSync } from 'node:fs';
 import { ask } from './console.mjs';
+import { hasApt } from './debian.mjs';
 import { atLeast, findProgram, versionIn } from './find.mjs';
 
 /**
@@ -37,6 +38,10 @@ const hasOpenMp = ({ version }) => {
   const llvm = `/usr/lib/llvm-${parseInt(version, 10)}`;
   return !existsSync(llvm) || existsSync(`${llvm}/lib/libomp.so`);
 };
+
+/** Whether the preferred compiler is complete: asked only where apt could bring what it lacks. */
+export const findOpenMpOfClang = async () =>
+  !hasApt() || process.env.CXX || existsSync('/usr/lib/llvm-19/lib/libomp.so') ? { version: null } : null;
 
 /** The compiler to use: CXX if it is set, else the preferred one, else the other: { path, id, version }, or null. */
 export async function findCompiler() {

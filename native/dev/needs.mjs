@@ -1,7 +1,7 @@
 // What the project needs. One table, so that a need is written once: the oldest version that will do, how a machine
 // is asked for it, and what the package managers call it.
 import { join } from 'node:path';
-import { compilerPackages, findCompiler } from './compiler.mjs';
+import { compilerPackages, findCompiler, findOpenMpOfClang } from './compiler.mjs';
 import { EMSCRIPTEN_MINIMUM, findEmscripten } from './emscripten.mjs';
 import { atLeast, findLibrary, findProgram, programWithVersion } from './find.mjs';
 import { findHighway } from './highway.mjs';
@@ -12,8 +12,8 @@ const cmakePackageVersion = /PACKAGE_VERSION "([\d.]+)"/;
 
 /**
  * `purpose`: the smallest one that needs it. `apt`: the packages, each with its other names; none where the set-up
- * unpacks the thing itself. `elsewhere`: what other package managers call it. `optional`: only a part of the tests is
- * lost without it.
+ * unpacks the thing itself. `elsewhere`: what other package managers call it. `optional`: it can be done without, and this
+ * is what happens then.
  */
 export const NEEDS = {
   cmake: {
@@ -61,6 +61,16 @@ export const NEEDS = {
     find: findCompiler,
     apt: compilerPackages,
     elsewhere: { brew: 'llvm libomp', dnf: 'gcc-c++', pacman: 'gcc' },
+  },
+  // Where g++ is there already clang is still installed: it comes with Emscripten, all but this part of it.
+  openmp: {
+    title: 'OpenMP for clang++',
+    minimum: '0',
+    purpose: 'test',
+    optional: 'g++ is used, whose kernels are slower',
+    find: findOpenMpOfClang,
+    apt: compilerPackages,
+    elsewhere: {},
   },
   eigen: {
     title: 'Eigen',
@@ -117,7 +127,7 @@ export const NEEDS = {
     title: 'Chromium or Chrome',
     minimum: '114',
     purpose: 'test',
-    optional: true,
+    optional: 'the tests in it will be left out',
     find: () => {
       const names = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'];
       const onWindows = windowsApp('Google', 'Chrome', 'Application', 'chrome.exe');
@@ -130,7 +140,7 @@ export const NEEDS = {
     title: 'Firefox',
     minimum: '128',
     purpose: 'test',
-    optional: true,
+    optional: 'the tests in it will be left out',
     find: () => findBrowser('firefox-esr', 'firefox', macApp('firefox'), windowsApp('Mozilla Firefox', 'firefox.exe')),
     apt: [['firefox-esr', 'firefox']],
     elsewhere: { brew: '--cask firefox', dnf: 'firefox', pacman: 'firefox' },

@@ -73,7 +73,7 @@ async function setUp(purpose) {
   if (missing.length) machine = await survey(() => {}, purpose);
   const lacking = missingFor(purpose, machine);
   requireAll(lacking, machine);
-  for (const key of lacking) say(`  note: no ${NEEDS[key].title} found, so the tests in it will be left out`);
+  for (const key of lacking) say(`  note: no ${NEEDS[key].title} found, so ${NEEDS[key].optional}`);
   return step('Configuration', (tell) => configure(machine, tell));
 }
 
@@ -94,7 +94,7 @@ const list = (names) =>
 /** The system packages for what is missing. */
 function packagesFor(missing, machine) {
   const wishes = missing.flatMap((key) =>
-    (NEEDS[key].apt ?? []).map((names) => ({ names, optional: NEEDS[key].optional })),
+    (NEEDS[key].apt ?? []).map((names) => ({ names, optional: Boolean(NEEDS[key].optional) })),
   );
   const unpacksEmscripten = missing.includes('emscripten') || machine.emscripten?.source === 'debian13';
   const also = [

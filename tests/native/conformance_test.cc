@@ -165,7 +165,7 @@ TEST_F(Conformance, EveryFieldOfTheWrongTypeFails) {
         changed[field] = value;
         // Else its missing attributes alone fail some operations.
         if (std::string(field) == "attrs" && value.is_object()) continue;
-        add(field + (" " + value.dump()), changed);
+        add(std::string(field).append(" ").append(value.dump()), changed);
       }
       json empty = good;
       empty[field] = json::object();
@@ -350,7 +350,7 @@ TEST_F(Conformance, MalformedFileIsOneFailure) {
 
   size_t files = 0;
   for (const auto& entry : fs::directory_iterator(folder_)) {
-    files += entry.path().extension() == ".json" ? 1 : 0;
+    files += entry.path().extension() == ".json" ? 1U : 0U;
   }
   const auto results = run();
   EXPECT_EQ(results.size(), files);
