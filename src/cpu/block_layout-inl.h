@@ -26,13 +26,15 @@ constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1)
 
 // Where everything of a block lies in its scratch memory.
 struct Scratch {
-  float* queries;        // [group of vectors][key_width][lanes of the group]
-  float* query;          // [key_width] one query on its way there
+  float* queries;        // [strip][key_width][strip_lanes()], transposed
+  float* query;          // [lanes of a vector][key_width] on their way there, where not f32
   float* scores;         // [key block][lanes of a panel]
   float* out;            // [row][value_lanes], unnormalised until finish()
   float* keys;           // [key block][key_width], where K is not read in place
-  float* values;         // [key block][value_lanes], likewise V
-  float* m;              // [row] running maximum
+  float* values;         // [strip][key block][strip_lanes()], likewise V
+  float* value;          // [value_width] on its way there, where not f32
+  float* top;            // [row] largest score so far
+  float* m;              // [row] maximum that l and out are relative to
   float* l;              // [row] running sum
   float* correction;     // [row]
   int32_t* first_key;    // [row] visible range
@@ -46,6 +48,7 @@ struct Scratch {
   uint64_t bytes;
 };
 
+inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 inline size_t panel_lanes() { return TileSize::kPanelVecs * hn::Lanes(DF()); }
 
 // Few rows (short sequences, decoding) take a smaller block.
@@ -55,16 +58,42 @@ inline size_t block_lanes(const ForwardParams& p) {
   return std::min(whole, round_up(rows, hn::Lanes(DF())));
 }
 
-inline bool in_place(const StoredRows& rows, uint64_t width, uint64_t padded) {
-  return rows.element == Element::kF32 && rows.in_order() && width == padded;
+// Keys are cut evenly, so that no block is left with a few.
+inline int64_t key_block(const ForwardParams& p) {
+  constexpr int64_t kUnit = 8;
+  const int64_t blocks = (p.keys + TileSize::kKeyBlock - 1) / TileSize::kKeyBlock;
+  if (blocks == 0) return 0;
+  return ((p.keys + blocks - 1) / blocks + kUnit - 1) / kUnit * kUnit;
+}
+
+// Few rows do not pay for a copy of K or V that is not strictly needed.
+constexpr size_t kRowsWorthACopy = 32;
+
+inline bool is_float(const StoredRows& rows) {
+  return rows.element == Element::kF32 && rows.in_order();
+}
+
+// Rows far apart, as with heads interleaved (B, N, H, d), share few sets of the first-level
+// cache: copied, a block of them is read faster than where it lies.
+inline bool copies_keys(const ForwardParams& p, size_t rows) {
+  return !is_float(p.k) || (rows >= kRowsWorthACopy && p.k.stride[2] != p.key_width);
+}
+
+// A strip that is narrower than V's rows has the same trouble. Rows that end within a vector
+// need zeros behind them.
+inline bool copies_values(const ForwardParams& p, size_t rows) {
+  const auto width = static_cast<size_t>(p.value_width);
+  return !is_float(p.v) || width % hn::Lanes(DF()) != 0 ||
+         (rows >= kRowsWorthACopy && (p.v.stride[2] != p.value_width || width > strip_lanes()));
 }
 
 inline Scratch lay_out(const ForwardParams& p, void* memory) {
   const uint64_t rows = block_lanes(p);
-  const auto keys = static_cast<uint64_t>(std::min(p.keys, TileSize::kKeyBlock));
+  const auto keys = static_cast<uint64_t>(key_block(p));
   const auto key_width = static_cast<uint64_t>(p.key_width);
   const auto value_width = static_cast<uint64_t>(p.value_width);
   const uint64_t value_lanes = round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()));
+  const uint64_t vector = hn::Lanes(DF());
 
   Scratch s{};
   auto* const base = static_cast<char*>(memory);
@@ -75,12 +104,15 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
     pointer = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
     used += (count * sizeof(T) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
   };
-  take(s.queries, rows * key_width);
-  take(s.query, key_width);
+  take(s.queries, round_up(rows, strip_lanes()) * key_width);
+  take(s.query, is_float(p.q) ? 0 : vector * key_width);
   take(s.scores, keys * std::min<uint64_t>(rows, panel_lanes()));
   take(s.out, rows * value_lanes);
-  take(s.keys, in_place(p.k, key_width, key_width) ? 0 : keys * key_width);
-  take(s.values, in_place(p.v, value_width, value_lanes) ? 0 : keys * value_lanes);
+  take(s.keys, copies_keys(p, rows) ? keys * key_width : 0);
+  const bool copies = copies_values(p, rows);
+  take(s.values, copies ? keys * round_up(value_lanes, strip_lanes()) : 0);
+  take(s.value, copies && !is_float(p.v) ? value_width : 0);
+  take(s.top, rows);
   take(s.m, rows);
   take(s.l, rows);
   take(s.correction, rows);

@@ -9,15 +9,17 @@
 //   online softmax    every lane its own query: no horizontal maximum or sum anywhere
 //   O[query][:]    += sum over keys of St[key][query] * V[key][:]    broadcast St, vector V
 //
-// so K and V are read where they lie. A block is cut into panels: one panel's scores
-// against a key block stay in L1, the key block is shared by the panels from L2.
+// so K and V are read where they lie, or from a copy where that is faster. A block is cut into
+// panels: one panel's scores against a key block stay near, the key block is shared by the panels.
+// Of what causal order hides only the vectors and tiles at its edge are computed at all.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "cpu/kernels.h"
 #include "rules/dropout_mask.h"
-#include "rules/half.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cc"
@@ -29,6 +31,7 @@
 #include "cpu/simd-inl.h"
 #include "cpu/softmax-inl.h"
 #include "cpu/stored_rows-inl.h"
+#include "cpu/transpose-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -53,6 +56,8 @@ class Block {
         vector_(hn::Lanes(d_)),
         rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - first_row))),
         lanes_(round_up(rows_, vector_)),
+        copies_keys_(copies_keys(params, rows_)),
+        copies_values_(copies_values(params, rows_)),
         value_lanes_(round_up(static_cast<size_t>(params.value_width), vector_)) {}
 
   // The online softmax over all keys, if anything needs it.
@@ -61,12 +66,15 @@ class Block {
     transpose_queries();
     if (!needs_softmax(p_)) return;
     for_key_blocks(block_, [&](const KeyBlock& block) HWY_ATTR {
-      for (size_t lane = 0; lane < lanes_; lane += panel_lanes()) {
-        const Panel panel = panel_at(lane);
+      for (Panel& panel : panels()) {
         const rules::KeyRange keys = intersection(block.keys, panel.keys);
         if (!keys.empty() && !mask_empties(panel, keys)) attend(panel, keys, block);
       }
     });
+    for (const Panel& panel : panels()) {
+      if (!panel.started)
+        std::fill_n(s_.out + panel.lane * value_lanes_, panel.lanes * value_lanes_, 0.0F);
+    }
   }
 
   // Normalises and stores what was asked for.
@@ -74,16 +82,18 @@ class Block {
     bool care = false;
     for (size_t row = 0; row < rows_ && needs_softmax(p_); ++row) {
       if (p_.sinks != nullptr) join_sink(row);
-      s_.careful[row] = normalise(row) ? 1 : 0;
+      s_.careful[row] = normalise_and_store(row) ? 0 : 1;
       care |= s_.careful[row] != 0;
     }
     if (care) {
       second_pass(ScoreStage::kWeights, block_,
                   [&](const Panel& panel, const ScoreTile& tile, const KeyBlock& block)
                       HWY_ATTR { add_visible_values(panel, tile, block); });
+      for (size_t row = 0; row < rows_; ++row) {
+        if (s_.careful[row] != 0 && p_.out.data != nullptr) store_out(row);
+      }
     }
     for (size_t row = 0; row < rows_; ++row) {
-      if (p_.out.data != nullptr) store_out(row);
       if (p_.lse.data != nullptr) store_lse(row);
       if (p_.dropout_mask.data != nullptr) store_dropout_mask(row);
     }
@@ -97,21 +107,29 @@ class Block {
     size_t lanes, rows;    // with and without padding
     rules::KeyRange keys;  // that any of its rows sees
     rules::KeyRange full;  // that all of its rows see
+    bool started;          // whether its output holds anything yet
+  };
+  // Column c of a row lies in strip c / strip_lanes().
+  struct Values {
+    const float* data;
+    ptrdiff_t stride, strip;
+
+    float at(size_t row, size_t column) const {
+      const float* from = data + static_cast<ptrdiff_t>(row) * stride;
+      return from[static_cast<ptrdiff_t>(column / strip_lanes()) * strip +
+                  static_cast<ptrdiff_t>(column % strip_lanes())];
+    }
   };
   struct KeyBlock {
     rules::KeyRange keys;
-    FloatRows k, v;  // row 0 is keys.first
+    FloatRows k;  // row 0 is keys.first
+    Values v;
   };
+  // Of the keys of a tile, those that each vector of lanes may see; they rise with the vector.
+  using Reach = std::array<size_t, TileSize::kPanelVecs>;
 
   static rules::KeyRange intersection(const rules::KeyRange& a, const rules::KeyRange& b) {
     return {std::max(a.first, b.first), std::min(a.last, b.last)};
-  }
-
-  int64_t query_of(size_t row) const {
-    return (first_row_ + static_cast<int64_t>(row)) / p_.group();
-  }
-  int64_t head_of(size_t row) const {
-    return kv_head_ * p_.group() + (first_row_ + static_cast<int64_t>(row)) % p_.group();
   }
 
   bool sees_a_key(size_t row) const {
@@ -124,127 +142,237 @@ class Block {
   }
 
   void load_rows() {
-    block_ = {p_.keys, 0};
+    const rules::EntryVisibility visibility = p_.visibility.of_entry(batch_);
+    const int64_t group = p_.group();
+    int64_t query = first_row_ / group;
+    int64_t member = first_row_ % group;
     for (size_t row = 0; row < lanes_; ++row) {
-      // Padding lanes repeat the last row's range, and their queries are zero.
-      const size_t source = std::min(row, rows_ - 1);
-      const int64_t query = query_of(source);
-      const int64_t head = head_of(source);
-      const rules::KeyRange range = p_.visibility.of_query(batch_, query);
+      const rules::KeyRange range = visibility.of_query(query);
       s_.first_key[row] = static_cast<int32_t>(std::min(range.first, p_.keys));
       s_.last_key[row] = static_cast<int32_t>(range.last);
-      s_.place[row] = {static_cast<int32_t>(head), static_cast<int32_t>(query)};
-      if (!range.empty()) {
-        block_.first = std::min(block_.first, range.first);
-        block_.last = std::max(block_.last, range.last);
-      }
-      s_.m[row] = kNegInf;
-      s_.l[row] = 0.0F;
-      if (p_.mask.given()) s_.mask[row] = p_.mask.row(batch_, head, query);
-      if (p_.bias.given()) s_.bias[row] = p_.bias.row(batch_, head, query);
-      if (p_.alibi_slopes != nullptr) {
-        s_.alibi_slope[row] = p_.alibi_slopes[head];
-        // In a cache every entry ends at its own length.
-        const bool cached = p_.visibility.firsts != nullptr;
-        const int64_t keys = cached ? p_.visibility.present(batch_).last : p_.keys;
-        s_.alibi_end[row] = static_cast<float>(query + keys - p_.queries);
+      s_.place[row] = {static_cast<int32_t>(kv_head_ * group + member),
+                       static_cast<int32_t>(query)};
+      // Padding lanes repeat the last row.
+      if (row + 1 < rows_ && ++member == group) {
+        member = 0;
+        ++query;
       }
     }
-    std::fill_n(s_.out, lanes_ * value_lanes_, 0.0F);
+    std::fill_n(s_.top, lanes_, kNegInf);
+    std::fill_n(s_.m, lanes_, kNegInf);
+    std::fill_n(s_.l, lanes_, 0.0F);
+    block_ = {s_.first_key[0], s_.last_key[rows_ - 1]};
+    if (p_.mask.given()) {
+      for (size_t row = 0; row < lanes_; ++row) {
+        s_.mask[row] = p_.mask.row(batch_, s_.place[row].head, s_.place[row].query);
+      }
+    }
+    if (p_.bias.given()) {
+      for (size_t row = 0; row < lanes_; ++row) {
+        s_.bias[row] = p_.bias.row(batch_, s_.place[row].head, s_.place[row].query);
+      }
+    }
+    if (p_.alibi_slopes != nullptr) {
+      // In a cache every entry ends at its own length.
+      const bool cached = p_.visibility.firsts != nullptr;
+      const int64_t keys = cached ? visibility.present.last : p_.keys;
+      for (size_t row = 0; row < lanes_; ++row) {
+        s_.alibi_slope[row] = p_.alibi_slopes[s_.place[row].head];
+        s_.alibi_end[row] = static_cast<float>(s_.place[row].query + keys - p_.queries);
+      }
+    }
+    for (size_t lane = 0; lane < lanes_; lane += panel_lanes()) {
+      Panel& panel = panels_[panel_count_++];
+      panel = {.lane = lane,
+               .lanes = std::min(panel_lanes(), lanes_ - lane),
+               .rows = std::min(panel_lanes(), rows_ - lane),
+               .keys = {},
+               .full = {},
+               .started = false};
+      const size_t last = lane + panel.rows - 1;
+      panel.keys = {s_.first_key[lane], s_.last_key[last]};
+      panel.full = {s_.first_key[last], s_.last_key[lane]};
+    }
   }
 
-  size_t group_lanes() const { return TileSize::kScoreVecs * vector_; }
+  std::span<Panel> panels() { return {panels_.data(), panel_count_}; }
 
   void transpose_queries() {
     const float factor = folds_scale_ ? p_.scale : std::copysign(1.0F, p_.scale);
     const auto width = static_cast<size_t>(p_.key_width);
-    for (size_t lane = 0; lane < lanes_; lane += group_lanes()) {
-      const size_t columns = std::min(group_lanes(), lanes_ - lane);
-      float* group = s_.queries + lane * width;
-      for (size_t column = 0; column < columns; ++column) {
-        if (lane + column >= rows_) {
-          for (size_t c = 0; c < width; ++c) group[c * columns + column] = 0.0F;
-          continue;
-        }
-        const float* q = read_rows(d_, p_.q, batch_, head_of(lane + column),
-                                   query_of(lane + column), 1, width, width, s_.query)
-                             .data;
-        for (size_t c = 0; c < width; ++c) group[c * columns + column] = q[c] * factor;
+    std::array<const float*, hn::MaxLanes(DF())> rows;
+    for (size_t lane = 0; lane < lanes_; lane += vector_) {
+      for (size_t i = 0; i < vector_; ++i) {
+        const RowPlace place = s_.place[lane + i];
+        rows[i] = read_rows(d_, p_.q, batch_, place.head, place.query, 1, width, width,
+                            s_.query + i * width)
+                      .data;
       }
+      float* const strip = s_.queries + lane / strip_lanes() * strip_lanes() * width;
+      transpose_rows(d_, rows.data(), width, factor, strip + lane % strip_lanes(), strip_lanes());
     }
   }
 
-  Panel panel_at(size_t lane) const {
-    Panel panel{.lane = lane,
-                .lanes = std::min(panel_lanes(), lanes_ - lane),
-                .rows = std::min(panel_lanes(), rows_ - lane),
-                .keys = {p_.keys, 0},
-                .full = {0, p_.keys}};
-    for (size_t row = lane; row < lane + panel.rows; ++row) {
-      const rules::KeyRange range{s_.first_key[row], s_.last_key[row]};
-      panel.full.first = std::max(panel.full.first, range.first);
-      panel.full.last = std::min(panel.full.last, range.last);
-      if (range.empty()) continue;
-      panel.keys.first = std::min(panel.keys.first, range.first);
-      panel.keys.last = std::max(panel.keys.last, range.last);
+  FloatRows load_keys(int64_t first, size_t count) const {
+    const auto width = static_cast<size_t>(p_.key_width);
+    if (copies_keys_ && is_float(p_.k)) {
+      copy_rows(p_.k, batch_, kv_head_, first, count, width, s_.keys);
+      return {s_.keys, static_cast<ptrdiff_t>(width)};
     }
-    return panel;
+    return read_rows(d_, p_.k, batch_, kv_head_, first, count, width, width, s_.keys);
+  }
+
+  Values load_values(int64_t first, size_t count) const {
+    const auto width = static_cast<size_t>(p_.value_width);
+    const auto strip = static_cast<ptrdiff_t>(strip_lanes());
+    if (width == 0) return {nullptr, 0, 0};
+    if (!copies_values_) {
+      const FloatRows rows =
+          read_rows(d_, p_.v, batch_, kv_head_, first, count, width, width, nullptr);
+      return {rows.data, rows.stride, strip};
+    }
+    const ptrdiff_t from_strip = static_cast<ptrdiff_t>(count) * strip;
+    for (size_t row = 0; row < count; ++row) {
+      const float* from = read_rows(d_, p_.v, batch_, kv_head_, first + static_cast<int64_t>(row),
+                                    1, width, width, s_.value)
+                              .data;
+      copy_to_strips(d_, from, width, strip_lanes(), s_.values + row * strip_lanes(), from_strip);
+    }
+    return {s_.values, strip, from_strip};
   }
 
   template <class Visit>
   HWY_INLINE void for_key_blocks(const rules::KeyRange& keys, const Visit& visit) {
-    const auto key_width = static_cast<size_t>(p_.key_width);
-    const auto value_width = static_cast<size_t>(p_.value_width);
-    for (int64_t key = keys.first; key < keys.last; key += TileSize::kKeyBlock) {
-      KeyBlock block{.keys = {key, std::min(key + TileSize::kKeyBlock, keys.last)},
-                     .k = {nullptr, 0},
-                     .v = {nullptr, 0}};
-      const auto count = static_cast<size_t>(block.keys.last - key);
-      block.k = read_rows(d_, p_.k, batch_, kv_head_, key, count, key_width, key_width, s_.keys);
-      if (value_width > 0) {
-        block.v =
-            read_rows(d_, p_.v, batch_, kv_head_, key, count, value_width, value_lanes_, s_.values);
-      }
-      visit(block);
+    const int64_t step = key_block(p_);
+    for (int64_t key = keys.first; key < keys.last; key += step) {
+      const rules::KeyRange block{key, std::min(key + step, keys.last)};
+      const auto count = static_cast<size_t>(block.last - key);
+      visit(KeyBlock{block, load_keys(key, count), load_values(key, count)});
     }
   }
 
-  // Scores of the panel against `keys` of the block, up to `stage`; hidden ones are -inf from
-  // kMasked on.
-  ScoreTile score(const Panel& panel, const rules::KeyRange& keys, const KeyBlock& block,
-                  ScoreStage stage) {
-    const ScoreTile tile{.scores = s_.scores,
-                         .stride = std::min(panel_lanes(), block_lanes(p_)),
-                         .first_key = keys.first,
-                         .keys = static_cast<size_t>(keys.last - keys.first),
-                         .lanes = panel.lanes,
-                         .rows = panel.rows};
+  ScoreTile tile_of(const Panel& panel, const rules::KeyRange& keys) const {
+    return {.scores = s_.scores,
+            .stride = std::min(panel_lanes(), block_lanes(p_)),
+            .first_key = keys.first,
+            .keys = static_cast<size_t>(keys.last - keys.first),
+            .lanes = panel.lanes,
+            .rows = panel.rows};
+  }
+
+  // Products of the panel's queries, from vector `first` of each strip, with keys
+  // [from, to) of the tile.
+  template <Store kStore>
+  HWY_INLINE void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block,
+                           size_t first, size_t vecs, size_t from, size_t to) {
+    if (from >= to) return;
     const auto width = static_cast<size_t>(p_.key_width);
-    for (size_t lane = 0; lane < panel.lanes; lane += group_lanes()) {
-      const size_t columns = std::min(group_lanes(), panel.lanes - lane);
-      const Product product_of_group{
-          .a = block.k.data + (keys.first - block.keys.first) * block.k.stride,
-          .a_stride = block.k.stride,
-          .b = s_.queries + (panel.lane + lane) * width,
-          .b_stride = static_cast<ptrdiff_t>(columns),
-          .c = tile.scores + lane,
-          .c_stride = static_cast<ptrdiff_t>(tile.stride),
-          .depth = width};
-      product<ALayout::kRowMajor, Store::kOverwrite, TileSize::kScoreRows, TileSize::kScoreVecs>(
-          d_, product_of_group, tile.keys, columns / vector_);
+    const size_t lane = first * vector_;
+    const size_t in_block = panel.lane + lane;
+    const Product p{
+        .a = block.k.data +
+             (tile.first_key - block.keys.first + static_cast<int64_t>(from)) * block.k.stride,
+        .a_stride = block.k.stride,
+        .b = s_.queries + in_block / strip_lanes() * strip_lanes() * width +
+             in_block % strip_lanes(),
+        .b_stride = static_cast<ptrdiff_t>(strip_lanes()),
+        .b_strip = 0,
+        .c = tile.scores + from * tile.stride + lane,
+        .c_stride = static_cast<ptrdiff_t>(tile.stride),
+        .depth = width,
+        .top = s_.top + in_block};
+    product<ALayout::kRowMajor, kStore>(d_, p, to - from, vecs);
+  }
+
+  Reach reach_of(const Panel& panel, const ScoreTile& tile) const {
+    constexpr size_t kUnit = TileSize::rows(TileSize::kMaxVecs);
+    Reach reach{};
+    for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
+      const int64_t last = s_.last_key[panel.lane + (v + 1) * vector_ - 1];
+      const int64_t seen = std::max<int64_t>(last - tile.first_key, 0);
+      reach[v] = std::min(tile.keys, round_up(static_cast<size_t>(seen), kUnit));
     }
-    if (stage == ScoreStage::kRaw) return tile;
+    return reach;
+  }
+
+  bool plain() const {
+    return !(p_.softcap > 0.0F) && !p_.bias.given() && p_.alibi_slopes == nullptr &&
+           !p_.mask.given();
+  }
+
+  // Scores of what the panel's rows see of the tile, hidden ones -inf, and their maxima in top.
+  void score_visible(const Panel& panel, const ScoreTile& tile, const KeyBlock& block,
+                     const Reach& reach) {
+    constexpr size_t kUnit = TileSize::rows(TileSize::kMaxVecs);
+    const auto within = [&](int64_t key) {
+      return static_cast<size_t>(
+          std::clamp<int64_t>(key - tile.first_key, 0, static_cast<int64_t>(tile.keys)));
+    };
+    // Every row sees keys [low, open): their maxima are taken as they leave the registers.
+    const bool is_plain = plain();
+    const size_t low = is_plain ? within(panel.full.first) : 0;
+    const size_t seen = within(panel.full.last);
+    const size_t open =
+        is_plain ? std::max(low, seen == tile.keys ? seen : seen / kUnit * kUnit) : 0;
+    const size_t vectors = panel.lanes / vector_;
+    for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
+      const size_t vecs = std::min(TileSize::kMaxVecs, vectors - v);
+      multiply<Store::kOverwrite>(panel, tile, block, v, vecs, 0, low);
+      multiply<Store::kOverwriteTop>(panel, tile, block, v, vecs, low, open);
+      // Then the vectors drop out one by one.
+      size_t key = open;
+      for (size_t out = 0; out < vecs; ++out) {
+        const size_t end = reach[v + out];
+        multiply<Store::kOverwrite>(panel, tile, block, v + out, vecs - out, key, end);
+        key = std::max(key, end);
+      }
+    }
+    if (!is_plain) apply_passes(panel, tile, ScoreStage::kMasked);
+    for (size_t v = 0; v < vectors; ++v) {
+      const ScoreTile lanes = tile.vector(v * vector_, vector_);
+      const size_t first = panel.lane + v * vector_;
+      const auto hide = [&](size_t from, size_t to) HWY_ATTR {
+        if (from >= to) return;
+        hide_by_range(d_,
+                      lanes.part(tile.first_key + static_cast<int64_t>(from),
+                                 tile.first_key + static_cast<int64_t>(to)),
+                      s_.first_key + first, s_.last_key + first);
+        if (is_plain) {
+          raise_top(d_, lanes.scores + from * tile.stride, tile.stride, to - from, s_.top + first);
+        }
+      };
+      const size_t hidden_low = is_plain ? low : std::min(within(panel.full.first), reach[v]);
+      hide(0, hidden_low);
+      hide(std::max(hidden_low, is_plain ? open : std::min(seen, reach[v])), reach[v]);
+      if (!is_plain) raise_top(d_, lanes.scores, tile.stride, reach[v], s_.top + first);
+    }
+  }
+
+  // What changes scores between the products, up to `stage`, but for the visible range.
+  void apply_passes(const Panel& panel, const ScoreTile& tile, ScoreStage stage) {
     if (p_.softcap > 0.0F) cap_scores(d_, tile, p_.softcap);
-    if (stage == ScoreStage::kCapped) return tile;
+    if (stage == ScoreStage::kCapped) return;
     if (p_.bias.given()) add_bias(tile, s_.bias + panel.lane, p_.bias.stride[3]);
     if (p_.alibi_slopes != nullptr) {
       add_alibi(d_, tile, s_.alibi_slope + panel.lane, s_.alibi_end + panel.lane);
     }
     if (p_.mask.given()) hide_by_mask(tile, s_.mask + panel.lane, p_.mask.stride[3]);
-    // Only keys that some row of the panel does not see: with causal, those near the diagonal.
-    const int64_t full = std::min(panel.full.first, keys.last);
-    hide_keys(panel, tile, keys.first, full);
-    hide_keys(panel, tile, std::max({keys.first, full, panel.full.last}), keys.last);
+  }
+
+  // All scores of the panel against `keys` of the block, up to `stage`; hidden ones are -inf from
+  // kMasked on.
+  ScoreTile score(const Panel& panel, const rules::KeyRange& keys, const KeyBlock& block,
+                  ScoreStage stage) {
+    const ScoreTile tile = tile_of(panel, keys);
+    const size_t vectors = panel.lanes / vector_;
+    for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
+      multiply<Store::kOverwrite>(panel, tile, block, v, std::min(TileSize::kMaxVecs, vectors - v),
+                                  0, tile.keys);
+    }
+    if (stage == ScoreStage::kRaw) return tile;
+    apply_passes(panel, tile, stage);
+    if (stage == ScoreStage::kCapped) return tile;
+    hide_by_range(d_, tile, s_.first_key + panel.lane, s_.last_key + panel.lane);
     return tile;
   }
 
@@ -253,34 +381,63 @@ class Block {
                                         keys.first, static_cast<size_t>(keys.last - keys.first));
   }
 
-  void hide_keys(const Panel& panel, const ScoreTile& tile, int64_t first, int64_t last) {
-    if (first >= last) return;
-    hide_by_range(d_, tile.part(first, last), s_.first_key + panel.lane, s_.last_key + panel.lane);
-  }
-
-  void attend(const Panel& panel, const rules::KeyRange& keys, const KeyBlock& block) {
-    const ScoreTile tile = score(panel, keys, block, ScoreStage::kMasked);
-    for (size_t lane = 0; lane < panel.lanes; lane += vector_) {
+  void attend(Panel& panel, const rules::KeyRange& keys, const KeyBlock& block) {
+    const ScoreTile tile = tile_of(panel, keys);
+    const Reach reach = reach_of(panel, tile);
+    score_visible(panel, tile, block, reach);
+    for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
+      if (reach[v] == 0) continue;
+      const size_t lane = v * vector_;
       const size_t row = panel.lane + lane;
       const bool rose =
-          softmax_lanes(d_, tile.scores + lane, tile.stride, tile.keys, factor_ * kLog2E,
-                        s_.m + row, s_.l + row, s_.correction + row);
-      if (rose) rescale(row);
+          softmax_lanes(d_, tile.scores + lane, tile.stride, reach[v], factor_ * kLog2E,
+                        s_.top + row, s_.m + row, s_.l + row, s_.correction + row);
+      if (rose && panel.started) rescale(row);
     }
-    if (value_lanes_ == 0) return;
-    if (p_.dropout.probability > 0.0F) {
-      drop_weights(tile, s_.place + panel.lane, batch_, p_.dropout);
+    if (value_lanes_ != 0) {
+      clear_beyond_reach(panel, tile, reach);
+      if (p_.dropout.probability > 0.0F) {
+        drop_weights(tile, s_.place + panel.lane, batch_, p_.dropout);
+      }
+      if (panel.started) {
+        weigh<Store::kAccumulate>(panel, tile, block);
+      } else {
+        weigh<Store::kOverwrite>(panel, tile, block);
+      }
     }
-    const Product product_of_panel{
-        .a = tile.scores,
-        .a_stride = static_cast<ptrdiff_t>(tile.stride),
-        .b = block.v.data + (keys.first - block.keys.first) * block.v.stride,
-        .b_stride = block.v.stride,
-        .c = s_.out + panel.lane * value_lanes_,
-        .c_stride = static_cast<ptrdiff_t>(value_lanes_),
-        .depth = tile.keys};
-    product<ALayout::kColMajor, Store::kAccumulate, TileSize::kValueRows, TileSize::kValueVecs>(
-        d_, product_of_panel, panel.rows, value_lanes_ / vector_);
+    panel.started = true;
+  }
+
+  // Where a tile of rows straddles vectors, it reads weights that the first of them lacks.
+  void clear_beyond_reach(const Panel& panel, const ScoreTile& tile, const Reach& reach) {
+    constexpr size_t kRows = TileSize::rows(TileSize::kMaxVecs);
+    const size_t vectors = panel.lanes / vector_;
+    for (size_t v = 0; v < vectors; ++v) {
+      const size_t beside = std::min(((v + 1) * vector_ + kRows - 2) / vector_, vectors - 1);
+      const size_t end = p_.dropout.probability > 0.0F ? tile.keys : reach[beside];
+      for (size_t key = reach[v]; key < end; ++key) {
+        hn::StoreU(hn::Zero(d_), d_, tile.scores + key * tile.stride + v * vector_);
+      }
+    }
+  }
+
+  // out (+)= weights * V
+  template <Store kStore>
+  HWY_INLINE void weigh(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
+    const Product p{.a = tile.scores,
+                    .a_stride = static_cast<ptrdiff_t>(tile.stride),
+                    .b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,
+                    .b_stride = block.v.stride,
+                    .b_strip = block.v.strip,
+                    .c = s_.out + panel.lane * value_lanes_,
+                    .c_stride = static_cast<ptrdiff_t>(value_lanes_),
+                    .depth = tile.keys};
+    const int32_t* const last = s_.last_key + panel.lane;
+    product<ALayout::kColMajor, kStore>(
+        d_, p, panel.rows, value_lanes_ / vector_, [&](size_t row, size_t rows) {
+          const int64_t seen = last[row + rows - 1] - tile.first_key;
+          return static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(tile.keys)));
+        });
   }
 
   void scale_out(size_t row, float by) {
@@ -312,21 +469,30 @@ class Block {
     scale_out(row, static_cast<float>(kept));
   }
 
-  // Returns whether the row has to be summed again with care: a hidden value may be NaN or
+  // Returns false where the row has to be summed again with care: a hidden value may be NaN or
   // infinite, and its weight of 0 times that is NaN. Looking for it in the result is cheap.
-  bool normalise(size_t row) {
+  bool normalise_and_store(size_t row) {
     // Scores that are -inf by overflow, not because they are hidden, have no softmax.
     if (s_.l[row] == 0.0F && sees_a_key(row)) s_.l[row] = std::numeric_limits<float>::quiet_NaN();
     const float sum = s_.l[row];
-    float* out = s_.out + row * value_lanes_;
-    bool nan = false;
-    for (int64_t c = 0; c < p_.value_width; ++c) {
-      // A sum of 0 is a row that sees nothing: the largest weight of any other is 1.
-      out[c] = sum == 0.0F ? 0.0F : out[c] / sum;
-      nan |= std::isnan(out[c]);
+    float* const out = s_.out + row * value_lanes_;
+    const bool direct =
+        p_.out.element == Element::kF32 && p_.value_width == static_cast<int64_t>(value_lanes_);
+    float* const to = direct && p_.out.data != nullptr ? out_row<float>(row) : out;
+    // A sum of 0 is a row that sees nothing: the largest weight of any other is 1.
+    const bool nothing = sum == 0.0F;
+    const auto inverse = hn::Set(d_, 1.0F / sum);
+    auto nan = hn::MaskFalse(d_);
+    for (size_t c = 0; c < value_lanes_; c += vector_) {
+      const auto mean = hn::Mul(hn::LoadU(d_, out + c), inverse);
+      nan = hn::Or(nan, hn::IsNaN(mean));
+      hn::StoreU(nothing ? hn::Zero(d_) : mean, d_, to + c);
     }
-    if (!nan || std::isnan(sum)) return false;
-    std::fill_n(out, value_lanes_, 0.0F);
+    if (!nothing && !std::isnan(sum) && !hn::AllFalse(d_, nan)) {
+      std::fill_n(out, value_lanes_, 0.0F);
+      return false;
+    }
+    if (to == out && p_.out.data != nullptr) store_out(row);
     return true;
   }
 
@@ -335,8 +501,7 @@ class Block {
   template <class Visit>
   HWY_INLINE void second_pass(ScoreStage stage, const rules::KeyRange& keys, const Visit& visit) {
     for_key_blocks(keys, [&](const KeyBlock& block) HWY_ATTR {
-      for (size_t lane = 0; lane < lanes_; lane += panel_lanes()) {
-        const Panel panel = panel_at(lane);
+      for (const Panel& panel : panels()) {
         const rules::KeyRange wanted =
             stage < ScoreStage::kMasked ? block.keys : intersection(block.keys, panel.keys);
         if (wanted.empty() || (stage >= ScoreStage::kMasked && mask_empties(panel, wanted))) {
@@ -381,32 +546,38 @@ class Block {
                                                  key, threshold);
           weight = kept ? weight / (1.0F - p_.dropout.probability) : 0.0F;
         }
-        const float* v = block.v.data + (key - block.keys.first) * block.v.stride;
-        for (int64_t c = 0; c < p_.value_width; ++c) out[c] += weight * v[c];
+        const auto at = static_cast<size_t>(key - block.keys.first);
+        for (size_t c = 0; c < static_cast<size_t>(p_.value_width); ++c) {
+          out[c] += weight * block.v.at(at, c);
+        }
       }
     }
   }
 
+  template <class T>
+  T* out_row(size_t row) const {
+    const RowPlace place = s_.place[row];
+    return static_cast<T*>(p_.out.data) +
+           row_offset(p_.out.stride, batch_, place.head, place.query);
+  }
+
   void store_out(size_t row) {
     const float* from = s_.out + row * value_lanes_;
-    const int64_t at = row_offset(p_.out.stride, batch_, head_of(row), query_of(row));
-    const auto store = [&]<class T>(T* to, auto convert) {
-      for (int64_t c = 0; c < p_.value_width; ++c) to[c] = convert(from[c]);
-    };
+    const auto width = static_cast<size_t>(p_.value_width);
     switch (p_.out.element) {
       case Element::kF16:
-        return store(static_cast<Float16*>(p_.out.data) + at, rules::to_float16);
+        return narrow(d_, from, width, out_row<hwy::float16_t>(row));
       case Element::kBF16:
-        return store(static_cast<BFloat16*>(p_.out.data) + at, rules::to_bfloat16);
+        return narrow(d_, from, width, out_row<hwy::bfloat16_t>(row));
       case Element::kF32:
       case Element::kInt8:
-        std::copy_n(from, p_.value_width, static_cast<float*>(p_.out.data) + at);
+        std::copy_n(from, width, out_row<float>(row));
     }
   }
 
   void store_lse(size_t row) {
     const auto sum = static_cast<double>(s_.l[row]);
-    *p_.lse.row(batch_, head_of(row), query_of(row)) =
+    *p_.lse.row(batch_, s_.place[row].head, s_.place[row].query) =
         sum == 0.0
             ? kNegInf
             : static_cast<float>(static_cast<double>(s_.m[row]) * static_cast<double>(factor_) +
@@ -475,8 +646,12 @@ class Block {
   const float factor_;  // a score of the softmax is factor_ times one of a tile
   const DF d_;
   const size_t vector_;  // lanes of a vector
-  const size_t rows_, lanes_, value_lanes_;
+  const size_t rows_, lanes_;
+  const bool copies_keys_, copies_values_;
+  const size_t value_lanes_;
   rules::KeyRange block_;  // that any row of the block sees
+  std::array<Panel, TileSize::kBlockPanels> panels_;
+  size_t panel_count_ = 0;
 };
 
 ForwardLayout layout(const ForwardParams& params) {

@@ -19,10 +19,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using DF = hn::ScalableTag<float>;
 
-size_t panel_width() { return TileSize::kValueVecs * hn::Lanes(DF()); }
+size_t panel_width() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 
 // Rows whose partial last panel is computed in scratch before it is copied out.
-constexpr size_t kEdgeRows = TileSize::kValueRows * 8;
+constexpr size_t kEdgeRows = TileSize::rows(TileSize::kMaxVecs) * 8;
 
 LinearLayout linear_sizes(const LinearParams& p) {
   const uint64_t floats = panel_width() * (static_cast<uint64_t>(p.in) + kEdgeRows);
@@ -63,11 +63,11 @@ void linear(const LinearParams& p, int64_t first_column, void* scratch) {
                        .a_stride = static_cast<ptrdiff_t>(p.x_stride),
                        .b = packed,
                        .b_stride = static_cast<ptrdiff_t>(width),
+                       .b_strip = 0,
                        .c = target,
                        .c_stride = stride,
                        .depth = depth};
-    product<ALayout::kRowMajor, Store::kAccumulate, TileSize::kValueRows, TileSize::kValueVecs>(
-        d, tile, count, width / hn::Lanes(d));
+    product<ALayout::kRowMajor, Store::kAccumulate>(d, tile, count, width / hn::Lanes(d));
     if (whole) continue;
     for (size_t r = 0; r < count; ++r) {
       std::copy_n(edge + r * width, columns, y + static_cast<int64_t>(r) * p.y_stride);

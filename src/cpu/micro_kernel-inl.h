@@ -12,9 +12,9 @@
 #endif
 
 #include <cstddef>
-#include <utility>
 
 #include "cpu/simd-inl.h"
+#include "cpu/tile_size.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,6 +28,7 @@ enum class ALayout {
 
 enum class Store {
   kOverwrite,
+  kOverwriteTop,  // and raises top[c] to the largest of column c
   kAccumulate,
 };
 
@@ -37,15 +38,17 @@ struct Product {
   ptrdiff_t a_stride;
   const float* b;
   ptrdiff_t b_stride;
+  ptrdiff_t b_strip;  // from one strip of columns, kMaxVecs vectors wide, to the next
   float* c;
   ptrdiff_t c_stride;
   size_t depth;  // number of k
+  float* top = nullptr;
 };
 
 // Not inlined: V8 optimises a WebAssembly function only between its calls, so the inner
 // loop has to be a function that is called often.
 template <ALayout kLayout, Store kStore, size_t kRows, size_t kVecs, class D>
-HWY_NOINLINE void product_tile(D d, const Product& p) {
+HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
   const float* HWY_RESTRICT a = p.a;
@@ -57,7 +60,7 @@ HWY_NOINLINE void product_tile(D d, const Product& p) {
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::Zero(d);
   }
-  for (size_t k = 0; k < p.depth; ++k) {
+  for (size_t k = 0; k < depth; ++k) {
     V row[kVecs];
     for (size_t v = 0; v < kVecs; ++v) {
       row[v] = hn::LoadU(d, b + v * lanes);
@@ -70,6 +73,13 @@ HWY_NOINLINE void product_tile(D d, const Product& p) {
       for (size_t v = 0; v < kVecs; ++v) sum[r][v] = mul_add(factor, row[v], sum[r][v]);
     }
     a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
+  }
+  if constexpr (kStore == Store::kOverwriteTop) {
+    for (size_t v = 0; v < kVecs; ++v) {
+      V largest = hn::LoadU(d, p.top + v * lanes);
+      for (size_t r = 0; r < kRows; ++r) largest = hn::Max(sum[r][v], largest);
+      hn::StoreU(largest, d, p.top + v * lanes);
+    }
   }
   for (size_t r = 0; r < kRows; ++r) {
     float* c = p.c + static_cast<ptrdiff_t>(r) * p.c_stride;
@@ -84,43 +94,66 @@ HWY_NOINLINE void product_tile(D d, const Product& p) {
   }
 }
 
-// Calls the tile of `rows` x `vecs`, both from 1 to the template's maximum.
-template <ALayout kLayout, Store kStore, size_t kMaxRows, size_t kMaxVecs, class D>
-HWY_INLINE void product_edge(D d, const Product& p, size_t rows, size_t vecs) {
-  using Tile = void (*)(D, const Product&);
-  static constexpr auto kTiles = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
-    struct Table {
-      Tile tile[kMaxRows * kMaxVecs];
-    };
-    return Table{
-        {&product_tile<kLayout, kStore, kIndex / kMaxVecs + 1, kIndex % kMaxVecs + 1, D>...}};
+// A strip of kVecs vectors: whole tiles, then what is left in halves.
+template <ALayout kLayout, Store kStore, size_t kVecs, class D, class Depth>
+HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
+  constexpr size_t kRows = TileSize::rows(kVecs);
+  size_t row = 0;
+  const auto advance = [&](size_t by) {
+    const auto step = static_cast<ptrdiff_t>(by);
+    p.a += kLayout == ALayout::kRowMajor ? step * p.a_stride : step;
+    p.c += step * p.c_stride;
+    row += by;
+  };
+  while (row + kRows <= rows) {
+    product_tile<kLayout, kStore, kRows, kVecs>(d, p, depth(row, kRows));
+    advance(kRows);
   }
-  (std::make_index_sequence<kMaxRows * kMaxVecs>());
-  kTiles.tile[(rows - 1) * kMaxVecs + vecs - 1](d, p);
-}
-
-// All of C: `rows` x (`vecs` vectors), in tiles of kMaxRows x kMaxVecs.
-template <ALayout kLayout, Store kStore, size_t kMaxRows, size_t kMaxVecs, class D>
-HWY_INLINE void product(D d, const Product& whole, size_t rows, size_t vecs) {
-  const size_t lanes = hn::Lanes(d);
-  constexpr auto kStep = static_cast<ptrdiff_t>(kMaxRows);
-  // Vectors outside, rows inside: a strip of B is read once from L2 and then reused.
-  for (size_t v = 0; v < vecs; v += kMaxVecs) {
-    const size_t tile_vecs = HWY_MIN(kMaxVecs, vecs - v);
-    Product p = whole;
-    p.b = whole.b + v * lanes;
-    p.c = whole.c + v * lanes;
-    for (size_t r = 0; r < rows; r += kMaxRows) {
-      const size_t tile_rows = HWY_MIN(kMaxRows, rows - r);
-      if (HWY_LIKELY(tile_rows == kMaxRows && tile_vecs == kMaxVecs)) {
-        product_tile<kLayout, kStore, kMaxRows, kMaxVecs>(d, p);
-      } else {
-        product_edge<kLayout, kStore, kMaxRows, kMaxVecs>(d, p, tile_rows, tile_vecs);
-      }
-      p.a += kLayout == ALayout::kRowMajor ? kStep * p.a_stride : kStep;
-      p.c += kStep * p.c_stride;
+  if constexpr (kRows > 4) {
+    if (row + 4 <= rows) {
+      product_tile<kLayout, kStore, 4, kVecs>(d, p, depth(row, 4));
+      advance(4);
     }
   }
+  if constexpr (kRows > 2) {
+    if (row + 2 <= rows) {
+      product_tile<kLayout, kStore, 2, kVecs>(d, p, depth(row, 2));
+      advance(2);
+    }
+  }
+  if (row < rows) product_tile<kLayout, kStore, 1, kVecs>(d, p, depth(row, 1));
+}
+
+// All of C: `rows` x (`vecs` vectors). `depth(row, count)` is the number of k that rows
+// row .. row + count - 1 need.
+template <ALayout kLayout, Store kStore, class D, class Depth>
+HWY_INLINE void product(D d, Product p, size_t rows, size_t vecs, const Depth& depth) {
+  constexpr size_t kMaxVecs = TileSize::kMaxVecs;
+  const size_t lanes = hn::Lanes(d);
+  // Strips outside, rows inside: a strip of B is read once from L2 and then reused.
+  for (size_t v = 0; v < vecs; v += kMaxVecs) {
+    switch (HWY_MIN(kMaxVecs, vecs - v)) {
+      case 4:
+        if constexpr (kMaxVecs >= 4) product_strip<kLayout, kStore, 4>(d, p, rows, depth);
+        break;
+      case 3:
+        if constexpr (kMaxVecs >= 3) product_strip<kLayout, kStore, 3>(d, p, rows, depth);
+        break;
+      case 2:
+        product_strip<kLayout, kStore, 2>(d, p, rows, depth);
+        break;
+      default:
+        product_strip<kLayout, kStore, 1>(d, p, rows, depth);
+    }
+    p.b += p.b_strip;
+    p.c += kMaxVecs * lanes;
+    if constexpr (kStore == Store::kOverwriteTop) p.top += kMaxVecs * lanes;
+  }
+}
+
+template <ALayout kLayout, Store kStore, class D>
+HWY_INLINE void product(D d, const Product& p, size_t rows, size_t vecs) {
+  product<kLayout, kStore>(d, p, rows, vecs, [&](size_t, size_t) { return p.depth; });
 }
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

@@ -37,6 +37,14 @@ struct ScoreTile {
     result.keys = static_cast<size_t>(last - first);
     return result;
   }
+  // One vector of lanes.
+  ScoreTile vector(size_t lane, size_t count) const {
+    ScoreTile result = *this;
+    result.scores += lane;
+    result.lanes = count;
+    result.rows = rows > lane ? (rows - lane < count ? rows - lane : count) : 0;
+    return result;
+  }
 };
 
 // s = cap * tanh(s / cap). Highway's Tanh, accurate to some units in the last place.

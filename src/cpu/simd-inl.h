@@ -24,6 +24,20 @@ HWY_INLINE V mul_add(V a, V b, V c) {
 #endif
 }
 
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+// x - floor(x), and a * 2^floor(x): single instructions of AVX-512 that Highway does not offer.
+// Right for infinities; NaN stays NaN.
+template <class T>
+HWY_INLINE hn::Vec512<T> minus_floor(hn::Vec512<T> x) {
+  constexpr int kFloor = 1;
+  return hn::Vec512<T>{_mm512_reduce_ps(x.raw, kFloor)};
+}
+template <class T>
+HWY_INLINE hn::Vec512<T> times_exp2_floor(hn::Vec512<T> a, hn::Vec512<T> x) {
+  return hn::Vec512<T>{_mm512_scalef_ps(a.raw, x.raw)};
+}
+#endif
+
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

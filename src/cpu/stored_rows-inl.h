@@ -94,6 +94,43 @@ HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int
   return {scratch, static_cast<ptrdiff_t>(padded)};
 }
 
+HWY_INLINE void copy_rows(const StoredRows& rows, int64_t batch, int64_t head, int64_t first,
+                          size_t count, size_t width, float* HWY_RESTRICT to) {
+  for (size_t row = 0; row < count; ++row) {
+    const int64_t at = row_offset(rows.stride, batch, head, first + static_cast<int64_t>(row));
+    std::memcpy(to + row * width, static_cast<const float*>(rows.data) + at, width * sizeof(float));
+  }
+}
+
+// One row into strips `strip` floats apart, each `lanes` wide; zeros up to whole vectors.
+template <class D>
+HWY_INLINE void copy_to_strips(D d, const float* HWY_RESTRICT from, size_t width, size_t lanes,
+                               float* HWY_RESTRICT to, ptrdiff_t strip) {
+  const size_t vector = hn::Lanes(d);
+  for (size_t first = 0; first < width; first += lanes, to += strip) {
+    const size_t end = HWY_MIN(lanes, width - first);
+    for (size_t c = 0; c < end; c += vector) {
+      const float* at = from + first + c;
+      hn::StoreU(c + vector <= end ? hn::LoadU(d, at) : hn::LoadN(d, at, end - c), d, to + c);
+    }
+  }
+}
+
+// Rounds to nearest even.
+template <class T, class D>
+HWY_INLINE void narrow(D d, const float* HWY_RESTRICT from, size_t width, T* HWY_RESTRICT to) {
+  const hn::Rebind<T, D> half;
+  const size_t lanes = hn::Lanes(d);
+  size_t c = 0;
+  for (; c + lanes <= width; c += lanes) {
+    hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, from + c)), half, to + c);
+  }
+  if (c < width) {
+    const size_t rest = width - c;
+    hn::StoreN(hn::DemoteTo(half, hn::LoadN(d, from + c, rest)), half, to + c, rest);
+  }
+}
+
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -16,6 +16,18 @@ struct KeyRange {
   bool contains(int64_t key) const { return key >= first && key < last; }
 };
 
+// The rule of one batch entry: a query sees the keys of [query + first_shift, query + last_shift)
+// that are present. Both ends of that range rise with the query.
+struct EntryVisibility {
+  KeyRange present;
+  int64_t first_shift = 0, last_shift = 0;
+
+  KeyRange of_query(int64_t query) const {
+    return {std::max(present.first, query + first_shift),
+            std::max<int64_t>(std::min(present.last, query + last_shift), 0)};
+  }
+};
+
 // Causal order, window and lengths together leave each query one range of keys.
 struct Visibility {
   int64_t queries = 0;
@@ -32,30 +44,34 @@ struct Visibility {
     return {firsts == nullptr ? 0 : firsts[batch], lengths == nullptr ? keys : lengths[batch]};
   }
 
-  int64_t position(int64_t batch, int64_t query) const {
+  // A query's position among the keys, less its index.
+  int64_t shift(int64_t batch) const {
     switch (alignment) {
       case Alignment::kBottomRight:
-        return query + keys - queries;
+        return keys - queries;
       case Alignment::kBottomRightOfLength:
-        return query + present(batch).last - queries;
+        return present(batch).last - queries;
       case Alignment::kOffset:
-        return query + offset;
+        return offset;
       case Alignment::kNone:
       case Alignment::kTopLeft:
         break;
     }
-    return query;
+    return 0;
   }
 
-  KeyRange of_query(int64_t batch, int64_t query) const {
-    KeyRange range = present(batch);
-    const int64_t p = position(batch, query);
-    if (causal) range.last = std::min(range.last, p + 1);
-    if (right >= 0) range.last = std::min(range.last, p + right + 1);
-    if (left >= 0) range.first = std::max(range.first, p - left);
-    range.last = std::max<int64_t>(range.last, 0);
-    return range;
+  int64_t position(int64_t batch, int64_t query) const { return query + shift(batch); }
+
+  EntryVisibility of_entry(int64_t batch) const {
+    constexpr int64_t kOpen = int64_t{1} << 62;
+    const int64_t at = shift(batch);
+    EntryVisibility entry{present(batch), left < 0 ? -kOpen : at - left, kOpen};
+    if (causal) entry.last_shift = at + 1;
+    if (right >= 0) entry.last_shift = std::min(entry.last_shift, at + right + 1);
+    return entry;
   }
+
+  KeyRange of_query(int64_t batch, int64_t query) const { return of_entry(batch).of_query(query); }
 };
 
 inline Visibility make_visibility(const AttentionOptions& options, int64_t queries, int64_t keys) {
