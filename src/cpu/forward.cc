@@ -232,11 +232,18 @@ class Block {
       return {rows.data, rows.stride, strip};
     }
     const ptrdiff_t from_strip = static_cast<ptrdiff_t>(count) * strip;
-    for (size_t row = 0; row < count; ++row) {
-      const float* from = read_rows(d_, p_.v, batch_, kv_head_, first + static_cast<int64_t>(row),
-                                    1, width, width, s_.value)
-                              .data;
-      copy_to_strips(d_, from, width, strip_lanes(), s_.values + row * strip_lanes(), from_strip);
+    const auto copy = [&](const FloatRows& rows, size_t row, size_t rows_count) HWY_ATTR {
+      copy_to_strips<TileSize::kMaxVecs>(d_, rows, rows_count, width,
+                                         s_.values + row * strip_lanes(), from_strip);
+    };
+    if (is_float(p_.v)) {
+      copy(read_rows(d_, p_.v, batch_, kv_head_, first, count, width, width, nullptr), 0, count);
+    } else {
+      for (size_t row = 0; row < count; ++row) {
+        copy(read_rows(d_, p_.v, batch_, kv_head_, first + static_cast<int64_t>(row), 1, width,
+                       width, s_.value),
+             row, 1);
+      }
     }
     return {s_.values, strip, from_strip};
   }

@@ -102,16 +102,26 @@ HWY_INLINE void copy_rows(const StoredRows& rows, int64_t batch, int64_t head, i
   }
 }
 
-// One row into strips `strip` floats apart, each `lanes` wide; zeros up to whole vectors.
-template <class D>
-HWY_INLINE void copy_to_strips(D d, const float* HWY_RESTRICT from, size_t width, size_t lanes,
-                               float* HWY_RESTRICT to, ptrdiff_t strip) {
+// Rows into strips of kVecs vectors, `strip` floats apart; zeros up to whole vectors.
+template <size_t kVecs, class D>
+HWY_NOINLINE void copy_to_strips(D d, const FloatRows& rows, size_t count, size_t width,
+                                 float* HWY_RESTRICT to, ptrdiff_t strip) {
   const size_t vector = hn::Lanes(d);
-  for (size_t first = 0; first < width; first += lanes, to += strip) {
-    const size_t end = HWY_MIN(lanes, width - first);
-    for (size_t c = 0; c < end; c += vector) {
-      const float* at = from + first + c;
-      hn::StoreU(c + vector <= end ? hn::LoadU(d, at) : hn::LoadN(d, at, end - c), d, to + c);
+  const size_t lanes = kVecs * vector;
+  size_t first = 0;
+  for (; first + lanes <= width; first += lanes, to += strip) {
+    const float* HWY_RESTRICT from = rows.data + first;
+    float* HWY_RESTRICT at = to;
+    for (size_t row = 0; row < count; ++row, from += rows.stride, at += lanes) {
+      for (size_t v = 0; v < kVecs; ++v) {
+        hn::StoreU(hn::LoadU(d, from + v * vector), d, at + v * vector);
+      }
+    }
+  }
+  for (size_t row = 0; row < count; ++row) {
+    const float* from = rows.data + static_cast<ptrdiff_t>(row) * rows.stride;
+    for (size_t c = first; c < width; c += vector) {
+      hn::StoreU(hn::LoadN(d, from + c, width - c), d, to + row * lanes + (c - first));
     }
   }
 }

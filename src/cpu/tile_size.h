@@ -29,7 +29,7 @@ struct TileSize {
   static constexpr size_t rows(size_t vecs) { return vecs == 2 ? 6 : 8; }
   static constexpr size_t kPanelVecs = 6;
   static constexpr size_t kBlockPanels = 4;
-  static constexpr int64_t kKeyBlock = 192;
+  static constexpr int64_t kKeyBlock = 128;
 #elif HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
   // V8 keeps 12 accumulators in registers as 6x2, but spills 4x3.
   static constexpr size_t kMaxVecs = 2;
