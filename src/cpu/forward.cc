@@ -236,11 +236,11 @@ class Block {
     if (stage == ScoreStage::kRaw) return tile;
     if (p_.softcap > 0.0F) cap_scores(d_, tile, p_.softcap);
     if (stage == ScoreStage::kCapped) return tile;
-    if (p_.bias.given()) add_bias(tile, s_.bias + panel.lane, p_.bias.stride[3]);
+    if (p_.bias.given()) add_bias(d_, tile, s_.bias + panel.lane, p_.bias.stride[3]);
     if (p_.alibi_slopes != nullptr) {
       add_alibi(d_, tile, s_.alibi_slope + panel.lane, s_.alibi_end + panel.lane);
     }
-    if (p_.mask.given()) hide_by_mask(tile, s_.mask + panel.lane, p_.mask.stride[3]);
+    if (p_.mask.given()) hide_by_mask(d_, tile, s_.mask + panel.lane, p_.mask.stride[3]);
     // Only keys that some row of the panel does not see: with causal, those near the diagonal.
     const int64_t full = std::min(panel.full.first, keys.last);
     hide_keys(panel, tile, keys.first, full);
@@ -269,7 +269,7 @@ class Block {
     }
     if (value_lanes_ == 0) return;
     if (p_.dropout.probability > 0.0F) {
-      drop_weights(tile, s_.place + panel.lane, batch_, p_.dropout);
+      drop_weights(d_, tile, s_.place + panel.lane, batch_, p_.dropout);
     }
     const Product product_of_panel{
         .a = tile.scores,
