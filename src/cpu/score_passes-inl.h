@@ -44,14 +44,12 @@ struct ScoreTile {
 // s = cap * tanh(s / cap)
 template <class D>
 HWY_NOINLINE void cap_scores(D d, const ScoreTile& tile, float cap) {
-  const auto limit = hn::Set(d, cap);
-  const auto inverse = hn::Set(d, 1.0F / cap);
-  const TanhCoefficients* const of_tanh = tanh_coefficients();
+  const ScoreCap of_cap(cap);
   for (size_t j = 0; j < tile.keys; ++j) {
     float* row = tile.scores + j * tile.stride;
     for (size_t lane = 0; lane < tile.lanes; lane += hn::Lanes(d)) {
       const auto score = hn::LoadU(d, row + lane);
-      const auto capped = hn::Mul(limit, tanh(d, of_tanh, hn::Mul(score, inverse)));
+      const auto capped = cap_score(d, of_cap, score);
       hn::StoreU(hn::IfThenElse(hn::IsNaN(score), score, capped), d, row + lane);
     }
   }

@@ -332,7 +332,7 @@ TEST_P(AttentionOnTarget, EqualsOracleWithMasksAndBiasesOfEveryForm) {
   }
 }
 
-// Capped scores against tanh in double, small ones too: within 3 units in the last place, and
+// Capped scores against tanh in double, small ones too: within 4 units in the last place, and
 // never beyond the cap.
 TEST_P(AttentionOnTarget, SoftcapIsAccurate) {
   Random random(17);
@@ -359,7 +359,7 @@ TEST_P(AttentionOnTarget, SoftcapIsAccurate) {
       }
       ASSERT_LE(std::abs(capped[i]), cap) << x[i];
       const double ulp = std::ldexp(1.0, std::max(std::ilogb(expected), -126) - 23);
-      ASSERT_LE(std::abs(static_cast<double>(capped[i]) - expected), 3 * ulp)
+      ASSERT_LE(std::abs(static_cast<double>(capped[i]) - expected), 4 * ulp)
           << x[i] << " capped at " << cap << " gives " << capped[i];
     }
   }
@@ -562,6 +562,13 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
     }
     const int64_t heads = c.q.shape[1], kv_heads = c.k.shape[1];
     const int64_t width = c.q.shape[3], value_width = c.v.shape[3];
+    if (seed % 4 == 0 && width >= 2) {
+      // Positions that depend on both lengths of a sequence.
+      options.causal = Causal::bottom_right();
+      options.window = {};
+      options.rope.style = Rope::Style::kHalf;
+      options.rope.rotary_dim = 2;
+    }
     std::vector<int32_t> cu_q{0}, cu_k{0};
     const int64_t sequences = random.integer(0, 5);
     for (int64_t s = 0; s < sequences; ++s) {
