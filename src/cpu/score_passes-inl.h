@@ -48,9 +48,7 @@ HWY_NOINLINE void cap_scores(D d, const ScoreTile& tile, float cap) {
   for (size_t j = 0; j < tile.keys; ++j) {
     float* row = tile.scores + j * tile.stride;
     for (size_t lane = 0; lane < tile.lanes; lane += hn::Lanes(d)) {
-      const auto score = hn::LoadU(d, row + lane);
-      const auto capped = cap_score(d, of_cap, score);
-      hn::StoreU(hn::IfThenElse(hn::IsNaN(score), score, capped), d, row + lane);
+      hn::StoreU(cap_score(d, of_cap, hn::LoadU(d, row + lane)), d, row + lane);
     }
   }
 }
