@@ -359,11 +359,11 @@ class Block {
   void apply_passes(const Panel& panel, const ScoreTile& tile, ScoreStage stage) {
     if (p_.softcap > 0.0F) cap_scores(d_, tile, p_.softcap);
     if (stage == ScoreStage::kCapped) return;
-    if (p_.bias.given()) add_bias(tile, s_.bias + panel.lane, p_.bias.stride[3]);
+    if (p_.bias.given()) add_bias(d_, tile, s_.bias + panel.lane, p_.bias.stride[3]);
     if (p_.alibi_slopes != nullptr) {
       add_alibi(d_, tile, s_.alibi_slope + panel.lane, s_.alibi_end + panel.lane);
     }
-    if (p_.mask.given()) hide_by_mask(tile, s_.mask + panel.lane, p_.mask.stride[3]);
+    if (p_.mask.given()) hide_by_mask(d_, tile, s_.mask + panel.lane, p_.mask.stride[3]);
   }
 
   // All scores of the panel against `keys` of the block, up to `stage`; hidden ones are -inf from
@@ -404,7 +404,7 @@ class Block {
     if (value_lanes_ != 0) {
       clear_beyond_reach(panel, tile, reach);
       if (p_.dropout.probability > 0.0F) {
-        drop_weights(tile, s_.place + panel.lane, batch_, p_.dropout);
+        drop_weights(d_, tile, s_.place + panel.lane, batch_, p_.dropout);
       }
       if (panel.started) {
         weigh<Store::kAccumulate>(panel, tile, block);

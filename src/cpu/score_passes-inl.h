@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cpu/philox-inl.h"
 #include "cpu/softmax-inl.h"
-#include "hwy/contrib/math/math-inl.h"
+#include "cpu/tanh-inl.h"
+#include "cpu/transpose-inl.h"
 #include "hwy/highway.h"
 #include "rules/dropout_mask.h"
 
@@ -47,18 +49,14 @@ struct ScoreTile {
   }
 };
 
-// s = cap * tanh(s / cap). Highway's Tanh, accurate to some units in the last place.
+// s = cap * tanh(s / cap)
 template <class D>
 HWY_NOINLINE void cap_scores(D d, const ScoreTile& tile, float cap) {
-  const auto limit = hn::Set(d, cap);
-  const auto inverse = hn::Set(d, 1.0F / cap);
+  const ScoreCap of_cap(cap);
   for (size_t j = 0; j < tile.keys; ++j) {
     float* row = tile.scores + j * tile.stride;
     for (size_t lane = 0; lane < tile.lanes; lane += hn::Lanes(d)) {
-      const auto score = hn::LoadU(d, row + lane);
-      const auto capped = hn::Mul(limit, hn::CallTanh(d, hn::Mul(score, inverse)));
-      // Highway's Tanh says nothing of NaN.
-      hn::StoreU(hn::IfThenElse(hn::IsNaN(score), score, capped), d, row + lane);
+      hn::StoreU(cap_score(d, of_cap, hn::LoadU(d, row + lane)), d, row + lane);
     }
   }
 }
@@ -100,13 +98,57 @@ HWY_NOINLINE void hide_by_range(D d, const ScoreTile& tile, const int32_t* HWY_R
   }
 }
 
-// mask[row] points at the mask of that row's key 0; 0 hides.
-inline void hide_by_mask(const ScoreTile& tile, const uint8_t* const* mask, int64_t key_stride) {
-  for (size_t row = 0; row < tile.rows; ++row) {
-    const uint8_t* allowed = mask[row] + tile.first_key * key_stride;
-    float* at = tile.scores + row;
-    for (size_t j = 0; j < tile.keys; ++j, at += tile.stride, allowed += key_stride) {
-      *at = *allowed != 0 ? *at : kNegInf;
+template <class T>
+bool all_equal(const T* const* rows, size_t count) {
+  for (size_t row = 1; row < count; ++row) {
+    if (rows[row] != rows[0]) return false;
+  }
+  return true;
+}
+
+// mask[lane] points at the mask of that query's key 0; 0 hides.
+template <class D>
+HWY_NOINLINE void hide_by_mask(D d, const ScoreTile& tile, const uint8_t* const* mask,
+                               int64_t key_stride) {
+  const size_t vector = hn::Lanes(d);
+  const auto neg_inf = hn::Set(d, kNegInf);
+  // Key padding.
+  if (all_equal(mask, tile.rows)) {
+    const uint8_t* allowed = mask[0] + tile.first_key * key_stride;
+    for (size_t j = 0; j < tile.keys; ++j, allowed += key_stride) {
+      if (*allowed != 0) continue;
+      float* at = tile.scores + j * tile.stride;
+      for (size_t lane = 0; lane < tile.lanes; lane += vector) hn::StoreU(neg_inf, d, at + lane);
+    }
+    return;
+  }
+  const hn::Full128<uint8_t> d8;
+  constexpr size_t kBytes = kSide<decltype(d8)>;
+  static_assert(kBytes % kSide<D> == 0);
+  const hn::Rebind<uint8_t, D> bytes_of_vector;
+  const hn::RebindToUnsigned<D> du;
+  for (size_t lane = 0; lane < tile.lanes; lane += kBytes) {
+    const size_t columns = HWY_MIN(kBytes, tile.lanes - lane);
+    for (size_t j = 0; j < tile.keys; j += kBytes) {
+      const size_t keys = HWY_MIN(kBytes, tile.keys - j);
+      auto square = load_square(d8, mask + lane, columns, tile.first_key + static_cast<int64_t>(j),
+                                key_stride, keys, uint8_t{1});
+      // Most squares of most masks hide nothing.
+      auto least = square.row[0];
+      for (size_t i = 1; i < kBytes; ++i) least = hn::Min(least, square.row[i]);
+      if (hn::AllTrue(d8, hn::Ne(least, hn::Zero(d8)))) continue;
+      transpose(d8, square);
+      HWY_ALIGN uint8_t allowed[kBytes * kBytes];
+      store_square(d8, square, allowed);
+      for (size_t k = 0; k < keys; ++k) {
+        float* at = tile.scores + (j + k) * tile.stride + lane;
+        for (size_t column = 0; column < columns; column += vector) {
+          const auto bytes = hn::LoadU(bytes_of_vector, allowed + k * kBytes + column);
+          const auto hidden = hn::Eq(hn::PromoteTo(du, bytes), hn::Zero(du));
+          const auto score = hn::LoadU(d, at + column);
+          hn::StoreU(hn::IfThenElse(hn::RebindMask(d, hidden), neg_inf, score), d, at + column);
+        }
+      }
     }
   }
 }
@@ -134,12 +176,40 @@ inline bool hides_all(const uint8_t* const* mask, int64_t key_stride, size_t row
 }
 
 // A bias of -inf hides, even where the score is NaN.
-inline void add_bias(const ScoreTile& tile, const float* const* bias, int64_t key_stride) {
-  for (size_t row = 0; row < tile.rows; ++row) {
-    const float* added = bias[row] + tile.first_key * key_stride;
-    float* at = tile.scores + row;
-    for (size_t j = 0; j < tile.keys; ++j, at += tile.stride, added += key_stride) {
-      *at = *added == kNegInf ? kNegInf : *at + *added;
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V biased(D d, V score, V bias) {
+  const V neg_inf = hn::Set(d, kNegInf);
+  return hn::IfThenElse(hn::Eq(bias, neg_inf), neg_inf, hn::Add(score, bias));
+}
+
+// bias[lane] points at the bias of that query's key 0.
+template <class D>
+HWY_NOINLINE void add_bias(D d, const ScoreTile& tile, const float* const* bias,
+                           int64_t key_stride) {
+  constexpr size_t kVector = kSide<D>;
+  if (all_equal(bias, tile.rows)) {
+    const float* added = bias[0] + tile.first_key * key_stride;
+    for (size_t j = 0; j < tile.keys; ++j, added += key_stride) {
+      float* at = tile.scores + j * tile.stride;
+      const auto of_key = hn::Set(d, *added);
+      for (size_t lane = 0; lane < tile.lanes; lane += kVector) {
+        hn::StoreU(biased(d, hn::LoadU(d, at + lane), of_key), d, at + lane);
+      }
+    }
+    return;
+  }
+  for (size_t lane = 0; lane < tile.lanes; lane += kVector) {
+    for (size_t j = 0; j < tile.keys; j += kVector) {
+      const size_t keys = HWY_MIN(kVector, tile.keys - j);
+      auto square = load_square(d, bias + lane, kVector, tile.first_key + static_cast<int64_t>(j),
+                                key_stride, keys, 0.0F);
+      transpose(d, square);
+      HWY_ALIGN float added[kVector * kVector];
+      store_square(d, square, added);
+      float* at = tile.scores + j * tile.stride + lane;
+      for (size_t k = 0; k < keys; ++k, at += tile.stride) {
+        hn::StoreU(biased(d, hn::LoadU(d, at), hn::Load(d, added + k * kVector)), d, at);
+      }
     }
   }
 }
@@ -151,20 +221,33 @@ struct RowPlace {
 
 // Weights that dropout takes become 0, the others grow by 1 / (1 - p). Four keys share one
 // Philox block, see rules/dropout_mask.h.
-inline void drop_weights(const ScoreTile& tile, const RowPlace* place, int64_t batch,
-                         const Dropout& dropout) {
-  const uint64_t threshold = rules::dropout_threshold(dropout.probability);
-  const float grow = 1.0F / (1.0F - dropout.probability);
+template <class D>
+HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place, int64_t batch,
+                               const Dropout& dropout) {
+  const hn::RebindToSigned<D> di;
+  const hn::RebindToUnsigned<D> du;
+  const size_t vector = hn::Lanes(d);
+  // A probability below 1 leaves it below 2^32.
+  const auto threshold =
+      hn::Set(du, static_cast<uint32_t>(rules::dropout_threshold(dropout.probability)));
+  const auto grow = hn::Set(d, 1.0F / (1.0F - dropout.probability));
+  const PhiloxKeys keys(dropout.seed);
   const int64_t end = tile.first_key + static_cast<int64_t>(tile.keys);
-  for (size_t row = 0; row < tile.rows; ++row) {
+  for (size_t lane = 0; lane < tile.lanes; lane += vector) {
+    hn::Vec<decltype(di)> head, query;
+    static_assert(sizeof(RowPlace) == 2 * sizeof(int32_t));
+    hn::LoadInterleaved2(di, &place[lane].head, head, query);
+    const DropoutWords<decltype(du)> of_lanes(du, keys, static_cast<uint32_t>(batch),
+                                              hn::BitCast(du, head), hn::BitCast(du, query));
     for (int64_t group = tile.first_key / 4; group * 4 < end; ++group) {
-      const auto words =
-          rules::dropout_words(dropout.seed, batch, place[row].head, place[row].query, group);
+      hn::Vec<decltype(du)> words[4];
+      of_lanes.of_group(static_cast<uint32_t>(group), words);
       for (int64_t word = 0; word < 4; ++word) {
         const int64_t key = group * 4 + word;
         if (key < tile.first_key || key >= end) continue;
-        float& weight = tile.scores[static_cast<size_t>(key - tile.first_key) * tile.stride + row];
-        weight = words[static_cast<size_t>(word)] >= threshold ? weight * grow : 0.0F;
+        float* at = tile.scores + static_cast<size_t>(key - tile.first_key) * tile.stride + lane;
+        const auto kept = hn::RebindMask(d, hn::Ge(words[word], threshold));
+        hn::StoreU(hn::IfThenElseZero(kept, hn::Mul(hn::LoadU(d, at), grow)), d, at);
       }
     }
   }

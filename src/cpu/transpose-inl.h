@@ -1,4 +1,5 @@
-// Rows to columns.
+// Rows to columns: queries, and what lies along the keys (masks, biases), turned to have queries
+// in the lanes as scores do.
 #if defined(MULTIHEAD_CPU_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_TRANSPOSE_INL_H_
 #undef MULTIHEAD_CPU_TRANSPOSE_INL_H_
@@ -7,6 +8,7 @@
 #endif
 
 #include <cstddef>
+#include <cstdint>
 
 #include "hwy/highway.h"
 
@@ -14,32 +16,72 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+template <class D>
+inline constexpr size_t kSide = HWY_MAX_LANES_D(D);
+
+// As many vectors as one has lanes.
+template <class D>
+struct Square {
+  hn::Vec<D> row[kSide<D>];
+};
+
+// log2(side) perfect shuffles of all elements: each moves one bit of an element's index from the
+// row to the column.
+template <class D>
+HWY_INLINE void transpose(D d, Square<D>& square) {
+  constexpr size_t kHalf = kSide<D> / 2;
+  for (size_t round = 1; round < kSide<D>; round *= 2) {
+    Square<D> next;
+    for (size_t i = 0; i < kHalf; ++i) {
+      next.row[2 * i] = hn::InterleaveWholeLower(d, square.row[i], square.row[i + kHalf]);
+      next.row[2 * i + 1] = hn::InterleaveWholeUpper(d, square.row[i], square.row[i + kHalf]);
+    }
+    square = next;
+  }
+}
+
+// Elements first .. first + count - 1, `stride` apart, of as many rows as given; the last row
+// stands for those that are missing, `fill` for elements beyond count.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE Square<D> load_square(D d, const T* const* rows, size_t given, int64_t first,
+                                 int64_t stride, size_t count, T fill) {
+  constexpr size_t kLast = kSide<D> - 1;
+  Square<D> square;
+  if (HWY_LIKELY(stride == 1 && count > kLast && given > kLast)) {
+    for (size_t i = 0; i <= kLast; ++i) square.row[i] = hn::LoadU(d, rows[i] + first);
+    return square;
+  }
+  HWY_ALIGN T gathered[kSide<D> * kSide<D>];
+  for (size_t i = 0; i <= kLast; ++i) {
+    const T* row = rows[HWY_MIN(i, given - 1)] + first * stride;
+    T* to = gathered + i * kSide<D>;
+    for (size_t j = 0; j <= kLast; ++j) {
+      to[j] = j < count ? row[static_cast<int64_t>(j) * stride] : fill;
+    }
+  }
+  for (size_t i = 0; i <= kLast; ++i) square.row[i] = hn::Load(d, gathered + i * kSide<D>);
+  return square;
+}
+
+template <class D>
+HWY_INLINE void store_square(D d, const Square<D>& square, hn::TFromD<D>* HWY_RESTRICT to) {
+  for (size_t i = 0; i < kSide<D>; ++i) hn::Store(square.row[i], d, to + i * kSide<D>);
+}
+
 // to[c * stride + r] = factor * rows[r][c] for r < Lanes(d), c < width.
 template <class D>
 HWY_NOINLINE void transpose_rows(D d, const float* const* rows, size_t width, float factor,
                                  float* HWY_RESTRICT to, size_t stride) {
-  const size_t lanes = hn::Lanes(d);
   size_t c = 0;
-#if !HWY_HAVE_SCALABLE
-  // log2(lanes) perfect shuffles of the block's rows transpose it.
-  constexpr size_t kLanes = hn::MaxLanes(D());
   const auto by = hn::Set(d, factor);
-  for (; c + kLanes <= width; c += kLanes) {
-    hn::Vec<D> block[kLanes];
-    for (size_t r = 0; r < kLanes; ++r) block[r] = hn::Mul(hn::LoadU(d, rows[r] + c), by);
-    for (size_t half = 1; half < kLanes; half *= 2) {
-      hn::Vec<D> shuffled[kLanes];
-      for (size_t r = 0; r < kLanes / 2; ++r) {
-        shuffled[2 * r] = hn::InterleaveWholeLower(d, block[r], block[r + kLanes / 2]);
-        shuffled[2 * r + 1] = hn::InterleaveWholeUpper(d, block[r], block[r + kLanes / 2]);
-      }
-      for (size_t r = 0; r < kLanes; ++r) block[r] = shuffled[r];
-    }
-    for (size_t r = 0; r < kLanes; ++r) hn::StoreU(block[r], d, to + (c + r) * stride);
+  for (; c + kSide<D> <= width; c += kSide<D>) {
+    Square<D> square;
+    for (size_t r = 0; r < kSide<D>; ++r) square.row[r] = hn::Mul(hn::LoadU(d, rows[r] + c), by);
+    transpose(d, square);
+    for (size_t r = 0; r < kSide<D>; ++r) hn::StoreU(square.row[r], d, to + (c + r) * stride);
   }
-#endif
   for (; c < width; ++c) {
-    for (size_t r = 0; r < lanes; ++r) to[c * stride + r] = rows[r][c] * factor;
+    for (size_t r = 0; r < kSide<D>; ++r) to[c * stride + r] = rows[r][c] * factor;
   }
 }
 

@@ -19,6 +19,9 @@ struct Transform {
   // Where positions are empty: those of queries by this rule; null counts from 0, as keys do.
   const rules::Visibility* query_positions = nullptr;
   std::span<const int32_t> lengths = {};  // (B): rows beyond are not read; empty for all
+  // Packed sequences: where each begins among the rows and among the keys, and the end of the
+  // last. Positions start anew in each. Empty for one sequence.
+  std::span<const int32_t> sequences = {}, key_sequences = {};
 
   bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
 };

@@ -1,3 +1,15 @@
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "engine/plan.h"
+#include "engine/scratch.h"
+#include "engine/threads.h"
+#include "engine/transform.h"
 #include "engine/validate.h"
 #include "multihead/attention.h"
 
@@ -62,6 +74,131 @@ Status validate(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAny
   return engine::validate_exact("lse", "(H_q, T_q)", outputs.lse, {q.shape[1], q.shape[0]});
 }
 
+// A checked call: its sequences, their plans and the order of their jobs.
+class PackedCall {
+ public:
+  PackedCall(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+             std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
+             const AttentionOptions& options, const AttentionOutputs& outputs)
+      : q_(q), k_(k), v_(v), cu_q_(cu_q), cu_k_(cu_k), options_(options), outputs_(outputs) {}
+
+  Status run(Context& context) {
+    if (Status status = transform(context); !status.ok()) return status;
+    if (Status status = order_jobs(context); !status.ok()) return status;
+    engine::Scratch& scratch = context.scratch();
+    engine::parallel_for(context.threads(), jobs_, [&](int64_t index, int thread) {
+      const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
+      const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
+      const engine::ForwardPlan& plan = plans_[place];
+      const engine::ForwardJob job = plan.job(index - first_job_[place]);
+      cpu::forward_block(plan.params, job.batch, job.kv_head, job.first_row,
+                         scratch.of_thread(thread));
+    });
+    return {};
+  }
+
+ private:
+  size_t sequences() const { return cu_q_.size() - 1; }
+  int64_t queries_of(size_t s) const { return cu_q_[s + 1] - cu_q_[s]; }
+  int64_t keys_of(size_t s) const { return cu_k_[s + 1] - cu_k_[s]; }
+
+  // QK-norm and RoPE of all tokens at once.
+  Status transform(Context& context) {
+    const rules::Visibility positions = rules::make_visibility(options_, 0, 0);
+    const QkNorm& norm = options_.qk_norm;
+    engine::Transform of_q{.normalise = norm.enabled,
+                           .gain = norm.q_gain,
+                           .epsilon = norm.epsilon,
+                           .rope = options_.rope,
+                           .query_positions = &positions,
+                           .sequences = cu_q_,
+                           .key_sequences = cu_k_};
+    if (of_q.does_nothing()) return {};
+    engine::Transform of_k = of_q;
+    of_k.gain = norm.k_gain;
+    of_k.query_positions = nullptr;
+    of_k.sequences = cu_k_;
+    engine::Buffer& memory = context.scratch().transformed();
+    const auto bytes =
+        static_cast<uint64_t>(q_.shape.elements() + k_.shape.elements()) * sizeof(float);
+    if (!memory.reserve(bytes)) return engine::out_of_memory(bytes);
+    auto* to = static_cast<float*>(memory.data());
+    for (const auto& [tensor, rule] : {std::pair{&q_, &of_q}, std::pair{&k_, &of_k}}) {
+      const int64_t tokens = tensor->shape[0], heads = tensor->shape[1], width = tensor->shape[2];
+      const Tensor moved(to, {1, heads, tokens, width});
+      if (Status status =
+              engine::transform_rows(sequence_of(*tensor, 0, tokens), *rule, moved, context);
+          !status.ok()) {
+        return status;
+      }
+      to += tensor->shape.elements();
+      *tensor = {moved.data, DType::kF32, tensor->shape, {width, tokens * width, 1}};
+    }
+    return {};
+  }
+
+  // The longest sequences first: a long one that starts late would leave the other threads idle.
+  Status order_jobs(Context& context) {
+    using engine::ForwardPlan;
+    static_assert(std::is_trivially_copyable_v<ForwardPlan>);
+    const uint64_t bytes = sequences() * (sizeof(ForwardPlan) + sizeof(int64_t) + sizeof(int32_t));
+    engine::Buffer& memory = context.scratch().plans();
+    if (!memory.reserve(bytes)) return engine::out_of_memory(bytes);
+    plans_ = {static_cast<ForwardPlan*>(memory.data()), sequences()};
+    first_job_ = {reinterpret_cast<int64_t*>(plans_.data() + sequences()), sequences()};
+    const std::span order{reinterpret_cast<int32_t*>(first_job_.data() + sequences()), sequences()};
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      const auto first = static_cast<size_t>(a), second = static_cast<size_t>(b);
+      const int64_t work_a = queries_of(first) * keys_of(first);
+      const int64_t work_b = queries_of(second) * keys_of(second);
+      return work_a != work_b ? work_a > work_b : a < b;
+    });
+    uint64_t scratch_bytes = 0;
+    for (size_t place = 0; place < sequences(); ++place) {
+      const ForwardPlan& plan =
+          *std::construct_at(&plans_[place], plan_of(static_cast<size_t>(order[place])));
+      first_job_[place] = jobs_;
+      jobs_ += plan.jobs;
+      scratch_bytes = std::max(scratch_bytes, plan.layout.scratch_bytes);
+    }
+    return context.scratch().reserve(context.threads(), scratch_bytes);
+  }
+
+  engine::ForwardPlan plan_of(size_t s) const {
+    const ConstAnyTensor q = sequence_of(q_, cu_q_[s], cu_q_[s + 1]);
+    const ConstAnyTensor k = sequence_of(k_, cu_k_[s], cu_k_[s + 1]);
+    const ConstAnyTensor v = sequence_of(v_, cu_k_[s], cu_k_[s + 1]);
+    AttentionOutputs outputs{.out = sequence_of(outputs_.out, cu_q_[s], cu_q_[s + 1])};
+    if (outputs_.lse.given()) {
+      outputs.lse = {outputs_.lse.data + cu_q_[s],
+                     {1, q.shape[1], q.shape[2]},
+                     {0, outputs_.lse.strides[0], 1}};
+    }
+    AttentionOptions options = options_;
+    // Dropout would be the same in all of them: the sequence's number goes into the seed.
+    options.dropout.seed += static_cast<uint64_t>(s) << 32U;
+    return engine::plan_forward(
+        {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
+        {.batch = 1,
+         .heads = q.shape[1],
+         .kv_heads = k.shape[1],
+         .queries = q.shape[2],
+         .keys = k.shape[2],
+         .key_width = q.shape[3],
+         .value_width = v.shape[3]},
+        options, outputs);
+  }
+
+  ConstAnyTensor q_, k_, v_;
+  std::span<const int32_t> cu_q_, cu_k_;
+  const AttentionOptions& options_;
+  const AttentionOutputs& outputs_;
+  std::span<engine::ForwardPlan> plans_;  // of the sequences, the longest first
+  std::span<int64_t> first_job_;          // of each plan
+  int64_t jobs_ = 0;
+};
+
 }  // namespace
 
 Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -76,24 +213,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
       !status.ok()) {
     return status;
   }
-  AttentionOptions of_sequence = options;
-  for (size_t s = 0; s + 1 < cu_q.size(); ++s) {
-    AttentionOutputs part{.out = sequence_of(outputs.out, cu_q[s], cu_q[s + 1])};
-    if (outputs.lse.given()) {
-      part.lse = {outputs.lse.data + cu_q[s],
-                  {1, q.shape[1], cu_q[s + 1] - cu_q[s]},
-                  {0, outputs.lse.strides[0], 1}};
-    }
-    // Dropout would be the same in all of them: the sequence's number goes into the seed.
-    of_sequence.dropout.seed = options.dropout.seed + (static_cast<uint64_t>(s) << 32U);
-    if (Status status =
-            attention(sequence_of(q, cu_q[s], cu_q[s + 1]), sequence_of(k, cu_k[s], cu_k[s + 1]),
-                      sequence_of(v, cu_k[s], cu_k[s + 1]), of_sequence, part, context);
-        !status.ok()) {
-      return status;
-    }
-  }
-  return {};
+  return PackedCall(q, k, v, cu_q, cu_k, options, outputs).run(context);
 }
 
 }  // namespace multihead

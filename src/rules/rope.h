@@ -10,10 +10,13 @@
 
 namespace multihead::rules {
 
-// The angle, in radians, of pair c of rotary_dim / 2.
+// The angle, in radians, of pair c of rotary_dim / 2 at position 1.
+inline double rope_frequency(int64_t pair, double base, int64_t rotary_dim) {
+  return std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim));
+}
+
 inline double rope_angle(int64_t position, int64_t pair, double base, int64_t rotary_dim) {
-  const double exponent = -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim);
-  return static_cast<double>(position) * std::pow(base, exponent);
+  return static_cast<double>(position) * rope_frequency(pair, base, rotary_dim);
 }
 
 // cos and sin, rotary_dim / 2 numbers each, of the angles at a position. In double also for

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <vector>
 
@@ -268,6 +269,103 @@ TEST_P(AttentionOnTarget, EqualsOracleOnAnyHeadWidth) {
   }
 }
 
+// A mask or bias that covers (B, H, N_q, N_k) in any way a view can: shared axes, any order of the
+// others, keys side by side or apart. T is what one entry is made of.
+template <class T, class Make>
+TensorView<const T> random_cover(Random& random, const Dims& scores, std::deque<std::vector<T>>& in,
+                                 const Make& make) {
+  Dims shape = scores;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (random.chance(axis == 2 ? 0.25 : 0.5)) shape[axis] = 1;
+  }
+  int order[] = {3, 2, 1, 0};  // from the innermost
+  if (random.chance(0.3)) std::swap(order[0], order[random.integer(1, 3)]);
+  Dims strides = shape;
+  int64_t step = random.chance(0.25) ? random.integer(2, 3) : 1;
+  for (const int axis : order) {
+    strides[axis] = step;
+    step = step * shape[axis] + (random.chance(0.3) ? random.integer(0, 5) : 0);
+  }
+  // Not one entry more than the last needs.
+  int64_t last = 0;
+  for (int axis = 0; axis < 4; ++axis) last += (shape[axis] - 1) * strides[axis];
+  std::vector<T> values(shape.elements() == 0 ? 0 : static_cast<size_t>(last + 1));
+  const auto at = [&](int64_t b, int64_t h, int64_t i, int64_t j) -> T& {
+    return values[static_cast<size_t>(b * strides[0] + h * strides[1] + i * strides[2] +
+                                      j * strides[3])];
+  };
+  // Runs of entries that show, that hide and that vary, from row to row alike or not.
+  for (int64_t b = 0; b < shape[0]; ++b) {
+    for (int64_t h = 0; h < shape[1]; ++h) {
+      for (int64_t i = 0; i < shape[2]; ++i) {
+        int64_t kind = 0;
+        for (int64_t j = 0; j < shape[3]; ++j) {
+          if (j == 0 || random.chance(0.02)) kind = random.integer(0, 2);
+          at(b, h, i, j) = make(kind == 2 ? random.chance(0.5) : kind == 1);
+        }
+      }
+    }
+  }
+  in.push_back(std::move(values));
+  return {in.back().data(), shape, strides};
+}
+
+TEST_P(AttentionOnTarget, EqualsOracleWithMasksAndBiasesOfEveryForm) {
+  for (uint64_t seed = 2000; seed < 2080; ++seed) {
+    RandomCase c = random_case(seed, {.max_queries = 70, .max_keys = 450, .max_width = 8});
+    Random random(seed);
+    if (random.chance(0.7)) {
+      c.options.mask = random_cover(random, c.weights_shape, c.bytes, [&](bool shown) {
+        return static_cast<uint8_t>(shown ? random.integer(1, 255) : 0);
+      });
+      c.description += ", mask strides " + c.options.mask.strides.to_string();
+    }
+    if (random.chance(0.7)) {
+      c.options.bias = random_cover(random, c.weights_shape, c.storage, [&](bool shown) {
+        return shown ? random.uniform(-2.0F, 2.0F) : random.chance(0.9) ? -kInf : -3.4e38F;
+      });
+      c.description += ", bias strides " + c.options.bias.strides.to_string();
+    }
+    SCOPED_TRACE(c.description);
+    expect_equals_oracle(c, context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Capped scores against tanh in double: within 3 units in the cap's last place and, small ones, 4
+// in their own; never beyond the cap.
+TEST_P(AttentionOnTarget, SoftcapIsAccurate) {
+  Random random(17);
+  std::vector<float> x{0.0F, -0.0F, kInf, -kInf, kNaN, 1e-36F, 3.4e38F};
+  while (x.size() < 20000) {
+    x.push_back(std::ldexp(random.uniform(-1.0F, 1.0F), static_cast<int>(random.integer(-20, 10))));
+  }
+  const auto keys = static_cast<int64_t>(x.size());
+  const float q = 1.0F;
+  for (const float cap : {0.125F, 1.0F, 7.3F, 30.0F, 50.0F}) {
+    std::vector<float> capped = poisoned({keys});
+    const ScoreCapture capture{.stage = ScoreStage::kCapped,
+                               .out = {capped.data(), {1, 1, 1, keys}}};
+    const Status status =
+        attention_scores(ConstTensor(&q, {1, 1, 1, 1}), ConstTensor(x.data(), {1, 1, keys, 1}),
+                         {.scale = 1.0F, .softcap = cap}, capture, context_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto wide = static_cast<double>(cap);
+      const double expected = wide * std::tanh(static_cast<double>(x[i]) / wide);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(capped[i])) << i;
+        continue;
+      }
+      ASSERT_LE(std::abs(capped[i]), cap) << x[i];
+      const auto ulp = [](double value) { return std::ldexp(1.0, std::ilogb(value) - 23); };
+      const double allowed = std::min(3 * ulp(wide), 4 * ulp(expected == 0.0 ? wide : expected));
+      ASSERT_LE(std::abs(static_cast<double>(capped[i]) - expected), allowed)
+          << x[i] << " capped at " << cap << " gives " << capped[i];
+    }
+  }
+}
+
 void poison(const ConstAnyTensor& tensor, int64_t index, float value) {
   void* const data = const_cast<void*>(tensor.data);
   if (tensor.dtype == DType::kF32) {
@@ -465,6 +563,13 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
     }
     const int64_t heads = c.q.shape[1], kv_heads = c.k.shape[1];
     const int64_t width = c.q.shape[3], value_width = c.v.shape[3];
+    if (seed % 4 == 0 && width >= 2) {
+      // Positions that depend on both lengths of a sequence.
+      options.causal = Causal::bottom_right();
+      options.window = {};
+      options.rope.style = Rope::Style::kHalf;
+      options.rope.rotary_dim = 2;
+    }
     std::vector<int32_t> cu_q{0}, cu_k{0};
     const int64_t sequences = random.integer(0, 5);
     for (int64_t s = 0; s < sequences; ++s) {
