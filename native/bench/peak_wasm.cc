@@ -1,0 +1,11 @@
+// The machine's limits as WebAssembly reaches them, for bindings/bench/.
+#include <emscripten/bind.h>
+
+#include "machine_peak.h"
+
+EMSCRIPTEN_BINDINGS(multihead_peak) {
+  emscripten::function("measureFmaPeak", &multihead::bench::measure_fma_peak);
+  emscripten::function(
+      "measureReadStream", +[] { return multihead::bench::measure_read_stream(1); });
+  emscripten::function("evictCaches", &multihead::bench::evict_caches);
+}
