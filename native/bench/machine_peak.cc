@@ -80,16 +80,12 @@ void read(const float* data, size_t count) {
 
 template <class Work>
 void on_threads(int threads, const Work& work) {
-#ifndef __EMSCRIPTEN__
   std::vector<std::thread> others;
   for (int thread = 1; thread < threads; ++thread) {
     others.emplace_back(work, static_cast<size_t>(thread));
   }
-#endif
   work(size_t{0});
-#ifndef __EMSCRIPTEN__
   for (std::thread& other : others) other.join();
-#endif
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // multihead-bench: attention at the shapes people use, on Google Benchmark.
 //
-//   multihead-bench [--target=NAME] [--save=FOLDER] [--benchmark_…]
+//   multihead-bench [--target=NAME] [--save=FOLDER] [--alone] [--benchmark_…]
+//
+// --alone leaves out Eigen and the machine's limits: one turn in a comparison with another program.
 //
 // Names are op/shape/mask/dtype/threads:N. Counters:
 //   us, cold_us   median of one call; the first one of a new Context, after reading 512 MB
@@ -17,6 +19,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +35,7 @@ namespace {
 
 struct Arguments {
   std::string target, save;
+  bool alone = false;
   std::vector<char*> rest;  // Google Benchmark's
 };
 
@@ -50,6 +54,8 @@ Arguments parse(int argc, char** argv) {
       arguments.target = *target;
     } else if (const auto folder = value_of(argv[i], "--save=")) {
       arguments.save = *folder;
+    } else if (std::string_view(argv[i]) == "--alone") {
+      arguments.alone = true;
     } else {
       arguments.rest.push_back(argv[i]);
     }
@@ -70,7 +76,7 @@ std::string complaint(const Arguments& arguments) {
   return "";
 }
 
-void add_context() {
+void add_context(bool with_limits) {
   const auto add_number = [](const char* name, double value) {
     char text[64];
     std::snprintf(text, sizeof(text), "%.1f", value);
@@ -78,7 +84,8 @@ void add_context() {
   };
   benchmark::AddCustomContext("simd_target", simd_target());
   benchmark::AddCustomContext("compiler", __VERSION__);
-  benchmark::AddCustomContext("threads", std::to_string(machine().threads));
+  benchmark::AddCustomContext("threads", std::to_string(Context().threads()));
+  if (!with_limits) return;
   add_number("fma_peak_gflops_per_thread", machine().fma_peak * 1e-9);
   add_number("read_stream_gbps_one_thread", machine().read_stream * 1e-9);
   add_number("read_stream_gbps_all_threads", machine().read_stream_all * 1e-9);
@@ -93,7 +100,8 @@ int main(int argc, char** argv) {
   int rest = static_cast<int>(arguments.rest.size());
   benchmark::Initialize(&rest, arguments.rest.data());
   if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
-    std::fputs("expected --target=NAME, --save=FOLDER or an option that --help lists\n", stderr);
+    std::fputs("expected --target=NAME, --save=FOLDER, --alone or an option that --help lists\n",
+               stderr);
     return 1;
   }
   if (const std::string wrong = mb::complaint(arguments); !wrong.empty()) {
@@ -103,10 +111,11 @@ int main(int argc, char** argv) {
   const std::vector<mb::Case> cases = mb::all_cases(multihead::Context().threads());
   for (const mb::Case& which : cases) {
     benchmark::RegisterBenchmark(which.name().c_str(), [&](benchmark::State& state) {
-      mb::run_case(state, which, arguments.save);
+      mb::run_case(state, which, {.alone = arguments.alone, .save_to = arguments.save});
     })->Unit(benchmark::kMicrosecond);
   }
-  mb::add_context();
+  mb::add_context(!arguments.alone);
+  std::cout << std::unitbuf;  // whoever reads the JSON sees each result when it is there
   const size_t found = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return found > 0 ? 0 : 1;

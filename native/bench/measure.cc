@@ -58,8 +58,8 @@ std::unique_ptr<Work> make_work(const Case& which) {
 // Of one case: its inputs, and the times gathered so far.
 class Session {
  public:
-  explicit Session(const Case& which)
-      : which_(which), work_(make_work(which)), context_(which.threads) {
+  Session(const Case& which, bool alone)
+      : which_(which), alone_(alone), work_(make_work(which)), context_(which.threads) {
     // Cold: a new context, so nothing is planned and no scratch is there, and nothing in a cache.
     do {
       Context fresh(which.threads);
@@ -82,7 +82,7 @@ class Session {
   // In turns with ours: Google Benchmark asks for samples several times, and Eigen has one in
   // front of each, and more where there were few.
   void sample_eigen() {
-    if (!work_->has_eigen() || (!eigen_.empty() && sum(eigen_) > kEigenSeconds)) return;
+    if (alone_ || !work_->has_eigen() || (!eigen_.empty() && sum(eigen_) > kEigenSeconds)) return;
     eigen_.push_back(seconds_of([&] { work_->run_eigen(); }));
   }
 
@@ -99,10 +99,12 @@ class Session {
     counters["us"] = seconds * 1e6;
     counters["cold_us"] = median(cold_) * 1e6;
     counters["GFLOPS"] = operations * rate * 1e-9;
-    counters["pct_peak"] = 100 * operations * rate / (machine().fma_peak * threads);
-    if (work_->bytes() > 0) {
+    if (work_->bytes() > 0) counters["GBps"] = work_->bytes() * rate * 1e-9;
+    if (!alone_) {
+      counters["pct_peak"] = 100 * operations * rate / (machine().fma_peak * threads);
+    }
+    if (!alone_ && work_->bytes() > 0) {
       const double stream = which_.threads > 1 ? machine().read_stream_all : machine().read_stream;
-      counters["GBps"] = work_->bytes() * rate * 1e-9;
       counters["pct_stream"] = 100 * work_->bytes() * rate / stream;
     }
     counters["err"] = work_->error();
@@ -138,6 +140,7 @@ class Session {
   }
 
   Case which_;
+  bool alone_;
   std::unique_ptr<Work> work_;
   Context context_;
   int64_t batch_ = 1;
@@ -152,20 +155,20 @@ std::string file_name(const Case& which) {
   return name + ".f32";
 }
 
-void run_case(benchmark::State& state, const Case& which, const std::string& save_to) {
+void run_case(benchmark::State& state, const Case& which, const RunOptions& options) {
   static std::unique_ptr<Session> session;  // one at a time: large shapes take much memory
   static std::string name;
   try {
     if (name != which.name()) {
       session.reset();
-      session = std::make_unique<Session>(which);
+      session = std::make_unique<Session>(which, options.alone);
       name = which.name();
     }
     session->sample_eigen();
     while (state.KeepRunningBatch(session->batch())) session->sample();
     session->sample_the_least();
     session->report(state.counters);
-    if (!save_to.empty()) session->save(save_to);
+    if (!options.save_to.empty()) session->save(options.save_to);
   } catch (const std::exception& error) {
     name.clear();
     state.SkipWithError(error.what());
