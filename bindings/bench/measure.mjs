@@ -27,10 +27,11 @@ async function timeBatch({ run, isAsync }, count) {
 /** Runs until the engine's optimising compiler has long replaced the code, and finds how many calls make a batch. */
 async function warmUp(contender) {
   let calls = 1;
-  for (const start = now(); ; ) {
+  for (const start = now(); ;) {
     const milliseconds = await timeBatch(contender, calls);
     if (milliseconds < BATCH_MILLISECONDS / 2) calls *= 2;
-    else if (now() - start > WARM_UP_MILLISECONDS) return Math.max(1, Math.round((calls * BATCH_MILLISECONDS) / milliseconds));
+    else if (now() - start > WARM_UP_MILLISECONDS)
+      return Math.max(1, Math.round((calls * BATCH_MILLISECONDS) / milliseconds));
   }
 }
 
@@ -55,11 +56,16 @@ async function inTurns(contenders) {
   return contenders.map(({ samples }) => median(samples) / 1000);
 }
 
+/** Infinite where lengths differ or a number is none. */
 export function largestDifference(a, b) {
   if (a.length !== b.length) return Infinity;
   let largest = 0;
-  for (let i = 0; i < a.length; i += 1) largest = Math.max(largest, Math.abs(a[i] - b[i]));
-  return Number.isNaN(a[0] - b[0]) ? Infinity : largest;
+  for (let i = 0; i < a.length; i += 1) {
+    const difference = Math.abs(a[i] - b[i]);
+    if (Number.isNaN(difference)) return Infinity;
+    if (difference > largest) largest = difference;
+  }
+  return largest;
 }
 
 /** A peer made ready, or the message of what went wrong. */

@@ -1,5 +1,5 @@
-// The package in this Node, one SIMD build; `npm run bench -- wasm` starts it, once for each build, so that neither warms
-// the other's code:
+// The package in this Node, one SIMD build; `npm run bench -- wasm` starts it, once for each build, so that neither
+// warms the other's code:
 //
 //   node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER]
 //

@@ -48,8 +48,8 @@ function matrixVector(w, x, width, first, rows, transposed) {
 }
 
 /**
- * The same for the last token of a module: q · (W_k x_j) = (W_kᵀ q) · x_j and Σ w_j W_v x_j = W_v Σ w_j x_j, so that no
- * other token needs to be projected.
+ * The same for the last token of a module: q · (W_k x_j) = (W_kᵀ q) · x_j and Σ w_j W_v x_j = W_v Σ w_j x_j, so that
+ * no other token needs to be projected.
  */
 export function moduleError({ tokens, embed, width }, x, [wq, wk, wv, wo], out) {
   const token = x.subarray((tokens - 1) * embed);
@@ -64,8 +64,5 @@ export function moduleError({ tokens, embed, width }, x, [wq, wk, wv, wo], out) 
     merged.set(matrixVector(wv, mixed, embed, first, width), first);
   }
   const expected = matrixVector(wo, merged, embed, 0, embed);
-  return expected.reduce(
-    (largest, value, c) => Math.max(largest, Math.abs(value - out[(tokens - 1) * embed + c])),
-    0,
-  );
+  return expected.reduce((largest, value, c) => Math.max(largest, Math.abs(value - out[(tokens - 1) * embed + c])), 0);
 }

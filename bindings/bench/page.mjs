@@ -14,7 +14,8 @@ async function* events() {
   const { default: loadPeak } = await import(`../${simd}/multihead-peak.mjs`);
   const { limits, machine } = machineOf(mh, await loadPeak());
   yield { machine };
-  for (const which of chosenCases(wanted.get('filter') ?? '')) yield { benchmark: await measureCase(mh, which, limits) };
+  for (const which of chosenCases(wanted.get('filter') ?? ''))
+    yield { benchmark: await measureCase(mh, which, limits) };
 }
 
 const stream = events();

@@ -1,5 +1,5 @@
-// The kinds of benchmark, as calls of the package. Each gives `run` (what is timed), `output` (a copy of what it computed),
-// `error` (the largest difference from the float64 oracle, on a sample) and what a run costs at least.
+// The kinds of benchmark, as calls of the package. Each gives `run` (what is timed), `output` (a copy of what it
+// computed), `error` (the largest difference from the float64 oracle, on a sample) and what a run costs at least.
 
 import { inputsOf, maskOptions, randomFloats, visiblePairs } from './inputs.mjs';
 import { attentionError, moduleError } from './oracle.mjs';
@@ -101,7 +101,9 @@ function moduleWork(mh, { shape }) {
   const embed = heads * width;
   const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
   // Of a trained layer's size, so that the softmax is neither flat nor one-hot.
-  const weights = [2, 3, 4, 5].map((seed) => randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)));
+  const weights = [2, 3, 4, 5].map((seed) =>
+    randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
+  );
   const [qProj, kProj, vProj, outProj] = weights.map((data) => ({ shape: [embed, embed], data }));
   const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, weights: { qProj, kProj, vProj, outProj } });
   const output = () => {

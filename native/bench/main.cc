@@ -57,6 +57,7 @@ Arguments parse(int argc, char** argv) {
     } else if (std::string_view(argv[i]) == "--alone") {
       arguments.alone = true;
     } else {
+      if (value_of(argv[i], "--benchmark_list_tests")) arguments.alone = true;  // at once
       arguments.rest.push_back(argv[i]);
     }
   }

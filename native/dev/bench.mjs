@@ -17,7 +17,9 @@ import { setup } from './setup.mjs';
 
 async function build(where) {
   const purpose = { native: 'all', browser: 'test', wasm: 'start' };
-  const manifest = await setup({ purpose: purpose[['native', 'browser', 'wasm'].find((name) => where.includes(name))] });
+  const manifest = await setup({
+    purpose: purpose[['native', 'browser', 'wasm'].find((name) => where.includes(name))],
+  });
   if (where.includes('native')) await buildPreset('native', { target: 'multihead-bench' });
   if (where.includes('wasm') || where.includes('browser')) await buildForWasmBenchmarks();
   for (const browser of ['chromium', 'firefox']) {
@@ -75,12 +77,14 @@ async function measure(options) {
 }
 
 function read(files) {
-  return { runs: files.flatMap((file) => {
-    const document = JSON.parse(readFileSync(file, 'utf8'));
-    const complaints = complaintsOf(document);
-    if (complaints.length) throw new SetupError(`--from: ${file} is not what --json writes: ${complaints[0]}`);
-    return document.runs;
-  }) };
+  return {
+    runs: files.flatMap((file) => {
+      const document = JSON.parse(readFileSync(file, 'utf8'));
+      const complaints = complaintsOf(document);
+      if (complaints.length) throw new SetupError(`--from: ${file} is not what --json writes: ${complaints[0]}`);
+      return document.runs;
+    }),
+  };
 }
 
 runAsProgram(import.meta.url, async (...args) => {

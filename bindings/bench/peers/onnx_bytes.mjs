@@ -40,7 +40,10 @@ const ELEMENT = { float32: 1, int32: 6, int64: 7, bool: 9 };
 
 const valueInfo = ({ name, type = 'float32', shape }) => {
   const dims = shape?.map((extent) => message({ 1: extent }));
-  return message({ 1: name, 2: message({ 1: message({ 1: ELEMENT[type], ...(dims && { 2: message({ 1: dims }) }) }) }) });
+  return message({
+    1: name,
+    2: message({ 1: message({ 1: ELEMENT[type], ...(dims && { 2: message({ 1: dims }) }) }) }),
+  });
 };
 
 /** Whole numbers and lists of them. */

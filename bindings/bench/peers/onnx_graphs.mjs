@@ -1,5 +1,5 @@
-// The ways to say attention to ONNX Runtime. None is the fastest everywhere, so each case is given to all that can express
-// it, and the fastest is the peer.
+// The ways to say attention to ONNX Runtime. None is the fastest everywhere, so each case is given to all that can
+// express it, and the fastest is the peer.
 
 import { inputsOf, maskOptions, randomFloats } from '../inputs.mjs';
 import { onnxModel } from './onnx_bytes.mjs';
@@ -48,7 +48,9 @@ function attentionOp({ shape, mask }, [q, k, v]) {
   if (booleans) feeds.mask = { shape: [queries, keys], data: booleans.data, type: 'bool' };
   return {
     feeds,
-    graph: { nodes: [{ op: 'Attention', inputs: Object.keys(feeds), attributes: { is_causal: mask === 'causal' ? 1 : 0 } }] },
+    graph: {
+      nodes: [{ op: 'Attention', inputs: Object.keys(feeds), attributes: { is_causal: mask === 'causal' ? 1 : 0 } }],
+    },
     outShape: q.shape,
   };
 }
@@ -61,7 +63,12 @@ function products({ shape, mask }, [q, k, v]) {
   const outShape = [batch, kvHeads, (heads / kvHeads) * queries, width];
   const scale = { name: 'scale', shape: [1], data: Float32Array.of(1 / Math.sqrt(width)) };
   return {
-    feeds: { q: { ...q, shape: outShape }, k, v, ...(added && { mask: { shape: [queries, shape.keys], data: added } }) },
+    feeds: {
+      q: { ...q, shape: outShape },
+      k,
+      v,
+      ...(added && { mask: { shape: [queries, shape.keys], data: added } }),
+    },
     graph: {
       nodes: [
         { op: 'Transpose', inputs: ['k'], outputs: ['kt'], attributes: { perm: [0, 1, 3, 2] } },
@@ -120,7 +127,9 @@ function groupQueryAttention({ op, shape, mask }, [q, k, v]) {
   return {
     feeds: { ...feeds, ...older, lengths, total },
     graph: {
-      nodes: [{ op: 'GroupQueryAttention', domain: MICROSOFT, inputs, outputs: ['out', 'newKeys', 'newValues'], attributes }],
+      nodes: [
+        { op: 'GroupQueryAttention', domain: MICROSOFT, inputs, outputs: ['out', 'newKeys', 'newValues'], attributes },
+      ],
     },
     ...headsFirst(shape),
   };
@@ -156,7 +165,12 @@ function module({ shape }) {
   };
 }
 
-const WAYS = { Attention: attentionOp, MatMul: products, MultiHeadAttention: multiHeadAttention, GroupQueryAttention: groupQueryAttention };
+const WAYS = {
+  Attention: attentionOp,
+  MatMul: products,
+  MultiHeadAttention: multiHeadAttention,
+  GroupQueryAttention: groupQueryAttention,
+};
 
 /** Whether ONNX Runtime can be asked for the same. */
 export const isOffered = ({ op, mask, dtype }) =>
@@ -164,8 +178,8 @@ export const isOffered = ({ op, mask, dtype }) =>
 
 /**
  * @param {object} which one of CASES
- * @returns {{ way: string, model: () => Uint8Array, feeds: object, outShape: number[], toOurs?: (data) => data }[]} empty
- *   where the case has no counterpart
+ * @returns {{ way: string, model: () => Uint8Array, feeds: object, outShape: number[], toOurs?: (data) => data }[]}
+ *   empty where the case has no counterpart
  */
 export function onnxWays(which) {
   if (!isOffered(which)) return [];

@@ -13,7 +13,12 @@ async function sessionOf(ort, { preallocate, ...options }, { way, model, feeds, 
   // Of GroupQueryAttention this is the output alone, without a copy of its new cache.
   const wanted = preallocate ? { out: place() } : ['out'];
   const run = () => session.run(tensors, wanted);
-  return { way, run, output: async () => (toOurs ?? ((data) => data))((await run()).out.data), release: () => session.release() };
+  return {
+    way,
+    run,
+    output: async () => (toOurs ?? ((data) => data))((await run()).out.data),
+    release: () => session.release(),
+  };
 }
 
 /** Milliseconds of the best of a few runs, fewer where they take long: enough to choose between ways. */

@@ -49,7 +49,10 @@ function parsed(args) {
     // "Unknown option '--x'. To specify …": the first sentence is what we would say.
     if (!error.code?.startsWith('ERR_PARSE_ARGS')) throw error;
     const expected = Object.keys(OPTIONS).map((name) => `--${name}`);
-    throw new SetupError(`${error.message.split('. ', 1)[0]}; expected ${WHERE.join(', ')} or ${expected.join(', ')}`, HELP);
+    throw new SetupError(
+      `${error.message.split('. ', 1)[0]}; expected ${WHERE.join(', ')} or ${expected.join(', ')}`,
+      HELP,
+    );
   }
 }
 
@@ -61,7 +64,8 @@ export function readArguments(args) {
   }
   oneOf('simd', values.simd, ['relaxed', 'simd128', 'both']);
   oneOf('browser', values.browser, ['chromium', 'firefox', 'both']);
-  if (values.chart && !values.chart.endsWith('.svg')) throw new SetupError(`--chart: expected a name that ends in .svg; got ${values.chart}`);
+  if (values.chart && !values.chart.endsWith('.svg'))
+    throw new SetupError(`--chart: expected a name that ends in .svg; got ${values.chart}`);
   try {
     new RegExp(values.filter);
   } catch (error) {

@@ -18,7 +18,10 @@ async function makeSite() {
   for (const [simd, preset] of Object.entries({ relaxed: 'wasm-relaxed', simd128: 'wasm-simd' })) {
     for (const extension of ['mjs', 'wasm']) {
       await mkdir(join(SITE, simd), { recursive: true });
-      await copyFile(at('build', preset, 'native', `multihead-peak.${extension}`), join(SITE, simd, `multihead-peak.${extension}`));
+      await copyFile(
+        at('build', preset, 'native', `multihead-peak.${extension}`),
+        join(SITE, simd, `multihead-peak.${extension}`),
+      );
     }
   }
 }

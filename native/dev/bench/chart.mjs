@@ -1,5 +1,5 @@
 // Results as an SVG: horizontal bars, a panel for each run, number of threads and unit, the machine's limit as a line.
-import { peersOf, threadsOf, titleOf } from './document.mjs';
+import { peersOf, threadsOf, threadsText, titleOf } from './document.mjs';
 
 const WIDTH = 980;
 const LEFT = 250; // of the bars: names stand before them
@@ -30,7 +30,13 @@ export function ticks(largest) {
 function panelsOf({ machine, benchmarks }) {
   const measured = benchmarks.filter(({ message }) => !message);
   const units = [
-    { unit: 'GFLOP/s', of: ({ GBps }) => !GBps, value: 'GFLOPS', limit: (threads) => machine.fma_peak * threads, called: 'FMA peak' },
+    {
+      unit: 'GFLOP/s',
+      of: ({ GBps }) => !GBps,
+      value: 'GFLOPS',
+      limit: (threads) => machine.fma_peak * threads,
+      called: 'FMA peak',
+    },
     {
       unit: 'GB/s of keys and values',
       of: ({ GBps }) => GBps,
@@ -54,7 +60,7 @@ function panelsOf({ machine, benchmarks }) {
             .map(([series, { ratio }]) => ({ series, value: benchmark[value] / ratio })),
         ],
       }));
-      const title = `${titleOf(machine)}, ${threads} thread${threads > 1 ? 's' : ''}${machine.engine ? `, ${machine.engine}` : ''}`;
+      const title = [titleOf(machine), threadsText(threads), machine.engine].filter(Boolean).join(', ');
       return [{ title, unit, called, limit: limit(threads), groups }];
     }),
   );
@@ -79,13 +85,27 @@ function panel({ title, unit, called, limit, groups }, top, colourOf) {
     parts.push(text(LEFT - 8, y + (bars.length * BAR) / 2 + 4, name, 'text-anchor="end"'));
     for (const { series, value } of bars) {
       parts.push(rectangle(LEFT, y, x(value) - LEFT, BAR - 2, colourOf(series)));
-      parts.push(text((x(value) + 4).toFixed(1), y + BAR - 4, value < 10 ? value.toFixed(1) : value.toFixed(0), 'font-size="10" fill="#333"'));
+      parts.push(
+        text(
+          (x(value) + 4).toFixed(1),
+          y + BAR - 4,
+          value < 10 ? value.toFixed(1) : value.toFixed(0),
+          'font-size="10" fill="#333"',
+        ),
+      );
       y += BAR;
     }
     y += GROUP_GAP;
   }
   parts.push(vertical(x(limit).toFixed(1), top + PANEL.title - 6, bottom, 'stroke="#b00020" stroke-dasharray="5 3"'));
-  parts.push(text(x(limit).toFixed(1), top + PANEL.title - 10, `${called} ${limit.toFixed(0)}`, 'text-anchor="middle" fill="#b00020" font-size="11"'));
+  parts.push(
+    text(
+      x(limit).toFixed(1),
+      top + PANEL.title - 10,
+      `${called} ${limit.toFixed(0)}`,
+      'text-anchor="middle" fill="#b00020" font-size="11"',
+    ),
+  );
   return parts.join('\n');
 }
 
@@ -94,7 +114,9 @@ export function chart({ runs }) {
   const panels = runs.flatMap(panelsOf);
   const series = ['multihead', ...peersOf(runs.flatMap(({ benchmarks }) => benchmarks))];
   const colourOf = (name) => COLOURS[series.indexOf(name) % COLOURS.length];
-  const legend = series.map((name, at) => rectangle(16 + at * 150, 14, 12, 12, colourOf(name)) + text(34 + at * 150, 24, name));
+  const legend = series.map(
+    (name, at) => rectangle(16 + at * 150, 14, 12, 12, colourOf(name)) + text(34 + at * 150, 24, name),
+  );
   let top = 38;
   const drawn = panels.map((one) => {
     const shown = panel(one, top, colourOf);
@@ -102,7 +124,8 @@ export function chart({ runs }) {
     return shown;
   });
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${top}" viewBox="0 0 ${WIDTH} ${top}" font-family="system-ui, sans-serif" font-size="12">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${top}" viewBox="0 0 ${WIDTH} ${top}"`,
+    `font-family="system-ui, sans-serif" font-size="12">`,
     `<title>Attention benchmarks</title>`,
     `<rect width="100%" height="100%" fill="#ffffff"/>`,
     ...legend,

@@ -49,6 +49,9 @@ export function complaintsOf(document) {
 /** "native AVX2", "wasm relaxed", "firefox simd128" */
 export const titleOf = ({ runner, simd }) => `${runner} ${simd}`;
 
+/** "1 thread", "2 threads" */
+export const threadsText = (threads) => `${threads} thread${threads > 1 ? 's' : ''}`;
+
 export const threadsOf = (name) => Number(/threads:(\d+)$/.exec(name)?.[1] ?? 1);
 
 /** The peers that any of the benchmarks was compared with, in order of appearance. */

@@ -31,10 +31,13 @@ export async function installPeers() {
     tell('build/peers');
     // Without scripts: theirs would download GPU libraries; the CPU's are in the packages.
     await buildFolder(FOLDER, recipe, {}, (folder) =>
-      run([...npmProgram(), 'install', '--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', ...packages], {
-        cwd: folder,
-        advice: `The peers come from the npm registry; without --peers nothing is downloaded.`,
-      }),
+      run(
+        [...npmProgram(), 'install', '--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', ...packages],
+        {
+          cwd: folder,
+          advice: `The peers come from the npm registry; without --peers nothing is downloaded.`,
+        },
+      ),
     );
   });
   return FOLDER;
@@ -54,7 +57,12 @@ async function outputOf(command) {
 /** One turn of multihead-bench: microseconds a call. */
 async function ourTurn(name, folder, { target }) {
   const exactly = nativeCommand({ filter: `^${name}$`, target });
-  const { benchmarks } = await outputOf([...exactly, '--alone', `--benchmark_min_time=${SECONDS_A_ROUND}`, `--save=${folder}`]);
+  const { benchmarks } = await outputOf([
+    ...exactly,
+    '--alone',
+    `--benchmark_min_time=${SECONDS_A_ROUND}`,
+    `--save=${folder}`,
+  ]);
   if (benchmarks[0].error_occurred) throw new Error(benchmarks[0].error_message);
   return benchmarks[0].us;
 }
@@ -90,8 +98,8 @@ async function compared(name, which, folder, options) {
 }
 
 /**
- * Adds ONNX Runtime to the results of multihead-bench: a process of each in turns, so that neither's threads, which wait
- * in loops, take time from the other.
+ * Adds ONNX Runtime to the results of multihead-bench: a process of each in turns, so that neither's threads, which
+ * wait in loops, take time from the other.
  */
 export async function* nativePeers(benchmarks, options) {
   for (const benchmark of benchmarks) {

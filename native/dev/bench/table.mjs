@@ -1,5 +1,5 @@
 // Results as text for the terminal, and as Markdown.
-import { peersOf, threadsOf, titleOf } from './document.mjs';
+import { peersOf, threadsOf, threadsText, titleOf } from './document.mjs';
 
 const short = (value, digits = 1) => (value === undefined ? '' : value.toFixed(digits));
 /** Three figures or more. */
@@ -20,15 +20,22 @@ const NAME_WIDTH = 44;
 
 export function machineLine(machine) {
   const { cpu, compiler, engine, threads, load, fma_peak: peak, read_stream: one, read_stream_all: all } = machine;
-  const made = [cpu, compiler, engine, `${threads} thread${threads > 1 ? 's' : ''}`].filter(Boolean).join(', ');
+  const made = [cpu, compiler, engine, threadsText(threads)].filter(Boolean).join(', ');
   const streams = `read stream ${short(one)} GB/s${all ? ` (all threads ${short(all)})` : ''}`;
   // Others at work on the machine are the first thing to look at when figures surprise.
   const busy = load > 0.5 ? `; load average ${short(load)}` : '';
   return `${titleOf(machine)}: ${made}; FMA peak ${short(peak)} GFLOP/s a thread, ${streams}${busy}`;
 }
 
+const line = (name, cells, peers) =>
+  `${name.padEnd(NAME_WIDTH)}${cells.map((cell, at) => cell.padStart(COLUMNS[at][1])).join('')}  ${peers}`.trimEnd();
+
 export const header = () =>
-  `${'name'.padEnd(NAME_WIDTH)}${COLUMNS.map(([title, width]) => title.padStart(width)).join('')}  peers: times as long as ours`;
+  line(
+    'name',
+    COLUMNS.map(([title]) => title),
+    'peers: times as long as ours',
+  );
 
 /** "eigen 2.1×", or what kept a peer from it. A difference that rounding cannot explain is told. */
 function peerText([name, { ratio, diff, note, message }]) {
@@ -38,8 +45,8 @@ function peerText([name, { ratio, diff, note, message }]) {
 
 export function row(benchmark) {
   if (benchmark.message) return `${benchmark.name.padEnd(NAME_WIDTH)} ${benchmark.message}`;
-  const cells = COLUMNS.map(([, width, text]) => text(benchmark).padStart(width)).join('');
-  return `${benchmark.name.padEnd(NAME_WIDTH)}${cells}  ${Object.entries(benchmark.peers).map(peerText).join(', ')}`.trimEnd();
+  const cells = COLUMNS.map(([, , text]) => text(benchmark));
+  return line(benchmark.name, cells, Object.entries(benchmark.peers).map(peerText).join(', '));
 }
 
 const markdownTable = (titles, rows) =>
@@ -53,7 +60,7 @@ const rate = ({ GFLOPS, pct_peak: peak, GBps, pct_stream: stream }) =>
 function ratesTable(runs) {
   const columns = runs.flatMap(({ machine, benchmarks }) =>
     [...new Set(benchmarks.map(({ name }) => threadsOf(name)))].map((threads) => ({
-      title: `${titleOf(machine)}${machine.threads > 1 ? `, ${threads} thread${threads > 1 ? 's' : ''}` : ''}`,
+      title: `${titleOf(machine)}${machine.threads > 1 ? `, ${threadsText(threads)}` : ''}`,
       find: (name) => benchmarks.find((one) => one.name === `${name}/threads:${threads}`),
     })),
   );
@@ -79,7 +86,8 @@ function peersTable({ machine, benchmarks }) {
     time(benchmark.us),
     ...peers.map((name) => cell(benchmark.peers[name])),
   ]);
-  return `\n\nµs a call, ${titleOf(machine)}; in brackets, times as long as ours\n\n${markdownTable(['benchmark', 'ours', ...peers], rows)}`;
+  const title = `µs a call, ${titleOf(machine)}; in brackets, times as long as ours`;
+  return `\n\n${title}\n\n${markdownTable(['benchmark', 'ours', ...peers], rows)}`;
 }
 
 /** Every run in one table, and a table for each run with its peers. */
