@@ -11,6 +11,7 @@ const LEAST_BATCHES = 5;
 const MOST_MILLISECONDS_FOR_LEAST = 1000; // of a peer that takes seconds, one call a round will do
 const WARM_UP_MILLISECONDS = 150;
 const ROUNDS = 4;
+const SLOW_MILLISECONDS = 2000; // what takes so long takes part in two rounds
 
 export const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
@@ -44,16 +45,32 @@ async function sampleFor(contender, milliseconds, leastBatches) {
   }
 }
 
-/** Seconds of one call of each contender, measured in turns. */
+/** A peer that fails on the way keeps its message; our own failure is everybody's. */
+async function guarded(contender, work) {
+  if (contender.message) return;
+  try {
+    await work();
+  } catch (error) {
+    if (!contender.name) throw error;
+    contender.message = firstLine(error);
+  }
+}
+
+/** Measures the contenders in turns: each gets `seconds`, of one call, or a `message`. */
 async function inTurns(contenders) {
-  for (const contender of contenders) Object.assign(contender, { calls: await warmUp(contender), samples: [] });
+  for (const contender of contenders) {
+    contender.samples = [];
+    await guarded(contender, async () => (contender.calls = await warmUp(contender)));
+  }
   const rounds = contenders.length > 1 ? ROUNDS : 1;
+  const leastBatches = Math.ceil(LEAST_BATCHES / rounds);
   for (let round = 0; round < rounds; round += 1) {
     for (const contender of contenders) {
-      await sampleFor(contender, LEAST_MILLISECONDS / rounds, Math.ceil(LEAST_BATCHES / rounds));
+      if (round >= 2 && median(contender.samples) > SLOW_MILLISECONDS) continue;
+      await guarded(contender, () => sampleFor(contender, LEAST_MILLISECONDS / rounds, leastBatches));
     }
   }
-  return contenders.map(({ samples }) => median(samples) / 1000);
+  for (const contender of contenders) contender.seconds = median(contender.samples) / 1000;
 }
 
 /** Infinite where lengths differ or a number is none. */
@@ -101,18 +118,15 @@ export async function measureCase(mh, which, machine, peers = {}) {
     const cold = (await timeBatch(work, 1)) / 1000;
     const made = [];
     for (const [name, make] of Object.entries(peers)) made.push(await tried(name, () => make(which)));
-    const ready = made.filter((peer) => peer?.run);
-    const [warm, ...theirs] = await inTurns([{ ...work }, ...ready]);
+    const ours = { ...work };
+    const theirs = made.filter(Boolean);
+    await inTurns([ours, ...theirs]);
+    const warm = ours.seconds;
     const operations = operationsOf(which);
     const compared = {};
-    for (const { name, message, output, note, dispose } of made.filter(Boolean)) {
-      if (message) {
-        compared[name] = { message };
-        continue;
-      }
-      const seconds = theirs.shift();
-      const diff = largestDifference(work.output(), await output());
-      compared[name] = peerRow({ seconds, ours: warm, operations, diff, note });
+    for (const { name, message, seconds, output, note, dispose } of theirs) {
+      const diff = message ? 0 : largestDifference(work.output(), await output());
+      compared[name] = message ? { message } : peerRow({ seconds, ours: warm, operations, diff, note });
       await dispose?.();
     }
     return {

@@ -6,7 +6,6 @@ import { cpus, loadavg } from 'node:os';
 import { buildForWasmBenchmarks, buildPreset } from './build.mjs';
 import { SetupError, say } from './console.mjs';
 import { HELP, readArguments } from './bench/arguments.mjs';
-import { browserRuns } from './bench/browser.mjs';
 import { chart } from './bench/chart.mjs';
 import { complaintsOf } from './bench/document.mjs';
 import { installPeers, nativePeers } from './bench/peers.mjs';
@@ -28,14 +27,20 @@ async function build(where) {
 }
 
 /** The runs that were asked for, as streams of events. */
-function runsOf(options) {
+async function runsOf(options) {
   const builds = options.simd === 'both' ? ['relaxed', 'simd128'] : [options.simd];
   const kinds = {
     native: () => [nativeRun(options)],
     wasm: () => builds.map((simd) => wasmRun({ ...options, simd })),
-    browser: () => browserRuns({ ...options, builds }),
+    browser: async () => {
+      // Not before the set-up: this needs what npm installs.
+      const { browserRuns } = await import('./bench/browser.mjs');
+      return browserRuns({ ...options, builds });
+    },
   };
-  return options.where.flatMap((name) => kinds[name]());
+  const runs = [];
+  for (const name of options.where) runs.push(...(await kinds[name]()));
+  return runs;
 }
 
 /** Prints a run as it comes, and gives { machine, benchmarks }. */
@@ -68,7 +73,7 @@ async function measure(options) {
   if (options.build) await build(options.where);
   const peersFolder = options.peers ? await installPeers() : undefined;
   const runs = [];
-  for (const events of runsOf({ ...options, peersFolder })) {
+  for (const events of await runsOf({ ...options, peersFolder })) {
     const run = await follow(events);
     if (!run.machine) continue; // said already
     runs.push(options.peers && run.machine.runner === 'native' ? await addNativePeers(run, options) : run);

@@ -78,7 +78,7 @@ const theirTurn = (name, folder, way) =>
     `--seconds=${SECONDS_A_ROUND}`,
     `--save=${join(folder, 'theirs.f32')}`,
     ...(way ? [`--way=${way}`] : []),
-  ]);
+  ]).catch((error) => ({ message: error.message.split('\n', 1)[0] })); // it crashed
 
 async function compared(name, which, folder, options) {
   const ours = [];
