@@ -60,7 +60,9 @@ const rate = ({ GFLOPS, pct_peak: peak, GBps, pct_stream: stream }) =>
 function ratesTable(runs) {
   const columns = runs.flatMap(({ machine, benchmarks }) =>
     [...new Set(benchmarks.map(({ name }) => threadsOf(name)))].map((threads) => ({
-      title: `${titleOf(machine)}${machine.threads > 1 ? `, ${threadsText(threads)}` : ''}`,
+      title: [titleOf(machine), machine.engine?.split(',', 1)[0], machine.threads > 1 && threadsText(threads)]
+        .filter(Boolean)
+        .join(', '),
       find: (name) => benchmarks.find((one) => one.name === `${name}/threads:${threads}`),
     })),
   );
