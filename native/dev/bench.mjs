@@ -1,38 +1,105 @@
-// `npm run bench -- [native|wasm] [options]`: builds and runs the benchmarks, one after the other when neither is named.
+// `npm run bench -- [native|wasm|browser …] [options]`: builds and runs the benchmarks; --help lists the options.
 //
-// Options go to the program: Google Benchmark's for `native` (--benchmark_filter=REGEX, --benchmark_format=json, …),
-// those of bindings/bench.mjs for `wasm`.
-import { spawnSync } from 'node:child_process';
-import { join } from 'node:path';
-import { ROOT, buildPackage, buildPreset, buildWasm } from './build.mjs';
-import { SetupError } from './console.mjs';
+// Names, fields and units are the same wherever they run: native/BENCHMARKS.md says what they mean.
+import { readFileSync, writeFileSync } from 'node:fs';
+import { cpus, loadavg } from 'node:os';
+import { buildForWasmBenchmarks, buildPreset } from './build.mjs';
+import { SetupError, say } from './console.mjs';
+import { HELP, readArguments } from './bench/arguments.mjs';
+import { chart } from './bench/chart.mjs';
+import { complaintsOf } from './bench/document.mjs';
+import { installPeers, nativePeers } from './bench/peers.mjs';
+import { nativeRun, wasmRun } from './bench/programs.mjs';
+import { header, machineLine, markdown, row } from './bench/table.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
-const BENCHMARKS = {
-  native: {
-    build: () => buildPreset('native'),
-    command: [join(ROOT, 'build', 'native', 'native', 'multihead-bench')],
-  },
-  wasm: {
-    build: async () => {
-      await buildWasm({ tests: true });
-      await buildPackage();
+async function build(where) {
+  const purpose = { native: 'all', browser: 'test', wasm: 'start' };
+  const manifest = await setup({
+    purpose: purpose[['native', 'browser', 'wasm'].find((name) => where.includes(name))],
+  });
+  if (where.includes('native')) await buildPreset('native', { target: 'multihead-bench' });
+  if (where.includes('wasm') || where.includes('browser')) await buildForWasmBenchmarks();
+  for (const browser of ['chromium', 'firefox']) {
+    if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];
+  }
+}
+
+/** The runs that were asked for, as streams of events. */
+async function runsOf(options) {
+  const builds = options.simd === 'both' ? ['relaxed', 'simd128'] : [options.simd];
+  const kinds = {
+    native: () => [nativeRun(options)],
+    wasm: () => builds.map((simd) => wasmRun({ ...options, simd })),
+    browser: async () => {
+      // Not before the set-up: this needs what npm installs.
+      const { browserRuns } = await import('./bench/browser.mjs');
+      return browserRuns({ ...options, builds });
     },
-    command: [process.execPath, join(ROOT, 'bindings', 'bench.mjs')],
-  },
-};
+  };
+  const runs = [];
+  for (const name of options.where) runs.push(...(await kinds[name]()));
+  return runs;
+}
+
+/** Prints a run as it comes, and gives { machine, benchmarks }. */
+async function follow(events) {
+  let machine = null;
+  const benchmarks = [];
+  for await (const event of events) {
+    if (event.machine) {
+      machine = { ...event.machine, cpu: cpus()[0].model.trim(), load: loadavg()[0], date: new Date().toISOString() };
+      say(`\n${machineLine(machine)}\n${header()}`);
+    } else {
+      benchmarks.push(event.benchmark);
+      say(row(event.benchmark));
+    }
+  }
+  return { machine, benchmarks };
+}
+
+async function addNativePeers(run, options) {
+  say(`\nIn turns with ONNX Runtime\n${header()}`);
+  const compared = new Map();
+  for await (const benchmark of nativePeers(run.benchmarks, options)) {
+    compared.set(benchmark.name, benchmark);
+    say(row(benchmark));
+  }
+  return { ...run, benchmarks: run.benchmarks.map((benchmark) => compared.get(benchmark.name) ?? benchmark) };
+}
+
+async function measure(options) {
+  if (options.build) await build(options.where);
+  const peersFolder = options.peers ? await installPeers() : undefined;
+  const runs = [];
+  for (const events of await runsOf({ ...options, peersFolder })) {
+    const run = await follow(events);
+    if (!run.machine) continue; // said already
+    runs.push(options.peers && run.machine.runner === 'native' ? await addNativePeers(run, options) : run);
+  }
+  return { runs };
+}
+
+function read(files) {
+  return {
+    runs: files.flatMap((file) => {
+      const document = JSON.parse(readFileSync(file, 'utf8'));
+      const complaints = complaintsOf(document);
+      if (complaints.length) throw new SetupError(`--from: ${file} is not what --json writes: ${complaints[0]}`);
+      return document.runs;
+    }),
+  };
+}
 
 runAsProgram(import.meta.url, async (...args) => {
-  const named = args[0] && !args[0].startsWith('-') ? args.shift() : null;
-  if (named && !BENCHMARKS[named]) throw new SetupError(`Expected native or wasm, got ${named}`);
-  if (!named && args.length) throw new SetupError('Options need a benchmark in front of them: native or wasm');
-  const chosen = named ? [BENCHMARKS[named]] : Object.values(BENCHMARKS);
-  await setup({ purpose: 'all' });
-  for (const { build } of chosen) await build();
-  for (const { command } of chosen) {
-    const [program, ...rest] = command;
-    const { status, signal, error } = spawnSync(program, [...rest, ...args], { stdio: 'inherit' });
-    if (status !== 0) throw new SetupError(`The benchmark ended with ${error?.message ?? signal ?? status}`);
+  const options = readArguments(args);
+  if (options.help) return say(HELP);
+  const document = options.from ? read(options.from) : await measure(options);
+  if (!document.runs.some(({ benchmarks }) => benchmarks.length)) {
+    throw new SetupError(`--filter: expected a regular expression that some name matches; got ${options.filter}`);
   }
+  if (options.json) writeFileSync(options.json, `${JSON.stringify(document, null, 2)}\n`);
+  if (options.chart) writeFileSync(options.chart, chart(document));
+  if (options.markdown) say(`\n${markdown(document)}`);
 });

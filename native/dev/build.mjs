@@ -19,7 +19,7 @@ const WASM_PRESETS = ['wasm-simd', 'wasm-relaxed'];
 export function buildPreset(preset, { options = [], target } = {}) {
   return step(`Build ${preset}`, async (tell) => {
     await run(['cmake', '--preset', preset, ...options], { cwd: ROOT });
-    const part = target ? ['--target', target] : [];
+    const part = target ? ['--target', ...[target].flat()] : [];
     const said = await run(['cmake', '--build', '--preset', preset, ...part], { cwd: ROOT });
     const commands = said.match(/^\[\d+\/\d+\]/gm)?.length ?? 0;
     tell(commands ? `${commands} commands` : 'up to date');
@@ -32,6 +32,13 @@ export async function buildWasm({ tests }) {
   const options = [`-DMULTIHEAD_TESTS=${tests ? 'ON' : 'OFF'}`, `-DMULTIHEAD_PROGRAMS=${tests ? 'ON' : 'OFF'}`];
   const target = tests ? undefined : 'multihead_wasm';
   for (const preset of WASM_PRESETS) await buildPreset(preset, { options, target });
+}
+
+/** The package, and the modules that measure what WebAssembly reaches at most. */
+export async function buildForWasmBenchmarks() {
+  const options = ['-DMULTIHEAD_TESTS=OFF', '-DMULTIHEAD_PROGRAMS=ON'];
+  for (const preset of WASM_PRESETS) await buildPreset(preset, { options, target: ['multihead_wasm', 'multihead-peak'] });
+  await buildPackage();
 }
 
 /** bindings/dist: what the npm package holds. */

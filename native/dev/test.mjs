@@ -81,6 +81,12 @@ function conformanceCounts(output) {
   return { passed: Number(passed), failed: Number(failed) };
 }
 
+/** What node:test sums up behind its results. */
+function nodeTestCounts(output) {
+  const count = (what) => Number(new RegExp(`^# ${what} (\\d+)$`, 'm').exec(output)?.[1] ?? 0);
+  return { passed: count('pass'), failed: count('fail') };
+}
+
 /** Installs the library and builds and runs a project that finds it there, as a user of the CMake package would. */
 async function consumer() {
   const prefix = at('consumer', 'prefix');
@@ -128,6 +134,15 @@ const SUITES = [
   [
     'conformance, npm',
     () => outcomeOf([process.execPath, 'bindings/conformance.mjs', 'tests/conformance'], null, conformanceCounts),
+  ],
+  [
+    'benchmarks',
+    () =>
+      outcomeOf(
+        [process.execPath, '--test', '--test-reporter=tap', 'tests/native/bench.test.mjs'],
+        null,
+        nodeTestCounts,
+      ),
   ],
   ['npm package', () => workspaceTests('multihead', 'vitest')],
   ['page, modules', () => workspaceTests('@multihead/web', 'web')],

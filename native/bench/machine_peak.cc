@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 #undef HWY_TARGET_INCLUDE
@@ -64,6 +65,29 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Larger than the last-level cache of most machines; a server's share of a larger one is still
+// read past by the second half.
+const std::vector<float>& large_memory() {
+  static const std::vector<float> memory((size_t{512} << 20) / sizeof(float), 1.0F);
+  return memory;
+}
+
+void read(const float* data, size_t count) {
+  using namespace multihead::cpu;  // NOLINT(google-build-using-namespace): HWY_EXPORT's table
+  volatile float kept = 0;
+  kept = kept + HWY_DYNAMIC_DISPATCH(sum_of)(data, count);
+}
+
+template <class Work>
+void on_threads(int threads, const Work& work) {
+  std::vector<std::thread> others;
+  for (int thread = 1; thread < threads; ++thread) {
+    others.emplace_back(work, static_cast<size_t>(thread));
+  }
+  work(size_t{0});
+  for (std::thread& other : others) other.join();
+}
+
 }  // namespace
 
 double measure_fma_peak() {
@@ -80,20 +104,20 @@ double measure_fma_peak() {
   return best;
 }
 
-double measure_read_stream() {
-  using namespace multihead::cpu;  // NOLINT(google-build-using-namespace): HWY_EXPORT's table
-  // Larger than the last-level cache of most machines; a server's share of a larger one is
-  // still read past by the second half.
-  const std::vector<float> data((size_t{512} << 20) / sizeof(float), 1.0F);
+double measure_read_stream(int threads) {
+  const std::vector<float>& data = large_memory();
+  const size_t share = data.size() / static_cast<size_t>(threads);
   double best = 0;
-  volatile float kept = 0;
   for (int run = 0; run < 5; ++run) {
     const auto start = std::chrono::steady_clock::now();
-    kept = kept + HWY_DYNAMIC_DISPATCH(sum_of)(data.data(), data.size());
-    best = std::max(best, static_cast<double>(data.size() * sizeof(float)) / seconds_since(start));
+    on_threads(threads, [&](size_t thread) { read(data.data() + thread * share, share); });
+    const auto bytes = static_cast<double>(share * static_cast<size_t>(threads) * sizeof(float));
+    best = std::max(best, bytes / seconds_since(start));
   }
   return best;
 }
+
+void evict_caches() { read(large_memory().data(), large_memory().size()); }
 
 }  // namespace multihead::bench
 #endif  // HWY_ONCE

@@ -8,7 +8,11 @@ namespace multihead::bench {
 // of several short runs.
 double measure_fma_peak();
 
-// Bytes per second at which one thread reads memory that no cache holds.
-double measure_read_stream();
+// Bytes per second at which `threads` threads together read memory that no cache holds. A build
+// without threads (WebAssembly) takes 1 only.
+double measure_read_stream(int threads);
+
+// Reads so much memory that nothing else is left in the caches.
+void evict_caches();
 
 }  // namespace multihead::bench

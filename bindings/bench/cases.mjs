@@ -1,0 +1,71 @@
+// What is timed, under the names of multihead-bench: native/bench/cases.cc holds the same list, and a test compares
+// them. The package takes row-major tensors only, so the (B, N, H, d) layouts are missing here.
+
+const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
+  name,
+  batch,
+  heads,
+  kvHeads,
+  queries,
+  keys,
+  width,
+});
+
+const tiny = shape('tiny', 1, 4, 4, 32, 32, 16);
+const gpt2 = shape('gpt2-1k', 1, 12, 12, 1024, 1024, 64);
+const blocks = shape('gpt2-1152', 1, 12, 12, 1152, 1152, 64);
+const bert = shape('bert', 8, 12, 12, 128, 128, 64);
+const vit = shape('vit', 8, 12, 12, 197, 197, 64);
+const llama3 = shape('llama3-2k', 1, 32, 8, 2048, 2048, 128);
+const long = shape('long-8k', 1, 4, 4, 8192, 8192, 64);
+const gpt2Decode = shape('gpt2-kv1k', 1, 12, 12, 1, 1024, 64);
+const llama3Decode = [
+  shape('llama3-kv512', 1, 32, 8, 1, 512, 128),
+  shape('llama3-kv2k', 1, 32, 8, 1, 2048, 128),
+  shape('llama3-kv8k', 1, 32, 8, 1, 8192, 128),
+  shape('llama3-kv32k', 1, 32, 8, 1, 32768, 128),
+];
+/** d_model 768: x is (1, 512, 768). */
+const mha = shape('mha-768', 1, 12, 12, 512, 512, 64);
+
+const make = (op, of, mask = 'full', dtype = 'f32') => ({
+  op,
+  shape: of,
+  mask,
+  dtype,
+  name: `${op}/${of.name}/${mask}/${dtype}/threads:1`,
+});
+
+export const CASES = [
+  make('forward', tiny, 'causal'),
+  make('forward', tiny),
+  make('forward', gpt2, 'causal'),
+  make('forward', gpt2),
+  make('forward', bert),
+  make('forward', vit),
+  make('forward', llama3, 'causal'),
+  make('forward', long, 'causal'),
+  ...['f16', 'bf16'].flatMap((dtype) => [gpt2, llama3].map((of) => make('forward', of, 'causal', dtype))),
+  ...['boolean', 'padding', 'lengths', 'window', 'bias', 'alibi', 'weights'].map((mask) => make('forward', gpt2, mask)),
+  ...['full', 'blocks-1of2', 'blocks-1of3', 'blocks-1of6'].map((mask) => make('forward', blocks, mask)),
+  make('decode', gpt2Decode),
+  ...llama3Decode.map((of) => make('decode', of)),
+  ...['f32', 'f16', 'bf16', 'int8'].map((dtype) => make('cache', llama3Decode[2], 'full', dtype)),
+  make('cache', gpt2Decode, 'full', 'int8'),
+  make('cache', llama3Decode[3], 'full', 'int8'),
+  make('module', mha),
+];
+
+export const isCausal = (mask) => ['causal', 'window', 'alibi'].includes(mask);
+
+/** The cases whose names match, in order. */
+export function chosenCases(filter) {
+  const wanted = new RegExp(filter);
+  return CASES.filter(({ name }) => wanted.test(name));
+}
+
+/** The case of a name, whatever its number of threads; null where there is none. */
+export function caseOf(name) {
+  const atOne = name.replace(/threads:\d+$/, 'threads:1');
+  return CASES.find((known) => known.name === atOne) ?? null;
+}

@@ -1,0 +1,107 @@
+// The same inputs as native/bench/inputs.cc makes, number by number.
+
+import { isCausal } from './cases.mjs';
+
+export const SEEDS = { q: 1, k: 2, v: 3, mask: 4 };
+const WINDOW_LEFT = 128;
+const BLOCK_KEYS = 192;
+
+/** In [-1, 1), by a linear congruential generator with the constants of Numerical Recipes. */
+export function randomFloats(count, seed) {
+  const values = new Float32Array(count);
+  let state = seed;
+  for (let i = 0; i < count; i += 1) {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    values[i] = state / 2 ** 31 - 1;
+  }
+  return values;
+}
+
+/** q, k and v as floats, row-major. */
+export function inputsOf({ batch, heads, kvHeads, queries, keys, width }) {
+  const shapes = { q: [batch, heads, queries, width], k: [batch, kvHeads, keys, width] };
+  shapes.v = shapes.k;
+  return Object.entries(shapes).map(([name, shape]) => ({
+    shape,
+    data: randomFloats(
+      shape.reduce((a, b) => a * b),
+      SEEDS[name],
+    ),
+  }));
+}
+
+const strideOf = (mask) => Number(/^blocks-1of(\d)$/.exec(mask)?.[1] ?? 0);
+const keptOf = ({ keys }) => Math.floor((keys * 3) / 4);
+
+/** A number for each pair of query and key, by what it is made of. */
+function pairs({ queries, keys }, array, value) {
+  for (let i = 0; i < queries; i += 1) for (let j = 0; j < keys; j += 1) array[i * keys + j] = value(i, j);
+  return array;
+}
+
+/** The options of attention() for a mask, as plain arrays; `weights` is no mask but an output. */
+export function maskOptions(shape, mask) {
+  const { batch, queries, keys } = shape;
+  const options = isCausal(mask) ? { causal: 'bottomRight' } : {};
+  const booleans = (see) => ({ shape: [queries, keys], data: pairs(shape, new Uint8Array(queries * keys), see) });
+  const stride = strideOf(mask);
+  if (stride) options.mask = booleans((_, j) => Math.floor(j / BLOCK_KEYS) % stride === 0);
+  if (mask === 'boolean') {
+    const random = randomFloats(queries * keys, SEEDS.mask);
+    options.mask = booleans((i, j) => random[i * keys + j] >= 0);
+  }
+  if (mask === 'padding') {
+    const data = Uint8Array.from({ length: batch * keys }, (_, at) => (at % keys < keptOf(shape) ? 1 : 0));
+    options.mask = { shape: [batch, 1, 1, keys], data };
+  }
+  if (mask === 'lengths') options.kvLengths = new Int32Array(batch).fill(keptOf(shape));
+  if (mask === 'window') options.window = { left: WINDOW_LEFT };
+  if (mask === 'bias') options.bias = { shape: [queries, keys], data: randomFloats(queries * keys, SEEDS.mask) };
+  if (mask === 'alibi') options.alibi = true;
+  if (mask === 'weights') options.return = ['weights'];
+  return options;
+}
+
+/**
+ * What one query's row adds to its scores, -Infinity where a key is hidden: a mask as the oracle sees it.
+ * @param {number} slope of ALiBi, for the head that is looked at
+ */
+export function additiveRow(shape, mask, row, slope) {
+  const { queries, keys } = shape;
+  const position = row + keys - queries;
+  const { mask: booleans, bias } = maskOptionsOnce(shape, mask);
+  return Float64Array.from({ length: keys }, (_, j) => {
+    if (isCausal(mask) && j > position) return -Infinity;
+    if (mask === 'window' && j < position - WINDOW_LEFT) return -Infinity;
+    if (mask === 'lengths' && j >= keptOf(shape)) return -Infinity;
+    if (mask === 'alibi') return -slope * Math.abs(position - j);
+    if (bias) return bias.data[row * keys + j];
+    if (booleans) return booleans.data[booleans.shape.length === 4 ? j : row * keys + j] ? 0 : -Infinity;
+    return 0;
+  });
+}
+
+let last = { key: '', options: {} };
+function maskOptionsOnce(shape, mask) {
+  const key = `${shape.name}/${mask}`;
+  if (last.key !== key) last = { key, options: maskOptions(shape, mask) };
+  return last.options;
+}
+
+/** Pairs of query and key, of one head of one entry, that attention has to look at; half of all when causal. */
+export function visiblePairs(shape, mask) {
+  const { queries, keys } = shape;
+  const stride = strideOf(mask);
+  if (stride) return queries * pairsSeen(keys, stride);
+  if (mask === 'padding' || mask === 'lengths') return queries * keptOf(shape);
+  if (mask === 'window') {
+    return Array.from({ length: queries }, (_, i) => Math.min(i, WINDOW_LEFT) + 1).reduce((a, b) => a + b);
+  }
+  return queries * keys * (isCausal(mask) ? 0.5 : 1);
+}
+
+function pairsSeen(keys, stride) {
+  let seen = 0;
+  for (let j = 0; j < keys; j += 1) if (Math.floor(j / BLOCK_KEYS) % stride === 0) seen += 1;
+  return seen;
+}

@@ -1,0 +1,146 @@
+// How a case is timed in WebAssembly, in Node and in browsers alike.
+//
+// Clocks of browsers tick in steps of 5 µs to 1 ms: calls are timed in batches, and a figure is the median of batches.
+// `cold` is the very first call, with caches evicted before; it runs in the engine's baseline compiler.
+
+import { makeWork, operationsOf } from './work.mjs';
+
+const BATCH_MILLISECONDS = 5;
+const LEAST_MILLISECONDS = 400;
+const LEAST_BATCHES = 5;
+const MOST_MILLISECONDS_FOR_LEAST = 1000; // of a peer that takes seconds, one call a round will do
+const WARM_UP_MILLISECONDS = 150;
+const ROUNDS = 4;
+const SLOW_MILLISECONDS = 2000; // what takes so long takes part in two rounds
+
+export const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
+
+const now = () => performance.now();
+
+/** Milliseconds of `count` calls; waits for each of a contender that is asynchronous. */
+async function timeBatch({ run, isAsync }, count) {
+  const start = now();
+  if (isAsync) for (let i = 0; i < count; i += 1) await run();
+  else for (let i = 0; i < count; i += 1) run();
+  return now() - start;
+}
+
+/** Runs until the engine's optimising compiler has long replaced the code, and finds how many calls make a batch. */
+async function warmUp(contender) {
+  let calls = 1;
+  for (const start = now(); ;) {
+    const milliseconds = await timeBatch(contender, calls);
+    if (milliseconds < BATCH_MILLISECONDS / 2) calls *= 2;
+    else if (now() - start > WARM_UP_MILLISECONDS)
+      return Math.max(1, Math.round((calls * BATCH_MILLISECONDS) / milliseconds));
+  }
+}
+
+async function sampleFor(contender, milliseconds, leastBatches) {
+  const isEnough = (spent, batches) => batches >= leastBatches || spent > MOST_MILLISECONDS_FOR_LEAST;
+  for (let spent = 0, batches = 0; spent < milliseconds || !isEnough(spent, batches); batches += 1) {
+    const taken = await timeBatch(contender, contender.calls);
+    contender.samples.push(taken / contender.calls);
+    spent += taken;
+  }
+}
+
+/** A peer that fails on the way keeps its message; our own failure is everybody's. */
+async function guarded(contender, work) {
+  if (contender.message) return;
+  try {
+    await work();
+  } catch (error) {
+    if (!contender.name) throw error;
+    contender.message = firstLine(error);
+  }
+}
+
+/** Measures the contenders in turns: each gets `seconds`, of one call, or a `message`. */
+async function inTurns(contenders) {
+  for (const contender of contenders) {
+    contender.samples = [];
+    await guarded(contender, async () => (contender.calls = await warmUp(contender)));
+  }
+  const rounds = contenders.length > 1 ? ROUNDS : 1;
+  const leastBatches = Math.ceil(LEAST_BATCHES / rounds);
+  for (let round = 0; round < rounds; round += 1) {
+    for (const contender of contenders) {
+      if (round >= 2 && median(contender.samples) > SLOW_MILLISECONDS) continue;
+      await guarded(contender, () => sampleFor(contender, LEAST_MILLISECONDS / rounds, leastBatches));
+    }
+  }
+  for (const contender of contenders) contender.seconds = median(contender.samples) / 1000;
+}
+
+/** Infinite where lengths differ or a number is none. */
+export function largestDifference(a, b) {
+  if (a.length !== b.length) return Infinity;
+  let largest = 0;
+  for (let i = 0; i < a.length; i += 1) {
+    const difference = Math.abs(a[i] - b[i]);
+    if (Number.isNaN(difference)) return Infinity;
+    if (difference > largest) largest = difference;
+  }
+  return largest;
+}
+
+/** A peer made ready, or the message of what went wrong. */
+async function tried(name, make) {
+  try {
+    const peer = await make();
+    if (!peer) return null; // it does not offer this operation
+    await peer.run(); // fails here if it fails
+    return { name, ...peer };
+  } catch (error) {
+    return { name, message: firstLine(error) };
+  }
+}
+
+export const firstLine = (error) => String(error?.message ?? error).split('\n', 1)[0];
+
+/** What is told of a peer. `ratio` is how many times longer it takes. */
+export function peerRow({ seconds, ours, operations, diff, note }) {
+  return { us: seconds * 1e6, GFLOPS: operations / seconds / 1e9, ratio: seconds / ours, diff, ...(note && { note }) };
+}
+
+/**
+ * One row of the results.
+ * @param {object} mh what load() gave
+ * @param {object} which one of CASES
+ * @param {{ fmaPeak: number, readStream: number, evictCaches: () => void }} machine
+ * @param {Record<string, (which: object) => Promise<{ run, output, isAsync?, note?, dispose? } | null>>} [peers]
+ */
+export async function measureCase(mh, which, machine, peers = {}) {
+  return await mh.scope(async () => {
+    const work = makeWork(mh, which);
+    machine.evictCaches();
+    const cold = (await timeBatch(work, 1)) / 1000;
+    const made = [];
+    for (const [name, make] of Object.entries(peers)) made.push(await tried(name, () => make(which)));
+    const ours = { ...work };
+    const theirs = made.filter(Boolean);
+    await inTurns([ours, ...theirs]);
+    const warm = ours.seconds;
+    const operations = operationsOf(which);
+    const compared = {};
+    for (const { name, message, seconds, output, note, dispose } of theirs) {
+      const diff = message ? 0 : largestDifference(work.output(), await output());
+      compared[name] = message ? { message } : peerRow({ seconds, ours: warm, operations, diff, note });
+      await dispose?.();
+    }
+    return {
+      name: which.name,
+      us: warm * 1e6,
+      cold_us: cold * 1e6,
+      GFLOPS: operations / warm / 1e9,
+      pct_peak: (100 * operations) / warm / machine.fmaPeak,
+      ...(work.bytes && {
+        GBps: work.bytes / warm / 1e9,
+        pct_stream: (100 * work.bytes) / warm / machine.readStream,
+      }),
+      err: work.error(),
+      peers: compared,
+    };
+  });
+}

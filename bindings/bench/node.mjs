@@ -1,0 +1,31 @@
+// The package in this Node, one SIMD build; `npm run bench -- wasm` starts it, once for each build, so that neither
+// warms the other's code:
+//
+//   node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER]
+//
+// Prints a line of JSON for the machine, and one for each benchmark: { machine } and { benchmark }.
+
+import { parseArgs } from 'node:util';
+import { chosenCases } from './cases.mjs';
+import { measureCase } from './measure.mjs';
+import { machineOf } from './machine.mjs';
+import { loadPeers } from './peers/in_node.mjs';
+
+const { values } = parseArgs({
+  options: {
+    simd: { type: 'string', default: 'relaxed' },
+    filter: { type: 'string', default: '' },
+    peers: { type: 'string' },
+  },
+});
+const tell = (line) => console.log(JSON.stringify(line));
+
+const { load } = await import('../dist/index.js');
+const mh = await load({ simd: values.simd });
+const preset = values.simd === 'relaxed' ? 'wasm-relaxed' : 'wasm-simd';
+const { default: loadPeak } = await import(`../../build/${preset}/native/multihead-peak.mjs`);
+const peak = await loadPeak();
+const { limits, machine } = machineOf(mh, peak);
+tell({ machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...machine } });
+const peers = values.peers ? await loadPeers(values.peers) : {};
+for (const which of chosenCases(values.filter)) tell({ benchmark: await measureCase(mh, which, limits, peers) });

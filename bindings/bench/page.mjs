@@ -1,0 +1,29 @@
+// The benchmarks in a browser. native/dev/bench/browser.mjs serves this page and asks for one event after the other, by
+// window.nextEvent(): { machine }, { benchmark } …, then { done } or { error }.
+
+import { chosenCases } from './cases.mjs';
+import { machineOf } from './machine.mjs';
+import { measureCase } from './measure.mjs';
+
+async function* events() {
+  const wanted = new URLSearchParams(location.search);
+  const simd = wanted.get('simd');
+  if (!crossOriginIsolated) throw new Error('the page is not isolated: its clock would be too coarse');
+  const { load } = await import('../dist/index.js');
+  const mh = await load({ simd });
+  const { default: loadPeak } = await import(`../${simd}/multihead-peak.mjs`);
+  const { limits, machine } = machineOf(mh, await loadPeak());
+  yield { machine };
+  for (const which of chosenCases(wanted.get('filter') ?? ''))
+    yield { benchmark: await measureCase(mh, which, limits) };
+}
+
+const stream = events();
+window.nextEvent = async () => {
+  try {
+    const { value, done } = await stream.next();
+    return done ? { done: true } : value;
+  } catch (error) {
+    return { error: String(error?.message ?? error) };
+  }
+};

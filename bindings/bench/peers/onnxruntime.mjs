@@ -1,0 +1,67 @@
+// ONNX Runtime as a peer, natively and in WebAssembly: both have this interface.
+
+import { onnxWays } from './onnx_graphs.mjs';
+
+const firstLine = (error) => String(error?.message ?? error).split('\n', 1)[0];
+
+async function sessionOf(ort, { preallocate, ...options }, { way, model, feeds, outShape, toOurs }) {
+  const session = await ort.InferenceSession.create(model(), options);
+  const tensors = Object.fromEntries(
+    Object.entries(feeds).map(([name, { type = 'float32', shape, data }]) => [name, new ort.Tensor(type, data, shape)]),
+  );
+  const place = () => new ort.Tensor('float32', new Float32Array(outShape.reduce((a, b) => a * b)), outShape);
+  // Of GroupQueryAttention this is the output alone, without a copy of its new cache.
+  const wanted = preallocate ? { out: place() } : ['out'];
+  const run = () => session.run(tensors, wanted);
+  return {
+    way,
+    run,
+    output: async () => (toOurs ?? ((data) => data))((await run()).out.data),
+    release: () => session.release(),
+  };
+}
+
+/** Milliseconds of the best of a few runs, fewer where they take long: enough to choose between ways. */
+async function timed(run) {
+  await run();
+  let best = Infinity;
+  const begun = performance.now();
+  for (let i = 0; i < 3 && performance.now() - begun < 500; i += 1) {
+    const start = performance.now();
+    await run();
+    best = Math.min(best, performance.now() - start);
+  }
+  return best;
+}
+
+/**
+ * @param {object} ort the module of onnxruntime-node or onnxruntime-web
+ * @param {object} options of InferenceSession.create; and `preallocate`, where a run can write into a given place
+ *   (onnxruntime-node does; onnxruntime-web leaves it as it was)
+ * @param {string} [onlyWay] no search: this one
+ * @returns {(which: object) => Promise<object | null>} the peer for a case: its fastest way, named in `note`
+ */
+export function onnxruntime(ort, options, onlyWay) {
+  return async (which) => {
+    const ways = onnxWays(which).filter(({ way }) => !onlyWay || way === onlyWay);
+    if (!ways.length) return null;
+    let best = null;
+    const failures = [];
+    for (const way of ways) {
+      let session = null;
+      try {
+        session = await sessionOf(ort, options, way);
+        session.milliseconds = onlyWay ? 0 : await timed(session.run);
+      } catch (error) {
+        failures.push(`${way.way}: ${firstLine(error)}`);
+        await session?.release();
+        continue;
+      }
+      const [kept, dropped] = !best || session.milliseconds < best.milliseconds ? [session, best] : [best, session];
+      await dropped?.release();
+      best = kept;
+    }
+    if (!best) throw new Error(failures.join('; '));
+    return { run: best.run, output: best.output, isAsync: true, note: best.way, dispose: best.release };
+  };
+}

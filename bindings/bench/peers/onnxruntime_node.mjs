@@ -1,0 +1,51 @@
+// One case in ONNX Runtime, in a process of its own, as multihead-bench is one:
+//
+//   node onnxruntime_node.mjs PEERS CASE --threads=N --seconds=S [--way=NAME] --save=FILE
+//
+// PEERS is the folder in which onnxruntime-node is installed. Prints { us, way }, or { message } where it cannot.
+
+import { writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { caseOf } from '../cases.mjs';
+import { median } from '../measure.mjs';
+import { onnxruntime } from './onnxruntime.mjs';
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    threads: { type: 'string', default: '1' },
+    seconds: { type: 'string', default: '0.3' },
+    way: { type: 'string' },
+    save: { type: 'string' },
+  },
+});
+const [folder, name] = positionals;
+
+async function measure() {
+  const ort = createRequire(join(folder, 'package.json'))('onnxruntime-node');
+  const options = {
+    preallocate: true,
+    executionProviders: ['cpu'],
+    graphOptimizationLevel: 'all',
+    executionMode: 'sequential',
+    intraOpNumThreads: Number(values.threads),
+    interOpNumThreads: 1,
+    logSeverityLevel: 4,
+  };
+  const peer = await onnxruntime(ort, options, values.way)(caseOf(name));
+  if (!peer) return {};
+  for (let i = 0; i < 3; i += 1) await peer.run();
+  const samples = [];
+  const until = performance.now() + Number(values.seconds) * 1000;
+  while (performance.now() < until || samples.length < 3) {
+    const start = performance.now();
+    await peer.run();
+    samples.push((performance.now() - start) * 1000);
+  }
+  if (values.save) writeFileSync(values.save, await peer.output());
+  return { us: median(samples), way: peer.note };
+}
+
+console.log(JSON.stringify(await measure().catch((error) => ({ message: error.message.split('\n', 1)[0] }))));

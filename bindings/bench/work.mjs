@@ -1,0 +1,121 @@
+// The kinds of benchmark, as calls of the package. Each gives `run` (what is timed), `output` (a copy of what it
+// computed), `error` (the largest difference from the float64 oracle, on a sample) and what a run costs at least.
+
+import { inputsOf, maskOptions, randomFloats, visiblePairs } from './inputs.mjs';
+import { attentionError, moduleError } from './oracle.mjs';
+
+/** Works on tensors of the scope around it. */
+export function makeWork(mh, which) {
+  const { op } = which;
+  return op === 'module' ? moduleWork(mh, which) : op === 'cache' ? cacheWork(mh, which) : attentionWork(mh, which);
+}
+
+/** Ideal floating-point operations of one run. */
+export function operationsOf({ op, shape, mask }) {
+  const { batch, heads, queries, width } = shape;
+  const attention = 4 * batch * heads * width * visiblePairs(shape, mask);
+  const embed = heads * width;
+  return attention + (op === 'module' ? 4 * 2 * queries * embed * embed : 0);
+}
+
+const numbersOf = (tensor) => (tensor.data instanceof Float32Array ? tensor.data : tensor.toFloat32());
+
+function attentionWork(mh, { shape, mask, dtype }) {
+  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(extents, data, { dtype }));
+  const out = mh.tensor(q.shape);
+  const options = maskOptions(shape, mask);
+  for (const name of ['mask', 'bias']) {
+    if (options[name]) options[name] = mh.tensor(options[name].shape, options[name].data);
+  }
+  const slope = mask === 'alibi' ? mh.alibiSlopes(shape.heads).at(-1) : 0;
+  return {
+    run: shape.name === 'tiny' ? preparedOr(mh, { q, k, v, out, options }) : plain(mh, { q, k, v, out, options }),
+    output: () => out.data.slice(),
+    bytes: shape.queries === 1 ? k.data.byteLength + v.data.byteLength : 0,
+    error: () => attentionError({ shape, mask, slope }, ...[q, k, v].map(numbersOf), out.data),
+  };
+}
+
+function plain(mh, { q, k, v, out, options }) {
+  if (!options.return) return () => void mh.attention(q, k, v, { ...options, out });
+  return () => mh.attention(q, k, v, { ...options, out }).weights.dispose();
+}
+
+/** A prepared operation where the package has them: what a loop over small calls uses. */
+function preparedOr(mh, { q, k, v, out, options }) {
+  if (typeof mh.prepare !== 'function') return plain(mh, { q, k, v, out, options });
+  const operation = mh.prepare({ q: q.shape, kvHeads: k.shape[1], ...options });
+  return () => void operation.run(q, k, v, out);
+}
+
+function cacheWork(mh, { shape, dtype }) {
+  const { batch, heads, kvHeads, keys, width } = shape;
+  const [query, key, value] = inputsOf(shape);
+  const q = mh.tensor(query.shape, query.data);
+  const cache = mh.createCache({ batch, kvHeads, keyWidth: width, capacity: keys, dtype });
+  // Piece by piece, so that no second copy of a long cache is needed.
+  const kept = [key, value].map(() => new Float32Array(key.data.length));
+  const step = 1024;
+  for (let first = 0; first < keys; first += step) {
+    mh.scope(() => cache.append(...[key, value].map((from, at) => part(mh, from, first, step, dtype, kept[at]))));
+  }
+  const out = mh.tensor([batch, heads, 1, width]);
+  return {
+    run: () => void cache.attend(q, { out }),
+    output: () => out.data.slice(),
+    bytes: cache.bytes,
+    error: () => attentionError({ shape, mask: 'full', slope: 0 }, query.data, ...kept, out.data),
+  };
+}
+
+/** Tokens first … first + count − 1 as a tensor; what a cache keeps of them goes to `kept`. */
+function part(mh, { shape: [batch, heads, tokens, width], data }, first, step, dtype, kept) {
+  const count = Math.min(step, tokens - first);
+  const rows = new Float32Array(batch * heads * count * width);
+  const each = (visit) => {
+    for (let head = 0; head < batch * heads; head += 1) {
+      visit(head * count * width, (head * tokens + first) * width, count * width);
+    }
+  };
+  each((to, from, length) => rows.set(data.subarray(from, from + length), to));
+  const tensor = mh.tensor([batch, heads, count, width], rows, dtype === 'int8' ? {} : { dtype });
+  const rounded = dtype === 'int8' ? roundedToInt8(rows, width) : numbersOf(tensor);
+  each((from, to, length) => kept.set(rounded.subarray(from, from + length), to));
+  return tensor;
+}
+
+/** As the cache rounds: one factor, largest magnitude / 127, for each row. */
+function roundedToInt8(values, width) {
+  const rounded = new Float32Array(values.length);
+  for (let at = 0; at < values.length; at += width) {
+    let largest = 0;
+    for (let c = 0; c < width; c += 1) largest = Math.max(largest, Math.abs(values[at + c]));
+    const factor = Math.fround(largest / 127);
+    for (let c = 0; c < width; c += 1) rounded[at + c] = Math.round(Math.fround(values[at + c] / factor)) * factor;
+  }
+  return rounded;
+}
+
+function moduleWork(mh, { shape }) {
+  const { heads, queries: tokens, width } = shape;
+  const embed = heads * width;
+  const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
+  // Of a trained layer's size, so that the softmax is neither flat nor one-hot.
+  const weights = [2, 3, 4, 5].map((seed) =>
+    randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
+  );
+  const [qProj, kProj, vProj, outProj] = weights.map((data) => ({ shape: [embed, embed], data }));
+  const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, weights: { qProj, kProj, vProj, outProj } });
+  const output = () => {
+    const result = layer.forward(x).output;
+    const copy = result.data.slice();
+    result.dispose();
+    return copy;
+  };
+  return {
+    run: () => layer.forward(x).output.dispose(),
+    output,
+    bytes: 0,
+    error: () => moduleError({ tokens, embed, width }, x.data, weights, output()),
+  };
+}

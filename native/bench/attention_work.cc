@@ -1,0 +1,114 @@
+// attention() on tensors: forward and decode.
+#include <string_view>
+#include <vector>
+
+#include "eigen_peer.h"
+#include "inputs.h"
+#include "oracle_error.h"
+#include "work.h"
+
+namespace multihead::bench {
+namespace {
+
+// (B, H, N, d), or (B, N, H, d) seen as that.
+Dims strides_of(const Dims& shape, bool tokens_first) {
+  if (!tokens_first) return contiguous_strides(shape);
+  const int64_t heads = shape[1], tokens = shape[2], width = shape[3];
+  return {tokens * heads * width, width, heads * width, 1};
+}
+
+std::array<int64_t, 3> outer(const Dims& strides) { return {strides[0], strides[1], strides[2]}; }
+
+class AttentionWork : public Work {
+ public:
+  explicit AttentionWork(const Case& which)
+      : shape_(which.shape),
+        mask_kind_(which.mask),
+        q_shape_{shape_.batch, shape_.heads, shape_.queries, shape_.width},
+        k_shape_{shape_.batch, shape_.kv_heads, shape_.keys, shape_.width},
+        q_strides_(strides_of(q_shape_, shape_.tokens_first)),
+        k_strides_(strides_of(k_shape_, shape_.tokens_first)),
+        q_(q_shape_.elements(), kQuerySeed, dtype_of(which.dtype)),
+        k_(k_shape_.elements(), kKeySeed, dtype_of(which.dtype)),
+        v_(k_shape_.elements(), kValueSeed, dtype_of(which.dtype)),
+        mask_(shape_, which.mask),
+        out_(q_.floats.size()) {
+    if (mask_kind_ == Mask::kWeights) {
+      weights_.resize(
+          static_cast<size_t>(shape_.batch * shape_.heads * shape_.queries * shape_.keys));
+    }
+  }
+
+  Status run(Context& context) override {
+    AttentionOutputs outputs{.out = Tensor{out_.data(), q_shape_, q_strides_}};
+    if (!weights_.empty()) {
+      outputs.weights = {weights_.data(),
+                         {shape_.batch, shape_.heads, shape_.queries, shape_.keys}};
+    }
+    return attention(q(), k(), v(), mask_.options(), outputs, context);
+  }
+
+  std::span<const float> output() const override { return out_; }
+
+  double operations() const override {
+    return 4.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.width) *
+           mask_.visible_pairs();
+  }
+
+  double bytes() const override {
+    if (shape_.queries > 1) return 0;
+    return static_cast<double>(2 * k_shape_.elements() * bytes_of(k_.dtype));
+  }
+
+  double error() const override {
+    return error_on_sample(q(), k(), v(), mask_.options(), {out_.data(), q_shape_, q_strides_});
+  }
+
+  bool has_eigen() const override { return mask_kind_ != Mask::kWeights; }
+
+  void run_eigen() override {
+    if (eigen_out_.empty()) {
+      eigen_out_.resize(out_.size());
+      additive_ = mask_.additive();
+    }
+    const auto pairs = static_cast<size_t>(shape_.queries * shape_.keys);
+    eigen_attention(
+        {.q = q_.floats.data(),
+         .k = k_.floats.data(),
+         .v = v_.floats.data(),
+         .out = eigen_out_.data(),
+         .batch = shape_.batch,
+         .heads = shape_.heads,
+         .kv_heads = shape_.kv_heads,
+         .queries = shape_.queries,
+         .keys = shape_.keys,
+         .width = shape_.width,
+         .q_strides = outer(q_strides_),
+         .k_strides = outer(k_strides_),
+         .causal = is_causal(mask_kind_),
+         .additive = additive_.empty() ? nullptr : additive_.data(),
+         .additive_head_stride = additive_.size() > pairs ? static_cast<int64_t>(pairs) : 0});
+  }
+
+  std::span<const float> eigen_output() const override { return eigen_out_; }
+
+ private:
+  ConstAnyTensor q() const { return q_.view(q_shape_, q_strides_); }
+  ConstAnyTensor k() const { return k_.view(k_shape_, k_strides_); }
+  ConstAnyTensor v() const { return v_.view(k_shape_, k_strides_); }
+
+  Shape shape_;
+  Mask mask_kind_;
+  Dims q_shape_, k_shape_, q_strides_, k_strides_;
+  Numbers q_, k_, v_;
+  MaskInputs mask_;
+  std::vector<float> out_, weights_, eigen_out_, additive_;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> make_attention(const Case& which) {
+  return std::make_unique<AttentionWork>(which);
+}
+
+}  // namespace multihead::bench

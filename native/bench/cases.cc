@@ -1,0 +1,126 @@
+#include "cases.h"
+
+namespace multihead::bench {
+namespace {
+
+constexpr Shape kTiny = {"tiny", 1, 4, 4, 32, 32, 16};
+constexpr Shape kGpt2 = {"gpt2-1k", 1, 12, 12, 1024, 1024, 64};
+constexpr Shape kGpt2TokensFirst = {"gpt2-1k-bnhd", 1, 12, 12, 1024, 1024, 64, true};
+constexpr Shape kBlocks = {"gpt2-1152", 1, 12, 12, 1152, 1152, 64};
+constexpr Shape kBert = {"bert", 8, 12, 12, 128, 128, 64};
+constexpr Shape kBertTokensFirst = {"bert-bnhd", 8, 12, 12, 128, 128, 64, true};
+constexpr Shape kVit = {"vit", 8, 12, 12, 197, 197, 64};
+constexpr Shape kLlama3 = {"llama3-2k", 1, 32, 8, 2048, 2048, 128};
+constexpr Shape kLong = {"long-8k", 1, 4, 4, 8192, 8192, 64};
+constexpr Shape kGpt2Decode = {"gpt2-kv1k", 1, 12, 12, 1, 1024, 64};
+constexpr Shape kLlama3Decode[] = {
+    {"llama3-kv512", 1, 32, 8, 1, 512, 128},
+    {"llama3-kv2k", 1, 32, 8, 1, 2048, 128},
+    {"llama3-kv8k", 1, 32, 8, 1, 8192, 128},
+    {"llama3-kv32k", 1, 32, 8, 1, 32768, 128},
+};
+// d_model 768: x is (1, 512, 768).
+constexpr Shape kModule = {"mha-768", 1, 12, 12, 512, 512, 64};
+
+}  // namespace
+
+const char* name_of(Mask mask) {
+  switch (mask) {
+    case Mask::kFull:
+      return "full";
+    case Mask::kCausal:
+      return "causal";
+    case Mask::kBoolean:
+      return "boolean";
+    case Mask::kPadding:
+      return "padding";
+    case Mask::kLengths:
+      return "lengths";
+    case Mask::kWindow:
+      return "window";
+    case Mask::kBias:
+      return "bias";
+    case Mask::kAlibi:
+      return "alibi";
+    case Mask::kWeights:
+      return "weights";
+    case Mask::kBlocks2:
+      return "blocks-1of2";
+    case Mask::kBlocks3:
+      return "blocks-1of3";
+    case Mask::kBlocks6:
+      return "blocks-1of6";
+  }
+  return "";
+}
+
+const char* name_of(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return "forward";
+    case Op::kDecode:
+      return "decode";
+    case Op::kCache:
+      return "cache";
+    case Op::kModule:
+      return "module";
+  }
+  return "";
+}
+
+std::string Case::name() const {
+  return std::string(name_of(op)) + "/" + shape.name + "/" + name_of(mask) + "/" + dtype +
+         "/threads:" + std::to_string(threads);
+}
+
+std::vector<Case> all_cases(int all_threads) {
+  std::vector<Case> cases;
+  const auto forward = [&](const Shape& shape, Mask mask, const char* dtype = "f32") {
+    cases.push_back({Op::kForward, shape, mask, dtype, 1});
+  };
+  forward(kTiny, Mask::kCausal);
+  forward(kTiny, Mask::kFull);
+  forward(kGpt2, Mask::kCausal);
+  forward(kGpt2, Mask::kFull);
+  forward(kBert, Mask::kFull);
+  forward(kVit, Mask::kFull);
+  forward(kLlama3, Mask::kCausal);
+  forward(kLong, Mask::kCausal);
+
+  for (const char* dtype : {"f16", "bf16"}) {
+    forward(kGpt2, Mask::kCausal, dtype);
+    forward(kLlama3, Mask::kCausal, dtype);
+  }
+  forward(kGpt2TokensFirst, Mask::kCausal);
+  forward(kBertTokensFirst, Mask::kFull);
+
+  for (const Mask mask : {Mask::kBoolean, Mask::kPadding, Mask::kLengths, Mask::kWindow,
+                          Mask::kBias, Mask::kAlibi, Mask::kWeights}) {
+    forward(kGpt2, mask);
+  }
+  for (const Mask mask : {Mask::kFull, Mask::kBlocks2, Mask::kBlocks3, Mask::kBlocks6}) {
+    forward(kBlocks, mask);
+  }
+
+  cases.push_back({Op::kDecode, kGpt2Decode, Mask::kFull, "f32", 1});
+  for (const Shape& shape : kLlama3Decode) {
+    cases.push_back({Op::kDecode, shape, Mask::kFull, "f32", 1});
+  }
+  for (const char* dtype : {"f32", "f16", "bf16", "int8"}) {
+    cases.push_back({Op::kCache, kLlama3Decode[2], Mask::kFull, dtype, 1});
+  }
+  cases.push_back({Op::kCache, kGpt2Decode, Mask::kFull, "int8", 1});
+  cases.push_back({Op::kCache, kLlama3Decode[3], Mask::kFull, "int8", 1});
+  cases.push_back({Op::kModule, kModule, Mask::kFull, "f32", 1});
+
+  if (all_threads > 1) {
+    const size_t count = cases.size();
+    for (size_t i = 0; i < count; ++i) {
+      cases.push_back(cases[i]);
+      cases.back().threads = all_threads;
+    }
+  }
+  return cases;
+}
+
+}  // namespace multihead::bench

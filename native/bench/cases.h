@@ -1,0 +1,57 @@
+// What is timed, and under which names: op/shape/mask/dtype/threads:N. bindings/bench/cases.mjs
+// holds the same list for WebAssembly; a test compares them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace multihead::bench {
+
+// The models that give the shapes their names use them.
+struct Shape {
+  const char* name;
+  int64_t batch, heads, kv_heads, queries, keys, width;
+  bool tokens_first = false;  // (B, N, H, d) in memory
+};
+
+enum class Mask : uint8_t {
+  kFull,
+  kCausal,
+  kBoolean,  // each position visible with probability 1/2: nothing can be skipped
+  kPadding,  // boolean (B, 1, 1, N_k), the last quarter of the keys hidden
+  kLengths,  // the same as kv_lengths
+  kWindow,   // causal, and at most 128 tokens back
+  kBias,     // (N_q, N_k), dense
+  kAlibi,    // causal
+  kWeights,  // no mask; the weights are an output, too
+  kBlocks2,  // boolean, every 2nd, 3rd or 6th block of 192 keys visible
+  kBlocks3,
+  kBlocks6,
+};
+const char* name_of(Mask mask);
+constexpr bool is_causal(Mask mask) {
+  return mask == Mask::kCausal || mask == Mask::kWindow || mask == Mask::kAlibi;
+}
+
+enum class Op : uint8_t {
+  kForward,  // attention()
+  kDecode,   // attention() of one query
+  kCache,    // KVCache::attend() of one query
+  kModule,   // multi_head_attention()
+};
+const char* name_of(Op op);
+
+struct Case {
+  Op op;
+  Shape shape;
+  Mask mask;
+  const char* dtype;  // of k and v; q and the output are f32 in a cache's case
+  int threads;
+  std::string name() const;
+};
+
+// Every case, at 1 thread and at `all_threads`.
+std::vector<Case> all_cases(int all_threads);
+
+}  // namespace multihead::bench

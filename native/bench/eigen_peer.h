@@ -1,0 +1,30 @@
+// The peer that is always there: attention as one writes it with Eigen, one product after the
+// other over whole matrices, on one thread. It has no part in the oracle.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace multihead::bench {
+
+struct EigenAttention {
+  const float *q, *k, *v;
+  float* out;
+  int64_t batch, heads, kv_heads, queries, keys, width;
+  std::array<int64_t, 3> q_strides, k_strides;  // over (B, H, N); out is as q, v as k
+  bool causal;                                  // the ends of queries and keys aligned
+  const float* additive;  // (H or 1, N_q, N_k), added to the scores; may be null
+  int64_t additive_head_stride;
+};
+void eigen_attention(const EigenAttention& problem);
+
+// x (tokens, embed), each weight (embed, embed), y = x W^T.
+struct EigenModule {
+  const float* x;
+  std::array<const float*, 4> weights;  // q, k, v, out
+  float* out;
+  int64_t tokens, embed, heads;
+};
+void eigen_module(const EigenModule& problem);
+
+}  // namespace multihead::bench

@@ -1,0 +1,60 @@
+#include "machine.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "hwy/highway.h"
+#include "hwy/targets.h"
+#include "machine_peak.h"
+#include "multihead/context.h"
+
+namespace multihead::bench {
+namespace {
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// Lower bits are better targets.
+std::vector<int64_t> target_bits() {
+  std::vector<int64_t> bits;
+  for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
+    bits.push_back(left & -left);
+  }
+  return bits;
+}
+
+}  // namespace
+
+std::vector<std::string> simd_targets() {
+  std::vector<std::string> names;
+  for (const int64_t target : target_bits()) names.emplace_back(hwy::TargetName(target));
+  return names;
+}
+
+bool use_simd_target(const std::string& name) {
+  const std::string wanted = lower(name);
+  for (const int64_t target : target_bits()) {
+    const std::string found = lower(hwy::TargetName(target));
+    if (found == wanted || (wanted == "avx512" && found.starts_with("avx3"))) {
+      // The door that Highway's own tests use: its dispatch tables ask SupportedTargets().
+      hwy::SetSupportedTargetsForTest(target);
+      return true;
+    }
+  }
+  return false;
+}
+
+const Machine& machine() {
+  static const Machine measured = [] {
+    const int threads = Context().threads();
+    const double one = measure_read_stream(1);
+    return Machine{measure_fma_peak(), one, threads > 1 ? measure_read_stream(threads) : one,
+                   threads};
+  }();
+  return measured;
+}
+
+}  // namespace multihead::bench

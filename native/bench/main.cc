@@ -1,0 +1,123 @@
+// multihead-bench: attention at the shapes people use, on Google Benchmark.
+//
+//   multihead-bench [--target=NAME] [--save=FOLDER] [--alone] [--benchmark_…]
+//
+// --alone leaves out Eigen and the machine's limits: one turn in a comparison with another program.
+//
+// Names are op/shape/mask/dtype/threads:N. Counters:
+//   us, cold_us   median of one call; the first one of a new Context, after reading 512 MB
+//   GFLOPS        ideal operations a second: 4 d for each pair of query and key that the mask
+//                 leaves to look at, half of all pairs when causal
+//   pct_peak      of the threads' FMA peak, measured in this run on the same SIMD target
+//   GBps          bytes of K and V read a second (decode)
+//   pct_stream    of the read stream of as many threads, measured in this run (decode)
+//   scratch_kB    memory beyond inputs and outputs, of all threads
+//   err           largest difference from the float64 oracle, on a sample of rows
+//   eigen_…       the same with Eigen, naively, on one thread, in turns with ours: its time, how
+//                 many times longer it takes, and the largest difference of the outputs
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cases.h"
+#include "machine.h"
+#include "measure.h"
+#include "multihead/context.h"
+
+namespace multihead::bench {
+namespace {
+
+struct Arguments {
+  std::string target, save;
+  bool alone = false;
+  std::vector<char*> rest;  // Google Benchmark's
+};
+
+std::optional<std::string> value_of(std::string_view argument, std::string_view name) {
+  if (!argument.starts_with(name)) return std::nullopt;
+  return std::string(argument.substr(name.size()));
+}
+
+Arguments parse(int argc, char** argv) {
+  // Enough for steady medians; Google Benchmark's own 0.5 s would take twice as long in all.
+  static std::string least_time = "--benchmark_min_time=0.2";
+  Arguments arguments;
+  arguments.rest = {argv[0], least_time.data()};
+  for (int i = 1; i < argc; ++i) {
+    if (const auto target = value_of(argv[i], "--target=")) {
+      arguments.target = *target;
+    } else if (const auto folder = value_of(argv[i], "--save=")) {
+      arguments.save = *folder;
+    } else if (std::string_view(argv[i]) == "--alone") {
+      arguments.alone = true;
+    } else {
+      if (value_of(argv[i], "--benchmark_list_tests")) arguments.alone = true;  // at once
+      arguments.rest.push_back(argv[i]);
+    }
+  }
+  return arguments;
+}
+
+// Says what is wrong with them, or nothing.
+std::string complaint(const Arguments& arguments) {
+  if (!arguments.target.empty() && !use_simd_target(arguments.target)) {
+    std::string names;
+    for (const std::string& name : simd_targets()) names += (names.empty() ? "" : ", ") + name;
+    return "--target: expected one of " + names + ", got " + arguments.target;
+  }
+  if (!arguments.save.empty() && !std::filesystem::is_directory(arguments.save)) {
+    return "--save: expected a folder, got " + arguments.save;
+  }
+  return "";
+}
+
+void add_context(bool with_limits) {
+  const auto add_number = [](const char* name, double value) {
+    char text[64];
+    std::snprintf(text, sizeof(text), "%.1f", value);
+    benchmark::AddCustomContext(name, text);
+  };
+  benchmark::AddCustomContext("simd_target", simd_target());
+  benchmark::AddCustomContext("compiler", __VERSION__);
+  benchmark::AddCustomContext("threads", std::to_string(Context().threads()));
+  if (!with_limits) return;
+  add_number("fma_peak_gflops_per_thread", machine().fma_peak * 1e-9);
+  add_number("read_stream_gbps_one_thread", machine().read_stream * 1e-9);
+  add_number("read_stream_gbps_all_threads", machine().read_stream_all * 1e-9);
+}
+
+}  // namespace
+}  // namespace multihead::bench
+
+int main(int argc, char** argv) {
+  namespace mb = multihead::bench;
+  mb::Arguments arguments = mb::parse(argc, argv);
+  int rest = static_cast<int>(arguments.rest.size());
+  benchmark::Initialize(&rest, arguments.rest.data());
+  if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
+    std::fputs("expected --target=NAME, --save=FOLDER, --alone or an option that --help lists\n",
+               stderr);
+    return 1;
+  }
+  if (const std::string wrong = mb::complaint(arguments); !wrong.empty()) {
+    std::fprintf(stderr, "%s\n", wrong.c_str());
+    return 1;
+  }
+  const std::vector<mb::Case> cases = mb::all_cases(multihead::Context().threads());
+  for (const mb::Case& which : cases) {
+    benchmark::RegisterBenchmark(which.name().c_str(), [&](benchmark::State& state) {
+      mb::run_case(state, which, {.alone = arguments.alone, .save_to = arguments.save});
+    })->Unit(benchmark::kMicrosecond);
+  }
+  mb::add_context(!arguments.alone);
+  std::cout << std::unitbuf;  // whoever reads the JSON sees each result when it is there
+  const size_t found = benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return found > 0 ? 0 : 1;
+}

@@ -1,0 +1,178 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "machine.h"
+#include "machine_peak.h"
+#include "work.h"
+
+namespace multihead::bench {
+namespace {
+
+// One reading of the clock costs 20 to 50 ns: short calls are timed in batches of this length.
+constexpr double kBatchSeconds = 20e-6;
+constexpr size_t kLeastSamples = 5;
+constexpr double kMostSecondsForLeast = 3;
+constexpr double kEigenSeconds = 0.15;
+constexpr int kColdRuns = 3;
+constexpr double kMostSecondsForCold = 0.5;
+
+template <class Call>
+double seconds_of(const Call& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double sum(const std::vector<double>& values) {
+  double total = 0;
+  for (const double value : values) total += value;
+  return total;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::unique_ptr<Work> make_work(const Case& which) {
+  switch (which.op) {
+    case Op::kCache:
+      return make_cache(which);
+    case Op::kModule:
+      return make_module(which);
+    case Op::kForward:
+    case Op::kDecode:
+      break;
+  }
+  return make_attention(which);
+}
+
+// Of one case: its inputs, and the times gathered so far.
+class Session {
+ public:
+  Session(const Case& which, bool alone)
+      : which_(which), alone_(alone), work_(make_work(which)), context_(which.threads) {
+    // Cold: a new context, so nothing is planned and no scratch is there, and nothing in a cache.
+    do {
+      Context fresh(which.threads);
+      evict_caches();
+      cold_.push_back(seconds_of([&] { run(fresh); }));
+    } while (cold_.size() < kColdRuns && sum(cold_) < kMostSecondsForCold);
+    const double warm = seconds_of([&] { run(context_); });
+    batch_ = std::clamp<int64_t>(std::llround(kBatchSeconds / warm), 1, 1000);
+  }
+
+  int64_t batch() const { return batch_; }
+
+  void sample() {
+    warm_.push_back(seconds_of([&] {
+                      for (int64_t call = 0; call < batch_; ++call) run(context_);
+                    }) /
+                    static_cast<double>(batch_));
+  }
+
+  // In turns with ours: Google Benchmark asks for samples several times, and Eigen has one in
+  // front of each, and more where there were few.
+  void sample_eigen() {
+    if (alone_ || !work_->has_eigen() || (!eigen_.empty() && sum(eigen_) > kEigenSeconds)) return;
+    eigen_.push_back(seconds_of([&] { work_->run_eigen(); }));
+  }
+
+  void sample_the_least() {
+    while (warm_.size() < kLeastSamples && sum(warm_) < kMostSecondsForLeast) {
+      sample_eigen();
+      sample();
+    }
+  }
+
+  void report(benchmark::UserCounters& counters) const {
+    const double seconds = median(warm_), rate = 1 / seconds, threads = which_.threads;
+    const double operations = work_->operations();
+    counters["us"] = seconds * 1e6;
+    counters["cold_us"] = median(cold_) * 1e6;
+    counters["GFLOPS"] = operations * rate * 1e-9;
+    if (work_->bytes() > 0) counters["GBps"] = work_->bytes() * rate * 1e-9;
+    if (!alone_) {
+      counters["pct_peak"] = 100 * operations * rate / (machine().fma_peak * threads);
+    }
+    if (!alone_ && work_->bytes() > 0) {
+      const double stream = which_.threads > 1 ? machine().read_stream_all : machine().read_stream;
+      counters["pct_stream"] = 100 * work_->bytes() * rate / stream;
+    }
+    counters["err"] = work_->error();
+    counters["scratch_kB"] = static_cast<double>(context_.scratch_bytes()) / 1024;
+    if (eigen_.empty()) return;
+    counters["eigen_us"] = median(eigen_) * 1e6;
+    counters["eigen_GFLOPS"] = operations / median(eigen_) * 1e-9;
+    counters["eigen_ratio"] = median(eigen_) / seconds;
+    counters["eigen_diff"] = largest_difference(work_->output(), work_->eigen_output());
+  }
+
+  void save(const std::string& folder) const {
+    std::ofstream file(folder + "/" + file_name(which_), std::ios::binary);
+    const std::span<const char> bytes(reinterpret_cast<const char*>(work_->output().data()),
+                                      work_->output().size_bytes());
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    if (!file) throw std::runtime_error("--save: cannot write into " + folder);
+  }
+
+ private:
+  void run(Context& context) {
+    const Status status = work_->run(context);
+    if (!status.ok()) throw std::runtime_error(status.message());
+    benchmark::ClobberMemory();
+  }
+
+  static double largest_difference(std::span<const float> a, std::span<const float> b) {
+    double largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+    }
+    return largest;
+  }
+
+  Case which_;
+  bool alone_;
+  std::unique_ptr<Work> work_;
+  Context context_;
+  int64_t batch_ = 1;
+  std::vector<double> cold_, warm_, eigen_;
+};
+
+}  // namespace
+
+std::string file_name(const Case& which) {
+  std::string name = which.name();
+  std::replace(name.begin(), name.end(), '/', '-');
+  return name + ".f32";
+}
+
+void run_case(benchmark::State& state, const Case& which, const RunOptions& options) {
+  static std::unique_ptr<Session> session;  // one at a time: large shapes take much memory
+  static std::string name;
+  try {
+    if (name != which.name()) {
+      session.reset();
+      session = std::make_unique<Session>(which, options.alone);
+      name = which.name();
+    }
+    session->sample_eigen();
+    while (state.KeepRunningBatch(session->batch())) session->sample();
+    session->sample_the_least();
+    session->report(state.counters);
+    if (!options.save_to.empty()) session->save(options.save_to);
+  } catch (const std::exception& error) {
+    name.clear();
+    state.SkipWithError(error.what());
+  }
+}
+
+}  // namespace multihead::bench

@@ -1,0 +1,116 @@
+// multi_head_attention(): four projections around attention.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "eigen_peer.h"
+#include "inputs.h"
+#include "multihead/multi_head_attention.h"
+#include "work.h"
+
+namespace multihead::bench {
+namespace {
+
+class ModuleWork : public Work {
+ public:
+  explicit ModuleWork(const Case& which)
+      : shape_(which.shape),
+        embed_(shape_.heads * shape_.width),
+        x_(random_floats(shape_.queries * embed_, kQuerySeed)),
+        out_(x_.size()) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      weights_.push_back(random_floats(embed_ * embed_, kQuerySeed + 1 + i));
+      // Of a trained layer's size, so that the softmax is neither flat nor one-hot.
+      for (float& value : weights_.back()) value *= 0.05F;
+    }
+  }
+
+  Status run(Context& context) override {
+    const Dims x_shape{1, shape_.queries, embed_};
+    const Dims w_shape{embed_, embed_};
+    return multi_head_attention({.embed_dim = embed_, .num_heads = shape_.heads},
+                                {.q_proj = {weights_[0].data(), w_shape},
+                                 .k_proj = {weights_[1].data(), w_shape},
+                                 .v_proj = {weights_[2].data(), w_shape},
+                                 .out_proj = {weights_[3].data(), w_shape}},
+                                {x_.data(), x_shape}, {}, {out_.data(), x_shape}, nullptr, context);
+  }
+
+  std::span<const float> output() const override { return out_; }
+
+  double operations() const override {
+    const auto tokens = static_cast<double>(shape_.queries), embed = static_cast<double>(embed_);
+    return 4.0 * 2.0 * tokens * embed * embed + 4.0 * tokens * tokens * embed;
+  }
+
+  // Of two rows.
+  double error() const override;
+
+  bool has_eigen() const override { return true; }
+  void run_eigen() override {
+    eigen_out_.resize(out_.size());
+    eigen_module({.x = x_.data(),
+                  .weights = {weights_[0].data(), weights_[1].data(), weights_[2].data(),
+                              weights_[3].data()},
+                  .out = eigen_out_.data(),
+                  .tokens = shape_.queries,
+                  .embed = embed_,
+                  .heads = shape_.heads});
+  }
+  std::span<const float> eigen_output() const override { return eigen_out_; }
+
+ private:
+  Shape shape_;
+  int64_t embed_;
+  std::vector<float> x_;
+  std::vector<std::vector<float>> weights_;
+  std::vector<float> out_, eigen_out_;
+};
+
+double dot(const float* a, const std::vector<double>& b) {
+  return std::inner_product(b.begin(), b.end(), a, 0.0);
+}
+
+void add(std::vector<double>& sum, double factor, const float* row) {
+  for (size_t c = 0; c < sum.size(); ++c) sum[c] += factor * static_cast<double>(row[c]);
+}
+
+// One row at a time: q . (W_k x_j) = (W_k^T q) . x_j and sum w_j (W_v x_j) = W_v (sum w_j x_j), so
+// that no other token needs to be projected.
+double ModuleWork::error() const {
+  const auto embed = static_cast<size_t>(embed_), width = static_cast<size_t>(shape_.width);
+  const auto tokens = static_cast<size_t>(shape_.queries);
+  double largest = 0;
+  for (const size_t token : {size_t{0}, tokens - 1}) {
+    const std::vector<double> x(x_.data() + token * embed, x_.data() + (token + 1) * embed);
+    std::vector<double> merged;
+    for (size_t first = 0; first < embed; first += width) {
+      std::vector<double> key_side(embed, 0.0), value_side(embed, 0.0), weights;
+      for (size_t c = first; c < first + width; ++c) {
+        add(key_side, dot(weights_[0].data() + c * embed, x), weights_[1].data() + c * embed);
+      }
+      for (size_t j = 0; j < tokens; ++j) {
+        weights.push_back(
+            std::exp(dot(x_.data() + j * embed, key_side) / std::sqrt(static_cast<double>(width))));
+      }
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      for (size_t j = 0; j < tokens; ++j) add(value_side, weights[j] / sum, x_.data() + j * embed);
+      for (size_t c = first; c < first + width; ++c) {
+        merged.push_back(dot(weights_[2].data() + c * embed, value_side));
+      }
+    }
+    for (size_t c = 0; c < embed; ++c) {
+      const double expected = dot(weights_[3].data() + c * embed, merged);
+      const double got = out_[token * embed + c];
+      largest = std::max(largest, std::abs(expected - got));
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::unique_ptr<Work> make_module(const Case& which) { return std::make_unique<ModuleWork>(which); }
+
+}  // namespace multihead::bench

@@ -1,0 +1,56 @@
+#include "oracle_error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "reference/reference_attention.h"
+
+namespace multihead::bench {
+namespace {
+
+// Rows first .. first + count - 1 of one head.
+ConstAnyTensor part(const ConstAnyTensor& t, int64_t head, int64_t first, int64_t count) {
+  const int64_t at = (t.shape[0] - 1) * t.strides[0] + head * t.strides[1] + first * t.strides[2];
+  const auto* data = static_cast<const std::byte*>(t.data) + at * bytes_of(t.dtype);
+  return {data, t.dtype, {1, 1, count, t.shape[3]}, t.strides};
+}
+
+// The first `keys` entries of one row of a mask or bias, of rank 2 or 4.
+template <class T>
+TensorView<T> row_of(const TensorView<T>& t, int64_t row, int64_t keys) {
+  if (!t.given()) return {};
+  const int rank = t.shape.rank();
+  int64_t at = t.shape[rank - 2] == 1 ? 0 : row * t.strides[rank - 2];
+  if (rank == 4) at += (t.shape[0] - 1) * t.strides[0] + (t.shape[1] - 1) * t.strides[1];
+  return {t.data + at, {1, keys}};
+}
+
+}  // namespace
+
+double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       const AttentionOptions& options, const ConstTensor& out) {
+  const int64_t rows = q.shape[2], keys = k.shape[2];
+  const int64_t head = q.shape[1] - 1, kv_head = k.shape[1] - 1;
+  const bool causal = options.causal.alignment != Alignment::kNone;
+  double largest = 0;
+  for (const int64_t row : {int64_t{0}, rows / 3, rows / 2, rows - 1}) {
+    // One query and the keys up to its position, so that aligned at the end they mean the same.
+    const int64_t seen = causal ? row + 1 + keys - rows : keys;
+    AttentionOptions of_row = options;
+    of_row.mask = row_of(options.mask, row, seen);
+    of_row.bias = row_of(options.bias, row, seen);
+    if (!options.alibi_slopes.empty()) of_row.alibi_slopes = options.alibi_slopes.last(1);
+    if (!options.kv_lengths.empty()) of_row.kv_lengths = options.kv_lengths.last(1);
+    const auto expected = reference::attention(part(q, head, row, 1), part(k, kv_head, 0, seen),
+                                               part(v, kv_head, 0, seen), of_row);
+    const ConstAnyTensor got = part(out, head, row, 1);
+    for (size_t c = 0; c < expected.out.size(); ++c) {
+      const double value = static_cast<const float*>(got.data)[c];
+      largest = std::max(largest, std::abs(expected.out[c] - value));
+    }
+  }
+  return largest;
+}
+
+}  // namespace multihead::bench

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "multihead/attention.h"
+
+namespace multihead::bench {
+
+// Largest difference of `out` from the float64 oracle in a few rows of the last head of the last
+// batch entry: the first, the last, and some between.
+double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       const AttentionOptions& options, const ConstTensor& out);
+
+}  // namespace multihead::bench

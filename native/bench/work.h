@@ -1,0 +1,37 @@
+// The kinds of benchmark: what each computes, what it costs at least, and how it is checked.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "cases.h"
+#include "multihead/context.h"
+#include "multihead/status.h"
+
+namespace multihead::bench {
+
+class Work {
+ public:
+  virtual ~Work() = default;
+
+  virtual Status run(Context& context) = 0;
+  virtual std::span<const float> output() const = 0;
+
+  // Ideal floating-point operations of one run.
+  virtual double operations() const = 0;
+  // Bytes of keys and values that one run must read, where that is what bounds it; else 0.
+  virtual double bytes() const { return 0; }
+  // Largest difference of the output from the float64 oracle, on a sample.
+  virtual double error() const = 0;
+
+  // The same with Eigen, into an output of its own.
+  virtual bool has_eigen() const { return false; }
+  virtual void run_eigen() {}
+  virtual std::span<const float> eigen_output() const { return {}; }
+};
+
+std::unique_ptr<Work> make_attention(const Case& which);  // forward and decode
+std::unique_ptr<Work> make_cache(const Case& which);
+std::unique_ptr<Work> make_module(const Case& which);
+
+}  // namespace multihead::bench

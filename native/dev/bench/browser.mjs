@@ -1,0 +1,61 @@
+// The same benchmarks in headless browsers, on a page that is served from here.
+import { copyFile, cp, mkdir, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { findBrowsers } from '../../../tests/browser/browsers.mjs';
+import { serve } from '../../../web/serve.mjs';
+import { ROOT } from '../build.mjs';
+import { SetupError, say } from '../console.mjs';
+
+const SITE = join(ROOT, 'build', 'bench-page');
+const at = (...path) => join(ROOT, ...path);
+
+/** Only what the page needs: nothing else of the project is served. */
+async function makeSite() {
+  await rm(SITE, { recursive: true, force: true });
+  await mkdir(SITE, { recursive: true });
+  await cp(at('bindings', 'bench'), join(SITE, 'bench'), { recursive: true });
+  await cp(at('bindings', 'dist'), join(SITE, 'dist'), { recursive: true });
+  for (const [simd, preset] of Object.entries({ relaxed: 'wasm-relaxed', simd128: 'wasm-simd' })) {
+    for (const extension of ['mjs', 'wasm']) {
+      await mkdir(join(SITE, simd), { recursive: true });
+      await copyFile(
+        at('build', preset, 'native', `multihead-peak.${extension}`),
+        join(SITE, simd, `multihead-peak.${extension}`),
+      );
+    }
+  }
+}
+
+/** What the page tells, one event after the other. */
+async function* eventsOf(launch, name, { simd, filter }) {
+  await makeSite();
+  // web/serve.mjs isolates the page from other origins: without that, clocks tick in tenths of a millisecond or more.
+  const server = await serve({ root: SITE, port: 0 });
+  const browser = await launch();
+  try {
+    const page = await browser.newPage();
+    await page.goto(`${server.url}/bench/page.html?${new URLSearchParams({ simd, filter })}`);
+    for (;;) {
+      const text = await page.evaluate(() => window.nextEvent().then((event) => JSON.stringify(event)));
+      const event = JSON.parse(text);
+      if (event.done) return;
+      if (event.error) return say(`\n${name} ${simd}: ${event.error}`); // a browser without relaxed SIMD, for example
+      if (!event.machine) yield event;
+      else yield { machine: { runner: name, engine: await browser.version(), ...event.machine } };
+    }
+  } finally {
+    await browser.close();
+    await server.close();
+  }
+}
+
+/** A run for each browser that was asked for and each build. */
+export function browserRuns(options) {
+  const wanted = findBrowsers().filter(({ name }) => options.browser === 'both' || options.browser === name);
+  return wanted.flatMap(({ name, launch, reason }) => {
+    if (launch) return options.builds.map((simd) => eventsOf(launch, name, { ...options, simd }));
+    if (options.browser !== 'both') throw new SetupError(reason);
+    say(`  ${reason}`);
+    return [];
+  });
+}

@@ -1,0 +1,116 @@
+// The peers that are programs of others: installed when asked for, and timed in turns with ours.
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { caseOf } from '../../../bindings/bench/cases.mjs';
+import { largestDifference, median, peerRow } from '../../../bindings/bench/measure.mjs';
+import { isOffered } from '../../../bindings/bench/peers/onnx_graphs.mjs';
+import { operationsOf } from '../../../bindings/bench/work.mjs';
+import { ROOT, npmProgram } from '../build.mjs';
+import { run, step } from '../console.mjs';
+import { buildFolder, completeFolder } from '../files.mjs';
+import { threadsOf } from './document.mjs';
+import { linesOf, nativeCommand } from './programs.mjs';
+
+const FOLDER = join(ROOT, 'build', 'peers');
+const VERSIONS = {
+  'onnxruntime-node': '1.30.0',
+  'onnxruntime-web': '1.30.0',
+  '@tensorflow/tfjs-core': '4.22.0',
+  '@tensorflow/tfjs-backend-wasm': '4.22.0',
+};
+const ROUNDS = 3;
+const SECONDS_A_ROUND = 0.15;
+
+/** Into build/peers, in these very versions, once; they are no dependency of anything. @returns the folder */
+export async function installPeers() {
+  const packages = Object.entries(VERSIONS).map(([name, version]) => `${name}@${version}`);
+  const recipe = packages.join(' ');
+  await step('Peers', async (tell) => {
+    if (completeFolder(FOLDER, recipe)) return tell('already there');
+    tell('build/peers');
+    // Without scripts: theirs would download GPU libraries; the CPU's are in the packages.
+    await buildFolder(FOLDER, recipe, {}, (folder) =>
+      run(
+        [...npmProgram(), 'install', '--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', ...packages],
+        {
+          cwd: folder,
+          advice: `The peers come from the npm registry; without --peers nothing is downloaded.`,
+        },
+      ),
+    );
+  });
+  return FOLDER;
+}
+
+const floatsIn = async (file) => {
+  const { buffer, byteOffset, length } = await readFile(file);
+  return new Float32Array(buffer.slice(byteOffset, byteOffset + length));
+};
+
+async function outputOf(command) {
+  let text = '';
+  for await (const line of linesOf(command, { quiet: true })) text += line;
+  return JSON.parse(text);
+}
+
+/** One turn of multihead-bench: microseconds a call. */
+async function ourTurn(name, folder, { target }) {
+  const exactly = nativeCommand({ filter: `^${name}$`, target });
+  const { benchmarks } = await outputOf([
+    ...exactly,
+    '--alone',
+    `--benchmark_min_time=${SECONDS_A_ROUND}`,
+    `--save=${folder}`,
+  ]);
+  if (benchmarks[0].error_occurred) throw new Error(benchmarks[0].error_message);
+  return benchmarks[0].us;
+}
+
+/** One turn of ONNX Runtime: { us, way }, or { message }. */
+const theirTurn = (name, folder, way) =>
+  outputOf([
+    process.execPath,
+    join(ROOT, 'bindings', 'bench', 'peers', 'onnxruntime_node.mjs'),
+    FOLDER,
+    name,
+    `--threads=${threadsOf(name)}`,
+    `--seconds=${SECONDS_A_ROUND}`,
+    `--save=${join(folder, 'theirs.f32')}`,
+    ...(way ? [`--way=${way}`] : []),
+  ]).catch((error) => ({ message: error.message.split('\n', 1)[0] })); // it crashed
+
+async function compared(name, which, folder, options) {
+  const ours = [];
+  const theirs = [];
+  let way = null; // searched in the first round
+  for (let round = 0; round < ROUNDS; round += 1) {
+    ours.push(await ourTurn(name, folder, options));
+    const turn = await theirTurn(name, folder, way);
+    if (turn.message) return { message: turn.message };
+    theirs.push(turn.us);
+    way = turn.way;
+  }
+  const [our, their] = [join(folder, `${name.replaceAll('/', '-')}.f32`), join(folder, 'theirs.f32')];
+  const diff = largestDifference(await floatsIn(our), await floatsIn(their));
+  const [seconds, ourSeconds] = [median(theirs) / 1e6, median(ours) / 1e6];
+  return peerRow({ seconds, ours: ourSeconds, operations: operationsOf(which), diff, note: way });
+}
+
+/**
+ * Adds ONNX Runtime to the results of multihead-bench: a process of each in turns, so that neither's threads, which
+ * wait in loops, take time from the other.
+ */
+export async function* nativePeers(benchmarks, options) {
+  for (const benchmark of benchmarks) {
+    const which = caseOf(benchmark.name);
+    if (!which || !isOffered(which) || benchmark.message) continue;
+    const folder = await mkdtemp(join(tmpdir(), 'multihead-bench-'));
+    try {
+      const onnxruntime = await compared(benchmark.name, which, folder, options);
+      yield { ...benchmark, peers: { ...benchmark.peers, onnxruntime } };
+    } finally {
+      await rm(folder, { recursive: true });
+    }
+  }
+}

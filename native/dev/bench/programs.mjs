@@ -1,0 +1,88 @@
+// The benchmark programs as streams of events: { machine } first, then one { benchmark } after the other.
+import { spawn } from 'node:child_process';
+import { createInterface } from 'node:readline';
+import { join } from 'node:path';
+import { ROOT } from '../build.mjs';
+import { SetupError } from '../console.mjs';
+
+export const NATIVE_PROGRAM = join(ROOT, 'build', 'native', 'native', 'multihead-bench');
+const WASM_PROGRAM = join(ROOT, 'bindings', 'bench', 'node.mjs');
+const RELAXED_FLAG = '--experimental-wasm-relaxed-simd'; // Node 20 and 21 need it, later ones do not know it
+
+/** The lines that a command prints; throws if it fails. Its complaints go to the terminal. */
+export async function* linesOf([program, ...args], { quiet = false } = {}) {
+  const child = spawn(program, args, { stdio: ['ignore', 'pipe', quiet ? 'pipe' : 'inherit'] });
+  let complaint = '';
+  child.stderr?.on('data', (text) => (complaint += text));
+  const ended = new Promise((resolve) => {
+    child.on('error', (error) => resolve(error.code));
+    child.on('close', (status, signal) => resolve(status ?? signal));
+  });
+  try {
+    yield* createInterface({ input: child.stdout });
+    const code = await ended;
+    if (code !== 0) throw new SetupError(`${program} ended with ${code}${complaint && `: ${complaint.trim()}`}`);
+  } finally {
+    child.kill(); // whoever stopped listening
+  }
+}
+
+const KEPT = ['us', 'cold_us', 'GFLOPS', 'pct_peak', 'GBps', 'pct_stream', 'err', 'scratch_kB'];
+
+/** A result of Google Benchmark in our form. */
+export function benchmarkFrom(result) {
+  if (result.error_occurred) return { name: result.name, peers: {}, message: result.error_message };
+  const own = Object.fromEntries(KEPT.filter((key) => key in result).map((key) => [key, result[key]]));
+  const eigen = ['us', 'GFLOPS', 'ratio', 'diff'].map((key) => [key, result[`eigen_${key}`]]);
+  return { name: result.name, ...own, peers: result.eigen_us ? { eigen: Object.fromEntries(eigen) } : {} };
+}
+
+export function machineFrom(context) {
+  return {
+    runner: 'native',
+    compiler: context.compiler,
+    simd: context.simd_target,
+    threads: Number(context.threads),
+    fma_peak: Number(context.fma_peak_gflops_per_thread),
+    read_stream: Number(context.read_stream_gbps_one_thread),
+    read_stream_all: Number(context.read_stream_gbps_all_threads),
+  };
+}
+
+/** Google Benchmark's JSON as it grows: its objects stand on lines of their own. */
+export async function* eventsFrom(lines) {
+  let object = null;
+  for await (const line of lines) {
+    if (/^ {2}"context": \{$/.test(line) || /^ {4}\{$/.test(line)) object = ['{'];
+    else if (object && /^ {2,4}\},?$/.test(line)) {
+      const parsed = JSON.parse([...object, '}'].join('\n'));
+      object = null;
+      yield 'name' in parsed ? { benchmark: benchmarkFrom(parsed) } : { machine: machineFrom(parsed) };
+    } else object?.push(line);
+  }
+}
+
+export const nativeCommand = ({ filter, target }) => [
+  NATIVE_PROGRAM,
+  '--benchmark_format=json',
+  `--benchmark_filter=${filter || '.'}`,
+  ...(target ? [`--target=${target}`] : []),
+];
+
+export async function* nativeRun(options) {
+  yield* eventsFrom(linesOf(nativeCommand(options)));
+}
+
+/** Which flag a Node needs, by its version. */
+async function relaxedFlags(node) {
+  let version = '';
+  for await (const line of linesOf([node, '--version'])) version += line;
+  return parseInt(version.slice(1), 10) < 22 ? [RELAXED_FLAG] : [];
+}
+
+export async function* wasmRun({ simd, filter, node = process.execPath, peersFolder }) {
+  const flags = await relaxedFlags(node);
+  const peers = peersFolder ? [`--peers=${peersFolder}`] : [];
+  const command = [node, ...flags, WASM_PROGRAM, `--simd=${simd}`, `--filter=${filter}`, ...peers];
+  for await (const line of linesOf(command)) yield JSON.parse(line);
+}

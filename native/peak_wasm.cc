@@ -1,9 +1,0 @@
-// The machine's limits as WebAssembly reaches them, for bindings/bench.mjs.
-#include <emscripten/bind.h>
-
-#include "machine_peak.h"
-
-EMSCRIPTEN_BINDINGS(multihead_peak) {
-  emscripten::function("measureFmaPeak", &multihead::bench::measure_fma_peak);
-  emscripten::function("measureReadStream", &multihead::bench::measure_read_stream);
-}

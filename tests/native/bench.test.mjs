@@ -1,0 +1,301 @@
+// The benchmarks' machinery: what is asked for, what is written, and that every runner says the same. No timing is
+// judged.
+//
+//   node --test tests/native/bench.test.mjs        after a build
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { CASES, caseOf, chosenCases } from '../../bindings/bench/cases.mjs';
+import { inputsOf, randomFloats, visiblePairs } from '../../bindings/bench/inputs.mjs';
+import { largestDifference, measureCase } from '../../bindings/bench/measure.mjs';
+import { onnxModel } from '../../bindings/bench/peers/onnx_bytes.mjs';
+import { onnxWays, swapped } from '../../bindings/bench/peers/onnx_graphs.mjs';
+import { operationsOf } from '../../bindings/bench/work.mjs';
+import { readArguments } from '../../native/dev/bench/arguments.mjs';
+import { chart, ticks } from '../../native/dev/bench/chart.mjs';
+import { complaintsOf } from '../../native/dev/bench/document.mjs';
+import { NATIVE_PROGRAM, benchmarkFrom, eventsFrom, nativeRun, wasmRun } from '../../native/dev/bench/programs.mjs';
+import { header, machineLine, markdown, row } from '../../native/dev/bench/table.mjs';
+
+const machine = {
+  runner: 'native',
+  simd: 'AVX2',
+  cpu: 'A & B',
+  threads: 2,
+  fma_peak: 100,
+  read_stream: 20,
+  read_stream_all: 30,
+};
+const forward = {
+  name: 'forward/tiny/full/f32/threads:1',
+  us: 8.25,
+  cold_us: 33.2,
+  GFLOPS: 32,
+  pct_peak: 32,
+  err: 4e-8,
+  scratch_kB: 9,
+  peers: { eigen: { us: 16.5, GFLOPS: 16, ratio: 2, diff: 1e-7 }, other: { message: 'out of <range>' } },
+};
+const decode = {
+  name: 'decode/a/full/f32/threads:2',
+  us: 900,
+  cold_us: 1000,
+  GFLOPS: 39,
+  pct_peak: 19,
+  GBps: 15,
+  pct_stream: 50,
+  err: 0,
+  peers: {},
+};
+const document = { runs: [{ machine, benchmarks: [forward, decode] }] };
+
+const multiheadBench = (...args) => spawnSync(NATIVE_PROGRAM, args, { encoding: 'utf8' });
+
+/** All events of a run as { machine, benchmarks }. */
+async function gathered(events) {
+  const run = { benchmarks: [] };
+  for await (const event of events) {
+    if (event.machine) run.machine = event.machine;
+    else run.benchmarks.push(event.benchmark);
+  }
+  return run;
+}
+
+test('arguments: what is given, and what is left out', () => {
+  const options = readArguments(['wasm', 'browser', '--filter', 'tiny|bert', '--json=a.json', '--no-build', '--peers']);
+  assert.deepEqual(options.where, ['wasm', 'browser']);
+  assert.equal(options.filter, 'tiny|bert');
+  assert.equal(options.json, 'a.json');
+  assert.equal(options.build, false);
+  assert.equal(options.peers, true);
+  assert.deepEqual(readArguments([]).where, ['native', 'wasm']);
+  assert.equal(readArguments([]).build, true);
+});
+
+test('arguments: a wrong one is named, with what was expected and what came', () => {
+  const wrong = [
+    [['--fliter=x'], /'--fliter'; expected native, wasm, browser or --filter, /],
+    [['nativ'], /Expected native, wasm, browser; got nativ/],
+    [['--simd=avx'], /--simd: expected relaxed, simd128, both; got avx/],
+    [['--browser', 'lynx'], /--browser: expected chromium, firefox, both; got lynx/],
+    [['--chart', 'a.png'], /--chart: expected a name that ends in \.svg; got a\.png/],
+    [['--filter', '('], /--filter: expected a regular expression; got \(/],
+    [['--json'], /--json/],
+    [['--peers=yes'], /--peers/],
+  ];
+  for (const [args, message] of wrong) assert.throws(() => readArguments(args), { message }, args.join(' '));
+});
+
+test('multihead-bench: a wrong argument is named', () => {
+  const target = multiheadBench('--target=mmx');
+  assert.equal(target.status, 1);
+  assert.match(target.stderr, /--target: expected one of .*(SSE|AVX|NEON|EMU).*, got mmx/);
+  const unknown = multiheadBench('--fliter=x');
+  assert.equal(unknown.status, 1);
+  assert.match(unknown.stderr, /--fliter=x[^]*expected --target=NAME/);
+  assert.match(multiheadBench('--save=/no/such').stderr, /--save: expected a folder, got \/no\/such/);
+  assert.notEqual(multiheadBench('--benchmark_filter=nothing').status, 0);
+});
+
+test('cases: the same names natively and in JavaScript', () => {
+  const native = multiheadBench('--benchmark_list_tests').stdout.trim().split('\n');
+  const packed = native.filter((name) => name.endsWith('/threads:1') && !name.includes('-bnhd/'));
+  assert.deepEqual(
+    CASES.map(({ name }) => name),
+    packed,
+  );
+});
+
+test('cases: chosen by a pattern', () => {
+  assert.deepEqual(
+    chosenCases('tiny/.*/f32').map(({ mask }) => mask),
+    ['causal', 'full'],
+  );
+  assert.equal(chosenCases('').length, CASES.length);
+  assert.equal(caseOf('forward/tiny/full/f32/threads:8').shape.heads, 4);
+  assert.equal(caseOf('forward/none/full/f32/threads:8'), null);
+});
+
+test('inputs: numbers in [-1, 1) and pairs that masks leave', () => {
+  const values = randomFloats(1000, 1);
+  assert.ok(values.every((value) => value >= -1 && value < 1));
+  assert.equal(values[0], Math.fround((1664525 + 1013904223) / 2 ** 31 - 1));
+  assert.equal(visiblePairs({ queries: 4, keys: 8 }, 'full'), 32);
+  assert.equal(visiblePairs({ queries: 4, keys: 8 }, 'lengths'), 24);
+  assert.equal(visiblePairs({ queries: 200, keys: 200 }, 'window'), (128 * 129) / 2 + 72 * 129);
+  assert.equal(visiblePairs({ queries: 10, keys: 1152 }, 'blocks-1of3'), 10 * 384);
+  assert.equal(operationsOf(caseOf('forward/tiny/causal/f32/threads:1')), (4 * 4 * 32 * 32 * 16) / 2);
+});
+
+test('results: what a document may hold', () => {
+  assert.deepEqual(complaintsOf(document), []);
+  const broken = structuredClone(document);
+  broken.runs[0].benchmarks[0].GFLOPS = '32';
+  broken.runs[0].benchmarks[0].peers.eigen.speed = 1;
+  delete broken.runs[0].machine.fma_peak;
+  delete broken.runs[0].benchmarks[1].us;
+  assert.deepEqual(complaintsOf(broken), [
+    'runs[0].machine: fma_peak is missing',
+    'forward/tiny/full/f32/threads:1: GFLOPS: expected a number, got 32',
+    'forward/tiny/full/f32/threads:1, eigen: speed is unknown',
+    'decode/a/full/f32/threads:2: us is missing',
+  ]);
+  assert.deepEqual(complaintsOf({}), ['runs: expected a list']);
+});
+
+test("results: Google Benchmark's JSON as it grows", async () => {
+  const lines = JSON.stringify(
+    {
+      context: {
+        date: 'x',
+        caches: [{ type: 'Data' }],
+        simd_target: 'AVX2',
+        compiler: 'c',
+        threads: '2',
+        fma_peak_gflops_per_thread: '1.5',
+      },
+      benchmarks: [
+        { name: 'a', us: 2, eigen_us: 4, eigen_ratio: 2, eigen_GFLOPS: 1, eigen_diff: 0 },
+        { name: 'b', error_occurred: true, error_message: 'no memory' },
+      ],
+    },
+    null,
+    2,
+  ).split('\n');
+  const { machine: found, benchmarks } = await gathered(eventsFrom(lines));
+  assert.equal(found.simd, 'AVX2');
+  assert.equal(found.fma_peak, 1.5);
+  assert.deepEqual(benchmarks[0], { name: 'a', us: 2, peers: { eigen: { us: 4, GFLOPS: 1, ratio: 2, diff: 0 } } });
+  assert.deepEqual(benchmarks[1], { name: 'b', peers: {}, message: 'no memory' });
+  assert.deepEqual(benchmarkFrom({ name: 'c', us: 1, real_time: 7 }), { name: 'c', us: 1, peers: {} });
+});
+
+test('text: columns stand below their titles, and no message is lost', () => {
+  const line = row(forward);
+  assert.equal(header().indexOf('GFLOPS') + 'GFLOPS'.length, line.indexOf('32.0') + '32.0'.length);
+  assert.match(line, /eigen 2\.00×, other: out of <range>$/);
+  assert.match(row({ ...forward, peers: { eigen: { ...forward.peers.eigen, diff: 0.5 } } }), /DIFFERS BY 5\.0e-1/);
+  assert.match(row({ name: 'a', peers: {}, message: 'no memory' }), /no memory$/);
+  assert.match(machineLine(machine), /^native AVX2: A & B, 2 threads; FMA peak 100\.0 GFLOP\/s a thread/);
+});
+
+test('Markdown: a row for each benchmark, a column for each number of threads', () => {
+  const text = markdown(document);
+  assert.match(text, /\| benchmark \| native AVX2, 1 thread \| native AVX2, 2 threads \|/);
+  assert.match(text, /\| `forward\/tiny\/full\/f32` \| 32 \(32 %\) \| – \|/);
+  assert.match(text, /\| `decode\/a\/full\/f32` \| – \| 15\.0 GB\/s \(50 %\) \|/);
+  assert.match(text, /\| `forward\/tiny\/full\/f32\/threads:1` \| 8\.25 \| 16\.5 \(2\.00×\) \| out of <range> \|/);
+});
+
+test('chart: round ticks', () => {
+  assert.deepEqual(ticks(117.4), [0, 50, 100, 150]);
+  assert.deepEqual(ticks(100), [0, 20, 40, 60, 80, 100]);
+  assert.deepEqual(ticks(0.3), [0, 0.1, 0.2, 0.3]);
+});
+
+test('chart: well-formed, every bar to scale, every name and limit there', () => {
+  const svg = chart(document);
+  const open = [];
+  for (const [, closing, name, selfClosing] of svg.matchAll(/<(\/?)([a-z]+)[^>]*?(\/?)>/g)) {
+    if (closing) assert.equal(open.pop(), name);
+    else if (!selfClosing) open.push(name);
+  }
+  assert.deepEqual(open, []);
+  for (const words of [
+    'forward/tiny/full/f32',
+    'decode/a/full/f32',
+    'FMA peak 100',
+    'read stream 30',
+    'GFLOP/s',
+    'GB/s of keys',
+    'eigen',
+  ]) {
+    assert.ok(svg.includes(words), words);
+  }
+  assert.ok(
+    chart({ runs: [{ machine: { ...machine, simd: '<&">' }, benchmarks: [forward] }] }).includes('&lt;&amp;&quot;&gt;'),
+  );
+  const widths = [...svg.matchAll(/<rect x="250" y="\d+" width="([\d.]+)"/g)].map(([, width]) => Number(width));
+  assert.ok(Math.abs(widths[0] / widths[1] - 2) < 0.01, `${widths}`); // ours and one that takes twice as long
+});
+
+test('ONNX: bytes as protobuf writes them, and every way with inputs of its shapes', () => {
+  const nodes = [{ op: 'Neg', inputs: ['x'], outputs: ['y'] }];
+  const model = onnxModel({ nodes, inputs: [{ name: 'x', shape: [300] }], outputs: [{ name: 'y' }] });
+  // ir_version 10, producer "multihead", then the graph
+  assert.deepEqual([...model.subarray(0, 5)], [0x08, 10, 0x12, 9, 'm'.charCodeAt(0)]);
+  assert.ok(Buffer.from(model).includes(Buffer.from([0x0a, 3, 0x08, 0xac, 0x02]))); // a dimension of 300
+  assert.deepEqual([...swapped(Float32Array.of(1, 2, 3, 4, 5, 6), 1, 3, 2, 1)], [1, 3, 5, 2, 4, 6]);
+  assert.deepEqual(onnxWays(caseOf('cache/llama3-kv8k/full/int8/threads:1')), []);
+  const ways = onnxWays(caseOf('forward/tiny/causal/f32/threads:1'));
+  assert.deepEqual(
+    ways.map(({ way }) => way),
+    ['Attention', 'MatMul', 'MultiHeadAttention', 'GroupQueryAttention'],
+  );
+  for (const { feeds, model: bytes } of ways) {
+    assert.ok(bytes().length > 50);
+    for (const { shape, data } of Object.values(feeds))
+      assert.equal(
+        data.length,
+        shape.reduce((a, b) => a * b, 1),
+      );
+  }
+});
+
+test('a peer that fails is recorded with its message; one that offers nothing is left out', async () => {
+  const { load } = await import('../../bindings/dist/index.js');
+  const mh = await load({ simd: 'simd128' });
+  const limits = { fmaPeak: 1e9, readStream: 1e9, evictCaches: () => {} };
+  const peers = {
+    same: async ({ shape }) => {
+      const [q] = inputsOf(shape);
+      return { run: () => {}, output: () => new Float32Array(q.data.length), note: 'zeros' };
+    },
+    failing: async () => {
+      throw new Error('invalid array length\nat …');
+    },
+    other: async () => null,
+  };
+  const result = await measureCase(mh, caseOf('forward/tiny/full/f32/threads:1'), limits, peers);
+  assert.deepEqual(Object.keys(result.peers), ['same', 'failing']);
+  assert.deepEqual(result.peers.failing, { message: 'invalid array length' });
+  assert.ok(result.peers.same.diff > 0.1, 'zeros differ');
+  assert.equal(result.peers.same.note, 'zeros');
+  assert.deepEqual(complaintsOf({ runs: [{ machine, benchmarks: [result] }] }), []);
+  assert.equal(largestDifference(Float32Array.of(1, NaN), Float32Array.of(1, NaN)), Infinity);
+  assert.equal(mh.memory().live, 0);
+});
+
+test('multihead-bench and the package: the same form, exact, and the same outputs from the same inputs', async () => {
+  const native = await gathered(nativeRun({ filter: 'tiny' }));
+  const wasm = await gathered(wasmRun({ simd: 'simd128', filter: 'tiny' }));
+  assert.deepEqual(complaintsOf({ runs: [native, wasm] }), []);
+  for (const { name, err, peers } of [...native.benchmarks, ...wasm.benchmarks]) {
+    assert.ok(err < 2e-6, `${name}: ${err}`);
+    if (peers.eigen) assert.ok(peers.eigen.diff < 4e-6, `${name}: ${peers.eigen.diff} from Eigen`);
+  }
+  assert.ok(native.benchmarks.some(({ peers }) => peers.eigen));
+
+  const folder = mkdtempSync(join(tmpdir(), 'multihead-bench-'));
+  try {
+    multiheadBench(
+      '--alone',
+      '--benchmark_filter=tiny/full/f32/threads:1$',
+      '--benchmark_min_time=0.001',
+      `--save=${folder}`,
+    );
+    const bytes = readFileSync(join(folder, 'forward-tiny-full-f32-threads:1.f32'));
+    const theirs = new Float32Array(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
+    const { load } = await import('../../bindings/dist/index.js');
+    const mh = await load({ simd: 'simd128' });
+    const { out } = mh.attention(...inputsOf(caseOf('forward/tiny/full/f32/threads:1').shape));
+    assert.ok(largestDifference(out.data, theirs) < 2e-6);
+    out.dispose();
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
