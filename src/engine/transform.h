@@ -19,9 +19,10 @@ struct Transform {
   // Where positions are empty: those of queries by this rule; null counts from 0, as keys do.
   const rules::Visibility* query_positions = nullptr;
   std::span<const int32_t> lengths = {};  // (B): rows beyond are not read; empty for all
-
-  bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
 };
+
+// All memory that transform_rows() of vectors of `width` would ask for.
+Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
 
 // x (B, H, N, d) of any type into y, f32 of the same shape.
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,

@@ -1,0 +1,44 @@
+// A call of attention(), checked and planned, that only has to run: once, or again and again.
+#pragma once
+
+#include <optional>
+
+#include "engine/plan.h"
+#include "engine/validate.h"
+
+namespace multihead::engine {
+
+// QK-norm and RoPE: what becomes of q and k before they are multiplied.
+struct InputTransforms {
+  ConstAnyTensor q, k;
+  QkNorm norm;
+  Rope rope;
+  rules::Visibility positions;  // of queries, where rope gives none
+  std::span<const int32_t> lengths;
+};
+
+struct ForwardCall {
+  ForwardPlan plan{};
+  std::optional<InputTransforms> transforms;  // given where the options ask for any
+
+  void set_queries(const void* data) {
+    (transforms ? transforms->q.data : plan.params.q.data) = data;
+  }
+  void set_keys(const void* data) { (transforms ? transforms->k.data : plan.params.k.data) = data; }
+};
+
+// The checks of attention(), then the plan.
+Status prepare(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+               const AttentionOptions& options, const AttentionOutputs& outputs, ForwardCall& call);
+
+// The same of attention_scores().
+Status prepare_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                      const AttentionOptions& options, const ScoreCapture& capture,
+                      ForwardCall& call);
+
+// All memory that run() would ask for.
+Status reserve_scratch(const ForwardCall& call, Context& context);
+
+Status run(ForwardCall& call, Context& context);
+
+}  // namespace multihead::engine

@@ -1,0 +1,108 @@
+#include "multihead/prepared_attention.h"
+
+#include <new>
+
+#include "engine/forward_call.h"
+#include "engine/scratch.h"
+
+namespace multihead {
+namespace engine {
+
+struct PreparedCall {
+  ForwardCall forward;
+  Context* context = nullptr;
+  std::span<const int32_t> lengths;
+  AttentionShape shape;
+  float* lse = nullptr;  // where a run that brings none writes it
+  bool has_lse = false;
+  // Whether there are elements, and so an address is needed.
+  bool needs_q = false, needs_k = false, needs_v = false, needs_out = false, needs_lse = false;
+};
+
+namespace {
+
+// Where there will be data: the checks want an address where there are elements.
+char data_to_come;
+
+template <class TensorLike>
+TensorLike with_address(TensorLike tensor) {
+  if (tensor.given()) tensor.data = reinterpret_cast<decltype(tensor.data)>(&data_to_come);
+  return tensor;
+}
+
+template <class TensorLike>
+bool has_elements(const TensorLike& tensor) {
+  return tensor.given() && tensor.shape.elements() != 0;
+}
+
+Status no_address(const char* argument) {
+  return {StatusCode::kShape, argument, "an address, since there are elements", "a null pointer"};
+}
+
+}  // namespace
+}  // namespace engine
+
+PreparedAttention::PreparedAttention() = default;
+PreparedAttention::~PreparedAttention() = default;
+PreparedAttention::PreparedAttention(PreparedAttention&&) noexcept = default;
+PreparedAttention& PreparedAttention::operator=(PreparedAttention&&) noexcept = default;
+
+Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                 const ConstAnyTensor& v, const AttentionOptions& options,
+                                 const AttentionOutputs& outputs, Context& context,
+                                 PreparedAttention& prepared) {
+  std::unique_ptr<engine::PreparedCall> call(new (std::nothrow) engine::PreparedCall);
+  if (call == nullptr) return engine::out_of_memory(sizeof(engine::PreparedCall));
+  AttentionOutputs to_come = outputs;
+  to_come.out = engine::with_address(outputs.out);
+  to_come.lse = engine::with_address(outputs.lse);
+  if (Status status = engine::prepare(engine::with_address(q), engine::with_address(k),
+                                      engine::with_address(v), options, to_come, call->forward);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = engine::reserve_scratch(call->forward, context); !status.ok()) return status;
+  call->context = &context;
+  call->lengths = options.kv_lengths;
+  call->shape.batch = q.shape[0];
+  call->shape.keys = k.shape[2];
+  call->lse = outputs.lse.data;
+  call->has_lse = outputs.lse.given();
+  call->needs_q = engine::has_elements(q);
+  call->needs_k = engine::has_elements(k);
+  call->needs_v = engine::has_elements(v);
+  call->needs_out = engine::has_elements(outputs.out);
+  call->needs_lse = engine::has_elements(outputs.lse);
+  prepared.call_ = std::move(call);
+  return {};
+}
+
+Status PreparedAttention::run(const void* q, const void* k, const void* v, void* out, float* lse) {
+  if (call_ == nullptr) {
+    return engine::option_error("prepared", "an operation that create() has made", "an empty one");
+  }
+  engine::PreparedCall& call = *call_;
+  if (q == nullptr && call.needs_q) return engine::no_address("q");
+  if (k == nullptr && call.needs_k) return engine::no_address("k");
+  if (v == nullptr && call.needs_v) return engine::no_address("v");
+  if (out == nullptr && call.needs_out) return engine::no_address("out");
+  if (lse != nullptr && !call.has_lse) {
+    return engine::option_error("lse", "none, since none was prepared", "one");
+  }
+  if (lse == nullptr) lse = call.lse;
+  if (lse == nullptr && call.needs_lse) return engine::no_address("lse");
+  if (!call.lengths.empty()) {
+    if (Status status = engine::validate_lengths(call.lengths, call.shape); !status.ok()) {
+      return status;
+    }
+  }
+  engine::ForwardCall& forward = call.forward;
+  forward.set_queries(q);
+  forward.set_keys(k);
+  forward.plan.params.v.data = v;
+  forward.plan.params.out.data = out;
+  forward.plan.params.lse.data = lse;
+  return engine::run(forward, *call.context);
+}
+
+}  // namespace multihead
