@@ -10,17 +10,29 @@ namespace multihead {
 Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                  const AttentionOptions& options, const AttentionOutputs& outputs,
                  Context& context) {
-  engine::ForwardCall call;
-  Status status = engine::prepare(q, k, v, options, outputs, call);
-  return status.ok() ? engine::run(call, context) : status;
+  engine::AttentionShape shape;
+  if (Status status = engine::validate_call(q, k, v, options, outputs, shape); !status.ok()) {
+    return status;
+  }
+  engine::ForwardCall call = engine::plan_call(q, k, v, shape, options, outputs);
+  return engine::run(call, context);
 }
 
 Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
                         const AttentionOptions& options, const ScoreCapture& capture,
                         Context& context) {
-  engine::ForwardCall call;
-  Status status = engine::prepare_scores(q, k, options, capture, call);
-  return status.ok() ? engine::run(call, context) : status;
+  // Keys without values.
+  ConstAnyTensor v = k;
+  v.data = nullptr;
+  if (k.shape.rank() == 4) v.shape[3] = 0;
+  engine::AttentionShape shape;
+  if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+  for (const Status& status :
+       {engine::validate_options(options, shape), engine::validate_capture(capture, shape)}) {
+    if (!status.ok()) return status;
+  }
+  engine::ForwardCall call = engine::plan_scores_call(q, k, shape, options, capture);
+  return engine::run(call, context);
 }
 
 Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,

@@ -6,26 +6,29 @@
 namespace multihead::engine {
 namespace {
 
-// Settles the transforms, and gives q and k as the kernels will see them: where they are
-// transformed, without an address yet.
-ForwardInputs plan_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                          const AttentionShape& shape, const AttentionOptions& options,
-                          ForwardCall& call) {
-  ForwardInputs inputs;
-  if (!options.qk_norm.enabled && options.rope.style == Rope::Style::kNone) {
-    inputs.q = stored_rows(q);
-    inputs.k = stored_rows(k);
-    return inputs;
-  }
-  call.transforms = {.q = q,
-                     .k = k,
-                     .norm = options.qk_norm,
-                     .rope = options.rope,
-                     .positions = rules::make_visibility(options, shape.queries, shape.keys),
-                     .lengths = options.kv_lengths};
-  inputs.q = stored_rows(ConstTensor(nullptr, q.shape));
-  inputs.k = stored_rows(ConstTensor(nullptr, k.shape));
-  return inputs;
+bool transforms_inputs(const AttentionOptions& options) {
+  return options.qk_norm.enabled || options.rope.style != Rope::Style::kNone;
+}
+
+std::optional<InputTransforms> transforms_of(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                             const AttentionShape& shape,
+                                             const AttentionOptions& options) {
+  if (!transforms_inputs(options)) return {};
+  return InputTransforms{.q = q,
+                         .k = k,
+                         .norm = options.qk_norm,
+                         .rope = options.rope,
+                         .positions = rules::make_visibility(options, shape.queries, shape.keys),
+                         .lengths = options.kv_lengths};
+}
+
+// q and k as the kernels will see them: where they are transformed, without an address yet.
+ForwardInputs inputs_of(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                        const AttentionOptions& options) {
+  const bool as_given = !transforms_inputs(options);
+  return {.q = stored_rows(as_given ? q : ConstTensor(nullptr, q.shape)),
+          .k = stored_rows(as_given ? k : ConstTensor(nullptr, k.shape)),
+          .v = {}};
 }
 
 Status reserve_transformed(const InputTransforms& transforms, Context& context) {
@@ -61,32 +64,28 @@ Status transform_inputs(const InputTransforms& transforms, cpu::ForwardParams& p
 
 }  // namespace
 
-Status prepare(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-               const AttentionOptions& options, const AttentionOutputs& outputs,
-               ForwardCall& call) {
-  AttentionShape shape;
+Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const AttentionOptions& options, const AttentionOutputs& outputs,
+                     AttentionShape& shape) {
   if (Status status = validate_inputs(q, k, v, shape); !status.ok()) return status;
   if (Status status = validate_options(options, shape); !status.ok()) return status;
-  if (Status status = validate_outputs(outputs, options, shape); !status.ok()) return status;
-  ForwardInputs inputs = plan_inputs(q, k, shape, options, call);
-  inputs.v = stored_rows(v);
-  call.plan = plan_forward(inputs, shape, options, outputs);
-  return {};
+  return validate_outputs(outputs, options, shape);
 }
 
-Status prepare_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                      const AttentionOptions& options, const ScoreCapture& capture,
-                      ForwardCall& call) {
-  // Keys without values.
-  ConstAnyTensor v = k;
-  v.data = nullptr;
-  if (k.shape.rank() == 4) v.shape[3] = 0;
-  AttentionShape shape;
-  if (Status status = validate_inputs(q, k, v, shape); !status.ok()) return status;
-  if (Status status = validate_options(options, shape); !status.ok()) return status;
-  if (Status status = validate_capture(capture, shape); !status.ok()) return status;
-  call.plan = plan_scores(plan_inputs(q, k, shape, options, call), shape, options, capture);
-  return {};
+ForwardCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionShape& shape, const AttentionOptions& options,
+                      const AttentionOutputs& outputs) {
+  ForwardInputs inputs = inputs_of(q, k, options);
+  inputs.v = stored_rows(v);
+  return {.plan = plan_forward(inputs, shape, options, outputs),
+          .transforms = transforms_of(q, k, shape, options)};
+}
+
+ForwardCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                             const AttentionShape& shape, const AttentionOptions& options,
+                             const ScoreCapture& capture) {
+  return {.plan = plan_scores(inputs_of(q, k, options), shape, options, capture),
+          .transforms = transforms_of(q, k, shape, options)};
 }
 
 Status reserve_scratch(const ForwardCall& call, Context& context) {

@@ -18,7 +18,7 @@ struct InputTransforms {
 };
 
 struct ForwardCall {
-  ForwardPlan plan{};
+  ForwardPlan plan;
   std::optional<InputTransforms> transforms;  // given where the options ask for any
 
   void set_queries(const void* data) {
@@ -27,14 +27,18 @@ struct ForwardCall {
   void set_keys(const void* data) { (transforms ? transforms->k.data : plan.params.k.data) = data; }
 };
 
-// The checks of attention(), then the plan.
-Status prepare(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-               const AttentionOptions& options, const AttentionOutputs& outputs, ForwardCall& call);
+// The checks of attention(), which give the shape.
+Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const AttentionOptions& options, const AttentionOutputs& outputs,
+                     AttentionShape& shape);
 
-// The same of attention_scores().
-Status prepare_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                      const AttentionOptions& options, const ScoreCapture& capture,
-                      ForwardCall& call);
+// Of a call that has been checked. Plans are a kilobyte: they are made where they stay.
+ForwardCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionShape& shape, const AttentionOptions& options,
+                      const AttentionOutputs& outputs);
+ForwardCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                             const AttentionShape& shape, const AttentionOptions& options,
+                             const ScoreCapture& capture);
 
 // All memory that run() would ask for.
 Status reserve_scratch(const ForwardCall& call, Context& context);

@@ -10,13 +10,13 @@ namespace engine {
 
 struct PreparedCall {
   ForwardCall forward;
-  Context* context = nullptr;
+  Context* context;
   std::span<const int32_t> lengths;
   AttentionShape shape;
-  float* lse = nullptr;  // where a run that brings none writes it
-  bool has_lse = false;
+  float* lse;  // where a run that brings none writes it
+  bool has_lse;
   // Whether there are elements, and so an address is needed.
-  bool needs_q = false, needs_k = false, needs_v = false, needs_out = false, needs_lse = false;
+  bool needs_q, needs_k, needs_v, needs_out, needs_lse;
 };
 
 namespace {
@@ -51,28 +51,30 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const ConstAnyTensor& v, const AttentionOptions& options,
                                  const AttentionOutputs& outputs, Context& context,
                                  PreparedAttention& prepared) {
-  std::unique_ptr<engine::PreparedCall> call(new (std::nothrow) engine::PreparedCall);
-  if (call == nullptr) return engine::out_of_memory(sizeof(engine::PreparedCall));
+  using namespace engine;  // NOLINT(google-build-using-namespace)
   AttentionOutputs to_come = outputs;
-  to_come.out = engine::with_address(outputs.out);
-  to_come.lse = engine::with_address(outputs.lse);
-  if (Status status = engine::prepare(engine::with_address(q), engine::with_address(k),
-                                      engine::with_address(v), options, to_come, call->forward);
+  to_come.out = with_address(outputs.out);
+  to_come.lse = with_address(outputs.lse);
+  const ConstAnyTensor some_q = with_address(q), some_k = with_address(k), some_v = with_address(v);
+  AttentionShape shape;
+  if (Status status = validate_call(some_q, some_k, some_v, options, to_come, shape);
       !status.ok()) {
     return status;
   }
-  if (Status status = engine::reserve_scratch(call->forward, context); !status.ok()) return status;
-  call->context = &context;
-  call->lengths = options.kv_lengths;
-  call->shape.batch = q.shape[0];
-  call->shape.keys = k.shape[2];
-  call->lse = outputs.lse.data;
-  call->has_lse = outputs.lse.given();
-  call->needs_q = engine::has_elements(q);
-  call->needs_k = engine::has_elements(k);
-  call->needs_v = engine::has_elements(v);
-  call->needs_out = engine::has_elements(outputs.out);
-  call->needs_lse = engine::has_elements(outputs.lse);
+  std::unique_ptr<PreparedCall> call(new (std::nothrow) PreparedCall{
+      .forward = plan_call(some_q, some_k, some_v, shape, options, to_come),
+      .context = &context,
+      .lengths = options.kv_lengths,
+      .shape = shape,
+      .lse = outputs.lse.data,
+      .has_lse = outputs.lse.given(),
+      .needs_q = has_elements(q),
+      .needs_k = has_elements(k),
+      .needs_v = has_elements(v),
+      .needs_out = has_elements(outputs.out),
+      .needs_lse = has_elements(outputs.lse)});
+  if (call == nullptr) return out_of_memory(sizeof(PreparedCall));
+  if (Status status = reserve_scratch(call->forward, context); !status.ok()) return status;
   prepared.call_ = std::move(call);
   return {};
 }
