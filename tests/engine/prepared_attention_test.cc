@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(SimdTargets, PreparedOnTarget,
 
 // q, k and v with their outputs.
 struct Call {
-  explicit Call(const Dims& shape, uint64_t seed = 1) : shape(shape) {
+  explicit Call(const Dims& of_each, uint64_t seed = 1) : shape(of_each) {
     Random random(seed);
     for (std::vector<float>* data : {&q, &k, &v}) *data = random.floats(shape.elements());
     out.assign(q.size(), 7.0F);
