@@ -1,12 +1,15 @@
-// The table between TypeScript and the core. It converts nothing and owns little: one Context,
-// the last error, the last trace, and the caches behind their handles. Checks of JavaScript
-// values, lifetime and ownership are the TypeScript package's.
+// The table between TypeScript and the core. It owns little: one Context, the last error, the
+// last trace, and what stands behind handles. Checks of JavaScript values, lifetime and
+// ownership are the TypeScript package's.
+//
+// What a call is given lies in one block of numbers, written by arguments.ts and read here in the
+// same order. (As Embind's value objects they cost 15 us a call, and a ninth of the module.)
 #include <emscripten/bind.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,84 +20,119 @@
 
 namespace {
 
-using Quad = std::array<int32_t, 4>;
+using multihead::ConstAnyTensor;
+using multihead::Dims;
 
-// Rank 0 with address 0 is "not given". Strides in elements.
-struct TensorArg {
-  uint32_t data = 0;
-  int32_t dtype = 0;  // multihead::DType; not read for masks
-  int32_t rank = 0;
-  Quad shape{};
-  Quad strides{};
+// Twice what the longest call needs.
+double arguments[256];
+
+uint32_t argument_block() {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(std::data(arguments)));
+}
+
+template <class T>
+T* pointer(uint32_t address) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
+}
+
+// Reads the block from its beginning. What one statement reads with several calls it reads
+// between braces, where their order is that of the text.
+class Arguments {
+ public:
+  double number() { return *next_++; }
+  float real() { return static_cast<float>(number()); }
+  int32_t integer() { return static_cast<int32_t>(number()); }
+  uint32_t word() { return static_cast<uint32_t>(number()); }
+  bool flag() { return number() != 0; }
+  template <class Enum>
+  Enum choice() {
+    return static_cast<Enum>(integer());
+  }
+
+  // Values in a row; none where the length is 0.
+  template <class T>
+  std::span<const T> span() {
+    const uint32_t address = word();
+    return {pointer<const T>(address), word()};
+  }
+
+  // Its rank, and unless that is 0, which is "not given": address, dtype, extents. Without gaps.
+  template <class Void>
+  multihead::AnyTensorView<Void> any_tensor() {
+    const int32_t rank = integer();
+    if (rank == 0) return {};
+    Void* const data = pointer<Void>(word());
+    const auto dtype = choice<multihead::DType>();
+    Dims shape;
+    for (int32_t axis = 0; axis < rank; ++axis) shape.push_back(integer());
+    return {data, dtype, shape, contiguous_strides(shape)};
+  }
+  ConstAnyTensor input() { return any_tensor<const void>(); }
+  multihead::AnyTensor output() { return any_tensor<void>(); }
+  // Of a type that the caller knows.
+  template <class T>
+  multihead::TensorView<T> tensor() {
+    using Void = std::conditional_t<std::is_const_v<T>, const void, void>;
+    const multihead::AnyTensorView<Void> any = any_tensor<Void>();
+    return {static_cast<T*>(any.data), any.shape, any.strides};
+  }
+
+  multihead::AttentionOptions options() {
+    using multihead::Alignment;
+    multihead::AttentionOptions options;
+    options.mask = tensor<const uint8_t>();
+    options.bias = tensor<const float>();
+    if (flag()) options.scale = real();
+    options.causal = {choice<Alignment>(), whole()};
+    options.window = {whole(), whole(), choice<Alignment>(), whole()};
+    options.kv_lengths = span<int32_t>();
+    options.alibi_slopes = span<float>();
+    options.softcap = real();
+    options.sinks = span<float>();
+    options.qk_norm.enabled = flag();
+    options.qk_norm.q_gain = span<float>();
+    options.qk_norm.k_gain = span<float>();
+    options.qk_norm.epsilon = real();
+    options.rope = rotation();
+    options.rope.q_positions = span<int32_t>();
+    options.rope.k_positions = span<int32_t>();
+    options.dropout.probability = real();
+    const uint32_t low = word();
+    options.dropout.seed = static_cast<uint64_t>(word()) << 32U | low;
+    return options;
+  }
+
+  // Without positions.
+  multihead::Rope rotation() {
+    return {choice<multihead::Rope::Style>(), number(), integer(), {}, {}};
+  }
+
+  // Captures are pushed before the call.
+  multihead::AttentionOutputs outputs(std::span<const multihead::ScoreCapture> captures = {}) {
+    return {output(), tensor<float>(), tensor<float>(), captures, tensor<uint8_t>()};
+  }
+
+ private:
+  int64_t whole() { return static_cast<int64_t>(number()); }
+
+  const double* next_ = std::data(arguments);
 };
 
-// Values in a row; none where the length is 0.
-struct SpanArg {
-  uint32_t data = 0;
-  int32_t length = 0;
-};
+// Objects of the core behind numbers from 1 on.
+template <class T>
+class Handles {
+ public:
+  T& at(int32_t handle) { return *objects_[static_cast<size_t>(handle - 1)]; }
+  int32_t add(std::unique_ptr<T> object) {
+    auto place = std::find(objects_.begin(), objects_.end(), nullptr);
+    if (place == objects_.end()) place = objects_.emplace(objects_.end());
+    *place = std::move(object);
+    return static_cast<int32_t>(place - objects_.begin()) + 1;
+  }
+  void release(int32_t handle) { objects_[static_cast<size_t>(handle - 1)].reset(); }
 
-struct OptionsArg {
-  TensorArg mask, bias;
-  float scale = 0;
-  bool has_scale = false;
-  int32_t causal = 0;  // multihead::Alignment, like window_alignment
-  double offset = 0;
-  double window_left = -1, window_right = -1;
-  int32_t window_alignment = 0;
-  double window_offset = 0;
-  SpanArg kv_lengths, alibi_slopes, sinks;
-  float softcap = 0;
-  bool norm_enabled = false;
-  SpanArg q_gain, k_gain;
-  float epsilon = 0;
-  int32_t rope_style = 0;  // multihead::Rope::Style
-  double rope_base = 0;
-  int32_t rotary_dim = 0;
-  SpanArg q_positions, k_positions;
-  float dropout = 0;
-  uint32_t seed_low = 0, seed_high = 0;
-};
-
-struct OutputsArg {
-  TensorArg out, lse, weights, dropout_mask;
-};
-
-struct CaptureArg {
-  int32_t stage = 0;  // multihead::ScoreStage
-  TensorArg out;
-  SpanArg heads;
-  int32_t first_row = 0;
-};
-
-struct RopeArg {
-  int32_t style = 0;
-  double base = 0;
-  int32_t rotary_dim = 0;
-};
-
-struct LatentArg {
-  TensorArg q_nope, q_rope, latent, k_rope, w_uk, w_uv;
-};
-
-struct CacheArg {
-  int32_t batch = 0, kv_heads = 0, key_width = 0, value_width = 0, capacity = 0;
-  int32_t layout = 0;  // multihead::KVCacheConfig::Layout
-  int32_t type = 0;    // multihead::KVCacheConfig::Type
-  int32_t page_size = 0, pages = 0;
-};
-
-struct ModuleArgs {
-  int32_t embed_dim = 0, num_heads = 0, head_dim = 0;
-  TensorArg q_proj, k_proj, v_proj, q_bias, k_bias, v_bias, out_proj, out_bias;
-  TensorArg x, output;
-  OptionsArg options;
-  bool trace = false;
-};
-
-struct Error {
-  int32_t code = 0;
-  std::string argument, expected, got;
+ private:
+  std::vector<std::unique_ptr<T>> objects_;  // an empty place is free
 };
 
 multihead::Context& context() {
@@ -106,211 +144,160 @@ multihead::Status last_status;
 multihead::Trace last_trace;
 // For the next call, which takes them whatever becomes of it.
 std::vector<multihead::ScoreCapture> next_captures;
-// By handle - 1; an empty place is free.
-std::vector<std::unique_ptr<multihead::KVCache>> caches;
+Handles<multihead::KVCache> caches;
+Handles<multihead::PreparedAttention> prepared;
 
 int32_t keep(multihead::Status status) {
   last_status = std::move(status);
   return static_cast<int32_t>(last_status.code());
 }
 
-template <class T>
-T* address(uint32_t data) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(data));
+// The captures that were pushed, which are used up with this call.
+std::vector<multihead::ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
+
+void push_capture() {
+  Arguments from;
+  next_captures.push_back({from.choice<multihead::ScoreStage>(), from.tensor<float>(),
+                           from.span<int32_t>(), from.integer()});
 }
 
-template <class T>
-std::span<const T> span(const SpanArg& arg) {
-  return {address<const T>(arg.data), static_cast<size_t>(arg.length)};
-}
-
-multihead::Dims dims(const Quad& values, int32_t rank) {
-  multihead::Dims result;
-  for (int32_t axis = 0; axis < rank && axis < 4; ++axis) {
-    result.push_back(values[static_cast<size_t>(axis)]);
-  }
-  return result;
-}
-
-template <class T>
-multihead::TensorView<T> view(const TensorArg& arg) {
-  return {address<T>(arg.data), dims(arg.shape, arg.rank), dims(arg.strides, arg.rank)};
-}
-
-template <class Void>
-multihead::AnyTensorView<Void> any_view(const TensorArg& arg) {
-  return {address<Void>(arg.data), static_cast<multihead::DType>(arg.dtype),
-          dims(arg.shape, arg.rank), dims(arg.strides, arg.rank)};
-}
-multihead::ConstAnyTensor input(const TensorArg& arg) { return any_view<const void>(arg); }
-
-multihead::AttentionOptions options_of(const OptionsArg& args) {
-  using multihead::Alignment;
-  multihead::AttentionOptions options{
-      .causal = {static_cast<Alignment>(args.causal), static_cast<int64_t>(args.offset)},
-      .window = {static_cast<int64_t>(args.window_left), static_cast<int64_t>(args.window_right),
-                 static_cast<Alignment>(args.window_alignment),
-                 static_cast<int64_t>(args.window_offset)},
-      .mask = view<const uint8_t>(args.mask),
-      .bias = view<const float>(args.bias),
-      .kv_lengths = span<int32_t>(args.kv_lengths),
-      .alibi_slopes = span<float>(args.alibi_slopes),
-      .softcap = args.softcap,
-      .sinks = span<float>(args.sinks),
-      .qk_norm = {span<float>(args.q_gain), span<float>(args.k_gain), args.epsilon,
-                  args.norm_enabled},
-      .rope = {static_cast<multihead::Rope::Style>(args.rope_style), args.rope_base,
-               args.rotary_dim, span<int32_t>(args.q_positions), span<int32_t>(args.k_positions)},
-      .dropout = {args.dropout, static_cast<uint64_t>(args.seed_high) << 32U | args.seed_low}};
-  if (args.has_scale) options.scale = args.scale;
-  return options;
-}
-
-// Runs `call` with the pushed captures, which are used up then.
-template <class Call>
-int32_t with_captures(const OutputsArg& outputs, const Call& call) {
-  const std::vector<multihead::ScoreCapture> captures = std::exchange(next_captures, {});
-  return keep(
-      call(multihead::AttentionOutputs{.out = any_view<void>(outputs.out),
-                                       .lse = view<float>(outputs.lse),
-                                       .weights = view<float>(outputs.weights),
-                                       .captures = captures,
-                                       .dropout_mask = view<uint8_t>(outputs.dropout_mask)}));
-}
-
-void push_capture(const CaptureArg& args) {
-  next_captures.push_back({static_cast<multihead::ScoreStage>(args.stage), view<float>(args.out),
-                           span<int32_t>(args.heads), args.first_row});
-}
-
-int32_t attention(const TensorArg& q, const TensorArg& k, const TensorArg& v,
-                  const OptionsArg& options, const OutputsArg& outputs) {
-  return with_captures(outputs, [&](const multihead::AttentionOutputs& to) {
-    return multihead::attention(input(q), input(k), input(v), options_of(options), to, context());
-  });
-}
-
-int32_t attention_scores(const TensorArg& q, const TensorArg& k, const OptionsArg& options) {
-  return with_captures({}, [&](const multihead::AttentionOutputs& to) {
-    return multihead::attention_scores(
-        input(q), input(k), options_of(options),
-        to.captures.empty() ? multihead::ScoreCapture() : to.captures.front(), context());
-  });
-}
-
-int32_t attention_varlen(const TensorArg& q, const TensorArg& k, const TensorArg& v,
-                         const SpanArg& cu_q, const SpanArg& cu_k, const OptionsArg& options,
-                         const OutputsArg& outputs) {
-  return with_captures(outputs, [&](const multihead::AttentionOutputs& to) {
-    return multihead::attention_varlen(input(q), input(k), input(v), span<int32_t>(cu_q),
-                                       span<int32_t>(cu_k), options_of(options), to, context());
-  });
-}
-
-int32_t merge_attention(const TensorArg& out_a, const TensorArg& lse_a, const TensorArg& out_b,
-                        const TensorArg& lse_b) {
-  return keep(multihead::merge_attention(view<float>(out_a), view<float>(lse_a),
-                                         view<const float>(out_b), view<const float>(lse_b)));
-}
-
-void alibi_slopes(uint32_t data, int32_t count) {
-  multihead::alibi_slopes({address<float>(data), static_cast<size_t>(count)});
-}
-
-int32_t rotate(const TensorArg& x, const SpanArg& positions, const RopeArg& rope,
-               const TensorArg& y) {
-  return keep(multihead::rotate(view<const float>(x), span<int32_t>(positions),
-                                {.style = static_cast<multihead::Rope::Style>(rope.style),
-                                 .base = rope.base,
-                                 .rotary_dim = rope.rotary_dim},
-                                view<float>(y), context()));
-}
-
-int32_t latent_attention(const LatentArg& args, int32_t form, const OptionsArg& options,
-                         const OutputsArg& outputs) {
-  return with_captures(outputs, [&](const multihead::AttentionOutputs& to) {
-    return multihead::latent_attention(
-        {view<const float>(args.q_nope), view<const float>(args.q_rope),
-         view<const float>(args.latent), view<const float>(args.k_rope),
-         view<const float>(args.w_uk), view<const float>(args.w_uv)},
-        static_cast<multihead::LatentForm>(form), options_of(options), to, context());
-  });
+int32_t attention() {
+  Arguments from;
+  const std::vector<multihead::ScoreCapture> captures = pushed_captures();
+  const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
+  const multihead::AttentionOptions options = from.options();
+  return keep(multihead::attention(q, k, v, options, from.outputs(captures), context()));
 }
 
 // A handle, or a negative status code.
-int32_t cache_create(const CacheArg& args) {
+int32_t prepare() {
+  Arguments from;
+  const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
+  const multihead::AttentionOptions options = from.options();
+  auto op = std::make_unique<multihead::PreparedAttention>();
+  const int32_t code =
+      keep(multihead::PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op));
+  return code == 0 ? prepared.add(std::move(op)) : -code;
+}
+
+void prepared_release(int32_t handle) { prepared.release(handle); }
+
+int32_t attention_scores() {
+  Arguments from;
+  const std::vector<multihead::ScoreCapture> captures = pushed_captures();
+  const ConstAnyTensor q = from.input(), k = from.input();
+  return keep(multihead::attention_scores(
+      q, k, from.options(), captures.empty() ? multihead::ScoreCapture() : captures.front(),
+      context()));
+}
+
+int32_t attention_varlen() {
+  Arguments from;
+  const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
+  const std::span<const int32_t> cu_q = from.span<int32_t>(), cu_k = from.span<int32_t>();
+  const multihead::AttentionOptions options = from.options();
+  return keep(multihead::attention_varlen(q, k, v, cu_q, cu_k, options, from.outputs(), context()));
+}
+
+int32_t merge_attention() {
+  Arguments from;
+  const multihead::Tensor out_a = from.tensor<float>(), lse_a = from.tensor<float>();
+  const multihead::ConstTensor out_b = from.tensor<const float>();
+  return keep(multihead::merge_attention(out_a, lse_a, out_b, from.tensor<const float>()));
+}
+
+void alibi_slopes(uint32_t address, int32_t count) {
+  multihead::alibi_slopes({pointer<float>(address), static_cast<size_t>(count)});
+}
+
+int32_t rotate() {
+  Arguments from;
+  const multihead::ConstTensor x = from.tensor<const float>();
+  const std::span<const int32_t> positions = from.span<int32_t>();
+  const multihead::Rope rope = from.rotation();
+  return keep(multihead::rotate(x, positions, rope, from.tensor<float>(), context()));
+}
+
+int32_t latent_attention() {
+  Arguments from;
+  const auto form = from.choice<multihead::LatentForm>();
+  const multihead::LatentAttentionInputs inputs{
+      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
+      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>()};
+  const multihead::AttentionOptions options = from.options();
+  return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
+}
+
+// A handle, or a negative status code.
+int32_t cache_create() {
+  using Config = multihead::KVCacheConfig;
+  Arguments from;
+  const Config config{from.integer(),
+                      from.integer(),
+                      from.integer(),
+                      from.integer(),
+                      from.integer(),
+                      from.choice<Config::Layout>(),
+                      from.choice<Config::Type>(),
+                      from.integer(),
+                      from.integer()};
   auto cache = std::make_unique<multihead::KVCache>();
-  const int32_t code = keep(multihead::KVCache::create(
-      {.batch = args.batch,
-       .kv_heads = args.kv_heads,
-       .key_width = args.key_width,
-       .value_width = args.value_width,
-       .capacity = args.capacity,
-       .layout = static_cast<multihead::KVCacheConfig::Layout>(args.layout),
-       .type = static_cast<multihead::KVCacheConfig::Type>(args.type),
-       .page_size = args.page_size,
-       .pages = args.pages},
-      *cache));
-  if (code != 0) return -code;
-  auto place = std::find(caches.begin(), caches.end(), nullptr);
-  if (place == caches.end()) place = caches.emplace(caches.end());
-  *place = std::move(cache);
-  return static_cast<int32_t>(place - caches.begin()) + 1;
+  const int32_t code = keep(multihead::KVCache::create(config, *cache));
+  return code == 0 ? caches.add(std::move(cache)) : -code;
 }
 
-multihead::KVCache& cache_of(int32_t handle) { return *caches[static_cast<size_t>(handle - 1)]; }
+void cache_release(int32_t handle) { caches.release(handle); }
 
-void cache_release(int32_t handle) { caches[static_cast<size_t>(handle - 1)].reset(); }
-
-int32_t cache_append(int32_t handle, const TensorArg& k, const TensorArg& v,
-                     const SpanArg& counts) {
-  return keep(cache_of(handle).append(input(k), input(v), span<int32_t>(counts)));
+int32_t cache_append(int32_t handle) {
+  Arguments from;
+  const ConstAnyTensor k = from.input(), v = from.input();
+  return keep(caches.at(handle).append(k, v, from.span<int32_t>()));
 }
 
-int32_t cache_attend(int32_t handle, const TensorArg& q, const OptionsArg& options,
-                     const OutputsArg& outputs) {
-  return with_captures(outputs, [&](const multihead::AttentionOutputs& to) {
-    return cache_of(handle).attend(input(q), options_of(options), to, context());
-  });
+int32_t cache_attend(int32_t handle) {
+  Arguments from;
+  const std::vector<multihead::ScoreCapture> captures = pushed_captures();
+  const ConstAnyTensor q = from.input();
+  const multihead::AttentionOptions options = from.options();
+  return keep(caches.at(handle).attend(q, options, from.outputs(captures), context()));
 }
 
 int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
-  return keep(cache_of(handle).truncate(batch, length));
+  return keep(caches.at(handle).truncate(batch, length));
 }
-void cache_clear(int32_t handle) { cache_of(handle).clear(); }
+void cache_clear(int32_t handle) { caches.at(handle).clear(); }
 int32_t cache_length(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(cache_of(handle).length(batch));
+  return static_cast<int32_t>(caches.at(handle).length(batch));
 }
 int32_t cache_first_kept(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(cache_of(handle).first_kept(batch));
+  return static_cast<int32_t>(caches.at(handle).first_kept(batch));
 }
-double cache_bytes(int32_t handle) { return static_cast<double>(cache_of(handle).bytes()); }
+double cache_bytes(int32_t handle) { return static_cast<double>(caches.at(handle).bytes()); }
 
-int32_t linear(const TensorArg& x, const TensorArg& weight, const TensorArg& bias,
-               const TensorArg& y) {
-  return keep(multihead::linear(view<const float>(x), view<const float>(weight),
-                                view<const float>(bias), view<float>(y), context()));
-}
-
-int32_t multi_head_attention(const ModuleArgs& args) {
-  const multihead::MultiHeadAttentionWeights weights{.q_proj = view<const float>(args.q_proj),
-                                                     .k_proj = view<const float>(args.k_proj),
-                                                     .v_proj = view<const float>(args.v_proj),
-                                                     .q_bias = view<const float>(args.q_bias),
-                                                     .k_bias = view<const float>(args.k_bias),
-                                                     .v_bias = view<const float>(args.v_bias),
-                                                     .out_proj = view<const float>(args.out_proj),
-                                                     .out_bias = view<const float>(args.out_bias)};
-  return keep(multihead::multi_head_attention({args.embed_dim, args.num_heads, args.head_dim},
-                                              weights, view<const float>(args.x),
-                                              options_of(args.options), view<float>(args.output),
-                                              args.trace ? &last_trace : nullptr, context()));
+int32_t linear() {
+  Arguments from;
+  const multihead::ConstTensor x = from.tensor<const float>(), weight = from.tensor<const float>();
+  const multihead::ConstTensor bias = from.tensor<const float>();
+  return keep(multihead::linear(x, weight, bias, from.tensor<float>(), context()));
 }
 
-Error last_error() {
-  return {static_cast<int32_t>(last_status.code()), last_status.argument(), last_status.expected(),
-          last_status.got()};
+int32_t multi_head_attention() {
+  Arguments from;
+  const multihead::MultiHeadAttentionConfig config{from.integer(), from.integer(), from.integer()};
+  const multihead::MultiHeadAttentionWeights weights{
+      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
+      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
+      from.tensor<const float>(), from.tensor<const float>()};
+  const multihead::ConstTensor x = from.tensor<const float>();
+  const multihead::AttentionOptions options = from.options();
+  const multihead::Tensor output = from.tensor<float>();
+  return keep(multihead::multi_head_attention(config, weights, x, options, output,
+                                              from.flag() ? &last_trace : nullptr, context()));
 }
+
+std::string error_argument() { return last_status.argument(); }
+std::string error_expected() { return last_status.expected(); }
+std::string error_got() { return last_status.got(); }
 
 // 64 bytes: a cache line, and the widest vector of any target.
 uint32_t allocate(uint32_t bytes) {
@@ -331,12 +318,8 @@ const multihead::TraceStep& step(int32_t index) {
 int32_t trace_count() { return static_cast<int32_t>(last_trace.steps.size()); }
 std::string trace_name(int32_t index) { return step(index).name; }
 int32_t trace_rank(int32_t index) { return step(index).shape.rank(); }
-Quad trace_shape(int32_t index) {
-  Quad shape{};
-  for (int axis = 0; axis < step(index).shape.rank() && axis < 4; ++axis) {
-    shape[static_cast<size_t>(axis)] = static_cast<int32_t>(step(index).shape[axis]);
-  }
-  return shape;
+int32_t trace_extent(int32_t index, int32_t axis) {
+  return static_cast<int32_t>(step(index).shape[axis]);
 }
 uint32_t trace_address(int32_t index) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(step(index).values.data()));
@@ -349,105 +332,21 @@ std::string simd_build() { return MULTIHEAD_WASM_SIMD; }
 
 }  // namespace
 
+// Not in the table: Embind's conversion of six integers takes longer than all the rest of it.
+extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k,
+                                                      uint32_t v, uint32_t out, uint32_t lse) {
+  return keep(prepared.at(handle).run(pointer<const void>(q), pointer<const void>(k),
+                                      pointer<const void>(v), pointer<void>(out),
+                                      pointer<float>(lse)));
+}
+
 EMSCRIPTEN_BINDINGS(multihead) {
   using emscripten::function;
-  using emscripten::index;
 
-  emscripten::value_array<Quad>("Quad")
-      .element(index<0>())
-      .element(index<1>())
-      .element(index<2>())
-      .element(index<3>());
-  emscripten::value_object<TensorArg>("TensorArg")
-      .field("data", &TensorArg::data)
-      .field("dtype", &TensorArg::dtype)
-      .field("rank", &TensorArg::rank)
-      .field("shape", &TensorArg::shape)
-      .field("strides", &TensorArg::strides);
-  emscripten::value_object<SpanArg>("SpanArg")
-      .field("data", &SpanArg::data)
-      .field("length", &SpanArg::length);
-  emscripten::value_object<OptionsArg>("OptionsArg")
-      .field("mask", &OptionsArg::mask)
-      .field("bias", &OptionsArg::bias)
-      .field("scale", &OptionsArg::scale)
-      .field("hasScale", &OptionsArg::has_scale)
-      .field("causal", &OptionsArg::causal)
-      .field("offset", &OptionsArg::offset)
-      .field("windowLeft", &OptionsArg::window_left)
-      .field("windowRight", &OptionsArg::window_right)
-      .field("windowAlignment", &OptionsArg::window_alignment)
-      .field("windowOffset", &OptionsArg::window_offset)
-      .field("kvLengths", &OptionsArg::kv_lengths)
-      .field("alibiSlopes", &OptionsArg::alibi_slopes)
-      .field("softcap", &OptionsArg::softcap)
-      .field("sinks", &OptionsArg::sinks)
-      .field("normEnabled", &OptionsArg::norm_enabled)
-      .field("qGain", &OptionsArg::q_gain)
-      .field("kGain", &OptionsArg::k_gain)
-      .field("epsilon", &OptionsArg::epsilon)
-      .field("ropeStyle", &OptionsArg::rope_style)
-      .field("ropeBase", &OptionsArg::rope_base)
-      .field("rotaryDim", &OptionsArg::rotary_dim)
-      .field("qPositions", &OptionsArg::q_positions)
-      .field("kPositions", &OptionsArg::k_positions)
-      .field("dropout", &OptionsArg::dropout)
-      .field("seedLow", &OptionsArg::seed_low)
-      .field("seedHigh", &OptionsArg::seed_high);
-  emscripten::value_object<OutputsArg>("OutputsArg")
-      .field("out", &OutputsArg::out)
-      .field("lse", &OutputsArg::lse)
-      .field("weights", &OutputsArg::weights)
-      .field("dropoutMask", &OutputsArg::dropout_mask);
-  emscripten::value_object<CaptureArg>("CaptureArg")
-      .field("stage", &CaptureArg::stage)
-      .field("out", &CaptureArg::out)
-      .field("heads", &CaptureArg::heads)
-      .field("firstRow", &CaptureArg::first_row);
-  emscripten::value_object<RopeArg>("RopeArg")
-      .field("style", &RopeArg::style)
-      .field("base", &RopeArg::base)
-      .field("rotaryDim", &RopeArg::rotary_dim);
-  emscripten::value_object<LatentArg>("LatentArg")
-      .field("qNope", &LatentArg::q_nope)
-      .field("qRope", &LatentArg::q_rope)
-      .field("latent", &LatentArg::latent)
-      .field("kRope", &LatentArg::k_rope)
-      .field("wUk", &LatentArg::w_uk)
-      .field("wUv", &LatentArg::w_uv);
-  emscripten::value_object<CacheArg>("CacheArg")
-      .field("batch", &CacheArg::batch)
-      .field("kvHeads", &CacheArg::kv_heads)
-      .field("keyWidth", &CacheArg::key_width)
-      .field("valueWidth", &CacheArg::value_width)
-      .field("capacity", &CacheArg::capacity)
-      .field("layout", &CacheArg::layout)
-      .field("type", &CacheArg::type)
-      .field("pageSize", &CacheArg::page_size)
-      .field("pages", &CacheArg::pages);
-  emscripten::value_object<ModuleArgs>("ModuleArgs")
-      .field("embedDim", &ModuleArgs::embed_dim)
-      .field("numHeads", &ModuleArgs::num_heads)
-      .field("headDim", &ModuleArgs::head_dim)
-      .field("qProj", &ModuleArgs::q_proj)
-      .field("kProj", &ModuleArgs::k_proj)
-      .field("vProj", &ModuleArgs::v_proj)
-      .field("qBias", &ModuleArgs::q_bias)
-      .field("kBias", &ModuleArgs::k_bias)
-      .field("vBias", &ModuleArgs::v_bias)
-      .field("outProj", &ModuleArgs::out_proj)
-      .field("outBias", &ModuleArgs::out_bias)
-      .field("x", &ModuleArgs::x)
-      .field("output", &ModuleArgs::output)
-      .field("options", &ModuleArgs::options)
-      .field("trace", &ModuleArgs::trace);
-  emscripten::value_object<Error>("Error")
-      .field("code", &Error::code)
-      .field("argument", &Error::argument)
-      .field("expected", &Error::expected)
-      .field("got", &Error::got);
-
+  function("argumentBlock", &argument_block);
   function("attention", &attention);
+  function("prepare", &prepare);
+  function("preparedRelease", &prepared_release);
   function("pushCapture", &push_capture);
   function("attentionScores", &attention_scores);
   function("attentionVarlen", &attention_varlen);
@@ -466,13 +365,15 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("cacheBytes", &cache_bytes);
   function("linear", &linear);
   function("multiHeadAttention", &multi_head_attention);
-  function("lastError", &last_error);
+  function("errorArgument", &error_argument);
+  function("errorExpected", &error_expected);
+  function("errorGot", &error_got);
   function("allocate", &allocate);
   function("release", &release);
   function("traceCount", &trace_count);
   function("traceName", &trace_name);
   function("traceRank", &trace_rank);
-  function("traceShape", &trace_shape);
+  function("traceExtent", &trace_extent);
   function("traceAddress", &trace_address);
   function("releaseTrace", &release_trace);
   function("simdTarget", &simd_target);

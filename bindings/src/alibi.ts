@@ -6,7 +6,7 @@ import { checkCount } from './options.js';
 export function alibiSlopes(runtime: Runtime, heads: number): Float32Array {
   checkCount(heads, 'heads');
   return call(runtime, (operands) => {
-    const { data } = operands.alibiSlopes(heads);
-    return runtime.heap.view('f32', data, heads).slice();
+    const { address } = operands.alibiSlopes(heads);
+    return runtime.heap.view('f32', address, heads).slice();
   });
 }

@@ -37,8 +37,9 @@ export function attention<
     checkRank(query, '(B, H_q, N_q, d_k)', 'q');
     checkRank(key, '(B, H_kv, N_k, d_k)', 'k');
     checkRank(value, '(B, H_kv, N_k, d_v)', 'v');
-    const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
-    const [keys = 0, valueWidth = 0] = value.shape.slice(2);
+    // By index, since shapes are frozen: see checkExtents().
+    const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
+    const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;
     const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
 
     const shapes = {
@@ -47,9 +48,10 @@ export function attention<
       scores: [batch, heads, queries, keys],
     };
     const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
-    pushCaptures(runtime.raw, outputs);
-    const status = runtime.raw.attention(query.arg(), key.arg(), value.arg(), masking, outputs.arg);
-    operands.check(status);
+    pushCaptures(runtime, outputs);
+    const { args, raw } = runtime;
+    args.begin().tensor(query).tensor(key).tensor(value).options(masking).outputs(outputs.arg);
+    operands.check(raw.attention());
     return outputs.result as AttentionResult<R, O, C>;
   });
 }

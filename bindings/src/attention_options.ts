@@ -4,7 +4,7 @@ import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
 import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole } from './options.js';
 import type { OptionsArg, RawAlignment, RopeArg } from './raw.js';
-import { describe, notGiven } from './tensor.js';
+import { describe } from './tensor.js';
 import type { MaskOptions } from './types.js';
 
 /** Options that every kind of attention has. */
@@ -39,10 +39,9 @@ export interface CallExtents {
 }
 
 const noOptions: Readonly<OptionsArg> = {
-  mask: notGiven,
-  bias: notGiven,
-  scale: 0,
-  hasScale: false,
+  mask: undefined,
+  bias: undefined,
+  scale: undefined,
   causal: 0,
   offset: 0,
   windowLeft: -1,
@@ -57,9 +56,7 @@ const noOptions: Readonly<OptionsArg> = {
   qGain: noSpan,
   kGain: noSpan,
   epsilon: 1e-6,
-  ropeStyle: 0,
-  ropeBase: 10_000,
-  rotaryDim: 0,
+  rope: { style: 0, base: 10_000, rotaryDim: 0 },
   qPositions: noSpan,
   kPositions: noSpan,
   dropout: 0,
@@ -76,10 +73,7 @@ export function optionsArg(
   const arg: OptionsArg = { ...noOptions };
   arg.mask = operands.optional(options.mask, ['bool'], 'mask');
   arg.bias = operands.optional(options.bias, ['f32'], 'bias');
-  if (options.scale !== undefined) {
-    arg.scale = checkNumber(options.scale, 'scale');
-    arg.hasScale = true;
-  }
+  if (options.scale !== undefined) arg.scale = checkNumber(options.scale, 'scale');
   setCausal(arg, options.causal);
   setWindow(arg, options.window);
   const { batch, heads } = extents;
@@ -190,7 +184,7 @@ export function ropeArg(rope: MaskOptions['rope'] & object): RopeArg {
   const style = checkChoice(rope.style, ['interleaved', 'half'], 'rope.style');
   return {
     style: style === 'interleaved' ? 1 : 2,
-    base: rope.base === undefined ? noOptions.ropeBase : checkNumber(rope.base, 'rope.base'),
+    base: rope.base === undefined ? noOptions.rope.base : checkNumber(rope.base, 'rope.base'),
     rotaryDim: rope.rotaryDim === undefined ? 0 : checkCount(rope.rotaryDim, 'rope.rotaryDim', 2),
   };
 }
@@ -203,10 +197,7 @@ function setRope(
 ): void {
   if (rope === undefined) return;
   checkOptions(rope, [...rotationNames, 'qPositions', 'kPositions'], 'rope');
-  const { style, base, rotaryDim } = ropeArg(rope);
-  arg.ropeStyle = style;
-  arg.ropeBase = base;
-  arg.rotaryDim = rotaryDim;
+  arg.rope = ropeArg(rope);
   arg.qPositions = operands.optionalSpan(rope.qPositions, 'i32', 'rope.qPositions', queries);
   arg.kPositions = operands.optionalSpan(rope.kPositions, 'i32', 'rope.kPositions', keys);
 }

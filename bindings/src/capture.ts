@@ -82,7 +82,7 @@ export function captureArgs(
     const shape = [batch, chosen.length || heads, rows, keys];
     const tensor = operands.output(shape, 'f32', argument);
     tensors.push(tensor);
-    args.push({ stage, out: tensor.arg(), heads: chosen, firstRow });
+    args.push({ stage, out: tensor, heads: chosen, firstRow });
   });
   return { args, tensors };
 }

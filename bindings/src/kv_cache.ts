@@ -7,7 +7,6 @@ import type { Holding } from './memory.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { checkChoice, checkCount, checkOptions } from './options.js';
 import { outputNames, prepareOutputs, pushCaptures } from './outputs.js';
-import type { CacheConfigArg } from './raw.js';
 import { describe, floatDTypes } from './tensor.js';
 import type {
   AttentionResult,
@@ -81,15 +80,16 @@ export class WasmKVCache implements KVCache {
     this.layout = checkChoice(layout, layouts, 'layout');
     this.dtype = checkChoice(dtype, dtypes, 'dtype');
 
-    const { raw, heap } = runtime;
-    const handle = raw.cacheCreate(this.#config(config));
+    const { args, raw, heap } = runtime;
+    args.begin().numbers(...this.#numbers(config));
+    const handle = raw.cacheCreate();
     // What the core refuses it reports as minus a status.
     if (handle <= 0) call(runtime, (operands) => operands.check(-handle));
     const bytes = raw.cacheBytes(handle);
     this.#handle = handle;
     this.bytes = bytes;
     this.#holding = {
-      what: `a cache of ${bytes} bytes`,
+      what: () => `a cache of ${bytes} bytes`,
       free() {
         raw.cacheRelease(handle);
         heap.count(-bytes);
@@ -111,8 +111,9 @@ export class WasmKVCache implements KVCache {
       checkRank(key, '(B, H_kv, n, d_k)', 'k');
       checkRank(value, '(B, H_kv, n, d_v)', 'v');
       const span = operands.optionalSpan(counts, 'i32', 'counts', this.batch);
-      const { raw } = this.#runtime;
-      operands.check(raw.cacheAppend(this.#handle, key.arg(), value.arg(), span));
+      const { args, raw } = this.#runtime;
+      args.begin().tensor(key).tensor(value).span(span);
+      operands.check(raw.cacheAppend(this.#handle));
     });
   }
 
@@ -136,9 +137,10 @@ export class WasmKVCache implements KVCache {
         scores: [batch, heads, queries, keys],
       };
       const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
-      const { raw } = this.#runtime;
-      pushCaptures(raw, outputs);
-      operands.check(raw.cacheAttend(this.#handle, query.arg(), masking, outputs.arg));
+      pushCaptures(this.#runtime, outputs);
+      const { args, raw } = this.#runtime;
+      args.begin().tensor(query).options(masking).outputs(outputs.arg);
+      operands.check(raw.cacheAttend(this.#handle));
       return outputs.result as AttentionResult<R, O, C>;
     });
   }
@@ -171,7 +173,8 @@ export class WasmKVCache implements KVCache {
     this.#runtime.heap.retire(this, this.#holding);
   }
 
-  #config(config: KVCacheConfig): CacheConfigArg {
+  /** In the order of multihead::KVCacheConfig. */
+  #numbers(config: KVCacheConfig): number[] {
     const { pageSize = 16, pages } = config;
     const paged = this.layout === 'paged';
     for (const name of ['pageSize', 'pages'] as const) {
@@ -182,17 +185,12 @@ export class WasmKVCache implements KVCache {
         got: `${describe(config[name])} with layout "${this.layout}"`,
       });
     }
-    return {
-      batch: this.batch,
-      kvHeads: this.kvHeads,
-      keyWidth: this.keyWidth,
-      valueWidth: this.valueWidth,
-      capacity: this.capacity,
-      layout: layouts.indexOf(this.layout),
-      type: dtypes.indexOf(this.dtype),
-      pageSize: checkCount(pageSize, 'pageSize'),
-      pages: pages === undefined ? 0 : checkCount(pages, 'pages'),
-    };
+    return [
+      ...[this.batch, this.kvHeads, this.keyWidth, this.valueWidth, this.capacity],
+      ...[layouts.indexOf(this.layout), dtypes.indexOf(this.dtype)],
+      checkCount(pageSize, 'pageSize'),
+      pages === undefined ? 0 : checkCount(pages, 'pages'),
+    ];
   }
 
   #longest(): number {

@@ -2,7 +2,8 @@
 
 import { maskNames, optionsArg } from './attention_options.js';
 import { MultiheadError } from './errors.js';
-import { call, checkRank, type Operand, type Runtime } from './operands.js';
+import type { Operand } from './arguments.js';
+import { call, checkRank, type Runtime } from './operands.js';
 import { checkChoice, checkOptions } from './options.js';
 import { prepareOutputs } from './outputs.js';
 import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from './types.js';
@@ -67,20 +68,11 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
         got: `"${outputs.result.out.dtype}"`,
       });
     }
-    const status = runtime.raw.latentAttention(
-      {
-        qNope: qNope.arg(),
-        qRope: qRope.arg(),
-        latent: latent.arg(),
-        kRope: kRope.arg(),
-        wUk: wUk.arg(),
-        wUv: wUv.arg(),
-      },
-      form === 'expanded' ? 0 : 1,
-      masking,
-      outputs.arg,
-    );
-    operands.check(status);
+    const { args, raw } = runtime;
+    args.begin().number(form === 'expanded' ? 0 : 1);
+    args.tensor(qNope).tensor(qRope).tensor(latent).tensor(kRope).tensor(wUk).tensor(wUv);
+    args.options(masking).outputs(outputs.arg);
+    operands.check(raw.latentAttention());
     return outputs.result as AttentionResult<R>;
   });
 }

@@ -24,13 +24,10 @@ export function linear(
     const [outWidth = 0] = matrix.shape;
     const y = operands.output([...leading, outWidth], 'f32', 'out', options.out);
 
-    const status = runtime.raw.linear(
-      input.arg([rows, input.shape.at(-1) ?? 0]),
-      matrix.arg(),
-      bias,
-      y.arg([rows, outWidth]),
-    );
-    operands.check(status);
+    const { args, raw } = runtime;
+    args.begin().tensor(input, [rows, input.shape.at(-1) ?? 0]).tensor(matrix).tensor(bias);
+    args.tensor(y, [rows, outWidth]);
+    operands.check(raw.linear());
     return y;
   });
 }

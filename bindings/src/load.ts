@@ -6,6 +6,7 @@ import { WasmKVCache } from './kv_cache.js';
 import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import { createMultihead } from './multihead.js';
 import { checkOptions } from './options.js';
+import { WasmPreparedAttention } from './prepared.js';
 import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
@@ -70,7 +71,7 @@ async function instantiate(
   const build = builds[simd];
   const wasm = await compileWasm(source ?? build.wasm(), signal);
   const raw = await createRaw(build, wasm);
-  makeDisposable(WasmTensor, WasmMultiHeadAttention, WasmKVCache);
+  makeDisposable(WasmTensor, WasmMultiHeadAttention, WasmKVCache, WasmPreparedAttention);
   return createMultihead(raw, {
     simd: raw.simdBuild(),
     target: raw.simdTarget(),

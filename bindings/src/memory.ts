@@ -48,7 +48,7 @@ export function outOfMemory(
 /** Memory that belongs to an object, and how to give it back. Must not refer to its owner. */
 export interface Holding {
   /** For a warning: "a tensor of shape (2, 3)". */
-  readonly what: string;
+  what(): string;
   free(): void;
 }
 
@@ -66,7 +66,7 @@ export class Heap {
       this.#abandoned = new FinalizationRegistry((held) => {
         this.#live -= 1;
         held.free();
-        this.#warnOnce(held.what);
+        this.#warnOnce(held.what());
       });
     }
   }

@@ -36,7 +36,8 @@ export function mergeAttention<A extends PartialAttention<Tensor>>(
     checkRank(lseA, '(B, H_q, N_q)', 'a.lse');
     checkRank(outB, '(B, H_q, N_q, d_v)', 'b.out');
     checkRank(lseB, '(B, H_q, N_q)', 'b.lse');
-    operands.check(runtime.raw.mergeAttention(outA.arg(), lseA.arg(), outB.arg(), lseB.arg()));
+    runtime.args.begin().tensor(outA).tensor(lseA).tensor(outB).tensor(lseB);
+    operands.check(runtime.raw.mergeAttention());
     return a;
   });
 }

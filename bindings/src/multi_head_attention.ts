@@ -4,8 +4,7 @@ import { maskNames, optionsArg } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import { call, checkRank, checkTensorLike, type Runtime } from './operands.js';
 import { checkCount, checkOptions } from './options.js';
-import type { TensorArg } from './raw.js';
-import { formatShape, notGiven, WasmTensor } from './tensor.js';
+import { formatShape, WasmTensor } from './tensor.js';
 import { checkTrace, readTrace } from './trace.js';
 import type {
   ForwardOptions,
@@ -125,26 +124,13 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
       });
       const output = operands.output([batch, tokens, this.#outputWidth], 'f32', 'output');
 
-      const { raw, heap } = runtime;
+      const { args, raw, heap } = runtime;
+      args.begin().numbers(this.embedDim, this.numHeads, this.headDim);
+      for (const name of weightNames) args.tensor(this.#weights.get(name));
+      args.tensor(input).options(masking).tensor(output);
+      args.number(traced.length > 0 ? 1 : 0);
       try {
-        const status = raw.multiHeadAttention({
-          embedDim: this.embedDim,
-          numHeads: this.numHeads,
-          headDim: this.headDim,
-          qProj: this.#arg('qProj'),
-          kProj: this.#arg('kProj'),
-          vProj: this.#arg('vProj'),
-          qBias: this.#arg('qBias'),
-          kBias: this.#arg('kBias'),
-          vBias: this.#arg('vBias'),
-          outProj: this.#arg('outProj'),
-          outBias: this.#arg('outBias'),
-          x: input.arg(),
-          output: output.arg(),
-          options: masking,
-          trace: traced.length > 0,
-        });
-        operands.check(status);
+        operands.check(raw.multiHeadAttention());
         const trace = options.trace ? readTrace(raw, heap, traced) : undefined;
         return { output, trace: trace as TraceOf<T> };
       } finally {
@@ -165,10 +151,6 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
 
   get #outputWidth(): number {
     return this.#weights.has('outProj') ? this.embedDim : this.#mergedWidth;
-  }
-
-  #arg(name: WeightName): TensorArg {
-    return this.#weights.get(name)?.arg() ?? notGiven;
   }
 
   #shapeOf(name: WeightName): Shape {

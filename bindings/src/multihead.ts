@@ -1,6 +1,7 @@
 // The object that load() gives: the operations bound to one module and its memory.
 
 import { alibiSlopes } from './alibi.js';
+import { Arguments } from './arguments.js';
 import { attention } from './attention.js';
 import { WasmKVCache } from './kv_cache.js';
 import { latentAttention } from './latent_attention.js';
@@ -11,6 +12,7 @@ import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import type { Runtime } from './operands.js';
 import { checkOptions } from './options.js';
 import type { RawModule } from './raw.js';
+import { WasmPreparedAttention } from './prepared.js';
 import { rotate } from './rope.js';
 import { ScopeStack } from './scope.js';
 import { scores } from './scores.js';
@@ -22,7 +24,7 @@ import { attentionVarlen } from './varlen.js';
 export function createMultihead(raw: RawModule, backend: Backend): Multihead {
   const heap = new Heap(raw);
   const scopes = new ScopeStack();
-  const runtime: Runtime = { raw, heap, scopes };
+  const runtime: Runtime = { raw, args: new Arguments(raw), heap, scopes };
 
   function tensor(shape: Shape, data?: Float32Array): Tensor;
   function tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;
@@ -40,6 +42,7 @@ export function createMultihead(raw: RawModule, backend: Backend): Multihead {
     backend: Object.freeze(backend),
     tensor,
     attention: (q, k, v, options) => attention(runtime, q, k, v, options),
+    prepare: (options) => scopes.track(new WasmPreparedAttention(runtime, options)),
     scores: (q, k, options) => scores(runtime, q, k, options),
     attentionVarlen: (q, k, v, options) => attentionVarlen(runtime, q, k, v, options),
     mergeAttention: (a, b) => mergeAttention(runtime, a, b),

@@ -1,10 +1,10 @@
 // The results of one call: tensors for what is asked for, and what the core is told of them.
 
 import { captureArgs } from './capture.js';
-import type { Operands } from './operands.js';
+import type { Operands, Runtime } from './operands.js';
 import { checkChoice, checkNames } from './options.js';
-import type { CaptureArg, OutputsArg, RawModule } from './raw.js';
-import { floatDTypes, isHalf, notGiven, WasmTensor } from './tensor.js';
+import type { CaptureArg, OutputsArg } from './raw.js';
+import { floatDTypes, isHalf, WasmTensor } from './tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from './types.js';
 
 /** The names in {@link OutputOptions}. */
@@ -47,26 +47,21 @@ export function prepareOutputs(
   const wanted = checkNames(names, returns, 'return');
   const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
   const result: Result = { out };
-  const arg: OutputsArg = {
-    out: out.arg(),
-    lse: notGiven,
-    weights: notGiven,
-    dropoutMask: notGiven,
-  };
+  const arg: OutputsArg = { out, lse: undefined, weights: undefined, dropoutMask: undefined };
   if (wanted.includes('lse')) {
     const lse = operands.output(shapes.lse, 'f32', 'lse');
     result.lse = lse;
-    arg.lse = lse.arg();
+    arg.lse = lse;
   }
   if (wanted.includes('weights')) {
     const weights = operands.output(shapes.scores, 'f32', 'weights');
     result.weights = weights;
-    arg.weights = weights.arg();
+    arg.weights = weights;
   }
   if (wanted.includes('dropoutMask')) {
     const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
     result.dropoutMask = dropoutMask;
-    arg.dropoutMask = dropoutMask.arg();
+    arg.dropoutMask = dropoutMask;
   }
   if (options.capture === undefined) return { result, arg, captures: [] };
 
@@ -76,8 +71,11 @@ export function prepareOutputs(
 }
 
 /** Right before the call that takes them: nothing may fail in between. */
-export function pushCaptures(raw: RawModule, { captures }: Outputs): void {
-  for (const capture of captures) raw.pushCapture(capture);
+export function pushCaptures({ args, raw }: Runtime, { captures }: Outputs): void {
+  for (const capture of captures) {
+    args.begin().capture(capture);
+    raw.pushCapture();
+  }
 }
 
 function outDTypeOf({ out, outDtype }: OutputOptions): FloatDType {

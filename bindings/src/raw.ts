@@ -1,33 +1,28 @@
-// The Embind module as embind.cpp declares it. Nothing above this file sees an address.
+// The module as embind.cpp declares it. Nothing above this file and arguments.ts knows how a call is written.
 
-/** Four numbers, outermost axis first; what `rank` leaves unused is 0. */
-export type Quad = [number, number, number, number];
-
-/** Rank 0 with data 0 means "not given". Strides are in elements. */
-export interface TensorArg {
-  data: number;
-  /** multihead::DType: 0 f32, 1 f16, 2 bf16; not read for booleans. */
-  dtype: number;
-  rank: number;
-  shape: Quad;
-  strides: Quad;
-}
+import type { Operand } from './arguments.js';
 
 /** Numbers in a row; address 0 with length 0 is "not given". */
 export interface SpanArg {
-  data: number;
-  length: number;
+  readonly address: number;
+  readonly length: number;
 }
 
 /** multihead::Alignment: 0 none, 1 top left, 2 bottom right, 3 bottom right of kvLengths, 4 the offset given. */
 export type RawAlignment = 0 | 1 | 2 | 3 | 4;
 
+/** multihead::Rope without positions. */
+export interface RopeArg {
+  readonly style: number;
+  readonly base: number;
+  readonly rotaryDim: number;
+}
+
 /** multihead::AttentionOptions */
 export interface OptionsArg {
-  mask: TensorArg;
-  bias: TensorArg;
-  scale: number;
-  hasScale: boolean;
+  mask: Operand | undefined;
+  bias: Operand | undefined;
+  scale: number | undefined;
   causal: RawAlignment;
   offset: number;
   windowLeft: number;
@@ -42,9 +37,7 @@ export interface OptionsArg {
   qGain: SpanArg;
   kGain: SpanArg;
   epsilon: number;
-  ropeStyle: number;
-  ropeBase: number;
-  rotaryDim: number;
+  rope: RopeArg;
   qPositions: SpanArg;
   kPositions: SpanArg;
   dropout: number;
@@ -54,132 +47,86 @@ export interface OptionsArg {
 
 /** multihead::ScoreCapture */
 export interface CaptureArg {
-  stage: number;
-  out: TensorArg;
-  heads: SpanArg;
-  firstRow: number;
+  readonly stage: number;
+  readonly out: Operand;
+  readonly heads: SpanArg;
+  readonly firstRow: number;
 }
 
 /** multihead::AttentionOutputs; captures are pushed before the call. */
 export interface OutputsArg {
-  out: TensorArg;
-  lse: TensorArg;
-  weights: TensorArg;
-  dropoutMask: TensorArg;
-}
-
-/** multihead::Rope without positions. */
-export interface RopeArg {
-  style: number;
-  base: number;
-  rotaryDim: number;
-}
-
-export interface LatentInputsArg {
-  qNope: TensorArg;
-  qRope: TensorArg;
-  latent: TensorArg;
-  kRope: TensorArg;
-  wUk: TensorArg;
-  wUv: TensorArg;
-}
-
-/** multihead::KVCacheConfig */
-export interface CacheConfigArg {
-  batch: number;
-  kvHeads: number;
-  keyWidth: number;
-  valueWidth: number;
-  capacity: number;
-  layout: number;
-  type: number;
-  pageSize: number;
-  pages: number;
-}
-
-export interface RawMultiHeadAttentionArgs {
-  embedDim: number;
-  numHeads: number;
-  headDim: number;
-  qProj: TensorArg;
-  kProj: TensorArg;
-  vProj: TensorArg;
-  qBias: TensorArg;
-  kBias: TensorArg;
-  vBias: TensorArg;
-  outProj: TensorArg;
-  outBias: TensorArg;
-  x: TensorArg;
-  output: TensorArg;
-  options: OptionsArg;
-  trace: boolean;
+  out: Operand;
+  lse: Operand | undefined;
+  weights: Operand | undefined;
+  dropoutMask: Operand | undefined;
 }
 
 /** Status codes that calls return: multihead::StatusCode. */
 export const Status = { ok: 0, shape: 1, option: 2, memory: 3, format: 4 } as const;
 
-export interface RawError {
-  code: number;
-  argument: string;
-  expected: string;
-  got: string;
-}
-
+/** What a call is given it finds in the block: the order is stated here. Those that compute give a status code. */
 export interface RawModule {
   /** Replaced whenever the memory grows. */
   HEAPU8: Uint8Array;
+  /** Where arguments.ts writes. */
+  argumentBlock(): number;
   /** A 64-byte aligned address, or 0 when the memory is exhausted. */
   allocate(bytes: number): number;
   release(address: number): void;
-  /** For the next of the three calls that take captures, which consumes it even when it fails. */
-  pushCapture(capture: CaptureArg): void;
-  attention(
-    q: TensorArg,
-    k: TensorArg,
-    v: TensorArg,
-    options: OptionsArg,
-    outputs: OutputsArg,
+  /** A capture, for the next of the three calls that take some, which consumes it even when it fails. */
+  pushCapture(): void;
+  /** q, k, v, options, outputs */
+  attention(): number;
+  /** The same, of which q, k, v, out and lse need no address. A handle above 0, or minus a status code. */
+  prepare(): number;
+  /** An address of 0 is "not given". */
+  _multihead_run(
+    handle: number,
+    q: number,
+    k: number,
+    v: number,
+    out: number,
+    lse: number,
   ): number;
-  /** With one capture pushed. */
-  attentionScores(q: TensorArg, k: TensorArg, options: OptionsArg): number;
-  attentionVarlen(
-    q: TensorArg,
-    k: TensorArg,
-    v: TensorArg,
-    cuQ: SpanArg,
-    cuK: SpanArg,
-    options: OptionsArg,
-    outputs: OutputsArg,
-  ): number;
-  mergeAttention(outA: TensorArg, lseA: TensorArg, outB: TensorArg, lseB: TensorArg): number;
+  preparedRelease(handle: number): void;
+  /** q, k, options; with one capture pushed */
+  attentionScores(): number;
+  /** q, k, v, cuQ, cuK, options, outputs */
+  attentionVarlen(): number;
+  /** outA, lseA, outB, lseB */
+  mergeAttention(): number;
   alibiSlopes(address: number, count: number): void;
-  rotate(x: TensorArg, positions: SpanArg, rope: RopeArg, y: TensorArg): number;
-  latentAttention(
-    inputs: LatentInputsArg,
-    form: number,
-    options: OptionsArg,
-    outputs: OutputsArg,
-  ): number;
-  /** A handle above 0, or minus a status code. */
-  cacheCreate(config: CacheConfigArg): number;
+  /** x, positions, rope, y */
+  rotate(): number;
+  /** form, qNope, qRope, latent, kRope, wUk, wUv, options, outputs */
+  latentAttention(): number;
+  /** Numbers in the order of multihead::KVCacheConfig. A handle above 0, or minus a status code. */
+  cacheCreate(): number;
   cacheRelease(handle: number): void;
-  cacheAppend(handle: number, k: TensorArg, v: TensorArg, counts: SpanArg): number;
-  cacheAttend(handle: number, q: TensorArg, options: OptionsArg, outputs: OutputsArg): number;
+  /** k, v, counts */
+  cacheAppend(handle: number): number;
+  /** q, options, outputs */
+  cacheAttend(handle: number): number;
   cacheTruncate(handle: number, batch: number, length: number): number;
   cacheClear(handle: number): void;
   cacheLength(handle: number, batch: number): number;
   cacheFirstKept(handle: number, batch: number): number;
   cacheBytes(handle: number): number;
-  linear(x: TensorArg, weight: TensorArg, bias: TensorArg, y: TensorArg): number;
-  multiHeadAttention(args: RawMultiHeadAttentionArgs): number;
-  /** The trace of the last call with `trace: true`, until releaseTrace(). */
+  /** x, weight, bias, y */
+  linear(): number;
+  /** embedDim, numHeads, headDim, the eight weights, x, options, output, whether to trace */
+  multiHeadAttention(): number;
+  /** The trace of the last call that asked for one, until releaseTrace(). */
   traceCount(): number;
   traceName(index: number): string;
-  traceShape(index: number): Quad;
   traceRank(index: number): number;
+  traceExtent(index: number, axis: number): number;
   traceAddress(index: number): number;
   releaseTrace(): void;
-  lastError(): RawError;
+  /** The parts of the last status that was not ok. */
+  errorArgument(): string;
+  errorExpected(): string;
+  errorGot(): string;
   simdTarget(): string;
   simdBuild(): 'relaxed' | 'simd128';
 }

@@ -18,7 +18,8 @@ export function rotate(
     checkRank(input, '(B, H, N, d)', 'x');
     const span = operands.span(positions, 'i32', 'positions');
     const y = operands.output(input.shape, 'f32', 'rotate');
-    operands.check(runtime.raw.rotate(input.arg(), span, arg, y.arg()));
+    runtime.args.begin().tensor(input).span(span).rope(arg).tensor(y);
+    operands.check(runtime.raw.rotate());
     return y;
   });
 }

@@ -14,7 +14,7 @@ import {
 } from './operands.js';
 import { checkCount, checkOptions } from './options.js';
 import type { SpanArg } from './raw.js';
-import { elements, floatDTypes, tensorArg, WasmTensor } from './tensor.js';
+import { elements, floatDTypes, WasmTensor } from './tensor.js';
 import type {
   DType,
   FloatTensorLike,
@@ -100,9 +100,12 @@ function readRows(
     const shape = [batch, chosen.length || heads, rows, keys];
     const size = elements(shape);
     const { address } = operands.temporary(size * bytesPerElement('f32'), 'scores');
-    const { raw, heap } = runtime;
-    raw.pushCapture({ stage, out: tensorArg(address, shape, 'f32'), heads: chosen, firstRow });
-    operands.check(raw.attentionScores(query.arg(), key.arg(), masking));
+    const { args, raw, heap } = runtime;
+    const out = { address, dtype: 'f32', shape } as const;
+    args.begin().capture({ stage, out, heads: chosen, firstRow });
+    raw.pushCapture();
+    args.begin().tensor(query).tensor(key).options(masking);
+    operands.check(raw.attentionScores());
     return { firstRow, rows, shape, data: heap.view('f32', address, size).slice() };
   });
 }

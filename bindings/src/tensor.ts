@@ -3,7 +3,6 @@
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
 import { bytesPerElement, type Block, type Heap, type Holding } from './memory.js';
-import type { Quad, TensorArg } from './raw.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
 /** A table entry of the Embind module has room for this many axes. */
@@ -19,6 +18,12 @@ export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' ||
 
 /** "(1, 12, 1024, 64)", the way error messages write it. */
 export const formatShape = (shape: Shape): string => `(${shape.join(', ')})`;
+
+export function sameShape(a: Shape, b: Shape): boolean {
+  if (a.length !== b.length) return false;
+  for (let axis = 0; axis < a.length; axis += 1) if (a[axis] !== b[axis]) return false;
+  return true;
+}
 
 export const elements = (shape: Shape): number =>
   shape.reduce((product, extent) => product * extent, 1);
@@ -144,37 +149,6 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   return WasmTensor.copy(heap, checked.dtype, extents, checked.data, 'tensor');
 }
 
-export function quad(values: Shape): Quad {
-  return [values[0] ?? 0, values[1] ?? 0, values[2] ?? 0, values[3] ?? 0];
-}
-
-/** The core's numbers for dtypes; it does not read those of booleans. */
-const dtypeCode: Record<DType, number> = { f32: 0, f16: 1, bf16: 2, bool: 0 };
-
-export function tensorArg(address: number, shape: Shape, dtype: DType): TensorArg {
-  const strides = new Array<number>(shape.length);
-  let step = 1;
-  for (let axis = shape.length - 1; axis >= 0; axis -= 1) {
-    strides[axis] = step;
-    step *= shape[axis] ?? 0;
-  }
-  return {
-    data: address,
-    dtype: dtypeCode[dtype],
-    rank: shape.length,
-    shape: quad(shape),
-    strides: quad(strides),
-  };
-}
-
-export const notGiven: TensorArg = {
-  data: 0,
-  dtype: 0,
-  rank: 0,
-  shape: [0, 0, 0, 0],
-  strides: [0, 0, 0, 0],
-};
-
 /** Keeps a tensor alive, and its memory allocated, as long as its view is in use. */
 const owners = new WeakMap<object, WasmTensor>();
 
@@ -188,7 +162,6 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   readonly #heap: Heap;
   readonly #block: Block;
   readonly #holding: Holding;
-  #arg: TensorArg | undefined;
   #view: DataOf<D> | undefined;
   #disposed = false;
 
@@ -199,7 +172,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     this.shape = Object.freeze([...shape]);
     this.size = elements(shape);
     this.#holding = {
-      what: `a tensor of shape ${formatShape(shape)}`,
+      what: () => `a tensor of shape ${formatShape(shape)}`,
       free: () => heap.release(block),
     };
     heap.adopt(this, this.#holding);
@@ -229,6 +202,11 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
 
   get disposed(): boolean {
     return this.#disposed;
+  }
+
+  /** Where its numbers lie, while it is live. */
+  get address(): number {
+    return this.#block.address;
   }
 
   get data(): DataOf<D> {
@@ -266,13 +244,5 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
       expected: 'a tensor that is not disposed',
       got: `a disposed one of shape ${formatShape(this.shape)}`,
     });
-  }
-
-  /** `shape` may regroup the axes; its product must be the tensor's size. */
-  arg(shape: Shape = this.shape): TensorArg {
-    const { address } = this.#block;
-    if (shape !== this.shape) return tensorArg(address, shape, this.dtype);
-    this.#arg ??= tensorArg(address, shape, this.dtype);
-    return this.#arg;
   }
 }

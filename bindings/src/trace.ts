@@ -41,7 +41,8 @@ export function readTrace(
   for (let index = 0; index < count; index += 1) {
     const name = camelCase(raw.traceName(index)) as TraceName;
     if (!wanted.includes(name)) continue;
-    const shape = raw.traceShape(index).slice(0, raw.traceRank(index));
+    const axes = Array.from({ length: raw.traceRank(index) });
+    const shape = axes.map((_, axis) => raw.traceExtent(index, axis));
     const data = heap.view('f32', raw.traceAddress(index), elements(shape)).slice();
     trace[name] = { name, shape, data };
   }

@@ -20,6 +20,7 @@ import type {
 } from './attention_types.js';
 import type { KVCache, KVCacheConfig } from './cache_types.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './layer_types.js';
+import type { PreparedAttention, PrepareOptions } from './prepared_types.js';
 import type {
   DType,
   FloatDType,
@@ -34,6 +35,7 @@ import type {
 export type * from './attention_types.js';
 export type * from './cache_types.js';
 export type * from './layer_types.js';
+export type * from './prepared_types.js';
 export type * from './tensor_types.js';
 
 /** `'relaxed'` has a fused multiply-add, `'simd128'` is what every browser since 2023 runs. */
@@ -134,6 +136,15 @@ export interface Multihead {
     v: FloatTensorLike,
     options?: AttentionOptions<R, O, C>,
   ): AttentionResult<R, O, C>;
+
+  /**
+   * Checks and plans a call of {@link Multihead.attention} once, for hot loops: what `run()` takes
+   * beside the computation is a fraction of a microsecond.
+   *
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
+   * nothing allocated.
+   */
+  prepare(options: PrepareOptions): PreparedAttention;
 
   /**
    * The scores of attention, some rows at a time, so that an N_q × N_k matrix never exists. No values

@@ -54,16 +54,10 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
       scores: [],
     };
     const outputs = prepareOutputs(options, ['lse'], shapes, operands);
-    const status = runtime.raw.attentionVarlen(
-      query.arg(),
-      key.arg(),
-      value.arg(),
-      cuQ,
-      cuK,
-      masking,
-      outputs.arg,
-    );
-    operands.check(status);
+    const { args, raw } = runtime;
+    args.begin().tensor(query).tensor(key).tensor(value).span(cuQ).span(cuK);
+    args.options(masking).outputs(outputs.arg);
+    operands.check(raw.attentionVarlen());
     return outputs.result as VarlenResult<R, O>;
   });
 }

@@ -41,6 +41,12 @@ describe.each(builds)('memory, %s', (simd) => {
           ...{ kvLengths: new Int32Array([9]), alibi: true, sinks: new Float32Array(2) },
           ...{ rope: { style: 'half' }, qkNorm: {}, outDtype: 'f16', capture: [{ stage: 'raw' }] },
         });
+        const bias = { shape: [1, 16], data: new Float32Array(16) };
+        const prepared = { q: x.shape, bias, sinks: new Float32Array(2), keys: 16 };
+        const op = mh.prepare(prepared);
+        const key = mh.tensor(op.shapes.k);
+        op.run(x, key, key, out);
+        expect(() => mh.prepare({ ...prepared, scale: NaN })).toThrow();
         const cache = mh.createCache({ kvHeads: 2, keyWidth: 16, capacity: 64, layout: 'paged' });
         cache.append(x, mh.rotate(x, new Int32Array(64), { style: 'half' }));
         cache.attend(x, { causal: 'bottomRight' });

@@ -107,6 +107,10 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error not a typed array
       mh.tensor([2], [1, 2]);
       const bool: Uint8Array = mh.tensor([2], new Uint8Array(2)).data;
+      using op = mh.prepare({ q: x.shape, causal: 'topLeft', return: ['lse'] });
+      op.run(x, x, x, out, lse);
+      // @ts-expect-error a run takes tensors alone
+      op.run({ data: new Float32Array(4), shape: [1, 1, 2, 2] }, x, x, out);
       const square = { shape: [2, 2], data: new Float32Array(4) };
       using layer = mh.multiHeadAttention({
         embedDim: 2, numHeads: 1, weights: { qProj: square, kProj: square, vProj: square },

@@ -3,69 +3,19 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/plan.h"
-#include "engine/scratch.h"
-#include "engine/transform.h"
+#include "engine/forward_call.h"
 #include "engine/validate.h"
 
 namespace multihead {
-namespace engine {
-namespace {
-
-// Queries and keys after QK-norm and RoPE; the inputs themselves where there is neither.
-Status transform_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                        const AttentionShape& shape, const AttentionOptions& options,
-                        ForwardInputs& inputs, Context& context) {
-  inputs.q = stored_rows(q);
-  inputs.k = stored_rows(k);
-  const QkNorm& norm = options.qk_norm;
-  const rules::Visibility positions = rules::make_visibility(options, shape.queries, shape.keys);
-  const Transform of_q{.normalise = norm.enabled,
-                       .gain = norm.q_gain,
-                       .epsilon = norm.epsilon,
-                       .rope = options.rope,
-                       .positions = options.rope.q_positions,
-                       .query_positions = &positions};
-  if (of_q.does_nothing()) return {};
-  Transform of_k = of_q;
-  of_k.gain = norm.k_gain;
-  of_k.positions = options.rope.k_positions;
-  of_k.query_positions = nullptr;
-  of_k.lengths = options.kv_lengths;
-
-  Buffer& memory = context.scratch().transformed();
-  const auto floats = static_cast<uint64_t>(q.shape.elements() + k.shape.elements());
-  if (!memory.reserve(floats * sizeof(float))) return out_of_memory(floats * sizeof(float));
-  const Tensor new_q(static_cast<float*>(memory.data()), q.shape);
-  const Tensor new_k(new_q.data + q.shape.elements(), k.shape);
-  for (Status status :
-       {transform_rows(q, of_q, new_q, context), transform_rows(k, of_k, new_k, context)}) {
-    if (!status.ok()) return status;
-  }
-  inputs.q = stored_rows(ConstTensor(new_q));
-  inputs.k = stored_rows(ConstTensor(new_k));
-  return {};
-}
-
-}  // namespace
-}  // namespace engine
-
 Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                  const AttentionOptions& options, const AttentionOutputs& outputs,
                  Context& context) {
   engine::AttentionShape shape;
-  if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
-  for (Status status : {engine::validate_options(options, shape),
-                        engine::validate_outputs(outputs, options, shape)}) {
-    if (!status.ok()) return status;
-  }
-  engine::ForwardInputs inputs;
-  inputs.v = engine::stored_rows(v);
-  if (Status status = engine::transform_inputs(q, k, shape, options, inputs, context);
-      !status.ok()) {
+  if (Status status = engine::validate_call(q, k, v, options, outputs, shape); !status.ok()) {
     return status;
   }
-  return engine::run_forward(engine::plan_forward(inputs, shape, options, outputs), context);
+  engine::ForwardCall call = engine::plan_call(q, k, v, shape, options, outputs);
+  return engine::run(call, context);
 }
 
 Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -77,16 +27,12 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
   if (k.shape.rank() == 4) v.shape[3] = 0;
   engine::AttentionShape shape;
   if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
-  for (Status status :
+  for (const Status& status :
        {engine::validate_options(options, shape), engine::validate_capture(capture, shape)}) {
     if (!status.ok()) return status;
   }
-  engine::ForwardInputs inputs;
-  if (Status status = engine::transform_inputs(q, k, shape, options, inputs, context);
-      !status.ok()) {
-    return status;
-  }
-  return engine::run_forward(engine::plan_scores(inputs, shape, options, capture), context);
+  engine::ForwardCall call = engine::plan_scores_call(q, k, shape, options, capture);
+  return engine::run(call, context);
 }
 
 Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
@@ -97,7 +43,7 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
   if (Status status = engine::validate_rank("out_a", kOut, out_a, 4); !status.ok()) return status;
   const Dims& shape = out_a.shape;
   const Dims rows{shape[0], shape[1], shape[2]};
-  for (Status status :
+  for (const Status& status :
        {validate_exact("out_a", kOut, out_a, shape), validate_exact("lse_a", kLse, lse_a, rows),
         validate_exact("out_b", kOut, out_b, shape), validate_exact("lse_b", kLse, lse_b, rows)}) {
     if (!status.ok()) return status;

@@ -36,6 +36,9 @@ ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shap
 ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
                         const AttentionOptions& options, const ScoreCapture& capture);
 
+// All memory that run_forward() would ask for.
+Status reserve_scratch(const ForwardPlan& plan, Context& context);
+
 // Runs every job of a plan on the context's threads.
 Status run_forward(const ForwardPlan& plan, Context& context);
 

@@ -98,20 +98,30 @@ int64_t position_of(const Transform& transform, int64_t batch, int64_t row, int6
   return transform.positions[static_cast<size_t>(given == rows ? row : batch * rows + row)];
 }
 
+int64_t rotated_width(const Rope& rope, int64_t width) {
+  if (rope.style == Rope::Style::kNone) return 0;
+  return rope.rotary_dim != 0 ? rope.rotary_dim : width;
+}
+
 }  // namespace
+
+Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) {
+  // Frequencies, the cosines and sines of one token for all its heads, and one row.
+  const auto pairs = static_cast<uint64_t>(rotated_width(rope, width)) / 2;
+  const uint64_t bytes = pairs * (sizeof(double) + 2 * sizeof(float)) +
+                         static_cast<uint64_t>(width) * sizeof(float) + 1;
+  return context.scratch().reserve(context.threads(), bytes);
+}
 
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context) {
   const int64_t batch = x.shape[0], heads = x.shape[1], rows = x.shape[2], width = x.shape[3];
   const Rope& rope = transform.rope;
   const bool rotates = rope.style != Rope::Style::kNone;
-  const int64_t rotary = !rotates ? 0 : rope.rotary_dim != 0 ? rope.rotary_dim : width;
-  Scratch& scratch = context.scratch();
+  const int64_t rotary = rotated_width(rope, width);
   const int64_t pairs = rotary / 2;
-  // Frequencies, the cosines and sines of one token for all its heads, and one row.
-  const uint64_t bytes = static_cast<uint64_t>(pairs) * (sizeof(double) + 2 * sizeof(float)) +
-                         static_cast<uint64_t>(width) * sizeof(float);
-  if (Status status = scratch.reserve(context.threads(), bytes); !status.ok()) return status;
+  if (Status status = reserve_for_transform(rope, width, context); !status.ok()) return status;
+  const Scratch& scratch = context.scratch();
   // Tokens that share the frequencies, which take as long as the angles of a token.
   constexpr int64_t kTokens = 32;
   const int64_t tokens = batch * rows;
@@ -156,7 +166,7 @@ Status rotate(const ConstTensor& x, std::span<const int32_t> positions, const Ro
               const Tensor& y, Context& context) {
   using namespace engine;  // NOLINT(google-build-using-namespace)
   if (Status status = validate_rank("x", "(B, H, N, d)", x, 4); !status.ok()) return status;
-  for (Status status :
+  for (const Status& status :
        {validate_exact("x", "(B, H, N, d)", x, x.shape),
         validate_exact("y", "(B, H, N, d)", y, x.shape), validate_rope(rope, x.shape[3]),
         validate_positions("positions", positions, x.shape[0], x.shape[2])}) {

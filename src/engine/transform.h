@@ -26,6 +26,9 @@ struct Transform {
   bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
 };
 
+// All memory that transform_rows() of vectors of `width` would ask for.
+Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
+
 // x (B, H, N, d) of any type into y, f32 of the same shape.
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context);

@@ -25,6 +25,9 @@ Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions&
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 
+// One length for each batch entry, within N_k; or none.
+Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape);
+
 // Style, base and width of a rotation of vectors of `width`.
 Status validate_rope(const Rope& rope, int64_t width);
 

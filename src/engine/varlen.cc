@@ -34,17 +34,17 @@ View sequence_of(const View& packed, int64_t first, int64_t last) {
 Status validate(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                 std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
                 const AttentionOptions& options, const AttentionOutputs& outputs) {
-  for (Status status : {engine::validate_rank("q", "(T_q, H_q, d_k)", q, 3),
-                        engine::validate_rank("k", "(T_k, H_kv, d_k)", k, 3),
-                        engine::validate_rank("v", "(T_k, H_kv, d_v)", v, 3)}) {
+  for (const Status& status : {engine::validate_rank("q", "(T_q, H_q, d_k)", q, 3),
+                               engine::validate_rank("k", "(T_k, H_kv, d_k)", k, 3),
+                               engine::validate_rank("v", "(T_k, H_kv, d_v)", v, 3)}) {
     if (!status.ok()) return status;
   }
   if (v.shape[0] != k.shape[0]) {
     return {StatusCode::kShape, "v", "as many rows as k, " + std::to_string(k.shape[0]),
             v.shape.to_string()};
   }
-  for (Status status : {engine::validate_cumulative("cu_q", cu_q, q.shape[0]),
-                        engine::validate_cumulative("cu_k", cu_k, k.shape[0])}) {
+  for (const Status& status : {engine::validate_cumulative("cu_q", cu_q, q.shape[0]),
+                               engine::validate_cumulative("cu_k", cu_k, k.shape[0])}) {
     if (!status.ok()) return status;
   }
   if (cu_q.size() != cu_k.size()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -18,34 +19,40 @@ enum class StatusCode : uint8_t {
 
 // Names the argument, what was expected and what came, so that a caller can
 // print one sentence (`message()`) or build an error object from the parts.
+// Success holds none of these and allocates nothing.
 class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(StatusCode code, std::string argument, std::string expected, std::string got)
       : code_(code),
-        argument_(std::move(argument)),
-        expected_(std::move(expected)),
-        got_(std::move(got)) {}
+        parts_(std::make_shared<const Parts>(
+            Parts{std::move(argument), std::move(expected), std::move(got)})) {}
 
   static Status ok_status() { return {}; }
 
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
-  const std::string& argument() const { return argument_; }
-  const std::string& expected() const { return expected_; }
-  const std::string& got() const { return got_; }
+  const std::string& argument() const { return parts().argument; }
+  const std::string& expected() const { return parts().expected; }
+  const std::string& got() const { return parts().got; }
 
   // "k: expected (B, H_kv, N_k, 64), got (1, 2, 8, 32)"; empty when ok.
   std::string message() const {
     if (ok()) return {};
-    return argument_ + ": expected " + expected_ + ", got " + got_;
+    return argument() + ": expected " + expected() + ", got " + got();
   }
 
  private:
+  struct Parts {
+    std::string argument, expected, got;
+  };
+  const Parts& parts() const {
+    static const Parts none;
+    return parts_ == nullptr ? none : *parts_;
+  }
+
   StatusCode code_ = StatusCode::kOk;
-  std::string argument_;
-  std::string expected_;
-  std::string got_;
+  std::shared_ptr<const Parts> parts_;
 };
 
 }  // namespace multihead

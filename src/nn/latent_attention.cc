@@ -23,7 +23,7 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
   constexpr const char* kQRope = "(B, H, N_q, d_rope)";
   constexpr const char* kLatent = "(B, N_k, rank)";
   constexpr const char* kWuv = "(H, d_v, rank)";
-  for (Status status :
+  for (const Status& status :
        {validate_rank("q_nope", kQNope, in.q_nope, 4),
         validate_rank("q_rope", kQRope, in.q_rope, 4),
         validate_rank("latent", kLatent, in.latent, 3), validate_rank("w_uv", kWuv, in.w_uv, 3)}) {
@@ -37,7 +37,7 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
        .rope = in.q_rope.shape[3],
        .rank = in.latent.shape[2],
        .value = in.w_uv.shape[1]};
-  for (Status status :
+  for (const Status& status :
        {validate_exact("q_nope", kQNope, in.q_nope, in.q_nope.shape),
         validate_exact("q_rope", kQRope, in.q_rope, {s.batch, s.heads, s.queries, s.rope}),
         validate_exact("latent", kLatent, in.latent, {s.batch, s.keys, s.rank}),
@@ -59,8 +59,8 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
                                      .keys = s.keys,
                                      .key_width = s.nope + s.rope,
                                      .value_width = s.value};
-  for (Status status : {engine::validate_options(options, shape),
-                        engine::validate_outputs(outputs, options, shape)}) {
+  for (const Status& status : {engine::validate_options(options, shape),
+                               engine::validate_outputs(outputs, options, shape)}) {
     if (!status.ok()) return status;
   }
   if (outputs.out.dtype != DType::kF32) {
@@ -115,7 +115,7 @@ Status expanded(const LatentAttentionInputs& in, const Sizes& s, const Attention
       copy(matrix(in.q_nope, b, h), columns(matrix(q, b, h), 0, s.nope));
       copy(matrix(in.q_rope, b, h), columns(matrix(q, b, h), s.nope, s.rope));
       copy(matrix(in.k_rope, b), columns(matrix(k, b, h), s.nope, s.rope));
-      for (Status status :
+      for (const Status& status :
            {linear(matrix(in.latent, b), matrix(in.w_uk, h), {},
                    columns(matrix(k, b, h), 0, s.nope), context),
             linear(matrix(in.latent, b), matrix(in.w_uv, h), {}, matrix(v, b, h), context)}) {

@@ -76,7 +76,7 @@ Status validate(const MultiHeadAttentionConfig& config, const MultiHeadAttention
   const Dims projection{merged, config.embed_dim};
   constexpr const char* kProjection = "(num_heads * head_dim, embed_dim)";
   constexpr const char* kBias = "(num_heads * head_dim)";
-  for (Status status :
+  for (const Status& status :
        {validate_exact("x", "(B, N, embed_dim)", x, {x.shape[0], x.shape[1], config.embed_dim}),
         validate_exact("q_proj", kProjection, weights.q_proj, projection),
         validate_exact("k_proj", kProjection, weights.k_proj, projection),
@@ -112,7 +112,7 @@ Status validate(const MultiHeadAttentionConfig& config, const MultiHeadAttention
                                      .keys = sizes.tokens,
                                      .key_width = head_width,
                                      .value_width = head_width};
-  for (Status status :
+  for (const Status& status :
        {engine::validate_options(options, shape),
         validate_exact("output", projects ? "(B, N, embed_dim)" : "(B, N, num_heads * head_dim)",
                        output, {sizes.batch, sizes.tokens, sizes.output})}) {
@@ -231,7 +231,7 @@ Status multi_head_attention(const MultiHeadAttentionConfig& config,
   const auto project = [&](const ConstTensor& weight, const ConstTensor& bias, float* target) {
     return linear(x_rows, weight, bias, {target, {rows, s.merged}}, context);
   };
-  for (Status status :
+  for (const Status& status :
        {project(weights.q_proj, weights.q_bias, q), project(weights.k_proj, weights.k_bias, k),
         project(weights.v_proj, weights.v_bias, v)}) {
     if (!status.ok()) return status;

@@ -1,0 +1,244 @@
+// mh.prepare() against mh.attention(), bit for bit, and what a run refuses.
+
+import type {
+  FloatDType,
+  Multihead,
+  MultiheadErrorCode,
+  PrepareOptions,
+  Tensor,
+} from 'multihead';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
+import { random, runSeed } from './random.ts';
+import { caseCount, randomCase } from './random_case.ts';
+
+const tiny = [1, 4, 32, 16];
+
+/** The bits of a tensor's numbers. */
+const bits = ({ data }: Tensor<FloatDType>): Uint8Array =>
+  new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
+
+describe.each(builds)('prepare, %s', (simd) => {
+  let mh: Multihead;
+  beforeAll(async () => {
+    mh = await loadBuild(simd);
+  });
+
+  const filledTensor = (shape: readonly number[], seed: number): Tensor =>
+    mh.tensor(shape, random(seed).floats(shape.reduce((a, b) => a * b, 1)));
+  const inputs = () => [1, 2, 3].map((seed) => filledTensor(tiny, seed)) as [Tensor, Tensor, Tensor];
+
+  /** `run` writes what attention() gives, with the same options. */
+  function expectEqual(
+    options: PrepareOptions,
+    [q, k, v]: [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>],
+    run: (out: Tensor<FloatDType>, lse: Tensor) => void,
+    label = '',
+  ): void {
+    mh.scope(() => {
+      const { q: _q, kvHeads: _h, keys: _k, valueWidth: _w, ...rest } = options;
+      const { dtype: _d, kvDtype: _e, ...same } = rest;
+      const expected = mh.attention(q, k, v, { ...same, return: ['lse'] });
+      const out = mh.tensor(expected.out.shape, undefined, { dtype: expected.out.dtype });
+      const lse = mh.tensor(expected.lse.shape);
+      run(out, lse);
+      expect(bits(out), label).toEqual(bits(expected.out));
+      expect(bits(lse), label).toEqual(bits(expected.lse));
+    });
+  }
+
+  it(
+    `equals attention() bit for bit on random shapes and options (MULTIHEAD_SEED=${runSeed})`,
+    { timeout: 0 },
+    () => {
+      for (let round = 0; round < caseCount(100); round += 1) {
+        const c = randomCase(runSeed + round);
+        const { return: _, capture: __, outDtype: ___, ...masking } = { capture: 0, ...c.options };
+        mh.scope(() => {
+          const [q, k, v] = [c.q, c.k, c.v].map(({ given }) => {
+            const { shape, data } = given;
+            const stated = 'dtype' in given && given.dtype !== undefined ? given.dtype : 'f32';
+            return mh.tensor<FloatDType>([...shape], data, { dtype: stated });
+          }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
+          const options: PrepareOptions = {
+            ...masking,
+            ...{ q: q.shape, kvHeads: k.shape[1], keys: k.shape[2], valueWidth: v.shape[3] },
+            ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, return: ['lse'] },
+          };
+          const op = mh.prepare(options);
+          for (let run = 0; run < 2; run += 1) {
+            expectEqual(options, [q, k, v], (out, lse) => op.run(q, k, v, out, lse), c.label);
+            q.data.reverse();
+            v.data.reverse();
+          }
+        });
+      }
+      expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+    },
+  );
+
+  it('says which shapes its runs take', () => {
+    using op = mh.prepare({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueWidth: 4 });
+    expect(op.shapes).toEqual({
+      q: [2, 6, 5, 8],
+      k: [2, 3, 7, 8],
+      v: [2, 3, 7, 4],
+      out: [2, 6, 5, 4],
+      lse: [2, 6, 5],
+    });
+    using same = mh.prepare({ q: [2, 6, 5, 8] });
+    expect([same.shapes.k, same.shapes.v]).toEqual([op.shapes.q, op.shapes.q]);
+  });
+
+  it('allocates nothing in a run', () => {
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const out = mh.tensor(tiny);
+      const op = mh.prepare({ q: tiny, causal: 'topLeft' });
+      const before = mh.memory();
+      for (let i = 0; i < 100; i += 1) op.run(q, k, v, out);
+      expect(mh.memory()).toEqual(before);
+    });
+  });
+
+  it('runs on after the memory has grown', () => {
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const options: PrepareOptions = { q: tiny, causal: 'topLeft', return: ['lse'] };
+      const op = mh.prepare({ ...options, sinks: new Float32Array(4) });
+      const { heap } = mh.memory();
+      const big = mh.tensor([heap / 4]);
+      expect(mh.memory().heap).toBeGreaterThan(heap);
+      const sinks = new Float32Array(4);
+      expectEqual({ ...options, sinks }, [q, k, v], (out, lse) => op.run(q, k, v, out, lse));
+      big.dispose();
+    });
+  });
+
+  it('reads a mask that is a tensor anew, and has copied one that is not', () => {
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const data = new Uint8Array(32).fill(1);
+      const options: PrepareOptions = { q: tiny, return: ['lse'] };
+      const shape = [1, 32];
+      const mask = mh.tensor(shape, data);
+      const live = mh.prepare({ ...options, mask });
+      const copied = mh.prepare({ ...options, mask: { shape, data } });
+      data.fill(0, 3);
+      mask.data.set(data);
+      const all = { ...options, mask: mh.tensor(shape, new Uint8Array(32).fill(1)) };
+      expectEqual({ ...options, mask }, [q, k, v], (out, lse) => live.run(q, k, v, out, lse));
+      expectEqual(all, [q, k, v], (out, lse) => copied.run(q, k, v, out, lse));
+    });
+  });
+
+  it('refuses what attention() refuses, and names it', () => {
+    const refused = (options: unknown, ...expected: [MultiheadErrorCode, string, ...string[]]) =>
+      expectRefused(mh, () => mh.prepare(options as PrepareOptions), ...expected);
+    refused({}, 'E_SHAPE', 'q', 'undefined');
+    refused({ q: [4, 32, 16] }, 'E_SHAPE', 'q', '(4, 32, 16)');
+    refused({ q: [1, 4, 2 ** 31, 0] }, 'E_OPTION', 'q', '2147483648');
+    refused({ q: tiny, kvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
+    refused({ q: tiny, keys: 1.5 }, 'E_OPTION', 'keys', '1.5');
+    refused({ q: tiny, valueWidth: -1 }, 'E_OPTION', 'valueWidth', '-1');
+    refused({ q: tiny, dtype: 'f64' }, 'E_OPTION', 'dtype', 'f64');
+    refused({ q: tiny, kvDtype: 'bool' }, 'E_OPTION', 'kvDtype', 'bool');
+    refused({ q: tiny, outDtype: 1 }, 'E_OPTION', 'outDtype', '1');
+    refused({ q: tiny, return: ['weights'] }, 'E_OPTION', 'return', 'weights');
+    refused({ q: tiny, out: 1 }, 'E_OPTION', 'out', 'run()');
+    refused({ q: tiny, capture: [] }, 'E_OPTION', 'capture', 'attention()');
+    refused({ q: tiny, causal: true }, 'E_OPTION', 'causal', 'bottomRight');
+    refused({ q: tiny, scale: NaN }, 'E_OPTION', 'scale', 'NaN');
+    refused({ q: tiny, sinks: new Float32Array(3) }, 'E_SHAPE', 'sinks', '3', '4');
+    const mask = { shape: [31, 32], data: new Uint8Array(31 * 32) };
+    refused({ q: tiny, mask }, 'E_SHAPE', 'mask', '(31, 32)');
+    refused({ q: [1, 1, 64, 2 ** 26] }, 'E_MEMORY', 'scratch memory');
+  });
+
+  it('refuses to run on anything else, writes nothing, and runs again', async () => {
+    const other = await loadBuild(simd);
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const out = mh.tensor(tiny, new Float32Array(2048).fill(7));
+      const [gone, wide] = [mh.tensor(tiny), mh.tensor([1, 4, 32, 17])];
+      gone.dispose();
+      const half = mh.tensor(tiny, undefined, { dtype: 'f16' });
+      const lse = mh.tensor([1, 4, 32]);
+      const op = mh.prepare({ q: tiny });
+      const withLse = mh.prepare({ q: tiny, return: ['lse'] });
+      const run = op.run.bind(op) as (...tensors: unknown[]) => void;
+      const refused = (tensors: unknown[], code: string, argument: string, word: string) => {
+        const error = errorOf(() => run(...tensors));
+        expect([error.code, error.argument]).toEqual([code, argument]);
+        expect(error.message).toContain(word);
+      };
+      refused([gone, k, v, out], 'E_DISPOSED', 'q', '(1, 4, 32, 16)');
+      refused([q, wide, v, out], 'E_SHAPE', 'k', '(1, 4, 32, 17)');
+      refused([q, k, lse, out], 'E_SHAPE', 'v', '(1, 4, 32)');
+      refused([q, k, v, wide], 'E_SHAPE', 'out', '(1, 4, 32, 17)');
+      refused([q, k, half, out], 'E_OPTION', 'v', 'f16');
+      refused([q, k, v, half], 'E_OPTION', 'out', 'f16');
+      refused([{ shape: tiny, data: new Float32Array(2048) }, k, v, out], 'E_OPTION', 'q', 'Object');
+      refused([q, k, other.tensor(tiny), out], 'E_OPTION', 'v', 'another');
+      refused([q, k, v], 'E_OPTION', 'out', 'undefined');
+      for (const input of ['q', 'k', 'v'] as const) {
+        const tensors = { q, k, v, [input]: out };
+        refused([tensors.q, tensors.k, tensors.v, out], 'E_OPTION', 'out', `same as ${input}`);
+      }
+      refused([q, k, v, out, lse], 'E_OPTION', 'lse', 'return');
+      expect(errorOf(() => withLse.run(q, k, v, out))).toMatchObject({ argument: 'lse' });
+      expect(errorOf(() => withLse.run(q, k, v, out, wide))).toMatchObject({ code: 'E_SHAPE' });
+      expect(out.data.every((x) => x === 7)).toBe(true);
+      op.run(q, k, v, out);
+      expect(bits(out)).toEqual(bits(mh.attention(q, k, v).out));
+    });
+    expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+  });
+
+  it('notices that its bias was disposed, or is written to', () => {
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const bias = filledTensor([1, 4, 32, 16], 4);
+      const op = mh.prepare({ q: tiny, keys: 16, bias });
+      const key = filledTensor(op.shapes.k, 5);
+      expect(errorOf(() => op.run(q, key, key, bias)).message).toMatch('same as bias');
+      expect(errorOf(() => op.run(q, k, v, mh.tensor(tiny)))).toMatchObject({ argument: 'k' });
+      bias.dispose();
+      expect(errorOf(() => op.run(q, key, key, mh.tensor(tiny)))).toMatchObject({
+        code: 'E_DISPOSED',
+        argument: 'bias',
+      });
+    });
+  });
+
+  it('is disposed once, frees what it holds, and runs no more', () => {
+    const before = mh.memory();
+    const mask = { shape: [32, 32], data: new Uint8Array(1024).fill(1) };
+    const op = mh.prepare({ q: tiny, mask });
+    expect(mh.memory()).toMatchObject({ live: before.live + 1, bytes: before.bytes + 1024 });
+    op.dispose();
+    op.dispose();
+    op[Symbol.dispose]();
+    expect(op.disposed).toBe(true);
+    expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      expectRefused(mh, () => op.run(q, k, v, q), 'E_DISPOSED', 'prepared');
+    });
+  });
+
+  it('lives side by side with others', () => {
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const ops = (['topLeft', false, { offset: 5 }] as const).map((causal) => ({
+        causal,
+        op: mh.prepare({ q: tiny, causal, return: ['lse'] }),
+      }));
+      mh.prepare({ q: [1, 1, 1, 1] }).dispose();
+      for (const { op, causal } of [...ops, ...ops.reverse()]) {
+        const options: PrepareOptions = { q: tiny, causal, return: ['lse'] };
+        expectEqual(options, [q, k, v], (out, lse) => op.run(q, k, v, out, lse));
+      }
+    });
+  });
+});

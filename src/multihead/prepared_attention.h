@@ -1,0 +1,67 @@
+// attention() with all checking, planning and reserving of memory done beforehand, for calls of
+// one shape that are repeated often: what is left beside the kernels is a tenth of a microsecond.
+#pragma once
+
+#include <memory>
+
+#include "multihead/attention.h"
+
+namespace multihead {
+
+namespace engine {
+struct PreparedCall;
+}
+
+// One call of attention(), to be run any number of times on other data. Every run gives the
+// very bits that attention() would.
+//
+//   PreparedAttention op;
+//   Status status = PreparedAttention::create({nullptr, shape}, {nullptr, shape}, {nullptr, shape},
+//                                             {.causal = Causal::top_left()},
+//                                             {.out = {nullptr, shape}}, context, op);
+//   if (status.ok()) status = op.run(q, k, v, out);
+//
+// What stays and what may change between runs:
+//   - Shapes, element types, strides and option values are copied and stay.
+//   - q, k, v, out and lse are given to each run anew; others need not have the same addresses.
+//   - Everything else that the options and outputs point to (mask, bias, kv_lengths,
+//     alibi_slopes, sinks, gains, positions; weights, dropout_mask, captures, their heads and
+//     outputs) is kept by address, and read or written by every run: it has to live as long as
+//     the operation is used. Numbers there may change between runs.
+//   - The context has to outlive the operation, at the same address. It serves other calls in
+//     between, but one at a time, so that operations for several threads need contexts of their
+//     own.
+class PreparedAttention {
+ public:
+  // An operation of no call, which cannot run; see create().
+  PreparedAttention();
+  ~PreparedAttention();
+  PreparedAttention(PreparedAttention&&) noexcept;
+  PreparedAttention& operator=(PreparedAttention&&) noexcept;
+  PreparedAttention(const PreparedAttention&) = delete;
+  PreparedAttention& operator=(const PreparedAttention&) = delete;
+
+  // The arguments of attention(), of which q, k, v, outputs.out and outputs.lse need no data yet.
+  // With lse, its data here is where a run without another writes it.
+  //
+  // Errors: those of attention(). `prepared` is what it was then.
+  [[nodiscard]] static Status create(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                     const ConstAnyTensor& v, const AttentionOptions& options,
+                                     const AttentionOutputs& outputs, Context& context,
+                                     PreparedAttention& prepared);
+
+  // attention() of this data, in the types, shapes and strides that were prepared. Allocates
+  // nothing (unless another call of the context has run out of memory in between), takes no
+  // lock, and wakes other threads only for work that is worth it.
+  //
+  // Errors: kOption (an operation of no call, kv_lengths that are out of range by now, lse where
+  // none was prepared), kShape (no address where there are elements), kMemory (after that other
+  // call). Nothing is written then.
+  [[nodiscard]] Status run(const void* q, const void* k, const void* v, void* out,
+                           float* lse = nullptr);
+
+ private:
+  std::unique_ptr<engine::PreparedCall> call_;
+};
+
+}  // namespace multihead

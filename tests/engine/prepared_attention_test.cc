@@ -1,0 +1,378 @@
+// PreparedAttention against attention(), bit for bit, and what neither of them allocates.
+#include "multihead/prepared_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "support/allocations.h"
+#include "support/random_case.h"
+#include "support/simd_targets.h"
+
+namespace multihead {
+namespace {
+
+using testing::allocations;
+using testing::CaptureRequest;
+using testing::Random;
+using testing::random_case;
+using testing::RandomCase;
+
+using Bytes = std::vector<std::byte>;
+
+// The elements of a tensor, gaps between its rows included.
+size_t bytes_spanned(const ConstAnyTensor& tensor) {
+  if (tensor.shape.elements() == 0) return 0;
+  int64_t last = 0;
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
+    last += (tensor.shape[axis] - 1) * tensor.strides[axis];
+  }
+  return static_cast<size_t>((last + 1) * bytes_of(tensor.dtype));
+}
+
+// Other numbers in other memory: those of the tensor, moved on by `elements` of them.
+Bytes moved_on(const ConstAnyTensor& tensor, size_t elements) {
+  Bytes bytes(bytes_spanned(tensor));
+  if (bytes.empty()) return bytes;
+  std::memcpy(bytes.data(), tensor.data, bytes.size());
+  const size_t by = elements * static_cast<size_t>(bytes_of(tensor.dtype)) % bytes.size();
+  std::rotate(bytes.begin(), bytes.begin() + static_cast<int64_t>(by), bytes.end());
+  return bytes;
+}
+
+// Everything that a call can give, in memory that is full of NaN at first.
+class Everything {
+ public:
+  explicit Everything(const RandomCase& c) {
+    outputs_.out = {take(c.out_shape, static_cast<size_t>(bytes_of(c.out_type))), c.out_type,
+                    c.out_shape, contiguous_strides(c.out_shape)};
+    outputs_.lse = {take<float>(c.lse_shape), c.lse_shape};
+    outputs_.weights = {take<float>(c.weights_shape), c.weights_shape};
+    if (c.options.dropout.probability > 0) {
+      outputs_.dropout_mask = {take<uint8_t>(c.weights_shape), c.weights_shape};
+    }
+    for (const CaptureRequest& request : c.captures) {
+      const int64_t heads =
+          request.heads.empty() ? c.weights_shape[1] : static_cast<int64_t>(request.heads.size());
+      const Dims shape{c.weights_shape[0], heads, request.rows, c.weights_shape[3]};
+      captures_.push_back({.stage = request.stage,
+                           .out = {take<float>(shape), shape},
+                           .heads = request.heads,
+                           .first_row = request.first_row});
+    }
+    outputs_.captures = captures_;
+  }
+  Everything(const Everything&) = delete;
+  Everything& operator=(const Everything&) = delete;
+
+  const AttentionOutputs& outputs() const { return outputs_; }
+  const std::deque<Bytes>& bytes() const { return bytes_; }
+  void spoil() {
+    for (Bytes& bytes : bytes_) std::fill(bytes.begin(), bytes.end(), std::byte{0xff});
+  }
+
+ private:
+  void* take(const Dims& shape, size_t size) {
+    return bytes_.emplace_back(static_cast<size_t>(shape.elements()) * size, std::byte{0xff})
+        .data();
+  }
+  template <class T>
+  T* take(const Dims& shape) {
+    return static_cast<T*>(take(shape, sizeof(T)));
+  }
+
+  AttentionOutputs outputs_;
+  std::vector<ScoreCapture> captures_;
+  std::deque<Bytes> bytes_;
+};
+
+template <class TensorLike>
+TensorLike without_data(TensorLike tensor) {
+  tensor.data = nullptr;
+  return tensor;
+}
+
+class PreparedOnTarget : public ::testing::TestWithParam<int64_t> {
+ protected:
+  testing::UseSimdTarget use_{GetParam()};
+};
+
+// Prepared without data, then run on several, in turns with attention() on the same context.
+TEST_P(PreparedOnTarget, EqualsAttentionOnRandomCalls) {
+  Context context(2);
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    const RandomCase c = random_case(seed, {.max_queries = 40, .max_keys = 230, .max_width = 40});
+    SCOPED_TRACE(c.description);
+    Everything got(c), expected(c);
+    AttentionOutputs to_come = got.outputs();
+    to_come.out = without_data(to_come.out);
+    to_come.lse = without_data(to_come.lse);
+    PreparedAttention op;
+    Status status = PreparedAttention::create(without_data(c.q), without_data(c.k),
+                                              without_data(c.v), c.options, to_come, context, op);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (size_t round = 0; round < 3; ++round) {
+      const Bytes q = moved_on(c.q, round), k = moved_on(c.k, 2 * round), v = moved_on(c.v, round);
+      got.spoil();
+      expected.spoil();
+      status = op.run(q.data(), k.data(), v.data(), got.outputs().out.data, got.outputs().lse.data);
+      ASSERT_TRUE(status.ok()) << status.message();
+      const auto of = [](ConstAnyTensor tensor, const Bytes& data) {
+        tensor.data = data.data();
+        return tensor;
+      };
+      status =
+          attention(of(c.q, q), of(c.k, k), of(c.v, v), c.options, expected.outputs(), context);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(got.bytes(), expected.bytes()) << "round " << round;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(SimdTargets, PreparedOnTarget,
+                         ::testing::ValuesIn(testing::simd_targets()), [](const auto& target) {
+                           return testing::simd_target_name(target.param);
+                         });
+
+// q, k and v with their outputs.
+struct Call {
+  explicit Call(const Dims& of_each, uint64_t seed = 1) : shape(of_each) {
+    Random random(seed);
+    for (std::vector<float>* data : {&q, &k, &v}) *data = random.floats(shape.elements());
+    out.assign(q.size(), 7.0F);
+    lse.assign(static_cast<size_t>(lse_shape().elements()), 7.0F);
+  }
+  Dims lse_shape() const { return {shape[0], shape[1], shape[2]}; }
+
+  ConstAnyTensor tensor(const std::vector<float>& data) const { return {data.data(), shape}; }
+  AttentionOutputs outputs() {
+    return {.out = {out.data(), shape}, .lse = {lse.data(), lse_shape()}};
+  }
+  Status attend(const AttentionOptions& options, Context& context) {
+    return attention(tensor(q), tensor(k), tensor(v), options, outputs(), context);
+  }
+  Status prepare(const AttentionOptions& options, Context& context, PreparedAttention& op) {
+    return PreparedAttention::create(tensor(q), tensor(k), tensor(v), options, outputs(), context,
+                                     op);
+  }
+  Status run(PreparedAttention& op) { return op.run(q.data(), k.data(), v.data(), out.data()); }
+  bool untouched() const {
+    const auto seven = [](float value) { return value == 7.0F; };
+    return std::all_of(out.begin(), out.end(), seven) && std::all_of(lse.begin(), lse.end(), seven);
+  }
+
+  Dims shape;
+  std::vector<float> q, k, v, out, lse;
+};
+
+constexpr Dims kTiny{1, 4, 32, 16};
+
+// Every option that has memory of its own.
+struct AllOptions {
+  explicit AllOptions(const Dims& shape)
+      : mask(static_cast<size_t>(shape[2] * shape[2]), 1),
+        bias(mask.size(), 0.5F),
+        slopes(static_cast<size_t>(shape[1]), 0.25F),
+        gain(static_cast<size_t>(shape[3]), 1.5F),
+        lengths(static_cast<size_t>(shape[0]), static_cast<int32_t>(shape[2] - 3)),
+        positions(static_cast<size_t>(shape[2]), 5) {
+    const Dims scores{shape[2], shape[2]};
+    options = {.causal = Causal::bottom_right_of_length(),
+               .window = {.left = 20},
+               .mask = {mask.data(), scores},
+               .bias = {bias.data(), scores},
+               .kv_lengths = lengths,
+               .alibi_slopes = slopes,
+               .softcap = 5.0F,
+               .sinks = slopes,
+               .qk_norm = {.q_gain = gain, .k_gain = gain, .enabled = true},
+               .rope = {.style = Rope::Style::kHalf, .q_positions = positions},
+               .dropout = {.probability = 0.25F, .seed = 3}};
+  }
+
+  std::vector<uint8_t> mask;
+  std::vector<float> bias, slopes, gain;
+  std::vector<int32_t> lengths, positions;
+  AttentionOptions options;
+};
+
+TEST(PreparedAttention, AllocatesNothingAndNeitherDoesARepeatedCall) {
+  Context context(2);
+  Call call(kTiny);
+  const AllOptions all(kTiny);
+  for (const AttentionOptions& options :
+       {AttentionOptions{.causal = Causal::top_left()}, all.options}) {
+    PreparedAttention op;
+    ASSERT_TRUE(call.prepare(options, context, op).ok());
+    const size_t scratch = context.scratch_bytes();
+    int64_t before = allocations();
+    for (int round = 0; round < 10; ++round) ASSERT_TRUE(call.run(op).ok());
+    EXPECT_EQ(allocations(), before);
+    // Scratch memory is not operator new's.
+    EXPECT_EQ(context.scratch_bytes(), scratch);
+
+    before = allocations();
+    for (int round = 0; round < 10; ++round) ASSERT_TRUE(call.attend(options, context).ok());
+    EXPECT_EQ(allocations(), before);
+    EXPECT_EQ(context.scratch_bytes(), scratch);
+  }
+}
+
+TEST(PreparedAttention, CountsAllocations) {
+  const int64_t before = allocations();
+  // Called by name: compilers leave out a new-expression that nobody looks at.
+  ::operator delete(::operator new(1));
+  EXPECT_EQ(allocations(), before + 1);
+}
+
+TEST(PreparedAttention, ReadsMasksAndLengthsAnew) {
+  Context context(1);
+  Call call(kTiny), expected(kTiny);
+  AllOptions all(kTiny);
+  PreparedAttention op;
+  ASSERT_TRUE(call.prepare(all.options, context, op).ok());
+  Random random(5);
+  for (int round = 0; round < 5; ++round) {
+    for (uint8_t& allowed : all.mask) allowed = random.chance(0.7) ? 1 : 0;
+    for (float& added : all.bias) added = random.uniform(-2, 2);
+    for (float& gain : all.gain) gain = random.uniform(0.5F, 2);
+    for (int32_t& position : all.positions) position = static_cast<int32_t>(random.integer(0, 99));
+    all.lengths[0] = static_cast<int32_t>(random.integer(0, 32));
+    ASSERT_TRUE(call.run(op).ok());
+    ASSERT_TRUE(expected.attend(all.options, context).ok());
+    EXPECT_EQ(call.out, expected.out);
+    EXPECT_EQ(call.lse, expected.lse);
+  }
+}
+
+TEST(PreparedAttention, SharesItsContextWithLargerCallsAndOtherOperations) {
+  Context context(2);
+  Call small(kTiny), large({2, 3, 150, 40}, 2), expected(kTiny);
+  const AllOptions all(kTiny), of_large(large.shape);
+  PreparedAttention op, another;
+  ASSERT_TRUE(small.prepare(all.options, context, op).ok());
+  ASSERT_TRUE(expected.attend(all.options, context).ok());
+  ASSERT_TRUE(large.attend(of_large.options, context).ok());
+  ASSERT_TRUE(small.run(op).ok());
+  EXPECT_EQ(small.out, expected.out);
+  ASSERT_TRUE(large.prepare(of_large.options, context, another).ok());
+  const std::vector<float> of_call = large.out;
+  ASSERT_TRUE(large.run(another).ok());
+  EXPECT_EQ(large.out, of_call);
+  ASSERT_TRUE(small.run(op).ok());
+  EXPECT_EQ(small.out, expected.out);
+  EXPECT_EQ(small.lse, expected.lse);
+}
+
+TEST(PreparedAttention, WritesTheLogSumExpWhereARunSays) {
+  Context context(1);
+  Call call(kTiny);
+  PreparedAttention op;
+  ASSERT_TRUE(call.prepare({}, context, op).ok());
+  std::vector<float> elsewhere(call.lse.size());
+  ASSERT_TRUE(
+      op.run(call.q.data(), call.k.data(), call.v.data(), call.out.data(), elsewhere.data()).ok());
+  EXPECT_EQ(call.lse[0], 7.0F);
+  ASSERT_TRUE(call.run(op).ok());
+  EXPECT_EQ(call.lse, elsewhere);
+}
+
+void expect_error(const Status& status, StatusCode code, const std::string& argument) {
+  EXPECT_EQ(status.code(), code) << status.message();
+  EXPECT_EQ(status.argument(), argument);
+  EXPECT_FALSE(status.expected().empty());
+  EXPECT_FALSE(status.got().empty());
+}
+
+TEST(PreparedAttention, RefusesWhatAttentionRefusesAndStaysWhatItWas) {
+  Context context(1);
+  Call call(kTiny), expected(kTiny);
+  ASSERT_TRUE(expected.attend({}, context).ok());
+  PreparedAttention op;
+  ASSERT_TRUE(call.prepare({}, context, op).ok());
+  const std::vector<float> nan(4, std::numeric_limits<float>::quiet_NaN());
+  expect_error(call.prepare({.sinks = nan}, context, op), StatusCode::kOption, "sinks");
+  const ConstAnyTensor wide(nullptr, {1, 4, 32, 17});
+  const ConstAnyTensor q(nullptr, kTiny);
+  expect_error(PreparedAttention::create(q, wide, q, {}, call.outputs(), context, op),
+               StatusCode::kShape, "k");
+  expect_error(PreparedAttention::create(q, q, q, {}, {}, context, op), StatusCode::kShape, "out");
+  EXPECT_TRUE(call.untouched());
+  ASSERT_TRUE(call.run(op).ok());
+  EXPECT_EQ(call.out, expected.out);
+}
+
+TEST(PreparedAttention, RefusesToRunWithoutDataWritesNothingAndRunsAgain) {
+  Context context(1);
+  Call call(kTiny), expected(kTiny);
+  std::vector<int32_t> lengths{20};
+  const AttentionOptions options{.kv_lengths = lengths};
+  ASSERT_TRUE(expected.attend(options, context).ok());
+  PreparedAttention op;
+  ASSERT_TRUE(call.prepare(options, context, op).ok());
+  const float *q = call.q.data(), *k = call.k.data(), *v = call.v.data();
+  float* const out = call.out.data();
+  expect_error(op.run(nullptr, k, v, out), StatusCode::kShape, "q");
+  expect_error(op.run(q, nullptr, v, out), StatusCode::kShape, "k");
+  expect_error(op.run(q, k, nullptr, out), StatusCode::kShape, "v");
+  expect_error(op.run(q, k, v, nullptr), StatusCode::kShape, "out");
+  for (const int32_t length : {-1, 33}) {
+    lengths[0] = length;
+    expect_error(op.run(q, k, v, out), StatusCode::kOption, "kv_lengths");
+  }
+  EXPECT_TRUE(call.untouched());
+  lengths[0] = 20;
+  ASSERT_TRUE(op.run(q, k, v, out).ok());
+  EXPECT_EQ(call.out, expected.out);
+}
+
+TEST(PreparedAttention, WantsALogSumExpWhereOneWasPrepared) {
+  Context context(1);
+  Call call(kTiny);
+  const ConstAnyTensor input(nullptr, kTiny);
+  const AnyTensor out(nullptr, kTiny);
+  const float *q = call.q.data(), *k = call.k.data(), *v = call.v.data();
+  PreparedAttention op;
+  ASSERT_TRUE(PreparedAttention::create(input, input, input, {}, {.out = out}, context, op).ok());
+  expect_error(op.run(q, k, v, call.out.data(), call.lse.data()), StatusCode::kOption, "lse");
+  const Tensor lse(nullptr, call.lse_shape());
+  ASSERT_TRUE(
+      PreparedAttention::create(input, input, input, {}, {.out = out, .lse = lse}, context, op)
+          .ok());
+  expect_error(op.run(q, k, v, call.out.data()), StatusCode::kShape, "lse");
+  EXPECT_TRUE(call.untouched());
+  ASSERT_TRUE(op.run(q, k, v, call.out.data(), call.lse.data()).ok());
+  EXPECT_FALSE(call.untouched());
+}
+
+TEST(PreparedAttention, RunsOnlyWhereItWasCreated) {
+  Context context(1);
+  Call call(kTiny);
+  PreparedAttention empty;
+  expect_error(call.run(empty), StatusCode::kOption, "prepared");
+  PreparedAttention op;
+  ASSERT_TRUE(call.prepare({}, context, op).ok());
+  empty = std::move(op);
+  EXPECT_TRUE(call.run(empty).ok());
+  EXPECT_FALSE(call.untouched());
+}
+
+TEST(PreparedAttention, TakesNoDataWhereThereAreNoElements) {
+  Context context(1);
+  const Dims none{1, 2, 0, 4}, some{1, 2, 3, 4};
+  std::vector<float> q(24, 1.0F), out(24, 7.0F);
+  PreparedAttention op;
+  ASSERT_TRUE(PreparedAttention::create({nullptr, some}, {nullptr, none}, {nullptr, none}, {},
+                                        {.out = {nullptr, some}}, context, op)
+                  .ok());
+  ASSERT_TRUE(op.run(q.data(), nullptr, nullptr, out.data()).ok());
+  EXPECT_EQ(out, std::vector<float>(24, 0.0F));
+}
+
+}  // namespace
+}  // namespace multihead

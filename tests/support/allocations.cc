@@ -1,0 +1,36 @@
+#include "support/allocations.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<int64_t> count{0};
+}
+
+namespace multihead::testing {
+int64_t allocations() { return count.load(); }
+}  // namespace multihead::testing
+
+namespace {
+void* allocate(size_t bytes) noexcept {
+  ++count;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+// Not an exception: the WebAssembly build has none, and no test runs out of such memory.
+void* allocate_or_abort(size_t bytes) noexcept {
+  void* const memory = allocate(bytes);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+}  // namespace
+
+// Every form without an alignment: the sanitizers' own do not call these.
+void* operator new(size_t bytes) { return allocate_or_abort(bytes); }
+void* operator new[](size_t bytes) { return allocate_or_abort(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
