@@ -68,6 +68,7 @@ inline int64_t key_block(const ForwardParams& p) {
 
 // Few rows do not pay for a copy of K or V that is not strictly needed.
 constexpr size_t kRowsWorthACopy = 32;
+constexpr int64_t kSmall = 2048;  // floats that the first-level cache holds wherever they lie
 
 inline bool is_float(const StoredRows& rows) {
   return rows.element == Element::kF32 && rows.in_order();
@@ -76,15 +77,17 @@ inline bool is_float(const StoredRows& rows) {
 // Rows far apart, as with heads interleaved (B, N, H, d), share few sets of the first-level
 // cache: copied, a block of them is read faster than where it lies.
 inline bool copies_keys(const ForwardParams& p, size_t rows) {
-  return !is_float(p.k) || (rows >= kRowsWorthACopy && p.k.stride[2] != p.key_width);
+  return !is_float(p.k) || (rows >= kRowsWorthACopy && p.keys * p.key_width > kSmall &&
+                            p.k.stride[2] != p.key_width);
 }
 
-// A strip that is narrower than V's rows has the same trouble. Rows that end within a vector
-// need zeros behind them.
+// A strip that is narrower than V's rows has the same trouble, unless V is small. Rows that end
+// within a vector need zeros behind them.
 inline bool copies_values(const ForwardParams& p, size_t rows) {
   const auto width = static_cast<size_t>(p.value_width);
   return !is_float(p.v) || width % hn::Lanes(DF()) != 0 ||
-         (rows >= kRowsWorthACopy && (p.v.stride[2] != p.value_width || width > strip_lanes()));
+         (rows >= kRowsWorthACopy && p.keys * p.value_width > kSmall &&
+          (p.v.stride[2] != p.value_width || width > strip_lanes()));
 }
 
 inline Scratch lay_out(const ForwardParams& p, void* memory) {

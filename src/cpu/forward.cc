@@ -79,13 +79,7 @@ class Block {
 
   // Normalises and stores what was asked for.
   void finish() {
-    bool care = false;
-    for (size_t row = 0; row < rows_ && needs_softmax(p_); ++row) {
-      if (p_.sinks != nullptr) join_sink(row);
-      s_.careful[row] = normalise_and_store(row) ? 0 : 1;
-      care |= s_.careful[row] != 0;
-    }
-    if (care) {
+    if (needs_softmax(p_) && !normalise_and_store()) {
       second_pass(ScoreStage::kWeights, block_,
                   [&](const Panel& panel, const ScoreTile& tile, const KeyBlock& block)
                       HWY_ATTR { add_visible_values(panel, tile, block); });
@@ -204,9 +198,11 @@ class Block {
     for (size_t lane = 0; lane < lanes_; lane += vector_) {
       for (size_t i = 0; i < vector_; ++i) {
         const RowPlace place = s_.place[lane + i];
-        rows[i] = read_rows(d_, p_.q, batch_, place.head, place.query, 1, width, width,
-                            s_.query + i * width)
-                      .data;
+        rows[i] = is_float(p_.q) ? static_cast<const float*>(p_.q.data) +
+                                       row_offset(p_.q.stride, batch_, place.head, place.query)
+                                 : read_rows(d_, p_.q, batch_, place.head, place.query, 1, width,
+                                             width, s_.query + i * width)
+                                       .data;
       }
       float* const strip = s_.queries + lane / strip_lanes() * strip_lanes() * width;
       transpose_rows(d_, rows.data(), width, factor, strip + lane % strip_lanes(), strip_lanes());
@@ -476,6 +472,48 @@ class Block {
     scale_out(row, static_cast<float>(kept));
   }
 
+  // Returns false where some row has to be summed again with care.
+  bool normalise_and_store() {
+    if (p_.sinks != nullptr) {
+      for (size_t row = 0; row < rows_; ++row) join_sink(row);
+    }
+    if (normalise_usual()) return true;
+    bool done = true;
+    for (size_t row = 0; row < rows_; ++row) {
+      s_.careful[row] = normalise_and_store(row) ? 0 : 1;
+      done &= s_.careful[row] == 0;
+    }
+    return done;
+  }
+
+  // Rows as nearly all are, without a branch for each. Returns false if one of them is not.
+  bool normalise_usual() {
+    if (p_.out.data == nullptr || p_.out.element != Element::kF32 ||
+        p_.value_width != static_cast<int64_t>(value_lanes_)) {
+      return false;
+    }
+    auto usual = hn::Eq(hn::Zero(d_), hn::Zero(d_));
+    for (size_t lane = 0; lane < lanes_; lane += vector_) {
+      const auto sum = hn::LoadU(d_, s_.l + lane);
+      usual = hn::And(usual, hn::Gt(sum, hn::Zero(d_)));
+      hn::StoreU(hn::Div(hn::Set(d_, 1.0F), sum), d_, s_.correction + lane);
+    }
+    if (!hn::AllTrue(d_, usual)) return false;
+    // 0 times a NaN or an infinity is NaN.
+    auto nan = hn::Zero(d_);
+    for (size_t row = 0; row < rows_; ++row) {
+      const float* const from = s_.out + row * value_lanes_;
+      float* const to = out_row<float>(row);
+      const auto inverse = hn::Set(d_, s_.correction[row]);
+      for (size_t c = 0; c < value_lanes_; c += vector_) {
+        const auto mean = hn::Mul(hn::LoadU(d_, from + c), inverse);
+        nan = hn::MulAdd(mean, hn::Zero(d_), nan);
+        hn::StoreU(mean, d_, to + c);
+      }
+    }
+    return hn::AllFalse(d_, hn::IsNaN(nan));
+  }
+
   // Returns false where the row has to be summed again with care: a hidden value may be NaN or
   // infinite, and its weight of 0 times that is NaN. Looking for it in the result is cheap.
   bool normalise_and_store(size_t row) {
@@ -531,7 +569,8 @@ class Block {
       for (size_t j = 0; j < tile.keys; ++j) {
         float* at = tile.scores + j * tile.stride + lane;
         const auto scored = hn::LoadU(d_, at);
-        const auto weight = hn::Div(exp_of_difference(d_, scored, maximum, to_log2), divisor);
+        const auto weight =
+            hn::Div(exp_of_difference(d_, exp2_table(), scored, maximum, to_log2), divisor);
         const auto hidden = hn::Eq(scored, neg_inf);
         hn::StoreU(hn::IfThenElse(hidden, hn::Set(d_, kHidden), weight), d_, at);
       }
