@@ -77,8 +77,8 @@ inline bool is_float(const StoredRows& rows) {
 // Rows far apart, as with heads interleaved (B, N, H, d), share few sets of the first-level
 // cache: copied, a block of them is read faster than where it lies.
 inline bool copies_keys(const ForwardParams& p, size_t rows) {
-  return !is_float(p.k) || (rows >= kRowsWorthACopy && p.keys * p.key_width > kSmall &&
-                            p.k.stride[2] != p.key_width);
+  return !is_float(p.k) ||
+         (rows >= kRowsWorthACopy && p.keys * p.key_width > kSmall && p.k.stride[2] != p.key_width);
 }
 
 // A strip that is narrower than V's rows has the same trouble, unless V is small. Rows that end

@@ -265,9 +265,8 @@ class Block {
 
   // Products of the panel's queries, from vector `first` of each strip, with keys
   // [from, to) of the tile.
-  template <Store kStore>
-  HWY_INLINE void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block,
-                           size_t first, size_t vecs, size_t from, size_t to) {
+  void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
+                size_t vecs, size_t from, size_t to, bool raises_top = false) {
     if (from >= to) return;
     const auto width = static_cast<size_t>(p_.key_width);
     const size_t lane = first * vector_;
@@ -283,8 +282,8 @@ class Block {
         .c = tile.scores + from * tile.stride + lane,
         .c_stride = static_cast<ptrdiff_t>(tile.stride),
         .depth = width,
-        .top = s_.top + in_block};
-    product<ALayout::kRowMajor, kStore>(d_, p, to - from, vecs);
+        .top = raises_top ? s_.top + in_block : nullptr};
+    product<ALayout::kRowMajor>(d_, p, to - from, vecs);
   }
 
   Reach reach_of(const Panel& panel, const ScoreTile& tile) const {
@@ -320,13 +319,13 @@ class Block {
     const size_t vectors = panel.lanes / vector_;
     for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
       const size_t vecs = std::min(TileSize::kMaxVecs, vectors - v);
-      multiply<Store::kOverwrite>(panel, tile, block, v, vecs, 0, low);
-      multiply<Store::kOverwriteTop>(panel, tile, block, v, vecs, low, open);
+      multiply(panel, tile, block, v, vecs, 0, low);
+      multiply(panel, tile, block, v, vecs, low, open, true);
       // Then the vectors drop out one by one.
       size_t key = open;
       for (size_t out = 0; out < vecs; ++out) {
         const size_t end = reach[v + out];
-        multiply<Store::kOverwrite>(panel, tile, block, v + out, vecs - out, key, end);
+        multiply(panel, tile, block, v + out, vecs - out, key, end);
         key = std::max(key, end);
       }
     }
@@ -369,8 +368,7 @@ class Block {
     const ScoreTile tile = tile_of(panel, keys);
     const size_t vectors = panel.lanes / vector_;
     for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
-      multiply<Store::kOverwrite>(panel, tile, block, v, std::min(TileSize::kMaxVecs, vectors - v),
-                                  0, tile.keys);
+      multiply(panel, tile, block, v, std::min(TileSize::kMaxVecs, vectors - v), 0, tile.keys);
     }
     if (stage == ScoreStage::kRaw) return tile;
     apply_passes(panel, tile, stage);
@@ -402,11 +400,7 @@ class Block {
       if (p_.dropout.probability > 0.0F) {
         drop_weights(d_, tile, s_.place + panel.lane, batch_, p_.dropout);
       }
-      if (panel.started) {
-        weigh<Store::kAccumulate>(panel, tile, block);
-      } else {
-        weigh<Store::kOverwrite>(panel, tile, block);
-      }
+      weigh(panel, tile, block);
     }
     panel.started = true;
   }
@@ -425,8 +419,7 @@ class Block {
   }
 
   // out (+)= weights * V
-  template <Store kStore>
-  HWY_INLINE void weigh(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
+  void weigh(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
     const Product p{.a = tile.scores,
                     .a_stride = static_cast<ptrdiff_t>(tile.stride),
                     .b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,
@@ -434,9 +427,10 @@ class Block {
                     .b_strip = block.v.strip,
                     .c = s_.out + panel.lane * value_lanes_,
                     .c_stride = static_cast<ptrdiff_t>(value_lanes_),
-                    .depth = tile.keys};
+                    .depth = tile.keys,
+                    .accumulate = panel.started};
     const int32_t* const last = s_.last_key + panel.lane;
-    product<ALayout::kColMajor, kStore>(
+    product<ALayout::kColMajor>(
         d_, p, panel.rows, value_lanes_ / vector_, [&](size_t row, size_t rows) {
           const int64_t seen = last[row + rows - 1] - tile.first_key;
           return static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(tile.keys)));

@@ -66,8 +66,9 @@ void linear(const LinearParams& p, int64_t first_column, void* scratch) {
                        .b_strip = 0,
                        .c = target,
                        .c_stride = stride,
-                       .depth = depth};
-    product<ALayout::kRowMajor, Store::kAccumulate>(d, tile, count, width / hn::Lanes(d));
+                       .depth = depth,
+                       .accumulate = true};
+    product<ALayout::kRowMajor>(d, tile, count, width / hn::Lanes(d));
     if (whole) continue;
     for (size_t r = 0; r < count; ++r) {
       std::copy_n(edge + r * width, columns, y + static_cast<int64_t>(r) * p.y_stride);
