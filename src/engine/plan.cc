@@ -59,6 +59,16 @@ void plan_jobs(ForwardPlan& plan) {
   const cpu::ForwardParams& params = plan.params;
   const int64_t rows = params.kv_heads == 0 ? 0 : params.end_row() - params.first_row();
   if (params.batch * rows == 0) return;
+  plan.operations = 2.0 * static_cast<double>(params.batch * params.kv_heads * rows) *
+                    static_cast<double>(params.keys) *
+                    static_cast<double>(params.key_width + params.value_width);
+  plan.decodes = cpu::decode_fits(params);
+  if (plan.decodes) {
+    plan.decode = cpu::decode_layout(params);
+    plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
+    plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
+    return;
+  }
   plan.layout = cpu::forward_layout(params);
   plan.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
   plan.jobs = params.batch * params.kv_heads * plan.blocks;
@@ -76,8 +86,8 @@ cpu::StoredRows stored_rows(const ConstAnyTensor& tensor) {
 
 ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shape,
                          const AttentionOptions& options, const AttentionOutputs& outputs) {
-  ForwardPlan plan{
-      .params = shared_params(inputs, shape, options), .layout = {}, .blocks = 0, .jobs = 0};
+  ForwardPlan plan{};
+  plan.params = shared_params(inputs, shape, options);
   cpu::ForwardParams& params = plan.params;
   params.out = {.data = outputs.out.data,
                 .element = element_of(outputs.out.dtype),
@@ -94,8 +104,8 @@ ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shap
 
 ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
                         const AttentionOptions& options, const ScoreCapture& capture) {
-  ForwardPlan plan{
-      .params = shared_params(inputs, shape, options), .layout = {}, .blocks = 0, .jobs = 0};
+  ForwardPlan plan{};
+  plan.params = shared_params(inputs, shape, options);
   plan.params.captures = {&capture, 1};
   plan.params.first_query = capture.first_row;
   plan.params.end_query = capture.first_row + capture.out.shape[2];
@@ -113,12 +123,55 @@ ForwardJob ForwardPlan::job(int64_t index) const {
           .first_row = params.first_row() + block * layout.block_rows};
 }
 
-Status run_forward(const ForwardPlan& plan, Context& context) {
+namespace {
+
+// Waking other threads costs more than they save below this, measured on the shape `tiny`.
+int threads_for(double operations, const Context& context) {
+  constexpr double kWorthAThread = 1e6;
+  return operations < kWorthAThread ? 1 : context.threads();
+}
+
+Status run_decode(const ForwardPlan& plan, Context& context) {
+  const cpu::ForwardParams& params = plan.params;
+  const cpu::DecodeLayout& layout = plan.decode;
+  const int threads = threads_for(plan.operations, context);
   Scratch& scratch = context.scratch();
-  if (Status status = scratch.reserve(context.threads(), plan.layout.scratch_bytes); !status.ok()) {
+  if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) return status;
+  const int64_t heads = params.batch * params.kv_heads;
+  const uint64_t head_bytes = static_cast<uint64_t>(layout.pieces) * layout.partial_bytes;
+  const uint64_t bytes = static_cast<uint64_t>(heads) * head_bytes;
+  if (!scratch.partials().reserve(bytes)) return out_of_memory(bytes);
+  const auto partials = [&](int64_t head) {
+    return static_cast<char*>(scratch.partials().data()) + static_cast<uint64_t>(head) * head_bytes;
+  };
+  parallel_for(threads, plan.jobs, [&](int64_t index, int thread) {
+    const int64_t block = index / layout.pieces;
+    const cpu::DecodeJob job{.batch = block / plan.blocks,
+                             .kv_head = block % plan.blocks * layout.heads,
+                             .piece = index % layout.pieces};
+    cpu::decode_piece(params, layout, job,
+                      partials(job.batch * params.kv_heads + job.kv_head) +
+                          static_cast<uint64_t>(job.piece) * layout.partial_bytes,
+                      scratch.of_thread(thread));
+  });
+  const double merged = static_cast<double>(bytes);
+  parallel_for(threads_for(merged, context), heads, [&](int64_t head, int) {
+    cpu::decode_merge(params, layout, head / params.kv_heads, head % params.kv_heads,
+                      partials(head));
+  });
+  return {};
+}
+
+}  // namespace
+
+Status run_forward(const ForwardPlan& plan, Context& context) {
+  if (plan.decodes) return run_decode(plan, context);
+  const int threads = threads_for(plan.operations, context);
+  Scratch& scratch = context.scratch();
+  if (Status status = scratch.reserve(threads, plan.layout.scratch_bytes); !status.ok()) {
     return status;
   }
-  parallel_for(context.threads(), plan.jobs, [&](int64_t index, int thread) {
+  parallel_for(threads, plan.jobs, [&](int64_t index, int thread) {
     const ForwardJob job = plan.job(index);
     cpu::forward_block(plan.params, job.batch, job.kv_head, job.first_row,
                        scratch.of_thread(thread));

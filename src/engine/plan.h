@@ -13,8 +13,11 @@ struct ForwardJob {
 struct ForwardPlan {
   cpu::ForwardParams params;
   cpu::ForwardLayout layout;
-  int64_t blocks;  // of rows, for each batch entry and key/value head
+  int64_t blocks;  // of rows, for each batch entry and key/value head; of heads, if it decodes
   int64_t jobs;
+  bool decodes;  // then `decode` and not `layout`, and pieces of keys, not blocks
+  cpu::DecodeLayout decode;
+  double operations;  // at most
 
   ForwardJob job(int64_t index) const;
 };

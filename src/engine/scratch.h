@@ -42,11 +42,14 @@ class Scratch {
   Buffer& workspace() { return workspace_; }
   // Queries and keys after QK-norm and RoPE.
   Buffer& transformed() { return transformed_; }
+  // Results of decoding's pieces, until they are merged.
+  Buffer& partials() { return partials_; }
 
  private:
   std::vector<Buffer> of_thread_;
   Buffer workspace_;
   Buffer transformed_;
+  Buffer partials_;
 };
 
 Status out_of_memory(uint64_t bytes);
