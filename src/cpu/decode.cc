@@ -34,6 +34,7 @@ constexpr auto kMostRows = static_cast<size_t>(kMostDecodeRows);
 constexpr size_t kMostTileRows = 4;
 constexpr size_t kBlockBytes = 32768;
 constexpr int64_t kTokenBytes = 8192;
+constexpr size_t kKeyStep = 8;  // a multiple of every DecodeTile::keys()
 constexpr size_t kLeastBlock = 16, kMostBlock = 128;
 // Pieces are made until there are this many jobs, but none of fewer keys.
 constexpr int64_t kJobs = 64;
@@ -301,11 +302,15 @@ class Piece {
   // A block of keys and values; `more` if keys come behind it.
   void attend(int64_t first, bool more) {
     const auto count = static_cast<size_t>(std::min(block(), keys_.last - first));
-    for (size_t j = 0; j < count; j += score_kernels_.keys) {
+    // Heads inside keys: where a token's heads lie side by side, so are they read.
+    const size_t step = heads_ == 1 ? round_up(count, kKeyStep) : kKeyStep;
+    if (!kPrefetches) touch_all(s_.keys, p_.k, p_.key_width, count);
+    for (size_t j = 0; j < count; j += step) {
       for (int64_t head = 0; head < heads_; ++head) {
-        if (!mask_empties(head, first, count)) score_keys_of(head, j);
+        if (!mask_empties(head, first, count)) score_keys_of(head, j, step);
       }
     }
+    if (!kPrefetches) touch_all(s_.values, p_.v, p_.value_width, count);
     for (int64_t head = 0; head < heads_; ++head) {
       if (mask_empties(head, first, count)) continue;
       if (p_.k.element == Element::kInt8) scale_tiles(p_.k, head, count);
@@ -328,18 +333,24 @@ class Piece {
     return hides_all(masks.data(), p_.mask.stride[3], sizes_.rows, first, count);
   }
 
-  // Of the keys of a tile, from the j-th of the block on.
-  void score_keys_of(int64_t head, size_t j) {
-    const auto value_bytes = static_cast<size_t>(p_.value_width * bytes_of(p_.v.element));
+  // Of keys j .. j + count - 1 of the block.
+  void score_keys_of(int64_t head, size_t j, size_t count) {
     for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
       score_kernels_.score_keys(d_,
                                 {.q = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes,
                                  .q_stride = sizes_.key_lanes,
                                  .keys = rows_of(s_.keys, head) + j,
+                                 .count = count,
                                  .width = static_cast<size_t>(p_.key_width),
                                  .scores = tile_scores(head, tile) + j * sizes_.tile_rows,
-                                 .ahead = rows_of(s_.values, head) + j,
-                                 .ahead_bytes = tile > 0 ? 0 : value_bytes});
+                                 .ahead = tile > 0 ? nullptr : rows_of(s_.values, head) + j});
+    }
+  }
+
+  void touch_all(const char** rows, const StoredRows& stored, int64_t width, size_t count) {
+    const auto bytes = static_cast<size_t>(width * bytes_of(stored.element));
+    for (int64_t head = 0; head < heads_; ++head) {
+      touched_ += score_kernels_.touch(rows_of(rows, head), count, bytes);
     }
   }
 
@@ -501,7 +512,8 @@ class Piece {
   const rules::KeyRange seen_;  // by any query
   const rules::KeyRange keys_;  // of this piece
   rules::KeyRange full_;        // that all queries see
-  char* const partials_;        // of the first head
+  int touched_ = 0;
+  char* const partials_;  // of the first head
   const uint64_t partial_step_;
 };
 

@@ -26,6 +26,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kCacheLine = 64;
 
+// WebAssembly has no prefetch; there a block is touched before its use, see touch().
+inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
+
 // Into the second-level cache: what a core asks for ahead of its use is then limited by memory,
 // not by the few misses that the first level keeps open.
 HWY_INLINE void prefetch(const char* at) {
@@ -34,6 +37,17 @@ HWY_INLINE void prefetch(const char* at) {
 #else
   hwy::Prefetch(at);
 #endif
+}
+
+// One load a cache line, so that many misses are under way at once, which the dependent sums of
+// the kernels do not reach. The result is of no meaning.
+HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
+  int sum = 0;
+  for (size_t j = 0; j < count; ++j) {
+    const char* const row = rows[j];
+    for (size_t at = 0; at < bytes; at += kCacheLine) sum += row[at];
+  }
+  return sum;
 }
 
 struct DecodeTile {
@@ -89,49 +103,53 @@ HWY_INLINE void store_sums(D d, V (&sum)[kCount], float* HWY_RESTRICT to) {
 struct ScoreWork {
   const float* q;  // [kRows][q_stride], zero from the width on
   size_t q_stride;
-  const char* const* keys;  // one row for each key of the tile
+  const char* const* keys;  // a row each
+  size_t count;             // of keys, in whole steps of DecodeTile::keys(kRows)
   size_t width;
   float* scores;
-  const char* const* ahead;  // rows that are needed next
-  size_t ahead_bytes;        // of each, 0 for none
+  const char* const* ahead;  // rows that are needed next; null for none
 };
 
-// scores[key][row] = q[row] . k[key] of DecodeTile::keys(kRows) keys.
+// scores[key][row] = q[row] . k[key]
 template <class T, size_t kRows, class D>
 HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
   using V = hn::Vec<D>;
   constexpr size_t kKeys = DecodeTile::keys(kRows);
   const size_t lanes = hn::Lanes(d);
-  const T* keys[kKeys];
-  for (size_t j = 0; j < kKeys; ++j) keys[j] = reinterpret_cast<const T*>(work.keys[j]);
   const float* HWY_RESTRICT q = work.q;
   const size_t q_stride = work.q_stride;
   const size_t width = work.width;
-  V sum[kKeys * kRows];
-  for (V& s : sum) s = hn::Zero(d);
-  size_t c = 0;
-  for (; c + lanes <= width; c += lanes) {
-    V query[kRows];
-    if (work.ahead_bytes != 0 && c * sizeof(T) % kCacheLine == 0) {
-      for (size_t j = 0; j < kKeys; ++j) prefetch(work.ahead[j] + c * sizeof(T));
-    }
-    for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * q_stride + c);
-    for (size_t j = 0; j < kKeys; ++j) {
-      const V key = load_floats(d, keys[j] + c);
-      for (size_t r = 0; r < kRows; ++r) {
-        sum[j * kRows + r] = mul_add(query[r], key, sum[j * kRows + r]);
+  float* HWY_RESTRICT scores = work.scores;
+  for (size_t first = 0; first < work.count; first += kKeys, scores += kKeys * kRows) {
+    const T* keys[kKeys];
+    for (size_t j = 0; j < kKeys; ++j) keys[j] = reinterpret_cast<const T*>(work.keys[first + j]);
+    const char* const* ahead = work.ahead == nullptr ? nullptr : work.ahead + first;
+    V sum[kKeys * kRows];
+    for (V& s : sum) s = hn::Zero(d);
+    size_t c = 0;
+    for (; c + lanes <= width; c += lanes) {
+      if (kPrefetches && ahead != nullptr && c * sizeof(T) % kCacheLine == 0) {
+        for (size_t j = 0; j < kKeys; ++j) prefetch(ahead[j] + c * sizeof(T));
+      }
+      V query[kRows];
+      for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * q_stride + c);
+      for (size_t j = 0; j < kKeys; ++j) {
+        const V key = load_floats(d, keys[j] + c);
+        for (size_t r = 0; r < kRows; ++r) {
+          sum[j * kRows + r] = mul_add(query[r], key, sum[j * kRows + r]);
+        }
       }
     }
-  }
-  if (c < width) {
-    for (size_t j = 0; j < kKeys; ++j) {
-      const V key = load_floats(d, keys[j] + c, width - c);
-      for (size_t r = 0; r < kRows; ++r) {
-        sum[j * kRows + r] = mul_add(hn::LoadU(d, q + r * q_stride + c), key, sum[j * kRows + r]);
+    if (c < width) {
+      for (size_t j = 0; j < kKeys; ++j) {
+        const V key = load_floats(d, keys[j] + c, width - c);
+        for (size_t r = 0; r < kRows; ++r) {
+          sum[j * kRows + r] = mul_add(hn::LoadU(d, q + r * q_stride + c), key, sum[j * kRows + r]);
+        }
       }
     }
+    store_sums(d, sum, scores);
   }
-  store_sums(d, sum, work.scores);
 }
 
 struct ValueWork {
@@ -165,7 +183,7 @@ HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   }
   for (size_t j = 0; j < work.keys; ++j) {
     const T* HWY_RESTRICT from = reinterpret_cast<const T*>(values[j]) + column;
-    if (ahead != nullptr) {
+    if (kPrefetches && ahead != nullptr) {
       for (size_t line = 0; line < kLines; ++line) {
         prefetch(ahead[j] + column * sizeof(T) + line * kCacheLine);
       }
@@ -271,18 +289,23 @@ struct DecodeKernels {
   void (*score_keys)(D, const ScoreWork&);
   void (*add_values)(D, const ValueWork&);
   void (*add_last_values)(D, const ValueWork&);
+  int (*touch)(const char* const*, size_t, size_t);
   bool (*all_finite)(D, const char* const*, size_t, size_t);
   void (*scale_keys)(D, float*, const float*, size_t);
   bool (*softmax)(D, float*, size_t, float, float*, float*, float*);
-  size_t keys, vecs;  // of a tile
+  size_t vecs;  // of a strip of add_values
 };
 
 template <class T, size_t kRows, class D>
 constexpr DecodeKernels<D> decode_kernels() {
-  return {&score_keys<T, kRows, D>,    &add_values<T, kRows, DecodeTile::vecs(kRows), D>,
-          &add_values<T, kRows, 1, D>, &all_finite<T, D>,
-          &scale_keys<kRows, D>,       &decode_softmax<kRows, D>,
-          DecodeTile::keys(kRows),     DecodeTile::vecs(kRows)};
+  return {.score_keys = &score_keys<T, kRows, D>,
+          .add_values = &add_values<T, kRows, DecodeTile::vecs(kRows), D>,
+          .add_last_values = &add_values<T, kRows, 1, D>,
+          .touch = &touch,
+          .all_finite = &all_finite<T, D>,
+          .scale_keys = &scale_keys<kRows, D>,
+          .softmax = &decode_softmax<kRows, D>,
+          .vecs = DecodeTile::vecs(kRows)};
 }
 
 template <class T, class D>
