@@ -32,7 +32,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr auto kMostRows = static_cast<size_t>(kMostDecodeRows);
 constexpr size_t kMostTileRows = 4;
-constexpr size_t kBlockBytes = 32768;
+constexpr size_t kBlockBytes = kPrefetches ? 32768 : 8192;
 constexpr int64_t kTokenBytes = 8192;
 constexpr size_t kKeyStep = 8;  // a multiple of every DecodeTile::keys()
 constexpr size_t kLeastBlock = 16, kMostBlock = 128;
@@ -63,7 +63,7 @@ Sizes sizes_of(const ForwardParams& p) {
   s.block = std::clamp(kBlockBytes / row_bytes, kLeastBlock, kMostBlock) / 16 * 16;
   // Where a token's heads lie side by side, a head alone would touch every page of memory.
   const bool tokens_outside = p.k.stride[1] < p.k.stride[2];
-  if (tokens_outside) s.block = 32;
+  if (tokens_outside) s.block = kPrefetches ? 32 : 16;
   s.heads = tokens_outside
                 ? std::clamp(kTokenBytes / static_cast<int64_t>(row_bytes), int64_t{1}, p.kv_heads)
                 : 1;
@@ -461,10 +461,12 @@ class Piece {
     const auto width = static_cast<size_t>(p_.value_width);
     for (size_t j = 0; j < count; ++j) {
       const int64_t key = first + static_cast<int64_t>(j);
-      read_row(d_, p_.v, batch_, first_head_ + head, key, width, sizes_.value_lanes, s_.value);
+      value_kernels_.read_floats(d_, rows_of(s_.values, head)[j], width, s_.value);
+      // Those of the values, since values_are_finite() looked.
+      const float scale = p_.v.element == Element::kInt8 ? s_.scales[j] : 1.0F;
       for (size_t r = 0; r < sizes_.rows; ++r) {
         if (!row(head, r).sees(p_, key)) continue;
-        const float weight = *score(head, r, j);
+        const float weight = *score(head, r, j) * scale;
         float* out = result(head).row(r);
         for (size_t c = 0; c < width; ++c) out[c] += weight * s_.value[c];
       }

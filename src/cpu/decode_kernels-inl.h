@@ -50,6 +50,9 @@ HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t byte
   return sum;
 }
 
+// Without an instruction for it, Highway 1.2 makes large numbers of f16's infinities and NaN.
+inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
+
 struct DecodeTile {
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
   static constexpr size_t kAccumulators = 16;
@@ -67,6 +70,16 @@ HWY_INLINE V to_floats(D d, hn::Vec<hn::Rebind<T, D>> stored) {
     return stored;
   } else if constexpr (std::is_same_v<T, int8_t>) {
     return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), stored));
+  } else if constexpr (std::is_same_v<T, hwy::float16_t> && !kConvertsF16) {
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::PromoteTo(du, hn::BitCast(hn::Rebind<uint16_t, D>(), stored));
+    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7FFF)));
+    const auto special = hn::Gt(magnitude, hn::Set(du, (0x7C00U << 13U) - 1));
+    // The product moves the exponent from one bias to the other, subnormal numbers included.
+    const auto value = hn::BitCast(du, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112F)));
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
+    const auto exponent = hn::IfThenElseZero(special, hn::Set(du, 0x7F800000));
+    return hn::BitCast(d, hn::Or3(value, sign, exponent));
   } else {
     return hn::PromoteTo(d, stored);
   }
@@ -224,6 +237,15 @@ HWY_NOINLINE bool all_finite(D d, const char* const* rows, size_t count, size_t 
   return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
+// One row as floats, to whole vectors.
+template <class T, class D>
+HWY_NOINLINE void read_floats(D d, const char* row, size_t width, float* HWY_RESTRICT to) {
+  const T* from = reinterpret_cast<const T*>(row);
+  for (size_t c = 0; c < width; c += hn::Lanes(d)) {
+    hn::StoreU(load_floats(d, from + c, width - c), d, to + c);
+  }
+}
+
 // Scores or weights of a key times that key's factor.
 template <size_t kRows, class D>
 HWY_NOINLINE void scale_keys(D d, float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor,
@@ -291,6 +313,7 @@ struct DecodeKernels {
   void (*add_last_values)(D, const ValueWork&);
   int (*touch)(const char* const*, size_t, size_t);
   bool (*all_finite)(D, const char* const*, size_t, size_t);
+  void (*read_floats)(D, const char*, size_t, float*);
   void (*scale_keys)(D, float*, const float*, size_t);
   bool (*softmax)(D, float*, size_t, float, float*, float*, float*);
   size_t vecs;  // of a strip of add_values
@@ -303,6 +326,7 @@ constexpr DecodeKernels<D> decode_kernels() {
           .add_last_values = &add_values<T, kRows, 1, D>,
           .touch = &touch,
           .all_finite = &all_finite<T, D>,
+          .read_floats = &read_floats<T, D>,
           .scale_keys = &scale_keys<kRows, D>,
           .softmax = &decode_softmax<kRows, D>,
           .vecs = DecodeTile::vecs(kRows)};
