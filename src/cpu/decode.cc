@@ -32,7 +32,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr auto kMostRows = static_cast<size_t>(kMostDecodeRows);
 constexpr size_t kMostTileRows = 4;
-constexpr size_t kBlockBytes = kPrefetches ? 32768 : 8192;
+constexpr size_t kBlockBytes = kPrefetches ? 32768 : 16384;
 constexpr int64_t kTokenBytes = 8192;
 constexpr size_t kKeyStep = 8;  // a multiple of every DecodeTile::keys()
 constexpr size_t kLeastBlock = 16, kMostBlock = 128;
@@ -89,12 +89,12 @@ struct Partial {
 };
 
 struct PieceScratch {
-  float* queries;          // [head][row][key_lanes]
+  float* queries;          // [head][tile][vector of the width][row of the tile][lane]
   float* m;                // [head][tile][lane]
   float* l;                // likewise
   float* scores;           // [head][tile][block][row of the tile]
   float* scales;           // [block] of K, then of V; kInt8 only
-  float* value;            // [value_lanes]
+  float* row;              // one of Q or V on its way
   int64_t* slots;          // [block]
   int64_t* next_slots;     // [block]
   const char** keys;       // [head][block]
@@ -118,7 +118,7 @@ PieceScratch lay_out_piece(const Sizes& s, void* memory) {
   take(scratch.l, heads * s.tiles * vector);
   take(scratch.scores, heads * s.tiles * s.tile_scores());
   take(scratch.scales, s.block + vector);
-  take(scratch.value, s.value_lanes);
+  take(scratch.row, std::max(s.key_lanes, s.value_lanes));
   take(scratch.slots, s.block);
   take(scratch.next_slots, s.block);
   take(scratch.keys, heads * s.block);
@@ -254,9 +254,13 @@ class Piece {
     for (int64_t head = 0; head < heads_; ++head) {
       for (size_t r = 0; r < sizes_.rows; ++r) {
         const Row of = row(head, r);
-        float* to = queries(head) + r * sizes_.key_lanes;
-        read_row(d_, p_.q, batch_, of.head, of.query, width, sizes_.key_lanes, to);
-        for (size_t c = 0; c < width; ++c) to[c] *= factor;
+        read_row(d_, p_.q, batch_, of.head, of.query, width, sizes_.key_lanes, s_.row);
+        // A tile's rows side by side, vector by vector, as score_keys() reads them.
+        float* to = queries(head) + r / sizes_.tile_rows * sizes_.tile_rows * sizes_.key_lanes +
+                    r % sizes_.tile_rows * vector_;
+        for (size_t c = 0; c < width; ++c) {
+          to[c / vector_ * sizes_.tile_rows * vector_ + c % vector_] = s_.row[c] * factor;
+        }
         full_.first = std::max(full_.first, of.keys.first);
         full_.last = std::min(full_.last, of.keys.last);
       }
@@ -338,7 +342,6 @@ class Piece {
     for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
       score_kernels_.score_keys(d_,
                                 {.q = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes,
-                                 .q_stride = sizes_.key_lanes,
                                  .keys = rows_of(s_.keys, head) + j,
                                  .count = count,
                                  .width = static_cast<size_t>(p_.key_width),
@@ -461,35 +464,35 @@ class Piece {
     const auto width = static_cast<size_t>(p_.value_width);
     for (size_t j = 0; j < count; ++j) {
       const int64_t key = first + static_cast<int64_t>(j);
-      value_kernels_.read_floats(d_, rows_of(s_.values, head)[j], width, s_.value);
+      value_kernels_.read_floats(d_, rows_of(s_.values, head)[j], width, s_.row);
       // Those of the values, since values_are_finite() looked.
       const float scale = p_.v.element == Element::kInt8 ? s_.scales[j] : 1.0F;
       for (size_t r = 0; r < sizes_.rows; ++r) {
         if (!row(head, r).sees(p_, key)) continue;
         const float weight = *score(head, r, j) * scale;
         float* out = result(head).row(r);
-        for (size_t c = 0; c < width; ++c) out[c] += weight * s_.value[c];
+        for (size_t c = 0; c < width; ++c) out[c] += weight * s_.row[c];
       }
     }
   }
 
   void add_all_values(int64_t head, size_t count, bool more) {
     const auto width = static_cast<size_t>(p_.value_width);
-    const size_t strip = value_kernels_.vecs * vector_;
-    for (size_t column = 0; column < width;) {
-      const bool whole = column + strip <= width;
+    // Several tiles share a strip of the values while it is in the first-level cache.
+    const size_t step = sizes_.tiles == 1 ? width : value_kernels_.vecs * vector_;
+    for (size_t first = 0; first < width; first += step) {
       for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
-        const ValueWork work{.weights = tile_scores(head, tile),
-                             .keys = count,
-                             .values = rows_of(s_.values, head),
-                             .column = column,
-                             .width = width,
-                             .out = result(head).row(tile * sizes_.tile_rows),
-                             .out_stride = sizes_.value_lanes,
-                             .ahead = tile > 0 || !more ? nullptr : rows_of(s_.next_keys, head)};
-        (whole ? value_kernels_.add_values : value_kernels_.add_last_values)(d_, work);
+        value_kernels_.add_values(
+            d_, {.weights = tile_scores(head, tile),
+                 .keys = count,
+                 .values = rows_of(s_.values, head),
+                 .width = width,
+                 .first = first,
+                 .last = std::min(first + step, width),
+                 .out = result(head).row(tile * sizes_.tile_rows),
+                 .out_stride = sizes_.value_lanes,
+                 .ahead = tile > 0 || !more ? nullptr : rows_of(s_.next_keys, head)});
       }
-      column += whole ? strip : vector_;
     }
   }
 

@@ -114,8 +114,7 @@ HWY_INLINE void store_sums(D d, V (&sum)[kCount], float* HWY_RESTRICT to) {
 }
 
 struct ScoreWork {
-  const float* q;  // [kRows][q_stride], zero from the width on
-  size_t q_stride;
+  const float* q;           // [vector of the width][kRows][lane], zero from the width on
   const char* const* keys;  // a row each
   size_t count;             // of keys, in whole steps of DecodeTile::keys(kRows)
   size_t width;
@@ -129,8 +128,6 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
   using V = hn::Vec<D>;
   constexpr size_t kKeys = DecodeTile::keys(kRows);
   const size_t lanes = hn::Lanes(d);
-  const float* HWY_RESTRICT q = work.q;
-  const size_t q_stride = work.q_stride;
   const size_t width = work.width;
   float* HWY_RESTRICT scores = work.scores;
   for (size_t first = 0; first < work.count; first += kKeys, scores += kKeys * kRows) {
@@ -139,15 +136,17 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
     const char* const* ahead = work.ahead == nullptr ? nullptr : work.ahead + first;
     V sum[kKeys * kRows];
     for (V& s : sum) s = hn::Zero(d);
+    const float* HWY_RESTRICT q = work.q;
     size_t c = 0;
-    for (; c + lanes <= width; c += lanes) {
+    for (; c + lanes <= width; c += lanes, q += kRows * lanes) {
       if (kPrefetches && ahead != nullptr && c * sizeof(T) % kCacheLine == 0) {
         for (size_t j = 0; j < kKeys; ++j) prefetch(ahead[j] + c * sizeof(T));
       }
       V query[kRows];
-      for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * q_stride + c);
+      for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * lanes);
       for (size_t j = 0; j < kKeys; ++j) {
-        const V key = load_floats(d, keys[j] + c);
+        const V key = load_floats(d, keys[j]);
+        keys[j] += lanes;
         for (size_t r = 0; r < kRows; ++r) {
           sum[j * kRows + r] = mul_add(query[r], key, sum[j * kRows + r]);
         }
@@ -155,9 +154,9 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
     }
     if (c < width) {
       for (size_t j = 0; j < kKeys; ++j) {
-        const V key = load_floats(d, keys[j] + c, width - c);
+        const V key = load_floats(d, keys[j], width - c);
         for (size_t r = 0; r < kRows; ++r) {
-          sum[j * kRows + r] = mul_add(hn::LoadU(d, q + r * q_stride + c), key, sum[j * kRows + r]);
+          sum[j * kRows + r] = mul_add(hn::LoadU(d, q + r * lanes), key, sum[j * kRows + r]);
         }
       }
     }
@@ -169,29 +168,29 @@ struct ValueWork {
   const float* weights;  // [keys][kRows]
   size_t keys;
   const char* const* values;
-  size_t column;  // first of the strip
-  size_t width;   // columns that there are
-  float* out;     // [kRows][out_stride]
-  size_t out_stride;
+  size_t width;              // columns that there are
+  size_t first, last;        // those to add to
+  float* out;                // [kRows][out_stride]
+  size_t out_stride;         // whole vectors
   const char* const* ahead;  // null for none
 };
 
-// out[row][column ...] += weight * v over the keys: a strip of kVecs vectors, of which only a
-// single one may reach beyond the width.
+// A strip of kVecs vectors, of which only a single one may reach beyond the width.
 template <class T, size_t kRows, size_t kVecs, class D>
-HWY_NOINLINE void add_values(D d, const ValueWork& work) {
+HWY_INLINE void add_strip(D d, const ValueWork& work, size_t column) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
   constexpr size_t kLines = (kVecs * hn::MaxLanes(D()) * sizeof(T) + kCacheLine - 1) / kCacheLine;
   const float* HWY_RESTRICT weight = work.weights;
   const char* const* HWY_RESTRICT values = work.values;
   const char* const* HWY_RESTRICT ahead = work.ahead;
-  const size_t column = work.column;
+  float* const out = work.out + column;
+  const size_t stride = work.out_stride;
   const size_t rest = work.width - column;
   V sum[kRows * kVecs];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) {
-      sum[r * kVecs + v] = hn::LoadU(d, work.out + r * work.out_stride + column + v * lanes);
+      sum[r * kVecs + v] = hn::LoadU(d, out + r * stride + v * lanes);
     }
   }
   for (size_t j = 0; j < work.keys; ++j) {
@@ -215,9 +214,22 @@ HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) {
-      hn::StoreU(sum[r * kVecs + v], d, work.out + r * work.out_stride + column + v * lanes);
+      hn::StoreU(sum[r * kVecs + v], d, out + r * stride + v * lanes);
     }
   }
+}
+
+// out[row][first .. last - 1] += weight * v over the keys. All strips in one function: V8 inlines
+// one of a single strip into its caller, and is at half the speed there.
+template <class T, size_t kRows, class D>
+HWY_NOINLINE void add_values(D d, const ValueWork& work) {
+  constexpr size_t kVecs = DecodeTile::vecs(kRows);
+  const size_t lanes = hn::Lanes(d);
+  size_t column = work.first;
+  for (; column + kVecs * lanes <= work.last; column += kVecs * lanes) {
+    add_strip<T, kRows, kVecs>(d, work, column);
+  }
+  for (; column < work.last; column += lanes) add_strip<T, kRows, 1>(d, work, column);
 }
 
 // Whether the first `width` elements of all rows are finite.
@@ -310,7 +322,6 @@ template <class D>
 struct DecodeKernels {
   void (*score_keys)(D, const ScoreWork&);
   void (*add_values)(D, const ValueWork&);
-  void (*add_last_values)(D, const ValueWork&);
   int (*touch)(const char* const*, size_t, size_t);
   bool (*all_finite)(D, const char* const*, size_t, size_t);
   void (*read_floats)(D, const char*, size_t, float*);
@@ -322,8 +333,7 @@ struct DecodeKernels {
 template <class T, size_t kRows, class D>
 constexpr DecodeKernels<D> decode_kernels() {
   return {.score_keys = &score_keys<T, kRows, D>,
-          .add_values = &add_values<T, kRows, DecodeTile::vecs(kRows), D>,
-          .add_last_values = &add_values<T, kRows, 1, D>,
+          .add_values = &add_values<T, kRows, D>,
           .touch = &touch,
           .all_finite = &all_finite<T, D>,
           .read_floats = &read_floats<T, D>,
