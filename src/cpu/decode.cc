@@ -32,10 +32,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr auto kMostRows = static_cast<size_t>(kMostDecodeRows);
 constexpr size_t kMostTileRows = 4;
-constexpr size_t kBlockBytes = kPrefetches ? 32768 : 16384;
+constexpr size_t kBlockBytes = kPrefetches ? 32768 : 65536;
 constexpr int64_t kTokenBytes = 8192;
 constexpr size_t kKeyStep = 8;  // a multiple of every DecodeTile::keys()
-constexpr size_t kLeastBlock = 16, kMostBlock = 128;
+constexpr size_t kLeastBlock = 16, kMostBlock = 512;
 // Pieces are made until there are this many jobs, but none of fewer keys.
 constexpr int64_t kJobs = 64;
 constexpr int64_t kLeastPiece = 512;

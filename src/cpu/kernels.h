@@ -116,7 +116,7 @@ struct DecodeJob {
 };
 
 // Query rows of a key/value head up to which decode_piece() is the faster way.
-inline constexpr int64_t kMostDecodeRows = 16;
+inline constexpr int64_t kMostDecodeRows = 12;
 
 // Whether decode_piece() does all that is asked for.
 bool decode_fits(const ForwardParams& params);
