@@ -203,7 +203,7 @@ class Piece {
     for (int64_t key = keys_.first; key < keys_.last; key += block()) {
       std::swap(s_.slots, s_.next_slots);
       std::swap(s_.keys, s_.next_keys);
-      find_rows(p_.v, s_.slots, s_.values);
+      if (p_.value_width > 0) find_rows(p_.v, s_.slots, s_.values);
       const bool more = find_slots(key + block(), s_.next_slots);
       if (more) find_rows(p_.k, s_.next_slots, s_.next_keys);
       attend(key, more);
@@ -254,6 +254,9 @@ class Piece {
     for (int64_t head = 0; head < heads_; ++head) {
       for (size_t r = 0; r < sizes_.rows; ++r) {
         const Row of = row(head, r);
+        full_.first = std::max(full_.first, of.keys.first);
+        full_.last = std::min(full_.last, of.keys.last);
+        if (width == 0) continue;
         read_row(d_, p_.q, batch_, of.head, of.query, width, sizes_.key_lanes, s_.row);
         // A tile's rows side by side, vector by vector, as score_keys() reads them.
         float* to = queries(head) + r / sizes_.tile_rows * sizes_.tile_rows * sizes_.key_lanes +
@@ -261,8 +264,6 @@ class Piece {
         for (size_t c = 0; c < width; ++c) {
           to[c / vector_ * sizes_.tile_rows * vector_ + c % vector_] = s_.row[c] * factor;
         }
-        full_.first = std::max(full_.first, of.keys.first);
-        full_.last = std::min(full_.last, of.keys.last);
       }
     }
   }
@@ -314,7 +315,7 @@ class Piece {
         if (!mask_empties(head, first, count)) score_keys_of(head, j, step);
       }
     }
-    if (!kPrefetches) touch_all(s_.values, p_.v, p_.value_width, count);
+    if (!kPrefetches && p_.value_width > 0) touch_all(s_.values, p_.v, p_.value_width, count);
     for (int64_t head = 0; head < heads_; ++head) {
       if (mask_empties(head, first, count)) continue;
       if (p_.k.element == Element::kInt8) scale_tiles(p_.k, head, count);
@@ -340,13 +341,13 @@ class Piece {
   // Of keys j .. j + count - 1 of the block.
   void score_keys_of(int64_t head, size_t j, size_t count) {
     for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
-      score_kernels_.score_keys(d_,
-                                {.q = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes,
-                                 .keys = rows_of(s_.keys, head) + j,
-                                 .count = count,
-                                 .width = static_cast<size_t>(p_.key_width),
-                                 .scores = tile_scores(head, tile) + j * sizes_.tile_rows,
-                                 .ahead = tile > 0 ? nullptr : rows_of(s_.values, head) + j});
+      score_kernels_.score_keys(
+          d_, {.q = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes,
+               .keys = rows_of(s_.keys, head) + j,
+               .count = count,
+               .width = static_cast<size_t>(p_.key_width),
+               .scores = tile_scores(head, tile) + j * sizes_.tile_rows,
+               .ahead = tile > 0 || p_.value_width == 0 ? nullptr : rows_of(s_.values, head) + j});
     }
   }
 

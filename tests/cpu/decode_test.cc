@@ -184,7 +184,7 @@ TEST_P(DecodeOnTarget, NaNReachesOnlyTheRowsThatSeeIt) {
 
 // Enough keys that they are cut into pieces, and enough work that threads share it.
 TEST_P(DecodeOnTarget, SameBitsWhateverTheThreadCount) {
-  Context one(1), two(2), five(5);
+  Context one(1), two(2), three(3);
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     Random random(seed);
     RandomCase c;
@@ -205,8 +205,8 @@ TEST_P(DecodeOnTarget, SameBitsWhateverTheThreadCount) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Result alone = run(c, one);
     ASSERT_TRUE(same_bits(alone, run(c, two)));
-    ASSERT_TRUE(same_bits(alone, run(c, five)));
-    expect_equals_oracle(c, five);
+    ASSERT_TRUE(same_bits(alone, run(c, three)));
+    expect_equals_oracle(c, three);
     if (HasFatalFailure()) return;
   }
 }
@@ -272,8 +272,8 @@ TEST_P(DecodeOnTarget, LongCachesOfEveryFormatEqualTheOracle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, DecodeOnTarget, ::testing::ValuesIn(testing::simd_targets()),
-                         [](const ::testing::TestParamInfo<int64_t>& info) {
-                           return testing::simd_target_name(info.param);
+                         [](const ::testing::TestParamInfo<int64_t>& target) {
+                           return testing::simd_target_name(target.param);
                          });
 
 }  // namespace
