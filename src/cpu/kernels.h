@@ -101,6 +101,38 @@ ForwardLayout forward_layout(const ForwardParams& params);
 void forward_block(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
                    void* scratch);
 
+// Few query rows against many keys, see decode.cc. The keys that the rows see are cut into
+// pieces, which may be computed in any order and on any threads; then they are merged.
+struct DecodeLayout {
+  int64_t heads;           // key/value heads that one decode_piece() call computes
+  int64_t pieces;          // of each of them
+  int64_t piece_keys;      // from shapes and visibility alone, so that results depend on no more
+  uint64_t partial_bytes;  // of the result of one head and piece
+  uint64_t scratch_bytes;  // as above
+};
+
+struct DecodeJob {
+  int64_t batch, kv_head, piece;  // the first of its heads
+};
+
+// Query rows of a key/value head up to which decode_piece() is the faster way.
+inline constexpr int64_t kMostDecodeRows = 12;
+
+// Whether decode_piece() does all that is asked for.
+bool decode_fits(const ForwardParams& params);
+
+DecodeLayout decode_layout(const ForwardParams& params);
+
+// The partial result of the job's first head goes to `partials`, that of the next one
+// layout.pieces * layout.partial_bytes behind it.
+void decode_piece(const ForwardParams& params, const DecodeLayout& layout, const DecodeJob& job,
+                  void* partials, void* scratch);
+
+// Writes the outputs of one batch entry and key/value head from its `layout.pieces` partial
+// results, of which the first is overwritten.
+void decode_merge(const ForwardParams& params, const DecodeLayout& layout, int64_t batch,
+                  int64_t kv_head, void* partials);
+
 // y = x W^T + bias. Strides in elements from row to row.
 struct LinearParams {
   const float* x;

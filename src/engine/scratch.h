@@ -44,12 +44,15 @@ class Scratch {
   Buffer& transformed() { return transformed_; }
   // Of packed sequences, one each.
   Buffer& plans() { return plans_; }
+  // Results of decoding's pieces, until they are merged.
+  Buffer& partials() { return partials_; }
 
  private:
   std::vector<Buffer> of_thread_;
   Buffer workspace_;
   Buffer transformed_;
   Buffer plans_;
+  Buffer partials_;
 };
 
 Status out_of_memory(uint64_t bytes);
