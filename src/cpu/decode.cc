@@ -53,7 +53,7 @@ struct Sizes {
 Sizes sizes_of(const ForwardParams& p) {
   Sizes s{};
   s.rows = static_cast<size_t>(p.end_row() - p.first_row());
-  s.tile_rows = s.rows <= 2 ? s.rows : kMostTileRows;
+  s.tile_rows = s.rows <= DecodeTile::kFewRows ? s.rows : s.rows <= 2 ? 1 : kMostTileRows;
   s.tiles = (s.rows + s.tile_rows - 1) / s.tile_rows;
   const size_t vector = hn::Lanes(DF());
   s.key_lanes = round_up(static_cast<size_t>(p.key_width), vector);

@@ -59,6 +59,8 @@ struct DecodeTile {
 #else
   static constexpr size_t kAccumulators = 8;
 #endif
+  // Tiles of two rows, of every storage type, are a twelfth of the whole WebAssembly module.
+  static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
   // Eight pointers are what general registers hold.
   static constexpr size_t keys(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
   static constexpr size_t vecs(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
@@ -346,7 +348,9 @@ constexpr DecodeKernels<D> decode_kernels() {
 template <class T, class D>
 DecodeKernels<D> decode_kernels(size_t tile_rows) {
   if (tile_rows == 1) return decode_kernels<T, 1, D>();
-  if (tile_rows == 2) return decode_kernels<T, 2, D>();
+  if constexpr (DecodeTile::kFewRows == 2) {
+    if (tile_rows == 2) return decode_kernels<T, 2, D>();
+  }
   return decode_kernels<T, 4, D>();
 }
 
