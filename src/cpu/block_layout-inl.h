@@ -13,6 +13,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/score_passes-inl.h"
+#include "cpu/simd-inl.h"
 #include "cpu/tile_size.h"
 #include "hwy/highway.h"
 
@@ -145,6 +146,18 @@ inline bool folds_scale(const ForwardParams& p) {
   const float size = std::abs(p.scale);
   return p.bias.given() || p.alibi_slopes != nullptr || p.softcap > 0.0F ||
          !(size >= 1.0F / 1024.0F && size <= 1024.0F);
+}
+
+// Whether the products may be of bf16 pairs: that was asked for, and nothing needs more, be it
+// f32 scores once more, a scale inside them or a block that begins at an odd key.
+inline bool pairs_fit(const ForwardParams& p) {
+  const auto fits = [](const StoredRows& rows) {
+    return rows.element == Element::kBF16 && rows.in_order();
+  };
+  return kHasPairs && p.bf16_products && fits(p.q) && fits(p.k) && fits(p.v) &&
+         p.key_width % 2 == 0 && p.k.stride[2] % 2 == 0 && p.scale > 0.0F && !folds_scale(p) &&
+         p.captures.empty() && p.weights.out.data == nullptr && p.visibility.left < 0 &&
+         p.visibility.firsts == nullptr;
 }
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

@@ -42,6 +42,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // A hidden key's weight, in the pass that has to tell it from one that underflowed.
 constexpr float kHidden = -1.0F;
 
+// kPairs: q, k and the weights are bf16 pairs, see pairs_fit().
+template <bool kPairs>
 class Block {
  public:
   Block(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
@@ -77,9 +79,11 @@ class Block {
     }
   }
 
-  // Normalises and stores what was asked for.
-  void finish() {
+  // Normalises and stores what was asked for. Returns false if that needs the f32 scores, which
+  // pairs do not have.
+  bool finish() {
     if (needs_softmax(p_) && !normalise_and_store()) {
+      if constexpr (kPairs) return false;
       second_pass(ScoreStage::kWeights, block_,
                   [&](const Panel& panel, const ScoreTile& tile, const KeyBlock& block)
                       HWY_ATTR { add_visible_values(panel, tile, block); });
@@ -93,6 +97,7 @@ class Block {
     }
     for (const ScoreCapture& capture : p_.captures) store_capture(capture);
     if (p_.weights.out.data != nullptr) store_capture(p_.weights);
+    return true;
   }
 
  private:
@@ -191,6 +196,16 @@ class Block {
 
   std::span<Panel> panels() { return {panels_.data(), panel_count_}; }
 
+  static constexpr Elements kElements = kPairs ? Elements::kPairs : Elements::kFloats;
+  // A row of Q or K in the elements of the products.
+  size_t score_depth() const { return static_cast<size_t>(p_.key_width) / (kPairs ? 2 : 1); }
+
+  // Rows that are read two bf16 at a time.
+  static const float* pairs_at(const StoredRows& rows, int64_t batch, int64_t head, int64_t row) {
+    return reinterpret_cast<const float*>(static_cast<const uint16_t*>(rows.data) +
+                                          row_offset(rows.stride, batch, head, row));
+  }
+
   void transpose_queries() {
     const float factor = folds_scale_ ? p_.scale : std::copysign(1.0F, p_.scale);
     const auto width = static_cast<size_t>(p_.key_width);
@@ -198,19 +213,27 @@ class Block {
     for (size_t lane = 0; lane < lanes_; lane += vector_) {
       for (size_t i = 0; i < vector_; ++i) {
         const RowPlace place = s_.place[lane + i];
+        if constexpr (kPairs) {
+          rows[i] = pairs_at(p_.q, batch_, place.head, place.query);
+          continue;
+        }
         rows[i] = is_float(p_.q) ? static_cast<const float*>(p_.q.data) +
                                        row_offset(p_.q.stride, batch_, place.head, place.query)
                                  : read_rows(d_, p_.q, batch_, place.head, place.query, 1, width,
                                              width, s_.query + i * width)
                                        .data;
       }
-      float* const strip = s_.queries + lane / strip_lanes() * strip_lanes() * width;
-      transpose_rows(d_, rows.data(), width, factor, strip + lane % strip_lanes(), strip_lanes());
+      float* const strip = s_.queries + lane / strip_lanes() * strip_lanes() * score_depth();
+      transpose_rows<!kPairs>(d_, rows.data(), score_depth(), factor, strip + lane % strip_lanes(),
+                              strip_lanes());
     }
   }
 
   FloatRows load_keys(int64_t first, size_t count) const {
     const auto width = static_cast<size_t>(p_.key_width);
+    if constexpr (kPairs) {
+      return {pairs_at(p_.k, batch_, kv_head_, first), p_.k.stride[2] / 2};
+    }
     if (copies_keys_ && is_float(p_.k)) {
       copy_rows(p_.k, batch_, kv_head_, first, count, width, s_.keys);
       return {s_.keys, static_cast<ptrdiff_t>(width)};
@@ -228,6 +251,12 @@ class Block {
       return {rows.data, rows.stride, strip};
     }
     const ptrdiff_t from_strip = static_cast<ptrdiff_t>(count) * strip;
+    if constexpr (kPairs) {
+      const auto* rows = reinterpret_cast<const uint16_t*>(pairs_at(p_.v, batch_, kv_head_, first));
+      copy_pairs_to_strips<TileSize::kMaxVecs>(d_, rows, static_cast<ptrdiff_t>(p_.v.stride[2]),
+                                               count, width, s_.values, from_strip);
+      return {s_.values, strip, from_strip};
+    }
     const auto copy = [&](const FloatRows& rows, size_t row, size_t rows_count) HWY_ATTR {
       copy_to_strips<TileSize::kMaxVecs>(d_, rows, rows_count, width,
                                          s_.values + row * strip_lanes(), from_strip);
@@ -268,7 +297,7 @@ class Block {
   void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
                 size_t vecs, size_t from, size_t to, bool raises_top = false) {
     if (from >= to) return;
-    const auto width = static_cast<size_t>(p_.key_width);
+    const size_t width = score_depth();
     const size_t lane = first * vector_;
     const size_t in_block = panel.lane + lane;
     const Product p{
@@ -283,7 +312,7 @@ class Block {
         .c_stride = static_cast<ptrdiff_t>(tile.stride),
         .depth = width,
         .top = raises_top ? s_.top + in_block : nullptr};
-    product<ALayout::kRowMajor>(d_, p, to - from, vecs);
+    product<ALayout::kRowMajor, kElements>(d_, p, to - from, vecs);
   }
 
   Reach reach_of(const Panel& panel, const ScoreTile& tile) const {
@@ -400,6 +429,9 @@ class Block {
       if (p_.dropout.probability > 0.0F) {
         drop_weights(d_, tile, s_.place + panel.lane, batch_, p_.dropout);
       }
+      for (size_t v = 0; kPairs && v * vector_ < panel.lanes; ++v) {
+        pair_weights(d_, tile.scores + v * vector_, tile.stride, reach[v]);
+      }
       weigh(panel, tile, block);
     }
     panel.started = true;
@@ -430,10 +462,12 @@ class Block {
                     .depth = tile.keys,
                     .accumulate = panel.started};
     const int32_t* const last = s_.last_key + panel.lane;
-    product<ALayout::kColMajor>(
+    product<ALayout::kColMajor, kElements>(
         d_, p, panel.rows, value_lanes_ / vector_, [&](size_t row, size_t rows) {
           const int64_t seen = last[row + rows - 1] - tile.first_key;
-          return static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(tile.keys)));
+          const auto keys =
+              static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(tile.keys)));
+          return kPairs ? (keys + 1) / 2 : keys;
         });
   }
 
@@ -701,7 +735,14 @@ ForwardLayout layout(const ForwardParams& params) {
 
 void forward(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
              void* scratch) {
-  Block block(params, batch, kv_head, first_row, scratch);
+  if constexpr (kHasPairs) {
+    if (pairs_fit(params)) {
+      Block<true> block(params, batch, kv_head, first_row, scratch);
+      block.compute();
+      if (block.finish()) return;
+    }
+  }
+  Block<false> block(params, batch, kv_head, first_row, scratch);
   block.compute();
   block.finish();
 }

@@ -80,6 +80,7 @@ struct ForwardParams {
   float softcap;              // 0 is none
   const float* sinks;         // (H_q), may be null
   Dropout dropout;
+  bool bf16_products;
 
   // The query heads that share a key/value head are one list of rows, position by
   // position: row r is head r % group() of the group at query r / group().

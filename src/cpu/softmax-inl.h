@@ -174,6 +174,25 @@ HWY_NOINLINE bool softmax_lanes(D d, float* HWY_RESTRICT scores, size_t stride, 
   return true;
 }
 
+// One vector of lanes: weights of keys 2i and 2i + 1 become the bits of two bf16 in row i, the
+// first in the lower half; rounded to nearest, ties away from zero. A missing last one is 0.
+template <class D>
+HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys) {
+  const hn::RebindToUnsigned<D> du;
+  const auto half = hn::Set(du, 0x8000U);
+  const auto upper = hn::Set(du, 0xFFFF0000U);
+  for (size_t key = 0; key < keys; key += 2) {
+    const float* from = scores + key * stride;
+    const auto low = hn::Add(hn::BitCast(du, hn::LoadU(d, from)), half);
+    auto pair = hn::ShiftRight<16>(low);
+    if (key + 1 < keys) {
+      const auto high = hn::Add(hn::BitCast(du, hn::LoadU(d, from + stride)), half);
+      pair = hn::Or(pair, hn::And(high, upper));
+    }
+    hn::StoreU(hn::BitCast(d, pair), d, scores + key / 2 * stride);
+  }
+}
+
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -52,6 +52,7 @@ cpu::ForwardParams shared_params(const ForwardInputs& inputs, const AttentionSha
   params.softcap = options.softcap;
   params.sinks = options.sinks.empty() ? nullptr : options.sinks.data();
   params.dropout = options.dropout;
+  params.bf16_products = options.bf16_products;
   return params;
 }
 
