@@ -22,10 +22,9 @@ using DF = hn::ScalableTag<float>;
 
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 
-// Up to here W is read where it lies. With 32 registers a tile of 4 rows and 4 outputs keeps
-// 104 GFLOP/s of 117 on Zen 4, while packing is paid from 32 rows on; with 16 registers the tile
-// has half the size and its 47 are passed at 8 rows.
-constexpr int64_t kFewRows = kManyRegisters ? 32 : 4;
+// Up to here W is read where it lies, beyond it is packed. Zen 4, 16 and 32 rows, GFLOP/s with and
+// without packing: 83 and 103, 94 and 100 with 32 registers; 74 and 82, 83 and 83 with 16.
+constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
 // Of a packed panel of W: 384 kB stay in L2 beside what x and y need.
 constexpr size_t kPanelColumns = 64;

@@ -90,20 +90,23 @@ HWY_NOINLINE void dot_products(D d, const float* HWY_RESTRICT x, ptrdiff_t x_str
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t o = 0; o < kOuts; ++o) sum[r][o] = hn::Zero(d);
   }
-  const auto multiply = [&](const auto& load) HWY_ATTR {
-    V w[kOuts];
-    for (size_t o = 0; o < kOuts; ++o) w[o] = load(row[o]);
-    for (size_t r = 0; r < kRows; ++r) {
-      const V factor = load(x + static_cast<ptrdiff_t>(r) * x_stride);
-      for (size_t o = 0; o < kOuts; ++o) sum[r][o] = mul_add(factor, w[o], sum[r][o]);
-    }
-  };
   size_t k = 0;
   for (; k + lanes <= depth; k += lanes) {
-    multiply([&](const auto* from) HWY_ATTR { return load_floats(d, from + k); });
+    V w[kOuts];
+    for (size_t o = 0; o < kOuts; ++o) w[o] = load_floats(d, row[o] + k);
+    for (size_t r = 0; r < kRows; ++r) {
+      const V factor = load_floats(d, x + static_cast<ptrdiff_t>(r) * x_stride + k);
+      for (size_t o = 0; o < kOuts; ++o) sum[r][o] = mul_add(factor, w[o], sum[r][o]);
+    }
   }
   if (k < depth) {
-    multiply([&](const auto* from) HWY_ATTR { return load_floats_up_to(d, from + k, depth - k); });
+    const size_t rest = depth - k;
+    V w[kOuts];
+    for (size_t o = 0; o < kOuts; ++o) w[o] = load_floats_up_to(d, row[o] + k, rest);
+    for (size_t r = 0; r < kRows; ++r) {
+      const V factor = load_floats_up_to(d, x + static_cast<ptrdiff_t>(r) * x_stride + k, rest);
+      for (size_t o = 0; o < kOuts; ++o) sum[r][o] = mul_add(factor, w[o], sum[r][o]);
+    }
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t o = 0; o < kOuts; ++o) sums[r].row[first + o] = sum[r][o];
