@@ -137,7 +137,8 @@ void decode_merge(const ForwardParams& params, const DecodeLayout& layout, int64
 // y = x W^T + bias. Strides in elements from row to row.
 struct LinearParams {
   const float* x;
-  const float* weight;
+  const void* weight;
+  Element element;    // of weight: kF32, kF16 or kBF16
   const float* bias;  // may be null
   float* y;
   int64_t x_stride, weight_stride, y_stride;
@@ -145,12 +146,15 @@ struct LinearParams {
 };
 
 struct LinearLayout {
-  int64_t panel_columns;  // columns of y that one linear_panel() call computes
-  uint64_t scratch_bytes;
+  int64_t job_rows, job_columns;  // the block of y that one linear_block() call computes
+  uint64_t scratch_bytes;         // of memory that such a call needs, aligned likewise
 };
 
-LinearLayout linear_layout(const LinearParams& params);
-void linear_panel(const LinearParams& params, int64_t first_column, void* scratch);
+LinearLayout linear_layout(const LinearParams& params, int threads);
+
+// The block of y from that row and column on. Its bits do not depend on the layout.
+void linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
+                  int64_t first_column, void* scratch);
 
 const char* target_name();
 
