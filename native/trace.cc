@@ -163,15 +163,22 @@ int run(const Arguments& arguments) {
   std::vector<float> output(x.size());
   multihead::Trace trace;
   multihead::Context context;
-  const multihead::Status status = multihead::multi_head_attention(
-      {.embed_dim = width, .num_heads = arguments.heads},
-      {.q_proj = {projections[0].data(), square},
-       .k_proj = {projections[1].data(), square},
-       .v_proj = {projections[2].data(), square},
-       .out_proj = {projections[3].data(), square}},
-      {x.data(), {1, n, width}},
-      {.causal = arguments.causal ? multihead::Causal::top_left() : multihead::Causal::none()},
-      {output.data(), {1, n, width}}, &trace, context);
+  multihead::MultiHeadAttention module;
+  multihead::Status status = multihead::MultiHeadAttention::create(
+      {.embed_dim = width, .num_heads = arguments.heads}, module);
+  if (status.ok()) {
+    status = module.use_weights({.q_proj = {projections[0].data(), square},
+                                 .k_proj = {projections[1].data(), square},
+                                 .v_proj = {projections[2].data(), square},
+                                 .out_proj = {projections[3].data(), square}});
+  }
+  if (status.ok()) {
+    status =
+        module.forward({.query = {x.data(), {1, n, width}}},
+                       {.attention = {.causal = arguments.causal ? multihead::Causal::top_left()
+                                                                 : multihead::Causal::none()}},
+                       {.out = {output.data(), {1, n, width}}}, &trace, context);
+  }
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.message().c_str());
     return 1;

@@ -44,12 +44,17 @@ class Scratch {
   Buffer& transformed() { return transformed_; }
   // Of packed sequences, one each.
   Buffer& plans() { return plans_; }
+  // Of a module that calls what uses workspace(), and of a stack that calls modules.
+  Buffer& module() { return module_; }
+  Buffer& stack() { return stack_; }
 
  private:
   std::vector<Buffer> of_thread_;
   Buffer workspace_;
   Buffer transformed_;
   Buffer plans_;
+  Buffer module_;
+  Buffer stack_;
 };
 
 Status out_of_memory(uint64_t bytes);

@@ -9,5 +9,7 @@
 #include "multihead/multi_head_attention.h"  // IWYU pragma: export
 #include "multihead/prepared_attention.h"    // IWYU pragma: export
 #include "multihead/rope.h"                  // IWYU pragma: export
+#include "multihead/state_dict.h"            // IWYU pragma: export
 #include "multihead/status.h"                // IWYU pragma: export
 #include "multihead/tensor.h"                // IWYU pragma: export
+#include "multihead/trace.h"                 // IWYU pragma: export

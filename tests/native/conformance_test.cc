@@ -42,6 +42,16 @@ TEST_P(ConformanceOnTarget, EveryCasePasses) {
   }
 }
 
+// The forward part of `mha`, gradients excepted.
+TEST_P(ConformanceOnTarget, EveryModulePasses) {
+  Context context(2);
+  const auto results = conformance::run_folder((kGoldens / "modules").string(), context);
+  EXPECT_EQ(results.size(), 30U);
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.passed()) << result.file << "/" << result.name << ": " << result.reason;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryTarget, ConformanceOnTarget,
                          ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
