@@ -170,4 +170,109 @@ Outcome run_multihead_attention(const Case& c, Context& context) {
                     context);
 }
 
+// Weights are (in, out) there; `hidden_l` is x after layer l.
+Outcome run_attention_only_transformer(const Case& c, Context& context) {
+  const Values embedding = c.floats("tok_emb"), position = c.floats("pos_emb");
+  const Values unembed = c.floats("unembed");
+  const SafetensorsEntry& given = *c.input("tokens");
+  const std::vector<int32_t> tokens = c.integers("tokens");
+  const std::string positions = c.text("positions", "none");
+  const int64_t heads = c.integer("num_heads", 0), width = c.integer("head_dim", 0);
+  const int64_t kv_heads = c.integer("num_kv_heads", heads), layers = c.integer("layers", 0);
+  // As many as the operation has inputs for.
+  if (layers < 1 || layers > 2) return unsupported("layers " + std::to_string(layers));
+  TransformerConfig config{.block = {.attention = {.embed_dim = embedding.shape[1],
+                                                   .num_heads = heads,
+                                                   .head_dim = width,
+                                                   .num_kv_heads = kv_heads,
+                                                   .bias = false},
+                                     .norm = Norm::kNone},
+                           .num_layers = layers,
+                           .vocab_size = embedding.shape[0],
+                           .max_positions = positions == "learned" ? position.shape[0] : 0};
+  Rope& rope = config.block.attention.rope;
+  rope.base = c.number("rope_base", rope.base);
+  if (positions == "rope_half" || positions == "rope_interleaved") {
+    rope.style = positions == "rope_half" ? Rope::Style::kHalf : Rope::Style::kInterleaved;
+  } else if (positions != "learned") {
+    return unsupported("positions " + positions);
+  }
+  if ((positions == "learned") != c.has_input("pos_emb")) {
+    return {{}, "pos_emb: expected with learned positions only"};
+  }
+
+  std::map<std::string, Values> stacked;
+  StateDict dict{{"embedding.weight", embedding.view()}, {"output.weight", transposed(unembed)}};
+  if (config.max_positions > 0) dict.emplace("position.weight", position.view());
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::string from = "layers." + std::to_string(layer) + ".", to = from + "self_attn.";
+    Values& in_proj = stacked[to];
+    int64_t rows = 0;
+    for (const char* part : {"w_q", "w_k", "w_v"}) {
+      const Values w = c.floats((from + part).c_str());
+      if (w.shape.rank() != 2 || w.shape[0] != embedding.shape[1]) {
+        return {{}, from + part + ": expected (embed_dim, width), got " + w.shape.to_string()};
+      }
+      rows += w.shape[1];
+      for (int64_t column = 0; column < w.shape[1]; ++column) {
+        for (int64_t row = 0; row < w.shape[0]; ++row) {
+          in_proj.data.push_back(w.data[static_cast<size_t>(row * w.shape[1] + column)]);
+        }
+      }
+    }
+    in_proj.shape = {rows, embedding.shape[1]};
+    dict.emplace(to + "in_proj_weight", in_proj.view());
+    const Values& w_o = stacked[to + "out"] = c.floats((from + "w_o").c_str());
+    dict.emplace(to + "out_proj.weight", transposed(w_o));
+  }
+  const int64_t batch = given.shape[0], length = given.shape[1];
+  if (!fit({{layers, batch, length, embedding.shape[1]}, {batch, length, embedding.shape[0]}})) {
+    return too_large();
+  }
+  Transformer model;
+  Status status = Transformer::create(config, model);
+  if (status.ok()) status = model.load_state_dict(dict);
+  if (!status.ok()) return failed(status);
+  Values hidden({layers, batch, length, embedding.shape[1]});
+  Values logits({batch, length, embedding.shape[0]});
+  status = model.forward(tokens, batch, {}, {.logits = logits.tensor(), .hidden = hidden.tensor()},
+                         context);
+  if (!status.ok()) return failed(status);
+  Outcome outcome;
+  outcome.outputs["logits"] = std::move(logits);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    Values after({batch, length, embedding.shape[1]});
+    const int64_t floats = after.shape.elements();
+    std::copy_n(hidden.data.begin() + layer * floats, floats, after.data.begin());
+    outcome.outputs["hidden_" + std::to_string(layer)] = std::move(after);
+  }
+  return outcome;
+}
+
+Outcome run_gpt2_block(const Case& c, Context& context) {
+  const Values x = c.floats("x");
+  if (c.text("gelu", "tanh") != "tanh") return unsupported("gelu " + c.text("gelu", ""));
+  std::map<std::string, Values> parameters;
+  StateDict dict;
+  for (const auto& [name, tensor] : c.inputs().items()) {
+    if (name == "x") continue;
+    dict.emplace(name, parameters.emplace(name, c.floats(name.c_str())).first->second.view());
+  }
+  TransformerBlock block;
+  Status status = TransformerBlock::create(
+      {.attention = {.embed_dim = x.shape[2], .num_heads = c.integer("num_heads", 0)},
+       .mlp_dim = c.floats("mlp.c_fc.weight").shape[1],
+       .activation = Activation::kGeluTanh,
+       .norm_eps = static_cast<float>(c.number("eps", 1e-5))},
+      block);
+  if (status.ok()) status = block.load_state_dict(dict, ParameterNames::kGpt2);
+  if (!status.ok()) return failed(status);
+  Values out(x.shape), attended(x.shape);
+  status =
+      block.forward(x.view(), {.attention = {.causal = Causal::top_left()}},
+                    {.out = out.tensor(), .attention_out = attended.tensor()}, nullptr, context);
+  if (!status.ok()) return failed(status);
+  return {{{"out", std::move(out)}, {"attn_out", std::move(attended)}}, {}};
+}
+
 }  // namespace multihead::conformance

@@ -153,8 +153,8 @@ struct AttentionOutputs {
 // k   (B, H_kv, N_k, d_k)   H_q is a multiple of H_kv; query head h uses key/value
 // v   (B, H_kv, N_k, d_v)   head floor(h / (H_q / H_kv)) (arXiv:2305.13245)
 //
-// f32, f16 or bf16, k and v the same; products and sums are in f32. Packed (B, N, H, d) data needs no
-// copy: give its strides. Extents of 0 are legal; with N_k = 0 no query sees anything. A query
+// f32, f16 or bf16, k and v the same; products and sums are in f32. Packed (B, N, H, d) data needs
+// no copy: give its strides. Extents of 0 are legal; with N_k = 0 no query sees anything. A query
 // that sees no key has output 0, weights 0 and LSE -inf. Hidden keys and values never
 // contribute, not even where they hold NaN or infinities. The outputs may not overlap each
 // other or the inputs; each has a contiguous last axis and otherwise free strides.

@@ -3,6 +3,7 @@
 
 #include "multihead/attention.h"             // IWYU pragma: export
 #include "multihead/context.h"               // IWYU pragma: export
+#include "multihead/elementwise.h"           // IWYU pragma: export
 #include "multihead/kv_cache.h"              // IWYU pragma: export
 #include "multihead/latent_attention.h"      // IWYU pragma: export
 #include "multihead/linear.h"                // IWYU pragma: export
@@ -13,3 +14,4 @@
 #include "multihead/status.h"                // IWYU pragma: export
 #include "multihead/tensor.h"                // IWYU pragma: export
 #include "multihead/trace.h"                 // IWYU pragma: export
+#include "multihead/transformer.h"           // IWYU pragma: export
