@@ -281,9 +281,20 @@ int32_t linear() {
   return keep(multihead::linear(x, weight, bias, from.tensor<float>(), context()));
 }
 
+// The module's arguments under the names that TypeScript has for them.
+multihead::Status under_package_names(const multihead::Status& status) {
+  if (status.ok()) return status;
+  const std::string& name = status.argument();
+  return {status.code(),
+          name == "query" ? "x"
+          : name == "out" ? "output"
+                          : name,
+          status.expected(), status.got()};
+}
+
 int32_t multi_head_attention() {
   Arguments from;
-  const multihead::MultiHeadAttentionConfig config{from.integer(), from.integer(), from.integer()};
+  multihead::MultiHeadAttentionConfig config{from.integer(), from.integer(), from.integer()};
   const multihead::MultiHeadAttentionWeights weights{
       from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
       from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
@@ -291,8 +302,29 @@ int32_t multi_head_attention() {
   const multihead::ConstTensor x = from.tensor<const float>();
   const multihead::AttentionOptions options = from.options();
   const multihead::Tensor output = from.tensor<float>();
-  return keep(multihead::multi_head_attention(config, weights, x, options, output,
-                                              from.flag() ? &last_trace : nullptr, context()));
+  config.out_proj = weights.out_proj.given();
+  multihead::MultiHeadAttention module;
+  multihead::Status status = multihead::MultiHeadAttention::create(config, module);
+  if (status.ok()) status = module.use_weights(weights);
+  if (status.ok()) {
+    last_trace.wanted = {"x",
+                         "q",
+                         "k",
+                         "v",
+                         "q_heads",
+                         "k_heads",
+                         "v_heads",
+                         "scores",
+                         "scaled_scores",
+                         "masked_scores",
+                         "weights",
+                         "heads_out",
+                         "merged",
+                         "output"};
+    status = module.forward({.query = x}, {.attention = options}, {.out = output},
+                            from.flag() ? &last_trace : nullptr, context());
+  }
+  return keep(under_package_names(status));
 }
 
 std::string error_argument() { return last_status.argument(); }

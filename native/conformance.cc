@@ -1,12 +1,9 @@
 #include "conformance.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -16,219 +13,12 @@
 #include <system_error>
 #include <utility>
 
+#include "conformance_case.h"
 #include "multihead/multihead.h"
 #include "nn/safetensors.h"
 
 namespace multihead::conformance {
 namespace {
-
-using nlohmann::json;
-
-// Golden cases are small. More elements than this in one tensor are refused.
-constexpr int64_t kMostElements = int64_t{1} << 26;
-
-bool fits(const Dims& shape) {
-  int64_t most = kMostElements;
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    if (shape[axis] < 0) return false;
-    most /= std::max(shape[axis], int64_t{1});
-  }
-  return shape.rank() <= Dims::kMaxRank && most > 0;
-}
-
-bool fit(std::initializer_list<Dims> shapes) {
-  return std::all_of(shapes.begin(), shapes.end(), fits);
-}
-
-// Only of shapes that fit.
-struct Values {
-  Dims shape;
-  std::vector<float> data;
-
-  Values() = default;
-  explicit Values(const Dims& dims) : shape(dims), data(static_cast<size_t>(dims.elements())) {}
-  Tensor tensor() { return {data.data(), shape}; }
-  ConstTensor view() const { return {data.data(), shape}; }
-};
-
-// What a case computed, by output name; or why it could not.
-struct Outcome {
-  std::map<std::string, Values> outputs;
-  std::string failure;
-};
-
-Outcome unsupported(const std::string& what) { return {{}, "not supported yet: " + what}; }
-Outcome failed(const Status& status) { return {{}, status.message()}; }
-Outcome too_large() {
-  return {{}, "a tensor of more than " + std::to_string(kMostElements) + " elements"};
-}
-
-// ---- Reading JSON that may be anything. Without exceptions every type is checked first. ----
-
-// In a few words: dump() of what is nested deeply would use up the stack.
-std::string described(const json* value) {
-  if (value == nullptr) return "nothing";
-  if (value->is_object()) return "an object";
-  if (value->is_array()) return "an array";
-  return value->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
-}
-
-std::string expected(const std::string& what, const std::string& type, const json* got) {
-  return what + ": expected " + type + ", got " + described(got);
-}
-
-// Null where `object` is none, or has no such member.
-const json* member(const json& object, const std::string& name) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(name);
-  return found == object.end() ? nullptr : &*found;
-}
-
-std::optional<double> number_of(const json& value) {
-  if (!value.is_number()) return std::nullopt;
-  const auto number = value.get<double>();
-  return std::abs(number) <= static_cast<double>(FLT_MAX) ? std::optional(number) : std::nullopt;
-}
-
-std::optional<int64_t> integer_of(const json& value) {
-  const std::optional<double> number = number_of(value);
-  // Beyond, a double is no longer every integer.
-  if (!number || std::abs(*number) >= 9007199254740992.0 || *number != std::floor(*number)) {
-    return std::nullopt;
-  }
-  return static_cast<int64_t>(*number);
-}
-
-std::optional<bool> flag_of(const json& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  const std::optional<int64_t> integer = integer_of(value);
-  return integer == 0 || integer == 1 ? std::optional(integer == 1) : std::nullopt;
-}
-
-// null, false, 0 and -1 are how a manifest says that an attribute plays no part.
-bool is_unset(const json& value) {
-  if (value.is_null()) return true;
-  if (value.is_boolean()) return !value.get<bool>();
-  const std::optional<double> number = number_of(value);
-  return number == 0.0 || number == -1.0;
-}
-
-struct Tolerance {
-  double atol = 0, rtol = 0;
-};
-
-// Nothing unless both are there, finite and not negative.
-std::optional<Tolerance> tolerance_of(const json& value) {
-  Tolerance result;
-  for (const auto& [name, number] : {std::pair{"atol", &result.atol}, {"rtol", &result.rtol}}) {
-    const json* const given = member(value, name);
-    const std::optional<double> read = given != nullptr ? number_of(*given) : std::nullopt;
-    if (!read || *read < 0) return std::nullopt;
-    *number = *read;
-  }
-  return result;
-}
-
-// ---- A case. Its accessors are for what problem_in() has found to be of the right types. ----
-
-class Case {
- public:
-  Case(const json& description, const Safetensors& tensors)
-      : description_(description), tensors_(tensors) {}
-
-  const json& attrs() const { return *member(description_, "attrs"); }
-  const json& inputs() const { return *member(description_, "inputs"); }
-  const json& outputs() const { return *member(description_, "outputs"); }
-
-  bool is_set(const char* attribute) const { return given(attribute) != nullptr; }
-  bool flag(const char* attribute) const {
-    const json* const value = given(attribute);
-    return value != nullptr && flag_of(*value).value_or(false);
-  }
-  int64_t integer(const char* attribute, int64_t otherwise) const {
-    const json* const value = given(attribute);
-    return value == nullptr ? otherwise : integer_of(*value).value_or(otherwise);
-  }
-  double number(const char* attribute, double otherwise) const {
-    const json* const value = given(attribute);
-    return value == nullptr ? otherwise : number_of(*value).value_or(otherwise);
-  }
-  std::string text(const char* attribute, const char* otherwise) const {
-    const json* const value = given(attribute);
-    return value == nullptr || !value->is_string() ? otherwise : value->get<std::string>();
-  }
-  // Null where it is not set.
-  const json* given(const char* attribute) const {
-    const json* const value = member(attrs(), attribute);
-    return value == nullptr || value->is_null() ? nullptr : value;
-  }
-
-  bool has_input(const char* input) const { return inputs().contains(input); }
-  bool has_output(const char* output) const { return outputs().contains(output); }
-
-  // Null where the case has no such input.
-  const SafetensorsEntry* input(const char* argument) const {
-    return has_input(argument) ? find(*member(inputs(), argument)) : nullptr;
-  }
-  const SafetensorsEntry* find(const json& tensor) const {
-    return tensor.is_string() ? tensors_.find(tensor.get<std::string>()) : nullptr;
-  }
-
-  // An absent one is empty, of rank 0.
-  Values floats(const char* argument) const { return floats_of(input(argument)); }
-  static Values floats_of(const SafetensorsEntry* entry) {
-    Values values;
-    if (entry == nullptr || entry->type != SafetensorsEntry::Type::kF32) return values;
-    values = Values(entry->shape);
-    if (!values.data.empty()) {
-      std::memcpy(values.data.data(), entry->data.data(), entry->data.size());
-    }
-    return values;
-  }
-
-  // Empty where there is none.
-  std::vector<int32_t> integers(const char* argument) const {
-    const SafetensorsEntry* const entry = input(argument);
-    if (entry == nullptr || entry->type != SafetensorsEntry::Type::kI32) return {};
-    std::vector<int32_t> values(static_cast<size_t>(entry->shape.elements()));
-    if (!values.empty()) std::memcpy(values.data(), entry->data.data(), entry->data.size());
-    return values;
-  }
-
-  Tolerance tolerance(const std::string& output) const {
-    const json* const tighter = member(description_, "output_tolerance");
-    const json* value = tighter != nullptr ? member(*tighter, output) : nullptr;
-    if (value == nullptr || value->is_null()) value = member(description_, "tolerance");
-    return tolerance_of(*value).value_or(Tolerance{});
-  }
-
- private:
-  const json& description_;
-  const Safetensors& tensors_;
-};
-
-// `align` of a case; nullopt where this runner does not know it.
-std::optional<Causal> alignment_of(const Case& c) {
-  const std::string align = c.text("align", "top_left");
-  if (align == "top_left") return Causal::top_left();
-  if (align == "bottom_right") return Causal::bottom_right();
-  if (align == "bottom_right_kv_len") return Causal::bottom_right_of_length();
-  if (align == "explicit" && c.is_set("offset")) return Causal::at_offset(c.integer("offset", 0));
-  return std::nullopt;
-}
-
-std::string unknown_alignment(const Case& c) {
-  const std::string align = c.text("align", "top_left");
-  return "not supported yet: align " + align + (align == "explicit" ? " without an offset" : "");
-}
-
-// Masks align at the last axis, here always to four: that names the axes of one with three.
-Dims of_rank_four(const Dims& shape) {
-  Dims result;
-  for (int axis = shape.rank(); axis < 4; ++axis) result.push_back(1);
-  for (int axis = 0; axis < shape.rank(); ++axis) result.push_back(shape[axis]);
-  return result;
-}
 
 // The options of a case and what they point to.
 struct CaseOptions {
@@ -587,196 +377,6 @@ Outcome run_softmax(const Case& c, Context& context) {
   return {{{"weights", std::move(weights)}, {"lse", std::move(lse)}}, {}};
 }
 
-// (H, d_in, d_head), used as x W, to (H * d_head, d_in), used as x W^T.
-Values stack_heads(const Values& w) {
-  const int64_t heads = w.shape[0], in = w.shape[1], width = w.shape[2];
-  Values stacked({heads * width, in});
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t i = 0; i < in; ++i) {
-      for (int64_t c = 0; c < width; ++c) {
-        stacked.data[static_cast<size_t>((h * width + c) * in + i)] =
-            w.data[static_cast<size_t>((h * in + i) * width + c)];
-      }
-    }
-  }
-  return stacked;
-}
-
-Values transpose(const Values& w) {
-  Values result({w.shape[1], w.shape[0]});
-  for (int64_t i = 0; i < w.shape[0]; ++i) {
-    for (int64_t j = 0; j < w.shape[1]; ++j) {
-      result.data[static_cast<size_t>(j * w.shape[0] + i)] =
-          w.data[static_cast<size_t>(i * w.shape[1] + j)];
-    }
-  }
-  return result;
-}
-
-// (N, E) as (1, N, E).
-Dims with_batch(const Dims& shape) {
-  return shape.rank() == 2 ? Dims{1, shape[0], shape[1]} : shape;
-}
-
-struct ModuleResult {
-  std::string failure;
-  Values out;
-  Values weights;
-};
-
-ModuleResult run_module(const MultiHeadAttentionConfig& config,
-                        const MultiHeadAttentionWeights& weights, const Values& x, Causal causal,
-                        int64_t output_width, Context& context) {
-  const Dims shape = with_batch(x.shape);
-  const int64_t heads = config.num_heads;
-  if (!fit({{shape[0], shape[1], output_width},
-            {shape[0], shape[1], weights.q_proj.shape[0]},
-            {shape[0], heads, shape[1], shape[1]}})) {
-    return {too_large().failure, {}, {}};
-  }
-  Values out({shape[0], shape[1], output_width});
-  Trace trace;
-  Status status = multi_head_attention(config, weights, {x.data.data(), shape}, {.causal = causal},
-                                       out.tensor(), &trace, context);
-  Values traced;
-  if (const TraceStep* step = trace.find("weights"); step != nullptr) {
-    traced.shape = step->shape;
-    traced.data = step->values;
-  }
-  return {status.message(), std::move(out), std::move(traced)};
-}
-
-// (1, ...) as (...).
-void drop_batch(Values& values) {
-  Dims shape;
-  for (int axis = 1; axis < values.shape.rank(); ++axis) shape.push_back(values.shape[axis]);
-  values.shape = shape;
-}
-
-Outcome run_heads_concat(const Case& c, Context& context) {
-  const Values x = c.floats("x");
-  const Values w_q = c.floats("w_q"), w_k = c.floats("w_k"), w_v = c.floats("w_v");
-  if (!(w_k.shape == w_q.shape) || !(w_v.shape == w_q.shape)) {
-    return {{},
-            "w_k, w_v: expected " + w_q.shape.to_string() + " like w_q, got " +
-                w_k.shape.to_string() + " and " + w_v.shape.to_string()};
-  }
-  const int64_t heads = w_q.shape[0];
-  if (heads == 0 || c.integer("num_heads", heads) != heads) {
-    return {{},
-            expected("attrs.num_heads", "the " + std::to_string(heads) + " heads of w_q",
-                     c.given("num_heads"))};
-  }
-  const Values q = stack_heads(w_q), k = stack_heads(w_k), v = stack_heads(w_v);
-  const int64_t merged = q.shape[0];
-  const int64_t embed = q.shape[1];
-  Values o;
-  MultiHeadAttentionWeights weights{.q_proj = q.view(), .k_proj = k.view(), .v_proj = v.view()};
-  if (c.has_input("w_o")) {
-    o = transpose(c.floats("w_o"));
-    weights.out_proj = o.view();
-  }
-  ModuleResult result =
-      run_module({.embed_dim = embed, .num_heads = heads, .head_dim = merged / heads}, weights, x,
-                 c.flag("causal") ? Causal::top_left() : Causal::none(),
-                 c.has_input("w_o") ? embed : merged, context);
-  if (!result.failure.empty()) return {{}, result.failure};
-  if (x.shape.rank() == 2) {
-    drop_batch(result.out);
-    drop_batch(result.weights);
-  }
-  return {{{"out", std::move(result.out)}, {"weights", std::move(result.weights)}}, {}};
-}
-
-Values rows_of(const Values& matrix, int64_t first, int64_t count) {
-  const int64_t width = matrix.shape.rank() == 2 ? matrix.shape[1] : 1;
-  Values rows(matrix.shape.rank() == 2 ? Dims{count, width} : Dims{count});
-  std::copy_n(matrix.data.begin() + first * width, count * width, rows.data.begin());
-  return rows;
-}
-
-Values swap_first_axes(const Values& x) {
-  Values result({x.shape[1], x.shape[0], x.shape[2]});
-  const auto width = static_cast<size_t>(x.shape[2]);
-  for (int64_t i = 0; i < x.shape[0]; ++i) {
-    for (int64_t j = 0; j < x.shape[1]; ++j) {
-      std::copy_n(x.data.begin() + (i * x.shape[1] + j) * x.shape[2], width,
-                  result.data.begin() + (j * x.shape[0] + i) * x.shape[2]);
-    }
-  }
-  return result;
-}
-
-Values mean_over_heads(const Values& weights) {
-  const int64_t heads = weights.shape[1];
-  const int64_t cells = weights.shape[2] * weights.shape[3];
-  Values mean({weights.shape[0], weights.shape[2], weights.shape[3]});
-  for (int64_t b = 0; b < weights.shape[0]; ++b) {
-    for (int64_t cell = 0; cell < cells; ++cell) {
-      double sum = 0;
-      for (int64_t h = 0; h < heads; ++h) {
-        sum +=
-            static_cast<double>(weights.data[static_cast<size_t>((b * heads + h) * cells + cell)]);
-      }
-      mean.data[static_cast<size_t>(b * cells + cell)] =
-          static_cast<float>(sum / static_cast<double>(heads));
-    }
-  }
-  return mean;
-}
-
-Outcome run_multihead_attention(const Case& c, Context& context) {
-  if (!c.flag("self_attention")) return unsupported("cross-attention in the module");
-  const int64_t embed = c.integer("embed_dim", 0);
-  const Values in_proj = c.floats("in_proj_weight");
-  const Values in_bias = c.floats("in_proj_bias");
-  const Values out_proj = c.floats("out_proj.weight");
-  const Values out_bias = c.floats("out_proj.bias");
-  if (embed <= 0 || !(in_proj.shape == Dims{3 * embed, embed}) ||
-      (c.has_input("in_proj_bias") && !(in_bias.shape == Dims{3 * embed}))) {
-    return {{},
-            "in_proj_weight, in_proj_bias: expected 3 * embed_dim rows of embed_dim = " +
-                std::to_string(embed) + ", got " + in_proj.shape.to_string() + " and " +
-                in_bias.shape.to_string()};
-  }
-  Values x = c.floats("query");
-  const bool unbatched = c.flag("unbatched");
-  if (x.shape.rank() != (unbatched ? 2 : 3)) {
-    return {{},
-            std::string("query: expected rank ") + (unbatched ? "2" : "3") + ", got " +
-                x.shape.to_string()};
-  }
-  const Values q = rows_of(in_proj, 0, embed);
-  const Values k = rows_of(in_proj, embed, embed);
-  const Values v = rows_of(in_proj, 2 * embed, embed);
-  MultiHeadAttentionWeights weights{
-      .q_proj = q.view(), .k_proj = k.view(), .v_proj = v.view(), .out_proj = out_proj.view()};
-  Values q_bias, k_bias, v_bias;
-  if (!in_bias.data.empty()) {
-    q_bias = rows_of(in_bias, 0, embed);
-    k_bias = rows_of(in_bias, embed, embed);
-    v_bias = rows_of(in_bias, 2 * embed, embed);
-    weights.q_bias = q_bias.view();
-    weights.k_bias = k_bias.view();
-    weights.v_bias = v_bias.view();
-  }
-  if (!out_bias.data.empty()) weights.out_bias = out_bias.view();
-
-  const bool batch_second = !c.flag("batch_first") && !unbatched;
-  if (batch_second) x = swap_first_axes(x);
-  ModuleResult result =
-      run_module({.embed_dim = embed, .num_heads = c.integer("num_heads", 1)}, weights, x,
-                 c.flag("is_causal") ? Causal::top_left() : Causal::none(), embed, context);
-  if (!result.failure.empty()) return {{}, result.failure};
-  if (batch_second) result.out = swap_first_axes(result.out);
-  if (c.flag("average_attn_weights")) result.weights = mean_over_heads(result.weights);
-  if (unbatched) {
-    drop_batch(result.out);
-    drop_batch(result.weights);
-  }
-  return {{{"out", std::move(result.out)}, {"weights", std::move(result.weights)}}, {}};
-}
-
 // ---- What each operation takes, gives and understands ----
 
 enum class Kind : uint8_t { kFlag, kInteger, kNumber, kText, kIntegers, kRope };
@@ -877,7 +477,16 @@ const std::map<std::string, Operation>& operations() {
       {"multihead_attention",
        {run_multihead_attention,
         {{"query", kF32, 2, 3, Need::kRequired},
-         {"in_proj_weight", kF32, 2, 2, Need::kRequired},
+         {"key", kF32, 2, 3, Need::kOptional},
+         {"value", kF32, 2, 3, Need::kOptional},
+         {"key_padding_mask", kMask, 1, 2, Need::kOptional},
+         {"attn_mask", kMask, 2, 3, Need::kOptional},
+         {"in_proj_weight", kF32, 2, 2, Need::kOptional},
+         {"q_proj_weight", kF32, 2, 2, Need::kOptional},
+         {"k_proj_weight", kF32, 2, 2, Need::kOptional},
+         {"v_proj_weight", kF32, 2, 2, Need::kOptional},
+         {"bias_k", kF32, 3, 3, Need::kOptional},
+         {"bias_v", kF32, 3, 3, Need::kOptional},
          {"in_proj_bias", kF32, 1, 1, Need::kOptional},
          {"out_proj.weight", kF32, 2, 2, Need::kRequired},
          {"out_proj.bias", kF32, 1, 1, Need::kOptional}},
@@ -885,12 +494,55 @@ const std::map<std::string, Operation>& operations() {
         {{"embed_dim", Kind::kInteger},
          {"num_heads", Kind::kInteger},
          {"bias", Kind::kFlag},
+         {"kdim", Kind::kInteger},
+         {"vdim", Kind::kInteger},
+         {"add_bias_kv", Kind::kFlag},
+         {"add_zero_attn", Kind::kFlag},
          {"batch_first", Kind::kFlag},
          {"unbatched", Kind::kFlag},
          {"self_attention", Kind::kFlag},
          {"is_causal", Kind::kFlag},
          {"need_weights", Kind::kFlag},
          {"average_attn_weights", Kind::kFlag}}}},
+      {"attention_only_transformer",
+       {run_attention_only_transformer,
+        {{"tokens", kI32, 2, 2, Need::kRequired},
+         {"tok_emb", kF32, 2, 2, Need::kRequired},
+         {"pos_emb", kF32, 2, 2, Need::kOptional},
+         {"layers.0.w_q", kF32, 2, 2, Need::kRequired},
+         {"layers.0.w_k", kF32, 2, 2, Need::kRequired},
+         {"layers.0.w_v", kF32, 2, 2, Need::kRequired},
+         {"layers.0.w_o", kF32, 2, 2, Need::kRequired},
+         {"layers.1.w_q", kF32, 2, 2, Need::kOptional},
+         {"layers.1.w_k", kF32, 2, 2, Need::kOptional},
+         {"layers.1.w_v", kF32, 2, 2, Need::kOptional},
+         {"layers.1.w_o", kF32, 2, 2, Need::kOptional},
+         {"unembed", kF32, 2, 2, Need::kRequired}},
+        {"hidden_0", "hidden_1", "logits"},
+        {{"layers", Kind::kInteger},
+         {"num_heads", Kind::kInteger},
+         {"num_kv_heads", Kind::kInteger},
+         {"head_dim", Kind::kInteger},
+         {"vocab", Kind::kInteger},
+         {"positions", Kind::kText},
+         {"rope_base", Kind::kNumber}}}},
+      {"gpt2_block",
+       {run_gpt2_block,
+        {{"x", kF32, 3, 3, Need::kRequired},
+         {"ln_1.weight", kF32, 1, 1, Need::kRequired},
+         {"ln_1.bias", kF32, 1, 1, Need::kRequired},
+         {"attn.c_attn.weight", kF32, 2, 2, Need::kRequired},
+         {"attn.c_attn.bias", kF32, 1, 1, Need::kRequired},
+         {"attn.c_proj.weight", kF32, 2, 2, Need::kRequired},
+         {"attn.c_proj.bias", kF32, 1, 1, Need::kRequired},
+         {"ln_2.weight", kF32, 1, 1, Need::kRequired},
+         {"ln_2.bias", kF32, 1, 1, Need::kRequired},
+         {"mlp.c_fc.weight", kF32, 2, 2, Need::kRequired},
+         {"mlp.c_fc.bias", kF32, 1, 1, Need::kRequired},
+         {"mlp.c_proj.weight", kF32, 2, 2, Need::kRequired},
+         {"mlp.c_proj.bias", kF32, 1, 1, Need::kRequired}},
+        {"attn_out", "out"},
+        {{"num_heads", Kind::kInteger}, {"eps", Kind::kNumber}, {"gelu", Kind::kText}}}},
   };
   return kOperations;
 }

@@ -1,15 +1,19 @@
 // multihead-trace "the black cat sat on the mat" --heads 4 --causal
+// multihead-trace --scores "2 1.5 .8 .3; 1.2 1.8 .9 .4; .5 1.1 2.1 .7; .3 .6 1.3 1.9" --causal
 //
-// Prints every step of multi-head self-attention on one sentence: its name, what it is, its
-// shape, and a rounded matrix, as the textbooks do.
+// Prints every step of multi-head self-attention on one sentence, or on scores as they are: its
+// name, what it is, its shape, and a rounded matrix, as the textbooks do; or all of it as JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,7 +30,11 @@ struct Arguments {
   bool causal = false;
   int64_t head = 1;
   int64_t columns = 8;
+  int64_t batch = 1;
   uint32_t seed = 0;
+  std::string scores = {};              // heads by '/', rows by ';', numbers by blanks or commas
+  std::vector<std::string> steps = {};  // empty for all
+  bool json = false;
 };
 
 // Words, and punctuation on its own.
@@ -139,57 +147,8 @@ struct Printer {
   }
 };
 
-int run(const Arguments& arguments) {
-  const std::vector<std::string> tokens = tokenize(arguments.sentence);
-  if (tokens.empty()) {
-    std::fprintf(stderr, "sentence: expected at least one word, got \"%s\"\n",
-                 arguments.sentence.c_str());
-    return 1;
-  }
-  if (arguments.head < 1 || arguments.head > arguments.heads) {
-    std::fprintf(stderr, "--head: expected 1 to %lld, got %lld\n",
-                 static_cast<long long>(arguments.heads), static_cast<long long>(arguments.head));
-    return 1;
-  }
-  const auto n = static_cast<int64_t>(tokens.size());
-  const int64_t width = arguments.embed_dim;
-  std::mt19937 engine(arguments.seed);
-  const std::vector<float> x = embed(tokens, width, engine);
-  std::vector<float> projections[4];
-  for (std::vector<float>& matrix : projections) {
-    matrix = normal_floats(width * width, 1.0 / std::sqrt(static_cast<double>(width)), engine);
-  }
-  const Dims square{width, width};
-  std::vector<float> output(x.size());
-  multihead::Trace trace;
-  multihead::Context context;
-  const multihead::Status status = multihead::multi_head_attention(
-      {.embed_dim = width, .num_heads = arguments.heads},
-      {.q_proj = {projections[0].data(), square},
-       .k_proj = {projections[1].data(), square},
-       .v_proj = {projections[2].data(), square},
-       .out_proj = {projections[3].data(), square}},
-      {x.data(), {1, n, width}},
-      {.causal = arguments.causal ? multihead::Causal::top_left() : multihead::Causal::none()},
-      {output.data(), {1, n, width}}, &trace, context);
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", status.message().c_str());
-    return 1;
-  }
-
-  std::printf("%lld tokens, d_model %lld, %lld heads of %lld, %s, on %s\n",
-              static_cast<long long>(n), static_cast<long long>(width),
-              static_cast<long long>(arguments.heads),
-              static_cast<long long>(width / arguments.heads),
-              arguments.causal ? "causal" : "not causal", multihead::simd_target());
-  std::printf(
-      "Embeddings and weights are random (seed %u): the steps are real, the pattern of\n"
-      "the weights means nothing.\n",
-      arguments.seed);
-  size_t longest = 0;
-  for (const std::string& token : tokens) longest = std::max(longest, code_points(token));
-  const Printer printer{tokens, arguments, std::clamp<size_t>(longest, 6, 20)};
-  const std::map<std::string, const char*> meanings = {
+const std::map<std::string, const char*>& meanings() {
+  static const std::map<std::string, const char*> kMeanings = {
       {"x", "token embeddings plus positions"},
       {"q", "queries, x W_Q^T"},
       {"k", "keys, x W_K^T"},
@@ -203,11 +162,196 @@ int run(const Arguments& arguments) {
       {"weights", "softmax of each row: every row sums to 1"},
       {"heads_out", "weights V, each head by itself"},
       {"merged", "heads side by side again: (B, H, N, d) -> (B, N, H d)"},
+      {"head_shares", "z_h W_O^h: what each head adds to the output; their sum is the output"},
       {"output", "merged W_O^T"},
   };
+  return kMeanings;
+}
+
+// JSON has no infinities: null stands for one.
+void print_json(const std::vector<std::string>& tokens, const multihead::Trace& trace) {
+  nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   for (const multihead::TraceStep& step : trace.steps) {
-    printer.step(step, meanings.at(step.name));
+    nlohmann::ordered_json shape = nlohmann::ordered_json::array();
+    for (int axis = 0; axis < step.shape.rank(); ++axis) shape.push_back(step.shape[axis]);
+    nlohmann::ordered_json values = nlohmann::ordered_json::array();
+    for (const float value : step.values) {
+      values.push_back(std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr);
+    }
+    steps.push_back({{"name", step.name}, {"shape", shape}, {"values", values}});
   }
+  const nlohmann::ordered_json all = {{"tokens", tokens}, {"steps", steps}};
+  std::printf("%s\n",
+              all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
+void print_steps(const Arguments& arguments, const std::vector<std::string>& tokens,
+                 const multihead::Trace& trace) {
+  size_t longest = 0;
+  for (const std::string& token : tokens) longest = std::max(longest, code_points(token));
+  const Printer printer{tokens, arguments, std::clamp<size_t>(longest, 6, 20)};
+  for (const multihead::TraceStep& step : trace.steps) {
+    printer.step(step, meanings().at(step.name));
+  }
+}
+
+int refuse(const std::string& problem) {
+  std::fprintf(stderr, "%s\n", problem.c_str());
+  return 1;
+}
+
+// False where it is not a number of square matrices of one size, of finite numbers.
+bool parse_scores(const std::string& text, std::vector<float>& values, int64_t& heads,
+                  int64_t& tokens) {
+  int64_t in_row = 0, rows = 0;
+  heads = 0;
+  tokens = 0;
+  const auto end_row = [&] {
+    if (tokens == 0) tokens = in_row;
+    const bool right = in_row == tokens && in_row > 0;
+    in_row = 0;
+    ++rows;
+    return right;
+  };
+  const auto end_head = [&] {
+    const bool right = end_row() && rows == tokens;
+    rows = 0;
+    ++heads;
+    return right;
+  };
+  const char* at = text.c_str();
+  while (*at != '\0') {
+    if (*at == ' ' || *at == ',' || *at == '\n' || *at == '\t') {
+      ++at;
+    } else if (*at == ';' || *at == '/') {
+      if (!(*at == ';' ? end_row() : end_head())) return false;
+      ++at;
+    } else {
+      char* end = nullptr;
+      const float value = std::strtof(at, &end);
+      if (end == at || !std::isfinite(value)) return false;
+      values.push_back(value);
+      ++in_row;
+      at = end;
+    }
+  }
+  return end_head();
+}
+
+// Scores as they are: attention with Q = scores, K = the identity and a scale of 1.
+int run_scores(const Arguments& arguments) {
+  std::vector<float> scores;
+  int64_t heads = 0, n = 0;
+  if (!parse_scores(arguments.scores, scores, heads, n)) {
+    return refuse(
+        "--scores: expected square matrices of one size, rows between ';' and heads between '/', "
+        "got \"" +
+        arguments.scores + "\"");
+  }
+  if (arguments.head < 1 || arguments.head > heads) {
+    return refuse("--head: expected 1 to " + std::to_string(heads) + ", got " +
+                  std::to_string(arguments.head));
+  }
+  std::vector<float> identity(static_cast<size_t>(n * n));
+  for (int64_t i = 0; i < n; ++i) identity[static_cast<size_t>(i * n + i)] = 1.0F;
+  multihead::Trace trace{.wanted = arguments.steps};
+  multihead::Context context;
+  const Dims shape{1, heads, n, n};
+  for (const auto& [name, stage] : {std::pair{"scores", multihead::ScoreStage::kRaw},
+                                    {"masked_scores", multihead::ScoreStage::kMasked},
+                                    {"weights", multihead::ScoreStage::kWeights}}) {
+    if (!trace.wants(name)) continue;
+    trace.steps.push_back({name, shape, std::vector<float>(scores.size())});
+    const multihead::ScoreCapture capture{.stage = stage,
+                                          .out = {trace.steps.back().values.data(), shape}};
+    const multihead::Status status = multihead::attention_scores(
+        multihead::ConstTensor(scores.data(), shape),
+        multihead::ConstTensor(identity.data(), {1, 1, n, n}),
+        {.scale = 1.0F,
+         .causal = arguments.causal ? multihead::Causal::top_left() : multihead::Causal::none()},
+        capture, context);
+    if (!status.ok()) return refuse(status.message());
+  }
+  std::vector<std::string> tokens = tokenize(arguments.sentence);
+  if (static_cast<int64_t>(tokens.size()) != n) {
+    tokens.clear();
+    for (int64_t i = 1; i <= n; ++i) tokens.push_back(std::to_string(i));
+  }
+  if (arguments.json) {
+    print_json(tokens, trace);
+  } else {
+    print_steps(arguments, tokens, trace);
+  }
+  return 0;
+}
+
+int run(const Arguments& arguments) {
+  for (const std::string& name : arguments.steps) {
+    if (meanings().contains(name)) continue;
+    std::string all;
+    for (const std::string_view known : multihead::trace_names()) {
+      if (meanings().contains(std::string(known))) {
+        all += (all.empty() ? "" : ", ") + std::string(known);
+      }
+    }
+    return refuse("--steps: expected names out of " + all + ", got " + name);
+  }
+  if (!arguments.scores.empty()) return run_scores(arguments);
+  const std::vector<std::string> tokens = tokenize(arguments.sentence);
+  if (tokens.empty()) {
+    return refuse("sentence: expected at least one word, got \"" + arguments.sentence + "\"");
+  }
+  if (arguments.head < 1 || arguments.head > arguments.heads) {
+    return refuse("--head: expected 1 to " + std::to_string(arguments.heads) + ", got " +
+                  std::to_string(arguments.head));
+  }
+  const auto n = static_cast<int64_t>(tokens.size());
+  const int64_t width = arguments.embed_dim;
+  std::mt19937 engine(arguments.seed);
+  std::vector<float> x = embed(tokens, width, engine);
+  const size_t floats = x.size();
+  for (int64_t b = 1; b < arguments.batch; ++b) {
+    x.insert(x.end(), x.begin(), x.begin() + static_cast<ptrdiff_t>(floats));
+  }
+  std::vector<float> projections[4];
+  for (std::vector<float>& matrix : projections) {
+    matrix = normal_floats(width * width, 1.0 / std::sqrt(static_cast<double>(width)), engine);
+  }
+  const Dims square{width, width}, shape{arguments.batch, n, width};
+  std::vector<float> output(x.size());
+  multihead::Trace trace{.wanted = arguments.steps};
+  multihead::Context context;
+  multihead::MultiHeadAttention module;
+  multihead::Status status = multihead::MultiHeadAttention::create(
+      {.embed_dim = width, .num_heads = arguments.heads}, module);
+  if (status.ok()) {
+    status = module.use_weights({.q_proj = {projections[0].data(), square},
+                                 .k_proj = {projections[1].data(), square},
+                                 .v_proj = {projections[2].data(), square},
+                                 .out_proj = {projections[3].data(), square}});
+  }
+  if (status.ok()) {
+    status =
+        module.forward({.query = {x.data(), shape}},
+                       {.attention = {.causal = arguments.causal ? multihead::Causal::top_left()
+                                                                 : multihead::Causal::none()}},
+                       {.out = {output.data(), shape}}, &trace, context);
+  }
+  if (!status.ok()) return refuse(status.message());
+  if (arguments.json) {
+    print_json(tokens, trace);
+    return 0;
+  }
+  std::printf("%lld tokens, d_model %lld, %lld heads of %lld, %s, on %s\n",
+              static_cast<long long>(n), static_cast<long long>(width),
+              static_cast<long long>(arguments.heads),
+              static_cast<long long>(width / arguments.heads),
+              arguments.causal ? "causal" : "not causal", multihead::simd_target());
+  std::printf(
+      "Embeddings and weights are random (seed %u): the steps are real, the pattern of\n"
+      "the weights means nothing.\n",
+      arguments.seed);
+  print_steps(arguments, tokens, trace);
   return 0;
 }
 
@@ -215,7 +359,7 @@ int run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Prints every step of multi-head self-attention on one sentence.");
+  CLI::App app("Prints every step of multi-head self-attention on one sentence, or on scores.");
   const CLI::Range size(1, 8192);  // a projection of 8192 by 8192 takes 256 MB and two seconds
   app.add_option("sentence", arguments.sentence, "The sentence")->capture_default_str();
   app.add_option("--heads", arguments.heads, "Number of heads; must divide --d-model")
@@ -230,6 +374,14 @@ int main(int argc, char** argv) {
   app.add_option("--columns", arguments.columns, "Columns shown of wide matrices")
       ->check(size)
       ->capture_default_str();
+  app.add_option("--batch", arguments.batch, "The sentence so many times")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--steps", arguments.steps, "Names of the steps to print, all when not given")
+      ->delimiter(',');
+  app.add_option("--scores", arguments.scores,
+                 "Scores in place of a sentence: rows between ';', heads between '/'");
+  app.add_flag("--json", arguments.json, "Everything as JSON; null stands for -infinity");
   app.add_option("--seed", arguments.seed, "Seed of embeddings and weights")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   return run(arguments);

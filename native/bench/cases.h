@@ -38,7 +38,7 @@ enum class Op : uint8_t {
   kForward,  // attention()
   kDecode,   // attention() of one query
   kCache,    // KVCache::attend() of one query
-  kModule,   // multi_head_attention()
+  kModule,   // MultiHeadAttention
   kGemm,     // linear(), of `queries` rows of `width`, with `keys` outputs
 };
 const char* name_of(Op op);

@@ -1,4 +1,4 @@
-// multi_head_attention(): four projections around attention.
+// MultiHeadAttention: four projections around attention.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -24,17 +24,20 @@ class ModuleWork : public Work {
       // Of a trained layer's size, so that the softmax is neither flat nor one-hot.
       for (float& value : weights_.back()) value *= 0.05F;
     }
+    const Dims w_shape{embed_, embed_};
+    status_ = MultiHeadAttention::create({.embed_dim = embed_, .num_heads = shape_.heads}, module_);
+    if (!status_.ok()) return;
+    status_ = module_.use_weights({.q_proj = {weights_[0].data(), w_shape},
+                                   .k_proj = {weights_[1].data(), w_shape},
+                                   .v_proj = {weights_[2].data(), w_shape},
+                                   .out_proj = {weights_[3].data(), w_shape}});
   }
 
   Status run(Context& context) override {
+    if (!status_.ok()) return status_;
     const Dims x_shape{1, shape_.queries, embed_};
-    const Dims w_shape{embed_, embed_};
-    return multi_head_attention({.embed_dim = embed_, .num_heads = shape_.heads},
-                                {.q_proj = {weights_[0].data(), w_shape},
-                                 .k_proj = {weights_[1].data(), w_shape},
-                                 .v_proj = {weights_[2].data(), w_shape},
-                                 .out_proj = {weights_[3].data(), w_shape}},
-                                {x_.data(), x_shape}, {}, {out_.data(), x_shape}, nullptr, context);
+    return module_.forward({.query = {x_.data(), x_shape}}, {}, {.out = {out_.data(), x_shape}},
+                           nullptr, context);
   }
 
   std::span<const float> output() const override { return out_; }
@@ -66,6 +69,8 @@ class ModuleWork : public Work {
   std::vector<float> x_;
   std::vector<std::vector<float>> weights_;
   std::vector<float> out_, eigen_out_;
+  MultiHeadAttention module_;
+  Status status_;
 };
 
 double dot(const float* a, const std::vector<double>& b) {

@@ -139,7 +139,7 @@ const SUITES = [
     'benchmarks',
     () =>
       outcomeOf(
-        [process.execPath, '--test', '--test-reporter=tap', 'tests/native/bench.test.mjs'],
+        [process.execPath, '--test', '--test-reporter=tap', 'tests/native/bench.test.mjs', 'tests/native/trace.test.mjs'],
         null,
         nodeTestCounts,
       ),

@@ -18,6 +18,7 @@
 
 #include "cpu/simd-inl.h"
 #include "cpu/softmax-inl.h"
+#include "cpu/stored_rows-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -50,9 +51,6 @@ HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t byte
   return sum;
 }
 
-// Without an instruction for it, Highway 1.2 makes large numbers of f16's infinities and NaN.
-inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
-
 struct DecodeTile {
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
   static constexpr size_t kAccumulators = 16;
@@ -65,27 +63,6 @@ struct DecodeTile {
   static constexpr size_t keys(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
   static constexpr size_t vecs(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
 };
-
-template <class T, class D, class V = hn::Vec<D>>
-HWY_INLINE V to_floats(D d, hn::Vec<hn::Rebind<T, D>> stored) {
-  if constexpr (std::is_same_v<T, float>) {
-    return stored;
-  } else if constexpr (std::is_same_v<T, int8_t>) {
-    return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), stored));
-  } else if constexpr (std::is_same_v<T, hwy::float16_t> && !kConvertsF16) {
-    const hn::RebindToUnsigned<D> du;
-    const auto bits = hn::PromoteTo(du, hn::BitCast(hn::Rebind<uint16_t, D>(), stored));
-    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7FFF)));
-    const auto special = hn::Gt(magnitude, hn::Set(du, (0x7C00U << 13U) - 1));
-    // The product moves the exponent from one bias to the other, subnormal numbers included.
-    const auto value = hn::BitCast(du, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112F)));
-    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
-    const auto exponent = hn::IfThenElseZero(special, hn::Set(du, 0x7F800000));
-    return hn::BitCast(d, hn::Or3(value, sign, exponent));
-  } else {
-    return hn::PromoteTo(d, stored);
-  }
-}
 
 template <class T, class D>
 HWY_INLINE hn::Vec<D> load_floats(D d, const T* from) {

@@ -10,13 +10,39 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/kernels.h"
 #include "hwy/highway.h"
+#include "rules/half.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+// Without an instruction for it, Highway 1.2 makes large numbers of f16's infinities and NaN.
+inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
+
+template <class T, class D, class V = hn::Vec<D>>
+HWY_INLINE V to_floats(D d, hn::Vec<hn::Rebind<T, D>> stored) {
+  if constexpr (std::is_same_v<T, float>) {
+    return stored;
+  } else if constexpr (std::is_same_v<T, int8_t>) {
+    return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), stored));
+  } else if constexpr (std::is_same_v<T, hwy::float16_t> && !kConvertsF16) {
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::PromoteTo(du, hn::BitCast(hn::Rebind<uint16_t, D>(), stored));
+    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7FFF)));
+    const auto special = hn::Gt(magnitude, hn::Set(du, (0x7C00U << 13U) - 1));
+    // The product moves the exponent from one bias to the other, subnormal numbers included.
+    const auto value = hn::BitCast(du, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112F)));
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
+    const auto exponent = hn::IfThenElseZero(special, hn::Set(du, 0x7F800000));
+    return hn::BitCast(d, hn::Or3(value, sign, exponent));
+  } else {
+    return hn::PromoteTo(d, stored);
+  }
+}
 
 // `width` elements of T, times `factor` for integers, then zeros up to `padded`.
 template <class T, class D>
@@ -25,12 +51,8 @@ HWY_INLINE void widen(D d, const T* HWY_RESTRICT from, size_t width, size_t padd
   const hn::Rebind<T, D> narrow;
   const size_t lanes = hn::Lanes(d);
   const auto convert = [&](auto stored) HWY_ATTR {
-    if constexpr (std::is_same_v<T, int8_t>) {
-      const hn::RebindToSigned<D> di;
-      return hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, stored)), hn::Set(d, factor));
-    } else {
-      return hn::PromoteTo(d, stored);
-    }
+    const auto floats = to_floats<T>(d, stored);
+    return std::is_same_v<T, int8_t> ? hn::Mul(floats, hn::Set(d, factor)) : floats;
   };
   size_t c = 0;
   for (; c + lanes <= width; c += lanes)
@@ -159,6 +181,11 @@ HWY_INLINE void narrow(D d, const float* HWY_RESTRICT from, size_t width, T* HWY
   const hn::Rebind<T, D> half;
   const size_t lanes = hn::Lanes(d);
   size_t c = 0;
+  if constexpr (std::is_same_v<T, hwy::float16_t> && !kConvertsF16) {
+    auto* const bits = reinterpret_cast<Float16*>(to);
+    for (; c < width; ++c) bits[c] = rules::to_float16(from[c]);
+    return;
+  }
   for (; c + lanes <= width; c += lanes) {
     hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, from + c)), half, to + c);
   }

@@ -46,6 +46,9 @@ class Scratch {
   Buffer& plans() { return plans_; }
   // Results of decoding's pieces, until they are merged.
   Buffer& partials() { return partials_; }
+  // Of a module that calls what uses workspace(), and of a stack that calls modules.
+  Buffer& module() { return module_; }
+  Buffer& stack() { return stack_; }
 
  private:
   std::vector<Buffer> of_thread_;
@@ -53,6 +56,8 @@ class Scratch {
   Buffer transformed_;
   Buffer plans_;
   Buffer partials_;
+  Buffer module_;
+  Buffer stack_;
 };
 
 Status out_of_memory(uint64_t bytes);

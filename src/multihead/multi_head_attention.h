@@ -1,60 +1,175 @@
-// Multi-head self-attention as a module: project, split into heads, attend, merge, project.
+// Multi-head attention as a module: project, split into heads, attend, merge, project.
 //
-// Definition: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.2; weights in the
-// layout of torch.nn.MultiheadAttention (rows are outputs, y = x W^T + b).
+// Definition: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.2. Parameters, their names and
+// layout (rows are outputs, y = x W^T + b) and what each option does are those of
+// torch.nn.MultiheadAttention, but for three things: batch-first is the default; causal is an
+// instruction, not a hint; a query that sees no key has merged heads of 0, never NaN.
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <memory>
+#include <span>
 
 #include "multihead/attention.h"
+#include "multihead/kv_cache.h"
+#include "multihead/state_dict.h"
+#include "multihead/trace.h"
 
 namespace multihead {
 
-// A named intermediate, row-major.
-struct TraceStep {
-  std::string name;
-  Dims shape;
-  std::vector<float> values;
-};
-
-// Every step of one forward pass, in the order of computation, under these names:
-//   x (B, N, d_in) · q, k, v (B, N, H*d_head) · q_heads, k_heads, v_heads (B, H, N, d_head) ·
-//   scores (B, H, N, N), raw Q K^T · scaled_scores · masked_scores, -inf where hidden ·
-//   weights · heads_out (B, H, N, d_head) · merged (B, N, H*d_head) · output (B, N, d_out)
-struct Trace {
-  std::vector<TraceStep> steps;
-  // The step of that name, or null.
-  const TraceStep* find(std::string_view name) const;
-};
+namespace nn {
+class Parameters;
+}
 
 struct MultiHeadAttentionConfig {
-  int64_t embed_dim = 0;  // d_in, and d_out where there is an output projection
+  int64_t embed_dim = 0;  // width of a query token
   int64_t num_heads = 0;
-  // Width of one head; 0 takes embed_dim / num_heads, which must then divide evenly.
+  // Width of a query and key head; 0 takes embed_dim / num_heads, which must divide evenly then.
   int64_t head_dim = 0;
+  int64_t num_kv_heads = 0;    // divides num_heads (arXiv:2305.13245); 0 takes num_heads
+  int64_t value_dim = 0;       // width of a value head; 0 takes head_dim
+  int64_t kdim = 0;            // width of a key token; 0 takes embed_dim
+  int64_t vdim = 0;            // width of a value token; 0 takes embed_dim
+  int64_t out_dim = 0;         // width of an output token; 0 takes embed_dim
+  bool bias = true;            // of all four projections
+  bool out_proj = true;        // false: the merged heads are the output
+  bool add_bias_kv = false;    // bias_k, bias_v: one more key and value, visible to all
+  bool add_zero_attn = false;  // one more key and value of zeros behind them, likewise
+  bool batch_first = true;     // false: tensors are (N, B, width)
+
+  // What a model has for good. An option of the same name that a call gives replaces it.
+  bool sinks = false;    // parameter `sinks`, a logit per head
+  bool qk_norm = false;  // parameters `q_norm.weight`, `k_norm.weight`
+  float qk_norm_eps = 1e-6F;
+  float softcap = 0.0F;
+  Window window = {};    // without an alignment
+  Rope rope = {};        // without positions
+  float dropout = 0.0F;  // probability; read only where a call is training
 };
 
-// Views of the caller's memory, which must outlive the calls that use them.
+// Views of the caller's memory, which must outlive the calls that use them. Those that are optional
+// are not there where they are not given, whatever the config says of bias.
 struct MultiHeadAttentionWeights {
-  ConstTensor q_proj = {}, k_proj = {}, v_proj = {};  // (H*d_head, embed_dim)
-  ConstTensor q_bias = {}, k_bias = {}, v_bias = {};  // (H*d_head), optional
-  ConstTensor out_proj = {};  // (embed_dim, H*d_head); without it the merged heads are the output
-  ConstTensor out_bias = {};  // (embed_dim), optional
+  ConstTensor q_proj = {};                            // (H * head_dim, embed_dim)
+  ConstTensor k_proj = {};                            // (H_kv * head_dim, kdim)
+  ConstTensor v_proj = {};                            // (H_kv * value_dim, vdim)
+  ConstTensor q_bias = {}, k_bias = {}, v_bias = {};  // one for each row of those; optional
+  ConstTensor out_proj = {};                          // (out_dim, H * value_dim)
+  ConstTensor out_bias = {};                          // (out_dim), optional
+  ConstTensor bias_k = {}, bias_v = {};  // (H_kv * head_dim), (H_kv * value_dim): add_bias_kv
+  ConstTensor sinks = {};                // (H)
+  ConstTensor q_norm = {}, k_norm = {};  // (head_dim)
 };
 
-// x (B, N, embed_dim), contiguous -> output (B, N, embed_dim), or (B, N, H*d_head) without
-// out_proj. `options` are those of attention(); the scale defaults to 1/sqrt(head_dim), never
-// 1/sqrt(embed_dim). `trace`, if not null, receives every step; it does not change the output.
-//
-// Errors: kShape and kOption with the argument's name; num_heads that does not divide
-// embed_dim is kOption and names both numbers; kMemory. Nothing is written then, but after
-// kMemory the trace may be incomplete.
-[[nodiscard]] Status multi_head_attention(const MultiHeadAttentionConfig& config,
-                                          const MultiHeadAttentionWeights& weights,
-                                          const ConstTensor& x, const AttentionOptions& options,
-                                          const Tensor& output, Trace* trace, Context& context);
+// For a call with key_padding and the like, (B, N_k) has no B where the call is unbatched.
+struct MultiHeadAttentionInputs {
+  ConstTensor query = {};  // (B, N_q, embed_dim), or (N_q, B, ...), or unbatched (N_q, ...)
+  ConstTensor key = {};    // (B, N_k, kdim) likewise; not given: the query
+  ConstTensor value = {};  // (B, N_k, vdim) likewise; not given: the key
+};
+
+// Instruments for teaching and for looking into a model.
+struct HeadTools {
+  std::span<const float> head_scales = {};  // (H): factor on what each head gives; 0 mutes it
+  bool skip_out_proj = false;               // the merged heads are the output
+  float temperature = 1.0F;                 // divides the scale; more than 0
+  bool scale_by_embed_dim = false;          // the mistake of 1/sqrt(embed_dim) as default scale
+};
+
+struct MultiHeadAttentionOptions {
+  // As for attention(), over the keys that were given; those that the module appends are visible to
+  // every query. mask: true = MAY attend, (N_q, N_k) or (B, H, N_q, N_k). The scale defaults to
+  // 1/sqrt(head_dim). With appended keys alibi_slopes are refused.
+  AttentionOptions attention = {};
+  // attn_mask of nn.MultiheadAttention: true = may NOT attend. (N_q, N_k), (B, H, N_q, N_k) with
+  // extents of 1 where shared, or PyTorch's (B * H, N_q, N_k).
+  ConstBoolTensor attn_mask_blocked = {};
+  // key_padding_mask of nn.MultiheadAttention: true = may NOT be attended to. (B, N_k).
+  ConstBoolTensor key_padding_blocked = {};
+  ConstTensor key_padding_bias = {};  // (B, N_k), added to the scores; -inf hides
+  bool training = false;              // config.dropout with dropout_seed takes place
+  uint64_t dropout_seed = 0;
+  HeadTools heads = {};
+};
+
+// Every output but `out` is optional. N is N_k and what the module appends.
+struct MultiHeadAttentionOutputs {
+  Tensor out = {};           // like the query, (B, N_q, out_dim)
+  Tensor weights = {};       // (B, H, N_q, N), before dropout; (H, N_q, N) where unbatched
+  Tensor mean_weights = {};  // over the heads, (B, N_q, N) or (N_q, N): average_attn_weights
+};
+
+// Keys and values that a layer has seen; see MultiHeadAttention::create_cache().
+class MultiHeadAttentionCache {
+ public:
+  int64_t length(int64_t batch = 0) const { return kv_.length(batch); }
+  // Forgets the tokens of every batch entry from `length` on. Errors: kOption (negative, or more
+  // than there is), and nothing is forgotten then.
+  [[nodiscard]] Status rewind(int64_t length);
+  const KVCache& kv() const { return kv_; }
+
+ private:
+  friend class MultiHeadAttention;
+  KVCache kv_;
+  uint64_t layer_ = 0;
+};
+
+class MultiHeadAttention {
+ public:
+  // A module of no config, which refuses every call; see create().
+  MultiHeadAttention() = default;
+
+  // A module without weights yet. Errors: kOption; num_heads that does not divide embed_dim names
+  // both numbers. `module` is what it was then.
+  [[nodiscard]] static Status create(const MultiHeadAttentionConfig& config,
+                                     MultiHeadAttention& module);
+
+  // Copies all parameters, which copies of the module share. Names and shapes:
+  //   in_proj_weight (rows of q | k | v, embed_dim), or where kdim or vdim differ, and on the
+  //   caller's choice, q_proj_weight, k_proj_weight, v_proj_weight · in_proj_bias (q | k | v) ·
+  //   bias_k, bias_v (1, 1, width) · out_proj.weight, out_proj.bias · sinks (H) ·
+  //   q_norm.weight, k_norm.weight (head_dim)
+  // Errors: kShape, one that names every missing, unexpected and misshaped tensor; kMemory. The
+  // weights are what they were then.
+  [[nodiscard]] Status load_state_dict(const StateDict& dict);
+  // What was loaded, as views that live as long as a module that shares it. Errors: kOption where
+  // nothing was.
+  [[nodiscard]] Status state_dict(StateDict& dict) const;
+  // Takes views instead of copies. Errors: kShape, kOption.
+  [[nodiscard]] Status use_weights(const MultiHeadAttentionWeights& weights);
+
+  // `trace`, if not null, receives the steps that it wants, and changes no result.
+  // Errors: kShape, kOption, kMemory. Nothing is written then, but after kMemory the weights and
+  // the trace may be.
+  [[nodiscard]] Status forward(const MultiHeadAttentionInputs& inputs,
+                               const MultiHeadAttentionOptions& options,
+                               const MultiHeadAttentionOutputs& outputs, Trace* trace,
+                               Context& context) const;
+
+  // A cache for step() of this module and its copies: `batch`, `capacity`, layout, type and pages
+  // of `config` are read. Errors: kOption (also for a module with appended keys, or with key and
+  // value tokens of another width; a ring needs a window that it holds), kMemory.
+  [[nodiscard]] Status create_cache(const KVCacheConfig& config,
+                                    MultiHeadAttentionCache& cache) const;
+
+  // Causal self-attention of the next n tokens x (B, n, embed_dim): row for row what one forward()
+  // with causal over all tokens so far would give. Of `options` causal, window, rope positions,
+  // kv_lengths, masks in terms of blocked and key padding are kOption errors; mask and bias cover
+  // the longest length including the new tokens. Errors: kOption also for the cache of another
+  // layer and for steps past the capacity. The cache is what it was then.
+  [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                            const MultiHeadAttentionOutputs& outputs,
+                            MultiHeadAttentionCache& cache, Trace* trace, Context& context) const;
+
+  // With every 0 replaced by what it stands for.
+  const MultiHeadAttentionConfig& config() const { return config_; }
+  const MultiHeadAttentionWeights& weights() const { return weights_; }
+
+ private:
+  MultiHeadAttentionConfig config_ = {};
+  MultiHeadAttentionWeights weights_ = {};
+  std::shared_ptr<const nn::Parameters> owned_;
+  uint64_t id_ = 0;
+};
 
 }  // namespace multihead

@@ -1,279 +1,239 @@
 #include "multihead/multi_head_attention.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
-#include "engine/scratch.h"
 #include "engine/validate.h"
-#include "multihead/linear.h"
+#include "nn/module_masks.h"
+#include "nn/module_run.h"
 
 namespace multihead {
 namespace {
 
-std::string divisors_of(int64_t number) {
-  std::vector<int64_t> divisors;
-  for (int64_t low = 1; low * low <= number; ++low) {
-    if (number % low != 0) continue;
-    divisors.push_back(low);
-    if (low != number / low) divisors.push_back(number / low);
-  }
-  std::sort(divisors.begin(), divisors.end());
-  std::string text;
-  for (size_t i = 0; i < divisors.size(); ++i) {
-    if (i > 0) text += i + 1 == divisors.size() ? " or " : ", ";
-    text += std::to_string(divisors[i]);
-  }
-  return text;
-}
+using engine::option_error;
+using engine::validate_exact;
 
-struct Sizes {
-  int64_t batch, tokens, embed, heads, head_width, merged, output;
+struct Layout {
+  bool batched, batch_first;
+  const char* letters(const char* batch_first_, const char* tokens_first,
+                      const char* unbatched) const {
+    return !batched ? unbatched : batch_first ? batch_first_ : tokens_first;
+  }
+  Dims shape(int64_t batch, int64_t tokens, int64_t width) const {
+    if (!batched) return {tokens, width};
+    return batch_first ? Dims{batch, tokens, width} : Dims{tokens, batch, width};
+  }
 };
 
-Status validate(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
-                const ConstTensor& x, const AttentionOptions& options, const Tensor& output,
-                Sizes& sizes) {
-  // Far beyond any model, and small enough for products of three.
-  constexpr int64_t kMost = 1 << 20;
-  const auto in_range = [](int64_t value, int64_t least) {
-    return value >= least && value <= kMost;
-  };
-  if (!in_range(config.embed_dim, 1)) {
-    return {StatusCode::kOption, "embed_dim", "a number from 1 to 1048576",
-            std::to_string(config.embed_dim)};
+Status validate_query(const MultiHeadAttentionConfig& config, const ConstTensor& query,
+                      Layout& layout) {
+  const int rank = query.shape.rank();
+  if (rank != 2 && rank != 3) {
+    return {StatusCode::kShape, "query", "rank 3, (B, N, embed_dim), or rank 2 without a batch",
+            "rank " + std::to_string(rank) + ", " + query.shape.to_string()};
   }
-  if (!in_range(config.num_heads, 1)) {
-    return {StatusCode::kOption, "num_heads", "a number from 1 to 1048576",
-            std::to_string(config.num_heads)};
-  }
-  if (!in_range(config.head_dim, 0)) {
-    return {StatusCode::kOption, "head_dim",
-            "a number up to 1048576, or 0 for embed_dim / num_heads",
-            std::to_string(config.head_dim)};
-  }
-  if (config.head_dim == 0 && config.embed_dim % config.num_heads != 0) {
-    return {StatusCode::kOption, "num_heads",
-            "a divisor of embed_dim = " + std::to_string(config.embed_dim) + " (" +
-                divisors_of(config.embed_dim) + ")",
-            std::to_string(config.num_heads)};
-  }
-  const int64_t head_width =
-      config.head_dim != 0 ? config.head_dim : config.embed_dim / config.num_heads;
-  const int64_t merged = config.num_heads * head_width;
-  const bool projects = weights.out_proj.given();
-  sizes = {.batch = x.shape[0],
-           .tokens = x.shape[1],
-           .embed = config.embed_dim,
-           .heads = config.num_heads,
-           .head_width = head_width,
-           .merged = merged,
-           .output = projects ? config.embed_dim : merged};
+  layout = {rank == 3, config.batch_first};
+  Dims shape = query.shape;
+  shape[rank - 1] = config.embed_dim;
+  return validate_exact("query",
+                        layout.letters("(B, N, embed_dim)", "(N, B, embed_dim)", "(N, embed_dim)"),
+                        query, shape);
+}
 
-  using engine::validate_exact;
-  if (x.shape.rank() != 3) {
-    return {StatusCode::kShape, "x", "rank 3, (B, N, embed_dim)",
-            "rank " + std::to_string(x.shape.rank()) + ", " + x.shape.to_string()};
+Status validate_inputs(const MultiHeadAttentionConfig& config, const MultiHeadAttentionInputs& in,
+                       Layout& layout) {
+  if (Status status = validate_query(config, in.query, layout); !status.ok()) return status;
+  const auto query = nn::sequence_of(in.query, config.batch_first);
+  const ConstTensor& key = in.key.given() ? in.key : in.query;
+  const ConstTensor& value = in.value.given() ? in.value : key;
+  const int axis = layout.batched && config.batch_first ? 1 : 0;
+  if (key.shape.rank() != in.query.shape.rank()) {
+    return {StatusCode::kShape, "key",
+            "the rank of the query, " + std::to_string(in.query.shape.rank()),
+            key.shape.to_string()};
   }
-  const Dims projection{merged, config.embed_dim};
-  constexpr const char* kProjection = "(num_heads * head_dim, embed_dim)";
-  constexpr const char* kBias = "(num_heads * head_dim)";
+  const int64_t keys = key.shape[axis];
   for (const Status& status :
-       {validate_exact("x", "(B, N, embed_dim)", x, {x.shape[0], x.shape[1], config.embed_dim}),
-        validate_exact("q_proj", kProjection, weights.q_proj, projection),
-        validate_exact("k_proj", kProjection, weights.k_proj, projection),
-        validate_exact("v_proj", kProjection, weights.v_proj, projection)}) {
+       {validate_exact("key", layout.letters("(B, N_k, kdim)", "(N_k, B, kdim)", "(N_k, kdim)"),
+                       key, layout.shape(query.batch, keys, config.kdim)),
+        validate_exact("value", layout.letters("(B, N_k, vdim)", "(N_k, B, vdim)", "(N_k, vdim)"),
+                       value, layout.shape(query.batch, keys, config.vdim))}) {
     if (!status.ok()) return status;
-  }
-  const struct {
-    const char* name;
-    const char* letters;
-    const ConstTensor& tensor;
-    Dims shape;
-  } optional[] = {
-      {"q_bias", kBias, weights.q_bias, {merged}},
-      {"k_bias", kBias, weights.k_bias, {merged}},
-      {"v_bias", kBias, weights.v_bias, {merged}},
-      {"out_proj",
-       "(embed_dim, num_heads * head_dim)",
-       weights.out_proj,
-       {config.embed_dim, merged}},
-      {"out_bias", "(embed_dim)", weights.out_bias, {config.embed_dim}},
-  };
-  for (const auto& [name, letters, tensor, shape] : optional) {
-    if (!tensor.given()) continue;
-    if (Status status = validate_exact(name, letters, tensor, shape); !status.ok()) return status;
-  }
-  if (weights.out_bias.given() && !projects) {
-    return {StatusCode::kOption, "out_bias", "out_proj beside it", "no out_proj"};
-  }
-  const engine::AttentionShape shape{.batch = sizes.batch,
-                                     .heads = sizes.heads,
-                                     .kv_heads = sizes.heads,
-                                     .queries = sizes.tokens,
-                                     .keys = sizes.tokens,
-                                     .key_width = head_width,
-                                     .value_width = head_width};
-  for (const Status& status :
-       {engine::validate_options(options, shape),
-        validate_exact("output", projects ? "(B, N, embed_dim)" : "(B, N, num_heads * head_dim)",
-                       output, {sizes.batch, sizes.tokens, sizes.output})}) {
-    if (!status.ok()) return status;
-  }
-  if (!(x.strides == contiguous_strides(x.shape))) {
-    return {StatusCode::kShape, "x", "a contiguous tensor", "strides " + x.strides.to_string()};
-  }
-  if (!(output.strides == contiguous_strides(output.shape))) {
-    return {StatusCode::kShape, "output", "a contiguous tensor",
-            "strides " + output.strides.to_string()};
   }
   return {};
 }
 
-// (B, N, H * d_head) seen as (B, H, N, d_head), without a copy.
-template <class T>
-TensorView<T> split_heads(T* data, const Sizes& s) {
-  return {data,
-          {s.batch, s.heads, s.tokens, s.head_width},
-          {s.tokens * s.merged, s.head_width, s.merged, 1}};
+// (H, N_q, N) as (1, H, N_q, N).
+Tensor with_batch(const Tensor& tensor, bool batched) {
+  if (batched || !tensor.given()) return tensor;
+  Dims shape{1}, strides{0};
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
+    shape.push_back(tensor.shape[axis]);
+    strides.push_back(tensor.strides[axis]);
+  }
+  return {tensor.data, shape, strides};
 }
 
-class Tracer {
- public:
-  Tracer(Trace& trace, const Sizes& sizes) : trace_(trace), s_(sizes) { trace_.steps.clear(); }
-
-  // Steps are std::vectors; asking once for their sum turns exhaustion into a Status.
-  Status reserve() const {
-    const int64_t rows = s_.batch * s_.tokens;
-    const int64_t floats =
-        rows * (s_.embed + 8 * s_.merged + s_.output) + 4 * rows * s_.heads * s_.tokens;
-    engine::Buffer probe;
-    const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float) + 4096;
-    return probe.reserve(bytes) ? Status() : engine::out_of_memory(bytes);
-  }
-
-  std::vector<float>& add(const char* name, const Dims& shape) {
-    trace_.steps.push_back(
-        {name, shape, std::vector<float>(static_cast<size_t>(shape.elements()))});
-    return trace_.steps.back().values;
-  }
-
-  void add_copy(const char* name, const Dims& shape, const float* values) {
-    std::copy_n(values, shape.elements(), add(name, shape).data());
-  }
-
-  void add_heads(const char* name, const float* merged) {
-    const ConstTensor view = split_heads(merged, s_);
-    float* target = add(name, view.shape).data();
-    for (int64_t b = 0; b < s_.batch; ++b) {
-      for (int64_t h = 0; h < s_.heads; ++h) {
-        for (int64_t i = 0; i < s_.tokens; ++i, target += s_.head_width) {
-          std::copy_n(view.data + b * view.strides[0] + h * view.strides[1] + i * view.strides[2],
-                      s_.head_width, target);
-        }
-      }
-    }
-  }
-
-  // scores, scaled_scores and masked_scores
-  Status add_scores(const float* q, const float* k, const AttentionOptions& options,
-                    Context& context) {
-    AttentionOptions unscaled = options;
-    unscaled.scale = 1.0F;
-    const struct {
-      const char* name;
-      const AttentionOptions& options;
-      ScoreStage stage;
-    } steps[] = {{"scores", unscaled, ScoreStage::kRaw},
-                 {"scaled_scores", options, ScoreStage::kRaw},
-                 {"masked_scores", options, ScoreStage::kMasked}};
-    const Dims shape{s_.batch, s_.heads, s_.tokens, s_.tokens};
-    for (const auto& [name, step_options, stage] : steps) {
-      const ScoreCapture capture{.stage = stage, .out = {add(name, shape).data(), shape}};
-      Status status =
-          attention_scores(split_heads(q, s_), split_heads(k, s_), step_options, capture, context);
-      if (!status.ok()) return status;
-    }
-    return {};
-  }
-
- private:
-  Trace& trace_;
-  const Sizes& s_;
-};
-
-}  // namespace
-
-const TraceStep* Trace::find(std::string_view name) const {
-  for (const TraceStep& step : steps) {
-    if (step.name == name) return &step;
-  }
-  return nullptr;
-}
-
-Status multi_head_attention(const MultiHeadAttentionConfig& config,
-                            const MultiHeadAttentionWeights& weights, const ConstTensor& x,
-                            const AttentionOptions& options, const Tensor& output, Trace* trace,
-                            Context& context) {
-  Sizes s{};
-  if (Status status = validate(config, weights, x, options, output, s); !status.ok()) return status;
-
-  const int64_t rows = s.batch * s.tokens;
-  const int64_t merged_floats = rows * s.merged;
-  engine::Buffer& workspace = context.scratch().workspace();
-  const uint64_t bytes = static_cast<uint64_t>(4 * merged_floats) * sizeof(float);
-  if (!workspace.reserve(bytes)) return engine::out_of_memory(bytes);
-  auto* const q = static_cast<float*>(workspace.data());
-  float* const k = q + merged_floats;
-  float* const v = k + merged_floats;
-  // Without an output projection the merged heads are the output itself.
-  float* const merged = weights.out_proj.given() ? v + merged_floats : output.data;
-
-  const ConstTensor x_rows{x.data, {rows, s.embed}};
-  const auto project = [&](const ConstTensor& weight, const ConstTensor& bias, float* target) {
-    return linear(x_rows, weight, bias, {target, {rows, s.merged}}, context);
-  };
-  for (const Status& status :
-       {project(weights.q_proj, weights.q_bias, q), project(weights.k_proj, weights.k_bias, k),
-        project(weights.v_proj, weights.v_bias, v)}) {
-    if (!status.ok()) return status;
-  }
-
-  Trace unused;
-  Tracer tracer(trace != nullptr ? *trace : unused, s);
-  AttentionOutputs outputs{.out = split_heads(merged, s)};
-  const Dims flat{s.batch, s.tokens, s.merged};
-  if (trace != nullptr) {
-    if (Status status = tracer.reserve(); !status.ok()) return status;
-    tracer.add_copy("x", x.shape, x.data);
-    tracer.add_copy("q", flat, q);
-    tracer.add_copy("k", flat, k);
-    tracer.add_copy("v", flat, v);
-    tracer.add_heads("q_heads", q);
-    tracer.add_heads("k_heads", k);
-    tracer.add_heads("v_heads", v);
-    if (Status status = tracer.add_scores(q, k, options, context); !status.ok()) {
-      return status;
-    }
-    const Dims scores{s.batch, s.heads, s.tokens, s.tokens};
-    outputs.weights = {tracer.add("weights", scores).data(), scores};
-  }
-  if (Status status = attention(split_heads<const float>(q, s), split_heads<const float>(k, s),
-                                split_heads<const float>(v, s), options, outputs, context);
+Status validate_outputs(const MultiHeadAttentionOutputs& outputs, const Layout& layout,
+                        int64_t batch, int64_t heads, int64_t queries, int64_t keys,
+                        int64_t out_width) {
+  const Dims per_head =
+      layout.batched ? Dims{batch, heads, queries, keys} : Dims{heads, queries, keys};
+  const Dims mean = layout.batched ? Dims{batch, queries, keys} : Dims{queries, keys};
+  const char* const letters =
+      layout.letters("(B, N_q, out_dim)", "(N_q, B, out_dim)", "(N_q, out_dim)");
+  if (Status status =
+          validate_exact("out", letters, outputs.out, layout.shape(batch, queries, out_width));
       !status.ok()) {
     return status;
   }
-  if (weights.out_proj.given()) {
-    if (Status status = linear({merged, {rows, s.merged}}, weights.out_proj, weights.out_bias,
-                               {output.data, {rows, s.output}}, context);
+  if (outputs.weights.given()) {
+    if (Status status = validate_exact("weights", "(B, H, N_q, N)", outputs.weights, per_head);
         !status.ok()) {
       return status;
     }
   }
-  if (trace != nullptr) {
-    tracer.add_heads("heads_out", merged);
-    tracer.add_copy("merged", flat, merged);
-    tracer.add_copy("output", output.shape, output.data);
+  if (!outputs.mean_weights.given()) return {};
+  return validate_exact("mean_weights", "(B, N_q, N)", outputs.mean_weights, mean);
+}
+
+Status trace_scores(nn::Tracer& tracer, const ConstTensor& q, const ConstTensor& k,
+                    const AttentionOptions& options, Context& context) {
+  AttentionOptions unscaled = options;
+  unscaled.scale = 1.0F;
+  const struct {
+    const char* name;
+    const AttentionOptions& options;
+    ScoreStage stage;
+  } steps[] = {{"scores", unscaled, ScoreStage::kRaw},
+               {"scaled_scores", options, ScoreStage::kRaw},
+               {"masked_scores", options, ScoreStage::kMasked}};
+  const Dims shape{q.shape[0], q.shape[1], q.shape[2], k.shape[2]};
+  for (const auto& [name, step_options, stage] : steps) {
+    if (!tracer.wants(name)) continue;
+    const ScoreCapture capture{.stage = stage, .out = tracer.add(name, shape)};
+    Status status = attention_scores(q, k, step_options, capture, context);
+    if (!status.ok()) return status;
   }
   return {};
+}
+
+}  // namespace
+
+Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
+                                   const MultiHeadAttentionOptions& options,
+                                   const MultiHeadAttentionOutputs& outputs, Trace* trace,
+                                   Context& context) const {
+  if (!weights_.q_proj.given()) {
+    return option_error("module", "weights: load_state_dict() or use_weights()", "none");
+  }
+  Layout layout{};
+  if (Status status = validate_inputs(config_, inputs, layout); !status.ok()) return status;
+  const ConstTensor& key = inputs.key.given() ? inputs.key : inputs.query;
+  const ConstTensor& value = inputs.value.given() ? inputs.value : key;
+  const auto same = [](const ConstTensor& a, const ConstTensor& b) {
+    return a.data == b.data && a.shape == b.shape && a.strides == b.strides;
+  };
+  nn::ModuleRun run{.config = config_,
+                    .weights = weights_,
+                    .tools = options.heads,
+                    .tracer = nn::Tracer(trace),
+                    .context = context,
+                    .query = nn::sequence_of(inputs.query, config_.batch_first),
+                    .key = nn::sequence_of(key, config_.batch_first),
+                    .value = nn::sequence_of(value, config_.batch_first),
+                    .self = same(inputs.query, key) && same(key, value),
+                    .appended = (config_.add_bias_kv ? 1 : 0) + (config_.add_zero_attn ? 1 : 0)};
+  const int64_t batch = run.query.batch, queries = run.query.tokens, heads = config_.num_heads;
+  const int64_t keys = run.key.tokens + run.appended;
+  const engine::AttentionShape shape{.batch = batch,
+                                     .heads = heads,
+                                     .kv_heads = config_.num_kv_heads,
+                                     .queries = queries,
+                                     .keys = run.key.tokens,
+                                     .key_width = config_.head_dim,
+                                     .value_width = config_.value_dim};
+  MultiHeadAttentionOptions joined = options;
+  joined.attention = nn::joined_options(config_, weights_, options);
+  if (run.appended > 0 && !joined.attention.alibi_slopes.empty()) {
+    return option_error("alibi_slopes", "none beside keys that the module appends", "some");
+  }
+  const nn::ModuleMasks masks(joined, shape, run.appended);
+  for (const Status& status :
+       {nn::validate_head_tools(options.heads, config_),
+        engine::validate_options(joined.attention, shape), masks.validate(),
+        validate_outputs(outputs, layout, batch, heads, queries, keys, run.out_width()),
+        nn::validate_trace(trace)}) {
+    if (!status.ok()) return status;
+  }
+  run.out = nn::sequence_of(outputs.out, config_.batch_first);
+
+  const bool traces_weights = run.tracer.wants("weights");
+  const Dims scores{batch, heads, queries, keys};
+  const bool keeps_weights =
+      outputs.mean_weights.given() && !outputs.weights.given() && !traces_weights;
+  nn::Arena arena;
+  run.count(arena);
+  arena.count(static_cast<double>(masks.bias_bytes()));
+  arena.count(static_cast<double>(masks.mask_bytes()));
+  if (keeps_weights) arena.count_floats(scores.elements());
+  for (const Status& status :
+       {arena.reserve(context.scratch().module()), run.tracer.begin(run.trace_floats(keys))}) {
+    if (!status.ok()) return status;
+  }
+  run.take(arena);
+  AttentionOptions effective = joined.attention;
+  masks.join(arena.take(masks.bias_bytes()), arena.take(masks.mask_bytes()), effective);
+
+  if (Status status = run.project_inputs(); !status.ok()) return status;
+  run.tracer.add_sequence("x", run.query);
+  if (!run.self) {
+    run.tracer.add_sequence("x_key", run.key);
+    run.tracer.add_sequence("x_value", run.value);
+  }
+  const auto given = [&](nn::Sequence<float> rows) {
+    rows.tokens = run.key.tokens;
+    return rows;
+  };
+  run.tracer.add_sequence("q", run.q);
+  run.tracer.add_sequence("k", given(run.k));
+  run.tracer.add_sequence("v", given(run.v));
+  // By the positions of the call: with appended keys these have gone into the mask.
+  AttentionOptions positional = joined.attention;
+  if (Status status = run.transform(positional); !status.ok()) return status;
+  effective.qk_norm = {};
+  effective.rope = {};
+  run.append();
+
+  const Tensor q = run.q.heads(heads), k = run.k.heads(config_.num_kv_heads);
+  const Tensor v = run.v.heads(config_.num_kv_heads);
+  run.tracer.add_heads("q_heads", q);
+  run.tracer.add_heads("k_heads", k);
+  run.tracer.add_heads("v_heads", v);
+  if (Status status = trace_scores(run.tracer, q, k, effective, context); !status.ok()) {
+    return status;
+  }
+  Tensor weights = with_batch(outputs.weights, layout.batched);
+  if (traces_weights) {
+    const Tensor traced = run.tracer.add("weights", scores);
+    if (!weights.given()) weights = traced;
+  } else if (keeps_weights) {
+    weights = {arena.take_floats(scores.elements()), scores};
+  }
+  if (Status status = attention(q, k, v, effective,
+                                {.out = run.merged.heads(heads), .weights = weights}, context);
+      !status.ok()) {
+    return status;
+  }
+  if (traces_weights && outputs.weights.given()) {
+    trace->steps.pop_back();
+    run.tracer.add_heads("weights", weights);
+  }
+  if (outputs.mean_weights.given()) {
+    nn::mean_over_heads(weights, with_batch(outputs.mean_weights, layout.batched), context);
+  }
+  return run.finish();
 }
 
 }  // namespace multihead

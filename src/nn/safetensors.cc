@@ -1,12 +1,16 @@
 #include "nn/safetensors.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+
+#include "engine/scratch.h"
+#include "rules/half.h"
 
 namespace multihead {
 namespace {
@@ -36,7 +40,9 @@ struct TypeInfo {
 };
 constexpr TypeInfo kTypes[] = {{"F32", SafetensorsEntry::Type::kF32, 4},
                                {"I32", SafetensorsEntry::Type::kI32, 4},
-                               {"BOOL", SafetensorsEntry::Type::kBool, 1}};
+                               {"BOOL", SafetensorsEntry::Type::kBool, 1},
+                               {"F16", SafetensorsEntry::Type::kF16, 2},
+                               {"BF16", SafetensorsEntry::Type::kBF16, 2}};
 
 bool is_count(const json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX;
@@ -62,7 +68,8 @@ Status parse_entry(const std::string& name, const json& fields, std::span<const 
   const auto dtype = fields["dtype"].get<std::string>();
   const auto* const info = std::find_if(std::begin(kTypes), std::end(kTypes),
                                         [&](const TypeInfo& type) { return dtype == type.name; });
-  if (info == std::end(kTypes)) return format_error(name, "dtype F32, I32 or BOOL", dtype);
+  if (info == std::end(kTypes))
+    return format_error(name, "dtype F32, F16, BF16, I32 or BOOL", dtype);
 
   const json& shape = fields["shape"];
   if (!shape.is_array() || shape.size() > static_cast<size_t>(Dims::kMaxRank) ||
@@ -165,6 +172,141 @@ Status Safetensors::read(const std::string& path, Safetensors& result) {
 const SafetensorsEntry* Safetensors::find(const std::string& name) const {
   const auto found = entries_.find(name);
   return found == entries_.end() ? nullptr : &found->second;
+}
+
+Status Safetensors::state_dict(StateDict& dict) const {
+  StateDict views;
+  for (const auto& [name, entry] : entries_) {
+    using Type = SafetensorsEntry::Type;
+    if (entry.type == Type::kI32 || entry.type == Type::kBool) continue;
+    const DType dtype = entry.type == Type::kF32   ? DType::kF32
+                        : entry.type == Type::kF16 ? DType::kF16
+                                                   : DType::kBF16;
+    const auto address = reinterpret_cast<uintptr_t>(entry.data.data());
+    const auto alignment = static_cast<uintptr_t>(bytes_of(dtype));
+    if (address % alignment != 0) {
+      return format_error(name, "data at a multiple of " + std::to_string(alignment) + " bytes",
+                          "data beside it");
+    }
+    views.emplace(name, ConstAnyTensor(entry.data.data(), dtype, entry.shape,
+                                       contiguous_strides(entry.shape)));
+  }
+  dict = std::move(views);
+  return {};
+}
+
+namespace {
+
+DType dtype_of(SafetensorsType type, DType given) {
+  switch (type) {
+    case SafetensorsType::kF32:
+      return DType::kF32;
+    case SafetensorsType::kF16:
+      return DType::kF16;
+    case SafetensorsType::kBF16:
+      return DType::kBF16;
+    case SafetensorsType::kAsGiven:
+      break;
+  }
+  return given;
+}
+
+const char* format_name(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
+}
+
+// Of one element, in the bytes of a little-endian machine.
+void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte*& to) {
+  const auto put = [&](auto bits) {
+    for (size_t i = 0; i < sizeof(bits); ++i) {
+      *to++ = static_cast<std::byte>(bits >> (8 * i) & 0xFFU);
+    }
+  };
+  float value = 0;
+  switch (from.dtype) {
+    case DType::kF32:
+      value = static_cast<const float*>(from.data)[at];
+      break;
+    case DType::kF16: {
+      const Float16 half = static_cast<const Float16*>(from.data)[at];
+      if (type == DType::kF16) return put(half.bits);
+      value = rules::to_float(half);
+      break;
+    }
+    case DType::kBF16: {
+      const BFloat16 half = static_cast<const BFloat16*>(from.data)[at];
+      if (type == DType::kBF16) return put(half.bits);
+      value = rules::to_float(half);
+      break;
+    }
+  }
+  if (type == DType::kF16) return put(rules::to_float16(value).bits);
+  if (type == DType::kBF16) return put(rules::to_bfloat16(value).bits);
+  put(std::bit_cast<uint32_t>(value));
+}
+
+void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type, std::byte*& to) {
+  if (axis == tensor.shape.rank()) return write_element(tensor, at, type, to);
+  for (int64_t i = 0; i < tensor.shape[axis]; ++i) {
+    write_tensor(tensor, axis + 1, at + i * tensor.strides[axis], type, to);
+  }
+}
+
+}  // namespace
+
+Status write_safetensors(const StateDict& dict, SafetensorsType type,
+                         std::vector<std::byte>& bytes) {
+  json header = json::object();
+  uint64_t end = 0;
+  for (const auto& [name, tensor] : dict) {
+    // dump() replaces what is no UTF-8, so that the name would be another.
+    const json as_json = name;
+    if (name == "__metadata__" ||
+        json::parse(as_json.dump(-1, ' ', false, json::error_handler_t::replace), nullptr, false) !=
+            as_json) {
+      return format_error("name", "UTF-8 other than __metadata__",
+                          as_json.dump(-1, ' ', true, json::error_handler_t::replace));
+    }
+    if (tensor.data == nullptr && tensor.shape.elements() != 0) {
+      return format_error(name, "data for " + tensor.shape.to_string(), "none");
+    }
+    const DType dtype = dtype_of(type, tensor.dtype);
+    json extents = json::array();
+    for (int axis = 0; axis < tensor.shape.rank(); ++axis) extents.push_back(tensor.shape[axis]);
+    const uint64_t begin = end;
+    end += static_cast<uint64_t>(tensor.shape.elements() * bytes_of(dtype));
+    header[name] = {{"dtype", format_name(dtype)},
+                    {"shape", std::move(extents)},
+                    {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = sizeof(uint64_t) + text.size() + end;
+  engine::Buffer probe;
+  if (!probe.reserve(size)) return engine::out_of_memory(size);
+  probe = {};
+  std::vector<std::byte> file(static_cast<size_t>(size));
+  std::byte* to = file.data();
+  for (size_t i = 0; i < sizeof(uint64_t); ++i) {
+    *to++ = static_cast<std::byte>(static_cast<uint64_t>(text.size()) >> (8 * i) & 0xFFU);
+  }
+  to = std::transform(text.begin(), text.end(), to,
+                      [](char letter) { return static_cast<std::byte>(letter); });
+  for (const auto& [name, tensor] : dict) {
+    write_tensor(tensor, 0, 0, dtype_of(type, tensor.dtype), to);
+  }
+  bytes = std::move(file);
+  return {};
+}
+
+Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path) {
+  std::vector<std::byte> bytes;
+  if (Status status = write_safetensors(dict, type, bytes); !status.ok()) return status;
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  return file ? Status() : format_error(path, "a file that can be written", "a write error");
 }
 
 }  // namespace multihead

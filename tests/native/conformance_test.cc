@@ -42,6 +42,16 @@ TEST_P(ConformanceOnTarget, EveryCasePasses) {
   }
 }
 
+// The forward part of `mha`, gradients excepted.
+TEST_P(ConformanceOnTarget, EveryModulePasses) {
+  Context context(2);
+  const auto results = conformance::run_folder((kGoldens / "modules").string(), context);
+  EXPECT_EQ(results.size(), 30U + 4U);
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.passed()) << result.file << "/" << result.name << ": " << result.reason;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryTarget, ConformanceOnTarget,
                          ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
@@ -108,7 +118,8 @@ struct Sample {
 std::vector<Sample> samples() {
   std::vector<Sample> result;
   std::set<std::string> seen;
-  for (const char* pack : {"sdpa", "variants", "onnx", "published"}) {
+  for (const char* pack :
+       {"sdpa", "variants", "onnx", "published", "modules/mha", "modules/stack"}) {
     const json manifest = manifest_of(pack);
     for (const json& description : manifest["cases"]) {
       const bool printed = description["inputs"].contains("printed_weights");
@@ -119,8 +130,8 @@ std::vector<Sample> samples() {
       if (seen.insert(key).second) result.push_back({pack, description});
     }
   }
-  // Six operations, four of which in two kinds at least.
-  EXPECT_GE(result.size(), 9U);
+  // Eight operations, three of which in two kinds at least.
+  EXPECT_GE(result.size(), 11U);
   return result;
 }
 

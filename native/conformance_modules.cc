@@ -1,0 +1,278 @@
+// Golden cases of whole modules.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "conformance_case.h"
+
+namespace multihead::conformance {
+namespace {
+
+// (H, d_in, d_head), used as x W, to (H * d_head, d_in), used as x W^T.
+Values stack_heads(const Values& w) {
+  const int64_t heads = w.shape[0], in = w.shape[1], width = w.shape[2];
+  Values stacked({heads * width, in});
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t i = 0; i < in; ++i) {
+      for (int64_t c = 0; c < width; ++c) {
+        stacked.data[static_cast<size_t>((h * width + c) * in + i)] =
+            w.data[static_cast<size_t>((h * in + i) * width + c)];
+      }
+    }
+  }
+  return stacked;
+}
+
+// The same matrix, used the other way round.
+ConstTensor transposed(const Values& w) {
+  return {w.data.data(), {w.shape[1], w.shape[0]}, {1, w.shape[1]}};
+}
+
+struct Needs {
+  bool weights = false, mean_weights = false;
+};
+
+// Runs a module on tensors of any layout and gives `out` and, on request, `weights`.
+Outcome run_module(const MultiHeadAttention& module, const MultiHeadAttentionInputs& inputs,
+                   const MultiHeadAttentionOptions& options, Needs needs, Context& context) {
+  const MultiHeadAttentionConfig& config = module.config();
+  const Dims shape = inputs.query.shape;
+  const int rank = shape.rank();
+  const ConstTensor& key = inputs.key.given() ? inputs.key : inputs.query;
+  if (rank < 2 || key.shape.rank() != rank) {
+    return {{},
+            "query, key: expected the same rank, got " + shape.to_string() + " and " +
+                key.shape.to_string()};
+  }
+  const int tokens = rank == 3 && config.batch_first ? 1 : 0;
+  const int64_t batch = rank == 2 ? 1 : shape[1 - tokens];
+  const int64_t keys =
+      key.shape[tokens] + (config.add_bias_kv ? 1 : 0) + (config.add_zero_attn ? 1 : 0);
+  Dims out_shape = shape;
+  out_shape[rank - 1] = config.out_dim;
+  Dims per_head{config.num_heads, shape[tokens], keys}, mean{shape[tokens], keys};
+  if (rank == 3) {
+    per_head = {batch, config.num_heads, shape[tokens], keys};
+    mean = {batch, shape[tokens], keys};
+  }
+  if (!fit({out_shape, {batch, config.num_heads, shape[tokens], keys}})) return too_large();
+  Values out(out_shape), weights;
+  MultiHeadAttentionOutputs outputs{.out = out.tensor()};
+  if (needs.weights || needs.mean_weights) weights = Values(needs.weights ? per_head : mean);
+  if (needs.weights) outputs.weights = weights.tensor();
+  if (needs.mean_weights) outputs.mean_weights = weights.tensor();
+  const Status status = module.forward(inputs, options, outputs, nullptr, context);
+  if (!status.ok()) return failed(status);
+  Outcome outcome;
+  outcome.outputs["out"] = std::move(out);
+  if (needs.weights || needs.mean_weights) outcome.outputs["weights"] = std::move(weights);
+  return outcome;
+}
+
+}  // namespace
+
+Outcome run_heads_concat(const Case& c, Context& context) {
+  const Values x = c.floats("x");
+  const Values w_q = c.floats("w_q"), w_k = c.floats("w_k"), w_v = c.floats("w_v");
+  if (!(w_k.shape == w_q.shape) || !(w_v.shape == w_q.shape)) {
+    return {{},
+            "w_k, w_v: expected " + w_q.shape.to_string() + " like w_q, got " +
+                w_k.shape.to_string() + " and " + w_v.shape.to_string()};
+  }
+  const int64_t heads = w_q.shape[0];
+  if (heads == 0 || c.integer("num_heads", heads) != heads) {
+    return {{},
+            expected("attrs.num_heads", "the " + std::to_string(heads) + " heads of w_q",
+                     c.given("num_heads"))};
+  }
+  const Values q = stack_heads(w_q), k = stack_heads(w_k), v = stack_heads(w_v);
+  const Values o = c.floats("w_o");
+  StateDict dict{
+      {"q_proj_weight", q.view()}, {"k_proj_weight", k.view()}, {"v_proj_weight", v.view()}};
+  if (c.has_input("w_o")) dict.emplace("out_proj.weight", transposed(o));
+  MultiHeadAttention module;
+  Status status = MultiHeadAttention::create({.embed_dim = w_q.shape[1],
+                                              .num_heads = heads,
+                                              .head_dim = w_q.shape[2],
+                                              .out_dim = c.has_input("w_o") ? o.shape[1] : 0,
+                                              .bias = false,
+                                              .out_proj = c.has_input("w_o")},
+                                             module);
+  if (status.ok()) status = module.load_state_dict(dict);
+  if (!status.ok()) return failed(status);
+  return run_module(
+      module, {.query = x.view()},
+      {.attention = {.causal = c.flag("causal") ? Causal::top_left() : Causal::none()}},
+      {.weights = true}, context);
+}
+
+// The parameters are the inputs of the case under their own names, all of which must be known.
+Outcome run_multihead_attention(const Case& c, Context& context) {
+  const Values query = c.floats("query"), key = c.floats("key"), value = c.floats("value");
+  if (c.flag("unbatched") != (query.shape.rank() == 2)) {
+    return {{},
+            "query: expected rank " + std::string(c.flag("unbatched") ? "2" : "3") + ", got " +
+                query.shape.to_string()};
+  }
+  if (c.flag("self_attention") != !c.has_input("key")) {
+    return {{}, "key: expected none in self-attention, and else one"};
+  }
+  std::map<std::string, Values> parameters;
+  StateDict dict;
+  for (const char* name :
+       {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias",
+        "bias_k", "bias_v", "out_proj.weight", "out_proj.bias"}) {
+    if (!c.has_input(name)) continue;
+    dict.emplace(name, parameters.emplace(name, c.floats(name)).first->second.view());
+  }
+  const json* const bias = c.given("bias");
+  MultiHeadAttention module;
+  Status status = MultiHeadAttention::create({.embed_dim = c.integer("embed_dim", 0),
+                                              .num_heads = c.integer("num_heads", 0),
+                                              .kdim = c.integer("kdim", 0),
+                                              .vdim = c.integer("vdim", 0),
+                                              .bias = bias == nullptr || c.flag("bias"),
+                                              .add_bias_kv = c.flag("add_bias_kv"),
+                                              .add_zero_attn = c.flag("add_zero_attn"),
+                                              .batch_first = c.flag("batch_first")},
+                                             module);
+  if (status.ok()) status = module.load_state_dict(dict);
+  if (!status.ok()) return failed(status);
+
+  MultiHeadAttentionOptions options;
+  if (c.flag("is_causal")) options.attention.causal = Causal::top_left();
+  const Values bias_mask = c.floats("attn_mask"), padding_bias = c.floats("key_padding_mask");
+  const auto boolean = [](const SafetensorsEntry& entry) {
+    return ConstBoolTensor(reinterpret_cast<const uint8_t*>(entry.data.data()), entry.shape);
+  };
+  if (const SafetensorsEntry* mask = c.input("attn_mask"); mask != nullptr) {
+    if (mask->type == SafetensorsEntry::Type::kBool) {
+      options.attn_mask_blocked = boolean(*mask);
+    } else {
+      const Dims& shape = mask->shape;
+      const int64_t heads = module.config().num_heads;
+      options.attention.bias =
+          shape.rank() == 2
+              ? bias_mask.view()
+              : ConstTensor(bias_mask.data.data(), {shape[0] / heads, heads, shape[1], shape[2]});
+    }
+  }
+  if (const SafetensorsEntry* mask = c.input("key_padding_mask"); mask != nullptr) {
+    if (mask->type == SafetensorsEntry::Type::kBool) {
+      options.key_padding_blocked = boolean(*mask);
+    } else {
+      options.key_padding_bias = padding_bias.view();
+    }
+  }
+  const bool needs = c.flag("need_weights"), averaged = c.flag("average_attn_weights");
+  return run_module(module, {.query = query.view(), .key = key.view(), .value = value.view()},
+                    options, {.weights = needs && !averaged, .mean_weights = needs && averaged},
+                    context);
+}
+
+// Weights are (in, out) there; `hidden_l` is x after layer l.
+Outcome run_attention_only_transformer(const Case& c, Context& context) {
+  const Values embedding = c.floats("tok_emb"), position = c.floats("pos_emb");
+  const Values unembed = c.floats("unembed");
+  const SafetensorsEntry& given = *c.input("tokens");
+  const std::vector<int32_t> tokens = c.integers("tokens");
+  const std::string positions = c.text("positions", "none");
+  const int64_t heads = c.integer("num_heads", 0), width = c.integer("head_dim", 0);
+  const int64_t kv_heads = c.integer("num_kv_heads", heads), layers = c.integer("layers", 0);
+  // As many as the operation has inputs for.
+  if (layers < 1 || layers > 2) return unsupported("layers " + std::to_string(layers));
+  TransformerConfig config{.block = {.attention = {.embed_dim = embedding.shape[1],
+                                                   .num_heads = heads,
+                                                   .head_dim = width,
+                                                   .num_kv_heads = kv_heads,
+                                                   .bias = false},
+                                     .norm = Norm::kNone},
+                           .num_layers = layers,
+                           .vocab_size = embedding.shape[0],
+                           .max_positions = positions == "learned" ? position.shape[0] : 0};
+  Rope& rope = config.block.attention.rope;
+  rope.base = c.number("rope_base", rope.base);
+  if (positions == "rope_half" || positions == "rope_interleaved") {
+    rope.style = positions == "rope_half" ? Rope::Style::kHalf : Rope::Style::kInterleaved;
+  } else if (positions != "learned") {
+    return unsupported("positions " + positions);
+  }
+  if ((positions == "learned") != c.has_input("pos_emb")) {
+    return {{}, "pos_emb: expected with learned positions only"};
+  }
+
+  std::map<std::string, Values> stacked;
+  StateDict dict{{"embedding.weight", embedding.view()}, {"output.weight", transposed(unembed)}};
+  if (config.max_positions > 0) dict.emplace("position.weight", position.view());
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::string from = "layers." + std::to_string(layer) + ".", to = from + "self_attn.";
+    Values& in_proj = stacked[to];
+    int64_t rows = 0;
+    for (const char* part : {"w_q", "w_k", "w_v"}) {
+      const Values w = c.floats((from + part).c_str());
+      if (w.shape.rank() != 2 || w.shape[0] != embedding.shape[1]) {
+        return {{}, from + part + ": expected (embed_dim, width), got " + w.shape.to_string()};
+      }
+      rows += w.shape[1];
+      for (int64_t column = 0; column < w.shape[1]; ++column) {
+        for (int64_t row = 0; row < w.shape[0]; ++row) {
+          in_proj.data.push_back(w.data[static_cast<size_t>(row * w.shape[1] + column)]);
+        }
+      }
+    }
+    in_proj.shape = {rows, embedding.shape[1]};
+    dict.emplace(to + "in_proj_weight", in_proj.view());
+    const Values& w_o = stacked[to + "out"] = c.floats((from + "w_o").c_str());
+    dict.emplace(to + "out_proj.weight", transposed(w_o));
+  }
+  const int64_t batch = given.shape[0], length = given.shape[1];
+  if (!fit({{layers, batch, length, embedding.shape[1]}, {batch, length, embedding.shape[0]}})) {
+    return too_large();
+  }
+  Transformer model;
+  Status status = Transformer::create(config, model);
+  if (status.ok()) status = model.load_state_dict(dict);
+  if (!status.ok()) return failed(status);
+  Values hidden({layers, batch, length, embedding.shape[1]});
+  Values logits({batch, length, embedding.shape[0]});
+  status = model.forward(tokens, batch, {}, {.logits = logits.tensor(), .hidden = hidden.tensor()},
+                         context);
+  if (!status.ok()) return failed(status);
+  Outcome outcome;
+  outcome.outputs["logits"] = std::move(logits);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    Values after({batch, length, embedding.shape[1]});
+    const int64_t floats = after.shape.elements();
+    std::copy_n(hidden.data.begin() + layer * floats, floats, after.data.begin());
+    outcome.outputs["hidden_" + std::to_string(layer)] = std::move(after);
+  }
+  return outcome;
+}
+
+Outcome run_gpt2_block(const Case& c, Context& context) {
+  const Values x = c.floats("x");
+  if (c.text("gelu", "tanh") != "tanh") return unsupported("gelu " + c.text("gelu", ""));
+  std::map<std::string, Values> parameters;
+  StateDict dict;
+  for (const auto& [name, tensor] : c.inputs().items()) {
+    if (name == "x") continue;
+    dict.emplace(name, parameters.emplace(name, c.floats(name.c_str())).first->second.view());
+  }
+  TransformerBlock block;
+  Status status = TransformerBlock::create(
+      {.attention = {.embed_dim = x.shape[2], .num_heads = c.integer("num_heads", 0)},
+       .mlp_dim = c.floats("mlp.c_fc.weight").shape[1],
+       .activation = Activation::kGeluTanh,
+       .norm_eps = static_cast<float>(c.number("eps", 1e-5))},
+      block);
+  if (status.ok()) status = block.load_state_dict(dict, ParameterNames::kGpt2);
+  if (!status.ok()) return failed(status);
+  Values out(x.shape), attended(x.shape);
+  status =
+      block.forward(x.view(), {.attention = {.causal = Causal::top_left()}},
+                    {.out = out.tensor(), .attention_out = attended.tensor()}, nullptr, context);
+  if (!status.ok()) return failed(status);
+  return {{{"out", std::move(out)}, {"attn_out", std::move(attended)}}, {}};
+}
+
+}  // namespace multihead::conformance

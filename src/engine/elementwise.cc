@@ -1,0 +1,104 @@
+#include "multihead/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/elementwise.h"
+#include "engine/threads.h"
+#include "engine/validate.h"
+
+namespace multihead {
+namespace {
+
+using engine::validate_exact;
+using engine::validate_rank;
+
+// A job of some thousand elements: a thread's turn costs less than its work then.
+template <class Run>
+void over_rows(int64_t rows, int64_t width, Context& context, Run&& run) {
+  const int64_t chunk = std::max<int64_t>(1, 16384 / std::max<int64_t>(width, 1));
+  engine::parallel_for(context.threads(), (rows + chunk - 1) / chunk, [&](int64_t job, int) {
+    run(job * chunk, std::min(rows, (job + 1) * chunk));
+  });
+}
+
+Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+                 float epsilon, bool centred, const Tensor& y, Context& context) {
+  if (Status status = validate_rank("x", "(rows, width)", x, 2); !status.ok()) return status;
+  const int64_t width = x.shape[1];
+  for (const Status& status : {validate_exact("x", "(rows, width)", x, x.shape),
+                               validate_exact("y", "(rows, width)", y, x.shape)}) {
+    if (!status.ok()) return status;
+  }
+  for (const auto& [name, tensor] : {std::pair{"weight", &weight}, {"bias", &bias}}) {
+    if (!tensor->given()) continue;
+    if (Status status = validate_exact(name, "(width)", *tensor, {width}); !status.ok()) {
+      return status;
+    }
+  }
+  if (!(epsilon >= 0.0F) || std::isinf(epsilon)) {
+    return engine::option_error("epsilon", "a finite number, 0 or more", "another");
+  }
+  if (width == 0) return {};
+  const cpu::NormParams params{.x = x.data,
+                               .y = y.data,
+                               .x_stride = x.strides[0],
+                               .y_stride = y.strides[0],
+                               .width = width,
+                               .weight = weight.data,
+                               .bias = bias.data,
+                               .epsilon = epsilon,
+                               .centred = centred};
+  over_rows(x.shape[0], width, context,
+            [&](int64_t first, int64_t end) { cpu::norm_rows(params, first, end); });
+  return {};
+}
+
+Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
+                 const Tensor& y, Context& context) {
+  const cpu::ActivationParams params{.gate = gate.data,
+                                     .x = x.data,
+                                     .y = y.data,
+                                     .gate_stride = gate.strides[0],
+                                     .x_stride = x.strides[0],
+                                     .y_stride = y.strides[0],
+                                     .width = gate.shape[1],
+                                     .activation = activation};
+  over_rows(gate.shape[0], params.width, context,
+            [&](int64_t first, int64_t end) { cpu::activation_rows(params, first, end); });
+  return {};
+}
+
+}  // namespace
+
+Status layer_norm(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+                  float epsilon, const Tensor& y, Context& context) {
+  return normalise(x, weight, bias, epsilon, true, y, context);
+}
+
+Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon, const Tensor& y,
+                Context& context) {
+  return normalise(x, weight, {}, epsilon, false, y, context);
+}
+
+Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Context& context) {
+  if (Status status = validate_rank("x", "(rows, width)", x, 2); !status.ok()) return status;
+  for (const Status& status : {validate_exact("x", "(rows, width)", x, x.shape),
+                               validate_exact("y", "(rows, width)", y, x.shape)}) {
+    if (!status.ok()) return status;
+  }
+  return activated(x, {}, activation, y, context);
+}
+
+Status activate_gated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
+                      const Tensor& y, Context& context) {
+  if (Status status = validate_rank("gate", "(rows, width)", gate, 2); !status.ok()) return status;
+  for (const Status& status : {validate_exact("gate", "(rows, width)", gate, gate.shape),
+                               validate_exact("x", "(rows, width)", x, gate.shape),
+                               validate_exact("y", "(rows, width)", y, gate.shape)}) {
+    if (!status.ok()) return status;
+  }
+  return activated(gate, x, activation, y, context);
+}
+
+}  // namespace multihead

@@ -1,0 +1,41 @@
+// What stands between the attention layers of a transformer: normalisation and activations.
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/context.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+namespace multihead {
+
+// x, y (rows, width), row strides free, last axes contiguous; y may be x. Means and squares are
+// summed in float, lane by lane.
+//
+// Errors: kShape; kOption (an epsilon that is negative or not finite). Nothing is written then.
+
+// y = (x - mean(x)) / sqrt(var(x) + epsilon) * weight + bias with the biased variance, as
+// torch.nn.LayerNorm. weight, bias (width), each optional.
+[[nodiscard]] Status layer_norm(const ConstTensor& x, const ConstTensor& weight,
+                                const ConstTensor& bias, float epsilon, const Tensor& y,
+                                Context& context);
+
+// y = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467). weight (width), optional.
+[[nodiscard]] Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon,
+                              const Tensor& y, Context& context);
+
+enum class Activation : uint8_t {
+  kRelu,      // max(x, 0)
+  kGelu,      // x Phi(x) (arXiv:1606.08415), within 2e-7 of the larger of 1 and |x|
+  kGeluTanh,  // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GPT-2's
+  kSilu,      // x / (1 + e^-x)
+};
+
+[[nodiscard]] Status activate(const ConstTensor& x, Activation activation, const Tensor& y,
+                              Context& context);
+
+// y = activation(gate) * x: with kSilu SwiGLU (arXiv:2002.05202). y may be either.
+[[nodiscard]] Status activate_gated(const ConstTensor& gate, const ConstTensor& x,
+                                    Activation activation, const Tensor& y, Context& context);
+
+}  // namespace multihead

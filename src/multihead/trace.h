@@ -1,0 +1,45 @@
+// Named intermediates of a forward pass, for showing and for testing.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "multihead/tensor.h"
+
+namespace multihead {
+
+// A named intermediate, row-major.
+struct TraceStep {
+  std::string name;
+  Dims shape;
+  std::vector<float> values;
+};
+
+// What MultiHeadAttention computes on its way, in the order of computation. B batch, N_q queries,
+// N_k keys (appended ones from k_heads on), H and H_kv heads. An unbatched or sequence-first call
+// is traced as the batch-first one that it amounts to.
+//
+//   x (B, N_q, embed_dim) · x_key, x_value (B, N_k, kdim or vdim), in cross-attention only ·
+//   q, k, v (B, N, heads * head_dim) · q_heads, k_heads, v_heads (B, H or H_kv, N, head_dim), after
+//   QK-norm and RoPE · scores (B, H, N_q, N_k), Q K^T · scaled_scores · masked_scores, -inf where
+//   hidden · weights · heads_out (B, H, N_q, value_dim) · merged (B, N_q, H * value_dim), after
+//   head_scales · head_shares (B, H, N_q, out_dim), z_h W_O^h, which add up to the output less its
+//   bias · output (B, N_q, out_dim)
+struct Trace {
+  // The names to record, in any order; empty for all. A name that is none of trace_names() is a
+  // kOption error.
+  std::vector<std::string> wanted = {};
+  // Replaced by each call that succeeds.
+  std::vector<TraceStep> steps = {};
+
+  bool wants(std::string_view name) const;
+  // The step of that name, or null.
+  const TraceStep* find(std::string_view name) const;
+};
+
+// All of the above, in that order.
+std::span<const std::string_view> trace_names();
+
+}  // namespace multihead

@@ -1,0 +1,179 @@
+#include "nn/module_masks.h"
+
+#include <string>
+#include <tuple>
+
+#include "rules/broadcast.h"
+#include "rules/visibility.h"
+
+namespace multihead::nn {
+namespace {
+
+// (B, N_k) or (N_k) as (B, 1, 1, N_k); anything else stays, for validate() to refuse.
+template <class T>
+TensorView<const T> over_keys(const TensorView<const T>& view, const Dims& scores) {
+  const Dims &shape = view.shape, &strides = view.strides;
+  if (shape.rank() == 1 && scores[0] == 1)
+    return {view.data, {1, 1, 1, shape[0]}, {0, 0, 0, strides[0]}};
+  if (shape.rank() != 2) return view;
+  return {view.data, {shape[0], 1, 1, shape[1]}, {strides[0], 0, 0, strides[1]}};
+}
+
+// PyTorch's (B * H, N_q, N_k) as (B, H, N_q, N_k).
+ConstBoolTensor over_heads(const ConstBoolTensor& view, const Dims& scores) {
+  const Dims &shape = view.shape, &strides = view.strides;
+  if (shape.rank() != 3 || shape[0] != scores[0] * scores[1]) return view;
+  return {view.data,
+          {scores[0], scores[1], shape[1], shape[2]},
+          {scores[1] * strides[0], strides[0], strides[1], strides[2]}};
+}
+
+template <class T>
+Status validate_reach(const char* argument, const char* letters, const TensorView<const T>& view,
+                      const Dims& given, const Dims& scores) {
+  if (!view.given()) return {};
+  const int rank = view.shape.rank();
+  bool fits = (rank == 2 || rank == 4) && (view.data != nullptr || view.shape.elements() == 0);
+  for (int axis = 0; fits && axis < rank; ++axis) {
+    const int64_t extent = view.shape[axis];
+    fits = extent == 1 || extent == scores[axis + 4 - rank];
+  }
+  if (fits) return {};
+  const bool lost = view.data == nullptr && view.shape.elements() != 0;
+  return {StatusCode::kShape, argument,
+          std::string(letters) + " for (B, H, N_q, N_k) = " + scores.to_string(),
+          lost ? "no data" : given.to_string()};
+}
+
+// Raises the extents of `reach` to where a component of that view varies.
+template <class T>
+void raise(Dims& reach, const TensorView<const T>& view, const Dims& scores) {
+  if (!view.given()) return;
+  const rules::Broadcast<T> broadcast = rules::broadcast_to_scores(view);
+  for (int axis = 0; axis < 4; ++axis) {
+    if (broadcast.stride[static_cast<size_t>(axis)] != 0) reach[axis] = scores[axis];
+  }
+}
+
+}  // namespace
+
+ModuleMasks::ModuleMasks(const MultiHeadAttentionOptions& options,
+                         const engine::AttentionShape& shape, int64_t appended)
+    : options_(options),
+      shape_(shape),
+      appended_(appended),
+      blocked_(over_heads(options.attn_mask_blocked, shape.scores())),
+      padding_(over_keys(options.key_padding_blocked, shape.scores())),
+      key_bias_(over_keys(options.key_padding_bias, shape.scores())) {
+  const AttentionOptions& given = options.attention;
+  const bool by_position = given.causal.alignment != Alignment::kNone || given.window.given() ||
+                           !given.kv_lengths.empty();
+  joins_mask_ =
+      blocked_.given() || padding_.given() || (appended > 0 && (given.mask.given() || by_position));
+  joins_bias_ = (key_bias_.given() && given.bias.given()) ||
+                (appended > 0 && (key_bias_.given() || given.bias.given()));
+}
+
+Status ModuleMasks::validate() const {
+  const Dims scores = shape_.scores();
+  for (const Status& status :
+       {validate_reach("attn_mask_blocked", "(N_q, N_k), (B, H, N_q, N_k) or (B * H, N_q, N_k)",
+                       blocked_, options_.attn_mask_blocked.shape, scores),
+        validate_reach("key_padding_blocked", "(B, N_k)", padding_,
+                       options_.key_padding_blocked.shape, scores),
+        validate_reach("key_padding_bias", "(B, N_k)", key_bias_, options_.key_padding_bias.shape,
+                       scores)}) {
+    if (!status.ok()) return status;
+  }
+  for (const auto& [argument, rank, keys, given] :
+       {std::tuple{"key_padding_blocked", padding_.shape.rank(), padding_.shape[3],
+                   options_.key_padding_blocked.shape},
+        std::tuple{"key_padding_bias", key_bias_.shape.rank(), key_bias_.shape[3],
+                   options_.key_padding_bias.shape}}) {
+    if (rank == 0 || keys == scores[3]) continue;
+    return {StatusCode::kShape, argument, "(B, N_k) with N_k = " + std::to_string(scores[3]),
+            given.to_string()};
+  }
+  return {};
+}
+
+Dims ModuleMasks::bias_shape() const {
+  const Dims scores = shape_.scores();
+  Dims shape{1, 1, 1, 1};
+  raise(shape, options_.attention.bias, scores);
+  raise(shape, key_bias_, scores);
+  shape[3] = shape_.keys + appended_;
+  return shape;
+}
+
+Dims ModuleMasks::mask_shape() const {
+  const Dims scores = shape_.scores();
+  Dims shape{1, 1, 1, 1};
+  raise(shape, options_.attention.mask, scores);
+  raise(shape, blocked_, scores);
+  raise(shape, padding_, scores);
+  // Positions may vary by batch entry and query.
+  if (appended_ > 0) {
+    shape[0] = scores[0];
+    shape[2] = scores[2];
+  }
+  shape[3] = shape_.keys + appended_;
+  return shape;
+}
+
+int64_t ModuleMasks::bias_bytes() const {
+  if (!joins_bias_) return 0;
+  return bias_shape().elements() * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t ModuleMasks::mask_bytes() const { return joins_mask_ ? mask_shape().elements() : 0; }
+
+void ModuleMasks::join(void* bias_memory, void* mask_memory, AttentionOptions& options) const {
+  const int64_t keys = shape_.keys;
+  const auto fill = [&](auto* to, const Dims& shape, auto&& value) {
+    for (int64_t b = 0; b < shape[0]; ++b) {
+      for (int64_t h = 0; h < shape[1]; ++h) {
+        for (int64_t i = 0; i < shape[2]; ++i) {
+          for (int64_t j = 0; j < shape[3]; ++j) *to++ = value(b, h, i, j);
+        }
+      }
+    }
+  };
+  if (joins_bias_) {
+    const Dims shape = bias_shape();
+    const auto bias = rules::broadcast_to_scores(options_.attention.bias);
+    const auto key_bias = rules::broadcast_to_scores(key_bias_);
+    auto* const to = static_cast<float*>(bias_memory);
+    fill(to, shape, [&](int64_t b, int64_t h, int64_t i, int64_t j) {
+      if (j >= keys) return 0.0F;
+      return (bias.given() ? bias.at(b, h, i, j) : 0.0F) +
+             (key_bias.given() ? key_bias.at(b, h, i, j) : 0.0F);
+    });
+    options.bias = {to, shape};
+  } else if (key_bias_.given()) {
+    options.bias = key_bias_;
+  }
+  if (!joins_mask_) return;
+  const Dims shape = mask_shape();
+  const auto mask = rules::broadcast_to_scores(options_.attention.mask);
+  const auto blocked = rules::broadcast_to_scores(blocked_);
+  const auto padding = rules::broadcast_to_scores(padding_);
+  const rules::Visibility visibility =
+      rules::make_visibility(options_.attention, shape_.queries, keys);
+  auto* const to = static_cast<uint8_t*>(mask_memory);
+  fill(to, shape, [&](int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (j >= keys) return uint8_t{1};
+    const bool visible = (!mask.given() || mask.at(b, h, i, j) != 0) &&
+                         (!blocked.given() || blocked.at(b, h, i, j) == 0) &&
+                         (!padding.given() || padding.at(b, h, i, j) == 0) &&
+                         (appended_ == 0 || visibility.of_query(b, i).contains(j));
+    return static_cast<uint8_t>(visible ? 1 : 0);
+  });
+  options.mask = {to, shape};
+  if (appended_ == 0) return;
+  options.causal = {};
+  options.window = {};
+  options.kv_lengths = {};
+}
+
+}  // namespace multihead::nn

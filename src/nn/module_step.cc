@@ -1,0 +1,261 @@
+// MultiHeadAttention one or several tokens at a time, over a cache.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/transform.h"
+#include "nn/module_run.h"
+
+namespace multihead {
+namespace {
+
+using engine::option_error;
+using engine::validate_exact;
+
+// What step() decides by itself.
+Status refuse_others(const MultiHeadAttentionOptions& options) {
+  const AttentionOptions& given = options.attention;
+  const struct {
+    const char* name;
+    bool is_given;
+  } decided[] = {{"causal", given.causal.alignment != Alignment::kNone},
+                 {"window", given.window.given() || given.window.alignment != Alignment::kNone},
+                 {"kv_lengths", !given.kv_lengths.empty()},
+                 {"rope", given.rope.style != Rope::Style::kNone ||
+                              !given.rope.q_positions.empty() || !given.rope.k_positions.empty()},
+                 {"attn_mask_blocked", options.attn_mask_blocked.given()},
+                 {"key_padding_blocked", options.key_padding_blocked.given()},
+                 {"key_padding_bias", options.key_padding_bias.given()}};
+  for (const auto& [name, is_given] : decided) {
+    if (is_given) return option_error(name, "none in a step", "one");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status MultiHeadAttentionCache::rewind(int64_t length) {
+  const KVCacheConfig& config = kv_.config();
+  for (int64_t b = 0; b < config.batch; ++b) {
+    if (length < 0 || length > kv_.length(b)) {
+      return option_error("length", "0 to " + std::to_string(kv_.length(b)),
+                          std::to_string(length));
+    }
+    // Asked of a copy of the lengths alone: in a ring what was overwritten cannot come back.
+    if (length < kv_.first_kept(b)) {
+      return option_error(
+          "length",
+          "at least " + std::to_string(kv_.first_kept(b)) + ", the first token still kept",
+          std::to_string(length));
+    }
+  }
+  for (int64_t b = 0; b < config.batch; ++b) {
+    if (Status status = kv_.truncate(b, length); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
+                                        MultiHeadAttentionCache& cache) const {
+  const MultiHeadAttentionConfig& c = config_;
+  if (id_ == 0) return option_error("module", "one that was created", "none");
+  if (c.add_bias_kv || c.add_zero_attn) {
+    return option_error(c.add_bias_kv ? "add_bias_kv" : "add_zero_attn",
+                        "false in a module with a cache", "true");
+  }
+  for (const auto& [name, width] : {std::pair{"kdim", c.kdim}, {"vdim", c.vdim}}) {
+    if (width == c.embed_dim) continue;
+    return option_error(name,
+                        "embed_dim = " + std::to_string(c.embed_dim) + ", as it is self-attention",
+                        std::to_string(width));
+  }
+  KVCacheConfig of_layer = config;
+  of_layer.kv_heads = c.num_kv_heads;
+  of_layer.key_width = c.head_dim;
+  of_layer.value_width = c.value_dim;
+  if (of_layer.layout == KVCacheConfig::Layout::kRing &&
+      (c.window.left < 0 || of_layer.capacity <= c.window.left)) {
+    return option_error(
+        "capacity", "more than window.left in a ring, and a window",
+        std::to_string(of_layer.capacity) + " with window.left = " + std::to_string(c.window.left));
+  }
+  MultiHeadAttentionCache made;
+  if (Status status = KVCache::create(of_layer, made.kv_); !status.ok()) return status;
+  made.layer_ = id_;
+  cache = std::move(made);
+  return {};
+}
+
+Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                                const MultiHeadAttentionOutputs& outputs,
+                                MultiHeadAttentionCache& cache, Trace* trace,
+                                Context& context) const {
+  if (!weights_.q_proj.given()) {
+    return option_error("module", "weights: load_state_dict() or use_weights()", "none");
+  }
+  if (cache.layer_ != id_) {
+    return option_error("cache", "one of this layer's create_cache()",
+                        cache.layer_ == 0 ? "one that was not created" : "one of another layer");
+  }
+  const KVCacheConfig& kept = cache.kv_.config();
+  const int rank = x.shape.rank();
+  if (rank != 2 && rank != 3) {
+    return {StatusCode::kShape, "x", "rank 3, (B, n, embed_dim), or rank 2 without a batch",
+            "rank " + std::to_string(rank) + ", " + x.shape.to_string()};
+  }
+  const int token_axis = rank == 3 && config_.batch_first ? 1 : 0;
+  const int64_t tokens = x.shape[token_axis];
+  const auto tokens_of = [&](int64_t width) -> Dims {
+    if (rank == 2) return {tokens, width};
+    return config_.batch_first ? Dims{kept.batch, tokens, width} : Dims{tokens, kept.batch, width};
+  };
+  if (rank == 2 && kept.batch != 1) {
+    return {StatusCode::kShape, "x",
+            "rank 3 for the " + std::to_string(kept.batch) + " batch entries of the cache",
+            x.shape.to_string()};
+  }
+  if (Status status = validate_exact("x", "(B, n, embed_dim)", x, tokens_of(config_.embed_dim));
+      !status.ok()) {
+    return status;
+  }
+  const int64_t before = cache.length();
+  const int64_t keys = before + tokens;
+  const bool ring = kept.layout == KVCacheConfig::Layout::kRing;
+  if (!ring && keys > kept.capacity) {
+    return option_error("x",
+                        "at most " + std::to_string(kept.capacity - before) +
+                            " tokens beside the " + std::to_string(before) +
+                            " in the cache of capacity " + std::to_string(kept.capacity),
+                        std::to_string(tokens));
+  }
+  // The first of the new tokens still has to see its window after the last was written.
+  if (ring && keys > kept.capacity && tokens > kept.capacity - config_.window.left) {
+    return option_error("x",
+                        "at most " + std::to_string(kept.capacity - config_.window.left) +
+                            " tokens at once in a ring of " + std::to_string(kept.capacity) +
+                            " with window.left = " + std::to_string(config_.window.left),
+                        std::to_string(tokens));
+  }
+  if (Status status = refuse_others(options); !status.ok()) return status;
+
+  nn::ModuleRun run{.config = config_,
+                    .weights = weights_,
+                    .tools = options.heads,
+                    .tracer = nn::Tracer(trace),
+                    .context = context,
+                    .query = nn::sequence_of(x, config_.batch_first),
+                    .self = true};
+  run.key = run.value = run.query;
+  const int64_t batch = kept.batch, heads = config_.num_heads;
+  const Dims scores{batch, heads, tokens, keys};
+  AttentionOptions effective = nn::joined_options(config_, weights_, options);
+  effective.causal = Causal::bottom_right();
+  const engine::AttentionShape shape{.batch = batch,
+                                     .heads = heads,
+                                     .kv_heads = config_.num_kv_heads,
+                                     .queries = tokens,
+                                     .keys = keys,
+                                     .key_width = config_.head_dim,
+                                     .value_width = config_.value_dim};
+  const Dims per_head = rank == 2 ? Dims{heads, tokens, keys} : scores;
+  const Dims mean = rank == 2 ? Dims{tokens, keys} : Dims{batch, tokens, keys};
+  for (const Status& status :
+       {nn::validate_head_tools(options.heads, config_), engine::validate_options(effective, shape),
+        validate_exact("out", "(B, n, out_dim)", outputs.out, tokens_of(run.out_width())),
+        outputs.weights.given()
+            ? validate_exact("weights", "(B, H, n, N)", outputs.weights, per_head)
+            : Status(),
+        outputs.mean_weights.given()
+            ? validate_exact("mean_weights", "(B, n, N)", outputs.mean_weights, mean)
+            : Status(),
+        nn::validate_trace(trace)}) {
+    if (!status.ok()) return status;
+  }
+  run.out = nn::sequence_of(outputs.out, config_.batch_first);
+
+  const bool unscaled = run.tracer.wants("scores");
+  const bool needs_weights = outputs.weights.given() || outputs.mean_weights.given();
+  nn::Arena arena;
+  run.count(arena);
+  arena.count(4.0 * static_cast<double>(tokens));
+  if (needs_weights) arena.count_floats(scores.elements());
+  if (unscaled) arena.count_floats(batch * tokens * run.merged_width());
+  for (const Status& status :
+       {arena.reserve(context.scratch().module()), run.tracer.begin(run.trace_floats(keys))}) {
+    if (!status.ok()) return status;
+  }
+  run.take(arena);
+  auto* const positions = static_cast<int32_t*>(arena.take(4 * tokens));
+  for (int64_t n = 0; n < tokens; ++n) positions[n] = static_cast<int32_t>(before + n);
+
+  if (Status status = run.project_inputs(); !status.ok()) return status;
+  run.tracer.add_sequence("x", run.query);
+  run.tracer.add_sequence("q", run.q);
+  run.tracer.add_sequence("k", run.k);
+  run.tracer.add_sequence("v", run.v);
+  effective.rope.q_positions =
+      effective.rope.k_positions = {positions, static_cast<size_t>(tokens)};
+  if (Status status = run.transform(effective); !status.ok()) return status;
+  const Tensor q = run.q.heads(heads), k = run.k.heads(config_.num_kv_heads);
+  const Tensor v = run.v.heads(config_.num_kv_heads);
+  run.tracer.add_heads("q_heads", q);
+  run.tracer.add_heads("k_heads", k);
+  run.tracer.add_heads("v_heads", v);
+
+  if (Status status = cache.kv_.append(k, v); !status.ok()) return status;
+  const auto attend = [&]() -> Status {
+    if (unscaled) {
+      AttentionOptions raw = effective;
+      raw.scale = 1.0F;
+      const ScoreCapture capture{.stage = ScoreStage::kRaw,
+                                 .out = run.tracer.add("scores", scores)};
+      const Tensor ignored(arena.take_floats(batch * tokens * run.merged_width()),
+                           {batch, heads, tokens, config_.value_dim});
+      Status status =
+          cache.kv_.attend(q, raw, {.out = ignored, .captures = {&capture, 1}}, context);
+      if (!status.ok()) return status;
+    }
+    std::vector<ScoreCapture> captures;
+    for (const auto& [name, stage] : {std::pair{"scaled_scores", ScoreStage::kRaw},
+                                      {"masked_scores", ScoreStage::kMasked},
+                                      {"weights", ScoreStage::kWeights}}) {
+      if (!run.tracer.wants(name)) continue;
+      captures.push_back({.stage = stage, .out = run.tracer.add(name, scores)});
+    }
+    AttentionOutputs attended{.out = run.merged.heads(heads), .captures = captures};
+    if (needs_weights) attended.weights = {arena.take_floats(scores.elements()), scores};
+    if (Status status = cache.kv_.attend(q, effective, attended, context); !status.ok()) {
+      return status;
+    }
+    if (outputs.weights.given()) {
+      Tensor to = outputs.weights;
+      if (rank == 2) to = {to.data, scores, {0, to.strides[0], to.strides[1], to.strides[2]}};
+      const float* from = attended.weights.data;
+      for (int64_t b = 0; b < batch; ++b) {
+        for (int64_t h = 0; h < heads; ++h) {
+          for (int64_t n = 0; n < tokens; ++n, from += keys) {
+            std::copy_n(from, keys,
+                        to.data + b * to.strides[0] + h * to.strides[1] + n * to.strides[2]);
+          }
+        }
+      }
+    }
+    if (outputs.mean_weights.given()) {
+      Tensor to = outputs.mean_weights;
+      if (rank == 2) to = {to.data, {1, tokens, keys}, {0, to.strides[0], to.strides[1]}};
+      nn::mean_over_heads(attended.weights, to, context);
+    }
+    return run.finish();
+  };
+  Status status = attend();
+  if (!status.ok()) {
+    for (int64_t b = 0; b < batch; ++b) {
+      if (Status undone = cache.kv_.truncate(b, before); !undone.ok()) return undone;
+    }
+  }
+  return status;
+}
+
+}  // namespace multihead

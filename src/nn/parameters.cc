@@ -1,0 +1,111 @@
+#include "nn/parameters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "rules/half.h"
+
+namespace multihead::nn {
+namespace {
+
+template <class T>
+void copy_strided(const T* from, const Dims& shape, const Dims& strides, int axis, float*& to) {
+  if (axis == shape.rank()) {
+    *to++ = rules::to_float(*from);
+    return;
+  }
+  for (int64_t i = 0; i < shape[axis]; ++i) {
+    copy_strided(from + i * strides[axis], shape, strides, axis + 1, to);
+  }
+}
+
+void copy_tensor(const ConstAnyTensor& from, float* to) {
+  switch (from.dtype) {
+    case DType::kF32:
+      return copy_strided(static_cast<const float*>(from.data), from.shape, from.strides, 0, to);
+    case DType::kF16:
+      return copy_strided(static_cast<const Float16*>(from.data), from.shape, from.strides, 0, to);
+    case DType::kBF16:
+      return copy_strided(static_cast<const BFloat16*>(from.data), from.shape, from.strides, 0, to);
+  }
+}
+
+ConstAnyTensor transposed(ConstAnyTensor tensor) {
+  std::swap(tensor.shape[0], tensor.shape[1]);
+  std::swap(tensor.strides[0], tensor.strides[1]);
+  return tensor;
+}
+
+}  // namespace
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+void Parameters::add(std::string name, const Dims& shape, Stored stored) {
+  items_.push_back({std::move(name), shape, stored, floats_});
+  floats_ += shape.elements();
+}
+
+Status Parameters::load(const StateDict& dict,
+                        const std::function<bool(std::string_view)>& ignored) {
+  std::vector<std::string> missing, unexpected, misshaped;
+  std::map<std::string_view, const Item*> known;
+  for (const Item& item : items_) {
+    known.emplace(item.name, &item);
+    const auto found = dict.find(item.name);
+    if (found == dict.end()) {
+      missing.push_back(item.name + " " + item.shape.to_string());
+    } else if (!(found->second.shape == item.shape) || found->second.data == nullptr) {
+      misshaped.push_back(item.name + " " + found->second.shape.to_string() + " instead of " +
+                          item.shape.to_string());
+    }
+  }
+  for (const auto& [name, tensor] : dict) {
+    if (!known.contains(name) && !(ignored && ignored(name))) unexpected.push_back(name);
+  }
+  std::string problems;
+  for (const auto& [what, names] : {std::pair{"missing: ", &missing},
+                                    {"unexpected: ", &unexpected},
+                                    {"of another shape: ", &misshaped}}) {
+    if (!names->empty()) problems += (problems.empty() ? "" : "; ") + (what + joined(*names));
+  }
+  if (!problems.empty()) {
+    return {StatusCode::kShape, "state_dict",
+            "the " + std::to_string(items_.size()) + " parameters of this module", problems};
+  }
+  engine::Buffer memory;
+  // Not null where there is nothing to keep.
+  const uint64_t bytes = static_cast<uint64_t>(floats_) * sizeof(float) + sizeof(float);
+  if (!memory.reserve(bytes)) return engine::out_of_memory(bytes);
+  for (const Item& item : items_) {
+    const ConstAnyTensor& tensor = dict.find(item.name)->second;
+    copy_tensor(item.stored == Stored::kTransposed ? transposed(tensor) : tensor,
+                static_cast<float*>(memory.data()) + item.offset);
+  }
+  memory_ = std::move(memory);
+  return {};
+}
+
+ConstTensor Parameters::find(std::string_view name) const {
+  const auto found = std::find_if(items_.begin(), items_.end(),
+                                  [&](const Item& item) { return item.name == name; });
+  if (found == items_.end() || memory_.data() == nullptr) return {};
+  Dims shape = found->shape;
+  if (found->stored == Stored::kTransposed) std::swap(shape[0], shape[1]);
+  return {static_cast<const float*>(memory_.data()) + found->offset, shape};
+}
+
+StateDict Parameters::state_dict() const {
+  StateDict dict;
+  if (memory_.data() == nullptr) return dict;
+  for (const Item& item : items_) {
+    const ConstAnyTensor tensor = find(item.name);
+    dict.emplace(item.name, item.stored == Stored::kTransposed ? transposed(tensor) : tensor);
+  }
+  return dict;
+}
+
+}  // namespace multihead::nn

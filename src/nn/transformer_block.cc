@@ -1,0 +1,310 @@
+#include "nn/transformer_block.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/validate.h"
+
+namespace multihead {
+namespace {
+
+using engine::option_error;
+using engine::validate_exact;
+
+// What each naming calls the parts of a block.
+struct BlockNames {
+  const char *norm1, *norm2, *in_proj_weight, *in_proj_bias, *out_proj, *linear1, *linear2, *gate;
+  nn::Parameters::Stored matrices;
+};
+
+constexpr BlockNames kTorchNames{"norm1",
+                                 "norm2",
+                                 "self_attn.in_proj_weight",
+                                 "self_attn.in_proj_bias",
+                                 "self_attn.out_proj",
+                                 "linear1",
+                                 "linear2",
+                                 "linear_gate",
+                                 nn::Parameters::Stored::kAsIs};
+constexpr BlockNames kGpt2Names{"ln_1",
+                                "ln_2",
+                                "attn.c_attn.weight",
+                                "attn.c_attn.bias",
+                                "attn.c_proj",
+                                "mlp.c_fc",
+                                "mlp.c_proj",
+                                "mlp.c_gate",
+                                nn::Parameters::Stored::kTransposed};
+
+const BlockNames& names_of(ParameterNames names) {
+  return names == ParameterNames::kGpt2 ? kGpt2Names : kTorchNames;
+}
+
+void add_matrix(nn::Parameters& parameters, const std::string& name, int64_t out, int64_t in,
+                nn::Parameters::Stored stored) {
+  const bool turned = stored == nn::Parameters::Stored::kTransposed;
+  parameters.add(name, turned ? Dims{in, out} : Dims{out, in}, stored);
+}
+
+void add(const float* from, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+}  // namespace
+
+namespace nn {
+
+void add_norm(Parameters& parameters, const std::string& name, Norm norm, int64_t width) {
+  if (norm == Norm::kNone) return;
+  parameters.add(name + ".weight", {width});
+  if (norm == Norm::kLayerNorm) parameters.add(name + ".bias", {width});
+}
+
+Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
+                 const ConstTensor& bias, float epsilon, const Tensor& y, Context& context) {
+  return norm == Norm::kRmsNorm ? rms_norm(x, weight, epsilon, y, context)
+                                : layer_norm(x, weight, bias, epsilon, y, context);
+}
+
+bool is_gpt2_buffer(std::string_view name) {
+  return name.ends_with("attn.bias") || name.ends_with("attn.masked_bias");
+}
+
+}  // namespace nn
+
+Status TransformerBlock::create(const TransformerBlockConfig& config, TransformerBlock& block) {
+  TransformerBlock made;
+  made.config_ = config;
+  if (Status status = MultiHeadAttention::create(config.attention, made.attention_); !status.ok()) {
+    return status;
+  }
+  const MultiHeadAttentionConfig& attention = made.attention_.config();
+  const int64_t width = attention.embed_dim;
+  for (const auto& [name, value] : {std::pair{"out_dim", attention.out_dim},
+                                    {"kdim", attention.kdim},
+                                    {"vdim", attention.vdim}}) {
+    if (value == width) continue;
+    return option_error(name, "embed_dim = " + std::to_string(width) + " in a block",
+                        std::to_string(value));
+  }
+  if (!attention.batch_first) return option_error("batch_first", "true in a block", "false");
+  if (config.mlp_dim < 0 || config.mlp_dim > 1 << 24) {
+    return option_error("mlp_dim", "0 for none, to 16777216", std::to_string(config.mlp_dim));
+  }
+  if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
+    return option_error("norm_eps", "a finite number, 0 or more", "another");
+  }
+  made.config_.attention = attention;
+  block = std::move(made);
+  return {};
+}
+
+void TransformerBlock::add_parameters(nn::Parameters& parameters, const std::string& prefix,
+                                      ParameterNames names) const {
+  const BlockNames& n = names_of(names);
+  const MultiHeadAttentionConfig& a = config_.attention;
+  const int64_t width = a.embed_dim, merged = a.num_heads * a.value_dim;
+  const int64_t rows = a.num_heads * a.head_dim + a.num_kv_heads * (a.head_dim + a.value_dim);
+  nn::add_norm(parameters, prefix + n.norm1, config_.norm, width);
+  add_matrix(parameters, prefix + n.in_proj_weight, rows, width, n.matrices);
+  if (a.bias) parameters.add(prefix + n.in_proj_bias, {rows});
+  if (a.out_proj) {
+    add_matrix(parameters, prefix + n.out_proj + ".weight", width, merged, n.matrices);
+    if (a.bias) parameters.add(prefix + n.out_proj + ".bias", {width});
+  }
+  if (a.add_bias_kv) {
+    parameters.add(prefix + "self_attn.bias_k", {1, 1, a.num_kv_heads * a.head_dim});
+    parameters.add(prefix + "self_attn.bias_v", {1, 1, a.num_kv_heads * a.value_dim});
+  }
+  if (a.sinks) parameters.add(prefix + "self_attn.sinks", {a.num_heads});
+  if (a.qk_norm) {
+    parameters.add(prefix + "self_attn.q_norm.weight", {a.head_dim});
+    parameters.add(prefix + "self_attn.k_norm.weight", {a.head_dim});
+  }
+  if (config_.mlp_dim == 0) return;
+  nn::add_norm(parameters, prefix + n.norm2, config_.norm, width);
+  const auto add_linear = [&](const char* name, int64_t out, int64_t in) {
+    add_matrix(parameters, prefix + name + ".weight", out, in, n.matrices);
+    if (config_.mlp_bias) parameters.add(prefix + name + ".bias", {out});
+  };
+  add_linear(n.linear1, config_.mlp_dim, width);
+  if (config_.gated) add_linear(n.gate, config_.mlp_dim, width);
+  add_linear(n.linear2, width, config_.mlp_dim);
+}
+
+Status TransformerBlock::take_weights(const nn::Parameters& parameters, const std::string& prefix,
+                                      ParameterNames names) {
+  const BlockNames& n = names_of(names);
+  const MultiHeadAttentionConfig& a = config_.attention;
+  const auto find = [&](const std::string& name) { return parameters.find(prefix + name); };
+  const auto rows_of = [](const ConstTensor& whole, int64_t first, int64_t count) -> ConstTensor {
+    if (!whole.given()) return {};
+    Dims shape = whole.shape;
+    shape[0] = count;
+    return {whole.data + first * whole.strides[0], shape, whole.strides};
+  };
+  const auto flat = [](const ConstTensor& tensor) -> ConstTensor {
+    if (!tensor.given()) return {};
+    return {tensor.data, {tensor.shape.elements()}};
+  };
+  const int64_t q = a.num_heads * a.head_dim, k = a.num_kv_heads * a.head_dim;
+  const int64_t v = a.num_kv_heads * a.value_dim;
+  const ConstTensor in_proj = find(n.in_proj_weight), in_bias = find(n.in_proj_bias);
+  const std::string out_proj = n.out_proj;
+  Status status = attention_.use_weights({.q_proj = rows_of(in_proj, 0, q),
+                                          .k_proj = rows_of(in_proj, q, k),
+                                          .v_proj = rows_of(in_proj, q + k, v),
+                                          .q_bias = rows_of(in_bias, 0, q),
+                                          .k_bias = rows_of(in_bias, q, k),
+                                          .v_bias = rows_of(in_bias, q + k, v),
+                                          .out_proj = find(out_proj + ".weight"),
+                                          .out_bias = find(out_proj + ".bias"),
+                                          .bias_k = flat(find("self_attn.bias_k")),
+                                          .bias_v = flat(find("self_attn.bias_v")),
+                                          .sinks = find("self_attn.sinks"),
+                                          .q_norm = find("self_attn.q_norm.weight"),
+                                          .k_norm = find("self_attn.k_norm.weight")});
+  if (!status.ok()) return status;
+  const auto weight = [&](const char* name) { return find(std::string(name) + ".weight"); };
+  const auto bias = [&](const char* name) { return find(std::string(name) + ".bias"); };
+  weights_ = {.norm1_weight = weight(n.norm1),
+              .norm1_bias = bias(n.norm1),
+              .norm2_weight = weight(n.norm2),
+              .norm2_bias = bias(n.norm2),
+              .linear1_weight = weight(n.linear1),
+              .linear1_bias = bias(n.linear1),
+              .gate_weight = weight(n.gate),
+              .gate_bias = bias(n.gate),
+              .linear2_weight = weight(n.linear2),
+              .linear2_bias = bias(n.linear2)};
+  return {};
+}
+
+Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames names) {
+  if (config_.attention.embed_dim == 0) {
+    return option_error("block", "one that was created", "none");
+  }
+  auto parameters = std::make_shared<nn::Parameters>();
+  add_parameters(*parameters, "", names);
+  const bool gpt2 = names == ParameterNames::kGpt2;
+  const auto ignored = [&](std::string_view name) { return gpt2 && nn::is_gpt2_buffer(name); };
+  if (Status status = parameters->load(dict, ignored); !status.ok()) return status;
+  if (Status status = take_weights(*parameters, "", names); !status.ok()) return status;
+  owned_ = std::move(parameters);
+  return {};
+}
+
+Status TransformerBlock::state_dict(StateDict& dict) const {
+  if (owned_ == nullptr) {
+    return option_error("state_dict", "parameters from load_state_dict()", "none");
+  }
+  dict = owned_->state_dict();
+  return {};
+}
+
+Status TransformerBlock::forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                                 const TransformerBlockOutputs& outputs, Trace* trace,
+                                 Context& context) const {
+  return call(x, options, outputs, nullptr, trace, context);
+}
+
+Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                              const TransformerBlockOutputs& outputs,
+                              MultiHeadAttentionCache& cache, Trace* trace,
+                              Context& context) const {
+  return call(x, options, outputs, &cache, trace, context);
+}
+
+Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                              const TransformerBlockOutputs& outputs,
+                              MultiHeadAttentionCache* cache, Trace* trace,
+                              Context& context) const {
+  if (owned_ == nullptr) {
+    return option_error("block", "weights: load_state_dict()", "none");
+  }
+  constexpr const char* kLetters = "(B, N, embed_dim)";
+  if (Status status = engine::validate_rank("x", kLetters, x, 3); !status.ok()) return status;
+  const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
+  const struct {
+    const char* name;
+    const ConstTensor tensor;
+  } tensors[] = {{"x", x}, {"out", outputs.out}, {"attention_out", outputs.attention_out}};
+  for (const auto& [name, tensor] : tensors) {
+    if (std::string_view(name) == "attention_out" && !tensor.given()) continue;
+    if (Status status = validate_exact(name, kLetters, tensor, shape); !status.ok()) return status;
+    if (!(tensor.strides == contiguous_strides(shape))) {
+      return {StatusCode::kShape, name, "a contiguous tensor",
+              "strides " + tensor.strides.to_string()};
+    }
+  }
+  const int64_t rows = shape[0] * shape[1];
+  nn::Arena arena;
+  Scratch::count(config_, rows, arena);
+  if (Status status = arena.reserve(context.scratch().stack()); !status.ok()) return status;
+  return run(x, options, outputs, cache, trace, Scratch::take(config_, rows, arena), context);
+}
+
+Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
+                             Trace* trace, const Scratch& scratch, Context& context) const {
+  const int64_t width = config_.attention.embed_dim, inner = config_.mlp_dim;
+  const int64_t rows = x.shape[0] * x.shape[1], floats = rows * width;
+  const Dims flat{rows, width};
+  const bool norms = config_.norm != Norm::kNone;
+  const bool before = norms && config_.norm_first, after = norms && !config_.norm_first;
+  const auto normalise = [&](const float* from, bool first, float* to) {
+    return nn::normalise(
+        config_.norm, {from, flat}, first ? weights_.norm1_weight : weights_.norm2_weight,
+        first ? weights_.norm1_bias : weights_.norm2_bias, config_.norm_eps, {to, flat}, context);
+  };
+  const float* attended_to = x.data;
+  if (before) {
+    if (Status status = normalise(x.data, true, scratch.normed); !status.ok()) return status;
+    attended_to = scratch.normed;
+  }
+  const ConstTensor input(attended_to, x.shape);
+  const Tensor attended(scratch.attended, x.shape);
+  Status status =
+      cache == nullptr
+          ? attention_.forward({.query = input}, options, {.out = attended}, trace, context)
+          : attention_.step(input, options, {.out = attended}, *cache, trace, context);
+  if (!status.ok()) return status;
+  // The first of the outputs that is written: x and out may be the same from here on.
+  if (outputs.attention_out.given()) {
+    std::copy_n(scratch.attended, floats, outputs.attention_out.data);
+  }
+  float* const out = outputs.out.data;
+  if (out != x.data) std::copy_n(x.data, floats, out);
+  add(scratch.attended, floats, out);
+  if (after) {
+    if (status = normalise(out, true, out); !status.ok()) return status;
+  }
+  if (inner == 0) return {};
+
+  const float* mlp_in = out;
+  if (before) {
+    if (status = normalise(out, false, scratch.normed); !status.ok()) return status;
+    mlp_in = scratch.normed;
+  }
+  const Dims wide{rows, inner};
+  const ConstTensor from(mlp_in, flat);
+  const Tensor hidden(scratch.inner, wide), gate(scratch.gate, wide);
+  status = linear(from, weights_.linear1_weight, weights_.linear1_bias, hidden, context);
+  if (!status.ok()) return status;
+  if (config_.gated) {
+    status = linear(from, weights_.gate_weight, weights_.gate_bias, gate, context);
+    if (!status.ok()) return status;
+    status = activate_gated(gate, hidden, config_.activation, hidden, context);
+  } else {
+    status = activate(hidden, config_.activation, hidden, context);
+  }
+  if (!status.ok()) return status;
+  status = linear(hidden, weights_.linear2_weight, weights_.linear2_bias, {scratch.attended, flat},
+                  context);
+  if (!status.ok()) return status;
+  add(scratch.attended, floats, out);
+  return after ? normalise(out, false, out) : Status();
+}
+
+}  // namespace multihead

@@ -1,0 +1,51 @@
+// Random MultiHeadAttention modules, and what they compute by definition.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "multihead/multi_head_attention.h"
+#include "support/random_case.h"
+
+namespace multihead::testing {
+
+// Multiples of 1/16 up to 1: products of two and sums of some hundred of those are floats, so that
+// an oracle's projections are exact.
+std::vector<float> sixteenths(Random& random, int64_t count);
+
+// Parameters under the names and in the shapes of the module's state dict.
+struct ModuleParameters {
+  std::map<std::string, std::vector<float>> values;
+  StateDict dict;
+  const std::vector<float>& at(const std::string& name) const { return values.at(name); }
+};
+ModuleParameters random_parameters(const MultiHeadAttentionConfig& config, Random& random,
+                                   bool separate = false);
+
+// A module of that config with those weights; a failure of the test where it is refused.
+MultiHeadAttention module_of(const MultiHeadAttentionConfig& config, const StateDict& dict);
+
+// Batch-first inputs (B, N, width); key and value empty in self-attention.
+struct ModuleTokens {
+  int64_t batch = 0, queries = 0, keys = 0;
+  std::vector<float> query = {}, key = {}, value = {};
+};
+
+struct ModuleExpectation {
+  std::vector<double> out;      // (B, N_q, out_dim)
+  std::vector<double> weights;  // (B, H, N_q, N)
+  std::vector<double> merged;   // (B, N_q, H * value_dim)
+};
+
+// By definition, in double. `visible` (B, H, N_q, N_k) and `bias` (likewise, may be empty) are of
+// the given keys; of `options` scale, softcap, sinks, rope and alibi_slopes are read.
+ModuleExpectation expected_of(const MultiHeadAttentionConfig& config,
+                              const ModuleParameters& parameters, const ModuleTokens& tokens,
+                              const std::vector<uint8_t>& visible, const std::vector<float>& bias,
+                              const AttentionOptions& options);
+
+double largest_difference(const std::vector<float>& got, const std::vector<double>& expected);
+
+}  // namespace multihead::testing
