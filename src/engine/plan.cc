@@ -76,16 +76,25 @@ void plan_jobs(ForwardPlan& plan, bool may_decode) {
   plan.operations = 2.0 * static_cast<double>(params.batch * params.kv_heads * rows) *
                     static_cast<double>(params.keys) *
                     static_cast<double>(params.key_width + params.value_width);
-  plan.decodes = may_decode && cpu::decode_fits(params);
+  const auto row_jobs = [&] {
+    plan.layout = cpu::forward_layout(params);
+    plan.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
+    plan.jobs = params.batch * params.kv_heads * plan.blocks;
+  };
+  // What is captured beside it may not change a bit of the output.
+  cpu::ForwardParams bare = params;
+  bare.captures = {};
+  bare.weights = {};
+  plan.decodes = may_decode && params.out.data != nullptr && cpu::decode_fits(bare);
   if (plan.decodes) {
+    plan.captures_apart = !params.captures.empty() || params.weights.out.data != nullptr;
+    if (plan.captures_apart) row_jobs();
     plan.decode = cpu::decode_layout(params);
     plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
     plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
     return;
   }
-  plan.layout = cpu::forward_layout(params);
-  plan.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
-  plan.jobs = params.batch * params.kv_heads * plan.blocks;
+  row_jobs();
 }
 
 }  // namespace
@@ -144,7 +153,8 @@ Status reserve_scratch(const ForwardPlan& plan, Context& context) {
   const auto heads = static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads);
   const uint64_t bytes = heads * partials_of_head(plan.decode);
   if (!scratch.partials().reserve(bytes)) return out_of_memory(bytes);
-  return scratch.reserve(context.threads(), plan.decode.scratch_bytes);
+  return scratch.reserve(context.threads(),
+                         std::max(plan.decode.scratch_bytes, plan.layout.scratch_bytes));
 }
 
 namespace {
@@ -181,7 +191,16 @@ Status run_forward(const ForwardPlan& plan, Context& context) {
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
   if (plan.decodes) {
     run_decode(plan, context);
-    return {};
+    if (!plan.captures_apart) return {};
+    ForwardPlan captures = plan;
+    captures.decodes = false;
+    captures.params.out.data = nullptr;
+    captures.params.lse.data = nullptr;
+    const cpu::ForwardParams& params = plan.params;
+    const int64_t rows = params.end_row() - params.first_row();
+    captures.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
+    captures.jobs = params.batch * params.kv_heads * captures.blocks;
+    return run_forward(captures, context);
   }
   const Scratch& scratch = context.scratch();
   parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {
