@@ -137,11 +137,10 @@ void decode_merge(const ForwardParams& params, const DecodeLayout& layout, int64
 // y = x W^T + bias. Strides in elements from row to row.
 struct LinearParams {
   const float* x;
-  const void* weight;
-  Element element;    // of weight: kF32, kF16 or kBF16
+  StoredRows weight;  // row o is that of output o; without batches and heads
   const float* bias;  // may be null
   float* y;
-  int64_t x_stride, weight_stride, y_stride;
+  int64_t x_stride, y_stride;
   int64_t rows, in, out;
 };
 

@@ -21,12 +21,12 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
               const Tensor& y, Context& context) {
   if (Status status = engine::validate_linear(x, weight, bias, y); !status.ok()) return status;
   const cpu::LinearParams params{.x = x.data,
-                                 .weight = weight.data,
-                                 .element = element_of(weight.dtype),
+                                 .weight = {.data = weight.data,
+                                            .element = element_of(weight.dtype),
+                                            .stride = {0, 0, weight.strides[0]}},
                                  .bias = bias.data,
                                  .y = y.data,
                                  .x_stride = x.strides[0],
-                                 .weight_stride = weight.strides[0],
                                  .y_stride = y.strides[0],
                                  .rows = x.shape[0],
                                  .in = x.shape[1],
