@@ -27,6 +27,8 @@ const llama3Decode = [
 ];
 /** d_model 768: x is (1, 512, 768). */
 const mha = shape('mha-768', 1, 12, 12, 512, 512, 64);
+/** Rows × in × outputs: a projection of that module, and all three of a token's in one. */
+const gemm = [shape('512x768x768', 1, 1, 1, 512, 768, 768), shape('1x768x2304', 1, 1, 1, 1, 2304, 768)];
 
 const make = (op, of, mask = 'full', dtype = 'f32') => ({
   op,
@@ -54,6 +56,7 @@ export const CASES = [
   make('cache', gpt2Decode, 'full', 'int8'),
   make('cache', llama3Decode[3], 'full', 'int8'),
   make('module', mha),
+  ...gemm.map((of) => make('gemm', of)),
 ];
 
 export const isCausal = (mask) => ['causal', 'window', 'alibi'].includes(mask);

@@ -66,3 +66,15 @@ export function moduleError({ tokens, embed, width }, x, [wq, wk, wv, wo], out) 
   const expected = matrixVector(wo, merged, embed, 0, embed);
   return expected.reduce((largest, value, c) => Math.max(largest, Math.abs(value - out[(tokens - 1) * embed + c])), 0);
 }
+
+/** Largest difference in the middle and last rows of y = x Wᵀ + bias. */
+export function linearError({ rows, outputs, width }, x, weight, bias, out) {
+  let largest = 0;
+  for (const row of new Set([rows >> 1, rows - 1])) {
+    for (let o = 0; o < outputs; o += 1) {
+      const expected = bias[o] + dot(x, row * width, weight, o * width, width);
+      largest = Math.max(largest, Math.abs(expected - out[row * outputs + o]));
+    }
+  }
+  return largest;
+}

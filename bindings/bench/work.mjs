@@ -2,17 +2,18 @@
 // computed), `error` (the largest difference from the float64 oracle, on a sample) and what a run costs at least.
 
 import { inputsOf, maskOptions, randomFloats, visiblePairs } from './inputs.mjs';
-import { attentionError, moduleError } from './oracle.mjs';
+import { attentionError, linearError, moduleError } from './oracle.mjs';
 
 /** Works on tensors of the scope around it. */
 export function makeWork(mh, which) {
   const { op } = which;
-  return op === 'module' ? moduleWork(mh, which) : op === 'cache' ? cacheWork(mh, which) : attentionWork(mh, which);
+  return (WORKS[op] ?? attentionWork)(mh, which);
 }
 
 /** Ideal floating-point operations of one run. */
 export function operationsOf({ op, shape, mask }) {
   const { batch, heads, queries, width } = shape;
+  if (op === 'gemm') return 2 * queries * width * shape.keys;
   const attention = 4 * batch * heads * width * visiblePairs(shape, mask);
   const embed = heads * width;
   return attention + (op === 'module' ? 4 * 2 * queries * embed * embed : 0);
@@ -119,3 +120,25 @@ function moduleWork(mh, { shape }) {
     error: () => moduleError({ tokens, embed, width }, x.data, weights, output()),
   };
 }
+
+/** The rows of x are the shape's queries, the outputs its keys. */
+function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
+  const [x, weight, bias] = [[rows, width], [outputs, width], [outputs]].map((extents, at) =>
+    mh.tensor(
+      extents,
+      randomFloats(
+        extents.reduce((a, b) => a * b),
+        at + 1,
+      ),
+    ),
+  );
+  const out = mh.tensor([rows, outputs]);
+  return {
+    run: () => void mh.linear(x, weight, { bias, out }),
+    output: () => out.data.slice(),
+    bytes: rows > 1 ? 0 : weight.data.byteLength,
+    error: () => linearError({ rows, outputs, width }, x.data, weight.data, bias.data, out.data),
+  };
+}
+
+const WORKS = { module: moduleWork, cache: cacheWork, gemm: gemmWork };

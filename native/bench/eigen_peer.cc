@@ -80,4 +80,19 @@ void eigen_module(const EigenModule& p) {
       merged * Eigen::Map<const Matrix>(p.weights[3], p.embed, p.embed).transpose();
 }
 
+void eigen_linear(const PeerLinear& p) {
+  using Vector = Eigen::VectorXf;
+  const Eigen::Map<const Matrix> weight(p.weight, p.outputs, p.in);
+  const Eigen::Map<const Vector> bias(p.bias, p.outputs);
+  if (p.rows == 1) {
+    Eigen::Map<Vector> out(p.out, p.outputs);
+    out = bias;
+    out.noalias() += weight * Eigen::Map<const Vector>(p.x, p.in);
+    return;
+  }
+  Eigen::Map<Matrix> out(p.out, p.rows, p.outputs);
+  out.rowwise() = bias.transpose();
+  out.noalias() += Eigen::Map<const Matrix>(p.x, p.rows, p.in) * weight.transpose();
+}
+
 }  // namespace multihead::bench

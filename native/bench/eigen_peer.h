@@ -27,4 +27,12 @@ struct EigenModule {
 };
 void eigen_module(const EigenModule& problem);
 
+// x (rows, in), weight (outputs, in), out = x W^T + bias. For every peer.
+struct PeerLinear {
+  const float *x, *weight, *bias;
+  float* out;
+  int64_t rows, in, outputs;
+};
+void eigen_linear(const PeerLinear& problem);
+
 }  // namespace multihead::bench

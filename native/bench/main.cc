@@ -9,12 +9,13 @@
 //   GFLOPS        ideal operations a second: 4 d for each pair of query and key that the mask
 //                 leaves to look at, half of all pairs when causal
 //   pct_peak      of the threads' FMA peak, measured in this run on the same SIMD target
-//   GBps          bytes of K and V read a second (decode)
+//   GBps          bytes of K and V, or of weights, read a second (one query)
 //   pct_stream    of the read stream of as many threads, measured in this run (decode)
 //   scratch_kB    memory beyond inputs and outputs, of all threads
 //   err           largest difference from the float64 oracle, on a sample of rows
 //   eigen_…       the same with Eigen, naively, on one thread, in turns with ours: its time, how
 //                 many times longer it takes, and the largest difference of the outputs
+//   openblas_…    the same with OpenBLAS, of products, where the build has found one
 #include <benchmark/benchmark.h>
 
 #include <cstdio>

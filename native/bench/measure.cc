@@ -48,6 +48,8 @@ std::unique_ptr<Work> make_work(const Case& which) {
       return make_cache(which);
     case Op::kModule:
       return make_module(which);
+    case Op::kGemm:
+      return make_gemm(which);
     case Op::kForward:
     case Op::kDecode:
       break;
@@ -85,10 +87,16 @@ class Session {
     if (alone_ || !work_->has_eigen() || (!eigen_.empty() && sum(eigen_) > kEigenSeconds)) return;
     eigen_.push_back(seconds_of([&] { work_->run_eigen(); }));
   }
+  void sample_openblas() {
+    if (alone_ || !work_->has_openblas()) return;
+    if (!openblas_.empty() && sum(openblas_) > kEigenSeconds) return;
+    openblas_.push_back(seconds_of([&] { work_->run_openblas(); }));
+  }
 
   void sample_the_least() {
     while (warm_.size() < kLeastSamples && sum(warm_) < kMostSecondsForLeast) {
       sample_eigen();
+      sample_openblas();
       sample();
     }
   }
@@ -109,11 +117,8 @@ class Session {
     }
     counters["err"] = work_->error();
     counters["scratch_kB"] = static_cast<double>(context_.scratch_bytes()) / 1024;
-    if (eigen_.empty()) return;
-    counters["eigen_us"] = median(eigen_) * 1e6;
-    counters["eigen_GFLOPS"] = operations / median(eigen_) * 1e-9;
-    counters["eigen_ratio"] = median(eigen_) / seconds;
-    counters["eigen_diff"] = largest_difference(work_->output(), work_->eigen_output());
+    report_peer(counters, "eigen", eigen_, work_->eigen_output());
+    report_peer(counters, "openblas", openblas_, work_->openblas_output());
   }
 
   void save(const std::string& folder) const {
@@ -131,6 +136,16 @@ class Session {
     benchmark::ClobberMemory();
   }
 
+  void report_peer(benchmark::UserCounters& counters, const std::string& peer,
+                   const std::vector<double>& times, std::span<const float> output) const {
+    if (times.empty()) return;
+    const double seconds = median(times);
+    counters[peer + "_us"] = seconds * 1e6;
+    counters[peer + "_GFLOPS"] = work_->operations() / seconds * 1e-9;
+    counters[peer + "_ratio"] = seconds / median(warm_);
+    counters[peer + "_diff"] = largest_difference(work_->output(), output);
+  }
+
   static double largest_difference(std::span<const float> a, std::span<const float> b) {
     double largest = 0;
     for (size_t i = 0; i < a.size(); ++i) {
@@ -144,7 +159,7 @@ class Session {
   std::unique_ptr<Work> work_;
   Context context_;
   int64_t batch_ = 1;
-  std::vector<double> cold_, warm_, eigen_;
+  std::vector<double> cold_, warm_, eigen_, openblas_;
 };
 
 }  // namespace
@@ -165,6 +180,7 @@ void run_case(benchmark::State& state, const Case& which, const RunOptions& opti
       name = which.name();
     }
     session->sample_eigen();
+    session->sample_openblas();
     while (state.KeepRunningBatch(session->batch())) session->sample();
     session->sample_the_least();
     session->report(state.counters);

@@ -19,7 +19,8 @@ class Work {
 
   // Ideal floating-point operations of one run.
   virtual double operations() const = 0;
-  // Bytes of keys and values that one run must read, where that is what bounds it; else 0.
+  // Bytes of keys and values, or of weights, that one run must read, where that is what bounds it;
+  // else 0.
   virtual double bytes() const { return 0; }
   // Largest difference of the output from the float64 oracle, on a sample.
   virtual double error() const = 0;
@@ -28,10 +29,16 @@ class Work {
   virtual bool has_eigen() const { return false; }
   virtual void run_eigen() {}
   virtual std::span<const float> eigen_output() const { return {}; }
+
+  // And with OpenBLAS, where the build has found one.
+  virtual bool has_openblas() const { return false; }
+  virtual void run_openblas() {}
+  virtual std::span<const float> openblas_output() const { return {}; }
 };
 
 std::unique_ptr<Work> make_attention(const Case& which);  // forward and decode
 std::unique_ptr<Work> make_cache(const Case& which);
 std::unique_ptr<Work> make_module(const Case& which);
+std::unique_ptr<Work> make_gemm(const Case& which);
 
 }  // namespace multihead::bench

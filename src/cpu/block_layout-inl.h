@@ -13,6 +13,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/score_passes-inl.h"
+#include "cpu/simd-inl.h"
 #include "cpu/tile_size.h"
 #include "hwy/highway.h"
 
@@ -68,6 +69,7 @@ inline int64_t key_block(const ForwardParams& p) {
 
 // Few rows do not pay for a copy of K or V that is not strictly needed.
 constexpr size_t kRowsWorthACopy = 32;
+constexpr int64_t kSmall = 2048;  // floats that the first-level cache holds wherever they lie
 
 inline bool is_float(const StoredRows& rows) {
   return rows.element == Element::kF32 && rows.in_order();
@@ -76,15 +78,17 @@ inline bool is_float(const StoredRows& rows) {
 // Rows far apart, as with heads interleaved (B, N, H, d), share few sets of the first-level
 // cache: copied, a block of them is read faster than where it lies.
 inline bool copies_keys(const ForwardParams& p, size_t rows) {
-  return !is_float(p.k) || (rows >= kRowsWorthACopy && p.k.stride[2] != p.key_width);
+  return !is_float(p.k) ||
+         (rows >= kRowsWorthACopy && p.keys * p.key_width > kSmall && p.k.stride[2] != p.key_width);
 }
 
-// A strip that is narrower than V's rows has the same trouble. Rows that end within a vector
-// need zeros behind them.
+// A strip that is narrower than V's rows has the same trouble, unless V is small. Rows that end
+// within a vector need zeros behind them.
 inline bool copies_values(const ForwardParams& p, size_t rows) {
   const auto width = static_cast<size_t>(p.value_width);
   return !is_float(p.v) || width % hn::Lanes(DF()) != 0 ||
-         (rows >= kRowsWorthACopy && (p.v.stride[2] != p.value_width || width > strip_lanes()));
+         (rows >= kRowsWorthACopy && p.keys * p.value_width > kSmall &&
+          (p.v.stride[2] != p.value_width || width > strip_lanes()));
 }
 
 inline Scratch lay_out(const ForwardParams& p, void* memory) {
@@ -142,6 +146,18 @@ inline bool folds_scale(const ForwardParams& p) {
   const float size = std::abs(p.scale);
   return p.bias.given() || p.alibi_slopes != nullptr || p.softcap > 0.0F ||
          !(size >= 1.0F / 1024.0F && size <= 1024.0F);
+}
+
+// Whether the products may be of bf16 pairs: that was asked for, and nothing needs more, be it
+// f32 scores once more, a scale inside them or a block that begins at an odd key.
+inline bool pairs_fit(const ForwardParams& p) {
+  const auto fits = [](const StoredRows& rows) {
+    return rows.element == Element::kBF16 && rows.in_order();
+  };
+  return kHasPairs && p.bf16_products && fits(p.q) && fits(p.k) && fits(p.v) &&
+         p.key_width % 2 == 0 && p.k.stride[2] % 2 == 0 && p.scale > 0.0F && !folds_scale(p) &&
+         p.captures.empty() && p.weights.out.data == nullptr && p.visibility.left < 0 &&
+         p.visibility.firsts == nullptr;
 }
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

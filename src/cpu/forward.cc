@@ -42,6 +42,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // A hidden key's weight, in the pass that has to tell it from one that underflowed.
 constexpr float kHidden = -1.0F;
 
+// kPairs: q, k and the weights are bf16 pairs, see pairs_fit().
+template <bool kPairs>
 class Block {
  public:
   Block(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
@@ -77,15 +79,11 @@ class Block {
     }
   }
 
-  // Normalises and stores what was asked for.
-  void finish() {
-    bool care = false;
-    for (size_t row = 0; row < rows_ && needs_softmax(p_); ++row) {
-      if (p_.sinks != nullptr) join_sink(row);
-      s_.careful[row] = normalise_and_store(row) ? 0 : 1;
-      care |= s_.careful[row] != 0;
-    }
-    if (care) {
+  // Normalises and stores what was asked for. Returns false if that needs the f32 scores, which
+  // pairs do not have.
+  bool finish() {
+    if (needs_softmax(p_) && !normalise_and_store()) {
+      if constexpr (kPairs) return false;
       second_pass(ScoreStage::kWeights, block_,
                   [&](const Panel& panel, const ScoreTile& tile, const KeyBlock& block)
                       HWY_ATTR { add_visible_values(panel, tile, block); });
@@ -99,6 +97,7 @@ class Block {
     }
     for (const ScoreCapture& capture : p_.captures) store_capture(capture);
     if (p_.weights.out.data != nullptr) store_capture(p_.weights);
+    return true;
   }
 
  private:
@@ -197,6 +196,16 @@ class Block {
 
   std::span<Panel> panels() { return {panels_.data(), panel_count_}; }
 
+  static constexpr Elements kElements = kPairs ? Elements::kPairs : Elements::kFloats;
+  // A row of Q or K in the elements of the products.
+  size_t score_depth() const { return static_cast<size_t>(p_.key_width) / (kPairs ? 2 : 1); }
+
+  // Rows that are read two bf16 at a time.
+  static const float* pairs_at(const StoredRows& rows, int64_t batch, int64_t head, int64_t row) {
+    return reinterpret_cast<const float*>(static_cast<const uint16_t*>(rows.data) +
+                                          row_offset(rows.stride, batch, head, row));
+  }
+
   void transpose_queries() {
     const float factor = folds_scale_ ? p_.scale : std::copysign(1.0F, p_.scale);
     const auto width = static_cast<size_t>(p_.key_width);
@@ -204,17 +213,27 @@ class Block {
     for (size_t lane = 0; lane < lanes_; lane += vector_) {
       for (size_t i = 0; i < vector_; ++i) {
         const RowPlace place = s_.place[lane + i];
-        rows[i] = read_rows(d_, p_.q, batch_, place.head, place.query, 1, width, width,
-                            s_.query + i * width)
-                      .data;
+        if constexpr (kPairs) {
+          rows[i] = pairs_at(p_.q, batch_, place.head, place.query);
+          continue;
+        }
+        rows[i] = is_float(p_.q) ? static_cast<const float*>(p_.q.data) +
+                                       row_offset(p_.q.stride, batch_, place.head, place.query)
+                                 : read_rows(d_, p_.q, batch_, place.head, place.query, 1, width,
+                                             width, s_.query + i * width)
+                                       .data;
       }
-      float* const strip = s_.queries + lane / strip_lanes() * strip_lanes() * width;
-      transpose_rows(d_, rows.data(), width, factor, strip + lane % strip_lanes(), strip_lanes());
+      float* const strip = s_.queries + lane / strip_lanes() * strip_lanes() * score_depth();
+      transpose_rows<!kPairs>(d_, rows.data(), score_depth(), factor, strip + lane % strip_lanes(),
+                              strip_lanes());
     }
   }
 
   FloatRows load_keys(int64_t first, size_t count) const {
     const auto width = static_cast<size_t>(p_.key_width);
+    if constexpr (kPairs) {
+      return {pairs_at(p_.k, batch_, kv_head_, first), p_.k.stride[2] / 2};
+    }
     if (copies_keys_ && is_float(p_.k)) {
       copy_rows(p_.k, batch_, kv_head_, first, count, width, s_.keys);
       return {s_.keys, static_cast<ptrdiff_t>(width)};
@@ -232,6 +251,12 @@ class Block {
       return {rows.data, rows.stride, strip};
     }
     const ptrdiff_t from_strip = static_cast<ptrdiff_t>(count) * strip;
+    if constexpr (kPairs) {
+      const auto* rows = reinterpret_cast<const uint16_t*>(pairs_at(p_.v, batch_, kv_head_, first));
+      copy_pairs_to_strips<TileSize::kMaxVecs>(d_, rows, static_cast<ptrdiff_t>(p_.v.stride[2]),
+                                               count, width, s_.values, from_strip);
+      return {s_.values, strip, from_strip};
+    }
     const auto copy = [&](const FloatRows& rows, size_t row, size_t rows_count) HWY_ATTR {
       copy_to_strips<TileSize::kMaxVecs>(d_, rows, rows_count, width,
                                          s_.values + row * strip_lanes(), from_strip);
@@ -269,11 +294,10 @@ class Block {
 
   // Products of the panel's queries, from vector `first` of each strip, with keys
   // [from, to) of the tile.
-  template <Store kStore>
-  HWY_INLINE void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block,
-                           size_t first, size_t vecs, size_t from, size_t to) {
+  void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
+                size_t vecs, size_t from, size_t to, bool raises_top = false) {
     if (from >= to) return;
-    const auto width = static_cast<size_t>(p_.key_width);
+    const size_t width = score_depth();
     const size_t lane = first * vector_;
     const size_t in_block = panel.lane + lane;
     const Product p{
@@ -287,8 +311,8 @@ class Block {
         .c = tile.scores + from * tile.stride + lane,
         .c_stride = static_cast<ptrdiff_t>(tile.stride),
         .depth = width,
-        .top = s_.top + in_block};
-    product<ALayout::kRowMajor, kStore>(d_, p, to - from, vecs);
+        .top = raises_top ? s_.top + in_block : nullptr};
+    product<ALayout::kRowMajor, kElements>(d_, p, to - from, vecs);
   }
 
   Reach reach_of(const Panel& panel, const ScoreTile& tile) const {
@@ -324,13 +348,13 @@ class Block {
     const size_t vectors = panel.lanes / vector_;
     for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
       const size_t vecs = std::min(TileSize::kMaxVecs, vectors - v);
-      multiply<Store::kOverwrite>(panel, tile, block, v, vecs, 0, low);
-      multiply<Store::kOverwriteTop>(panel, tile, block, v, vecs, low, open);
+      multiply(panel, tile, block, v, vecs, 0, low);
+      multiply(panel, tile, block, v, vecs, low, open, true);
       // Then the vectors drop out one by one.
       size_t key = open;
       for (size_t out = 0; out < vecs; ++out) {
         const size_t end = reach[v + out];
-        multiply<Store::kOverwrite>(panel, tile, block, v + out, vecs - out, key, end);
+        multiply(panel, tile, block, v + out, vecs - out, key, end);
         key = std::max(key, end);
       }
     }
@@ -373,8 +397,7 @@ class Block {
     const ScoreTile tile = tile_of(panel, keys);
     const size_t vectors = panel.lanes / vector_;
     for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
-      multiply<Store::kOverwrite>(panel, tile, block, v, std::min(TileSize::kMaxVecs, vectors - v),
-                                  0, tile.keys);
+      multiply(panel, tile, block, v, std::min(TileSize::kMaxVecs, vectors - v), 0, tile.keys);
     }
     if (stage == ScoreStage::kRaw) return tile;
     apply_passes(panel, tile, stage);
@@ -406,11 +429,10 @@ class Block {
       if (p_.dropout.probability > 0.0F) {
         drop_weights(d_, tile, s_.place + panel.lane, batch_, p_.dropout);
       }
-      if (panel.started) {
-        weigh<Store::kAccumulate>(panel, tile, block);
-      } else {
-        weigh<Store::kOverwrite>(panel, tile, block);
+      for (size_t v = 0; kPairs && v * vector_ < panel.lanes; ++v) {
+        pair_weights(d_, tile.scores + v * vector_, tile.stride, reach[v]);
       }
+      weigh(panel, tile, block);
     }
     panel.started = true;
   }
@@ -429,8 +451,7 @@ class Block {
   }
 
   // out (+)= weights * V
-  template <Store kStore>
-  HWY_INLINE void weigh(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
+  void weigh(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
     const Product p{.a = tile.scores,
                     .a_stride = static_cast<ptrdiff_t>(tile.stride),
                     .b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,
@@ -438,12 +459,15 @@ class Block {
                     .b_strip = block.v.strip,
                     .c = s_.out + panel.lane * value_lanes_,
                     .c_stride = static_cast<ptrdiff_t>(value_lanes_),
-                    .depth = tile.keys};
+                    .depth = tile.keys,
+                    .accumulate = panel.started};
     const int32_t* const last = s_.last_key + panel.lane;
-    product<ALayout::kColMajor, kStore>(
+    product<ALayout::kColMajor, kElements>(
         d_, p, panel.rows, value_lanes_ / vector_, [&](size_t row, size_t rows) {
           const int64_t seen = last[row + rows - 1] - tile.first_key;
-          return static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(tile.keys)));
+          const auto keys =
+              static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(tile.keys)));
+          return kPairs ? (keys + 1) / 2 : keys;
         });
   }
 
@@ -474,6 +498,48 @@ class Block {
                                    std::exp(sink - joined * factor));
     s_.m[row] = static_cast<float>(joined);
     scale_out(row, static_cast<float>(kept));
+  }
+
+  // Returns false where some row has to be summed again with care.
+  bool normalise_and_store() {
+    if (p_.sinks != nullptr) {
+      for (size_t row = 0; row < rows_; ++row) join_sink(row);
+    }
+    if (normalise_usual()) return true;
+    bool done = true;
+    for (size_t row = 0; row < rows_; ++row) {
+      s_.careful[row] = normalise_and_store(row) ? 0 : 1;
+      done &= s_.careful[row] == 0;
+    }
+    return done;
+  }
+
+  // Rows as nearly all are, without a branch for each. Returns false if one of them is not.
+  bool normalise_usual() {
+    if (p_.out.data == nullptr || p_.out.element != Element::kF32 ||
+        p_.value_width != static_cast<int64_t>(value_lanes_)) {
+      return false;
+    }
+    auto usual = hn::Eq(hn::Zero(d_), hn::Zero(d_));
+    for (size_t lane = 0; lane < lanes_; lane += vector_) {
+      const auto sum = hn::LoadU(d_, s_.l + lane);
+      usual = hn::And(usual, hn::Gt(sum, hn::Zero(d_)));
+      hn::StoreU(hn::Div(hn::Set(d_, 1.0F), sum), d_, s_.correction + lane);
+    }
+    if (!hn::AllTrue(d_, usual)) return false;
+    // 0 times a NaN or an infinity is NaN.
+    auto nan = hn::Zero(d_);
+    for (size_t row = 0; row < rows_; ++row) {
+      const float* const from = s_.out + row * value_lanes_;
+      float* const to = out_row<float>(row);
+      const auto inverse = hn::Set(d_, s_.correction[row]);
+      for (size_t c = 0; c < value_lanes_; c += vector_) {
+        const auto mean = hn::Mul(hn::LoadU(d_, from + c), inverse);
+        nan = hn::MulAdd(mean, hn::Zero(d_), nan);
+        hn::StoreU(mean, d_, to + c);
+      }
+    }
+    return hn::AllFalse(d_, hn::IsNaN(nan));
   }
 
   // Returns false where the row has to be summed again with care: a hidden value may be NaN or
@@ -531,7 +597,8 @@ class Block {
       for (size_t j = 0; j < tile.keys; ++j) {
         float* at = tile.scores + j * tile.stride + lane;
         const auto scored = hn::LoadU(d_, at);
-        const auto weight = hn::Div(exp_of_difference(d_, scored, maximum, to_log2), divisor);
+        const auto weight =
+            hn::Div(exp_of_difference(d_, exp2_table(), scored, maximum, to_log2), divisor);
         const auto hidden = hn::Eq(scored, neg_inf);
         hn::StoreU(hn::IfThenElse(hidden, hn::Set(d_, kHidden), weight), d_, at);
       }
@@ -668,7 +735,14 @@ ForwardLayout layout(const ForwardParams& params) {
 
 void forward(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
              void* scratch) {
-  Block block(params, batch, kv_head, first_row, scratch);
+  if constexpr (kHasPairs) {
+    if (pairs_fit(params)) {
+      Block<true> block(params, batch, kv_head, first_row, scratch);
+      block.compute();
+      if (block.finish()) return;
+    }
+  }
+  Block<false> block(params, batch, kv_head, first_row, scratch);
   block.compute();
   block.finish();
 }

@@ -80,6 +80,7 @@ struct ForwardParams {
   float softcap;              // 0 is none
   const float* sinks;         // (H_q), may be null
   Dropout dropout;
+  bool bf16_products;
 
   // The query heads that share a key/value head are one list of rows, position by
   // position: row r is head r % group() of the group at query r / group().
@@ -101,10 +102,43 @@ ForwardLayout forward_layout(const ForwardParams& params);
 void forward_block(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
                    void* scratch);
 
+// Few query rows against many keys, see decode.cc. The keys that the rows see are cut into
+// pieces, which may be computed in any order and on any threads; then they are merged.
+struct DecodeLayout {
+  int64_t heads;           // key/value heads that one decode_piece() call computes
+  int64_t pieces;          // of each of them
+  int64_t piece_keys;      // from shapes and visibility alone, so that results depend on no more
+  uint64_t partial_bytes;  // of the result of one head and piece
+  uint64_t scratch_bytes;  // as above
+};
+
+struct DecodeJob {
+  int64_t batch, kv_head, piece;  // the first of its heads
+};
+
+// Query rows of a key/value head up to which decode_piece() is the faster way.
+inline constexpr int64_t kMostDecodeRows = 12;
+
+// Whether decode_piece() does all that is asked for.
+bool decode_fits(const ForwardParams& params);
+
+DecodeLayout decode_layout(const ForwardParams& params);
+
+// The partial result of the job's first head goes to `partials`, that of the next one
+// layout.pieces * layout.partial_bytes behind it.
+void decode_piece(const ForwardParams& params, const DecodeLayout& layout, const DecodeJob& job,
+                  void* partials, void* scratch);
+
+// Writes the outputs of one batch entry and key/value head from its `layout.pieces` partial
+// results, of which the first is overwritten.
+void decode_merge(const ForwardParams& params, const DecodeLayout& layout, int64_t batch,
+                  int64_t kv_head, void* partials);
+
 // y = x W^T + bias. Strides in elements from row to row.
 struct LinearParams {
   const float* x;
-  const float* weight;
+  const void* weight;
+  Element element;    // of weight: kF32, kF16 or kBF16
   const float* bias;  // may be null
   float* y;
   int64_t x_stride, weight_stride, y_stride;
@@ -112,12 +146,15 @@ struct LinearParams {
 };
 
 struct LinearLayout {
-  int64_t panel_columns;  // columns of y that one linear_panel() call computes
-  uint64_t scratch_bytes;
+  int64_t job_rows, job_columns;  // the block of y that one linear_block() call computes
+  uint64_t scratch_bytes;         // of memory that such a call needs, aligned likewise
 };
 
-LinearLayout linear_layout(const LinearParams& params);
-void linear_panel(const LinearParams& params, int64_t first_column, void* scratch);
+LinearLayout linear_layout(const LinearParams& params, int threads);
+
+// The block of y from that row and column on. Its bits do not depend on the layout.
+void linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
+                  int64_t first_column, void* scratch);
 
 const char* target_name();
 

@@ -26,10 +26,10 @@ enum class ALayout {
   kColMajor,  // A(r, k) = a[k * stride + r]
 };
 
-enum class Store {
-  kOverwrite,
-  kOverwriteTop,  // and raises top[c] to the largest of column c
-  kAccumulate,
+// What an element of A and of B is.
+enum class Elements {
+  kFloats,
+  kPairs,  // the bits of two bf16, of k and k + 1: see pair_add()
 };
 
 // Strides in elements; they may be negative.
@@ -41,13 +41,14 @@ struct Product {
   ptrdiff_t b_strip;  // from one strip of columns, kMaxVecs vectors wide, to the next
   float* c;
   ptrdiff_t c_stride;
-  size_t depth;  // number of k
-  float* top = nullptr;
+  size_t depth;             // number of k
+  bool accumulate = false;  // adds to C
+  float* top = nullptr;     // where given, top[c] rises to the largest of column c
 };
 
 // Not inlined: V8 optimises a WebAssembly function only between its calls, so the inner
 // loop has to be a function that is called often.
-template <ALayout kLayout, Store kStore, size_t kRows, size_t kVecs, class D>
+template <ALayout kLayout, Elements kElements, size_t kRows, size_t kVecs, class D>
 HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
@@ -70,11 +71,14 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
       const auto row_index = static_cast<ptrdiff_t>(r);
       const ptrdiff_t index = kLayout == ALayout::kRowMajor ? row_index * a_stride : row_index;
       const V factor = hn::Set(d, a[index]);
-      for (size_t v = 0; v < kVecs; ++v) sum[r][v] = mul_add(factor, row[v], sum[r][v]);
+      for (size_t v = 0; v < kVecs; ++v) {
+        sum[r][v] = kElements == Elements::kPairs ? pair_add(factor, row[v], sum[r][v])
+                                                  : mul_add(factor, row[v], sum[r][v]);
+      }
     }
     a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
   }
-  if constexpr (kStore == Store::kOverwriteTop) {
+  if (p.top != nullptr) {
     for (size_t v = 0; v < kVecs; ++v) {
       V largest = hn::LoadU(d, p.top + v * lanes);
       for (size_t r = 0; r < kRows; ++r) largest = hn::Max(sum[r][v], largest);
@@ -85,17 +89,13 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
     float* c = p.c + static_cast<ptrdiff_t>(r) * p.c_stride;
     for (size_t v = 0; v < kVecs; ++v) {
       float* at = c + v * lanes;
-      if constexpr (kStore == Store::kAccumulate) {
-        hn::StoreU(hn::Add(sum[r][v], hn::LoadU(d, at)), d, at);
-      } else {
-        hn::StoreU(sum[r][v], d, at);
-      }
+      hn::StoreU(p.accumulate ? hn::Add(sum[r][v], hn::LoadU(d, at)) : sum[r][v], d, at);
     }
   }
 }
 
 // A strip of kVecs vectors: whole tiles, then what is left in halves.
-template <ALayout kLayout, Store kStore, size_t kVecs, class D, class Depth>
+template <ALayout kLayout, Elements kElements, size_t kVecs, class D, class Depth>
 HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
   constexpr size_t kRows = TileSize::rows(kVecs);
   size_t row = 0;
@@ -106,27 +106,27 @@ HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
     row += by;
   };
   while (row + kRows <= rows) {
-    product_tile<kLayout, kStore, kRows, kVecs>(d, p, depth(row, kRows));
+    product_tile<kLayout, kElements, kRows, kVecs>(d, p, depth(row, kRows));
     advance(kRows);
   }
   if constexpr (kRows > 4) {
     if (row + 4 <= rows) {
-      product_tile<kLayout, kStore, 4, kVecs>(d, p, depth(row, 4));
+      product_tile<kLayout, kElements, 4, kVecs>(d, p, depth(row, 4));
       advance(4);
     }
   }
   if constexpr (kRows > 2) {
     if (row + 2 <= rows) {
-      product_tile<kLayout, kStore, 2, kVecs>(d, p, depth(row, 2));
+      product_tile<kLayout, kElements, 2, kVecs>(d, p, depth(row, 2));
       advance(2);
     }
   }
-  if (row < rows) product_tile<kLayout, kStore, 1, kVecs>(d, p, depth(row, 1));
+  if (row < rows) product_tile<kLayout, kElements, 1, kVecs>(d, p, depth(row, 1));
 }
 
 // All of C: `rows` x (`vecs` vectors). `depth(row, count)` is the number of k that rows
 // row .. row + count - 1 need.
-template <ALayout kLayout, Store kStore, class D, class Depth>
+template <ALayout kLayout, Elements kElements = Elements::kFloats, class D, class Depth>
 HWY_INLINE void product(D d, Product p, size_t rows, size_t vecs, const Depth& depth) {
   constexpr size_t kMaxVecs = TileSize::kMaxVecs;
   const size_t lanes = hn::Lanes(d);
@@ -134,26 +134,26 @@ HWY_INLINE void product(D d, Product p, size_t rows, size_t vecs, const Depth& d
   for (size_t v = 0; v < vecs; v += kMaxVecs) {
     switch (HWY_MIN(kMaxVecs, vecs - v)) {
       case 4:
-        if constexpr (kMaxVecs >= 4) product_strip<kLayout, kStore, 4>(d, p, rows, depth);
+        if constexpr (kMaxVecs >= 4) product_strip<kLayout, kElements, 4>(d, p, rows, depth);
         break;
       case 3:
-        if constexpr (kMaxVecs >= 3) product_strip<kLayout, kStore, 3>(d, p, rows, depth);
+        if constexpr (kMaxVecs >= 3) product_strip<kLayout, kElements, 3>(d, p, rows, depth);
         break;
       case 2:
-        product_strip<kLayout, kStore, 2>(d, p, rows, depth);
+        product_strip<kLayout, kElements, 2>(d, p, rows, depth);
         break;
       default:
-        product_strip<kLayout, kStore, 1>(d, p, rows, depth);
+        product_strip<kLayout, kElements, 1>(d, p, rows, depth);
     }
     p.b += p.b_strip;
     p.c += kMaxVecs * lanes;
-    if constexpr (kStore == Store::kOverwriteTop) p.top += kMaxVecs * lanes;
+    if (p.top != nullptr) p.top += kMaxVecs * lanes;
   }
 }
 
-template <ALayout kLayout, Store kStore, class D>
+template <ALayout kLayout, Elements kElements = Elements::kFloats, class D>
 HWY_INLINE void product(D d, const Product& p, size_t rows, size_t vecs) {
-  product<kLayout, kStore>(d, p, rows, vecs, [&](size_t, size_t) { return p.depth; });
+  product<kLayout, kElements>(d, p, rows, vecs, [&](size_t, size_t) { return p.depth; });
 }
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

@@ -38,6 +38,22 @@ HWY_INLINE hn::Vec512<T> times_exp2_floor(hn::Vec512<T> a, hn::Vec512<T> x) {
 }
 #endif
 
+// Products of bf16 pairs, summed in f32. Every lane of a float vector holds the bits of two.
+#if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
+inline constexpr bool kHasPairs = true;
+template <class V>
+HWY_INLINE V pair_add(V a, V b, V c) {
+  return V{_mm512_dpbf16_ps(c.raw, reinterpret_cast<__m512bh>(a.raw),
+                            reinterpret_cast<__m512bh>(b.raw))};
+}
+#else
+inline constexpr bool kHasPairs = false;
+template <class V>
+HWY_INLINE V pair_add(V /*a*/, V /*b*/, V c) {
+  return c;
+}
+#endif
+
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

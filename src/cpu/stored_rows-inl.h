@@ -126,6 +126,33 @@ HWY_NOINLINE void copy_to_strips(D d, const FloatRows& rows, size_t count, size_
   }
 }
 
+// Rows of bf16, two by two, into strips of kVecs vectors of pairs: element c of pair i is
+// (row 2i, row 2i + 1) at column c. A missing last row and columns beyond the width are zero.
+template <size_t kVecs, class D>
+HWY_NOINLINE void copy_pairs_to_strips(D d, const uint16_t* rows, ptrdiff_t stride, size_t count,
+                                       size_t width, float* HWY_RESTRICT to, ptrdiff_t strip) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> half;
+  const size_t vector = hn::Lanes(d);
+  const size_t lanes = kVecs * vector;
+  for (size_t first = 0; first < width; first += lanes, to += strip) {
+    const size_t end = HWY_MIN(lanes, width - first);
+    float* at = to;
+    for (size_t row = 0; row < count; row += 2, at += lanes) {
+      const uint16_t* low = rows + static_cast<ptrdiff_t>(row) * stride + first;
+      for (size_t c = 0; c < end; c += vector) {
+        const size_t there = HWY_MIN(vector, end - c);
+        auto pair = hn::PromoteTo(du, hn::LoadN(half, low + c, there));
+        if (row + 1 < count) {
+          const auto high = hn::PromoteTo(du, hn::LoadN(half, low + stride + c, there));
+          pair = hn::Or(pair, hn::ShiftLeft<16>(high));
+        }
+        hn::StoreU(hn::BitCast(d, pair), d, at + c);
+      }
+    }
+  }
+}
+
 // Rounds to nearest even.
 template <class T, class D>
 HWY_INLINE void narrow(D d, const float* HWY_RESTRICT from, size_t width, T* HWY_RESTRICT to) {

@@ -35,8 +35,8 @@ struct TileSize {
   static constexpr size_t kMaxVecs = 2;
   static constexpr size_t rows(size_t vecs) { return vecs == 2 ? 6 : 8; }
   static constexpr size_t kPanelVecs = 6;
-  static constexpr size_t kBlockPanels = 4;
-  static constexpr int64_t kKeyBlock = 192;
+  static constexpr size_t kBlockPanels = 8;
+  static constexpr int64_t kKeyBlock = 256;
 #else  // 16 registers, of which multiply and add take one more
   static constexpr size_t kMaxVecs = 4;
   static constexpr size_t rows(size_t vecs) { return vecs > 2 ? 2 : 4; }

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 
@@ -69,19 +70,29 @@ HWY_INLINE void store_square(D d, const Square<D>& square, hn::TFromD<D>* HWY_RE
 }
 
 // to[c * stride + r] = factor * rows[r][c] for r < Lanes(d), c < width.
-template <class D>
+// Without kScales the factor is left out, and what are not really floats keep their bits.
+template <bool kScales, class D>
 HWY_NOINLINE void transpose_rows(D d, const float* const* rows, size_t width, float factor,
                                  float* HWY_RESTRICT to, size_t stride) {
   size_t c = 0;
   const auto by = hn::Set(d, factor);
   for (; c + kSide<D> <= width; c += kSide<D>) {
     Square<D> square;
-    for (size_t r = 0; r < kSide<D>; ++r) square.row[r] = hn::Mul(hn::LoadU(d, rows[r] + c), by);
+    for (size_t r = 0; r < kSide<D>; ++r) {
+      const auto row = hn::LoadU(d, rows[r] + c);
+      square.row[r] = kScales ? hn::Mul(row, by) : row;
+    }
     transpose(d, square);
     for (size_t r = 0; r < kSide<D>; ++r) hn::StoreU(square.row[r], d, to + (c + r) * stride);
   }
   for (; c < width; ++c) {
-    for (size_t r = 0; r < kSide<D>; ++r) to[c * stride + r] = rows[r][c] * factor;
+    for (size_t r = 0; r < kSide<D>; ++r) {
+      if constexpr (kScales) {
+        to[c * stride + r] = rows[r][c] * factor;
+      } else {
+        std::memcpy(to + c * stride + r, rows[r] + c, sizeof(float));
+      }
+    }
   }
 }
 

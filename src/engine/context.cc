@@ -34,8 +34,8 @@ Status Scratch::reserve(int threads, uint64_t bytes) {
 }
 
 size_t Scratch::bytes() const {
-  size_t sum =
-      workspace_.bytes() + transformed_.bytes() + plans_.bytes() + module_.bytes() + stack_.bytes();
+  size_t sum = workspace_.bytes() + transformed_.bytes() + plans_.bytes() + partials_.bytes() +
+               module_.bytes() + stack_.bytes();
   for (const Buffer& buffer : of_thread_) sum += buffer.bytes();
   return sum;
 }

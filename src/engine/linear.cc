@@ -7,11 +7,22 @@
 
 namespace multihead {
 
-Status linear(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+namespace {
+
+cpu::Element element_of(DType dtype) {
+  return dtype == DType::kF16    ? cpu::Element::kF16
+         : dtype == DType::kBF16 ? cpu::Element::kBF16
+                                 : cpu::Element::kF32;
+}
+
+}  // namespace
+
+Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
               const Tensor& y, Context& context) {
   if (Status status = engine::validate_linear(x, weight, bias, y); !status.ok()) return status;
   const cpu::LinearParams params{.x = x.data,
                                  .weight = weight.data,
+                                 .element = element_of(weight.dtype),
                                  .bias = bias.data,
                                  .y = y.data,
                                  .x_stride = x.strides[0],
@@ -21,14 +32,16 @@ Status linear(const ConstTensor& x, const ConstTensor& weight, const ConstTensor
                                  .in = x.shape[1],
                                  .out = weight.shape[0]};
   if (params.rows == 0 || params.out == 0) return {};
-  const cpu::LinearLayout layout = cpu::linear_layout(params);
+  const cpu::LinearLayout layout = cpu::linear_layout(params, context.threads());
   engine::Scratch& scratch = context.scratch();
   if (Status status = scratch.reserve(context.threads(), layout.scratch_bytes); !status.ok()) {
     return status;
   }
-  const int64_t panels = (params.out + layout.panel_columns - 1) / layout.panel_columns;
-  engine::parallel_for(context.threads(), panels, [&](int64_t panel, int thread) {
-    cpu::linear_panel(params, panel * layout.panel_columns, scratch.of_thread(thread));
+  const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
+  const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
+  engine::parallel_for(context.threads(), row_jobs * column_jobs, [&](int64_t job, int thread) {
+    cpu::linear_block(params, layout, job % row_jobs * layout.job_rows,
+                      job / row_jobs * layout.job_columns, scratch.of_thread(thread));
   });
   return {};
 }

@@ -52,24 +52,37 @@ cpu::ForwardParams shared_params(const ForwardInputs& inputs, const AttentionSha
   params.softcap = options.softcap;
   params.sinks = options.sinks.empty() ? nullptr : options.sinks.data();
   params.dropout = options.dropout;
+  params.bf16_products = options.bf16_products;
   return params;
 }
 
-// How many threads are worth waking. OpenMP's team costs 1 us where it waits for work and 5 to
-// 50 where it sleeps; this many multiply-adds take one thread 3 to 5.
-int team_for(const cpu::ForwardParams& p, int threads) {
-  constexpr double kLeastWork = 1 << 17;
-  const double products =
-      static_cast<double>(p.batch * p.heads) * static_cast<double>(p.end_query - p.first_query) *
-      static_cast<double>(p.keys) * static_cast<double>(p.key_width + p.value_width);
-  return products < kLeastWork * threads ? std::max(1, static_cast<int>(products / kLeastWork))
-                                         : threads;
+// How many threads are worth waking: a second costs up to 6 us; two broke even between 2.6e5 and
+// 5e5 operations.
+int threads_for(double operations, const Context& context) {
+  constexpr double kLeast = 2.5e5;  // for each
+  return static_cast<int>(
+      std::clamp(operations / kLeast, 1.0, static_cast<double>(context.threads())));
 }
 
-void plan_jobs(ForwardPlan& plan) {
+// Of one key/value head: the results of its pieces of keys, until they are merged.
+uint64_t partials_of_head(const cpu::DecodeLayout& layout) {
+  return static_cast<uint64_t>(layout.pieces) * layout.partial_bytes;
+}
+
+void plan_jobs(ForwardPlan& plan, bool may_decode) {
   const cpu::ForwardParams& params = plan.params;
   const int64_t rows = params.kv_heads == 0 ? 0 : params.end_row() - params.first_row();
   if (params.batch * rows == 0) return;
+  plan.operations = 2.0 * static_cast<double>(params.batch * params.kv_heads * rows) *
+                    static_cast<double>(params.keys) *
+                    static_cast<double>(params.key_width + params.value_width);
+  plan.decodes = may_decode && cpu::decode_fits(params);
+  if (plan.decodes) {
+    plan.decode = cpu::decode_layout(params);
+    plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
+    plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
+    return;
+  }
   plan.layout = cpu::forward_layout(params);
   plan.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
   plan.jobs = params.batch * params.kv_heads * plan.blocks;
@@ -86,9 +99,10 @@ cpu::StoredRows stored_rows(const ConstAnyTensor& tensor) {
 }
 
 ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shape,
-                         const AttentionOptions& options, const AttentionOutputs& outputs) {
-  ForwardPlan plan{
-      .params = shared_params(inputs, shape, options), .layout = {}, .blocks = 0, .jobs = 0};
+                         const AttentionOptions& options, const AttentionOutputs& outputs,
+                         bool may_decode) {
+  ForwardPlan plan{};
+  plan.params = shared_params(inputs, shape, options);
   cpu::ForwardParams& params = plan.params;
   params.out = {.data = outputs.out.data,
                 .element = element_of(outputs.out.dtype),
@@ -99,18 +113,18 @@ ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shap
   }
   params.weights.out = outputs.weights;
   params.captures = outputs.captures;
-  plan_jobs(plan);
+  plan_jobs(plan, may_decode);
   return plan;
 }
 
 ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
                         const AttentionOptions& options, const ScoreCapture& capture) {
-  ForwardPlan plan{
-      .params = shared_params(inputs, shape, options), .layout = {}, .blocks = 0, .jobs = 0};
+  ForwardPlan plan{};
+  plan.params = shared_params(inputs, shape, options);
   plan.params.captures = {&capture, 1};
   plan.params.first_query = capture.first_row;
   plan.params.end_query = capture.first_row + capture.out.shape[2];
-  plan_jobs(plan);
+  plan_jobs(plan, false);
   return plan;
 }
 
@@ -125,13 +139,52 @@ ForwardJob ForwardPlan::job(int64_t index) const {
 }
 
 Status reserve_scratch(const ForwardPlan& plan, Context& context) {
-  return context.scratch().reserve(context.threads(), plan.layout.scratch_bytes);
+  Scratch& scratch = context.scratch();
+  if (!plan.decodes) return scratch.reserve(context.threads(), plan.layout.scratch_bytes);
+  const auto heads = static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads);
+  const uint64_t bytes = heads * partials_of_head(plan.decode);
+  if (!scratch.partials().reserve(bytes)) return out_of_memory(bytes);
+  return scratch.reserve(context.threads(), plan.decode.scratch_bytes);
 }
+
+namespace {
+
+void run_decode(const ForwardPlan& plan, Context& context) {
+  const cpu::ForwardParams& params = plan.params;
+  const cpu::DecodeLayout& layout = plan.decode;
+  Scratch& scratch = context.scratch();
+  const int64_t heads = params.batch * params.kv_heads;
+  const uint64_t head_bytes = partials_of_head(layout);
+  const auto partials = [&](int64_t head) {
+    return static_cast<char*>(scratch.partials().data()) + static_cast<uint64_t>(head) * head_bytes;
+  };
+  parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {
+    const int64_t block = index / layout.pieces;
+    const cpu::DecodeJob job{.batch = block / plan.blocks,
+                             .kv_head = block % plan.blocks * layout.heads,
+                             .piece = index % layout.pieces};
+    cpu::decode_piece(params, layout, job,
+                      partials(job.batch * params.kv_heads + job.kv_head) +
+                          static_cast<uint64_t>(job.piece) * layout.partial_bytes,
+                      scratch.of_thread(thread));
+  });
+  const auto merged = static_cast<double>(static_cast<uint64_t>(heads) * head_bytes);
+  parallel_for(threads_for(merged, context), heads, [&](int64_t head, int) {
+    cpu::decode_merge(params, layout, head / params.kv_heads, head % params.kv_heads,
+                      partials(head));
+  });
+}
+
+}  // namespace
 
 Status run_forward(const ForwardPlan& plan, Context& context) {
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
+  if (plan.decodes) {
+    run_decode(plan, context);
+    return {};
+  }
   const Scratch& scratch = context.scratch();
-  parallel_for(team_for(plan.params, context.threads()), plan.jobs, [&](int64_t index, int thread) {
+  parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {
     const ForwardJob job = plan.job(index);
     cpu::forward_block(plan.params, job.batch, job.kv_head, job.first_row,
                        scratch.of_thread(thread));

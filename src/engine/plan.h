@@ -13,8 +13,11 @@ struct ForwardJob {
 struct ForwardPlan {
   cpu::ForwardParams params;
   cpu::ForwardLayout layout;
-  int64_t blocks;  // of rows, for each batch entry and key/value head
+  int64_t blocks;  // of rows, for each batch entry and key/value head; of heads, if it decodes
   int64_t jobs;
+  bool decodes;  // then `decode` and not `layout`, and pieces of keys, not blocks
+  cpu::DecodeLayout decode;
+  double operations;  // at most
 
   ForwardJob job(int64_t index) const;
 };
@@ -29,8 +32,10 @@ struct ForwardInputs {
   const int32_t* lengths = nullptr;  // (B): instead of options.kv_lengths; null for those
 };
 
+// `may_decode`: few rows may be planned as decoding, which only run_forward() knows.
 ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shape,
-                         const AttentionOptions& options, const AttentionOutputs& outputs);
+                         const AttentionOptions& options, const AttentionOutputs& outputs,
+                         bool may_decode = true);
 
 // The same for captures alone.
 ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,

@@ -47,6 +47,8 @@ class Scratch {
   // Of a module that calls what uses workspace(), and of a stack that calls modules.
   Buffer& module() { return module_; }
   Buffer& stack() { return stack_; }
+  // Results of decoding's pieces, until they are merged.
+  Buffer& partials() { return partials_; }
 
  private:
   std::vector<Buffer> of_thread_;
@@ -55,6 +57,7 @@ class Scratch {
   Buffer plans_;
   Buffer module_;
   Buffer stack_;
+  Buffer partials_;
 };
 
 Status out_of_memory(uint64_t bytes);

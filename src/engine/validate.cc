@@ -385,7 +385,7 @@ Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions&
   return {};
 }
 
-Status validate_linear(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y) {
   for (const Status& status :
        {validate_rank("x", "(rows, in)", x, 2), validate_rank("weight", "(out, in)", weight, 2)}) {

@@ -38,7 +38,7 @@ Status validate_positions(const char* argument, std::span<const int32_t> positio
 // cu: 0, then never falling, up to `total`.
 Status validate_cumulative(const char* argument, std::span<const int32_t> cu, int64_t total);
 
-Status validate_linear(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y);
 
 // A tensor of exactly this shape: rank, extents, strides and data.

@@ -187,7 +187,7 @@ class PackedCall {
          .keys = k.shape[2],
          .key_width = q.shape[3],
          .value_width = v.shape[3]},
-        options, outputs);
+        options, outputs, /*may_decode=*/false);
   }
 
   ConstAnyTensor q_, k_, v_;

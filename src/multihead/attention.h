@@ -117,6 +117,12 @@ struct AttentionOptions {
   QkNorm qk_norm = {};
   Rope rope = {};
   Dropout dropout = {};
+
+  // Where q, k and v are all bf16 and the CPU multiplies such pairs (AVX-512 BF16): let it. Sums
+  // stay f32, but each weight is rounded to bf16 before it meets V, as PyTorch's kernels do: up to
+  // 2^-9 of the weighted sum of |v|. Taken as false elsewhere, and for calls that need f32 scores
+  // (captures, weights, a bias, ALiBi, softcap, a left window).
+  bool bf16_products = false;
 };
 
 enum class ScoreStage : uint8_t {

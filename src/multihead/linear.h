@@ -8,12 +8,14 @@
 namespace multihead {
 
 // x      (rows, in)    row stride free, last axis contiguous
-// weight (out, in)     likewise
+// weight (out, in)     likewise; f32, f16 or bf16
 // bias   (out)         optional
 // y      (rows, out)   likewise; may not overlap the inputs
 //
+// All arithmetic is in float; the number of threads does not change a bit of y.
+//
 // Errors: kShape, kMemory. Nothing is written then.
-[[nodiscard]] Status linear(const ConstTensor& x, const ConstTensor& weight,
+[[nodiscard]] Status linear(const ConstTensor& x, const ConstAnyTensor& weight,
                             const ConstTensor& bias, const Tensor& y, Context& context);
 
 }  // namespace multihead

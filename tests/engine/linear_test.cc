@@ -1,12 +1,15 @@
-// linear() against a plain double product, on every SIMD target of the machine.
+// linear() against a product in double by Eigen, on every SIMD target of the machine.
 #include "multihead/linear.h"
 
 #include <gtest/gtest.h>
 
+#include <Eigen/Core>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
+#include "support/allocations.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -15,49 +18,179 @@ namespace {
 
 using testing::Random;
 
-class LinearOnTarget : public ::testing::TestWithParam<int64_t> {
- protected:
-  testing::UseSimdTarget use_{GetParam()};
-  Context context_{2};
+constexpr float kUntouched = 42.0F;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+struct LinearCase {
+  int64_t rows, in, out;
+  int64_t x_gap = 0, weight_gap = 0, y_gap = 0;  // from the end of a row to the next row
+  bool with_bias = true;
+  DType type = DType::kF32;
+
+  std::string description(uint64_t seed) const {
+    return "seed " + std::to_string(seed) + ": " + std::to_string(rows) + " x " +
+           std::to_string(in) + " -> " + std::to_string(out) + ", gaps " + std::to_string(x_gap) +
+           " " + std::to_string(weight_gap) + " " + std::to_string(y_gap) + ", " + name_of(type);
+  }
 };
 
-TEST_P(LinearOnTarget, EqualsPlainProduct) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+// What lies in the gaps is NaN, which a result would show.
+std::vector<float> rows_with_gaps(Random& random, int64_t rows, int64_t width, int64_t gap) {
+  std::vector<float> values = random.floats(rows * (width + gap));
+  for (int64_t at = 0; at < rows * (width + gap); ++at) {
+    if (at % (width + gap) >= width) values[static_cast<size_t>(at)] = kNaN;
+  }
+  return values;
+}
+
+class LinearInputs {
+ public:
+  LinearInputs(const LinearCase& which, uint64_t seed) : c_(which) {
     Random random(seed);
-    const int64_t rows = random.integer(1, 70);
-    const int64_t in = random.integer(1, 90);
-    const int64_t out = random.integer(1, 130);
-    const int64_t x_gap = random.integer(0, 3);
-    const int64_t y_gap = random.integer(0, 3);
-    SCOPED_TRACE("seed " + std::to_string(seed) + ": " + std::to_string(rows) + " x " +
-                 std::to_string(in) + " -> " + std::to_string(out));
-    const std::vector<float> x = random.floats(rows * (in + x_gap));
-    const std::vector<float> weight = random.floats(out * in);
-    const std::vector<float> bias = random.floats(out);
-    const bool with_bias = random.chance(0.5);
-    constexpr float kUntouched = 42.0F;
-    std::vector<float> y(static_cast<size_t>(rows * (out + y_gap)), kUntouched);
-    const Status status =
-        linear({x.data(), {rows, in}, {in + x_gap, 1}}, {weight.data(), {out, in}},
-               with_bias ? ConstTensor(bias.data(), {out}) : ConstTensor(),
-               {y.data(), {rows, out}, {out + y_gap, 1}}, context_);
-    ASSERT_TRUE(status.ok()) << status.message();
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < out + y_gap; ++c) {
-        const float got = y[static_cast<size_t>(r * (out + y_gap) + c)];
-        if (c >= out) {
+    x_ = rows_with_gaps(random, c_.rows, c_.in, c_.x_gap);
+    const Dims strides{c_.in + c_.weight_gap, 1};
+    weight_ = stored(kept_, rows_with_gaps(random, c_.out, c_.in, c_.weight_gap), c_.type,
+                     {c_.out, c_.in}, strides);
+    bias_ = random.floats(c_.out);
+  }
+
+  float& x(int64_t row, int64_t k) { return x_[static_cast<size_t>(row * (c_.in + c_.x_gap) + k)]; }
+  float weight(int64_t column, int64_t k) const {
+    return testing::element(weight_, column * (c_.in + c_.weight_gap) + k);
+  }
+  float& bias(int64_t column) { return bias_[static_cast<size_t>(column)]; }
+  ConstAnyTensor weight() const { return weight_; }
+
+  // y with its gaps, which nobody may write to.
+  std::vector<float> run(Context& context) const {
+    std::vector<float> y(static_cast<size_t>(c_.rows * (c_.out + c_.y_gap)), kUntouched);
+    const Status status = linear({x_.data(), {c_.rows, c_.in}, {c_.in + c_.x_gap, 1}}, weight_,
+                                 c_.with_bias ? ConstTensor(bias_.data(), {c_.out}) : ConstTensor(),
+                                 {y.data(), {c_.rows, c_.out}, {c_.out + c_.y_gap, 1}}, context);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return y;
+  }
+
+  void expect_product(const std::vector<float>& y) {
+    Matrix xs(c_.rows, c_.in), ws(c_.out, c_.in);
+    for (int64_t r = 0; r < c_.rows; ++r) {
+      for (int64_t k = 0; k < c_.in; ++k) xs(r, k) = static_cast<double>(x(r, k));
+    }
+    for (int64_t o = 0; o < c_.out; ++o) {
+      for (int64_t k = 0; k < c_.in; ++k) ws(o, k) = static_cast<double>(weight(o, k));
+    }
+    const Matrix product = xs * ws.transpose();
+    // One rounding a term, of sums below the sum of magnitudes.
+    const Matrix magnitude = xs.cwiseAbs() * ws.transpose().cwiseAbs();
+    constexpr double kUnit = 1.0 / (1 << 24);
+    for (int64_t r = 0; r < c_.rows; ++r) {
+      for (int64_t o = 0; o < c_.out + c_.y_gap; ++o) {
+        const float got = y[static_cast<size_t>(r * (c_.out + c_.y_gap) + o)];
+        if (o >= c_.out) {
           ASSERT_EQ(got, kUntouched) << "written past row " << r;
           continue;
         }
-        double expected = with_bias ? static_cast<double>(bias[static_cast<size_t>(c)]) : 0.0;
-        for (int64_t k = 0; k < in; ++k) {
-          expected += static_cast<double>(x[static_cast<size_t>(r * (in + x_gap) + k)]) *
-                      static_cast<double>(weight[static_cast<size_t>(c * in + k)]);
-        }
-        ASSERT_NEAR(got, expected, 1e-5);
+        const double added = c_.with_bias ? static_cast<double>(bias(o)) : 0.0;
+        const double bound =
+            2 * kUnit * (static_cast<double>(c_.in) + 2) * (magnitude(r, o) + std::abs(added));
+        ASSERT_NEAR(got, product(r, o) + added, bound) << "row " << r << ", column " << o;
       }
     }
   }
+
+ private:
+  LinearCase c_;
+  testing::RandomCase kept_;
+  std::vector<float> x_, bias_;
+  ConstAnyTensor weight_;
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class LinearOnTarget : public ::testing::TestWithParam<int64_t> {
+ protected:
+  void expect_right(const LinearCase& which, uint64_t seed) {
+    SCOPED_TRACE(which.description(seed));
+    LinearInputs inputs(which, seed);
+    const std::vector<float> y = inputs.run(one_);
+    inputs.expect_product(y);
+    EXPECT_TRUE(same_bits(y, inputs.run(more_))) << "other bits with more threads";
+  }
+
+  testing::UseSimdTarget use_{GetParam()};
+  Context one_{1};
+  Context more_{3};  // a build without threads takes it as 1
+};
+
+TEST_P(LinearOnTarget, EqualsProductInDouble) {
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    Random random(seed);
+    const LinearCase which{.rows = random.integer(0, random.chance(0.5) ? 9 : 70),
+                           .in = random.integer(0, 70),
+                           .out = random.integer(0, random.chance(0.5) ? 70 : 150),
+                           .x_gap = random.integer(0, 3),
+                           .weight_gap = random.integer(0, 3),
+                           .y_gap = random.integer(0, 3),
+                           .with_bias = random.chance(0.5),
+                           .type = random.pick({DType::kF32, DType::kF16, DType::kBF16})};
+    expect_right(which, seed);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// More than one block of rows, of depth and of columns, and panels of depth.
+TEST_P(LinearOnTarget, EqualsProductInDoubleBeyondBlocks) {
+  expect_right({.rows = 300, .in = 530, .out = 70, .x_gap = 1, .y_gap = 2}, 1);
+  expect_right({.rows = 101, .in = 1537, .out = 33, .type = DType::kF16}, 2);
+  expect_right({.rows = 50, .in = 3100, .out = 130, .with_bias = false}, 3);
+  expect_right({.rows = 7, .in = 1537, .out = 200, .y_gap = 1, .type = DType::kBF16}, 4);
+  expect_right({.rows = 1, .in = 768, .out = 257}, 5);
+}
+
+// Not a number spoils its own row of y, and no other.
+TEST_P(LinearOnTarget, NonFiniteNumbersStayInTheirRow) {
+  for (const int64_t rows : {3, 6, 41}) {
+    SCOPED_TRACE("rows " + std::to_string(rows));
+    LinearInputs inputs({.rows = rows, .in = 37, .out = 75}, 1);
+    const std::vector<float> before = inputs.run(one_);
+    inputs.x(0, 36) = kNaN;
+    inputs.x(2, 0) = std::numeric_limits<float>::infinity();
+    inputs.bias(74) = -std::numeric_limits<float>::infinity();
+    const std::vector<float> y = inputs.run(one_);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t o = 0; o < 75; ++o) {
+        const float got = y[static_cast<size_t>(r * 75 + o)];
+        if (r == 0) {
+          EXPECT_TRUE(std::isnan(got));
+        } else if (r == 2 && o == 74) {
+          EXPECT_EQ(std::isnan(got), inputs.weight(o, 0) > 0);
+        } else if (r == 2) {
+          EXPECT_EQ(got,
+                    std::copysign(std::numeric_limits<float>::infinity(), inputs.weight(o, 0)));
+        } else if (o == 74) {
+          EXPECT_EQ(got, -std::numeric_limits<float>::infinity());
+        } else {
+          EXPECT_EQ(got, before[static_cast<size_t>(r * 75 + o)]);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearOnTarget, AllocatesNothingOnceItsScratchIsThere) {
+  const LinearInputs inputs({.rows = 64, .in = 64, .out = 64}, 1);
+  std::vector<float> x(64 * 64, 1.0F), y(64 * 64);
+  const auto call = [&] {
+    return linear({x.data(), {64, 64}}, inputs.weight(), {}, {y.data(), {64, 64}}, one_).ok();
+  };
+  ASSERT_TRUE(call());
+  const int64_t before = testing::allocations();
+  EXPECT_TRUE(call());
+  EXPECT_EQ(testing::allocations(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, LinearOnTarget, ::testing::ValuesIn(testing::simd_targets()),

@@ -12,6 +12,23 @@ namespace multihead::testing {
 int64_t allocations() { return count.load(); }
 }  // namespace multihead::testing
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MULTIHEAD_THREAD_SANITIZER
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define MULTIHEAD_THREAD_SANITIZER
+#endif
+
+#ifdef MULTIHEAD_THREAD_SANITIZER
+// Its operator new cannot be replaced, but watched.
+#include <sanitizer/allocator_interface.h>
+
+namespace {
+const int installed = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void*, size_t) { ++count; }, [](const volatile void*) {});
+}  // namespace
+#else
 namespace {
 void* allocate(size_t bytes) noexcept {
   ++count;
@@ -34,3 +51,4 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+#endif

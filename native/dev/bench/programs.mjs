@@ -33,8 +33,13 @@ const KEPT = ['us', 'cold_us', 'GFLOPS', 'pct_peak', 'GBps', 'pct_stream', 'err'
 export function benchmarkFrom(result) {
   if (result.error_occurred) return { name: result.name, peers: {}, message: result.error_message };
   const own = Object.fromEntries(KEPT.filter((key) => key in result).map((key) => [key, result[key]]));
-  const eigen = ['us', 'GFLOPS', 'ratio', 'diff'].map((key) => [key, result[`eigen_${key}`]]);
-  return { name: result.name, ...own, peers: result.eigen_us ? { eigen: Object.fromEntries(eigen) } : {} };
+  const peer = (name) => ['us', 'GFLOPS', 'ratio', 'diff'].map((key) => [key, result[`${name}_${key}`]]);
+  const there = ['eigen', 'openblas'].filter((name) => result[`${name}_us`]);
+  return {
+    name: result.name,
+    ...own,
+    peers: Object.fromEntries(there.map((name) => [name, Object.fromEntries(peer(name))])),
+  };
 }
 
 export function machineFrom(context) {

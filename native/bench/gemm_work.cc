@@ -1,0 +1,90 @@
+// linear(): one product with weights, of many rows or of one.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "eigen_peer.h"
+#include "inputs.h"
+#include "multihead/linear.h"
+#include "openblas_peer.h"
+#include "work.h"
+
+namespace multihead::bench {
+namespace {
+
+// The rows of x are the case's queries, the outputs its keys.
+class GemmWork : public Work {
+ public:
+  explicit GemmWork(const Case& which)
+      : rows_(which.shape.queries),
+        in_(which.shape.width),
+        outputs_(which.shape.keys),
+        x_(random_floats(rows_ * in_, kQuerySeed)),
+        weight_(random_floats(outputs_ * in_, kKeySeed)),
+        bias_(random_floats(outputs_, kValueSeed)),
+        out_(static_cast<size_t>(rows_ * outputs_)) {}
+
+  Status run(Context& context) override {
+    return linear({x_.data(), {rows_, in_}}, {weight_.data(), {outputs_, in_}},
+                  {bias_.data(), {outputs_}}, {out_.data(), {rows_, outputs_}}, context);
+  }
+
+  std::span<const float> output() const override { return out_; }
+
+  double operations() const override { return 2.0 * static_cast<double>(rows_ * in_ * outputs_); }
+
+  double bytes() const override {
+    return rows_ > 1 ? 0 : static_cast<double>(weight_.size() * sizeof(float));
+  }
+
+  double error() const override {
+    double largest = 0;
+    for (const int64_t row : {int64_t{0}, rows_ / 2, rows_ - 1}) {
+      for (int64_t o = 0; o < outputs_; ++o) {
+        double expected = bias_[static_cast<size_t>(o)];
+        for (int64_t k = 0; k < in_; ++k) {
+          expected += static_cast<double>(x_[static_cast<size_t>(row * in_ + k)]) *
+                      static_cast<double>(weight_[static_cast<size_t>(o * in_ + k)]);
+        }
+        const double got = out_[static_cast<size_t>(row * outputs_ + o)];
+        largest = std::max(largest, std::abs(expected - got));
+      }
+    }
+    return largest;
+  }
+
+  bool has_eigen() const override { return true; }
+  void run_eigen() override {
+    eigen_out_.resize(out_.size());
+    eigen_linear(problem(eigen_out_));
+  }
+  std::span<const float> eigen_output() const override { return eigen_out_; }
+
+  bool has_openblas() const override { return bench::has_openblas(); }
+  void run_openblas() override {
+    openblas_out_.resize(out_.size());
+    openblas_linear(problem(openblas_out_));
+  }
+  std::span<const float> openblas_output() const override { return openblas_out_; }
+
+ private:
+  PeerLinear problem(std::vector<float>& out) const {
+    return {.x = x_.data(),
+            .weight = weight_.data(),
+            .bias = bias_.data(),
+            .out = out.data(),
+            .rows = rows_,
+            .in = in_,
+            .outputs = outputs_};
+  }
+
+  int64_t rows_, in_, outputs_;
+  std::vector<float> x_, weight_, bias_;
+  std::vector<float> out_, eigen_out_, openblas_out_;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> make_gemm(const Case& which) { return std::make_unique<GemmWork>(which); }
+
+}  // namespace multihead::bench

@@ -1,0 +1,11 @@
+// A peer where the machine has it: products by OpenBLAS, on one thread.
+#pragma once
+
+#include "eigen_peer.h"
+
+namespace multihead::bench {
+
+bool has_openblas();
+void openblas_linear(const PeerLinear& problem);
+
+}  // namespace multihead::bench

@@ -1,0 +1,360 @@
+// The inner loops of decoding: lanes along the width of a row, not along queries, since one
+// to four queries would leave most of a vector empty. Rows of K and V are given by pointers, so
+// that dense, strided, ring and paged storage are the same, and are converted in registers.
+//
+// A tile is kRows query rows; its scores lie key by key, [key][kRows].
+#if defined(MULTIHEAD_CPU_DECODE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_DECODE_KERNELS_INL_H_
+#undef MULTIHEAD_CPU_DECODE_KERNELS_INL_H_
+#else
+#define MULTIHEAD_CPU_DECODE_KERNELS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cpu/simd-inl.h"
+#include "cpu/softmax-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kCacheLine = 64;
+
+// WebAssembly has no prefetch; there a block is touched before its use, see touch().
+inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
+
+// Into the second-level cache: what a core asks for ahead of its use is then limited by memory,
+// not by the few misses that the first level keeps open.
+HWY_INLINE void prefetch(const char* at) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  __builtin_prefetch(at, 0, 2);
+#else
+  hwy::Prefetch(at);
+#endif
+}
+
+// One load a cache line, so that many misses are under way at once, which the dependent sums of
+// the kernels do not reach. The result is of no meaning.
+HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
+  int sum = 0;
+  for (size_t j = 0; j < count; ++j) {
+    const char* const row = rows[j];
+    for (size_t at = 0; at < bytes; at += kCacheLine) sum += row[at];
+  }
+  return sum;
+}
+
+// Without an instruction for it, Highway 1.2 makes large numbers of f16's infinities and NaN.
+inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
+
+struct DecodeTile {
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
+  static constexpr size_t kAccumulators = 16;
+#else
+  static constexpr size_t kAccumulators = 8;
+#endif
+  // Tiles of two rows, of every storage type, are a twelfth of the whole WebAssembly module.
+  static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
+  // Eight pointers are what general registers hold.
+  static constexpr size_t keys(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
+  static constexpr size_t vecs(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
+};
+
+template <class T, class D, class V = hn::Vec<D>>
+HWY_INLINE V to_floats(D d, hn::Vec<hn::Rebind<T, D>> stored) {
+  if constexpr (std::is_same_v<T, float>) {
+    return stored;
+  } else if constexpr (std::is_same_v<T, int8_t>) {
+    return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), stored));
+  } else if constexpr (std::is_same_v<T, hwy::float16_t> && !kConvertsF16) {
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::PromoteTo(du, hn::BitCast(hn::Rebind<uint16_t, D>(), stored));
+    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7FFF)));
+    const auto special = hn::Gt(magnitude, hn::Set(du, (0x7C00U << 13U) - 1));
+    // The product moves the exponent from one bias to the other, subnormal numbers included.
+    const auto value = hn::BitCast(du, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112F)));
+    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
+    const auto exponent = hn::IfThenElseZero(special, hn::Set(du, 0x7F800000));
+    return hn::BitCast(d, hn::Or3(value, sign, exponent));
+  } else {
+    return hn::PromoteTo(d, stored);
+  }
+}
+
+template <class T, class D>
+HWY_INLINE hn::Vec<D> load_floats(D d, const T* from) {
+  return to_floats<T>(d, hn::LoadU(hn::Rebind<T, D>(), from));
+}
+
+// The others are zero.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> load_floats(D d, const T* from, size_t count) {
+  return to_floats<T>(d, hn::LoadN(hn::Rebind<T, D>(), from, count));
+}
+
+// Sums of the lanes of `count` vectors, side by side; writes whole vectors.
+template <size_t kCount, class D, class V = hn::Vec<D>>
+HWY_INLINE void store_sums(D d, V (&sum)[kCount], float* HWY_RESTRICT to) {
+  const size_t lanes = hn::Lanes(d);
+  size_t left = kCount;
+  for (size_t done = 1; done < lanes; done *= 2) {
+    const size_t pairs = HWY_MAX(left / 2, 1);
+    for (size_t i = 0; i < pairs; ++i) {
+      const V low = sum[left == 1 ? 0 : 2 * i];
+      const V high = sum[left == 1 ? 0 : 2 * i + 1];
+      sum[i] = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
+    }
+    left = pairs;
+  }
+  for (size_t i = 0; i < left; ++i) hn::StoreU(sum[i], d, to + i * lanes);
+}
+
+struct ScoreWork {
+  const float* q;           // [vector of the width][kRows][lane], zero from the width on
+  const char* const* keys;  // a row each
+  size_t count;             // of keys, in whole steps of DecodeTile::keys(kRows)
+  size_t width;
+  float* scores;
+  const char* const* ahead;  // rows that are needed next; null for none
+};
+
+// scores[key][row] = q[row] . k[key]
+template <class T, size_t kRows, class D>
+HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
+  using V = hn::Vec<D>;
+  constexpr size_t kKeys = DecodeTile::keys(kRows);
+  const size_t lanes = hn::Lanes(d);
+  const size_t width = work.width;
+  float* HWY_RESTRICT scores = work.scores;
+  for (size_t first = 0; first < work.count; first += kKeys, scores += kKeys * kRows) {
+    const T* keys[kKeys];
+    for (size_t j = 0; j < kKeys; ++j) keys[j] = reinterpret_cast<const T*>(work.keys[first + j]);
+    const char* const* ahead = work.ahead == nullptr ? nullptr : work.ahead + first;
+    V sum[kKeys * kRows];
+    for (V& s : sum) s = hn::Zero(d);
+    const float* HWY_RESTRICT q = work.q;
+    size_t c = 0;
+    for (; c + lanes <= width; c += lanes, q += kRows * lanes) {
+      if (kPrefetches && ahead != nullptr && c * sizeof(T) % kCacheLine == 0) {
+        for (size_t j = 0; j < kKeys; ++j) prefetch(ahead[j] + c * sizeof(T));
+      }
+      V query[kRows];
+      for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * lanes);
+      for (size_t j = 0; j < kKeys; ++j) {
+        const V key = load_floats(d, keys[j]);
+        keys[j] += lanes;
+        for (size_t r = 0; r < kRows; ++r) {
+          sum[j * kRows + r] = mul_add(query[r], key, sum[j * kRows + r]);
+        }
+      }
+    }
+    if (c < width) {
+      for (size_t j = 0; j < kKeys; ++j) {
+        const V key = load_floats(d, keys[j], width - c);
+        for (size_t r = 0; r < kRows; ++r) {
+          sum[j * kRows + r] = mul_add(hn::LoadU(d, q + r * lanes), key, sum[j * kRows + r]);
+        }
+      }
+    }
+    store_sums(d, sum, scores);
+  }
+}
+
+struct ValueWork {
+  const float* weights;  // [keys][kRows]
+  size_t keys;
+  const char* const* values;
+  size_t width;              // columns that there are
+  size_t first, last;        // those to add to
+  float* out;                // [kRows][out_stride]
+  size_t out_stride;         // whole vectors
+  const char* const* ahead;  // null for none
+};
+
+// A strip of kVecs vectors, of which only a single one may reach beyond the width.
+template <class T, size_t kRows, size_t kVecs, class D>
+HWY_INLINE void add_strip(D d, const ValueWork& work, size_t column) {
+  using V = hn::Vec<D>;
+  const size_t lanes = hn::Lanes(d);
+  constexpr size_t kLines = (kVecs * hn::MaxLanes(D()) * sizeof(T) + kCacheLine - 1) / kCacheLine;
+  const float* HWY_RESTRICT weight = work.weights;
+  const char* const* HWY_RESTRICT values = work.values;
+  const char* const* HWY_RESTRICT ahead = work.ahead;
+  float* const out = work.out + column;
+  const size_t stride = work.out_stride;
+  const size_t rest = work.width - column;
+  V sum[kRows * kVecs];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVecs; ++v) {
+      sum[r * kVecs + v] = hn::LoadU(d, out + r * stride + v * lanes);
+    }
+  }
+  for (size_t j = 0; j < work.keys; ++j) {
+    const T* HWY_RESTRICT from = reinterpret_cast<const T*>(values[j]) + column;
+    if (kPrefetches && ahead != nullptr) {
+      for (size_t line = 0; line < kLines; ++line) {
+        prefetch(ahead[j] + column * sizeof(T) + line * kCacheLine);
+      }
+    }
+    V value[kVecs];
+    for (size_t v = 0; v < kVecs; ++v) {
+      value[v] = kVecs == 1 && rest < lanes ? load_floats(d, from, rest)
+                                            : load_floats(d, from + v * lanes);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      const V factor = hn::Set(d, weight[j * kRows + r]);
+      for (size_t v = 0; v < kVecs; ++v) {
+        sum[r * kVecs + v] = mul_add(factor, value[v], sum[r * kVecs + v]);
+      }
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t v = 0; v < kVecs; ++v) {
+      hn::StoreU(sum[r * kVecs + v], d, out + r * stride + v * lanes);
+    }
+  }
+}
+
+// out[row][first .. last - 1] += weight * v over the keys. All strips in one function: V8 inlines
+// one of a single strip into its caller, and is at half the speed there.
+template <class T, size_t kRows, class D>
+HWY_NOINLINE void add_values(D d, const ValueWork& work) {
+  constexpr size_t kVecs = DecodeTile::vecs(kRows);
+  const size_t lanes = hn::Lanes(d);
+  size_t column = work.first;
+  for (; column + kVecs * lanes <= work.last; column += kVecs * lanes) {
+    add_strip<T, kRows, kVecs>(d, work, column);
+  }
+  for (; column < work.last; column += lanes) add_strip<T, kRows, 1>(d, work, column);
+}
+
+// Whether the first `width` elements of all rows are finite.
+template <class T, class D>
+HWY_NOINLINE bool all_finite(D d, const char* const* rows, size_t count, size_t width) {
+  if constexpr (std::is_same_v<T, int8_t>) return true;
+  const size_t lanes = hn::Lanes(d);
+  auto sum = hn::Zero(d);
+  for (size_t row = 0; row < count; ++row) {
+    const T* from = reinterpret_cast<const T*>(rows[row]);
+    size_t c = 0;
+    for (; c + lanes <= width; c += lanes) {
+      sum = mul_add(load_floats(d, from + c), hn::Zero(d), sum);
+    }
+    if (c < width) sum = mul_add(load_floats(d, from + c, width - c), hn::Zero(d), sum);
+  }
+  return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
+}
+
+// One row as floats, to whole vectors.
+template <class T, class D>
+HWY_NOINLINE void read_floats(D d, const char* row, size_t width, float* HWY_RESTRICT to) {
+  const T* from = reinterpret_cast<const T*>(row);
+  for (size_t c = 0; c < width; c += hn::Lanes(d)) {
+    hn::StoreU(load_floats(d, from + c, width - c), d, to + c);
+  }
+}
+
+// Scores or weights of a key times that key's factor.
+template <size_t kRows, class D>
+HWY_NOINLINE void scale_keys(D d, float* HWY_RESTRICT tile, const float* HWY_RESTRICT factor,
+                             size_t keys) {
+  if constexpr (kRows == 1) {
+    // Both are padded to whole vectors.
+    for (size_t j = 0; j < keys; j += hn::Lanes(d)) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, tile + j), hn::LoadU(d, factor + j)), d, tile + j);
+    }
+  } else {
+    const hn::CappedTag<float, kRows> of_key;
+    for (size_t j = 0; j < keys; ++j) {
+      float* at = tile + j * kRows;
+      hn::StoreU(hn::Mul(hn::LoadU(of_key, at), hn::Set(of_key, factor[j])), of_key, at);
+    }
+  }
+}
+
+// The online softmax of one tile, `count` scores in whole vectors: lane i belongs to row
+// i % kRows, and m and l are kept a lane each. Where a maximum rises, `correction` of the rows
+// receives the factor on what was summed before, and the result is true.
+template <size_t kRows, class D>
+HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, float factor,
+                                 float* HWY_RESTRICT m, float* HWY_RESTRICT l,
+                                 float* HWY_RESTRICT correction) {
+  using V = hn::Vec<D>;
+  const size_t lanes = hn::Lanes(d);
+  V largest = hn::LoadU(d, scores);
+  for (size_t i = lanes; i < count; i += lanes) {
+    largest = hn::Max(largest, hn::LoadU(d, scores + i));
+  }
+  const bool rose = !hn::AllTrue(d, hn::Ge(hn::LoadU(d, m), largest));
+  if (rose) {
+    HWY_ALIGN float of_lane[hn::MaxLanes(D())];
+    hn::StoreU(largest, d, of_lane);
+    for (size_t r = 0; r < kRows; ++r) {
+      const float old = m[r];
+      float maximum = old;
+      for (size_t i = r; i < lanes; i += kRows) maximum = std::max(maximum, of_lane[i]);
+      correction[r] = maximum == old ? 1.0F : std::exp((old - maximum) * factor);
+      for (size_t i = r; i < lanes; i += kRows) {
+        m[i] = maximum;
+        l[i] *= correction[r];
+      }
+    }
+  }
+  const V to_log2 = hn::Set(d, factor * kLog2E);
+  const V subtract = finite_maximum(d, hn::LoadU(d, m));
+  const Exp2Table HWY_RESTRICT table = exp2_table();
+  V sum = hn::LoadU(d, l);
+  for (size_t i = 0; i < count; i += lanes) {
+    const V weight = exp_of_difference(d, table, hn::LoadU(d, scores + i), subtract, to_log2);
+    hn::StoreU(weight, d, scores + i);
+    sum = hn::Add(sum, weight);
+  }
+  hn::StoreU(sum, d, l);
+  return rose;
+}
+
+// What a job calls, chosen once by the type of K and V and the rows of a tile. By pointer, so
+// that a WebAssembly engine sees functions of their own (see product_tile()).
+template <class D>
+struct DecodeKernels {
+  void (*score_keys)(D, const ScoreWork&);
+  void (*add_values)(D, const ValueWork&);
+  int (*touch)(const char* const*, size_t, size_t);
+  bool (*all_finite)(D, const char* const*, size_t, size_t);
+  void (*read_floats)(D, const char*, size_t, float*);
+  void (*scale_keys)(D, float*, const float*, size_t);
+  bool (*softmax)(D, float*, size_t, float, float*, float*, float*);
+  size_t vecs;  // of a strip of add_values
+};
+
+template <class T, size_t kRows, class D>
+constexpr DecodeKernels<D> decode_kernels() {
+  return {.score_keys = &score_keys<T, kRows, D>,
+          .add_values = &add_values<T, kRows, D>,
+          .touch = &touch,
+          .all_finite = &all_finite<T, D>,
+          .read_floats = &read_floats<T, D>,
+          .scale_keys = &scale_keys<kRows, D>,
+          .softmax = &decode_softmax<kRows, D>,
+          .vecs = DecodeTile::vecs(kRows)};
+}
+
+template <class T, class D>
+DecodeKernels<D> decode_kernels(size_t tile_rows) {
+  if (tile_rows == 1) return decode_kernels<T, 1, D>();
+  if constexpr (DecodeTile::kFewRows == 2) {
+    if (tile_rows == 2) return decode_kernels<T, 2, D>();
+  }
+  return decode_kernels<T, 4, D>();
+}
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_DECODE_KERNELS_INL_H_
