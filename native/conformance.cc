@@ -15,7 +15,7 @@
 
 #include "conformance_case.h"
 #include "multihead/multihead.h"
-#include "nn/safetensors.h"
+#include "multihead/safetensors.h"
 
 namespace multihead::conformance {
 namespace {

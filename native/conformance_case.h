@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "multihead/multihead.h"
-#include "nn/safetensors.h"
+#include "multihead/safetensors.h"
 
 namespace multihead::conformance {
 

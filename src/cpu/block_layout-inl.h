@@ -93,7 +93,9 @@ inline bool copies_values(const ForwardParams& p, size_t rows) {
 
 inline Scratch lay_out(const ForwardParams& p, void* memory) {
   const uint64_t rows = block_lanes(p);
-  const auto keys = static_cast<uint64_t>(key_block(p));
+  // The longest block of any length, so that long sequences all take the same.
+  const auto keys = std::min<uint64_t>(static_cast<uint64_t>(TileSize::kKeyBlock),
+                                       round_up(static_cast<size_t>(p.keys), 8));
   const auto key_width = static_cast<uint64_t>(p.key_width);
   const auto value_width = static_cast<uint64_t>(p.value_width);
   const uint64_t value_lanes = round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()));

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/safetensors.h"
+#include "multihead/safetensors.h"
 #include "support/simd_targets.h"
 
 namespace multihead {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "multihead/multi_head_attention.h"
-#include "nn/safetensors.h"
+#include "multihead/safetensors.h"
 #include "support/random_module.h"
 
 namespace multihead {

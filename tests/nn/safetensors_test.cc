@@ -1,4 +1,4 @@
-#include "nn/safetensors.h"
+#include "multihead/safetensors.h"
 
 #include <gtest/gtest.h>
 
