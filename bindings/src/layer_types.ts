@@ -39,7 +39,7 @@ export interface MultiHeadAttentionConfig {
 
 /**
  * Names of the steps of a forward pass, in the order of computation:
- * `x` (B, N, embedDim) · `q`, `k`, `v` (B, N, H·headDim) · `qHeads`, `kHeads`, `vHeads`
+ * `x` (B, N, embedDim) · `q`, `k`, `v` (B, N, H·headDim) · `qHeads`, `kHeads`, `vHeads`, after QK-norm and RoPE,
  * (B, H, N, headDim) · `scores` (B, H, N, N), raw Q·Kᵀ · `scaledScores` · `maskedScores`,
  * −Infinity where hidden · `weights` · `headsOut` (B, H, N, headDim) · `merged` (B, N, H·headDim) ·
  * `output`.

@@ -189,13 +189,17 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
       const alone = names.map((name) => ({ kvLengths: every.kvLengths, [name]: every[name] }));
       for (const options of [...alone, every]) {
         const { trace } = layer.forward(x, { ...(options as object), trace: true });
+        // The traced heads are normalised and rotated already.
+        const { qkNorm: _norm, rope: _rope, ...rest } = options as MaskOptions;
         const { out, weights, captures } = mh.attention(trace.qHeads, trace.kHeads, trace.vHeads, {
-          ...(options as MaskOptions),
+          ...rest,
           return: ['weights'],
           capture: [{ stage: 'raw' }, { stage: 'masked' }],
         });
         const label = Object.keys(options).join();
-        expect(trace.headsOut.data, label).toEqual(out.data);
+        // Heads lie otherwise in the layer, and few rows may be cut otherwise: the last bits differ.
+        const difference = Math.max(...out.data.map((value, i) => Math.abs(value - (trace.headsOut.data[i] ?? NaN))));
+        expect(difference, label).toBeLessThan(1e-5);
         expect(trace.weights.data, label).toEqual(weights.data);
         expect(trace.scaledScores.data, label).toEqual(captures[0].data);
         expect(trace.maskedScores.data, label).toEqual(captures[1].data);

@@ -83,23 +83,7 @@ HWY_INLINE V exp2_nonpositive(D d, Exp2Table HWY_RESTRICT table, V x) {
 // products of a score share (1e-5 in the output for inputs of +-1 and a scale of 1).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_difference(D d, Exp2Table HWY_RESTRICT table, V score, V maximum, V to_log2) {
-#if HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
-  // One instruction less: 1 % of the whole. The rounding of maximum * to_log2 is the same for all
-  // weights of a row, and cancels.
-  return exp2_nonpositive(d, table, mul_add(score, to_log2, hn::Neg(hn::Mul(maximum, to_log2))));
-#else
   return exp2_nonpositive(d, table, hn::Mul(hn::Sub(score, maximum), to_log2));
-#endif
-}
-
-// The factor on what was summed relative to the maximum `from` when it becomes `to`.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_of_step(D d, Exp2Table HWY_RESTRICT table, V from, V to, V to_log2) {
-#if HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
-  return exp2_nonpositive(d, table, hn::Sub(hn::Mul(from, to_log2), hn::Mul(to, to_log2)));
-#else
-  return exp_of_difference(d, table, from, to, to_log2);
-#endif
 }
 
 // -inf - (-inf) is NaN: a lane that has seen no key subtracts 0 instead.
@@ -166,8 +150,8 @@ HWY_NOINLINE bool softmax_lanes(D d, float* HWY_RESTRICT scores, size_t stride, 
     return false;
   }
   // The polynomial gives 1 + 1e-7 for 0: a lane whose maximum stayed keeps its bits.
-  const V factor =
-      hn::IfThenElse(same, hn::Set(d, 1.0F), exp_of_step(d, table, old_max, subtract, to_log2));
+  const V factor = hn::IfThenElse(same, hn::Set(d, 1.0F),
+                                  exp_of_difference(d, table, old_max, subtract, to_log2));
   hn::StoreU(new_max, d, m);
   hn::StoreU(mul_add(hn::LoadU(d, l), factor, sum), d, l);
   hn::StoreU(factor, d, correction);

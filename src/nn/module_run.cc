@@ -22,7 +22,8 @@ AttentionOptions joined_options(const MultiHeadAttentionConfig& config,
                                 const MultiHeadAttentionWeights& weights,
                                 const MultiHeadAttentionOptions& options) {
   AttentionOptions joined = options.attention;
-  if (!joined.window.given()) {
+  // Not given(): a side that is wrong is to be refused.
+  if (joined.window.left == -1 && joined.window.right == -1) {
     joined.window.left = config.window.left;
     joined.window.right = config.window.right;
   }
