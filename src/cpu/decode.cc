@@ -32,7 +32,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr auto kMostRows = static_cast<size_t>(kMostDecodeRows);
 constexpr size_t kMostTileRows = 4;
-constexpr size_t kBlockBytes = kPrefetches ? 32768 : 65536;
+constexpr size_t kBlockBytes = 32768;
 constexpr int64_t kTokenBytes = 8192;
 constexpr size_t kKeyStep = 8;  // a multiple of every DecodeTile::keys()
 constexpr size_t kLeastBlock = 16, kMostBlock = 512;
@@ -50,6 +50,11 @@ struct Sizes {
   size_t tile_scores() const { return block * tile_rows + hn::MaxLanes(DF()); }
 };
 
+// Whether the heads of a token are neighbours in memory, and not the tokens of a head.
+bool side_by_side(const StoredRows& rows) {
+  return rows.stride[1] > 0 && rows.stride[1] < rows.stride[2];
+}
+
 Sizes sizes_of(const ForwardParams& p) {
   Sizes s{};
   s.rows = static_cast<size_t>(p.end_row() - p.first_row());
@@ -62,9 +67,8 @@ Sizes sizes_of(const ForwardParams& p) {
       {int64_t{1}, p.key_width * bytes_of(p.k.element), p.value_width * bytes_of(p.v.element)}));
   s.block = std::clamp(kBlockBytes / row_bytes, kLeastBlock, kMostBlock) / 16 * 16;
   // Where a token's heads lie side by side, a head alone would touch every page of memory.
-  const bool tokens_outside = p.k.stride[1] < p.k.stride[2];
-  if (tokens_outside) s.block = kPrefetches ? 32 : 16;
-  s.heads = tokens_outside
+  if (side_by_side(p.k)) s.block = kPrefetches ? 32 : 16;
+  s.heads = side_by_side(p.k)
                 ? std::clamp(kTokenBytes / static_cast<int64_t>(row_bytes), int64_t{1}, p.kv_heads)
                 : 1;
   return s;
@@ -309,13 +313,13 @@ class Piece {
     const auto count = static_cast<size_t>(std::min(block(), keys_.last - first));
     // Heads inside keys: where a token's heads lie side by side, so are they read.
     const size_t step = heads_ == 1 ? round_up(count, kKeyStep) : kKeyStep;
+    if (!kPrefetches && p_.value_width > 0) touch_all(s_.values, p_.v, p_.value_width, count);
     if (!kPrefetches) touch_all(s_.keys, p_.k, p_.key_width, count);
     for (size_t j = 0; j < count; j += step) {
       for (int64_t head = 0; head < heads_; ++head) {
         if (!mask_empties(head, first, count)) score_keys_of(head, j, step);
       }
     }
-    if (!kPrefetches && p_.value_width > 0) touch_all(s_.values, p_.v, p_.value_width, count);
     for (int64_t head = 0; head < heads_; ++head) {
       if (mask_empties(head, first, count)) continue;
       if (p_.k.element == Element::kInt8) scale_tiles(p_.k, head, count);
@@ -352,9 +356,14 @@ class Piece {
   }
 
   void touch_all(const char** rows, const StoredRows& stored, int64_t width, size_t count) {
-    const auto bytes = static_cast<size_t>(width * bytes_of(stored.element));
+    const int64_t bytes = width * bytes_of(stored.element);
+    if (side_by_side(stored)) {
+      const int64_t others = (heads_ - 1) * stored.stride[1] * bytes_of(stored.element);
+      touched_ += score_kernels_.touch(rows, count, static_cast<size_t>(others + bytes));
+      return;
+    }
     for (int64_t head = 0; head < heads_; ++head) {
-      touched_ += score_kernels_.touch(rows_of(rows, head), count, bytes);
+      touched_ += score_kernels_.touch(rows_of(rows, head), count, static_cast<size_t>(bytes));
     }
   }
 

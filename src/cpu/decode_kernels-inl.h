@@ -46,7 +46,11 @@ HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t byte
   int sum = 0;
   for (size_t j = 0; j < count; ++j) {
     const char* const row = rows[j];
-    for (size_t at = 0; at < bytes; at += kCacheLine) sum += row[at];
+    size_t at = 0;
+    for (; at + 4 * kCacheLine <= bytes; at += 4 * kCacheLine) {
+      sum += row[at] + row[at + kCacheLine] + row[at + 2 * kCacheLine] + row[at + 3 * kCacheLine];
+    }
+    for (; at < bytes; at += kCacheLine) sum += row[at];
   }
   return sum;
 }
@@ -63,17 +67,6 @@ struct DecodeTile {
   static constexpr size_t keys(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
   static constexpr size_t vecs(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
 };
-
-template <class T, class D>
-HWY_INLINE hn::Vec<D> load_floats(D d, const T* from) {
-  return to_floats<T>(d, hn::LoadU(hn::Rebind<T, D>(), from));
-}
-
-// The others are zero.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> load_floats(D d, const T* from, size_t count) {
-  return to_floats<T>(d, hn::LoadN(hn::Rebind<T, D>(), from, count));
-}
 
 // Sums of the lanes of `count` vectors, side by side; writes whole vectors.
 template <size_t kCount, class D, class V = hn::Vec<D>>
@@ -107,6 +100,7 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
   using V = hn::Vec<D>;
   constexpr size_t kKeys = DecodeTile::keys(kRows);
   const size_t lanes = hn::Lanes(d);
+  const FloatReader<T, D> read(d);
   const size_t width = work.width;
   float* HWY_RESTRICT scores = work.scores;
   for (size_t first = 0; first < work.count; first += kKeys, scores += kKeys * kRows) {
@@ -124,7 +118,7 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
       V query[kRows];
       for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * lanes);
       for (size_t j = 0; j < kKeys; ++j) {
-        const V key = load_floats(d, keys[j]);
+        const V key = read(keys[j]);
         keys[j] += lanes;
         for (size_t r = 0; r < kRows; ++r) {
           sum[j * kRows + r] = mul_add(query[r], key, sum[j * kRows + r]);
@@ -133,7 +127,7 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
     }
     if (c < width) {
       for (size_t j = 0; j < kKeys; ++j) {
-        const V key = load_floats(d, keys[j], width - c);
+        const V key = read(keys[j], width - c);
         for (size_t r = 0; r < kRows; ++r) {
           sum[j * kRows + r] = mul_add(hn::LoadU(d, q + r * lanes), key, sum[j * kRows + r]);
         }
@@ -159,6 +153,7 @@ template <class T, size_t kRows, size_t kVecs, class D>
 HWY_INLINE void add_strip(D d, const ValueWork& work, size_t column) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
+  const FloatReader<T, D> read(d);
   constexpr size_t kLines = (kVecs * hn::MaxLanes(D()) * sizeof(T) + kCacheLine - 1) / kCacheLine;
   const float* HWY_RESTRICT weight = work.weights;
   const char* const* HWY_RESTRICT values = work.values;
@@ -181,8 +176,7 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t column) {
     }
     V value[kVecs];
     for (size_t v = 0; v < kVecs; ++v) {
-      value[v] = kVecs == 1 && rest < lanes ? load_floats(d, from, rest)
-                                            : load_floats(d, from + v * lanes);
+      value[v] = kVecs == 1 && rest < lanes ? read(from, rest) : read(from + v * lanes);
     }
     for (size_t r = 0; r < kRows; ++r) {
       const V factor = hn::Set(d, weight[j * kRows + r]);
@@ -216,14 +210,15 @@ template <class T, class D>
 HWY_NOINLINE bool all_finite(D d, const char* const* rows, size_t count, size_t width) {
   if constexpr (std::is_same_v<T, int8_t>) return true;
   const size_t lanes = hn::Lanes(d);
+  const FloatReader<T, D> read(d);
   auto sum = hn::Zero(d);
   for (size_t row = 0; row < count; ++row) {
     const T* from = reinterpret_cast<const T*>(rows[row]);
     size_t c = 0;
     for (; c + lanes <= width; c += lanes) {
-      sum = mul_add(load_floats(d, from + c), hn::Zero(d), sum);
+      sum = mul_add(read(from + c), hn::Zero(d), sum);
     }
-    if (c < width) sum = mul_add(load_floats(d, from + c, width - c), hn::Zero(d), sum);
+    if (c < width) sum = mul_add(read(from + c, width - c), hn::Zero(d), sum);
   }
   return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
@@ -231,9 +226,10 @@ HWY_NOINLINE bool all_finite(D d, const char* const* rows, size_t count, size_t 
 // One row as floats, to whole vectors.
 template <class T, class D>
 HWY_NOINLINE void read_floats(D d, const char* row, size_t width, float* HWY_RESTRICT to) {
+  const FloatReader<T, D> read(d);
   const T* from = reinterpret_cast<const T*>(row);
   for (size_t c = 0; c < width; c += hn::Lanes(d)) {
-    hn::StoreU(load_floats(d, from + c, width - c), d, to + c);
+    hn::StoreU(read(from + c, width - c), d, to + c);
   }
 }
 

@@ -23,43 +23,97 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Without an instruction for it, Highway 1.2 makes large numbers of f16's infinities and NaN.
 inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
 
-template <class T, class D, class V = hn::Vec<D>>
-HWY_INLINE V to_floats(D d, hn::Vec<hn::Rebind<T, D>> stored) {
-  if constexpr (std::is_same_v<T, float>) {
-    return stored;
-  } else if constexpr (std::is_same_v<T, int8_t>) {
-    return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), stored));
-  } else if constexpr (std::is_same_v<T, hwy::float16_t> && !kConvertsF16) {
-    const hn::RebindToUnsigned<D> du;
-    const auto bits = hn::PromoteTo(du, hn::BitCast(hn::Rebind<uint16_t, D>(), stored));
-    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7FFF)));
-    const auto special = hn::Gt(magnitude, hn::Set(du, (0x7C00U << 13U) - 1));
-    // The product moves the exponent from one bias to the other, subnormal numbers included.
-    const auto value = hn::BitCast(du, hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112F)));
-    const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000)));
-    const auto exponent = hn::IfThenElseZero(special, hn::Set(du, 0x7F800000));
-    return hn::BitCast(d, hn::Or3(value, sign, exponent));
-  } else {
-    return hn::PromoteTo(d, stored);
+// Stored elements as floats.
+template <class T, class D>
+class FloatReader {
+ public:
+  using V = hn::Vec<D>;
+  explicit HWY_INLINE FloatReader(D d) : d_(d) {}
+
+  HWY_INLINE V operator()(const T* from) const { return widened(hn::LoadU(narrow_, from)); }
+  // The others are zero.
+  HWY_INLINE V operator()(const T* from, size_t count) const {
+    return widened(hn::LoadN(narrow_, from, count));
   }
-}
+
+ private:
+  template <class Stored>
+  HWY_INLINE V widened(Stored stored) const {
+    if constexpr (std::is_same_v<T, float>) {
+      return stored;
+    } else if constexpr (std::is_same_v<T, int8_t>) {
+      return hn::ConvertTo(d_, hn::PromoteTo(hn::RebindToSigned<D>(), stored));
+    } else {
+      return hn::PromoteTo(d_, stored);
+    }
+  }
+
+  D d_;
+  hn::Rebind<T, D> narrow_;
+};
+
+// f16 where no instruction converts it. The constants come through a pointer that no compiler sees
+// through: V8 would build each of them anew in the inner loop.
+struct F16Constants {
+  int32_t kept = static_cast<int32_t>(0x8FFFFFFFU);  // sign, exponent and mantissa
+  int32_t exponent = 0x1F << 23;
+  int32_t infinite = 0xFF << 23;
+  float scale = 0x1p112F;  // from one exponent bias to the other
+};
+inline const F16Constants kF16Constants{};
+inline const F16Constants* const volatile kHiddenF16Constants = &kF16Constants;
+
+template <class D>
+  requires(!kConvertsF16)
+class FloatReader<hwy::float16_t, D> {
+ public:
+  using V = hn::Vec<D>;
+  explicit HWY_INLINE FloatReader(D d) : FloatReader(d, *kHiddenF16Constants) {}
+
+  HWY_INLINE V operator()(const hwy::float16_t* from) const {
+    return widened(hn::LoadU(narrow_, from));
+  }
+  HWY_INLINE V operator()(const hwy::float16_t* from, size_t count) const {
+    return widened(hn::LoadN(narrow_, from, count));
+  }
+
+ private:
+  HWY_INLINE FloatReader(D d, const F16Constants& constants)
+      : d_(d),
+        kept_(hn::Set(di_, constants.kept)),
+        exponent_(hn::Set(di_, constants.exponent)),
+        infinite_(hn::Set(di_, constants.infinite)),
+        scale_(hn::Set(d, constants.scale)) {}
+
+  HWY_INLINE V widened(hn::Vec<hn::Rebind<hwy::float16_t, D>> stored) const {
+    const auto bits = hn::PromoteTo(di_, hn::BitCast(hn::Rebind<int16_t, D>(), stored));
+    const auto moved = hn::And(hn::ShiftLeft<13>(bits), kept_);
+    const auto special = hn::Eq(hn::And(moved, exponent_), exponent_);
+    const auto value = hn::BitCast(di_, hn::Mul(hn::BitCast(d_, moved), scale_));
+    return hn::BitCast(d_, hn::Or(value, hn::IfThenElseZero(special, infinite_)));
+  }
+
+  D d_;
+  hn::RebindToSigned<D> di_;
+  hn::Rebind<hwy::float16_t, D> narrow_;
+  hn::Vec<hn::RebindToSigned<D>> kept_, exponent_, infinite_;
+  V scale_;
+};
 
 // `width` elements of T, times `factor` for integers, then zeros up to `padded`.
 template <class T, class D>
 HWY_INLINE void widen(D d, const T* HWY_RESTRICT from, size_t width, size_t padded, float factor,
                       float* HWY_RESTRICT to) {
-  const hn::Rebind<T, D> narrow;
+  const FloatReader<T, D> read(d);
   const size_t lanes = hn::Lanes(d);
-  const auto convert = [&](auto stored) HWY_ATTR {
-    const auto floats = to_floats<T>(d, stored);
+  const auto scaled = [&](auto floats) HWY_ATTR {
     return std::is_same_v<T, int8_t> ? hn::Mul(floats, hn::Set(d, factor)) : floats;
   };
   size_t c = 0;
-  for (; c + lanes <= width; c += lanes)
-    hn::StoreU(convert(hn::LoadU(narrow, from + c)), d, to + c);
+  for (; c + lanes <= width; c += lanes) hn::StoreU(scaled(read(from + c)), d, to + c);
   if (c < width) {
     const size_t rest = width - c;
-    hn::StoreN(convert(hn::LoadN(narrow, from + c, rest)), d, to + c, rest);
+    hn::StoreN(scaled(read(from + c, rest)), d, to + c, rest);
   }
   std::fill(to + width, to + padded, 0.0F);
 }
