@@ -150,6 +150,11 @@ inline bool folds_scale(const ForwardParams& p) {
          !(size >= 1.0F / 1024.0F && size <= 1024.0F);
 }
 
+// A score of the softmax is this many times one of the products.
+inline float softmax_factor(const ForwardParams& p) {
+  return folds_scale(p) ? 1.0F : std::abs(p.scale);
+}
+
 // Whether the products may be of bf16 pairs: that was asked for, and nothing needs more, be it
 // f32 scores once more, a scale inside them or a block that begins at an odd key.
 inline bool pairs_fit(const ForwardParams& p) {

@@ -170,8 +170,6 @@ struct Row {
   }
 };
 
-float softmax_factor(const ForwardParams& p) { return folds_scale(p) ? 1.0F : std::abs(p.scale); }
-
 class Piece {
  public:
   Piece(const ForwardParams& params, const DecodeLayout& layout, const DecodeJob& job,

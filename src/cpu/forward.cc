@@ -54,13 +54,16 @@ class Block {
         first_row_(first_row),
         s_(lay_out(params, scratch)),
         folds_scale_(folds_scale(params)),
-        factor_(folds_scale_ ? 1.0F : std::abs(params.scale)),
+        factor_(softmax_factor(params)),
         vector_(hn::Lanes(d_)),
         rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - first_row))),
         lanes_(round_up(rows_, vector_)),
         copies_keys_(copies_keys(params, rows_)),
         copies_values_(copies_values(params, rows_)),
-        value_lanes_(round_up(static_cast<size_t>(params.value_width), vector_)) {}
+        // Without an output V is not read.
+        value_lanes_(params.out.data == nullptr
+                         ? 0
+                         : round_up(static_cast<size_t>(params.value_width), vector_)) {}
 
   // The online softmax over all keys, if anything needs it.
   void compute() {
@@ -244,7 +247,7 @@ class Block {
   Values load_values(int64_t first, size_t count) const {
     const auto width = static_cast<size_t>(p_.value_width);
     const auto strip = static_cast<ptrdiff_t>(strip_lanes());
-    if (width == 0) return {nullptr, 0, 0};
+    if (value_lanes_ == 0) return {nullptr, 0, 0};
     if (!copies_values_) {
       const FloatRows rows =
           read_rows(d_, p_.v, batch_, kv_head_, first, count, width, width, nullptr);
@@ -339,17 +342,17 @@ class Block {
       return static_cast<size_t>(
           std::clamp<int64_t>(key - tile.first_key, 0, static_cast<int64_t>(tile.keys)));
     };
-    // Every row sees keys [low, open): their maxima are taken as they leave the registers.
+    // Every row sees keys [low, open): their maxima are taken as they leave the registers, unless
+    // passes are still to change them.
     const bool is_plain = plain();
-    const size_t low = is_plain ? within(panel.full.first) : 0;
+    const size_t low = within(panel.full.first);
     const size_t seen = within(panel.full.last);
-    const size_t open =
-        is_plain ? std::max(low, seen == tile.keys ? seen : seen / kUnit * kUnit) : 0;
+    const size_t open = std::max(low, seen == tile.keys ? seen : seen / kUnit * kUnit);
     const size_t vectors = panel.lanes / vector_;
     for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
       const size_t vecs = std::min(TileSize::kMaxVecs, vectors - v);
       multiply(panel, tile, block, v, vecs, 0, low);
-      multiply(panel, tile, block, v, vecs, low, open, true);
+      multiply(panel, tile, block, v, vecs, low, open, is_plain);
       // Then the vectors drop out one by one.
       size_t key = open;
       for (size_t out = 0; out < vecs; ++out) {
@@ -372,9 +375,8 @@ class Block {
           raise_top(d_, lanes.scores + from * tile.stride, tile.stride, to - from, s_.top + first);
         }
       };
-      const size_t hidden_low = is_plain ? low : std::min(within(panel.full.first), reach[v]);
-      hide(0, hidden_low);
-      hide(std::max(hidden_low, is_plain ? open : std::min(seen, reach[v])), reach[v]);
+      hide(0, low);
+      hide(open, reach[v]);
       if (!is_plain) raise_top(d_, lanes.scores, tile.stride, reach[v], s_.top + first);
     }
   }

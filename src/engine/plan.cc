@@ -69,32 +69,46 @@ uint64_t partials_of_head(const cpu::DecodeLayout& layout) {
   return static_cast<uint64_t>(layout.pieces) * layout.partial_bytes;
 }
 
+int64_t rows_of(const cpu::ForwardParams& params) { return params.end_row() - params.first_row(); }
+
+// Jobs of whole rows, which can do everything.
+void plan_rows(ForwardPlan& plan) {
+  const cpu::ForwardParams& params = plan.params;
+  plan.decodes = false;
+  plan.layout = cpu::forward_layout(params);
+  plan.blocks = (rows_of(params) + plan.layout.block_rows - 1) / plan.layout.block_rows;
+  plan.jobs = params.batch * params.kv_heads * plan.blocks;
+}
+
+bool captures(const cpu::ForwardParams& params) {
+  return !params.captures.empty() || params.weights.out.data != nullptr;
+}
+
+// What is captured beside a call that decodes: apart, so that it does not change a bit of the
+// output.
+ForwardPlan plan_captures(const ForwardPlan& plan) {
+  ForwardPlan result = plan;
+  result.params.out.data = nullptr;
+  result.params.lse.data = nullptr;
+  plan_rows(result);
+  return result;
+}
+
 void plan_jobs(ForwardPlan& plan, bool may_decode) {
   const cpu::ForwardParams& params = plan.params;
-  const int64_t rows = params.kv_heads == 0 ? 0 : params.end_row() - params.first_row();
+  const int64_t rows = params.kv_heads == 0 ? 0 : rows_of(params);
   if (params.batch * rows == 0) return;
   plan.operations = 2.0 * static_cast<double>(params.batch * params.kv_heads * rows) *
                     static_cast<double>(params.keys) *
                     static_cast<double>(params.key_width + params.value_width);
-  const auto row_jobs = [&] {
-    plan.layout = cpu::forward_layout(params);
-    plan.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
-    plan.jobs = params.batch * params.kv_heads * plan.blocks;
-  };
-  // What is captured beside it may not change a bit of the output.
   cpu::ForwardParams bare = params;
   bare.captures = {};
   bare.weights = {};
   plan.decodes = may_decode && params.out.data != nullptr && cpu::decode_fits(bare);
-  if (plan.decodes) {
-    plan.captures_apart = !params.captures.empty() || params.weights.out.data != nullptr;
-    if (plan.captures_apart) row_jobs();
-    plan.decode = cpu::decode_layout(params);
-    plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
-    plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
-    return;
-  }
-  row_jobs();
+  if (!plan.decodes) return plan_rows(plan);
+  plan.decode = cpu::decode_layout(params);
+  plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
+  plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
 }
 
 }  // namespace
@@ -153,8 +167,11 @@ Status reserve_scratch(const ForwardPlan& plan, Context& context) {
   const auto heads = static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads);
   const uint64_t bytes = heads * partials_of_head(plan.decode);
   if (!scratch.partials().reserve(bytes)) return out_of_memory(bytes);
-  return scratch.reserve(context.threads(),
-                         std::max(plan.decode.scratch_bytes, plan.layout.scratch_bytes));
+  uint64_t of_thread = plan.decode.scratch_bytes;
+  if (captures(plan.params)) {
+    of_thread = std::max(of_thread, plan_captures(plan).layout.scratch_bytes);
+  }
+  return scratch.reserve(context.threads(), of_thread);
 }
 
 namespace {
@@ -191,16 +208,7 @@ Status run_forward(const ForwardPlan& plan, Context& context) {
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
   if (plan.decodes) {
     run_decode(plan, context);
-    if (!plan.captures_apart) return {};
-    ForwardPlan captures = plan;
-    captures.decodes = false;
-    captures.params.out.data = nullptr;
-    captures.params.lse.data = nullptr;
-    const cpu::ForwardParams& params = plan.params;
-    const int64_t rows = params.end_row() - params.first_row();
-    captures.blocks = (rows + plan.layout.block_rows - 1) / plan.layout.block_rows;
-    captures.jobs = params.batch * params.kv_heads * captures.blocks;
-    return run_forward(captures, context);
+    return captures(plan.params) ? run_forward(plan_captures(plan), context) : Status();
   }
   const Scratch& scratch = context.scratch();
   parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {

@@ -17,7 +17,6 @@ struct ForwardPlan {
   int64_t jobs;
   bool decodes;  // then `decode` and not `layout`, and pieces of keys, not blocks
   cpu::DecodeLayout decode;
-  bool captures_apart;  // captures and weights of a call that decodes, by `layout`
   double operations;  // at most
 
   ForwardJob job(int64_t index) const;
