@@ -27,7 +27,7 @@ constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1)
 
 // Where everything of a block lies in its scratch memory.
 struct Scratch {
-  float* queries;        // [strip][key_width][strip_lanes()], transposed
+  float* queries;        // [strip][key_width][score_lanes()], transposed
   float* query;          // [lanes of a vector][key_width] on their way there, where not f32
   float* scores;         // [key block][lanes of a panel]
   float* out;            // [row][value_lanes], unnormalised until finish()
@@ -49,6 +49,7 @@ struct Scratch {
   uint64_t bytes;
 };
 
+inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
 inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 inline size_t panel_lanes() { return TileSize::kPanelVecs * hn::Lanes(DF()); }
 
@@ -110,7 +111,7 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
     pointer = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
     used += (count * sizeof(T) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
   };
-  take(s.queries, round_up(rows, strip_lanes()) * key_width);
+  take(s.queries, round_up(rows, score_lanes()) * key_width);
   take(s.query, is_float(p.q) ? 0 : vector * key_width);
   take(s.scores, keys * std::min<uint64_t>(rows, panel_lanes()));
   take(s.out, rows * value_lanes);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cpu/prefetch-inl.h"
 #include "cpu/simd-inl.h"
 #include "cpu/softmax-inl.h"
 #include "cpu/stored_rows-inl.h"
@@ -25,23 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr size_t kCacheLine = 64;
-
-// WebAssembly has no prefetch; there a block is touched before its use, see touch().
-inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
-
-// Into the second-level cache: what a core asks for ahead of its use is then limited by memory,
-// not by the few misses that the first level keeps open.
-HWY_INLINE void prefetch(const char* at) {
-#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
-  __builtin_prefetch(at, 0, 2);
-#else
-  hwy::Prefetch(at);
-#endif
-}
-
-// One load a cache line, so that many misses are under way at once, which the dependent sums of
-// the kernels do not reach. The result is of no meaning.
+// Without prefetch: one load a cache line, so that many misses are under way at once, which the
+// dependent sums of the kernels do not reach. The result is of no meaning.
 HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
   int sum = 0;
   for (size_t j = 0; j < count; ++j) {

@@ -39,7 +39,8 @@ V erfc_positive(DF d, V z) {
   const V t = hn::Div(one, mul_add(z, hn::Set(d, 0.47F), one));
   V poly = hn::Set(d, kP[9]);
   for (size_t i = 9; i-- > 0;) poly = mul_add(poly, t, hn::Set(d, kP[i]));
-  const V exponential = exp2_nonpositive(d, exp2_table(), hn::Mul(hn::Mul(z, z), hn::Set(d, -kLog2E)));
+  const V exponential =
+      exp2_nonpositive(d, exp2_table(), hn::Mul(hn::Mul(z, z), hn::Set(d, -kLog2E)));
   return hn::Mul(hn::Mul(exponential, t), poly);
 }
 

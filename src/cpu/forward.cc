@@ -27,6 +27,7 @@
 //
 #include "cpu/block_layout-inl.h"
 #include "cpu/micro_kernel-inl.h"
+#include "cpu/prefetch-inl.h"
 #include "cpu/score_passes-inl.h"
 #include "cpu/simd-inl.h"
 #include "cpu/softmax-inl.h"
@@ -46,17 +47,16 @@ constexpr float kHidden = -1.0F;
 template <bool kPairs>
 class Block {
  public:
-  Block(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
-        void* scratch)
+  Block(const ForwardParams& params, const ForwardJob& job, void* scratch)
       : p_(params),
-        batch_(batch),
-        kv_head_(kv_head),
-        first_row_(first_row),
+        batch_(job.batch),
+        kv_head_(job.kv_head),
+        first_row_(job.first_row),
         s_(lay_out(params, scratch)),
         folds_scale_(folds_scale(params)),
         factor_(softmax_factor(params)),
         vector_(hn::Lanes(d_)),
-        rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - first_row))),
+        rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - job.first_row))),
         lanes_(round_up(rows_, vector_)),
         copies_keys_(copies_keys(params, rows_)),
         copies_values_(copies_values(params, rows_)),
@@ -66,8 +66,9 @@ class Block {
                          : round_up(static_cast<size_t>(params.value_width), vector_)) {}
 
   // The online softmax over all keys, if anything needs it.
-  void compute() {
+  void compute(const ForwardJob* next) {
     load_rows();
+    if (kPrefetches && !is_small()) look_ahead(next);
     transpose_queries();
     if (!needs_softmax(p_)) return;
     for_key_blocks(block_, [&](const KeyBlock& block) HWY_ATTR {
@@ -197,6 +198,39 @@ class Block {
     }
   }
 
+  bool is_small() const { return p_.keys * (p_.key_width + p_.value_width) <= kSmall; }
+
+  // Where this block's output goes, and what the next one begins with, spread over the tiles of
+  // this one.
+  void look_ahead(const ForwardJob* next) {
+    const auto add = [&](const StoredRows& rows, const ForwardJob& job, int64_t head, int64_t group,
+                         int64_t first, int64_t last, int64_t width) {
+      if (!rows.in_order()) return;
+      const size_t unit = bytes_of(rows.element);
+      ahead_.add(rows.data, unit, rows.stride, job.batch, head, group, first, last,
+                 static_cast<size_t>(width) * unit);
+    };
+    const int64_t group = p_.group();
+    const StoredRows out{.data = p_.out.data, .element = p_.out.element, .stride = p_.out.stride};
+    add(out, {batch_, 0, 0}, kv_head_ * group, group, first_row_,
+        first_row_ + static_cast<int64_t>(rows_), p_.value_width);
+    if (next != nullptr) {
+      const int64_t last =
+          std::min(p_.end_row(), next->first_row + static_cast<int64_t>(block_lanes(p_)));
+      add(p_.q, *next, next->kv_head * group, group, next->first_row, last, p_.key_width);
+      if (next->batch != batch_ || next->kv_head != kv_head_) {
+        const int64_t keys = std::min(key_block(p_), p_.keys);
+        add(p_.k, *next, next->kv_head, 1, 0, keys, p_.key_width);
+        add(p_.v, *next, next->kv_head, 1, 0, keys, p_.value_width);
+      }
+    }
+    const size_t keys = static_cast<size_t>(std::max<int64_t>(block_.last - block_.first, 1));
+    constexpr size_t kTileRows = TileSize::rows(TileSize::kScoreVecs);
+    const size_t tiles =
+        (keys + kTileRows - 1) / kTileRows * (round_up(lanes_, score_lanes()) / score_lanes());
+    ahead_lines_ = (ahead_.lines() + tiles - 1) / tiles;
+  }
+
   std::span<Panel> panels() { return {panels_.data(), panel_count_}; }
 
   static constexpr Elements kElements = kPairs ? Elements::kPairs : Elements::kFloats;
@@ -226,9 +260,9 @@ class Block {
                                              width, s_.query + i * width)
                                        .data;
       }
-      float* const strip = s_.queries + lane / strip_lanes() * strip_lanes() * score_depth();
-      transpose_rows<!kPairs>(d_, rows.data(), score_depth(), factor, strip + lane % strip_lanes(),
-                              strip_lanes());
+      float* const strip = s_.queries + lane / score_lanes() * score_lanes() * score_depth();
+      transpose_rows<!kPairs>(d_, rows.data(), score_depth(), factor, strip + lane % score_lanes(),
+                              score_lanes());
     }
   }
 
@@ -307,19 +341,24 @@ class Block {
         .a = block.k.data +
              (tile.first_key - block.keys.first + static_cast<int64_t>(from)) * block.k.stride,
         .a_stride = block.k.stride,
-        .b = s_.queries + in_block / strip_lanes() * strip_lanes() * width +
-             in_block % strip_lanes(),
-        .b_stride = static_cast<ptrdiff_t>(strip_lanes()),
+        .b = s_.queries + in_block / score_lanes() * score_lanes() * width +
+             in_block % score_lanes(),
+        .b_stride = static_cast<ptrdiff_t>(score_lanes()),
         .b_strip = 0,
         .c = tile.scores + from * tile.stride + lane,
         .c_stride = static_cast<ptrdiff_t>(tile.stride),
         .depth = width,
         .top = raises_top ? s_.top + in_block : nullptr};
-    product<ALayout::kRowMajor, kElements>(d_, p, to - from, vecs);
+    product<ALayout::kRowMajor, kElements, TileSize::kScoreVecs>(d_, p, to - from, vecs,
+                                                                 [&](size_t, size_t) HWY_ATTR {
+                                                                   if (kPrefetches)
+                                                                     ahead_.ask(ahead_lines_);
+                                                                   return width;
+                                                                 });
   }
 
   Reach reach_of(const Panel& panel, const ScoreTile& tile) const {
-    constexpr size_t kUnit = TileSize::rows(TileSize::kMaxVecs);
+    constexpr size_t kUnit = TileSize::rows(TileSize::kScoreVecs);
     Reach reach{};
     for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
       const int64_t last = s_.last_key[panel.lane + (v + 1) * vector_ - 1];
@@ -337,7 +376,7 @@ class Block {
   // Scores of what the panel's rows see of the tile, hidden ones -inf, and their maxima in top.
   void score_visible(const Panel& panel, const ScoreTile& tile, const KeyBlock& block,
                      const Reach& reach) {
-    constexpr size_t kUnit = TileSize::rows(TileSize::kMaxVecs);
+    constexpr size_t kUnit = TileSize::rows(TileSize::kScoreVecs);
     const auto within = [&](int64_t key) {
       return static_cast<size_t>(
           std::clamp<int64_t>(key - tile.first_key, 0, static_cast<int64_t>(tile.keys)));
@@ -349,8 +388,8 @@ class Block {
     const size_t seen = within(panel.full.last);
     const size_t open = std::max(low, seen == tile.keys ? seen : seen / kUnit * kUnit);
     const size_t vectors = panel.lanes / vector_;
-    for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
-      const size_t vecs = std::min(TileSize::kMaxVecs, vectors - v);
+    for (size_t v = 0; v < vectors; v += TileSize::kScoreVecs) {
+      const size_t vecs = std::min(TileSize::kScoreVecs, vectors - v);
       multiply(panel, tile, block, v, vecs, 0, low);
       multiply(panel, tile, block, v, vecs, low, open, is_plain);
       // Then the vectors drop out one by one.
@@ -398,8 +437,8 @@ class Block {
                   ScoreStage stage) {
     const ScoreTile tile = tile_of(panel, keys);
     const size_t vectors = panel.lanes / vector_;
-    for (size_t v = 0; v < vectors; v += TileSize::kMaxVecs) {
-      multiply(panel, tile, block, v, std::min(TileSize::kMaxVecs, vectors - v), 0, tile.keys);
+    for (size_t v = 0; v < vectors; v += TileSize::kScoreVecs) {
+      multiply(panel, tile, block, v, std::min(TileSize::kScoreVecs, vectors - v), 0, tile.keys);
     }
     if (stage == ScoreStage::kRaw) return tile;
     apply_passes(panel, tile, stage);
@@ -465,7 +504,8 @@ class Block {
                     .accumulate = panel.started};
     const int32_t* const last = s_.last_key + panel.lane;
     product<ALayout::kColMajor, kElements>(
-        d_, p, panel.rows, value_lanes_ / vector_, [&](size_t row, size_t rows) {
+        d_, p, panel.rows, value_lanes_ / vector_, [&](size_t row, size_t rows) HWY_ATTR {
+          if (kPrefetches) ahead_.ask(ahead_lines_);
           const int64_t seen = last[row + rows - 1] - tile.first_key;
           const auto keys =
               static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(tile.keys)));
@@ -529,19 +569,18 @@ class Block {
       hn::StoreU(hn::Div(hn::Set(d_, 1.0F), sum), d_, s_.correction + lane);
     }
     if (!hn::AllTrue(d_, usual)) return false;
-    // 0 times a NaN or an infinity is NaN.
-    auto nan = hn::Zero(d_);
+    auto nan = hn::MaskFalse(d_);
     for (size_t row = 0; row < rows_; ++row) {
       const float* const from = s_.out + row * value_lanes_;
       float* const to = out_row<float>(row);
       const auto inverse = hn::Set(d_, s_.correction[row]);
       for (size_t c = 0; c < value_lanes_; c += vector_) {
         const auto mean = hn::Mul(hn::LoadU(d_, from + c), inverse);
-        nan = hn::MulAdd(mean, hn::Zero(d_), nan);
+        nan = hn::Or(nan, hn::IsNaN(mean));
         hn::StoreU(mean, d_, to + c);
       }
     }
-    return hn::AllFalse(d_, hn::IsNaN(nan));
+    return hn::AllFalse(d_, nan);
   }
 
   // Returns false where the row has to be summed again with care: a hidden value may be NaN or
@@ -728,6 +767,8 @@ class Block {
   rules::KeyRange block_;  // that any row of the block sees
   std::array<Panel, TileSize::kBlockPanels> panels_;
   size_t panel_count_ = 0;
+  RowsAhead ahead_;
+  size_t ahead_lines_ = 0;  // for each tile
 };
 
 ForwardLayout layout(const ForwardParams& params) {
@@ -735,17 +776,17 @@ ForwardLayout layout(const ForwardParams& params) {
           .scratch_bytes = lay_out(params, nullptr).bytes};
 }
 
-void forward(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
+void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
              void* scratch) {
   if constexpr (kHasPairs) {
     if (pairs_fit(params)) {
-      Block<true> block(params, batch, kv_head, first_row, scratch);
-      block.compute();
+      Block<true> block(params, job, scratch);
+      block.compute(next);
       if (block.finish()) return;
     }
   }
-  Block<false> block(params, batch, kv_head, first_row, scratch);
-  block.compute();
+  Block<false> block(params, job, scratch);
+  block.compute(next);
   block.finish();
 }
 
@@ -766,9 +807,9 @@ ForwardLayout forward_layout(const ForwardParams& params) {
   return HWY_DYNAMIC_DISPATCH(layout)(params);
 }
 
-void forward_block(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
+void forward_block(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
                    void* scratch) {
-  HWY_DYNAMIC_DISPATCH(forward)(params, batch, kv_head, first_row, scratch);
+  HWY_DYNAMIC_DISPATCH(forward)(params, job, next, scratch);
 }
 
 const char* target_name() { return HWY_DYNAMIC_DISPATCH(name)(); }

@@ -99,7 +99,13 @@ inline constexpr size_t kScratchAlignment = 64;
 ForwardLayout forward_layout(const ForwardParams& params);
 
 // Rows first_row .. first_row + block_rows - 1 of one batch entry and key/value head.
-void forward_block(const ForwardParams& params, int64_t batch, int64_t kv_head, int64_t first_row,
+struct ForwardJob {
+  int64_t batch, kv_head, first_row;
+};
+
+// `next` is what the same thread is likely to compute then, and brought nearer meanwhile; may be
+// null.
+void forward_block(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
                    void* scratch);
 
 // Few query rows against many keys, see decode.cc. The keys that the rows see are cut into

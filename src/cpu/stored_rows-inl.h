@@ -64,8 +64,7 @@ inline const F16Constants kF16Constants{};
 inline const F16Constants* const volatile kHiddenF16Constants = &kF16Constants;
 
 template <class D>
-  requires(!kConvertsF16)
-class FloatReader<hwy::float16_t, D> {
+requires(!kConvertsF16) class FloatReader<hwy::float16_t, D> {
  public:
   using V = hn::Vec<D>;
   explicit HWY_INLINE FloatReader(D d) : FloatReader(d, *kHiddenF16Constants) {}
@@ -178,26 +177,24 @@ HWY_INLINE void copy_rows(const StoredRows& rows, int64_t batch, int64_t head, i
   }
 }
 
-// Rows into strips of kVecs vectors, `strip` floats apart; zeros up to whole vectors.
+// Rows into strips of kVecs vectors, `strip` floats apart; zeros up to whole vectors. Row after
+// row, as the memory they come from likes it.
 template <size_t kVecs, class D>
 HWY_NOINLINE void copy_to_strips(D d, const FloatRows& rows, size_t count, size_t width,
                                  float* HWY_RESTRICT to, ptrdiff_t strip) {
   const size_t vector = hn::Lanes(d);
   const size_t lanes = kVecs * vector;
-  size_t first = 0;
-  for (; first + lanes <= width; first += lanes, to += strip) {
-    const float* HWY_RESTRICT from = rows.data + first;
+  const float* HWY_RESTRICT from = rows.data;
+  for (size_t row = 0; row < count; ++row, from += rows.stride, to += lanes) {
     float* HWY_RESTRICT at = to;
-    for (size_t row = 0; row < count; ++row, from += rows.stride, at += lanes) {
+    size_t c = 0;
+    for (; c + lanes <= width; c += lanes, at += strip) {
       for (size_t v = 0; v < kVecs; ++v) {
-        hn::StoreU(hn::LoadU(d, from + v * vector), d, at + v * vector);
+        hn::StoreU(hn::LoadU(d, from + c + v * vector), d, at + v * vector);
       }
     }
-  }
-  for (size_t row = 0; row < count; ++row) {
-    const float* from = rows.data + static_cast<ptrdiff_t>(row) * rows.stride;
-    for (size_t c = first; c < width; c += vector) {
-      hn::StoreU(hn::LoadN(d, from + c, width - c), d, to + row * lanes + (c - first));
+    for (; c < width; c += vector, at += vector) {
+      hn::StoreU(hn::LoadN(d, from + c, width - c), d, at);
     }
   }
 }

@@ -151,7 +151,7 @@ ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape
   return plan;
 }
 
-ForwardJob ForwardPlan::job(int64_t index) const {
+cpu::ForwardJob ForwardPlan::job(int64_t index) const {
   // Within a head the last rows first: with causal they see the most keys, and long jobs
   // that start late would leave the other threads idle.
   const int64_t head = index / blocks;
@@ -211,9 +211,13 @@ Status run_forward(const ForwardPlan& plan, Context& context) {
     return captures(plan.params) ? run_forward(plan_captures(plan), context) : Status();
   }
   const Scratch& scratch = context.scratch();
-  parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {
-    const ForwardJob job = plan.job(index);
-    cpu::forward_block(plan.params, job.batch, job.kv_head, job.first_row,
+  const int threads = threads_for(plan.operations, context);
+  parallel_for(threads, plan.jobs, [&](int64_t index, int thread) {
+    const cpu::ForwardJob job = plan.job(index);
+    // Jobs are handed out in order: the others are at those between.
+    const int64_t then = index + threads;
+    const cpu::ForwardJob next = then < plan.jobs ? plan.job(then) : job;
+    cpu::forward_block(plan.params, job, then < plan.jobs ? &next : nullptr,
                        scratch.of_thread(thread));
   });
   return {};

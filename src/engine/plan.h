@@ -6,10 +6,6 @@
 
 namespace multihead::engine {
 
-struct ForwardJob {
-  int64_t batch, kv_head, first_row;
-};
-
 struct ForwardPlan {
   cpu::ForwardParams params;
   cpu::ForwardLayout layout;
@@ -19,7 +15,7 @@ struct ForwardPlan {
   cpu::DecodeLayout decode;
   double operations;  // at most
 
-  ForwardJob job(int64_t index) const;
+  cpu::ForwardJob job(int64_t index) const;
 };
 
 // A tensor of rank 4 as the kernels see it.

@@ -90,8 +90,7 @@ class PackedCall {
       const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
       const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
       const engine::ForwardPlan& plan = plans_[place];
-      const engine::ForwardJob job = plan.job(index - first_job_[place]);
-      cpu::forward_block(plan.params, job.batch, job.kv_head, job.first_row,
+      cpu::forward_block(plan.params, plan.job(index - first_job_[place]), nullptr,
                          scratch.of_thread(thread));
     });
     return {};

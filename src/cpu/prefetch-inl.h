@@ -1,0 +1,99 @@
+// Memory asked for before it is needed.
+#if defined(MULTIHEAD_CPU_PREFETCH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_PREFETCH_INL_H_
+#undef MULTIHEAD_CPU_PREFETCH_INL_H_
+#else
+#define MULTIHEAD_CPU_PREFETCH_INL_H_
+#endif
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kCacheLine = 64;
+
+// WebAssembly has no prefetch.
+inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
+
+// Into the second-level cache: what a core asks for ahead of its use is then limited by memory,
+// not by the few misses that the first level keeps open.
+HWY_INLINE void prefetch(const char* at) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  __builtin_prefetch(at, 0, 2);
+#else
+  hwy::Prefetch(at);
+#endif
+}
+
+// Rows that are needed later, asked for some cache lines at a time while others are computed with:
+// in a burst they would wait for each other, and the computation for them.
+class RowsAhead {
+ public:
+  // Of `head` alone, or of the `group` query heads from it on, position by position, see
+  // ForwardParams::group(). `row_bytes` of each row.
+  void add(const void* data, size_t element_bytes, const RowStrides& stride, int64_t batch,
+           int64_t head, int64_t group, int64_t first, int64_t last, size_t row_bytes) {
+    if (data == nullptr || first >= last || row_bytes == 0) return;
+    const auto unit = static_cast<int64_t>(element_bytes);
+    Rows rows{.data = static_cast<const char*>(data) + row_offset(stride, batch, head, 0) * unit,
+              .member = stride[1] * unit,
+              .position = stride[2] * unit,
+              .group = group,
+              .next = first,
+              .last = last,
+              .bytes = row_bytes};
+    if (group == 1 && rows.position == static_cast<int64_t>(row_bytes)) {
+      // One behind the other: as good as a single long one.
+      rows.data += first * rows.position;
+      rows.bytes *= static_cast<size_t>(last - first);
+      rows.next = 0;
+      rows.last = 1;
+    }
+    lines_ +=
+        static_cast<size_t>(rows.last - rows.next) * ((rows.bytes + kCacheLine - 1) / kCacheLine);
+    rows_[count_++] = rows;
+  }
+
+  size_t lines() const { return lines_; }
+
+  HWY_INLINE void ask(size_t lines) {
+    while (lines > 0 && done_ < count_) {
+      Rows& rows = rows_[done_];
+      if (offset_ == 0) row_ = rows.at(rows.next);
+      for (; lines > 0 && offset_ < rows.bytes; --lines, offset_ += kCacheLine) {
+        prefetch(row_ + offset_);
+      }
+      if (offset_ < rows.bytes) return;
+      offset_ = 0;
+      if (++rows.next == rows.last) ++done_;
+    }
+  }
+
+ private:
+  struct Rows {
+    const char* data;
+    int64_t member, position;  // bytes from one to the next
+    int64_t group, next, last;
+    size_t bytes;
+
+    const char* at(int64_t row) const {
+      return data + row % group * member + row / group * position;
+    }
+  };
+
+  std::array<Rows, 4> rows_;
+  size_t count_ = 0, done_ = 0, offset_ = 0, lines_ = 0;
+  const char* row_ = nullptr;
+};
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_PREFETCH_INL_H_
