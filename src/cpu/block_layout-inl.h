@@ -37,6 +37,8 @@ struct Scratch {
   float* top;            // [row] largest score so far
   float* m;              // [row] maximum that l and out are relative to
   float* l;              // [row] running sum
+  float* sum;            // [row] of a key block's weights
+  float* largest;        // [row] exponent of them
   float* correction;     // [row]
   int32_t* first_key;    // [row] visible range
   int32_t* last_key;     //
@@ -122,6 +124,8 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.top, rows);
   take(s.m, rows);
   take(s.l, rows);
+  take(s.sum, rows);
+  take(s.largest, rows);
   take(s.correction, rows);
   take(s.first_key, rows);
   take(s.last_key, rows);

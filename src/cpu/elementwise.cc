@@ -23,7 +23,7 @@ using V = hn::Vec<DF>;
 
 // 1 / (1 + e^-x): from e^-|x|, which neither overflows nor cancels.
 V sigmoid(DF d, V x) {
-  const V e = exp2_nonpositive(d, exp2_table(), hn::Mul(hn::Abs(x), hn::Set(d, -kLog2E)));
+  const V e = exp2_clamped(d, exp2_table(), hn::Mul(hn::Abs(x), hn::Set(d, -kLog2E)));
   const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, hn::Set(d, 1.0F));
   return hn::Div(numerator, hn::Add(hn::Set(d, 1.0F), e));
 }
@@ -39,8 +39,7 @@ V erfc_positive(DF d, V z) {
   const V t = hn::Div(one, mul_add(z, hn::Set(d, 0.47F), one));
   V poly = hn::Set(d, kP[9]);
   for (size_t i = 9; i-- > 0;) poly = mul_add(poly, t, hn::Set(d, kP[i]));
-  const V exponential =
-      exp2_nonpositive(d, exp2_table(), hn::Mul(hn::Mul(z, z), hn::Set(d, -kLog2E)));
+  const V exponential = exp2_clamped(d, exp2_table(), hn::Mul(hn::Mul(z, z), hn::Set(d, -kLog2E)));
   return hn::Mul(hn::Mul(exponential, t), poly);
 }
 

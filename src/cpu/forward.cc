@@ -42,6 +42,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // A hidden key's weight, in the pass that has to tell it from one that underflowed.
 constexpr float kHidden = -1.0F;
+// Weights relative to anything but the maximum stay below 2^this: no sum overflows for it.
+constexpr float kMostExponent = 8.0F;
 
 // kPairs: q, k and the weights are bf16 pairs, see pairs_fit().
 template <bool kPairs>
@@ -331,30 +333,61 @@ class Block {
 
   // Products of the panel's queries, from vector `first` of each strip, with keys
   // [from, to) of the tile.
-  void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
-                size_t vecs, size_t from, size_t to, bool raises_top = false) {
-    if (from >= to) return;
+  Product scores_of(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
+                    size_t from) const {
     const size_t width = score_depth();
     const size_t lane = first * vector_;
     const size_t in_block = panel.lane + lane;
-    const Product p{
-        .a = block.k.data +
-             (tile.first_key - block.keys.first + static_cast<int64_t>(from)) * block.k.stride,
-        .a_stride = block.k.stride,
-        .b = s_.queries + in_block / score_lanes() * score_lanes() * width +
-             in_block % score_lanes(),
-        .b_stride = static_cast<ptrdiff_t>(score_lanes()),
-        .b_strip = 0,
-        .c = tile.scores + from * tile.stride + lane,
-        .c_stride = static_cast<ptrdiff_t>(tile.stride),
-        .depth = width,
-        .top = raises_top ? s_.top + in_block : nullptr};
-    product<ALayout::kRowMajor, kElements, TileSize::kScoreVecs>(d_, p, to - from, vecs,
-                                                                 [&](size_t, size_t) HWY_ATTR {
-                                                                   if (kPrefetches)
-                                                                     ahead_.ask(ahead_lines_);
-                                                                   return width;
-                                                                 });
+    return {.a = block.k.data +
+                 (tile.first_key - block.keys.first + static_cast<int64_t>(from)) * block.k.stride,
+            .a_stride = block.k.stride,
+            .b = s_.queries + in_block / score_lanes() * score_lanes() * width +
+                 in_block % score_lanes(),
+            .b_stride = static_cast<ptrdiff_t>(score_lanes()),
+            .b_strip = static_cast<ptrdiff_t>(score_lanes() * width),
+            .c = tile.scores + from * tile.stride + lane,
+            .c_stride = static_cast<ptrdiff_t>(tile.stride),
+            .depth = width};
+  }
+  template <Result kResult>
+  HWY_INLINE void score_product(const Product& p, size_t keys, size_t vecs) {
+    product<ALayout::kRowMajor, kElements, TileSize::kScoreVecs, kResult>(
+        d_, p, keys, vecs, [&](size_t, size_t) HWY_ATTR {
+          if (kPrefetches) ahead_.ask(ahead_lines_);
+          return p.depth;
+        });
+  }
+
+  void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
+                size_t vecs, size_t from, size_t to, bool raises_top = false) {
+    if (from >= to) return;
+    Product p = scores_of(panel, tile, block, first, from);
+    if (raises_top) p.top = s_.top + panel.lane + first * vector_;
+    score_product<Result::kProduct>(p, to - from, vecs);
+  }
+
+  // Weights of a panel that sees all of the tile, relative to the maximum that it had before, in
+  // one go with their scores. Returns false where scores exceed it by so much that it has to rise
+  // first.
+  bool weigh_at_once(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
+    std::fill_n(s_.sum + panel.lane, panel.lanes, 0.0F);
+    std::fill_n(s_.largest + panel.lane, panel.lanes, kNegInf);
+    Product p = scores_of(panel, tile, block, 0, 0);
+    p.weighing = {.to_log2 = factor_ * kLog2E,
+                  .reference = s_.m + panel.lane,
+                  .sum = s_.sum + panel.lane,
+                  .largest = s_.largest + panel.lane};
+    score_product<Result::kWeights>(p, tile.keys, panel.lanes / vector_);
+    auto largest = hn::LoadU(d_, s_.largest + panel.lane);
+    for (size_t lane = vector_; lane < panel.lanes; lane += vector_) {
+      largest = hn::Max(largest, hn::LoadU(d_, s_.largest + panel.lane + lane));
+    }
+    if (!hn::AllTrue(d_, hn::Le(largest, hn::Set(d_, kMostExponent)))) return false;
+    for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += vector_) {
+      hn::StoreU(hn::Add(hn::LoadU(d_, s_.l + lane), hn::LoadU(d_, s_.sum + lane)), d_,
+                 s_.l + lane);
+    }
+    return true;
   }
 
   Reach reach_of(const Panel& panel, const ScoreTile& tile) const {
@@ -455,8 +488,13 @@ class Block {
   void attend(Panel& panel, const rules::KeyRange& keys, const KeyBlock& block) {
     const ScoreTile tile = tile_of(panel, keys);
     const Reach reach = reach_of(panel, tile);
-    score_visible(panel, tile, block, reach);
-    for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
+    bool weighed = false;
+    if constexpr (TileSize::kWeighsAtOnce) {
+      const bool sees_all = keys.first >= panel.full.first && keys.last <= panel.full.last;
+      weighed = sees_all && panel.started && plain() && weigh_at_once(panel, tile, block);
+    }
+    if (!weighed) score_visible(panel, tile, block, reach);
+    for (size_t v = 0; !weighed && v * vector_ < panel.lanes; ++v) {
       if (reach[v] == 0) continue;
       const size_t lane = v * vector_;
       const size_t row = panel.lane + lane;

@@ -14,6 +14,7 @@
 #include <cstddef>
 
 #include "cpu/simd-inl.h"
+#include "cpu/softmax-inl.h"
 #include "cpu/tile_size.h"
 #include "hwy/highway.h"
 
@@ -32,6 +33,15 @@ enum class Elements {
   kPairs,  // the bits of two bf16, of k and k + 1: see pair_add()
 };
 
+// Scores become weights exp2(to_log2 * (score - reference)) before they leave the registers, where
+// their exponentials overlap with the next tile's products.
+struct Weighing {
+  float to_log2;
+  const float* reference;  // [column]
+  float* sum;              // [column] grows by the weights
+  float* largest;          // [column] rises to the largest exponent
+};
+
 // Strides in elements; they may be negative.
 struct Product {
   const float* a;
@@ -44,11 +54,15 @@ struct Product {
   size_t depth;             // number of k
   bool accumulate = false;  // adds to C
   float* top = nullptr;     // where given, top[c] rises to the largest of column c
+  Weighing weighing = {};   // read by products of Result::kWeights
 };
+
+// What is stored in C.
+enum class Result { kProduct, kWeights };
 
 // Not inlined: V8 optimises a WebAssembly function only between its calls, so the inner
 // loop has to be a function that is called often.
-template <ALayout kLayout, Elements kElements, size_t kRows, size_t kVecs, class D>
+template <ALayout kLayout, Elements kElements, Result kResult, size_t kRows, size_t kVecs, class D>
 HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
@@ -78,6 +92,26 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
     }
     a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
   }
+  if constexpr (kResult == Result::kWeights) {
+    const V to_log2 = hn::Set(d, p.weighing.to_log2);
+    const Exp2Table HWY_RESTRICT table = exp2_table();
+    for (size_t v = 0; v < kVecs; ++v) {
+      const size_t column = v * lanes;
+      const V reference = hn::LoadU(d, p.weighing.reference + column);
+      V total = hn::LoadU(d, p.weighing.sum + column);
+      V largest = hn::LoadU(d, p.weighing.largest + column);
+      for (size_t r = 0; r < kRows; ++r) {
+        const V exponent = hn::Mul(hn::Sub(sum[r][v], reference), to_log2);
+        largest = hn::Max(exponent, largest);
+        const V weight = exp2_clamped(d, table, exponent);
+        total = hn::Add(total, weight);
+        hn::StoreU(weight, d, p.c + static_cast<ptrdiff_t>(r) * p.c_stride + column);
+      }
+      hn::StoreU(total, d, p.weighing.sum + column);
+      hn::StoreU(largest, d, p.weighing.largest + column);
+    }
+    return;
+  }
   if (p.top != nullptr) {
     for (size_t v = 0; v < kVecs; ++v) {
       V largest = hn::LoadU(d, p.top + v * lanes);
@@ -95,7 +129,7 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
 }
 
 // A strip of kVecs vectors: whole tiles, then what is left in halves.
-template <ALayout kLayout, Elements kElements, size_t kVecs, class D, class Depth>
+template <ALayout kLayout, Elements kElements, Result kResult, size_t kVecs, class D, class Depth>
 HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
   constexpr size_t kRows = TileSize::rows(kVecs);
   size_t row = 0;
@@ -109,48 +143,54 @@ HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
   // key blocks are 128 = 20 * 6 + 8, gains 1.4 % on AVX2.
   constexpr size_t kKept = kRows == 6 ? 8 : 0;
   while (row + kRows <= rows && row + kKept != rows) {
-    product_tile<kLayout, kElements, kRows, kVecs>(d, p, depth(row, kRows));
+    product_tile<kLayout, kElements, kResult, kRows, kVecs>(d, p, depth(row, kRows));
     advance(kRows);
   }
   if constexpr (kRows > 4) {
     while (row + 4 <= rows) {
-      product_tile<kLayout, kElements, 4, kVecs>(d, p, depth(row, 4));
+      product_tile<kLayout, kElements, kResult, 4, kVecs>(d, p, depth(row, 4));
       advance(4);
     }
   }
   if constexpr (kRows > 2) {
     if (row + 2 <= rows) {
-      product_tile<kLayout, kElements, 2, kVecs>(d, p, depth(row, 2));
+      product_tile<kLayout, kElements, kResult, 2, kVecs>(d, p, depth(row, 2));
       advance(2);
     }
   }
-  if (row < rows) product_tile<kLayout, kElements, 1, kVecs>(d, p, depth(row, 1));
+  if (row < rows) product_tile<kLayout, kElements, kResult, 1, kVecs>(d, p, depth(row, 1));
 }
 
 // All of C: `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)` is the
 // number of k that rows row .. row + count - 1 need, and is asked before each tile.
 template <ALayout kLayout, Elements kElements = Elements::kFloats,
-          size_t kStrip = TileSize::kMaxVecs, class D, class Depth>
+          size_t kStrip = TileSize::kMaxVecs, Result kResult = Result::kProduct, class D,
+          class Depth>
 HWY_INLINE void product(D d, Product p, size_t rows, size_t vecs, const Depth& depth) {
   const size_t lanes = hn::Lanes(d);
   // Strips outside, rows inside: a strip of B is read once from L2 and then reused.
   for (size_t v = 0; v < vecs; v += kStrip) {
     switch (HWY_MIN(kStrip, vecs - v)) {
       case 4:
-        if constexpr (kStrip >= 4) product_strip<kLayout, kElements, 4>(d, p, rows, depth);
+        if constexpr (kStrip >= 4) product_strip<kLayout, kElements, kResult, 4>(d, p, rows, depth);
         break;
       case 3:
-        if constexpr (kStrip >= 3) product_strip<kLayout, kElements, 3>(d, p, rows, depth);
+        if constexpr (kStrip >= 3) product_strip<kLayout, kElements, kResult, 3>(d, p, rows, depth);
         break;
       case 2:
-        product_strip<kLayout, kElements, 2>(d, p, rows, depth);
+        product_strip<kLayout, kElements, kResult, 2>(d, p, rows, depth);
         break;
       default:
-        product_strip<kLayout, kElements, 1>(d, p, rows, depth);
+        product_strip<kLayout, kElements, kResult, 1>(d, p, rows, depth);
     }
     p.b += p.b_strip;
     p.c += kStrip * lanes;
     if (p.top != nullptr) p.top += kStrip * lanes;
+    if constexpr (kResult == Result::kWeights) {
+      p.weighing.reference += kStrip * lanes;
+      p.weighing.sum += kStrip * lanes;
+      p.weighing.largest += kStrip * lanes;
+    }
   }
 }
 

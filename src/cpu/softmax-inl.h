@@ -23,7 +23,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 inline constexpr float kLog2E = 1.44269504088896340736F;
 
-// Constants of exp2_nonpositive(). V8 builds a vector constant anew wherever it is used, also in
+// Constants of exp2_clamped(). V8 builds a vector constant anew wherever it is used, also in
 // a loop: one that it cannot know is loaded once, and gpt2-1k runs 5 % (relaxed SIMD) to 10 %
 // faster.
 using Exp2Table = const float*;
@@ -47,11 +47,11 @@ inline Exp2Table exp2_table() {
   return table;
 }
 
-// 2^x for x <= 0; 0 for x <= -127 (AVX-512: where it underflows), NaN for NaN. Relative error
+// 2^x for x < 127; 0 for x <= -127 (AVX-512: where it underflows), NaN for NaN. Relative error
 // 7.5e-8: minimax polynomial of degree 5 on [-1/2, 1/2], found by a Remez exchange in exact
 // arithmetic.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp2_nonpositive(D d, Exp2Table HWY_RESTRICT table, V x) {
+HWY_INLINE V exp2_clamped(D d, Exp2Table HWY_RESTRICT table, V x) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   // The same polynomial moved to [0, 1): 2^x = 2^floor(x) * 2^(x - floor(x)) in two
   // instructions beside it. 7 cycles a vector instead of 8.4 (Zen 4), 1.5e-7.
@@ -83,7 +83,7 @@ HWY_INLINE V exp2_nonpositive(D d, Exp2Table HWY_RESTRICT table, V x) {
 // products of a score share (1e-5 in the output for inputs of +-1 and a scale of 1).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_difference(D d, Exp2Table HWY_RESTRICT table, V score, V maximum, V to_log2) {
-  return exp2_nonpositive(d, table, hn::Mul(hn::Sub(score, maximum), to_log2));
+  return exp2_clamped(d, table, hn::Mul(hn::Sub(score, maximum), to_log2));
 }
 
 // -inf - (-inf) is NaN: a lane that has seen no key subtracts 0 instead.

@@ -51,7 +51,7 @@ HWY_INLINE V cap_score(D d, const ScoreCap& of, V score) {
   const V y = hn::Mul(x, x);
   V r = hn::Set(d, of.r[ScoreCap::kTerms - 1]);
   for (size_t i = ScoreCap::kTerms - 1; i-- > 0;) r = mul_add(r, y, hn::Set(d, of.r[i]));
-  const V t = exp2_nonpositive(d, exp2_table(), hn::Mul(hn::Abs(x), hn::Set(d, of.to_log2)));
+  const V t = exp2_clamped(d, exp2_table(), hn::Mul(hn::Abs(x), hn::Set(d, of.to_log2)));
   const V large = hn::Div(hn::Mul(hn::Set(d, of.cap), hn::Sub(one, t)), hn::Add(one, t));
   // Comparisons with a NaN are false.
   const auto is_large = hn::Ge(hn::Abs(score), hn::Set(d, of.small));
