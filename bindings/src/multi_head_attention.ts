@@ -3,13 +3,7 @@
 import { optionsArg, rotationNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import { ownCache, WasmLayerCache } from './layer_cache.js';
-import {
-  forwardNames,
-  moduleOptionsArg,
-  notInStep,
-  runLayer,
-  stepNames,
-} from './layer_options.js';
+import { forwardNames, moduleOptionsArg, notInStep, runLayer, stepNames } from './layer_options.js';
 import { bytesPerElement, type Holding } from './memory.js';
 import { call, type Runtime } from './operands.js';
 import { checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
