@@ -23,6 +23,10 @@ namespace {
 
 using multihead::ConstAnyTensor;
 using multihead::Dims;
+using multihead::KVCache;
+using multihead::MultiHeadAttention;
+using multihead::MultiHeadAttentionCache;
+using multihead::PreparedAttention;
 
 // Twice what the longest call needs.
 double arguments[256];
@@ -154,22 +158,32 @@ class Arguments {
   const double* next_ = std::data(arguments);
 };
 
-// Objects of the core behind numbers from 1 on.
-template <class T>
-class Handles {
+// Objects behind numbers from 1 on. Of all types, so that one vector and its code serve them.
+class Places {
  public:
-  T& at(int32_t handle) { return *objects_[static_cast<size_t>(handle - 1)]; }
-  int32_t add(std::unique_ptr<T> object) {
+  void* at(int32_t handle) const { return objects_[static_cast<size_t>(handle - 1)]; }
+  int32_t add(void* object) {
     auto place = std::find(objects_.begin(), objects_.end(), nullptr);
-    if (place == objects_.end()) place = objects_.emplace(objects_.end());
-    *place = std::move(object);
+    if (place == objects_.end()) place = objects_.insert(place, nullptr);
+    *place = object;
     return static_cast<int32_t>(place - objects_.begin()) + 1;
   }
-  void release(int32_t handle) { objects_[static_cast<size_t>(handle - 1)].reset(); }
+  void clear(int32_t handle) { objects_[static_cast<size_t>(handle - 1)] = nullptr; }
 
  private:
-  std::vector<std::unique_ptr<T>> objects_;  // an empty place is free
-};
+  std::vector<void*> objects_;  // an empty place is free
+} places;
+
+template <class T>
+T& at(int32_t handle) {
+  return *static_cast<T*>(places.at(handle));
+}
+
+template <class T>
+void release_object(int32_t handle) {
+  delete &at<T>(handle);
+  places.clear(handle);
+}
 
 multihead::Context& context() {
   static multihead::Context shared(1);
@@ -180,14 +194,17 @@ multihead::Status last_status;
 // For the next call, which takes them whatever becomes of it.
 std::vector<multihead::ScoreCapture> next_captures;
 multihead::StateDict next_parameters;
-Handles<multihead::KVCache> caches;
-Handles<multihead::PreparedAttention> prepared;
-Handles<multihead::MultiHeadAttention> modules;
-Handles<multihead::MultiHeadAttentionCache> module_caches;
 
 int32_t keep(multihead::Status status) {
   last_status = std::move(status);
   return static_cast<int32_t>(last_status.code());
+}
+
+// A handle of the object, or minus the code of what it was refused for.
+template <class T>
+int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
+  const int32_t code = keep(std::move(status));
+  return code == 0 ? places.add(object.release()) : -code;
 }
 
 // The captures that were pushed, which are used up with this call.
@@ -207,18 +224,15 @@ int32_t attention() {
   return keep(multihead::attention(q, k, v, options, from.outputs(captures), context()));
 }
 
-// A handle, or a negative status code.
 int32_t prepare() {
   Arguments from;
   const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
   const multihead::AttentionOptions options = from.options();
-  auto op = std::make_unique<multihead::PreparedAttention>();
-  const int32_t code =
-      keep(multihead::PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op));
-  return code == 0 ? prepared.add(std::move(op)) : -code;
+  auto op = std::make_unique<PreparedAttention>();
+  multihead::Status status =
+      PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op);
+  return keep(std::move(status), std::move(op));
 }
-
-void prepared_release(int32_t handle) { prepared.release(handle); }
 
 int32_t attention_scores() {
   Arguments from;
@@ -266,19 +280,16 @@ int32_t latent_attention() {
   return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
 }
 
-// A handle, or a negative status code.
 int32_t cache_create() {
-  auto cache = std::make_unique<multihead::KVCache>();
-  const int32_t code = keep(multihead::KVCache::create(Arguments().cache_config(), *cache));
-  return code == 0 ? caches.add(std::move(cache)) : -code;
+  auto cache = std::make_unique<KVCache>();
+  multihead::Status status = KVCache::create(Arguments().cache_config(), *cache);
+  return keep(std::move(status), std::move(cache));
 }
-
-void cache_release(int32_t handle) { caches.release(handle); }
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
   const ConstAnyTensor k = from.input(), v = from.input();
-  return keep(caches.at(handle).append(k, v, from.span<int32_t>()));
+  return keep(at<KVCache>(handle).append(k, v, from.span<int32_t>()));
 }
 
 int32_t cache_attend(int32_t handle) {
@@ -286,20 +297,20 @@ int32_t cache_attend(int32_t handle) {
   const std::vector<multihead::ScoreCapture> captures = pushed_captures();
   const ConstAnyTensor q = from.input();
   const multihead::AttentionOptions options = from.options();
-  return keep(caches.at(handle).attend(q, options, from.outputs(captures), context()));
+  return keep(at<KVCache>(handle).attend(q, options, from.outputs(captures), context()));
 }
 
 int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
-  return keep(caches.at(handle).truncate(batch, length));
+  return keep(at<KVCache>(handle).truncate(batch, length));
 }
-void cache_clear(int32_t handle) { caches.at(handle).clear(); }
+void cache_clear(int32_t handle) { at<KVCache>(handle).clear(); }
 int32_t cache_length(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(caches.at(handle).length(batch));
+  return static_cast<int32_t>(at<KVCache>(handle).length(batch));
 }
 int32_t cache_first_kept(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(caches.at(handle).first_kept(batch));
+  return static_cast<int32_t>(at<KVCache>(handle).first_kept(batch));
 }
-double cache_bytes(int32_t handle) { return static_cast<double>(caches.at(handle).bytes()); }
+double cache_bytes(int32_t handle) { return static_cast<double>(at<KVCache>(handle).bytes()); }
 
 int32_t linear() {
   Arguments from;
@@ -354,7 +365,6 @@ int32_t list_trace(multihead::Status status) {
   return keep(std::move(status));
 }
 
-// A handle, or a negative status code.
 int32_t module_create() {
   Arguments from;
   multihead::MultiHeadAttentionConfig config{
@@ -365,24 +375,22 @@ int32_t module_create() {
   config.window = {from.integer(), from.integer()};
   config.rope = from.rotation();
   config.dropout = from.real();
-  auto module = std::make_unique<multihead::MultiHeadAttention>();
-  const int32_t code = keep(multihead::MultiHeadAttention::create(config, *module));
-  return code == 0 ? modules.add(std::move(module)) : -code;
+  auto module = std::make_unique<MultiHeadAttention>();
+  multihead::Status status = MultiHeadAttention::create(config, *module);
+  return keep(std::move(status), std::move(module));
 }
-
-void module_release(int32_t handle) { modules.release(handle); }
 
 void push_parameter(const std::string& name) {
   next_parameters.insert_or_assign(name, Arguments().input());
 }
 
 int32_t module_load(int32_t handle) {
-  return keep(modules.at(handle).load_state_dict(std::exchange(next_parameters, {})));
+  return keep(at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {})));
 }
 
 int32_t module_state(int32_t handle) {
   multihead::StateDict dict;
-  const int32_t code = keep(modules.at(handle).state_dict(dict));
+  const int32_t code = keep(at<MultiHeadAttention>(handle).state_dict(dict));
   for (const auto& [name, tensor] : dict) last_list.push_back({name, tensor.shape, tensor.data});
   return code;
 }
@@ -394,26 +402,25 @@ int32_t module_forward(int32_t handle) {
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
   multihead::Trace* const trace = trace_of(from.word());
-  return list_trace(modules.at(handle).forward(inputs, options, outputs, trace, context()));
+  return list_trace(
+      at<MultiHeadAttention>(handle).forward(inputs, options, outputs, trace, context()));
 }
 
-// A handle, or a negative status code.
 int32_t module_cache_create(int32_t handle) {
-  auto cache = std::make_unique<multihead::MultiHeadAttentionCache>();
-  const int32_t code = keep(modules.at(handle).create_cache(Arguments().cache_config(), *cache));
-  return code == 0 ? module_caches.add(std::move(cache)) : -code;
+  auto cache = std::make_unique<MultiHeadAttentionCache>();
+  multihead::Status status =
+      at<MultiHeadAttention>(handle).create_cache(Arguments().cache_config(), *cache);
+  return keep(std::move(status), std::move(cache));
 }
-
-void module_cache_release(int32_t handle) { module_caches.release(handle); }
 
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
-  return keep(module_caches.at(handle).rewind(length));
+  return keep(at<MultiHeadAttentionCache>(handle).rewind(length));
 }
 int32_t module_cache_length(int32_t handle) {
-  return static_cast<int32_t>(module_caches.at(handle).length());
+  return static_cast<int32_t>(at<MultiHeadAttentionCache>(handle).length());
 }
 double module_cache_bytes(int32_t handle) {
-  return static_cast<double>(module_caches.at(handle).kv().bytes());
+  return static_cast<double>(at<MultiHeadAttentionCache>(handle).kv().bytes());
 }
 
 int32_t module_step(int32_t handle, int32_t cache) {
@@ -422,8 +429,8 @@ int32_t module_step(int32_t handle, int32_t cache) {
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
   multihead::Trace* const trace = trace_of(from.word());
-  return list_trace(
-      modules.at(handle).step(x, options, outputs, module_caches.at(cache), trace, context()));
+  return list_trace(at<MultiHeadAttention>(handle).step(
+      x, options, outputs, at<MultiHeadAttentionCache>(cache), trace, context()));
 }
 
 // Statistics that are not asked for have no elements.
@@ -465,9 +472,9 @@ std::string simd_build() { return MULTIHEAD_WASM_SIMD; }
 // Not in the table: Embind's conversion of six integers takes longer than all the rest of it.
 extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k,
                                                       uint32_t v, uint32_t out, uint32_t lse) {
-  return keep(prepared.at(handle).run(pointer<const void>(q), pointer<const void>(k),
-                                      pointer<const void>(v), pointer<void>(out),
-                                      pointer<float>(lse)));
+  return keep(at<PreparedAttention>(handle).run(pointer<const void>(q), pointer<const void>(k),
+                                                pointer<const void>(v), pointer<void>(out),
+                                                pointer<float>(lse)));
 }
 
 EMSCRIPTEN_BINDINGS(multihead) {
@@ -476,7 +483,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("argumentBlock", &argument_block);
   function("attention", &attention);
   function("prepare", &prepare);
-  function("preparedRelease", &prepared_release);
+  function("preparedRelease", &release_object<PreparedAttention>);
   function("pushCapture", &push_capture);
   function("attentionScores", &attention_scores);
   function("attentionVarlen", &attention_varlen);
@@ -485,7 +492,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("rotate", &rotate);
   function("latentAttention", &latent_attention);
   function("cacheCreate", &cache_create);
-  function("cacheRelease", &cache_release);
+  function("cacheRelease", &release_object<KVCache>);
   function("cacheAppend", &cache_append);
   function("cacheAttend", &cache_attend);
   function("cacheTruncate", &cache_truncate);
@@ -498,13 +505,13 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("listed", &listed);
   function("releaseListed", &release_listed);
   function("moduleCreate", &module_create);
-  function("moduleRelease", &module_release);
+  function("moduleRelease", &release_object<MultiHeadAttention>);
   function("pushParameter", &push_parameter);
   function("moduleLoad", &module_load);
   function("moduleState", &module_state);
   function("moduleForward", &module_forward);
   function("moduleCacheCreate", &module_cache_create);
-  function("moduleCacheRelease", &module_cache_release);
+  function("moduleCacheRelease", &release_object<MultiHeadAttentionCache>);
   function("moduleCacheRewind", &module_cache_rewind);
   function("moduleCacheLength", &module_cache_length);
   function("moduleCacheBytes", &module_cache_bytes);
