@@ -36,6 +36,7 @@ export type * from './attention_types.js';
 export type * from './cache_types.js';
 export type * from './layer_types.js';
 export type * from './prepared_types.js';
+export type * from './safetensors_types.js';
 export type * from './tensor_types.js';
 
 /** `'relaxed'` has a fused multiply-add, `'simd128'` is what every browser since 2023 runs. */
