@@ -1,6 +1,6 @@
 // The table between TypeScript and the core. It owns little: one Context, the last error, the
-// last trace, and what stands behind handles. Checks of JavaScript values, lifetime and
-// ownership are the TypeScript package's.
+// last list of named tensors, and what stands behind handles. Checks of JavaScript values,
+// lifetime and ownership are the TypeScript package's.
 //
 // What a call is given lies in one block of numbers, written by arguments.ts and read here in the
 // same order. (As Embind's value objects they cost 15 us a call, and a ninth of the module.)
@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -97,9 +98,40 @@ class Arguments {
     options.rope.q_positions = span<int32_t>();
     options.rope.k_positions = span<int32_t>();
     options.dropout.probability = real();
-    const uint32_t low = word();
-    options.dropout.seed = static_cast<uint64_t>(word()) << 32U | low;
+    options.dropout.seed = seed();
     return options;
+  }
+
+  multihead::MultiHeadAttentionOptions module_options() {
+    multihead::MultiHeadAttentionOptions options;
+    options.attention = this->options();
+    options.attn_mask_blocked = tensor<const uint8_t>();
+    options.key_padding_blocked = tensor<const uint8_t>();
+    options.key_padding_bias = tensor<const float>();
+    options.training = flag();
+    options.dropout_seed = seed();
+    options.heads.head_scales = span<float>();
+    options.heads.skip_out_proj = flag();
+    options.heads.temperature = real();
+    options.heads.scale_by_embed_dim = flag();
+    return options;
+  }
+
+  multihead::MultiHeadAttentionOutputs module_outputs() {
+    return {tensor<float>(), tensor<float>(), tensor<float>()};
+  }
+
+  multihead::KVCacheConfig cache_config() {
+    using Config = multihead::KVCacheConfig;
+    return {integer(),
+            integer(),
+            integer(),
+            integer(),
+            integer(),
+            choice<Config::Layout>(),
+            choice<Config::Type>(),
+            integer(),
+            integer()};
   }
 
   // Without positions.
@@ -114,6 +146,10 @@ class Arguments {
 
  private:
   int64_t whole() { return static_cast<int64_t>(number()); }
+  uint64_t seed() {
+    const uint32_t low = word();
+    return static_cast<uint64_t>(word()) << 32U | low;
+  }
 
   const double* next_ = std::data(arguments);
 };
@@ -141,11 +177,13 @@ multihead::Context& context() {
 }
 
 multihead::Status last_status;
-multihead::Trace last_trace;
 // For the next call, which takes them whatever becomes of it.
 std::vector<multihead::ScoreCapture> next_captures;
+multihead::StateDict next_parameters;
 Handles<multihead::KVCache> caches;
 Handles<multihead::PreparedAttention> prepared;
+Handles<multihead::MultiHeadAttention> modules;
+Handles<multihead::MultiHeadAttentionCache> module_caches;
 
 int32_t keep(multihead::Status status) {
   last_status = std::move(status);
@@ -230,19 +268,8 @@ int32_t latent_attention() {
 
 // A handle, or a negative status code.
 int32_t cache_create() {
-  using Config = multihead::KVCacheConfig;
-  Arguments from;
-  const Config config{from.integer(),
-                      from.integer(),
-                      from.integer(),
-                      from.integer(),
-                      from.integer(),
-                      from.choice<Config::Layout>(),
-                      from.choice<Config::Type>(),
-                      from.integer(),
-                      from.integer()};
   auto cache = std::make_unique<multihead::KVCache>();
-  const int32_t code = keep(multihead::KVCache::create(config, *cache));
+  const int32_t code = keep(multihead::KVCache::create(Arguments().cache_config(), *cache));
   return code == 0 ? caches.add(std::move(cache)) : -code;
 }
 
@@ -281,50 +308,135 @@ int32_t linear() {
   return keep(multihead::linear(x, weight, bias, from.tensor<float>(), context()));
 }
 
-// The module's arguments under the names that TypeScript has for them.
-multihead::Status under_package_names(const multihead::Status& status) {
-  if (status.ok()) return status;
-  const std::string& name = status.argument();
-  return {status.code(),
-          name == "query" ? "x"
-          : name == "out" ? "output"
-                          : name,
-          status.expected(), status.got()};
+// Tensors by name that a call gives: what it computed on its way, or the parameters of a module.
+struct Listed {
+  std::string name;
+  Dims shape;
+  const void* data;  // floats without gaps
+};
+std::vector<Listed> last_list;
+multihead::Trace last_trace;
+
+int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
+
+// The name; address, rank and extents go into the block.
+std::string listed(int32_t index) {
+  const Listed& tensor = last_list[static_cast<size_t>(index)];
+  double* next = std::data(arguments);
+  *next++ = static_cast<double>(reinterpret_cast<uintptr_t>(tensor.data));
+  *next++ = tensor.shape.rank();
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
+    *next++ = static_cast<double>(tensor.shape[axis]);
+  }
+  return tensor.name;
 }
 
-int32_t multi_head_attention() {
-  Arguments from;
-  multihead::MultiHeadAttentionConfig config{from.integer(), from.integer(), from.integer()};
-  const multihead::MultiHeadAttentionWeights weights{
-      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
-      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
-      from.tensor<const float>(), from.tensor<const float>()};
-  const multihead::ConstTensor x = from.tensor<const float>();
-  const multihead::AttentionOptions options = from.options();
-  const multihead::Tensor output = from.tensor<float>();
-  config.out_proj = weights.out_proj.given();
-  multihead::MultiHeadAttention module;
-  multihead::Status status = multihead::MultiHeadAttention::create(config, module);
-  if (status.ok()) status = module.use_weights(weights);
-  if (status.ok()) {
-    last_trace.wanted = {"x",
-                         "q",
-                         "k",
-                         "v",
-                         "q_heads",
-                         "k_heads",
-                         "v_heads",
-                         "scores",
-                         "scaled_scores",
-                         "masked_scores",
-                         "weights",
-                         "heads_out",
-                         "merged",
-                         "output"};
-    status = module.forward({.query = x}, {.attention = options}, {.out = output},
-                            from.flag() ? &last_trace : nullptr, context());
+void release_listed() {
+  last_list.clear();
+  last_trace = {};
+}
+
+// Bit i of `names` asks for the i-th of trace_names(). Null where none is.
+multihead::Trace* trace_of(uint32_t names) {
+  last_trace.wanted.clear();
+  for (const std::string_view name : multihead::trace_names()) {
+    if ((names & 1U) != 0) last_trace.wanted.emplace_back(name);
+    names >>= 1U;
   }
-  return keep(under_package_names(status));
+  return last_trace.wanted.empty() ? nullptr : &last_trace;
+}
+
+int32_t list_trace(multihead::Status status) {
+  if (!status.ok()) release_listed();
+  for (const multihead::TraceStep& step : last_trace.steps) {
+    last_list.push_back({step.name, step.shape, step.values.data()});
+  }
+  return keep(std::move(status));
+}
+
+// A handle, or a negative status code.
+int32_t module_create() {
+  Arguments from;
+  multihead::MultiHeadAttentionConfig config{
+      from.integer(), from.integer(), from.integer(), from.integer(), from.integer(),
+      from.integer(), from.integer(), from.integer(), from.flag(),    from.flag(),
+      from.flag(),    from.flag(),    from.flag(),    from.flag(),    from.flag(),
+      from.real(),    from.real()};
+  config.window = {from.integer(), from.integer()};
+  config.rope = from.rotation();
+  config.dropout = from.real();
+  auto module = std::make_unique<multihead::MultiHeadAttention>();
+  const int32_t code = keep(multihead::MultiHeadAttention::create(config, *module));
+  return code == 0 ? modules.add(std::move(module)) : -code;
+}
+
+void module_release(int32_t handle) { modules.release(handle); }
+
+void push_parameter(const std::string& name) {
+  next_parameters.insert_or_assign(name, Arguments().input());
+}
+
+int32_t module_load(int32_t handle) {
+  return keep(modules.at(handle).load_state_dict(std::exchange(next_parameters, {})));
+}
+
+int32_t module_state(int32_t handle) {
+  multihead::StateDict dict;
+  const int32_t code = keep(modules.at(handle).state_dict(dict));
+  for (const auto& [name, tensor] : dict) last_list.push_back({name, tensor.shape, tensor.data});
+  return code;
+}
+
+int32_t module_forward(int32_t handle) {
+  Arguments from;
+  const multihead::MultiHeadAttentionInputs inputs{
+      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>()};
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
+  multihead::Trace* const trace = trace_of(from.word());
+  return list_trace(modules.at(handle).forward(inputs, options, outputs, trace, context()));
+}
+
+// A handle, or a negative status code.
+int32_t module_cache_create(int32_t handle) {
+  auto cache = std::make_unique<multihead::MultiHeadAttentionCache>();
+  const int32_t code = keep(modules.at(handle).create_cache(Arguments().cache_config(), *cache));
+  return code == 0 ? module_caches.add(std::move(cache)) : -code;
+}
+
+void module_cache_release(int32_t handle) { module_caches.release(handle); }
+
+int32_t module_cache_rewind(int32_t handle, int32_t length) {
+  return keep(module_caches.at(handle).rewind(length));
+}
+int32_t module_cache_length(int32_t handle) {
+  return static_cast<int32_t>(module_caches.at(handle).length());
+}
+double module_cache_bytes(int32_t handle) {
+  return static_cast<double>(module_caches.at(handle).kv().bytes());
+}
+
+int32_t module_step(int32_t handle, int32_t cache) {
+  Arguments from;
+  const multihead::ConstTensor x = from.tensor<const float>();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
+  multihead::Trace* const trace = trace_of(from.word());
+  return list_trace(
+      modules.at(handle).step(x, options, outputs, module_caches.at(cache), trace, context()));
+}
+
+// Statistics that are not asked for have no elements.
+int32_t head_statistics() {
+  Arguments from;
+  const multihead::ConstTensor weights = from.tensor<const float>();
+  const std::span<const int32_t> tokens = from.span<int32_t>();
+  const auto floats = [&]() -> std::span<float> {
+    float* const data = pointer<float>(from.word());
+    return {data, from.word()};
+  };
+  return keep(
+      multihead::head_statistics(weights, tokens, {floats(), floats(), floats(), floats()}));
 }
 
 std::string error_argument() { return last_status.argument(); }
@@ -343,20 +455,6 @@ uint32_t allocate(uint32_t bytes) {
 void release(uint32_t address) {
   std::free(reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
 }
-
-const multihead::TraceStep& step(int32_t index) {
-  return last_trace.steps[static_cast<size_t>(index)];
-}
-int32_t trace_count() { return static_cast<int32_t>(last_trace.steps.size()); }
-std::string trace_name(int32_t index) { return step(index).name; }
-int32_t trace_rank(int32_t index) { return step(index).shape.rank(); }
-int32_t trace_extent(int32_t index, int32_t axis) {
-  return static_cast<int32_t>(step(index).shape[axis]);
-}
-uint32_t trace_address(int32_t index) {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(step(index).values.data()));
-}
-void release_trace() { last_trace = {}; }
 
 std::string simd_target() { return multihead::simd_target(); }
 // Which of the two builds this is: Highway names both the same.
@@ -396,18 +494,27 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("cacheFirstKept", &cache_first_kept);
   function("cacheBytes", &cache_bytes);
   function("linear", &linear);
-  function("multiHeadAttention", &multi_head_attention);
+  function("listedCount", &listed_count);
+  function("listed", &listed);
+  function("releaseListed", &release_listed);
+  function("moduleCreate", &module_create);
+  function("moduleRelease", &module_release);
+  function("pushParameter", &push_parameter);
+  function("moduleLoad", &module_load);
+  function("moduleState", &module_state);
+  function("moduleForward", &module_forward);
+  function("moduleCacheCreate", &module_cache_create);
+  function("moduleCacheRelease", &module_cache_release);
+  function("moduleCacheRewind", &module_cache_rewind);
+  function("moduleCacheLength", &module_cache_length);
+  function("moduleCacheBytes", &module_cache_bytes);
+  function("moduleStep", &module_step);
+  function("headStatistics", &head_statistics);
   function("errorArgument", &error_argument);
   function("errorExpected", &error_expected);
   function("errorGot", &error_got);
   function("allocate", &allocate);
   function("release", &release);
-  function("traceCount", &trace_count);
-  function("traceName", &trace_name);
-  function("traceRank", &trace_rank);
-  function("traceExtent", &trace_extent);
-  function("traceAddress", &trace_address);
-  function("releaseTrace", &release_trace);
   function("simdTarget", &simd_target);
   function("simdBuild", &simd_build);
 }

@@ -105,8 +105,11 @@ function moduleWork(mh, { shape }) {
   const weights = [2, 3, 4, 5].map((seed) =>
     randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
   );
-  const [qProj, kProj, vProj, outProj] = weights.map((data) => ({ shape: [embed, embed], data }));
-  const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, weights: { qProj, kProj, vProj, outProj } });
+  const names = ['q_proj_weight', 'k_proj_weight', 'v_proj_weight', 'out_proj.weight'];
+  const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, bias: false });
+  layer.loadStateDict(
+    Object.fromEntries(names.map((name, at) => [name, { shape: [embed, embed], data: weights[at] }])),
+  );
   const output = () => {
     const result = layer.forward(x).output;
     const copy = result.data.slice();

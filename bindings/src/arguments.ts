@@ -1,6 +1,16 @@
 // What a call is given, written as numbers into a block of WebAssembly memory that embind.cpp reads in the same order.
 
-import type { CaptureArg, OptionsArg, OutputsArg, RawModule, RopeArg, SpanArg } from './raw.js';
+import type {
+  CaptureArg,
+  ModuleOptionsArg,
+  ModuleOutputsArg,
+  OptionsArg,
+  OutputsArg,
+  RawModule,
+  RopeArg,
+  SeedArg,
+  SpanArg,
+} from './raw.js';
 import type { DType, Shape } from './types.js';
 
 /** embind.cpp has room for as many; the longest call writes half of them. */
@@ -69,7 +79,11 @@ export class Arguments {
     this.span(arg.kvLengths).span(arg.alibiSlopes).number(arg.softcap).span(arg.sinks);
     this.number(arg.normEnabled ? 1 : 0).span(arg.qGain).span(arg.kGain).number(arg.epsilon);
     this.rope(arg.rope).span(arg.qPositions).span(arg.kPositions);
-    return this.number(arg.dropout).number(arg.seedLow).number(arg.seedHigh);
+    return this.number(arg.dropout).seed(arg.seed);
+  }
+
+  seed({ low, high }: SeedArg): this {
+    return this.number(low).number(high);
   }
 
   rope({ style, base, rotaryDim }: RopeArg): this {
@@ -80,7 +94,26 @@ export class Arguments {
     return this.tensor(out).tensor(lse).tensor(weights).tensor(dropoutMask);
   }
 
+  moduleOptions(arg: ModuleOptionsArg): this {
+    this.options(arg.attention);
+    this.tensor(arg.attnMaskBlocked).tensor(arg.keyPaddingBlocked).tensor(arg.keyPaddingBias);
+    this.number(arg.training ? 1 : 0).seed(arg.dropoutSeed);
+    this.span(arg.headScales).number(arg.skipOutProj ? 1 : 0).number(arg.temperature);
+    return this.number(arg.scaleByEmbedDim ? 1 : 0);
+  }
+
+  moduleOutputs({ out, weights, meanWeights }: ModuleOutputsArg): this {
+    return this.tensor(out).tensor(weights).tensor(meanWeights);
+  }
+
   capture({ stage, out, heads, firstRow }: CaptureArg): this {
     return this.number(stage).tensor(out).span(heads).number(firstRow);
+  }
+
+  /** The next number of what a call has written; start with begin(). */
+  read(): number {
+    const value = this.#block[this.#next] as number;
+    this.#next += 1;
+    return value;
   }
 }

@@ -3,6 +3,7 @@
 import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
 import { WasmKVCache } from './kv_cache.js';
+import { WasmLayerCache } from './layer_cache.js';
 import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import { createMultihead } from './multihead.js';
 import { checkOptions } from './options.js';
@@ -71,7 +72,9 @@ async function instantiate(
   const build = builds[simd];
   const wasm = await compileWasm(source ?? build.wasm(), signal);
   const raw = await createRaw(build, wasm);
-  makeDisposable(WasmTensor, WasmMultiHeadAttention, WasmKVCache, WasmPreparedAttention);
+  makeDisposable(
+    ...[WasmTensor, WasmMultiHeadAttention, WasmLayerCache, WasmKVCache, WasmPreparedAttention],
+  );
   return createMultihead(raw, {
     simd: raw.simdBuild(),
     target: raw.simdTarget(),

@@ -1,34 +1,45 @@
-// A multi-head attention layer: weights kept in WebAssembly memory, and calls with them.
+// A multi-head attention layer: a module of the core by a handle, and calls of it.
 
-import { maskNames, optionsArg } from './attention_options.js';
+import { optionsArg, rotationNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
-import { call, checkRank, checkTensorLike, type Runtime } from './operands.js';
-import { checkCount, checkOptions } from './options.js';
-import { formatShape, WasmTensor } from './tensor.js';
-import { checkTrace, readTrace } from './trace.js';
+import { ownCache, WasmLayerCache } from './layer_cache.js';
+import {
+  forwardNames,
+  moduleOptionsArg,
+  notInStep,
+  runLayer,
+  stepNames,
+} from './layer_options.js';
+import { bytesPerElement, type Holding } from './memory.js';
+import { call, type Runtime } from './operands.js';
+import { checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
+import { pushStateDict, takeStateDict } from './state_dict.js';
+import { describe } from './tensor.js';
 import type {
   ForwardOptions,
-  ForwardResult,
+  LayerCacheConfig,
+  LayerInputs,
+  LayerResult,
+  LayerReturn,
   MultiHeadAttention,
+  MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
+  PlainTensor,
   Shape,
+  StateDict,
+  StepOptions,
   TensorLike,
-  TraceOf,
   TraceOption,
 } from './types.js';
 
-const weightNames = [
-  'qProj',
-  'kProj',
-  'vProj',
-  'qBias',
-  'kBias',
-  'vBias',
-  'outProj',
-  'outBias',
-] as const;
-type WeightName = (typeof weightNames)[number];
-const required: readonly WeightName[] = ['qProj', 'kProj', 'vProj'];
+type Config = MultiHeadAttention['config'];
+
+const configNames = [
+  ...(['embedDim', 'numHeads', 'headDim', 'numKvHeads', 'valueDim'] as const),
+  ...(['kdim', 'vdim', 'outDim', 'bias', 'outProj', 'addBiasKv', 'addZeroAttn'] as const),
+  ...(['batchFirst', 'sinks', 'qkNorm', 'qkNormEps', 'softcap', 'window', 'rope'] as const),
+  'dropout',
+] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
 
 /** Beyond this many divisors, an error message lists the ones nearest to what was asked for. */
 const maxDivisors = 16;
@@ -54,130 +65,260 @@ function headWidth(embedDim: number, numHeads: number): number {
   });
 }
 
+/** Types and defaults; most values are the core's to check. Throws `E_OPTION`. */
+function checkConfig(config: MultiHeadAttentionConfig): Config {
+  checkOptions(config, configNames, 'multiHeadAttention');
+  const count = (name: 'numKvHeads' | 'valueDim' | 'kdim' | 'vdim', otherwise: number): number =>
+    config[name] === undefined ? otherwise : checkCount(config[name], name);
+  const flag = (name: FlagName, otherwise: boolean): boolean =>
+    config[name] === undefined ? otherwise : checkFlag(config[name], name);
+
+  const embedDim = checkCount(config.embedDim, 'embedDim');
+  const numHeads = checkCount(config.numHeads, 'numHeads');
+  const headDim =
+    config.headDim === undefined
+      ? headWidth(embedDim, numHeads)
+      : checkCount(config.headDim, 'headDim');
+  const valueDim = count('valueDim', headDim);
+  const outProj = flag('outProj', true);
+  if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
+  const projected = config.outDim === undefined ? embedDim : checkCount(config.outDim, 'outDim');
+  const qkNorm = flag('qkNorm', false);
+  const { qkNormEps, softcap = 0, window, rope, dropout = 0 } = config;
+  if (!qkNorm && qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
+  if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: ofCalls });
+  const positions = { qPositions: ofCalls, kPositions: ofCalls };
+  if (rope !== undefined) checkOptions(rope, rotationNames, 'rope', positions);
+  return {
+    ...{ embedDim, numHeads, headDim, valueDim, outProj, qkNorm, window, rope },
+    numKvHeads: count('numKvHeads', numHeads),
+    kdim: count('kdim', embedDim),
+    vdim: count('vdim', embedDim),
+    outDim: outProj ? projected : numHeads * valueDim,
+    bias: flag('bias', true),
+    addBiasKv: flag('addBiasKv', false),
+    addZeroAttn: flag('addZeroAttn', false),
+    batchFirst: flag('batchFirst', true),
+    sinks: flag('sinks', false),
+    qkNormEps: checkBelow(Infinity, qkNormEps ?? 1e-6, 'qkNormEps', 'a finite number ≥ 0'),
+    softcap: checkNumber(softcap, 'softcap'),
+    dropout: checkBelow(1, dropout, 'dropout', '0 ≤ p < 1'),
+  };
+}
+
+/** From 0 on. Where a layer has another name for an option than a call, the core would not use it. */
+function checkBelow(limit: number, value: unknown, argument: string, expected: string): number {
+  const number = checkNumber(value, argument, expected);
+  if (number >= 0 && number < limit) return number;
+  throw new MultiheadError('E_OPTION', { argument, expected, got: describe(number) });
+}
+
+type FlagName = {
+  [N in keyof Config]: Config[N] extends boolean ? N : never;
+}[keyof Config];
+
+const ofCalls = 'positions are those of each call';
+
+const without = (argument: string, other: string): MultiheadError =>
+  new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
+
 export class WasmMultiHeadAttention implements MultiHeadAttention {
-  readonly embedDim: number;
-  readonly numHeads: number;
-  readonly headDim: number;
+  readonly config: Config;
   /** Defined on the prototype by load(): see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
 
   readonly #runtime: Runtime;
-  readonly #weights = new Map<WeightName, WasmTensor<'f32'>>();
+  readonly #handle: number;
+  readonly #holding: Holding;
+  /** Of the parameters; shared with #holding, which must not refer to the layer. */
+  readonly #memory = { bytes: 0 };
+  #loaded = false;
   #disposed = false;
 
   constructor(runtime: Runtime, config: MultiHeadAttentionConfig) {
-    checkOptions(config, ['embedDim', 'numHeads', 'headDim', 'weights'], 'multiHeadAttention');
+    const checked = checkConfig(config);
+    this.config = Object.freeze(checked);
     this.#runtime = runtime;
-    this.embedDim = checkCount(config.embedDim, 'embedDim');
-    this.numHeads = checkCount(config.numHeads, 'numHeads');
-    this.headDim =
-      config.headDim === undefined
-        ? headWidth(this.embedDim, this.numHeads)
-        : checkCount(config.headDim, 'headDim');
-
-    const { weights } = config;
-    checkOptions(weights, weightNames, 'weights');
-    if (weights.outBias !== undefined && weights.outProj === undefined) {
-      throw new MultiheadError('E_OPTION', {
-        argument: 'weights.outBias',
-        expected: 'an outProj with it',
-        got: 'none',
-      });
-    }
-    try {
-      for (const name of weightNames) this.#copyWeight(name, weights[name]);
-    } catch (error) {
-      this.dispose();
-      throw error;
-    }
+    const handle = call(runtime, (operands) => {
+      const { embedDim: width, numHeads: heads } = checked;
+      const extents = { batch: 1, heads, queries: 1, keys: 1, width };
+      const { softcap, window, rope } = checked;
+      const arg = optionsArg({ softcap, window, rope }, operands, extents);
+      const { args, raw } = runtime;
+      args.begin().numbers(width, heads, checked.headDim, checked.numKvHeads, checked.valueDim);
+      args.numbers(checked.kdim, checked.vdim, checked.outDim);
+      for (const name of flagNames) args.number(checked[name] ? 1 : 0);
+      args.numbers(checked.qkNormEps, arg.softcap, arg.windowLeft, arg.windowRight);
+      args.rope(arg.rope).number(checked.dropout);
+      const made = raw.moduleCreate();
+      // What the core refuses it reports as minus a status.
+      if (made <= 0) operands.check(-made);
+      return made;
+    });
+    this.#handle = handle;
+    const { heap, raw } = runtime;
+    const memory = this.#memory;
+    this.#holding = {
+      what: () => `a layer of ${memory.bytes} bytes`,
+      free() {
+        raw.moduleRelease(handle);
+        heap.count(-memory.bytes);
+      },
+    };
+    heap.adopt(this, this.#holding);
   }
 
   get disposed(): boolean {
     return this.#disposed;
   }
 
-  forward<const T extends TraceOption = false>(
-    x: TensorLike,
-    options: ForwardOptions<T> = {},
-  ): ForwardResult<T> {
-    if (this.#disposed) {
-      throw new MultiheadError('E_DISPOSED', {
-        argument: 'multiHeadAttention',
-        expected: 'a layer that is not disposed',
-        got: 'a disposed one',
-      });
-    }
-    checkOptions(options, [...maskNames, 'trace'], 'forward');
-    const traced = checkTrace(options.trace);
+  loadStateDict(dict: StateDict): void {
+    const handle = this.#live();
+    const runtime = this.#runtime;
+    call(runtime, (operands) => {
+      const bytes = pushStateDict(runtime, dict, operands) * bytesPerElement('f32');
+      operands.check(runtime.raw.moduleLoad(handle));
+      runtime.heap.count(bytes - this.#memory.bytes);
+      this.#memory.bytes = bytes;
+      this.#loaded = true;
+    });
+  }
+
+  stateDict(): Record<string, PlainTensor> {
+    const handle = this.#ready();
+    return call(this.#runtime, (operands) => {
+      operands.check(this.#runtime.raw.moduleState(handle));
+      return takeStateDict(this.#runtime);
+    });
+  }
+
+  forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    query: TensorLike | LayerInputs,
+    options: ForwardOptions<R, T> = {},
+  ): LayerResult<R, T> {
+    const handle = this.#ready();
+    checkOptions(options, forwardNames, 'forward');
+    const inputs = inputsOf(query);
+    const { config } = this;
     const runtime = this.#runtime;
 
     return call(runtime, (operands) => {
-      const input = operands.input(x, ['f32'], 'x');
-      checkRank(input, '(B, N, embedDim)', 'x');
-      const [batch = 0, tokens = 0] = input.shape;
-      const masking = optionsArg(options, operands, {
-        batch,
-        heads: this.numHeads,
-        queries: tokens,
-        keys: tokens,
-        width: this.headDim,
-      });
-      const output = operands.output([batch, tokens, this.#outputWidth], 'f32', 'output');
+      const q = operands.input(inputs.query, ['f32'], 'query');
+      const k = operands.optional(inputs.key, ['f32'], 'key');
+      const v = operands.optional(inputs.value, ['f32'], 'value');
+      const { batch, tokens: queries } = this.#extents(q.shape);
+      const { tokens: keys } = this.#extents((k ?? q).shape);
+      const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
+      const arg = moduleOptionsArg(options, operands, extents);
+      const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
+      const shapes = this.#outputShapes(q.shape, keys + appended, arg.skipOutProj);
+      const { args, raw } = runtime;
+      return runLayer(runtime, operands, {
+        options,
+        shapes,
+        write: () => args.begin().tensor(q).tensor(k).tensor(v).moduleOptions(arg),
+        run: () => raw.moduleForward(handle),
+      }) as unknown as LayerResult<R, T>;
+    });
+  }
 
-      const { args, raw, heap } = runtime;
-      args.begin().numbers(this.embedDim, this.numHeads, this.headDim);
-      for (const name of weightNames) args.tensor(this.#weights.get(name));
-      args.tensor(input).options(masking).tensor(output);
-      args.number(traced.length > 0 ? 1 : 0);
-      try {
-        operands.check(raw.multiHeadAttention());
-        const trace = options.trace ? readTrace(raw, heap, traced) : undefined;
-        return { output, trace: trace as TraceOf<T> };
-      } finally {
-        if (traced.length > 0) raw.releaseTrace();
-      }
+  createCache(config: LayerCacheConfig): MultiHeadAttentionCache {
+    const runtime = this.#runtime;
+    return runtime.scopes.track(new WasmLayerCache(runtime, this.#live(), config));
+  }
+
+  step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    cache: MultiHeadAttentionCache,
+    options: StepOptions<R, T> = {},
+  ): LayerResult<R, T> {
+    const handle = this.#ready();
+    checkOptions(options, stepNames, 'step', notInStep);
+    const { config } = this;
+    const runtime = this.#runtime;
+    const own = ownCache(cache, runtime.heap);
+    const before = own.length;
+
+    return call(runtime, (operands) => {
+      const input = operands.input(x, ['f32'], 'x');
+      const { batch, tokens: queries } = this.#extents(input.shape);
+      const keys = before + queries;
+      const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
+      const arg = moduleOptionsArg(options, operands, extents);
+      const shapes = this.#outputShapes(input.shape, keys, arg.skipOutProj);
+      const { args, raw } = runtime;
+      return runLayer(runtime, operands, {
+        options,
+        shapes,
+        write: () => args.begin().tensor(input).moduleOptions(arg),
+        run: () => raw.moduleStep(handle, own.handle),
+      }) as unknown as LayerResult<R, T>;
     });
   }
 
   dispose(): void {
+    if (this.#disposed) return;
     this.#disposed = true;
-    for (const tensor of this.#weights.values()) tensor.dispose();
-    this.#weights.clear();
+    this.#runtime.heap.retire(this, this.#holding);
   }
 
-  get #mergedWidth(): number {
-    return this.numHeads * this.headDim;
+  /** The handle; throws `E_DISPOSED`. */
+  #live(): number {
+    if (!this.#disposed) return this.#handle;
+    throw new MultiheadError('E_DISPOSED', {
+      argument: 'multiHeadAttention',
+      expected: 'a layer that is not disposed',
+      got: 'a disposed one',
+    });
   }
 
-  get #outputWidth(): number {
-    return this.#weights.has('outProj') ? this.embedDim : this.#mergedWidth;
+  /** The handle of a layer that has parameters; throws `E_DISPOSED`, `E_OPTION`. */
+  #ready(): number {
+    const handle = this.#live();
+    if (this.#loaded) return handle;
+    throw new MultiheadError('E_OPTION', {
+      argument: 'multiHeadAttention',
+      expected: 'a layer with parameters: call loadStateDict() first',
+      got: 'one without',
+    });
   }
 
-  #shapeOf(name: WeightName): Shape {
-    if (name === 'outProj') return [this.embedDim, this.#mergedWidth];
-    if (name === 'outBias') return [this.embedDim];
-    return required.includes(name) ? [this.#mergedWidth, this.embedDim] : [this.#mergedWidth];
+  /** Of tokens whose rank the core has yet to check. */
+  #extents(shape: Shape): { batch: number; tokens: number } {
+    const [first = 0, second = 0] = shape;
+    if (shape.length < 3) return { batch: 1, tokens: first };
+    return this.config.batchFirst
+      ? { batch: first, tokens: second }
+      : { batch: second, tokens: first };
   }
 
-  #copyWeight(name: WeightName, given: TensorLike | undefined): void {
-    const argument = `weights.${name}`;
-    const shape = this.#shapeOf(name);
-    if (given === undefined) {
-      if (!required.includes(name)) return;
-      throw new MultiheadError('E_OPTION', {
-        argument,
-        expected: `a tensor of shape ${formatShape(shape)}`,
-        got: 'undefined',
-      });
-    }
-    const { shape: got, data } = checkTensorLike(given, ['f32'], argument);
-    if (formatShape(got) !== formatShape(shape)) {
-      throw new MultiheadError('E_SHAPE', {
-        argument,
-        expected: formatShape(shape),
-        got: formatShape(got),
-      });
-    }
-    this.#weights.set(name, WasmTensor.copy(this.#runtime.heap, 'f32', shape, data, argument));
+  #outputShapes(query: Shape, keys: number, skipsOutProj: boolean) {
+    const { numHeads, valueDim, outDim } = this.config;
+    const { batch, tokens } = this.#extents(query);
+    const batched = query.length < 3 ? [] : [batch];
+    return {
+      out: [...query.slice(0, -1), skipsOutProj ? numHeads * valueDim : outDim],
+      weights: [...batched, numHeads, tokens, keys],
+      meanWeights: [...batched, tokens, keys],
+    };
   }
+}
+
+/** In the order of multihead::MultiHeadAttentionConfig. */
+const flagNames = [
+  'bias',
+  'outProj',
+  'addBiasKv',
+  'addZeroAttn',
+  'batchFirst',
+  'sinks',
+  'qkNorm',
+] as const satisfies readonly FlagName[];
+
+/** Throws `E_OPTION`. */
+function inputsOf(given: TensorLike | LayerInputs): LayerInputs {
+  const several = typeof given === 'object' && given !== null && 'query' in given;
+  if (!several) return { query: given };
+  checkOptions(given, ['query', 'key', 'value'], 'forward');
+  return given;
 }

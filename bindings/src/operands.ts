@@ -183,14 +183,16 @@ export class Operands {
 export function checkStatus({ raw, heap }: Runtime, status: number): void {
   if (status === Status.ok) return;
   const argument = optionName(raw.errorArgument());
-  const expected = inJavaScript(raw.errorExpected());
+  // Parameters have PyTorch's names here too.
+  const inOurWords = argument === 'stateDict' ? (text: string) => text : inJavaScript;
+  const expected = inOurWords(raw.errorExpected());
   if (status === Status.memory) {
     throw outOfMemory(argument, expected, heap.buffer.byteLength);
   }
   throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', {
     argument,
     expected,
-    got: inJavaScript(raw.errorGot()),
+    got: inOurWords(raw.errorGot()),
   });
 }
 
@@ -202,6 +204,8 @@ export const camelCase = (name: string): string =>
 const renamed: Readonly<Record<string, string>> = {
   alibi_slopes: 'alibi',
   'window.alignment': 'window.align',
+  head_scales: 'heads.scales',
+  temperature: 'heads.temperature',
   out_a: 'a.out',
   lse_a: 'a.lse',
   out_b: 'b.out',

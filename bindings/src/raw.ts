@@ -18,6 +18,12 @@ export interface RopeArg {
   readonly rotaryDim: number;
 }
 
+/** A number of 64 bits in two of 32. */
+export interface SeedArg {
+  readonly low: number;
+  readonly high: number;
+}
+
 /** multihead::AttentionOptions */
 export interface OptionsArg {
   mask: Operand | undefined;
@@ -41,8 +47,28 @@ export interface OptionsArg {
   qPositions: SpanArg;
   kPositions: SpanArg;
   dropout: number;
-  seedLow: number;
-  seedHigh: number;
+  seed: SeedArg;
+}
+
+/** multihead::MultiHeadAttentionOptions */
+export interface ModuleOptionsArg {
+  readonly attention: OptionsArg;
+  readonly attnMaskBlocked: Operand | undefined;
+  readonly keyPaddingBlocked: Operand | undefined;
+  readonly keyPaddingBias: Operand | undefined;
+  readonly training: boolean;
+  readonly dropoutSeed: SeedArg;
+  readonly headScales: SpanArg;
+  readonly skipOutProj: boolean;
+  readonly temperature: number;
+  readonly scaleByEmbedDim: boolean;
+}
+
+/** multihead::MultiHeadAttentionOutputs */
+export interface ModuleOutputsArg {
+  readonly out: Operand;
+  readonly weights: Operand | undefined;
+  readonly meanWeights: Operand | undefined;
 }
 
 /** multihead::ScoreCapture */
@@ -114,15 +140,31 @@ export interface RawModule {
   cacheBytes(handle: number): number;
   /** x, weight, bias, y */
   linear(): number;
-  /** embedDim, numHeads, headDim, the eight weights, x, options, output, whether to trace */
-  multiHeadAttention(): number;
-  /** The trace of the last call that asked for one, until releaseTrace(). */
-  traceCount(): number;
-  traceName(index: number): string;
-  traceRank(index: number): number;
-  traceExtent(index: number, axis: number): number;
-  traceAddress(index: number): number;
-  releaseTrace(): void;
+  /** Numbers in the order of multihead::MultiHeadAttentionConfig. A handle above 0, or minus a status code. */
+  moduleCreate(): number;
+  moduleRelease(handle: number): void;
+  /** A tensor for the next moduleLoad(), which consumes all of them even when it fails. */
+  pushParameter(name: string): void;
+  moduleLoad(handle: number): number;
+  /** Lists the parameters. */
+  moduleState(handle: number): number;
+  /** query, key, value, options, outputs, bits of the steps wanted, which it lists */
+  moduleForward(handle: number): number;
+  /** Numbers in the order of multihead::KVCacheConfig. A handle above 0, or minus a status code. */
+  moduleCacheCreate(handle: number): number;
+  moduleCacheRelease(handle: number): void;
+  moduleCacheRewind(handle: number, length: number): number;
+  moduleCacheLength(handle: number): number;
+  moduleCacheBytes(handle: number): number;
+  /** x, options, outputs, bits of the steps wanted, which it lists */
+  moduleStep(handle: number, cache: number): number;
+  /** weights, tokens, and what is written to: entropy, previousToken, firstToken, induction */
+  headStatistics(): number;
+  /** The tensors that the last call listed, until releaseListed(). */
+  listedCount(): number;
+  /** Gives the name, and writes address, rank and extents into the block. */
+  listed(index: number): string;
+  releaseListed(): void;
   /** The parts of the last status that was not ok. */
   errorArgument(): string;
   errorExpected(): string;

@@ -1,5 +1,6 @@
 // Safetensors files: what is read from them, and what may be written.
 
+import type { StateDict } from './layer_types.js';
 import type { DType, FloatDType, PlainTensor, Shape, TensorLike } from './tensor_types.js';
 
 /**
@@ -12,15 +13,12 @@ export type SafetensorsTensor =
   | { readonly dtype: 'bool'; readonly shape: Shape; readonly data: Uint8Array }
   | { readonly dtype: 'i32'; readonly shape: Shape; readonly data: Int32Array };
 
-/** Parameters by name, as `torch.nn.Module.state_dict()` has them. */
-export type StateDict = Readonly<Record<string, PlainTensor<FloatDType>>>;
-
 /** What a safetensors file holds. Records without a prototype: any name is a name. */
 export interface SafetensorsFile {
   /** Every tensor by name, in the order of the header. */
   readonly tensors: Readonly<Record<string, SafetensorsTensor>>;
   /** Those of floating point: what the `loadStateDict()` of a layer or a model takes. */
-  readonly stateDict: StateDict;
+  readonly stateDict: StateDict<PlainTensor<FloatDType>>;
   /** The texts under `__metadata__`; empty where there are none. */
   readonly metadata: Readonly<Record<string, string>>;
 }

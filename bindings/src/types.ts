@@ -19,7 +19,12 @@ import type {
   VarlenResult,
 } from './attention_types.js';
 import type { KVCache, KVCacheConfig } from './cache_types.js';
-import type { MultiHeadAttention, MultiHeadAttentionConfig } from './layer_types.js';
+import type {
+  HeadStatistics,
+  HeadStatisticsOptions,
+  MultiHeadAttention,
+  MultiHeadAttentionConfig,
+} from './layer_types.js';
 import type { PreparedAttention, PrepareOptions } from './prepared_types.js';
 import type {
   DType,
@@ -81,7 +86,7 @@ export interface LinearOptions {
 
 /** What is allocated in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
-  /** Tensors that are not disposed, the weights of layers among them, and caches. */
+  /** Tensors, layers, caches and prepared operations that are not disposed. */
   readonly live: number;
   /** Bytes that they hold. */
   readonly bytes: number;
@@ -230,12 +235,22 @@ export interface Multihead {
   linear(x: TensorLike, weight: TensorLike, options?: LinearOptions): Tensor;
 
   /**
-   * Makes a layer that owns a copy of its weights. Dispose it as a tensor.
+   * Makes a layer, whose parameters {@link MultiHeadAttention.loadStateDict} then loads. Dispose it as a
+   * tensor.
    *
-   * @throws {MultiheadError} `E_OPTION` when numHeads does not divide embedDim and no headDim is
-   * given; `E_SHAPE` for a weight whose shape does not fit, with its name; `E_DISPOSED`; `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION`, for instance when numHeads does not divide embedDim and no
+   * headDim is given
    */
   multiHeadAttention(config: MultiHeadAttentionConfig): MultiHeadAttention;
+
+  /**
+   * What the weights of each head look like: how spread they are, and how much goes to the previous
+   * token, to the first one, or to what followed an earlier occurrence of this one.
+   *
+   * @param weights (B, H, N_q, N_k) with N_q ≤ N_k, as a layer gives them, or (H, N_q, N_k)
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
+   */
+  headStatistics(weights: TensorLike, options?: HeadStatisticsOptions): HeadStatistics;
 
   /**
    * Makes an empty cache of keys and values. Dispose it as a tensor.

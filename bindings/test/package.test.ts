@@ -112,14 +112,22 @@ describe('the packed package', { timeout: 120_000 }, () => {
       op.run(x, x, x, out, lse);
       // @ts-expect-error a run takes tensors alone
       op.run({ data: new Float32Array(4), shape: [1, 1, 2, 2] }, x, x, out);
-      const square = { shape: [2, 2], data: new Float32Array(4) };
-      using layer = mh.multiHeadAttention({
-        embedDim: 2, numHeads: 1, weights: { qProj: square, kProj: square, vProj: square },
-      });
-      const { trace } = layer.forward(x, { trace: ['weights'] });
+      using layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
+      layer.loadStateDict({ in_proj_weight: { shape: [6, 2], data: new Uint16Array(12), dtype: 'bf16' } });
+      using past = layer.createCache({ capacity: 8, dtype: 'int8' });
+      const { trace, meanWeights } = layer.forward(x, { trace: ['weights', 'xKey'], return: ['meanWeights'] });
       const step: TraceStep = trace.weights;
+      const mean: Tensor = meanWeights;
+      const perhaps: TraceStep | undefined = trace.xKey;
       // @ts-expect-error scores were not asked for
       trace.scores;
+      // @ts-expect-error nor were the weights of each head
+      layer.step({ shape: [1, 1, 2], data: new Float32Array(2) }, past).weights;
+      // @ts-expect-error a step is causal
+      layer.step(x, past, { causal: 'topLeft' });
+      layer.forward({ query: x, key: x }, { heads: { temperature: 2 } }).output.dispose();
+      const statistics = mh.headStatistics(mean, { tokens: new Int32Array(2) });
+      const numbers: Float32Array | undefined = statistics.induction;
       const every = mh.attention(x, x, x, {
         ...{ causal: 'topLeft', window: { left: 3 }, alibi: true, outDtype: 'f16' },
         ...{ return: ['dropoutMask'], dropout: { probability: 0.1, seed: 1n } },
