@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "multihead/multihead.h"
@@ -57,7 +58,8 @@ class Arguments {
     return {pointer<const T>(address), word()};
   }
 
-  // Its rank, and unless that is 0, which is "not given": address, dtype, extents. Without gaps.
+  // Its rank, -1 for a scalar, and unless that is 0, which is "not given": address, dtype, extents.
+  // Without gaps.
   template <class Void>
   multihead::AnyTensorView<Void> any_tensor() {
     const int32_t rank = integer();
@@ -100,6 +102,27 @@ class Arguments {
     options.dropout.probability = real();
     options.dropout.seed = seed();
     return options;
+  }
+
+  multihead::MultiHeadAttentionConfig module_config() {
+    multihead::MultiHeadAttentionConfig config{
+        integer(), integer(), integer(), integer(), integer(), integer(),
+        integer(), integer(), flag(),    flag(),    flag(),    flag(),
+        flag(),    flag(),    flag(),    real(),    real()};
+    config.window = {integer(), integer()};
+    config.rope = rotation();
+    config.dropout = real();
+    return config;
+  }
+
+  multihead::TransformerBlockConfig block_config() {
+    return {module_config(), integer(), choice<multihead::Activation>(),
+            flag(),          flag(),    choice<multihead::Norm>(),
+            flag(),          real()};
+  }
+
+  multihead::TransformerConfig transformer_config() {
+    return {block_config(), integer(), integer(), integer(), flag(), flag(), flag()};
   }
 
   multihead::MultiHeadAttentionOptions module_options() {
@@ -183,7 +206,11 @@ multihead::StateDict next_parameters;
 Handles<multihead::KVCache> caches;
 Handles<multihead::PreparedAttention> prepared;
 Handles<multihead::MultiHeadAttention> modules;
-Handles<multihead::MultiHeadAttentionCache> module_caches;
+Handles<multihead::TransformerBlock> blocks;
+Handles<multihead::Transformer> transformers;
+// Of layers and blocks, or of stacks.
+using ModuleCache = std::variant<multihead::MultiHeadAttentionCache, multihead::TransformerCache>;
+Handles<ModuleCache> module_caches;
 
 int32_t keep(multihead::Status status) {
   last_status = std::move(status);
@@ -313,13 +340,15 @@ struct Listed {
   std::string name;
   Dims shape;
   const void* data;  // floats without gaps
+  bool by_columns = false;
 };
 std::vector<Listed> last_list;
 multihead::Trace last_trace;
+std::vector<multihead::Trace> last_traces;  // of the layers of a stack
 
 int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
 
-// The name; address, rank and extents go into the block.
+// The name; address, rank, extents, and 1 for a matrix column by column go into the block.
 std::string listed(int32_t index) {
   const Listed& tensor = last_list[static_cast<size_t>(index)];
   double* next = std::data(arguments);
@@ -328,12 +357,14 @@ std::string listed(int32_t index) {
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
     *next++ = static_cast<double>(tensor.shape[axis]);
   }
+  *next = tensor.by_columns ? 1 : 0;
   return tensor.name;
 }
 
 void release_listed() {
   last_list.clear();
   last_trace = {};
+  last_traces.clear();
 }
 
 // Bit i of `names` asks for the i-th of trace_names(). Null where none is.
@@ -346,25 +377,39 @@ multihead::Trace* trace_of(uint32_t names) {
   return last_trace.wanted.empty() ? nullptr : &last_trace;
 }
 
+void list_steps(const multihead::Trace& trace, const std::string& prefix) {
+  for (const multihead::TraceStep& step : trace.steps) {
+    last_list.push_back({prefix + step.name, step.shape, step.values.data()});
+  }
+}
+
 int32_t list_trace(multihead::Status status) {
   if (!status.ok()) release_listed();
-  for (const multihead::TraceStep& step : last_trace.steps) {
-    last_list.push_back({step.name, step.shape, step.values.data()});
+  list_steps(last_trace, "");
+  return keep(std::move(status));
+}
+
+// Steps have the number of their layer in front: "3.weights".
+int32_t list_traces(multihead::Status status) {
+  if (!status.ok()) release_listed();
+  for (size_t layer = 0; layer < last_traces.size(); ++layer) {
+    list_steps(last_traces[layer], std::to_string(layer) + ".");
   }
   return keep(std::move(status));
 }
 
+// Parameters; matrices that were loaded the other way round lie column by column.
+int32_t list_parameters(const multihead::Status& status, const multihead::StateDict& dict) {
+  for (const auto& [name, tensor] : dict) {
+    const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
+    last_list.push_back({name, tensor.shape, tensor.data, by_columns});
+  }
+  return keep(status);
+}
+
 // A handle, or a negative status code.
 int32_t module_create() {
-  Arguments from;
-  multihead::MultiHeadAttentionConfig config{
-      from.integer(), from.integer(), from.integer(), from.integer(), from.integer(),
-      from.integer(), from.integer(), from.integer(), from.flag(),    from.flag(),
-      from.flag(),    from.flag(),    from.flag(),    from.flag(),    from.flag(),
-      from.real(),    from.real()};
-  config.window = {from.integer(), from.integer()};
-  config.rope = from.rotation();
-  config.dropout = from.real();
+  const multihead::MultiHeadAttentionConfig config = Arguments().module_config();
   auto module = std::make_unique<multihead::MultiHeadAttention>();
   const int32_t code = keep(multihead::MultiHeadAttention::create(config, *module));
   return code == 0 ? modules.add(std::move(module)) : -code;
@@ -382,9 +427,8 @@ int32_t module_load(int32_t handle) {
 
 int32_t module_state(int32_t handle) {
   multihead::StateDict dict;
-  const int32_t code = keep(modules.at(handle).state_dict(dict));
-  for (const auto& [name, tensor] : dict) last_list.push_back({name, tensor.shape, tensor.data});
-  return code;
+  const multihead::Status status = modules.at(handle).state_dict(dict);
+  return list_parameters(status, dict);
 }
 
 int32_t module_forward(int32_t handle) {
@@ -397,23 +441,43 @@ int32_t module_forward(int32_t handle) {
   return list_trace(modules.at(handle).forward(inputs, options, outputs, trace, context()));
 }
 
-// A handle, or a negative status code.
-int32_t module_cache_create(int32_t handle) {
-  auto cache = std::make_unique<multihead::MultiHeadAttentionCache>();
-  const int32_t code = keep(modules.at(handle).create_cache(Arguments().cache_config(), *cache));
-  return code == 0 ? module_caches.add(std::move(cache)) : -code;
+// A handle, or a negative status code: of a layer's, a block's or a stack's create_cache().
+template <class Cache, class Module>
+int32_t cache_of(const Module& module) {
+  Cache cache;
+  const int32_t code = keep(module.create_cache(Arguments().cache_config(), cache));
+  return code == 0 ? module_caches.add(std::make_unique<ModuleCache>(std::move(cache))) : -code;
 }
 
+// One that was not created where the handle is that of the other kind: no module takes it.
+template <class Cache>
+Cache& cache_at(int32_t handle) {
+  static Cache none;
+  Cache* const cache = std::get_if<Cache>(&module_caches.at(handle));
+  return cache == nullptr ? none : *cache;
+}
+
+using LayerCache = multihead::MultiHeadAttentionCache;
+using StackCache = multihead::TransformerCache;
+
+bool is_of_stack(int32_t handle) {
+  return std::holds_alternative<StackCache>(module_caches.at(handle));
+}
+
+int32_t module_cache_create(int32_t handle) { return cache_of<LayerCache>(modules.at(handle)); }
 void module_cache_release(int32_t handle) { module_caches.release(handle); }
 
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
-  return keep(module_caches.at(handle).rewind(length));
+  return keep(is_of_stack(handle) ? cache_at<StackCache>(handle).rewind(length)
+                                  : cache_at<LayerCache>(handle).rewind(length));
 }
 int32_t module_cache_length(int32_t handle) {
-  return static_cast<int32_t>(module_caches.at(handle).length());
+  return static_cast<int32_t>(is_of_stack(handle) ? cache_at<StackCache>(handle).length()
+                                                  : cache_at<LayerCache>(handle).length());
 }
 double module_cache_bytes(int32_t handle) {
-  return static_cast<double>(module_caches.at(handle).kv().bytes());
+  return static_cast<double>(is_of_stack(handle) ? cache_at<StackCache>(handle).bytes()
+                                                 : cache_at<LayerCache>(handle).kv().bytes());
 }
 
 int32_t module_step(int32_t handle, int32_t cache) {
@@ -423,7 +487,93 @@ int32_t module_step(int32_t handle, int32_t cache) {
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
   multihead::Trace* const trace = trace_of(from.word());
   return list_trace(
-      modules.at(handle).step(x, options, outputs, module_caches.at(cache), trace, context()));
+      modules.at(handle).step(x, options, outputs, cache_at<LayerCache>(cache), trace, context()));
+}
+
+// A handle, or a negative status code.
+int32_t block_create() {
+  const multihead::TransformerBlockConfig config = Arguments().block_config();
+  auto block = std::make_unique<multihead::TransformerBlock>();
+  const int32_t code = keep(multihead::TransformerBlock::create(config, *block));
+  return code == 0 ? blocks.add(std::move(block)) : -code;
+}
+
+void block_release(int32_t handle) { blocks.release(handle); }
+
+int32_t block_load(int32_t handle, int32_t names) {
+  return keep(blocks.at(handle).load_state_dict(std::exchange(next_parameters, {}),
+                                                static_cast<multihead::ParameterNames>(names)));
+}
+
+int32_t block_state(int32_t handle) {
+  multihead::StateDict dict;
+  const multihead::Status status = blocks.at(handle).state_dict(dict);
+  return list_parameters(status, dict);
+}
+
+// Without a cache forward(), else step().
+int32_t block_call(int32_t handle, LayerCache* cache) {
+  Arguments from;
+  const multihead::TransformerBlock& block = blocks.at(handle);
+  const multihead::ConstTensor x = from.tensor<const float>();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  const multihead::TransformerBlockOutputs outputs{from.tensor<float>(), from.tensor<float>()};
+  multihead::Trace* const trace = trace_of(from.word());
+  return list_trace(cache == nullptr ? block.forward(x, options, outputs, trace, context())
+                                     : block.step(x, options, outputs, *cache, trace, context()));
+}
+
+int32_t block_forward(int32_t handle) { return block_call(handle, nullptr); }
+int32_t block_cache_create(int32_t handle) {
+  return cache_of<LayerCache>(blocks.at(handle).attention());
+}
+int32_t block_step(int32_t handle, int32_t cache) {
+  return block_call(handle, &cache_at<LayerCache>(cache));
+}
+
+// A handle, or a negative status code.
+int32_t transformer_create() {
+  const multihead::TransformerConfig config = Arguments().transformer_config();
+  auto model = std::make_unique<multihead::Transformer>();
+  const int32_t code = keep(multihead::Transformer::create(config, *model));
+  return code == 0 ? transformers.add(std::move(model)) : -code;
+}
+
+void transformer_release(int32_t handle) { transformers.release(handle); }
+
+int32_t transformer_load(int32_t handle, int32_t names) {
+  return keep(transformers.at(handle).load_state_dict(
+      std::exchange(next_parameters, {}), static_cast<multihead::ParameterNames>(names)));
+}
+
+int32_t transformer_state(int32_t handle) {
+  multihead::StateDict dict;
+  const multihead::Status status = transformers.at(handle).state_dict(dict);
+  return list_parameters(status, dict);
+}
+
+// Without a cache forward(), else step().
+int32_t transformer_call(int32_t handle, StackCache* cache) {
+  Arguments from;
+  const multihead::Transformer& model = transformers.at(handle);
+  const std::span<const int32_t> tokens = from.span<int32_t>();
+  const int64_t batch = from.integer();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>()};
+  if (const multihead::Trace* const wanted = trace_of(from.word()); wanted != nullptr) {
+    last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
+    outputs.traces = last_traces;
+  }
+  return list_traces(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
+                                      : model.step(tokens, options, outputs, *cache, context()));
+}
+
+int32_t transformer_forward(int32_t handle) { return transformer_call(handle, nullptr); }
+int32_t transformer_cache_create(int32_t handle) {
+  return cache_of<StackCache>(transformers.at(handle));
+}
+int32_t transformer_step(int32_t handle, int32_t cache) {
+  return transformer_call(handle, &cache_at<StackCache>(cache));
 }
 
 // Statistics that are not asked for have no elements.
@@ -509,6 +659,20 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("moduleCacheLength", &module_cache_length);
   function("moduleCacheBytes", &module_cache_bytes);
   function("moduleStep", &module_step);
+  function("blockCreate", &block_create);
+  function("blockRelease", &block_release);
+  function("blockLoad", &block_load);
+  function("blockState", &block_state);
+  function("blockForward", &block_forward);
+  function("blockCacheCreate", &block_cache_create);
+  function("blockStep", &block_step);
+  function("transformerCreate", &transformer_create);
+  function("transformerRelease", &transformer_release);
+  function("transformerLoad", &transformer_load);
+  function("transformerState", &transformer_state);
+  function("transformerForward", &transformer_forward);
+  function("transformerCacheCreate", &transformer_cache_create);
+  function("transformerStep", &transformer_step);
   function("headStatistics", &head_statistics);
   function("errorArgument", &error_argument);
   function("errorExpected", &error_expected);

@@ -10,13 +10,12 @@ import {
   isUnicode,
   lengthBytes,
   metadataName,
-  mostExtents,
   mostHeaderBytes,
   storedTypes,
   type SafetensorsDType,
 } from './safetensors_format.js';
 import type { SafetensorsFile, SafetensorsTensor } from './safetensors_types.js';
-import { describe, formatShape, isHalf } from './tensor.js';
+import { describe, formatShape, isHalf, parameterRanks } from './tensor.js';
 import type { FloatDType, PlainTensor } from './tensor_types.js';
 
 /**
@@ -188,8 +187,8 @@ function readTensor(
 }
 
 function readShape(name: string, shape: unknown): number[] {
-  if (Array.isArray(shape) && shape.length <= mostExtents && shape.every(isCount)) return shape;
-  const expected = `a shape of at most ${mostExtents} whole numbers ≥ 0`;
+  if (Array.isArray(shape) && shape.length <= parameterRanks.most && shape.every(isCount)) return shape;
+  const expected = `a shape of at most ${parameterRanks.most} whole numbers ≥ 0`;
   throw formatError(name, expected, inWords(shape));
 }
 

@@ -4,16 +4,13 @@
 
 import { MultiheadError } from './errors.js';
 import type { SafetensorsTensor } from './safetensors_types.js';
-import { describe } from './tensor.js';
+import { describe, parameterRanks } from './tensor.js';
 
 export const lengthBytes = 8;
 export const metadataName = '__metadata__';
 
 /** The format's own limit, for headers that are made to exhaust a parser. */
 export const mostHeaderBytes = 100_000_000;
-
-/** That of the core's tensors. */
-export const mostExtents = 8;
 
 export type SafetensorsDType = SafetensorsTensor['dtype'];
 
@@ -55,7 +52,7 @@ export const emptyRecord = <T>(): Record<string, T> => Object.create(null) as Re
 export function inWords(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (Array.isArray(value)) {
-    const few: unknown[] = value.slice(0, mostExtents + 1);
+    const few: unknown[] = value.slice(0, parameterRanks.most + 1);
     const items = few.map((item) => (typeof item === 'object' ? '…' : inWords(item)));
     return `[${items.join(', ')}${few.length < value.length ? ', …' : ''}]`;
   }

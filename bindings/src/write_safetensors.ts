@@ -4,13 +4,10 @@ import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
 import { checkChoice, checkOptions } from './options.js';
 import {
-  inWords,
-  isCount,
   isObject,
   isUnicode,
   lengthBytes,
   metadataName,
-  mostExtents,
   mostHeaderBytes,
   storedTypes,
 } from './safetensors_format.js';
@@ -22,11 +19,13 @@ import type {
 import {
   allDTypes,
   checkData,
+  checkShape,
   describe,
   elements,
   floatDTypes,
   formatShape,
   isHalf,
+  parameterRanks,
   typedArrayName,
   WasmTensor,
 } from './tensor.js';
@@ -89,7 +88,7 @@ function checkTensor(name: string, value: unknown): SafetensorsTensor {
   }
   if (!isObject(value)) throw refused(name, 'a tensor or { data, shape }', describe(value));
   const { data, dtype: stated } = value;
-  const shape = checkShape(name, value['shape']);
+  const shape = checkShape(value['shape'], name, parameterRanks);
   if (stated === 'i32') return { dtype: 'i32', shape, data: checkIntegers(name, data, shape) };
   return { shape, ...checkData(data, shape, allDTypes, name, stated) } as SafetensorsTensor;
 }
@@ -105,17 +104,6 @@ function checkIntegers(name: string, data: unknown, shape: readonly number[]): I
     argument: name,
     expected: `${size} elements for shape ${formatShape(shape)}`,
     got: `${integers.length}`,
-  });
-}
-
-function checkShape(name: string, shape: unknown): number[] {
-  // Array.from turns holes into undefined, which the test then sees.
-  const extents: unknown[] | undefined = Array.isArray(shape) ? Array.from(shape) : undefined;
-  if (extents?.every(isCount) && extents.length <= mostExtents) return extents;
-  throw new MultiheadError('E_SHAPE', {
-    argument: name,
-    expected: `a shape of at most ${mostExtents} whole numbers ≥ 0`,
-    got: inWords(shape),
   });
 }
 
