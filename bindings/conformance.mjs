@@ -359,16 +359,6 @@ function transpose({ shape, data }) {
   return { shape: [stack * columns, rows], data: result };
 }
 
-/** Forward pass of a layer; `unbatched` x is (N, E). */
-function forwardLayer(mh, config, x, causal) {
-  const unbatched = x.shape.length === 2;
-  const layer = mh.multiHeadAttention(config);
-  const batched = { data: x.data, shape: unbatched ? [1, ...x.shape] : x.shape };
-  const { output, trace } = layer.forward(batched, { causal, trace: ['weights'] });
-  const drop = ({ shape, data }) => ({ shape: unbatched ? shape.slice(1) : shape, data });
-  return { out: drop(output), weights: drop(trace.weights) };
-}
-
 function headsConcat(mh, attrs, { x, w_q, w_k, w_v, w_o }) {
   const [numHeads, embedDim, headDim] = w_q.shape;
   for (const { shape } of [w_k, w_v]) {
@@ -378,86 +368,68 @@ function headsConcat(mh, attrs, { x, w_q, w_k, w_v, w_o }) {
   }
   const { num_heads: heads = numHeads } = attrs;
   check(heads === numHeads, 'attrs.num_heads', `the ${numHeads} heads of w_q`, heads);
-  const weights = { qProj: transpose(w_q), kProj: transpose(w_k), vProj: transpose(w_v) };
-  if (w_o !== undefined) weights.outProj = transpose(w_o);
-  const config = { embedDim, numHeads, headDim, weights };
-  return forwardLayer(mh, config, x, attrs.causal ? 'topLeft' : false);
+  const projects = w_o !== undefined;
+  const layer = mh.multiHeadAttention({
+    ...{ embedDim, numHeads, headDim, bias: false, outProj: projects },
+    ...(projects && { outDim: w_o.shape[1] }),
+  });
+  layer.loadStateDict({
+    q_proj_weight: transpose(w_q),
+    k_proj_weight: transpose(w_k),
+    v_proj_weight: transpose(w_v),
+    ...(projects && { 'out_proj.weight': transpose(w_o) }),
+  });
+  const causal = attrs.causal ? 'topLeft' : false;
+  const { output, weights } = layer.forward(float(x), { causal, return: ['weights'] });
+  return { out: output, weights };
 }
 
-/** (L, B, E) ↔ (B, L, E). */
-function swapFirstTwo({ shape, data }) {
-  const [first, second, width] = shape;
-  const result = new Float32Array(data.length);
-  for (let a = 0; a < first; a += 1) {
-    for (let b = 0; b < second; b += 1) {
-      const row = data.subarray((a * second + b) * width, (a * second + b + 1) * width);
-      result.set(row, (b * first + a) * width);
-    }
+/** The masks of nn.MultiheadAttention: what is true in them may not be attended to; floats are added. */
+function blockingOptions(attn_mask, key_padding_mask, heads) {
+  const options = {};
+  if (attn_mask?.dtype === 'BOOL') options.attnMaskBlocked = float(attn_mask);
+  else if (attn_mask !== undefined) {
+    const { shape, data } = attn_mask;
+    const [rows, ...rest] = shape;
+    options.bias = { shape: shape.length === 2 ? shape : [rows / heads, heads, ...rest], data };
   }
-  return { shape: [second, first, width], data: result };
-}
-
-function averageHeads({ shape, data }) {
-  const heads = shape.at(-3);
-  const plane = shape.at(-2) * shape.at(-1);
-  const outer = product(shape.slice(0, -3));
-  const mean = new Float32Array(outer * plane);
-  for (let o = 0; o < outer; o += 1) {
-    for (let i = 0; i < plane; i += 1) {
-      let sum = 0;
-      for (let h = 0; h < heads; h += 1) sum += data[(o * heads + h) * plane + i];
-      mean[o * plane + i] = sum / heads;
-    }
+  if (key_padding_mask !== undefined) {
+    const blocks = key_padding_mask.dtype === 'BOOL';
+    options[blocks ? 'keyPaddingBlocked' : 'keyPaddingBias'] = float(key_padding_mask);
   }
-  return { shape: [...shape.slice(0, -3), ...shape.slice(-2)], data: mean };
+  return options;
 }
 
+/** What is neither a token nor a mask is a parameter, under its own name. */
 function multiheadAttention(mh, attrs, inputs) {
-  if (!attrs.self_attention) throw new NotSupported('cross attention in the module');
-  const {
-    query,
-    in_proj_weight: inWeight,
-    in_proj_bias: inBias,
-    'out_proj.weight': outWeight,
-    'out_proj.bias': outBias,
-  } = inputs;
-
-  const width = attrs.embed_dim;
-  if (!(width > 0) || inWeight.shape.join() !== `${3 * width},${width}`) {
-    throw new Error(`in_proj_weight is (${inWeight.shape}), which is not of embed_dim ${width}`);
-  }
-  if (inBias !== undefined && inBias.shape[0] !== 3 * width) {
-    throw new Error(`in_proj_bias is (${inBias.shape}), which is not of embed_dim ${width}`);
-  }
+  const { query, key, value, attn_mask, key_padding_mask, ...parameters } = inputs;
   const rank = attrs.unbatched ? 2 : 3;
   if (query.shape.length !== rank) {
     throw new Error(`query: expected rank ${rank}, got (${query.shape})`);
   }
-  const rows = (tensor, part, shape) => ({
-    shape,
-    data: tensor.data.subarray(part * product(shape), (part + 1) * product(shape)),
-  });
-  const weights = {
-    qProj: rows(inWeight, 0, [width, width]),
-    kProj: rows(inWeight, 1, [width, width]),
-    vProj: rows(inWeight, 2, [width, width]),
-    outProj: float(outWeight),
-  };
-  if (inBias !== undefined) {
-    weights.qBias = rows(inBias, 0, [width]);
-    weights.kBias = rows(inBias, 1, [width]);
-    weights.vBias = rows(inBias, 2, [width]);
+  if (Boolean(attrs.self_attention) !== (key === undefined)) {
+    throw new Error('key: expected none in self-attention, and else one');
   }
-  if (outBias !== undefined) weights.outBias = float(outBias);
+  const { embed_dim: embedDim, num_heads: numHeads, kdim, vdim, bias = true } = attrs;
+  const layer = mh.multiHeadAttention({
+    ...{ embedDim, numHeads, kdim, vdim, bias: Boolean(bias) },
+    addBiasKv: Boolean(attrs.add_bias_kv),
+    addZeroAttn: Boolean(attrs.add_zero_attn),
+    batchFirst: Boolean(attrs.batch_first),
+  });
+  const dict = Object.entries(parameters).map(([name, tensor]) => [name, float(tensor)]);
+  layer.loadStateDict(Object.fromEntries(dict));
 
-  const sequenceFirst = !attrs.batch_first && !attrs.unbatched;
-  const x = sequenceFirst ? swapFirstTwo(query) : query;
-  const config = { embedDim: width, numHeads: attrs.num_heads ?? 1, weights };
-  const result = forwardLayer(mh, config, x, attrs.is_causal ? 'topLeft' : false);
-  return {
-    out: sequenceFirst ? swapFirstTwo(result.out) : result.out,
-    weights: attrs.average_attn_weights ? averageHeads(result.weights) : result.weights,
-  };
+  const returned = attrs.average_attn_weights ? 'meanWeights' : 'weights';
+  const tokens = { query: float(query) };
+  if (key !== undefined) tokens.key = float(key);
+  if (value !== undefined) tokens.value = float(value);
+  const { output, ...others } = layer.forward(tokens, {
+    ...blockingOptions(attn_mask, key_padding_mask, numHeads),
+    causal: attrs.is_causal ? 'topLeft' : false,
+    return: attrs.need_weights ? [returned] : [],
+  });
+  return { out: output, weights: others[returned] };
 }
 
 // ---- What each operation takes, gives and understands ----
@@ -575,8 +547,17 @@ const operations = {
     run: multiheadAttention,
     inputs: {
       query: f32(2, 3),
-      in_proj_weight: f32(2),
+      key: optional(f32(2, 3)),
+      value: optional(f32(2, 3)),
+      attn_mask: optional({ ...anyMask, least: 2, most: 3 }),
+      key_padding_mask: optional({ ...anyMask, least: 1, most: 2 }),
+      in_proj_weight: optional(f32(2)),
+      q_proj_weight: optional(f32(2)),
+      k_proj_weight: optional(f32(2)),
+      v_proj_weight: optional(f32(2)),
       in_proj_bias: optional(f32(1)),
+      bias_k: optional(f32(3)),
+      bias_v: optional(f32(3)),
       'out_proj.weight': f32(2),
       'out_proj.bias': optional(f32(1)),
     },
@@ -584,7 +565,11 @@ const operations = {
     attributes: {
       embed_dim: 'integer',
       num_heads: 'integer',
+      kdim: 'integer',
+      vdim: 'integer',
       bias: 'flag',
+      add_bias_kv: 'flag',
+      add_zero_attn: 'flag',
       batch_first: 'flag',
       unbatched: 'flag',
       self_attention: 'flag',

@@ -77,7 +77,10 @@ export class Arguments {
     this.number(arg.causal).number(arg.offset).number(arg.windowLeft).number(arg.windowRight);
     this.number(arg.windowAlignment).number(arg.windowOffset);
     this.span(arg.kvLengths).span(arg.alibiSlopes).number(arg.softcap).span(arg.sinks);
-    this.number(arg.normEnabled ? 1 : 0).span(arg.qGain).span(arg.kGain).number(arg.epsilon);
+    this.number(arg.normEnabled ? 1 : 0)
+      .span(arg.qGain)
+      .span(arg.kGain)
+      .number(arg.epsilon);
     this.rope(arg.rope).span(arg.qPositions).span(arg.kPositions);
     return this.number(arg.dropout).seed(arg.seed);
   }
@@ -98,7 +101,9 @@ export class Arguments {
     this.options(arg.attention);
     this.tensor(arg.attnMaskBlocked).tensor(arg.keyPaddingBlocked).tensor(arg.keyPaddingBias);
     this.number(arg.training ? 1 : 0).seed(arg.dropoutSeed);
-    this.span(arg.headScales).number(arg.skipOutProj ? 1 : 0).number(arg.temperature);
+    this.span(arg.headScales)
+      .number(arg.skipOutProj ? 1 : 0)
+      .number(arg.temperature);
     return this.number(arg.scaleByEmbedDim ? 1 : 0);
   }
 

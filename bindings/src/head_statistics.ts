@@ -27,7 +27,10 @@ export function headStatistics(
     const spans = [span(0), span(1), span(2), asked ? span(3) : noSpan];
 
     const { args, raw, heap } = runtime;
-    args.begin().tensor(operand, unbatched ? [1, ...shape] : shape).span(tokens);
+    args
+      .begin()
+      .tensor(operand, unbatched ? [1, ...shape] : shape)
+      .span(tokens);
     for (const each of spans) args.span(each);
     operands.check(raw.headStatistics());
     const copy = (index: number) => heap.view('f32', span(index).address, heads).slice();

@@ -59,7 +59,14 @@ type CheckedStorage = Required<{ [N in keyof Storage]: Exclude<Storage[N], undef
 
 /** With the defaults filled in; throws `E_OPTION`. The names have been checked. */
 export function checkStorage(config: Storage): CheckedStorage {
-  const { batch = 1, capacity, layout = 'contiguous', dtype = 'f32', pageSize = 16, pages } = config;
+  const {
+    batch = 1,
+    capacity,
+    layout = 'contiguous',
+    dtype = 'f32',
+    pageSize = 16,
+    pages,
+  } = config;
   for (const name of ['pageSize', 'pages'] as const) {
     if (layout === 'paged' || config[name] === undefined) continue;
     throw new MultiheadError('E_OPTION', {

@@ -6,7 +6,12 @@ import type { Heap, Holding } from './memory.js';
 import { call, type Runtime } from './operands.js';
 import { checkOptions, checkWhole } from './options.js';
 import { describe } from './tensor.js';
-import type { CacheDType, CacheLayout, LayerCacheConfig, MultiHeadAttentionCache } from './types.js';
+import type {
+  CacheDType,
+  CacheLayout,
+  LayerCacheConfig,
+  MultiHeadAttentionCache,
+} from './types.js';
 
 const elsewhere = {
   kvHeads: 'the layer has it',

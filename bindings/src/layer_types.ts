@@ -187,10 +187,7 @@ export interface LayerTensors {
 }
 
 /** Result of {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step}. The caller disposes its tensors. */
-export type LayerResult<
-  R extends readonly LayerReturn[] = [],
-  T extends TraceOption = false,
-> = {
+export type LayerResult<R extends readonly LayerReturn[] = [], T extends TraceOption = false> = {
   /** As the query, with width `outDim`; numHeads · valueDim without an output projection. */
   readonly output: Tensor;
   /** `undefined` unless asked for. */
@@ -249,10 +246,9 @@ export interface MultiHeadAttentionCache {
 export interface MultiHeadAttention {
   /** What was given, with every default filled in. */
   readonly config: {
-    readonly [N in keyof MultiHeadAttentionConfig]-?:
-      N extends 'window' | 'rope'
-        ? MultiHeadAttentionConfig[N]
-        : Exclude<MultiHeadAttentionConfig[N], undefined>;
+    readonly [N in keyof MultiHeadAttentionConfig]-?: N extends 'window' | 'rope'
+      ? MultiHeadAttentionConfig[N]
+      : Exclude<MultiHeadAttentionConfig[N], undefined>;
   };
   readonly disposed: boolean;
 

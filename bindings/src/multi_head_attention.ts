@@ -3,13 +3,7 @@
 import { CoreModule } from './core_module.js';
 import { ownCache, WasmLayerCache } from './layer_cache.js';
 import { checkConfig, writeModuleConfig } from './layer_config.js';
-import {
-  forwardNames,
-  moduleOptionsArg,
-  notInStep,
-  runLayer,
-  stepNames,
-} from './layer_options.js';
+import { forwardNames, moduleOptionsArg, notInStep, runLayer, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkOptions } from './options.js';
 import type {

@@ -106,14 +106,7 @@ export interface RawModule {
   /** The same, of which q, k, v, out and lse need no address. A handle above 0, or minus a status code. */
   prepare(): number;
   /** An address of 0 is "not given". */
-  _multihead_run(
-    handle: number,
-    q: number,
-    k: number,
-    v: number,
-    out: number,
-    lse: number,
-  ): number;
+  _multihead_run(handle: number, q: number, k: number, v: number, out: number, lse: number): number;
   preparedRelease(handle: number): void;
   /** q, k, options; with one capture pushed */
   attentionScores(): number;

@@ -12,7 +12,12 @@ import type { PlainTensor } from './types.js';
  * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`, and has pushed none then.
  */
 export function pushStateDict({ raw, args }: Runtime, dict: unknown, operands: Operands): number {
-  if (typeof dict !== 'object' || dict === null || Array.isArray(dict) || ArrayBuffer.isView(dict)) {
+  if (
+    typeof dict !== 'object' ||
+    dict === null ||
+    Array.isArray(dict) ||
+    ArrayBuffer.isView(dict)
+  ) {
     throw new MultiheadError('E_OPTION', {
       argument: 'stateDict',
       expected: 'an object with a tensor for each name',

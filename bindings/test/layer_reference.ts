@@ -21,7 +21,11 @@ export function swapMiddle<A extends Float32Array | Float64Array>(
 ): A {
   const result = data.slice() as A;
   for (let row = 0; row < batch * first * second; row += 1) {
-    const [b, i, j] = [Math.floor(row / (first * second)), Math.floor(row / second) % first, row % second];
+    const [b, i, j] = [
+      Math.floor(row / (first * second)),
+      Math.floor(row / second) % first,
+      row % second,
+    ];
     const to = ((b * second + j) * first + i) * width;
     result.set(data.subarray(row * width, (row + 1) * width), to);
   }
@@ -29,7 +33,11 @@ export function swapMiddle<A extends Float32Array | Float64Array>(
 }
 
 /** Rows `first` to first + count − 1 of a parameter, where there is one. */
-function rows(tensor: PlainTensor | undefined, first: number, count: number): reference.Plain | undefined {
+function rows(
+  tensor: PlainTensor | undefined,
+  first: number,
+  count: number,
+): reference.Plain | undefined {
   if (tensor === undefined) return undefined;
   const width = product(tensor.shape.slice(1));
   const data = tensor.data.subarray(first * width, (first + count) * width);
@@ -104,7 +112,10 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
     const [, count = 0, , width = 0] = x.shape;
     const data = new Float64Array(batch * count * all * width);
     for (let row = 0; row < batch * count; row += 1) {
-      data.set(Array.from(x.data).slice(row * keys * width, (row + 1) * keys * width), row * all * width);
+      data.set(
+        Array.from(x.data).slice(row * keys * width, (row + 1) * keys * width),
+        row * all * width,
+      );
       appended.forEach((parameters, index) => {
         const from = (row % count) * width;
         const extra = parameters[which]?.data.subarray(from, from + width) ?? [];
@@ -163,8 +174,14 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
   });
   const steps: LayerSteps = {
     ...{ x: Float64Array.from(query.data), q, k, v },
-    ...{ qHeads: query4.data, kHeads: key4.data as Float64Array, vHeads: value4.data as Float64Array },
-    scores: attended.scores.map((score, at) => (attended.raw[at] === -Infinity ? -Infinity : score)),
+    ...{
+      qHeads: query4.data,
+      kHeads: key4.data as Float64Array,
+      vHeads: value4.data as Float64Array,
+    },
+    scores: attended.scores.map((score, at) =>
+      attended.raw[at] === -Infinity ? -Infinity : score,
+    ),
     scaledScores: attended.raw,
     maskedScores: attended.masked,
     weights: attended.weights,
@@ -181,7 +198,11 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
 }
 
 /** Of every head alone: z_h·W_Oʰ. */
-function headShares(merged: reference.Plain, outProj: reference.Plain, heads: number): Float64Array {
+function headShares(
+  merged: reference.Plain,
+  outProj: reference.Plain,
+  heads: number,
+): Float64Array {
   const [batch = 0, queries = 0, wide = 0] = merged.shape;
   const out = outProj.shape[0] as number;
   const shares = new Float64Array(batch * heads * queries * out);
@@ -224,10 +245,15 @@ function masks({ options, window, batch, heads, queries, keys, all }: Extents) {
   const seen = { shape, data: new Uint8Array(product(shape)).fill(1) };
   const added = { shape, data: new Float64Array(product(shape)) };
   for (let row = 0; row < batch * heads * queries; row += 1) {
-    const [b, h, i] = [Math.floor(row / (heads * queries)), Math.floor(row / queries) % heads, row % queries];
+    const [b, h, i] = [
+      Math.floor(row / (heads * queries)),
+      Math.floor(row / queries) % heads,
+      row % queries,
+    ];
     for (let j = 0; j < keys; j += 1) {
       const score = masked[row * keys + j] as number;
-      const blocked = attnMaskBlocked !== undefined && blockedAt(attnMaskBlocked, heads, b, h, i, j);
+      const blocked =
+        attnMaskBlocked !== undefined && blockedAt(attnMaskBlocked, heads, b, h, i, j);
       const padded = keyPaddingBlocked?.data[b * keys + j];
       const extra = (keyPaddingBias?.data[b * keys + j] as number | undefined) ?? 0;
       const hidden = score === -Infinity || blocked || padded || extra === -Infinity;

@@ -12,7 +12,14 @@ import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import * as layerReference from './layer_reference.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, chance, filled, product } from './random_case.ts';
-import { described, parameters, randomForward, randomLayer, resolved, swapAxes } from './random_layer.ts';
+import {
+  described,
+  parameters,
+  randomForward,
+  randomLayer,
+  resolved,
+  swapAxes,
+} from './random_layer.ts';
 import * as reference from './reference.ts';
 
 const selfSteps: TraceName[] = [
@@ -178,7 +185,9 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
     mh.scope(() => {
       const { layer } = smallLayer(7, { bias: false });
       const { output, trace } = layer.forward(filled(r, 1, 5, 8), { trace: ['headShares'] });
-      const [first, second] = [0, 40].map((from) => trace.headShares?.data.subarray(from, from + 40));
+      const [first, second] = [0, 40].map((from) =>
+        trace.headShares?.data.subarray(from, from + 40),
+      );
       const sum = output.data.map((_, at) => (first?.[at] ?? NaN) + (second?.[at] ?? NaN));
       expect(reference.maxDifference(sum, output.data)).toBeLessThan(1e-6);
     });
@@ -353,7 +362,11 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
       const layer = mh.multiHeadAttention({ embedDim: 8, numHeads: 2 });
       const cache = layer.createCache({ capacity: 4 });
       const x = filled(random(1), 1, 2, 8);
-      for (const fn of [() => layer.forward(x), () => layer.step(x, cache), () => layer.stateDict()]) {
+      for (const fn of [
+        () => layer.forward(x),
+        () => layer.step(x, cache),
+        () => layer.stateDict(),
+      ]) {
         expectRefused(mh, fn, 'E_OPTION', 'multiHeadAttention', 'loadStateDict()');
       }
       layer.dispose();
@@ -370,17 +383,57 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
       ['null', null, {}, 'E_OPTION', 'query'],
       ['a key without a query', { key: x }, {}, 'E_OPTION', 'query'],
       ['an unknown input', { query: x, keys: x }, {}, 'E_OPTION', 'keys', 'key, value'],
-      ['a key of another batch', { query: x, key: filled(random(5), 1, 3, 8) }, {}, 'E_SHAPE', 'key'],
-      ['an unbatched key', { query: x, key: filled(random(5), 3, 8) }, {}, 'E_SHAPE', 'key', 'rank'],
+      [
+        'a key of another batch',
+        { query: x, key: filled(random(5), 1, 3, 8) },
+        {},
+        'E_SHAPE',
+        'key',
+      ],
+      [
+        'an unbatched key',
+        { query: x, key: filled(random(5), 3, 8) },
+        {},
+        'E_SHAPE',
+        'key',
+        'rank',
+      ],
       ['a shorter value', { query: x, value: filled(random(5), 2, 2, 8) }, {}, 'E_SHAPE', 'value'],
       ['a mask of three axes', x, { mask: bool(2, 3, 3) }, 'E_SHAPE', 'mask'],
       ['a bias of another shape', x, { bias: filled(random(5), 4, 3) }, 'E_SHAPE', 'bias'],
-      ['floats that block', x, { attnMaskBlocked: filled(random(5), 3, 3) }, 'E_OPTION', 'attnMaskBlocked'],
-      ['a blocked mask', x, { attnMaskBlocked: bool(3, 3, 3) }, 'E_SHAPE', 'attnMaskBlocked', /B \* H/],
+      [
+        'floats that block',
+        x,
+        { attnMaskBlocked: filled(random(5), 3, 3) },
+        'E_OPTION',
+        'attnMaskBlocked',
+      ],
+      [
+        'a blocked mask',
+        x,
+        { attnMaskBlocked: bool(3, 3, 3) },
+        'E_SHAPE',
+        'attnMaskBlocked',
+        /B \* H/,
+      ],
       ['padding', x, { keyPaddingBlocked: bool(3, 2) }, 'E_SHAPE', 'keyPaddingBlocked', '(B, N_k)'],
-      ['a padding bias', x, { keyPaddingBias: filled(random(5), 2, 4) }, 'E_SHAPE', 'keyPaddingBias'],
+      [
+        'a padding bias',
+        x,
+        { keyPaddingBias: filled(random(5), 2, 4) },
+        'E_SHAPE',
+        'keyPaddingBias',
+      ],
       ['causal: true', x, { causal: true }, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/],
-      ['unknown steps', x, { trace: ['attention'] }, 'E_OPTION', 'trace', 'attention', 'headShares'],
+      [
+        'unknown steps',
+        x,
+        { trace: ['attention'] },
+        'E_OPTION',
+        'trace',
+        'attention',
+        'headShares',
+      ],
       ['one step as a string', x, { trace: 'weights' }, 'E_OPTION', 'trace'],
       ['unknown results', x, { return: ['lse'] }, 'E_OPTION', 'return', 'meanWeights'],
       ["PyTorch's names", x, { need_weights: true }, 'E_OPTION', 'need_weights', 'return'],
@@ -390,10 +443,30 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
       ['dropout', x, { dropout: { probability: 1 } }, 'E_OPTION', 'dropout.probability'],
       ['training', x, { training: 1 }, 'E_OPTION', 'training', 'true or false'],
       ['a seed', x, { dropoutSeed: -1 }, 'E_OPTION', 'dropoutSeed', 'whole number'],
-      ['scales of other heads', x, { heads: { scales: new Float32Array(3) } }, 'E_SHAPE', 'heads.scales', '2'],
+      [
+        'scales of other heads',
+        x,
+        { heads: { scales: new Float32Array(3) } },
+        'E_SHAPE',
+        'heads.scales',
+        '2',
+      ],
       ['no scales', x, { heads: { scales: new Float32Array(0) } }, 'E_SHAPE', 'heads.scales', '2'],
-      ['NaN scales', x, { heads: { scales: new Float32Array(2).fill(NaN) } }, 'E_OPTION', 'heads.scales'],
-      ['a temperature', x, { heads: { temperature: 0 } }, 'E_OPTION', 'heads.temperature', 'above 0'],
+      [
+        'NaN scales',
+        x,
+        { heads: { scales: new Float32Array(2).fill(NaN) } },
+        'E_OPTION',
+        'heads.scales',
+      ],
+      [
+        'a temperature',
+        x,
+        { heads: { temperature: 0 } },
+        'E_OPTION',
+        'heads.temperature',
+        'above 0',
+      ],
       ['an unknown tool', x, { heads: { mute: [1] } }, 'E_OPTION', 'mute', 'scales'],
     ])('inputs and options that do not fit: %s', (_, input, options, code, argument, ...words) => {
       const { layer } = smallLayer(5);

@@ -26,6 +26,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   let folder: string;
   let tarball: string;
   let example: string;
+  let layerExample: string;
 
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'multihead-package-'));
@@ -35,7 +36,10 @@ describe('the packed package', { timeout: 120_000 }, () => {
     tarball = join(folder, packed?.filename ?? '');
 
     const readme = await readFile(join(root, 'README.md'), 'utf8');
-    example = /```js\n([\s\S]*?)```/.exec(readme)?.[1] ?? '';
+    [example = '', layerExample = ''] = Array.from(
+      readme.matchAll(/```js\n([\s\S]*?)```/g),
+      ([, code]) => code ?? '',
+    );
     await writeFile(join(folder, 'package.json'), '{ "private": true, "type": "module" }');
     await npm(folder, 'install', tarball);
   }, 120_000);
@@ -90,6 +94,16 @@ describe('the packed package', { timeout: 120_000 }, () => {
     await writeFile(join(folder, 'example.js'), example);
     const { stdout, stderr } = await run(process.execPath, ['example.js'], { cwd: folder });
     expect(stdout).toMatch(/\S/);
+    expect(stderr).toBe('');
+  });
+
+  it("runs the README's example of a layer, with the results that it states", async () => {
+    await writeFile(join(folder, 'layer.js'), layerExample);
+    const { stdout, stderr } = await run(process.execPath, ['layer.js'], { cwd: folder });
+    const stated = [...layerExample.matchAll(/console\.log\(.*\/\/ (.*)/g)].map(([, text]) => text);
+    const shapes = (text: string) =>
+      text.replaceAll(/[[(] ?([\d, ]+?) ?[\])]/g, '($1)').replaceAll(', ', ',');
+    expect(shapes(stdout).trim().split('\n')).toEqual(stated);
     expect(stderr).toBe('');
   });
 

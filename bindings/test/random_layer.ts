@@ -36,7 +36,10 @@ export function parameters(
     ...(config.outProj && config.bias && { 'out_proj.bias': filled(r, outDim) }),
     ...(config.addBiasKv && { bias_k: filled(r, 1, 1, k), bias_v: filled(r, 1, 1, v) }),
     ...(config.sinks && { sinks: filled(r, numHeads) }),
-    ...(config.qkNorm && { 'q_norm.weight': filled(r, headDim), 'k_norm.weight': filled(r, headDim) }),
+    ...(config.qkNorm && {
+      'q_norm.weight': filled(r, headDim),
+      'k_norm.weight': filled(r, headDim),
+    }),
   };
 }
 
@@ -47,7 +50,14 @@ export function resolved(given: MultiHeadAttentionConfig): LayerConfig {
   return {
     ...{ kdim: embedDim, vdim: embedDim, numKvHeads: numHeads },
     ...{ bias: true, addBiasKv: false, addZeroAttn: false, batchFirst: true, sinks: false },
-    ...{ qkNorm: false, qkNormEps: 1e-6, softcap: 0, window: undefined, rope: undefined, dropout: 0 },
+    ...{
+      qkNorm: false,
+      qkNormEps: 1e-6,
+      softcap: 0,
+      window: undefined,
+      rope: undefined,
+      dropout: 0,
+    },
     ...(given as object),
     ...{ embedDim, numHeads, headDim, valueDim, outProj },
     outDim: outProj ? outDim : numHeads * valueDim,
@@ -81,7 +91,9 @@ export function randomLayer(r: Random, decodes = false): RandomLayer {
     // Large, since short vectors would make large errors of small ones.
     ...(qkNorm && { qkNorm, qkNormEps: r.pick([0.02, 0.1]) }),
     ...(chance(r, 0.2) && { softcap: r.pick([0.5, 4]) }),
-    ...(chance(r, 0.25) && { window: { left: r.int(0, 6), ...(chance(r, 0.5) && { right: r.int(0, 4) }) } }),
+    ...(chance(r, 0.25) && {
+      window: { left: r.int(0, 6), ...(chance(r, 0.5) && { right: r.int(0, 4) }) },
+    }),
     ...(headDim > 1 &&
       chance(r, 0.3) && {
         rope: {
@@ -98,7 +110,11 @@ export function randomLayer(r: Random, decodes = false): RandomLayer {
 }
 
 /** Masks of rank 2 or 4 with shared axes; of rank 3 as PyTorch has them where `flat` says so. */
-function scoresShape(r: Random, [b, h, n, m]: readonly [number, number, number, number], flat = false) {
+function scoresShape(
+  r: Random,
+  [b, h, n, m]: readonly [number, number, number, number],
+  flat = false,
+) {
   if (flat && chance(r, 0.4)) return [b * h, n, m];
   const shape = [b, h, n, m].map((extent) => (chance(r, 0.3) ? 1 : extent));
   return chance(r, 0.4) ? shape.slice(2) : shape;
