@@ -387,14 +387,14 @@ function headsConcat(mh, attrs, { x, w_q, w_k, w_v, w_o }) {
 /** The masks of nn.MultiheadAttention: what is true in them may not be attended to; floats are added. */
 function blockingOptions(attn_mask, key_padding_mask, heads) {
   const options = {};
-  if (attn_mask?.dtype === 'BOOL') options.attnMaskBlocked = float(attn_mask);
+  if (attn_mask?.dtype === 'bool') options.attnMaskBlocked = float(attn_mask);
   else if (attn_mask !== undefined) {
     const { shape, data } = attn_mask;
     const [rows, ...rest] = shape;
     options.bias = { shape: shape.length === 2 ? shape : [rows / heads, heads, ...rest], data };
   }
   if (key_padding_mask !== undefined) {
-    const blocks = key_padding_mask.dtype === 'BOOL';
+    const blocks = key_padding_mask.dtype === 'bool';
     options[blocks ? 'keyPaddingBlocked' : 'keyPaddingBias'] = float(key_padding_mask);
   }
   return options;
@@ -430,6 +430,69 @@ function multiheadAttention(mh, attrs, inputs) {
     return: attrs.need_weights ? [returned] : [],
   });
   return { out: output, weights: others[returned] };
+}
+
+const positionsOf = {
+  learned: {},
+  rope_half: { style: 'half' },
+  rope_interleaved: { style: 'interleaved' },
+};
+
+/** Weights are (in, out) there; `hidden_l` is x after layer l. */
+function attentionOnlyTransformer(mh, attrs, inputs) {
+  const { tokens, tok_emb, pos_emb, unembed } = inputs;
+  const { layers, num_heads: numHeads, head_dim: headDim, positions, rope_base: base } = attrs;
+  check(layers === 1 || layers === 2, 'attrs.layers', '1 or 2', layers);
+  if (!Object.hasOwn(positionsOf, positions)) throw new NotSupported(`positions ${positions}`);
+  const learned = positions === 'learned';
+  check(learned === (pos_emb !== undefined), 'pos_emb', 'it with learned positions only', positions);
+  const [vocabSize, embedDim] = tok_emb.shape;
+
+  const dict = { 'embedding.weight': float(tok_emb), 'output.weight': transpose(unembed) };
+  if (learned) dict['position.weight'] = float(pos_emb);
+  for (let layer = 0; layer < layers; layer += 1) {
+    const weight = (name) => {
+      const tensor = inputs[`layers.${layer}.${name}`];
+      check(tensor !== undefined, `layers.${layer}.${name}`, 'a tensor', tensor);
+      return transpose(tensor);
+    };
+    const parts = ['w_q', 'w_k', 'w_v'].map(weight);
+    const to = `layers.${layer}.self_attn.`;
+    dict[`${to}in_proj_weight`] = {
+      shape: [parts.reduce((rows, { shape }) => rows + shape[0], 0), parts[0].shape[1]],
+      data: Float32Array.from(parts.flatMap(({ data }) => [...data])),
+    };
+    dict[`${to}out_proj.weight`] = weight('w_o');
+  }
+  const model = mh.transformer({
+    ...{ embedDim, numHeads, headDim, vocabSize, numLayers: layers, bias: false, norm: 'none' },
+    numKvHeads: attrs.num_kv_heads ?? numHeads,
+    ...(learned ? { maxPositions: pos_emb.shape[0] } : { rope: { ...positionsOf[positions], base } }),
+  });
+  model.loadStateDict(dict);
+
+  const [batch, length] = tokens.shape;
+  const { logits, hidden } = model.forward(tokens.data, { batch, return: ['logits', 'hidden'] });
+  const shape = [batch, length, embedDim];
+  const after = Array.from({ length: layers }, (_, layer) => {
+    const data = hidden.data.subarray(layer * product(shape), (layer + 1) * product(shape));
+    return [`hidden_${layer}`, { shape, data }];
+  });
+  return { logits, ...Object.fromEntries(after) };
+}
+
+function gpt2Block(mh, attrs, { x, ...parameters }) {
+  const { num_heads: numHeads, eps: normEps = 1e-5, gelu = 'tanh' } = attrs;
+  if (gelu !== 'tanh') throw new NotSupported(`gelu ${gelu}`);
+  const block = mh.transformerBlock({
+    ...{ embedDim: x.shape[2], numHeads, normEps, activation: 'geluTanh' },
+    mlpDim: parameters['mlp.c_fc.weight'].shape[1],
+  });
+  const dict = Object.entries(parameters).map(([name, tensor]) => [name, float(tensor)]);
+  block.loadStateDict(Object.fromEntries(dict), { names: 'gpt2' });
+  const options = { causal: 'topLeft', return: ['attentionOut'] };
+  const { output, attentionOut } = block.forward(float(x), options);
+  return { out: output, attn_out: attentionOut };
 }
 
 // ---- What each operation takes, gives and understands ----
@@ -577,6 +640,44 @@ const operations = {
       need_weights: 'flag',
       average_attn_weights: 'flag',
     },
+  },
+  attention_only_transformer: {
+    run: attentionOnlyTransformer,
+    inputs: {
+      tokens: i32(2),
+      tok_emb: f32(2),
+      pos_emb: optional(f32(2)),
+      unembed: f32(2),
+      ...Object.fromEntries(
+        [0, 1].flatMap((layer) =>
+          ['w_q', 'w_k', 'w_v', 'w_o'].map((name) => [`layers.${layer}.${name}`, optional(f32(2))]),
+        ),
+      ),
+    },
+    outputs: ['logits', 'hidden_0', 'hidden_1'],
+    attributes: {
+      layers: 'integer',
+      num_heads: 'integer',
+      num_kv_heads: 'integer',
+      head_dim: 'integer',
+      vocab: 'integer',
+      positions: 'text',
+      rope_base: 'number',
+    },
+  },
+  gpt2_block: {
+    run: gpt2Block,
+    inputs: {
+      x: f32(3),
+      ...Object.fromEntries(
+        ['ln_1', 'attn.c_attn', 'attn.c_proj', 'ln_2', 'mlp.c_fc', 'mlp.c_proj'].flatMap((name) => [
+          [`${name}.weight`, f32(name.startsWith('ln') ? 1 : 2)],
+          [`${name}.bias`, f32(1)],
+        ]),
+      ),
+    },
+    outputs: ['attn_out', 'out'],
+    attributes: { num_heads: 'integer', eps: 'number', gelu: 'text' },
   },
 };
 
