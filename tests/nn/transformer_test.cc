@@ -223,7 +223,7 @@ TEST(Transformer, GeneratesTokenByToken) {
   ASSERT_TRUE(gpt2.model.create_cache({.capacity = 4}, small).ok());
   EXPECT_EQ(gpt2.model.step(tokens, {}, {}, small, gpt2.context).argument(), "tokens");
   EXPECT_EQ(small.length(), 0);
-  EXPECT_EQ(small.bytes(), int64_t{2} * 2 * 4 * Gpt2::kWidth * 4);
+  EXPECT_GE(small.bytes(), int64_t{2} * 2 * 4 * Gpt2::kWidth * 4);
   // Nine positions, of which eight are used.
   EXPECT_EQ(step(0, 2).argument(), "tokens");
   EXPECT_EQ(cache.length(), 8);
