@@ -97,7 +97,7 @@ function roundedToInt8(values, width) {
   return rounded;
 }
 
-function moduleWork(mh, { shape }) {
+function moduleWork(mh, { shape, mask }) {
   const { heads, queries: tokens, width } = shape;
   const embed = heads * width;
   const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
@@ -107,6 +107,7 @@ function moduleWork(mh, { shape }) {
   );
   const [qProj, kProj, vProj, outProj] = weights.map((data) => ({ shape: [embed, embed], data }));
   const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, weights: { qProj, kProj, vProj, outProj } });
+  const options = mask === 'weights' ? { trace: ['weights'] } : {};
   const output = () => {
     const result = layer.forward(x).output;
     const copy = result.data.slice();
@@ -114,7 +115,7 @@ function moduleWork(mh, { shape }) {
     return copy;
   };
   return {
-    run: () => layer.forward(x).output.dispose(),
+    run: () => layer.forward(x, options).output.dispose(),
     output,
     bytes: 0,
     error: () => moduleError({ tokens, embed, width }, x.data, weights, output()),
