@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "multihead/multihead.h"
@@ -25,8 +26,9 @@ using multihead::ConstAnyTensor;
 using multihead::Dims;
 using multihead::KVCache;
 using multihead::MultiHeadAttention;
-using multihead::MultiHeadAttentionCache;
 using multihead::PreparedAttention;
+using multihead::Transformer;
+using multihead::TransformerBlock;
 
 // Twice what the longest call needs.
 double arguments[256];
@@ -61,7 +63,8 @@ class Arguments {
     return {pointer<const T>(address), word()};
   }
 
-  // Its rank, and unless that is 0, which is "not given": address, dtype, extents. Without gaps.
+  // Its rank, -1 for a scalar, and unless that is 0, which is "not given": address, dtype, extents.
+  // Without gaps.
   template <class Void>
   multihead::AnyTensorView<Void> any_tensor() {
     const int32_t rank = integer();
@@ -104,6 +107,27 @@ class Arguments {
     options.dropout.probability = real();
     options.dropout.seed = seed();
     return options;
+  }
+
+  multihead::MultiHeadAttentionConfig module_config() {
+    multihead::MultiHeadAttentionConfig config{
+        integer(), integer(), integer(), integer(), integer(), integer(),
+        integer(), integer(), flag(),    flag(),    flag(),    flag(),
+        flag(),    flag(),    flag(),    real(),    real()};
+    config.window = {integer(), integer()};
+    config.rope = rotation();
+    config.dropout = real();
+    return config;
+  }
+
+  multihead::TransformerBlockConfig block_config() {
+    return {module_config(), integer(), choice<multihead::Activation>(),
+            flag(),          flag(),    choice<multihead::Norm>(),
+            flag(),          real()};
+  }
+
+  multihead::TransformerConfig transformer_config() {
+    return {block_config(), integer(), integer(), integer(), flag(), flag(), flag()};
   }
 
   multihead::MultiHeadAttentionOptions module_options() {
@@ -207,6 +231,14 @@ int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
   return code == 0 ? places.add(object.release()) : -code;
 }
 
+// A handle of what T::create() makes, or minus the code of what it refuses.
+template <class T, class Config>
+int32_t create(const Config& config) {
+  auto object = std::make_unique<T>();
+  multihead::Status status = T::create(config, *object);
+  return keep(std::move(status), std::move(object));
+}
+
 // The captures that were pushed, which are used up with this call.
 std::vector<multihead::ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
 
@@ -280,11 +312,7 @@ int32_t latent_attention() {
   return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
 }
 
-int32_t cache_create() {
-  auto cache = std::make_unique<KVCache>();
-  multihead::Status status = KVCache::create(Arguments().cache_config(), *cache);
-  return keep(std::move(status), std::move(cache));
-}
+int32_t cache_create() { return create<KVCache>(Arguments().cache_config()); }
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
@@ -324,13 +352,15 @@ struct Listed {
   std::string name;
   Dims shape;
   const void* data;  // floats without gaps
+  bool by_columns = false;
 };
 std::vector<Listed> last_list;
 multihead::Trace last_trace;
+std::vector<multihead::Trace> last_traces;  // of the layers of a stack
 
 int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
 
-// The name; address, rank and extents go into the block.
+// The name; address, rank, extents, and 1 for a matrix column by column go into the block.
 std::string listed(int32_t index) {
   const Listed& tensor = last_list[static_cast<size_t>(index)];
   double* next = std::data(arguments);
@@ -339,12 +369,14 @@ std::string listed(int32_t index) {
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
     *next++ = static_cast<double>(tensor.shape[axis]);
   }
+  *next = tensor.by_columns ? 1 : 0;
   return tensor.name;
 }
 
 void release_listed() {
   last_list.clear();
   last_trace = {};
+  last_traces.clear();
 }
 
 // Bit i of `names` asks for the i-th of trace_names(). Null where none is.
@@ -357,28 +389,37 @@ multihead::Trace* trace_of(uint32_t names) {
   return last_trace.wanted.empty() ? nullptr : &last_trace;
 }
 
+void list_steps(const multihead::Trace& trace, const std::string& prefix) {
+  for (const multihead::TraceStep& step : trace.steps) {
+    last_list.push_back({prefix + step.name, step.shape, step.values.data()});
+  }
+}
+
 int32_t list_trace(multihead::Status status) {
   if (!status.ok()) release_listed();
-  for (const multihead::TraceStep& step : last_trace.steps) {
-    last_list.push_back({step.name, step.shape, step.values.data()});
+  list_steps(last_trace, "");
+  return keep(std::move(status));
+}
+
+// Steps have the number of their layer in front: "3.weights".
+int32_t list_traces(multihead::Status status) {
+  if (!status.ok()) release_listed();
+  for (size_t layer = 0; layer < last_traces.size(); ++layer) {
+    list_steps(last_traces[layer], std::to_string(layer) + ".");
   }
   return keep(std::move(status));
 }
 
-int32_t module_create() {
-  Arguments from;
-  multihead::MultiHeadAttentionConfig config{
-      from.integer(), from.integer(), from.integer(), from.integer(), from.integer(),
-      from.integer(), from.integer(), from.integer(), from.flag(),    from.flag(),
-      from.flag(),    from.flag(),    from.flag(),    from.flag(),    from.flag(),
-      from.real(),    from.real()};
-  config.window = {from.integer(), from.integer()};
-  config.rope = from.rotation();
-  config.dropout = from.real();
-  auto module = std::make_unique<MultiHeadAttention>();
-  multihead::Status status = MultiHeadAttention::create(config, *module);
-  return keep(std::move(status), std::move(module));
+// Parameters; matrices that were loaded the other way round lie column by column.
+int32_t list_parameters(const multihead::Status& status, const multihead::StateDict& dict) {
+  for (const auto& [name, tensor] : dict) {
+    const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
+    last_list.push_back({name, tensor.shape, tensor.data, by_columns});
+  }
+  return keep(status);
 }
+
+int32_t module_create() { return create<MultiHeadAttention>(Arguments().module_config()); }
 
 void push_parameter(const std::string& name) {
   next_parameters.insert_or_assign(name, Arguments().input());
@@ -390,9 +431,8 @@ int32_t module_load(int32_t handle) {
 
 int32_t module_state(int32_t handle) {
   multihead::StateDict dict;
-  const int32_t code = keep(at<MultiHeadAttention>(handle).state_dict(dict));
-  for (const auto& [name, tensor] : dict) last_list.push_back({name, tensor.shape, tensor.data});
-  return code;
+  const multihead::Status status = at<MultiHeadAttention>(handle).state_dict(dict);
+  return list_parameters(status, dict);
 }
 
 int32_t module_forward(int32_t handle) {
@@ -406,21 +446,46 @@ int32_t module_forward(int32_t handle) {
       at<MultiHeadAttention>(handle).forward(inputs, options, outputs, trace, context()));
 }
 
-int32_t module_cache_create(int32_t handle) {
-  auto cache = std::make_unique<MultiHeadAttentionCache>();
+// Of layers and blocks, or of stacks.
+using LayerCache = multihead::MultiHeadAttentionCache;
+using StackCache = multihead::TransformerCache;
+using ModuleCache = std::variant<LayerCache, StackCache>;
+
+// Of a layer's, a block's or a stack's create_cache().
+template <class Cache, class Module>
+int32_t cache_of(const Module& module) {
+  auto cache = std::make_unique<ModuleCache>(Cache());
   multihead::Status status =
-      at<MultiHeadAttention>(handle).create_cache(Arguments().cache_config(), *cache);
+      module.create_cache(Arguments().cache_config(), std::get<Cache>(*cache));
   return keep(std::move(status), std::move(cache));
 }
 
+// One that was not created where the handle is that of the other kind: no module takes it.
+template <class Cache>
+Cache& cache_at(int32_t handle) {
+  static Cache none;
+  Cache* const cache = std::get_if<Cache>(&at<ModuleCache>(handle));
+  return cache == nullptr ? none : *cache;
+}
+
+bool is_of_stack(int32_t handle) {
+  return std::holds_alternative<StackCache>(at<ModuleCache>(handle));
+}
+
+int32_t module_cache_create(int32_t handle) {
+  return cache_of<LayerCache>(at<MultiHeadAttention>(handle));
+}
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
-  return keep(at<MultiHeadAttentionCache>(handle).rewind(length));
+  return keep(is_of_stack(handle) ? cache_at<StackCache>(handle).rewind(length)
+                                  : cache_at<LayerCache>(handle).rewind(length));
 }
 int32_t module_cache_length(int32_t handle) {
-  return static_cast<int32_t>(at<MultiHeadAttentionCache>(handle).length());
+  return static_cast<int32_t>(is_of_stack(handle) ? cache_at<StackCache>(handle).length()
+                                                  : cache_at<LayerCache>(handle).length());
 }
 double module_cache_bytes(int32_t handle) {
-  return static_cast<double>(at<MultiHeadAttentionCache>(handle).kv().bytes());
+  return static_cast<double>(is_of_stack(handle) ? cache_at<StackCache>(handle).bytes()
+                                                 : cache_at<LayerCache>(handle).kv().bytes());
 }
 
 int32_t module_step(int32_t handle, int32_t cache) {
@@ -430,7 +495,77 @@ int32_t module_step(int32_t handle, int32_t cache) {
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
   multihead::Trace* const trace = trace_of(from.word());
   return list_trace(at<MultiHeadAttention>(handle).step(
-      x, options, outputs, at<MultiHeadAttentionCache>(cache), trace, context()));
+      x, options, outputs, cache_at<LayerCache>(cache), trace, context()));
+}
+
+int32_t block_create() { return create<TransformerBlock>(Arguments().block_config()); }
+
+int32_t block_load(int32_t handle, int32_t names) {
+  return keep(at<TransformerBlock>(handle).load_state_dict(
+      std::exchange(next_parameters, {}), static_cast<multihead::ParameterNames>(names)));
+}
+
+int32_t block_state(int32_t handle) {
+  multihead::StateDict dict;
+  const multihead::Status status = at<TransformerBlock>(handle).state_dict(dict);
+  return list_parameters(status, dict);
+}
+
+// Without a cache forward(), else step().
+int32_t block_call(int32_t handle, LayerCache* cache) {
+  Arguments from;
+  const TransformerBlock& block = at<TransformerBlock>(handle);
+  const multihead::ConstTensor x = from.tensor<const float>();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  const multihead::TransformerBlockOutputs outputs{from.tensor<float>(), from.tensor<float>()};
+  multihead::Trace* const trace = trace_of(from.word());
+  return list_trace(cache == nullptr ? block.forward(x, options, outputs, trace, context())
+                                     : block.step(x, options, outputs, *cache, trace, context()));
+}
+
+int32_t block_forward(int32_t handle) { return block_call(handle, nullptr); }
+int32_t block_cache_create(int32_t handle) {
+  return cache_of<LayerCache>(at<TransformerBlock>(handle).attention());
+}
+int32_t block_step(int32_t handle, int32_t cache) {
+  return block_call(handle, &cache_at<LayerCache>(cache));
+}
+
+int32_t transformer_create() { return create<Transformer>(Arguments().transformer_config()); }
+
+int32_t transformer_load(int32_t handle, int32_t names) {
+  return keep(at<Transformer>(handle).load_state_dict(
+      std::exchange(next_parameters, {}), static_cast<multihead::ParameterNames>(names)));
+}
+
+int32_t transformer_state(int32_t handle) {
+  multihead::StateDict dict;
+  const multihead::Status status = at<Transformer>(handle).state_dict(dict);
+  return list_parameters(status, dict);
+}
+
+// Without a cache forward(), else step().
+int32_t transformer_call(int32_t handle, StackCache* cache) {
+  Arguments from;
+  const Transformer& model = at<Transformer>(handle);
+  const std::span<const int32_t> tokens = from.span<int32_t>();
+  const int64_t batch = from.integer();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>()};
+  if (const multihead::Trace* const wanted = trace_of(from.word()); wanted != nullptr) {
+    last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
+    outputs.traces = last_traces;
+  }
+  return list_traces(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
+                                      : model.step(tokens, options, outputs, *cache, context()));
+}
+
+int32_t transformer_forward(int32_t handle) { return transformer_call(handle, nullptr); }
+int32_t transformer_cache_create(int32_t handle) {
+  return cache_of<StackCache>(at<Transformer>(handle));
+}
+int32_t transformer_step(int32_t handle, int32_t cache) {
+  return transformer_call(handle, &cache_at<StackCache>(cache));
 }
 
 // Statistics that are not asked for have no elements.
@@ -511,11 +646,25 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("moduleState", &module_state);
   function("moduleForward", &module_forward);
   function("moduleCacheCreate", &module_cache_create);
-  function("moduleCacheRelease", &release_object<MultiHeadAttentionCache>);
+  function("moduleCacheRelease", &release_object<ModuleCache>);
   function("moduleCacheRewind", &module_cache_rewind);
   function("moduleCacheLength", &module_cache_length);
   function("moduleCacheBytes", &module_cache_bytes);
   function("moduleStep", &module_step);
+  function("blockCreate", &block_create);
+  function("blockRelease", &release_object<TransformerBlock>);
+  function("blockLoad", &block_load);
+  function("blockState", &block_state);
+  function("blockForward", &block_forward);
+  function("blockCacheCreate", &block_cache_create);
+  function("blockStep", &block_step);
+  function("transformerCreate", &transformer_create);
+  function("transformerRelease", &release_object<Transformer>);
+  function("transformerLoad", &transformer_load);
+  function("transformerState", &transformer_state);
+  function("transformerForward", &transformer_forward);
+  function("transformerCacheCreate", &transformer_cache_create);
+  function("transformerStep", &transformer_step);
   function("headStatistics", &head_statistics);
   function("errorArgument", &error_argument);
   function("errorExpected", &error_expected);

@@ -97,7 +97,7 @@ function roundedToInt8(values, width) {
   return rounded;
 }
 
-function moduleWork(mh, { shape }) {
+function moduleWork(mh, { shape, mask }) {
   const { heads, queries: tokens, width } = shape;
   const embed = heads * width;
   const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
@@ -110,6 +110,7 @@ function moduleWork(mh, { shape }) {
   layer.loadStateDict(
     Object.fromEntries(names.map((name, at) => [name, { shape: [embed, embed], data: weights[at] }])),
   );
+  const options = mask === 'weights' ? { return: ['weights'] } : {};
   const output = () => {
     const result = layer.forward(x).output;
     const copy = result.data.slice();
@@ -117,7 +118,11 @@ function moduleWork(mh, { shape }) {
     return copy;
   };
   return {
-    run: () => layer.forward(x).output.dispose(),
+    run: () => {
+      const { output: result, weights: shares } = layer.forward(x, options);
+      result.dispose();
+      shares?.dispose();
+    },
     output,
     bytes: 0,
     error: () => moduleError({ tokens, embed, width }, x.data, weights, output()),

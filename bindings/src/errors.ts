@@ -5,11 +5,12 @@
  * - `E_OPTION` an option is unknown, has a value or type outside its definition, or contradicts another
  * - `E_DISPOSED` a tensor, layer or cache was used after it was disposed
  * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
+ * - `E_FORMAT` a file is not what its format says
  * - `E_LOAD` the engine lacks WebAssembly SIMD, or the `.wasm` is missing or not the right file
  * - `E_ABORTED` the `AbortSignal` given to `load()` was aborted
  */
 export type MultiheadErrorCode =
-  'E_SHAPE' | 'E_OPTION' | 'E_DISPOSED' | 'E_MEMORY' | 'E_LOAD' | 'E_ABORTED';
+  'E_SHAPE' | 'E_OPTION' | 'E_DISPOSED' | 'E_MEMORY' | 'E_FORMAT' | 'E_LOAD' | 'E_ABORTED';
 
 /** The parts of a {@link MultiheadError}. */
 export interface MultiheadErrorParts {

@@ -1,4 +1,4 @@
-// The cache of a layer: keys and values that the core keeps, by a handle.
+// The cache of a layer, a block or a stack: keys and values that the core keeps, by a handle.
 
 import { MultiheadError } from './errors.js';
 import { checkStorage, storageNames, writeConfig } from './kv_cache.js';
@@ -33,8 +33,8 @@ export class WasmLayerCache implements MultiHeadAttentionCache {
   readonly #holding: Holding;
   #disposed = false;
 
-  /** `layer` is the handle of one that is live. */
-  constructor(runtime: Runtime, layer: number, config: LayerCacheConfig) {
+  /** `make` is the core's call for a module that is live. */
+  constructor(runtime: Runtime, make: () => number, config: LayerCacheConfig) {
     checkOptions(config, storageNames, 'createCache', elsewhere);
     const storage = checkStorage(config);
     this.#runtime = runtime;
@@ -44,11 +44,11 @@ export class WasmLayerCache implements MultiHeadAttentionCache {
     this.dtype = storage.dtype;
 
     const { args, raw, heap } = runtime;
-    // The core knows heads and widths from the layer.
-    writeConfig(args, storage, [1, 1, 1]);
-    const handle = raw.moduleCacheCreate(layer);
-    // What the core refuses it reports as minus a status.
-    if (handle <= 0) call(runtime, (operands) => operands.check(-handle));
+    const handle = call(runtime, (operands) => {
+      // The core knows heads and widths from the layer.
+      writeConfig(args, storage, [1, 1, 1]);
+      return operands.checkHandle(make());
+    });
     const bytes = raw.moduleCacheBytes(handle);
     this.#handle = handle;
     this.bytes = bytes;

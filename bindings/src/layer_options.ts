@@ -56,7 +56,7 @@ const toolNames = [
 
 /** The names have been checked, but not those within; throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function moduleOptionsArg(
-  options: ForwardOptions,
+  options: Omit<ForwardOptions, 'return'>,
   operands: Operands,
   extents: CallExtents,
 ): ModuleOptionsArg {

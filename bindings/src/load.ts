@@ -12,6 +12,8 @@ import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
 import { describe, WasmTensor } from './tensor.js';
+import { WasmTransformer } from './transformer.js';
+import { WasmTransformerBlock } from './transformer_block.js';
 import type { LoadOptions, Multihead, Simd } from './types.js';
 import { version } from './version.js';
 
@@ -73,7 +75,8 @@ async function instantiate(
   const wasm = await compileWasm(source ?? build.wasm(), signal);
   const raw = await createRaw(build, wasm);
   makeDisposable(
-    ...[WasmTensor, WasmMultiHeadAttention, WasmLayerCache, WasmKVCache, WasmPreparedAttention],
+    ...[WasmTensor, WasmMultiHeadAttention, WasmTransformerBlock, WasmTransformer],
+    ...[WasmLayerCache, WasmKVCache, WasmPreparedAttention],
   );
   return createMultihead(raw, {
     simd: raw.simdBuild(),

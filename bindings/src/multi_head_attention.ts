@@ -1,14 +1,11 @@
 // A multi-head attention layer: a module of the core by a handle, and calls of it.
 
-import { optionsArg, rotationNames } from './attention_options.js';
-import { MultiheadError } from './errors.js';
+import { CoreModule } from './core_module.js';
 import { ownCache, WasmLayerCache } from './layer_cache.js';
+import { checkConfig, writeModuleConfig } from './layer_config.js';
 import { forwardNames, moduleOptionsArg, notInStep, runLayer, stepNames } from './layer_options.js';
-import { bytesPerElement, type Holding } from './memory.js';
 import { call, type Runtime } from './operands.js';
-import { checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
-import { pushStateDict, takeStateDict } from './state_dict.js';
-import { describe } from './tensor.js';
+import { checkOptions } from './options.js';
 import type {
   ForwardOptions,
   LayerCacheConfig,
@@ -26,171 +23,49 @@ import type {
   TraceOption,
 } from './types.js';
 
-type Config = MultiHeadAttention['config'];
-
-const configNames = [
-  ...(['embedDim', 'numHeads', 'headDim', 'numKvHeads', 'valueDim'] as const),
-  ...(['kdim', 'vdim', 'outDim', 'bias', 'outProj', 'addBiasKv', 'addZeroAttn'] as const),
-  ...(['batchFirst', 'sinks', 'qkNorm', 'qkNormEps', 'softcap', 'window', 'rope'] as const),
-  'dropout',
-] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
-
-/** Beyond this many divisors, an error message lists the ones nearest to what was asked for. */
-const maxDivisors = 16;
-
-function headWidth(embedDim: number, numHeads: number): number {
-  if (embedDim % numHeads === 0) return embedDim / numHeads;
-  const divisors = new Set<number>();
-  for (let n = 1; n * n <= embedDim; n += 1) {
-    if (embedDim % n === 0) divisors.add(n).add(embedDim / n);
-  }
-  const near = [...divisors]
-    .sort((a, b) => Math.abs(a - numHeads) - Math.abs(b - numHeads))
-    .slice(0, maxDivisors)
-    .sort((a, b) => a - b);
-  const choices = near.join(', ').replace(/, (\d+)$/, ' or $1');
-  throw new MultiheadError('E_OPTION', {
-    argument: 'numHeads',
-    expected: `a divisor of embedDim = ${embedDim}: ${choices}`,
-    got: String(numHeads),
-    message:
-      `numHeads = ${numHeads} does not divide embedDim = ${embedDim}; ` +
-      `use ${choices}, or give headDim`,
-  });
-}
-
-/** Types and defaults; most values are the core's to check. Throws `E_OPTION`. */
-function checkConfig(config: MultiHeadAttentionConfig): Config {
-  checkOptions(config, configNames, 'multiHeadAttention');
-  const count = (name: 'numKvHeads' | 'valueDim' | 'kdim' | 'vdim', otherwise: number): number =>
-    config[name] === undefined ? otherwise : checkCount(config[name], name);
-  const flag = (name: FlagName, otherwise: boolean): boolean =>
-    config[name] === undefined ? otherwise : checkFlag(config[name], name);
-
-  const embedDim = checkCount(config.embedDim, 'embedDim');
-  const numHeads = checkCount(config.numHeads, 'numHeads');
-  const headDim =
-    config.headDim === undefined
-      ? headWidth(embedDim, numHeads)
-      : checkCount(config.headDim, 'headDim');
-  const valueDim = count('valueDim', headDim);
-  const outProj = flag('outProj', true);
-  if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
-  const projected = config.outDim === undefined ? embedDim : checkCount(config.outDim, 'outDim');
-  const qkNorm = flag('qkNorm', false);
-  const { qkNormEps, softcap = 0, window, rope, dropout = 0 } = config;
-  if (!qkNorm && qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
-  if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: ofCalls });
-  const positions = { qPositions: ofCalls, kPositions: ofCalls };
-  if (rope !== undefined) checkOptions(rope, rotationNames, 'rope', positions);
-  return {
-    ...{ embedDim, numHeads, headDim, valueDim, outProj, qkNorm, window, rope },
-    numKvHeads: count('numKvHeads', numHeads),
-    kdim: count('kdim', embedDim),
-    vdim: count('vdim', embedDim),
-    outDim: outProj ? projected : numHeads * valueDim,
-    bias: flag('bias', true),
-    addBiasKv: flag('addBiasKv', false),
-    addZeroAttn: flag('addZeroAttn', false),
-    batchFirst: flag('batchFirst', true),
-    sinks: flag('sinks', false),
-    qkNormEps: checkBelow(Infinity, qkNormEps ?? 1e-6, 'qkNormEps', 'a finite number ≥ 0'),
-    softcap: checkNumber(softcap, 'softcap'),
-    dropout: checkBelow(1, dropout, 'dropout', '0 ≤ p < 1'),
-  };
-}
-
-/** From 0 on. Where a layer has another name for an option than a call, the core would not use it. */
-function checkBelow(limit: number, value: unknown, argument: string, expected: string): number {
-  const number = checkNumber(value, argument, expected);
-  if (number >= 0 && number < limit) return number;
-  throw new MultiheadError('E_OPTION', { argument, expected, got: describe(number) });
-}
-
-type FlagName = {
-  [N in keyof Config]: Config[N] extends boolean ? N : never;
-}[keyof Config];
-
-const ofCalls = 'positions are those of each call';
-
-const without = (argument: string, other: string): MultiheadError =>
-  new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
-
 export class WasmMultiHeadAttention implements MultiHeadAttention {
-  readonly config: Config;
+  readonly config: MultiHeadAttention['config'];
   /** Defined on the prototype by load(): see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
 
   readonly #runtime: Runtime;
-  readonly #handle: number;
-  readonly #holding: Holding;
-  /** Of the parameters; shared with #holding, which must not refer to the layer. */
-  readonly #memory = { bytes: 0 };
-  #loaded = false;
-  #disposed = false;
+  readonly #module: CoreModule;
 
   constructor(runtime: Runtime, config: MultiHeadAttentionConfig) {
     const checked = checkConfig(config);
     this.config = Object.freeze(checked);
     this.#runtime = runtime;
+    const { raw } = runtime;
     const handle = call(runtime, (operands) => {
-      const { embedDim: width, numHeads: heads } = checked;
-      const extents = { batch: 1, heads, queries: 1, keys: 1, width };
-      const { softcap, window, rope } = checked;
-      const arg = optionsArg({ softcap, window, rope }, operands, extents);
-      const { args, raw } = runtime;
-      args.begin().numbers(width, heads, checked.headDim, checked.numKvHeads, checked.valueDim);
-      args.numbers(checked.kdim, checked.vdim, checked.outDim);
-      for (const name of flagNames) args.number(checked[name] ? 1 : 0);
-      args.numbers(checked.qkNormEps, arg.softcap, arg.windowLeft, arg.windowRight);
-      args.rope(arg.rope).number(checked.dropout);
-      const made = raw.moduleCreate();
-      // What the core refuses it reports as minus a status.
-      if (made <= 0) operands.check(-made);
-      return made;
+      writeModuleConfig(runtime, checked, operands);
+      return operands.checkHandle(raw.moduleCreate());
     });
-    this.#handle = handle;
-    const { heap, raw } = runtime;
-    const memory = this.#memory;
-    this.#holding = {
-      what: () => `a layer of ${memory.bytes} bytes`,
-      free() {
-        raw.moduleRelease(handle);
-        heap.count(-memory.bytes);
-      },
-    };
-    heap.adopt(this, this.#holding);
+    this.#module = new CoreModule(runtime, this, handle, {
+      made: 'multiHeadAttention',
+      noun: 'a layer',
+      release: (layer) => raw.moduleRelease(layer),
+      load: (layer) => raw.moduleLoad(layer),
+      state: (layer) => raw.moduleState(layer),
+    });
   }
 
   get disposed(): boolean {
-    return this.#disposed;
+    return this.#module.disposed;
   }
 
   loadStateDict(dict: StateDict): void {
-    const handle = this.#live();
-    const runtime = this.#runtime;
-    call(runtime, (operands) => {
-      const bytes = pushStateDict(runtime, dict, operands) * bytesPerElement('f32');
-      operands.check(runtime.raw.moduleLoad(handle));
-      runtime.heap.count(bytes - this.#memory.bytes);
-      this.#memory.bytes = bytes;
-      this.#loaded = true;
-    });
+    this.#module.loadStateDict(dict);
   }
 
   stateDict(): Record<string, PlainTensor> {
-    const handle = this.#ready();
-    return call(this.#runtime, (operands) => {
-      operands.check(this.#runtime.raw.moduleState(handle));
-      return takeStateDict(this.#runtime);
-    });
+    return this.#module.stateDict();
   }
 
   forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | LayerInputs,
     options: ForwardOptions<R, T> = {},
   ): LayerResult<R, T> {
-    const handle = this.#ready();
+    const handle = this.#module.ready();
     checkOptions(options, forwardNames, 'forward');
     const inputs = inputsOf(query);
     const { config } = this;
@@ -218,7 +93,9 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
 
   createCache(config: LayerCacheConfig): MultiHeadAttentionCache {
     const runtime = this.#runtime;
-    return runtime.scopes.track(new WasmLayerCache(runtime, this.#live(), config));
+    const handle = this.#module.live();
+    const make = (): number => runtime.raw.moduleCacheCreate(handle);
+    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
   }
 
   step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
@@ -226,7 +103,7 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
     cache: MultiHeadAttentionCache,
     options: StepOptions<R, T> = {},
   ): LayerResult<R, T> {
-    const handle = this.#ready();
+    const handle = this.#module.ready();
     checkOptions(options, stepNames, 'step', notInStep);
     const { config } = this;
     const runtime = this.#runtime;
@@ -251,30 +128,7 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
   }
 
   dispose(): void {
-    if (this.#disposed) return;
-    this.#disposed = true;
-    this.#runtime.heap.retire(this, this.#holding);
-  }
-
-  /** The handle; throws `E_DISPOSED`. */
-  #live(): number {
-    if (!this.#disposed) return this.#handle;
-    throw new MultiheadError('E_DISPOSED', {
-      argument: 'multiHeadAttention',
-      expected: 'a layer that is not disposed',
-      got: 'a disposed one',
-    });
-  }
-
-  /** The handle of a layer that has parameters; throws `E_DISPOSED`, `E_OPTION`. */
-  #ready(): number {
-    const handle = this.#live();
-    if (this.#loaded) return handle;
-    throw new MultiheadError('E_OPTION', {
-      argument: 'multiHeadAttention',
-      expected: 'a layer with parameters: call loadStateDict() first',
-      got: 'one without',
-    });
+    this.#module.dispose();
   }
 
   /** Of tokens whose rank the core has yet to check. */
@@ -297,17 +151,6 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
     };
   }
 }
-
-/** In the order of multihead::MultiHeadAttentionConfig. */
-const flagNames = [
-  'bias',
-  'outProj',
-  'addBiasKv',
-  'addZeroAttn',
-  'batchFirst',
-  'sinks',
-  'qkNorm',
-] as const satisfies readonly FlagName[];
 
 /** Throws `E_OPTION`. */
 function inputsOf(given: TensorLike | LayerInputs): LayerInputs {

@@ -14,6 +14,7 @@ import {
   sameShape,
   typedArrayName,
   WasmTensor,
+  type Ranks,
 } from './tensor.js';
 import type { DataOf, DType, Shape } from './types.js';
 
@@ -64,9 +65,9 @@ export class Operands {
     this.#runtime = runtime;
   }
 
-  input(value: unknown, dtypes: readonly DType[], argument: string): Operand {
+  input(value: unknown, dtypes: readonly DType[], argument: string, ranks?: Ranks): Operand {
     const { heap } = this.#runtime;
-    const like = checkTensorLike(value, dtypes, argument);
+    const like = checkTensorLike(value, dtypes, argument, ranks);
     const { dtype, shape } = like;
     checkExtents(shape, argument);
     if (value instanceof WasmTensor && value.livesIn(heap)) {
@@ -158,6 +159,12 @@ export class Operands {
   /** Throws what a status code other than ok stands for. */
   check(status: number): void {
     checkStatus(this.#runtime, status);
+  }
+
+  /** A handle of the core's; throws what minus a status code stands for. */
+  checkHandle(handle: number): number {
+    if (handle <= 0) this.check(-handle);
+    return handle;
   }
 
   /** What the call was given stays for later ones: the copies that it made, and the tensors by name. */
@@ -280,6 +287,7 @@ export function checkTensorLike<D extends DType>(
   value: unknown,
   dtypes: readonly D[],
   argument: string,
+  ranks?: Ranks,
 ): { shape: Shape; dtype: D; data: DataOf<D> } {
   if (value instanceof WasmTensor) {
     value.assertLive(argument);
@@ -294,7 +302,7 @@ export function checkTensorLike<D extends DType>(
       got: describe(value) + typed,
     });
   }
-  const shape = checkShape(value.shape, argument);
+  const shape = checkShape(value.shape, argument, ranks);
   const stated = 'dtype' in value ? value.dtype : undefined;
   return { shape, ...checkData(value.data, shape, dtypes, argument, stated) };
 }

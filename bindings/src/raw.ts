@@ -151,11 +151,31 @@ export interface RawModule {
   moduleCacheBytes(handle: number): number;
   /** x, options, outputs, bits of the steps wanted, which it lists */
   moduleStep(handle: number, cache: number): number;
+  /** Numbers in the order of multihead::TransformerBlockConfig. A handle above 0, or minus a status code. */
+  blockCreate(): number;
+  blockRelease(handle: number): void;
+  /** As moduleLoad(); `names` is a number of multihead::ParameterNames. */
+  blockLoad(handle: number, names: number): number;
+  blockState(handle: number): number;
+  /** x, options, out, attention_out, bits of the steps wanted, which it lists */
+  blockForward(handle: number): number;
+  /** As moduleCacheCreate(), and so are those of transformers: one kind of handle for all. */
+  blockCacheCreate(handle: number): number;
+  blockStep(handle: number, cache: number): number;
+  /** Numbers in the order of multihead::TransformerConfig. A handle above 0, or minus a status code. */
+  transformerCreate(): number;
+  transformerRelease(handle: number): void;
+  transformerLoad(handle: number, names: number): number;
+  transformerState(handle: number): number;
+  /** tokens, batch, options, logits, hidden, bits of the steps wanted, which it lists layer by layer */
+  transformerForward(handle: number): number;
+  transformerCacheCreate(handle: number): number;
+  transformerStep(handle: number, cache: number): number;
   /** weights, tokens, and what is written to: entropy, previousToken, firstToken, induction */
   headStatistics(): number;
   /** The tensors that the last call listed, until releaseListed(). */
   listedCount(): number;
-  /** Gives the name, and writes address, rank and extents into the block. */
+  /** Gives the name, and writes address, rank, extents, and 1 for a matrix column by column into the block. */
   listed(index: number): string;
   releaseListed(): void;
   /** The parts of the last status that was not ok. */

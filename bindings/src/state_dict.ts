@@ -3,7 +3,7 @@
 import { MultiheadError } from './errors.js';
 import type { Operand } from './arguments.js';
 import type { Operands, Runtime } from './operands.js';
-import { describe, elements, floatDTypes } from './tensor.js';
+import { describe, elements, floatDTypes, parameterRanks } from './tensor.js';
 import { takeListed } from './trace.js';
 import type { PlainTensor } from './types.js';
 
@@ -26,7 +26,7 @@ export function pushStateDict({ raw, args }: Runtime, dict: unknown, operands: O
   }
   const tensors = Object.entries(dict).map(([name, tensor]): [string, Operand] => [
     name,
-    operands.input(tensor, floatDTypes, `stateDict[${JSON.stringify(name)}]`),
+    operands.input(tensor, floatDTypes, `stateDict[${JSON.stringify(name)}]`, parameterRanks),
   ]);
   for (const [name, tensor] of tensors) {
     args.begin().tensor(tensor);

@@ -47,11 +47,22 @@ export function takeListed({ raw, args, heap }: Runtime): ListedTensor[] {
       const name = raw.listed(index);
       const address = args.begin().read();
       const shape = Array.from({ length: args.read() }, () => args.read());
-      return { name, shape, data: heap.view('f32', address, elements(shape)).slice() };
+      const isTransposed = args.read() === 1;
+      const data = heap.view('f32', address, elements(shape));
+      return { name, shape, data: isTransposed ? turned(data, shape) : data.slice() };
     });
   } finally {
     raw.releaseListed();
   }
+}
+
+/** A matrix of this shape, of which the columns lie one behind the other, row by row. */
+function turned(columns: Float32Array, [rows = 0, width = 0]: readonly number[]): Float32Array {
+  const data = new Float32Array(columns.length);
+  for (let row = 0, at = 0; row < rows; row += 1) {
+    for (let c = 0; c < width; c += 1, at += 1) data[at] = columns[c * rows + row] as number;
+  }
+  return data;
 }
 
 /** The steps that the last call has listed. */
@@ -62,4 +73,19 @@ export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep
     trace[name] = { ...step, name };
   }
   return trace;
+}
+
+/** Those of every layer, whose names have the layer's number in front: "3.weights". */
+export function takeTraces(
+  runtime: Runtime,
+  layers: number,
+): Partial<Record<TraceName, TraceStep>>[] {
+  const traces = Array.from({ length: layers }, () => ({}) as ReturnType<typeof takeTrace>);
+  for (const { name: numbered, shape, data } of takeListed(runtime)) {
+    const [layer = '', step = ''] = numbered.split('.');
+    const name = camelCase(step) as TraceName;
+    const trace = traces[Number(layer)];
+    if (trace !== undefined) trace[name] = { name, shape, data };
+  }
+  return traces;
 }

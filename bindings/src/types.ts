@@ -36,12 +36,20 @@ import type {
   TensorLike,
   TensorOptions,
 } from './tensor_types.js';
+import type {
+  Transformer,
+  TransformerBlock,
+  TransformerBlockConfig,
+  TransformerConfig,
+} from './transformer_types.js';
 
 export type * from './attention_types.js';
 export type * from './cache_types.js';
 export type * from './layer_types.js';
 export type * from './prepared_types.js';
+export type * from './safetensors_types.js';
 export type * from './tensor_types.js';
+export type * from './transformer_types.js';
 
 /** `'relaxed'` has a fused multiply-add, `'simd128'` is what every browser since 2023 runs. */
 export type Simd = 'relaxed' | 'simd128';
@@ -241,6 +249,23 @@ export interface Multihead {
    * headDim is given
    */
   multiHeadAttention(config: MultiHeadAttentionConfig): MultiHeadAttention;
+
+  /**
+   * Makes a transformer block: attention and an MLP with norms, whose parameters
+   * {@link TransformerBlock.loadStateDict} then loads. Dispose it as a tensor.
+   *
+   * @throws {MultiheadError} `E_OPTION`
+   */
+  transformerBlock(config: TransformerBlockConfig): TransformerBlock;
+
+  /**
+   * Makes a stack of transformer blocks from tokens to logits, whose parameters
+   * {@link Transformer.loadStateDict} then loads. Dispose it as a tensor. `gpt2Config()` reads the
+   * configuration of a GPT-2 model from the shapes of its parameters.
+   *
+   * @throws {MultiheadError} `E_OPTION`
+   */
+  transformer(config: TransformerConfig): Transformer;
 
   /**
    * What the weights of each head look like: how spread they are, and how much goes to the previous

@@ -110,6 +110,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('has types that a strict project accepts, library files included', async () => {
     const types = `
       import { load, MultiheadError, type FloatDType, type Tensor, type TraceStep } from 'multihead';
+      import { readSafetensors, writeSafetensors } from 'multihead';
       const mh = await load();
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
       const { out, lse } = mh.attention(x, x, x, { return: ['lse'], causal: 'topLeft' });
@@ -172,6 +173,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const decoded: Tensor = cache.attend(x, { causal: 'bottomRight', return: ['lse'] }).lse;
       // @ts-expect-error queries are the newest tokens
       cache.attend(x, { causal: 'topLeft' });
+      const file: Uint8Array<ArrayBuffer> = writeSafetensors({ x, half: { shape: [2], data: bits, dtype: 'bf16' } });
+      const { tensors, stateDict, metadata } = readSafetensors(file);
+      const again = writeSafetensors({ ...tensors, ...stateDict }, { metadata, dtype: 'f16' });
+      // @ts-expect-error not a dtype of safetensors' floats
+      writeSafetensors({ x }, { dtype: 'i32' });
+      console.log(again);
       console.log(half, kept, captured, bits, merged, decoded);
       const later: Promise<Tensor> = mh.scope(async () => mh.tensor([1]));
       console.log(both, bool, step, later, MultiheadError);`;

@@ -117,7 +117,7 @@ struct Sample {
 std::vector<Sample> samples() {
   std::vector<Sample> result;
   std::set<std::string> seen;
-  for (const char* pack : {"sdpa", "variants", "onnx", "published", "mha", "modules/stack"}) {
+  for (const char* pack : {"sdpa", "variants", "onnx", "published", "mha", "stack"}) {
     const json manifest = manifest_of(pack);
     for (const json& description : manifest["cases"]) {
       const bool printed = description["inputs"].contains("printed_weights");
