@@ -24,6 +24,13 @@ namespace {
 
 using multihead::ConstAnyTensor;
 using multihead::Dims;
+using multihead::KVCache;
+using multihead::MultiHeadAttention;
+using multihead::MultiHeadAttentionCache;
+using multihead::PreparedAttention;
+using multihead::Transformer;
+using multihead::TransformerBlock;
+using multihead::TransformerCache;
 
 // Twice what the longest call needs.
 double arguments[256];
@@ -105,10 +112,18 @@ class Arguments {
   }
 
   multihead::MultiHeadAttentionConfig module_config() {
-    multihead::MultiHeadAttentionConfig config{
-        integer(), integer(), integer(), integer(), integer(), integer(),
-        integer(), integer(), flag(),    flag(),    flag(),    flag(),
-        flag(),    flag(),    flag(),    real(),    real()};
+    multihead::MultiHeadAttentionConfig config;
+    for (int64_t* extent :
+         {&config.embed_dim, &config.num_heads, &config.head_dim, &config.num_kv_heads,
+          &config.value_dim, &config.kdim, &config.vdim, &config.out_dim}) {
+      *extent = integer();
+    }
+    for (bool* option : {&config.bias, &config.out_proj, &config.add_bias_kv, &config.add_zero_attn,
+                         &config.batch_first, &config.sinks, &config.qk_norm}) {
+      *option = flag();
+    }
+    config.qk_norm_eps = real();
+    config.softcap = real();
     config.window = {integer(), integer()};
     config.rope = rotation();
     config.dropout = real();
@@ -177,22 +192,32 @@ class Arguments {
   const double* next_ = std::data(arguments);
 };
 
-// Objects of the core behind numbers from 1 on.
-template <class T>
-class Handles {
+// Objects behind numbers from 1 on. Of all types, so that one vector and its code serve them.
+class Places {
  public:
-  T& at(int32_t handle) { return *objects_[static_cast<size_t>(handle - 1)]; }
-  int32_t add(std::unique_ptr<T> object) {
+  void* at(int32_t handle) const { return objects_[static_cast<size_t>(handle - 1)]; }
+  int32_t add(void* object) {
     auto place = std::find(objects_.begin(), objects_.end(), nullptr);
-    if (place == objects_.end()) place = objects_.emplace(objects_.end());
-    *place = std::move(object);
+    if (place == objects_.end()) place = objects_.insert(place, nullptr);
+    *place = object;
     return static_cast<int32_t>(place - objects_.begin()) + 1;
   }
-  void release(int32_t handle) { objects_[static_cast<size_t>(handle - 1)].reset(); }
+  void clear(int32_t handle) { objects_[static_cast<size_t>(handle - 1)] = nullptr; }
 
  private:
-  std::vector<std::unique_ptr<T>> objects_;  // an empty place is free
-};
+  std::vector<void*> objects_;  // an empty place is free
+} places;
+
+template <class T>
+T& at(int32_t handle) {
+  return *static_cast<T*>(places.at(handle));
+}
+
+template <class T>
+void release_object(int32_t handle) {
+  delete &at<T>(handle);
+  places.clear(handle);
+}
 
 multihead::Context& context() {
   static multihead::Context shared(1);
@@ -203,18 +228,17 @@ multihead::Status last_status;
 // For the next call, which takes them whatever becomes of it.
 std::vector<multihead::ScoreCapture> next_captures;
 multihead::StateDict next_parameters;
-Handles<multihead::KVCache> caches;
-Handles<multihead::PreparedAttention> prepared;
-Handles<multihead::MultiHeadAttention> modules;
-Handles<multihead::TransformerBlock> blocks;
-Handles<multihead::Transformer> transformers;
-// Of layers and blocks, or of stacks.
-using ModuleCache = std::variant<multihead::MultiHeadAttentionCache, multihead::TransformerCache>;
-Handles<ModuleCache> module_caches;
 
 int32_t keep(multihead::Status status) {
   last_status = std::move(status);
   return static_cast<int32_t>(last_status.code());
+}
+
+// A handle of the object, or minus the code of what it was refused for.
+template <class T>
+int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
+  const int32_t code = keep(std::move(status));
+  return code == 0 ? places.add(object.release()) : -code;
 }
 
 // The captures that were pushed, which are used up with this call.
@@ -234,18 +258,15 @@ int32_t attention() {
   return keep(multihead::attention(q, k, v, options, from.outputs(captures), context()));
 }
 
-// A handle, or a negative status code.
 int32_t prepare() {
   Arguments from;
   const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
   const multihead::AttentionOptions options = from.options();
-  auto op = std::make_unique<multihead::PreparedAttention>();
-  const int32_t code =
-      keep(multihead::PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op));
-  return code == 0 ? prepared.add(std::move(op)) : -code;
+  auto op = std::make_unique<PreparedAttention>();
+  multihead::Status status =
+      PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op);
+  return keep(std::move(status), std::move(op));
 }
-
-void prepared_release(int32_t handle) { prepared.release(handle); }
 
 int32_t attention_scores() {
   Arguments from;
@@ -293,19 +314,16 @@ int32_t latent_attention() {
   return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
 }
 
-// A handle, or a negative status code.
 int32_t cache_create() {
-  auto cache = std::make_unique<multihead::KVCache>();
-  const int32_t code = keep(multihead::KVCache::create(Arguments().cache_config(), *cache));
-  return code == 0 ? caches.add(std::move(cache)) : -code;
+  auto cache = std::make_unique<KVCache>();
+  multihead::Status status = KVCache::create(Arguments().cache_config(), *cache);
+  return keep(std::move(status), std::move(cache));
 }
-
-void cache_release(int32_t handle) { caches.release(handle); }
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
   const ConstAnyTensor k = from.input(), v = from.input();
-  return keep(caches.at(handle).append(k, v, from.span<int32_t>()));
+  return keep(at<KVCache>(handle).append(k, v, from.span<int32_t>()));
 }
 
 int32_t cache_attend(int32_t handle) {
@@ -313,20 +331,20 @@ int32_t cache_attend(int32_t handle) {
   const std::vector<multihead::ScoreCapture> captures = pushed_captures();
   const ConstAnyTensor q = from.input();
   const multihead::AttentionOptions options = from.options();
-  return keep(caches.at(handle).attend(q, options, from.outputs(captures), context()));
+  return keep(at<KVCache>(handle).attend(q, options, from.outputs(captures), context()));
 }
 
 int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
-  return keep(caches.at(handle).truncate(batch, length));
+  return keep(at<KVCache>(handle).truncate(batch, length));
 }
-void cache_clear(int32_t handle) { caches.at(handle).clear(); }
+void cache_clear(int32_t handle) { at<KVCache>(handle).clear(); }
 int32_t cache_length(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(caches.at(handle).length(batch));
+  return static_cast<int32_t>(at<KVCache>(handle).length(batch));
 }
 int32_t cache_first_kept(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(caches.at(handle).first_kept(batch));
+  return static_cast<int32_t>(at<KVCache>(handle).first_kept(batch));
 }
-double cache_bytes(int32_t handle) { return static_cast<double>(caches.at(handle).bytes()); }
+double cache_bytes(int32_t handle) { return static_cast<double>(at<KVCache>(handle).bytes()); }
 
 int32_t linear() {
   Arguments from;
@@ -383,15 +401,10 @@ void list_steps(const multihead::Trace& trace, const std::string& prefix) {
   }
 }
 
+// Steps of a stack have the number of their layer in front: "3.weights".
 int32_t list_trace(multihead::Status status) {
   if (!status.ok()) release_listed();
   list_steps(last_trace, "");
-  return keep(std::move(status));
-}
-
-// Steps have the number of their layer in front: "3.weights".
-int32_t list_traces(multihead::Status status) {
-  if (!status.ok()) release_listed();
   for (size_t layer = 0; layer < last_traces.size(); ++layer) {
     list_steps(last_traces[layer], std::to_string(layer) + ".");
   }
@@ -399,36 +412,40 @@ int32_t list_traces(multihead::Status status) {
 }
 
 // Parameters; matrices that were loaded the other way round lie column by column.
-int32_t list_parameters(const multihead::Status& status, const multihead::StateDict& dict) {
+template <class Module>
+int32_t list_parameters(int32_t handle) {
+  multihead::StateDict dict;
+  const int32_t code = keep(at<Module>(handle).state_dict(dict));
   for (const auto& [name, tensor] : dict) {
     const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
     last_list.push_back({name, tensor.shape, tensor.data, by_columns});
   }
-  return keep(status);
+  return code;
 }
 
-// A handle, or a negative status code.
-int32_t module_create() {
-  const multihead::MultiHeadAttentionConfig config = Arguments().module_config();
-  auto module = std::make_unique<multihead::MultiHeadAttention>();
-  const int32_t code = keep(multihead::MultiHeadAttention::create(config, *module));
-  return code == 0 ? modules.add(std::move(module)) : -code;
+// Of a module of any type, from its config.
+template <class Module, class Config>
+int32_t created(const Config& config) {
+  auto module = std::make_unique<Module>();
+  multihead::Status status = Module::create(config, *module);
+  return keep(std::move(status), std::move(module));
 }
 
-void module_release(int32_t handle) { modules.release(handle); }
+int32_t module_create() { return created<MultiHeadAttention>(Arguments().module_config()); }
 
 void push_parameter(const std::string& name) {
   next_parameters.insert_or_assign(name, Arguments().input());
 }
 
 int32_t module_load(int32_t handle) {
-  return keep(modules.at(handle).load_state_dict(std::exchange(next_parameters, {})));
+  return keep(at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {})));
 }
 
-int32_t module_state(int32_t handle) {
-  multihead::StateDict dict;
-  const multihead::Status status = modules.at(handle).state_dict(dict);
-  return list_parameters(status, dict);
+// Under names that the caller chooses.
+template <class Module>
+int32_t load_named(int32_t handle, int32_t names) {
+  return keep(at<Module>(handle).load_state_dict(std::exchange(next_parameters, {}),
+                                                 static_cast<multihead::ParameterNames>(names)));
 }
 
 int32_t module_forward(int32_t handle) {
@@ -438,46 +455,48 @@ int32_t module_forward(int32_t handle) {
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
   multihead::Trace* const trace = trace_of(from.word());
-  return list_trace(modules.at(handle).forward(inputs, options, outputs, trace, context()));
+  return list_trace(
+      at<MultiHeadAttention>(handle).forward(inputs, options, outputs, trace, context()));
 }
 
-// A handle, or a negative status code: of a layer's, a block's or a stack's create_cache().
+// Of layers and blocks, or of stacks.
+using ModuleCache = std::variant<MultiHeadAttentionCache, TransformerCache>;
+
 template <class Cache, class Module>
-int32_t cache_of(const Module& module) {
+int32_t cache_for(const Module& module) {
   Cache cache;
-  const int32_t code = keep(module.create_cache(Arguments().cache_config(), cache));
-  return code == 0 ? module_caches.add(std::make_unique<ModuleCache>(std::move(cache))) : -code;
+  multihead::Status status = module.create_cache(Arguments().cache_config(), cache);
+  return keep(std::move(status), std::make_unique<ModuleCache>(std::move(cache)));
 }
 
 // One that was not created where the handle is that of the other kind: no module takes it.
 template <class Cache>
 Cache& cache_at(int32_t handle) {
   static Cache none;
-  Cache* const cache = std::get_if<Cache>(&module_caches.at(handle));
+  Cache* const cache = std::get_if<Cache>(&at<ModuleCache>(handle));
   return cache == nullptr ? none : *cache;
 }
 
-using LayerCache = multihead::MultiHeadAttentionCache;
-using StackCache = multihead::TransformerCache;
-
 bool is_of_stack(int32_t handle) {
-  return std::holds_alternative<StackCache>(module_caches.at(handle));
+  return std::holds_alternative<TransformerCache>(at<ModuleCache>(handle));
 }
 
-int32_t module_cache_create(int32_t handle) { return cache_of<LayerCache>(modules.at(handle)); }
-void module_cache_release(int32_t handle) { module_caches.release(handle); }
-
+int32_t module_cache_create(int32_t handle) {
+  return cache_for<MultiHeadAttentionCache>(at<MultiHeadAttention>(handle));
+}
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
-  return keep(is_of_stack(handle) ? cache_at<StackCache>(handle).rewind(length)
-                                  : cache_at<LayerCache>(handle).rewind(length));
+  return keep(is_of_stack(handle) ? cache_at<TransformerCache>(handle).rewind(length)
+                                  : cache_at<MultiHeadAttentionCache>(handle).rewind(length));
 }
 int32_t module_cache_length(int32_t handle) {
-  return static_cast<int32_t>(is_of_stack(handle) ? cache_at<StackCache>(handle).length()
-                                                  : cache_at<LayerCache>(handle).length());
+  return static_cast<int32_t>(is_of_stack(handle)
+                                  ? cache_at<TransformerCache>(handle).length()
+                                  : cache_at<MultiHeadAttentionCache>(handle).length());
 }
 double module_cache_bytes(int32_t handle) {
-  return static_cast<double>(is_of_stack(handle) ? cache_at<StackCache>(handle).bytes()
-                                                 : cache_at<LayerCache>(handle).kv().bytes());
+  return static_cast<double>(is_of_stack(handle)
+                                 ? cache_at<TransformerCache>(handle).bytes()
+                                 : cache_at<MultiHeadAttentionCache>(handle).kv().bytes());
 }
 
 int32_t module_step(int32_t handle, int32_t cache) {
@@ -486,35 +505,16 @@ int32_t module_step(int32_t handle, int32_t cache) {
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
   multihead::Trace* const trace = trace_of(from.word());
-  return list_trace(
-      modules.at(handle).step(x, options, outputs, cache_at<LayerCache>(cache), trace, context()));
+  return list_trace(at<MultiHeadAttention>(handle).step(
+      x, options, outputs, cache_at<MultiHeadAttentionCache>(cache), trace, context()));
 }
 
-// A handle, or a negative status code.
-int32_t block_create() {
-  const multihead::TransformerBlockConfig config = Arguments().block_config();
-  auto block = std::make_unique<multihead::TransformerBlock>();
-  const int32_t code = keep(multihead::TransformerBlock::create(config, *block));
-  return code == 0 ? blocks.add(std::move(block)) : -code;
-}
-
-void block_release(int32_t handle) { blocks.release(handle); }
-
-int32_t block_load(int32_t handle, int32_t names) {
-  return keep(blocks.at(handle).load_state_dict(std::exchange(next_parameters, {}),
-                                                static_cast<multihead::ParameterNames>(names)));
-}
-
-int32_t block_state(int32_t handle) {
-  multihead::StateDict dict;
-  const multihead::Status status = blocks.at(handle).state_dict(dict);
-  return list_parameters(status, dict);
-}
+int32_t block_create() { return created<TransformerBlock>(Arguments().block_config()); }
 
 // Without a cache forward(), else step().
-int32_t block_call(int32_t handle, LayerCache* cache) {
+int32_t block_call(int32_t handle, MultiHeadAttentionCache* cache) {
   Arguments from;
-  const multihead::TransformerBlock& block = blocks.at(handle);
+  const TransformerBlock& block = at<TransformerBlock>(handle);
   const multihead::ConstTensor x = from.tensor<const float>();
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::TransformerBlockOutputs outputs{from.tensor<float>(), from.tensor<float>()};
@@ -525,55 +525,36 @@ int32_t block_call(int32_t handle, LayerCache* cache) {
 
 int32_t block_forward(int32_t handle) { return block_call(handle, nullptr); }
 int32_t block_cache_create(int32_t handle) {
-  return cache_of<LayerCache>(blocks.at(handle).attention());
+  return cache_for<MultiHeadAttentionCache>(at<TransformerBlock>(handle).attention());
 }
 int32_t block_step(int32_t handle, int32_t cache) {
-  return block_call(handle, &cache_at<LayerCache>(cache));
+  return block_call(handle, &cache_at<MultiHeadAttentionCache>(cache));
 }
 
-// A handle, or a negative status code.
-int32_t transformer_create() {
-  const multihead::TransformerConfig config = Arguments().transformer_config();
-  auto model = std::make_unique<multihead::Transformer>();
-  const int32_t code = keep(multihead::Transformer::create(config, *model));
-  return code == 0 ? transformers.add(std::move(model)) : -code;
-}
-
-void transformer_release(int32_t handle) { transformers.release(handle); }
-
-int32_t transformer_load(int32_t handle, int32_t names) {
-  return keep(transformers.at(handle).load_state_dict(
-      std::exchange(next_parameters, {}), static_cast<multihead::ParameterNames>(names)));
-}
-
-int32_t transformer_state(int32_t handle) {
-  multihead::StateDict dict;
-  const multihead::Status status = transformers.at(handle).state_dict(dict);
-  return list_parameters(status, dict);
-}
+int32_t transformer_create() { return created<Transformer>(Arguments().transformer_config()); }
 
 // Without a cache forward(), else step().
-int32_t transformer_call(int32_t handle, StackCache* cache) {
+int32_t transformer_call(int32_t handle, TransformerCache* cache) {
   Arguments from;
-  const multihead::Transformer& model = transformers.at(handle);
+  const Transformer& model = at<Transformer>(handle);
   const std::span<const int32_t> tokens = from.span<int32_t>();
   const int64_t batch = from.integer();
   const multihead::MultiHeadAttentionOptions options = from.module_options();
-  multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>()};
+  multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>(), {}};
   if (const multihead::Trace* const wanted = trace_of(from.word()); wanted != nullptr) {
     last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
     outputs.traces = last_traces;
   }
-  return list_traces(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
-                                      : model.step(tokens, options, outputs, *cache, context()));
+  return list_trace(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
+                                     : model.step(tokens, options, outputs, *cache, context()));
 }
 
 int32_t transformer_forward(int32_t handle) { return transformer_call(handle, nullptr); }
 int32_t transformer_cache_create(int32_t handle) {
-  return cache_of<StackCache>(transformers.at(handle));
+  return cache_for<TransformerCache>(at<Transformer>(handle));
 }
 int32_t transformer_step(int32_t handle, int32_t cache) {
-  return transformer_call(handle, &cache_at<StackCache>(cache));
+  return transformer_call(handle, &cache_at<TransformerCache>(cache));
 }
 
 // Statistics that are not asked for have no elements.
@@ -615,9 +596,9 @@ std::string simd_build() { return MULTIHEAD_WASM_SIMD; }
 // Not in the table: Embind's conversion of six integers takes longer than all the rest of it.
 extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k,
                                                       uint32_t v, uint32_t out, uint32_t lse) {
-  return keep(prepared.at(handle).run(pointer<const void>(q), pointer<const void>(k),
-                                      pointer<const void>(v), pointer<void>(out),
-                                      pointer<float>(lse)));
+  return keep(at<PreparedAttention>(handle).run(pointer<const void>(q), pointer<const void>(k),
+                                                pointer<const void>(v), pointer<void>(out),
+                                                pointer<float>(lse)));
 }
 
 EMSCRIPTEN_BINDINGS(multihead) {
@@ -626,7 +607,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("argumentBlock", &argument_block);
   function("attention", &attention);
   function("prepare", &prepare);
-  function("preparedRelease", &prepared_release);
+  function("preparedRelease", &release_object<PreparedAttention>);
   function("pushCapture", &push_capture);
   function("attentionScores", &attention_scores);
   function("attentionVarlen", &attention_varlen);
@@ -635,7 +616,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("rotate", &rotate);
   function("latentAttention", &latent_attention);
   function("cacheCreate", &cache_create);
-  function("cacheRelease", &cache_release);
+  function("cacheRelease", &release_object<KVCache>);
   function("cacheAppend", &cache_append);
   function("cacheAttend", &cache_attend);
   function("cacheTruncate", &cache_truncate);
@@ -648,28 +629,28 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("listed", &listed);
   function("releaseListed", &release_listed);
   function("moduleCreate", &module_create);
-  function("moduleRelease", &module_release);
+  function("moduleRelease", &release_object<MultiHeadAttention>);
   function("pushParameter", &push_parameter);
   function("moduleLoad", &module_load);
-  function("moduleState", &module_state);
+  function("moduleState", &list_parameters<MultiHeadAttention>);
   function("moduleForward", &module_forward);
   function("moduleCacheCreate", &module_cache_create);
-  function("moduleCacheRelease", &module_cache_release);
+  function("moduleCacheRelease", &release_object<ModuleCache>);
   function("moduleCacheRewind", &module_cache_rewind);
   function("moduleCacheLength", &module_cache_length);
   function("moduleCacheBytes", &module_cache_bytes);
   function("moduleStep", &module_step);
   function("blockCreate", &block_create);
-  function("blockRelease", &block_release);
-  function("blockLoad", &block_load);
-  function("blockState", &block_state);
+  function("blockRelease", &release_object<TransformerBlock>);
+  function("blockLoad", &load_named<TransformerBlock>);
+  function("blockState", &list_parameters<TransformerBlock>);
   function("blockForward", &block_forward);
   function("blockCacheCreate", &block_cache_create);
   function("blockStep", &block_step);
   function("transformerCreate", &transformer_create);
-  function("transformerRelease", &transformer_release);
-  function("transformerLoad", &transformer_load);
-  function("transformerState", &transformer_state);
+  function("transformerRelease", &release_object<Transformer>);
+  function("transformerLoad", &load_named<Transformer>);
+  function("transformerState", &list_parameters<Transformer>);
   function("transformerForward", &transformer_forward);
   function("transformerCacheCreate", &transformer_cache_create);
   function("transformerStep", &transformer_step);
