@@ -26,9 +26,11 @@ using multihead::ConstAnyTensor;
 using multihead::Dims;
 using multihead::KVCache;
 using multihead::MultiHeadAttention;
+using multihead::MultiHeadAttentionCache;
 using multihead::PreparedAttention;
 using multihead::Transformer;
 using multihead::TransformerBlock;
+using multihead::TransformerCache;
 
 // Twice what the longest call needs.
 double arguments[256];
@@ -110,10 +112,18 @@ class Arguments {
   }
 
   multihead::MultiHeadAttentionConfig module_config() {
-    multihead::MultiHeadAttentionConfig config{
-        integer(), integer(), integer(), integer(), integer(), integer(),
-        integer(), integer(), flag(),    flag(),    flag(),    flag(),
-        flag(),    flag(),    flag(),    real(),    real()};
+    multihead::MultiHeadAttentionConfig config;
+    for (int64_t* extent :
+         {&config.embed_dim, &config.num_heads, &config.head_dim, &config.num_kv_heads,
+          &config.value_dim, &config.kdim, &config.vdim, &config.out_dim}) {
+      *extent = integer();
+    }
+    for (bool* option : {&config.bias, &config.out_proj, &config.add_bias_kv, &config.add_zero_attn,
+                         &config.batch_first, &config.sinks, &config.qk_norm}) {
+      *option = flag();
+    }
+    config.qk_norm_eps = real();
+    config.softcap = real();
     config.window = {integer(), integer()};
     config.rope = rotation();
     config.dropout = real();
@@ -231,14 +241,6 @@ int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
   return code == 0 ? places.add(object.release()) : -code;
 }
 
-// A handle of what T::create() makes, or minus the code of what it refuses.
-template <class T, class Config>
-int32_t create(const Config& config) {
-  auto object = std::make_unique<T>();
-  multihead::Status status = T::create(config, *object);
-  return keep(std::move(status), std::move(object));
-}
-
 // The captures that were pushed, which are used up with this call.
 std::vector<multihead::ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
 
@@ -312,7 +314,11 @@ int32_t latent_attention() {
   return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
 }
 
-int32_t cache_create() { return create<KVCache>(Arguments().cache_config()); }
+int32_t cache_create() {
+  auto cache = std::make_unique<KVCache>();
+  multihead::Status status = KVCache::create(Arguments().cache_config(), *cache);
+  return keep(std::move(status), std::move(cache));
+}
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
@@ -395,15 +401,10 @@ void list_steps(const multihead::Trace& trace, const std::string& prefix) {
   }
 }
 
+// Steps of a stack have the number of their layer in front: "3.weights".
 int32_t list_trace(multihead::Status status) {
   if (!status.ok()) release_listed();
   list_steps(last_trace, "");
-  return keep(std::move(status));
-}
-
-// Steps have the number of their layer in front: "3.weights".
-int32_t list_traces(multihead::Status status) {
-  if (!status.ok()) release_listed();
   for (size_t layer = 0; layer < last_traces.size(); ++layer) {
     list_steps(last_traces[layer], std::to_string(layer) + ".");
   }
@@ -411,15 +412,26 @@ int32_t list_traces(multihead::Status status) {
 }
 
 // Parameters; matrices that were loaded the other way round lie column by column.
-int32_t list_parameters(const multihead::Status& status, const multihead::StateDict& dict) {
+template <class Module>
+int32_t list_parameters(int32_t handle) {
+  multihead::StateDict dict;
+  const int32_t code = keep(at<Module>(handle).state_dict(dict));
   for (const auto& [name, tensor] : dict) {
     const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
     last_list.push_back({name, tensor.shape, tensor.data, by_columns});
   }
-  return keep(status);
+  return code;
 }
 
-int32_t module_create() { return create<MultiHeadAttention>(Arguments().module_config()); }
+// Of a module of any type, from its config.
+template <class Module, class Config>
+int32_t created(const Config& config) {
+  auto module = std::make_unique<Module>();
+  multihead::Status status = Module::create(config, *module);
+  return keep(std::move(status), std::move(module));
+}
+
+int32_t module_create() { return created<MultiHeadAttention>(Arguments().module_config()); }
 
 void push_parameter(const std::string& name) {
   next_parameters.insert_or_assign(name, Arguments().input());
@@ -429,10 +441,11 @@ int32_t module_load(int32_t handle) {
   return keep(at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {})));
 }
 
-int32_t module_state(int32_t handle) {
-  multihead::StateDict dict;
-  const multihead::Status status = at<MultiHeadAttention>(handle).state_dict(dict);
-  return list_parameters(status, dict);
+// Under names that the caller chooses.
+template <class Module>
+int32_t load_named(int32_t handle, int32_t names) {
+  return keep(at<Module>(handle).load_state_dict(std::exchange(next_parameters, {}),
+                                                 static_cast<multihead::ParameterNames>(names)));
 }
 
 int32_t module_forward(int32_t handle) {
@@ -447,17 +460,13 @@ int32_t module_forward(int32_t handle) {
 }
 
 // Of layers and blocks, or of stacks.
-using LayerCache = multihead::MultiHeadAttentionCache;
-using StackCache = multihead::TransformerCache;
-using ModuleCache = std::variant<LayerCache, StackCache>;
+using ModuleCache = std::variant<MultiHeadAttentionCache, TransformerCache>;
 
-// Of a layer's, a block's or a stack's create_cache().
 template <class Cache, class Module>
-int32_t cache_of(const Module& module) {
-  auto cache = std::make_unique<ModuleCache>(Cache());
-  multihead::Status status =
-      module.create_cache(Arguments().cache_config(), std::get<Cache>(*cache));
-  return keep(std::move(status), std::move(cache));
+int32_t cache_for(const Module& module) {
+  Cache cache;
+  multihead::Status status = module.create_cache(Arguments().cache_config(), cache);
+  return keep(std::move(status), std::make_unique<ModuleCache>(std::move(cache)));
 }
 
 // One that was not created where the handle is that of the other kind: no module takes it.
@@ -469,23 +478,25 @@ Cache& cache_at(int32_t handle) {
 }
 
 bool is_of_stack(int32_t handle) {
-  return std::holds_alternative<StackCache>(at<ModuleCache>(handle));
+  return std::holds_alternative<TransformerCache>(at<ModuleCache>(handle));
 }
 
 int32_t module_cache_create(int32_t handle) {
-  return cache_of<LayerCache>(at<MultiHeadAttention>(handle));
+  return cache_for<MultiHeadAttentionCache>(at<MultiHeadAttention>(handle));
 }
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
-  return keep(is_of_stack(handle) ? cache_at<StackCache>(handle).rewind(length)
-                                  : cache_at<LayerCache>(handle).rewind(length));
+  return keep(is_of_stack(handle) ? cache_at<TransformerCache>(handle).rewind(length)
+                                  : cache_at<MultiHeadAttentionCache>(handle).rewind(length));
 }
 int32_t module_cache_length(int32_t handle) {
-  return static_cast<int32_t>(is_of_stack(handle) ? cache_at<StackCache>(handle).length()
-                                                  : cache_at<LayerCache>(handle).length());
+  return static_cast<int32_t>(is_of_stack(handle)
+                                  ? cache_at<TransformerCache>(handle).length()
+                                  : cache_at<MultiHeadAttentionCache>(handle).length());
 }
 double module_cache_bytes(int32_t handle) {
-  return static_cast<double>(is_of_stack(handle) ? cache_at<StackCache>(handle).bytes()
-                                                 : cache_at<LayerCache>(handle).kv().bytes());
+  return static_cast<double>(is_of_stack(handle)
+                                 ? cache_at<TransformerCache>(handle).bytes()
+                                 : cache_at<MultiHeadAttentionCache>(handle).kv().bytes());
 }
 
 int32_t module_step(int32_t handle, int32_t cache) {
@@ -495,24 +506,13 @@ int32_t module_step(int32_t handle, int32_t cache) {
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
   multihead::Trace* const trace = trace_of(from.word());
   return list_trace(at<MultiHeadAttention>(handle).step(
-      x, options, outputs, cache_at<LayerCache>(cache), trace, context()));
+      x, options, outputs, cache_at<MultiHeadAttentionCache>(cache), trace, context()));
 }
 
-int32_t block_create() { return create<TransformerBlock>(Arguments().block_config()); }
-
-int32_t block_load(int32_t handle, int32_t names) {
-  return keep(at<TransformerBlock>(handle).load_state_dict(
-      std::exchange(next_parameters, {}), static_cast<multihead::ParameterNames>(names)));
-}
-
-int32_t block_state(int32_t handle) {
-  multihead::StateDict dict;
-  const multihead::Status status = at<TransformerBlock>(handle).state_dict(dict);
-  return list_parameters(status, dict);
-}
+int32_t block_create() { return created<TransformerBlock>(Arguments().block_config()); }
 
 // Without a cache forward(), else step().
-int32_t block_call(int32_t handle, LayerCache* cache) {
+int32_t block_call(int32_t handle, MultiHeadAttentionCache* cache) {
   Arguments from;
   const TransformerBlock& block = at<TransformerBlock>(handle);
   const multihead::ConstTensor x = from.tensor<const float>();
@@ -525,47 +525,36 @@ int32_t block_call(int32_t handle, LayerCache* cache) {
 
 int32_t block_forward(int32_t handle) { return block_call(handle, nullptr); }
 int32_t block_cache_create(int32_t handle) {
-  return cache_of<LayerCache>(at<TransformerBlock>(handle).attention());
+  return cache_for<MultiHeadAttentionCache>(at<TransformerBlock>(handle).attention());
 }
 int32_t block_step(int32_t handle, int32_t cache) {
-  return block_call(handle, &cache_at<LayerCache>(cache));
+  return block_call(handle, &cache_at<MultiHeadAttentionCache>(cache));
 }
 
-int32_t transformer_create() { return create<Transformer>(Arguments().transformer_config()); }
-
-int32_t transformer_load(int32_t handle, int32_t names) {
-  return keep(at<Transformer>(handle).load_state_dict(
-      std::exchange(next_parameters, {}), static_cast<multihead::ParameterNames>(names)));
-}
-
-int32_t transformer_state(int32_t handle) {
-  multihead::StateDict dict;
-  const multihead::Status status = at<Transformer>(handle).state_dict(dict);
-  return list_parameters(status, dict);
-}
+int32_t transformer_create() { return created<Transformer>(Arguments().transformer_config()); }
 
 // Without a cache forward(), else step().
-int32_t transformer_call(int32_t handle, StackCache* cache) {
+int32_t transformer_call(int32_t handle, TransformerCache* cache) {
   Arguments from;
   const Transformer& model = at<Transformer>(handle);
   const std::span<const int32_t> tokens = from.span<int32_t>();
   const int64_t batch = from.integer();
   const multihead::MultiHeadAttentionOptions options = from.module_options();
-  multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>()};
+  multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>(), {}};
   if (const multihead::Trace* const wanted = trace_of(from.word()); wanted != nullptr) {
     last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
     outputs.traces = last_traces;
   }
-  return list_traces(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
-                                      : model.step(tokens, options, outputs, *cache, context()));
+  return list_trace(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
+                                     : model.step(tokens, options, outputs, *cache, context()));
 }
 
 int32_t transformer_forward(int32_t handle) { return transformer_call(handle, nullptr); }
 int32_t transformer_cache_create(int32_t handle) {
-  return cache_of<StackCache>(at<Transformer>(handle));
+  return cache_for<TransformerCache>(at<Transformer>(handle));
 }
 int32_t transformer_step(int32_t handle, int32_t cache) {
-  return transformer_call(handle, &cache_at<StackCache>(cache));
+  return transformer_call(handle, &cache_at<TransformerCache>(cache));
 }
 
 // Statistics that are not asked for have no elements.
@@ -643,7 +632,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("moduleRelease", &release_object<MultiHeadAttention>);
   function("pushParameter", &push_parameter);
   function("moduleLoad", &module_load);
-  function("moduleState", &module_state);
+  function("moduleState", &list_parameters<MultiHeadAttention>);
   function("moduleForward", &module_forward);
   function("moduleCacheCreate", &module_cache_create);
   function("moduleCacheRelease", &release_object<ModuleCache>);
@@ -653,15 +642,15 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("moduleStep", &module_step);
   function("blockCreate", &block_create);
   function("blockRelease", &release_object<TransformerBlock>);
-  function("blockLoad", &block_load);
-  function("blockState", &block_state);
+  function("blockLoad", &load_named<TransformerBlock>);
+  function("blockState", &list_parameters<TransformerBlock>);
   function("blockForward", &block_forward);
   function("blockCacheCreate", &block_cache_create);
   function("blockStep", &block_step);
   function("transformerCreate", &transformer_create);
   function("transformerRelease", &release_object<Transformer>);
-  function("transformerLoad", &transformer_load);
-  function("transformerState", &transformer_state);
+  function("transformerLoad", &load_named<Transformer>);
+  function("transformerState", &list_parameters<Transformer>);
   function("transformerForward", &transformer_forward);
   function("transformerCacheCreate", &transformer_cache_create);
   function("transformerStep", &transformer_step);
