@@ -445,7 +445,12 @@ function attentionOnlyTransformer(mh, attrs, inputs) {
   check(layers === 1 || layers === 2, 'attrs.layers', '1 or 2', layers);
   if (!Object.hasOwn(positionsOf, positions)) throw new NotSupported(`positions ${positions}`);
   const learned = positions === 'learned';
-  check(learned === (pos_emb !== undefined), 'pos_emb', 'it with learned positions only', positions);
+  check(
+    learned === (pos_emb !== undefined),
+    'pos_emb',
+    'it with learned positions only',
+    positions,
+  );
   const [vocabSize, embedDim] = tok_emb.shape;
 
   const dict = { 'embedding.weight': float(tok_emb), 'output.weight': transpose(unembed) };
@@ -467,7 +472,9 @@ function attentionOnlyTransformer(mh, attrs, inputs) {
   const model = mh.transformer({
     ...{ embedDim, numHeads, headDim, vocabSize, numLayers: layers, bias: false, norm: 'none' },
     numKvHeads: attrs.num_kv_heads ?? numHeads,
-    ...(learned ? { maxPositions: pos_emb.shape[0] } : { rope: { ...positionsOf[positions], base } }),
+    ...(learned
+      ? { maxPositions: pos_emb.shape[0] }
+      : { rope: { ...positionsOf[positions], base } }),
   });
   model.loadStateDict(dict);
 

@@ -61,7 +61,9 @@ export class Arguments {
   /** Undefined is "not given", rank 0; a scalar has rank −1. `shape` may regroup the axes. */
   tensor(operand: Operand | undefined, shape: Shape = operand?.shape ?? []): this {
     if (operand === undefined) return this.number(0);
-    this.number(shape.length || -1).number(operand.address).number(dtypeCode[operand.dtype]);
+    this.number(shape.length || -1)
+      .number(operand.address)
+      .number(dtypeCode[operand.dtype]);
     for (let axis = 0; axis < shape.length; axis += 1) this.number(shape[axis] as number);
     return this;
   }

@@ -26,7 +26,7 @@ export interface MultiheadErrorParts {
 export class MultiheadError extends Error {
   override readonly name = 'MultiheadError';
   readonly code: MultiheadErrorCode;
-  /** What was wrong, by its name in the call: `"k"`, `"numHeads"`, `"weights.qProj"`. */
+  /** What was wrong, by its name in the call: `"k"`, `"numHeads"`, `"heads.scales"`. */
   readonly argument: string;
   /** What would have been right. */
   readonly expected: string;

@@ -98,11 +98,7 @@ const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
 
 /** In the order of multihead::MultiHeadAttentionConfig. Starts the block of arguments. */
-export function writeModuleConfig(
-  { args }: Runtime,
-  config: Config,
-  operands: Operands,
-): void {
+export function writeModuleConfig({ args }: Runtime, config: Config, operands: Operands): void {
   const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
   const extents = { batch: 1, heads, queries: 1, keys: 1, width };
   const arg = optionsArg({ softcap, window, rope }, operands, extents);

@@ -187,7 +187,8 @@ function readTensor(
 }
 
 function readShape(name: string, shape: unknown): number[] {
-  if (Array.isArray(shape) && shape.length <= parameterRanks.most && shape.every(isCount)) return shape;
+  if (Array.isArray(shape) && shape.length <= parameterRanks.most && shape.every(isCount))
+    return shape;
   const expected = `a shape of at most ${parameterRanks.most} whole numbers ≥ 0`;
   throw formatError(name, expected, inWords(shape));
 }

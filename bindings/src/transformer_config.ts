@@ -3,13 +3,7 @@
 import { MultiheadError } from './errors.js';
 import { checkConfig, configNames, writeModuleConfig } from './layer_config.js';
 import type { Operands, Runtime } from './operands.js';
-import {
-  checkChoice,
-  checkCount,
-  checkFlag,
-  checkNumber,
-  checkOptions,
-} from './options.js';
+import { checkChoice, checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
 import { describe } from './tensor.js';
 import type {
   Activation,
@@ -145,7 +139,8 @@ export function toLoad(
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';
   const entries = Object.entries(dict).filter(
     ([name]) =>
-      !(names === 'gpt2' && /(^|\.)attn\.(masked_)?bias$/.test(name)) && !(tiedOutput && name === output),
+      !(names === 'gpt2' && /(^|\.)attn\.(masked_)?bias$/.test(name)) &&
+      !(tiedOutput && name === output),
   );
   return { names: code, dict: Object.fromEntries(entries) };
 }

@@ -59,7 +59,10 @@ export function writeSafetensors(
   let end = 0;
   for (const { name, tensor } of parts) {
     const data_offsets = [end, (end += tensor.data.byteLength)];
-    entries.push([name, { dtype: storedTypes[tensor.dtype].name, shape: tensor.shape, data_offsets }]);
+    entries.push([
+      name,
+      { dtype: storedTypes[tensor.dtype].name, shape: tensor.shape, data_offsets },
+    ]);
   }
 
   const header = paddedHeader(entries);
@@ -143,7 +146,12 @@ function allocate(bytes: number): Uint8Array<ArrayBuffer> {
   try {
     return new Uint8Array(bytes);
   } catch (cause) {
-    const parts = { argument: 'writeSafetensors', expected: `${bytes} bytes`, got: 'no memory', cause };
+    const parts = {
+      argument: 'writeSafetensors',
+      expected: `${bytes} bytes`,
+      got: 'no memory',
+      cause,
+    };
     throw new MultiheadError('E_MEMORY', parts);
   }
 }

@@ -180,6 +180,25 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
     });
   });
 
+  it('has heads of any width: of two numbers over tokens of three', () => {
+    const x = filled(random(12), 6, 3);
+    mh.scope(() => {
+      for (const [numHeads, width] of [
+        [2, 4],
+        [3, 6],
+        [4, 8],
+      ] as const) {
+        const { layer } = smallLayer(12, { embedDim: 3, numHeads, headDim: 2, outProj: false });
+        expect(layer.forward(x).output.shape).toEqual([6, width]);
+      }
+      const { layer } = smallLayer(13, { embedDim: 64, numHeads: 8 });
+      const { output, trace } = layer.forward(filled(random(13), 2, 5, 64), { trace: true });
+      expect(trace.qHeads.shape).toEqual([2, 8, 5, 8]);
+      expect(trace.scores.shape).toEqual([2, 8, 5, 5]);
+      expect(output.shape).toEqual([2, 5, 64]);
+    });
+  });
+
   it("adds up the heads' shares to the output", () => {
     const r = random(7);
     mh.scope(() => {
