@@ -1,6 +1,6 @@
 // The table between TypeScript and the core. It owns little: one Context, the last error, the
-// last trace, and what stands behind handles. Checks of JavaScript values, lifetime and
-// ownership are the TypeScript package's.
+// last list of named tensors, and what stands behind handles. Checks of JavaScript values,
+// lifetime and ownership are the TypeScript package's.
 //
 // What a call is given lies in one block of numbers, written by arguments.ts and read here in the
 // same order. (As Embind's value objects they cost 15 us a call, and a ninth of the module.)
@@ -13,7 +13,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "multihead/multihead.h"
@@ -22,6 +24,13 @@ namespace {
 
 using multihead::ConstAnyTensor;
 using multihead::Dims;
+using multihead::KVCache;
+using multihead::MultiHeadAttention;
+using multihead::MultiHeadAttentionCache;
+using multihead::PreparedAttention;
+using multihead::Transformer;
+using multihead::TransformerBlock;
+using multihead::TransformerCache;
 
 // Twice what the longest call needs.
 double arguments[256];
@@ -56,7 +65,8 @@ class Arguments {
     return {pointer<const T>(address), word()};
   }
 
-  // Its rank, and unless that is 0, which is "not given": address, dtype, extents. Without gaps.
+  // Its rank, -1 for a scalar, and unless that is 0, which is "not given": address, dtype, extents.
+  // Without gaps.
   template <class Void>
   multihead::AnyTensorView<Void> any_tensor() {
     const int32_t rank = integer();
@@ -97,9 +107,69 @@ class Arguments {
     options.rope.q_positions = span<int32_t>();
     options.rope.k_positions = span<int32_t>();
     options.dropout.probability = real();
-    const uint32_t low = word();
-    options.dropout.seed = static_cast<uint64_t>(word()) << 32U | low;
+    options.dropout.seed = seed();
     return options;
+  }
+
+  multihead::MultiHeadAttentionConfig module_config() {
+    multihead::MultiHeadAttentionConfig config;
+    for (int64_t* extent :
+         {&config.embed_dim, &config.num_heads, &config.head_dim, &config.num_kv_heads,
+          &config.value_dim, &config.kdim, &config.vdim, &config.out_dim}) {
+      *extent = integer();
+    }
+    for (bool* option : {&config.bias, &config.out_proj, &config.add_bias_kv, &config.add_zero_attn,
+                         &config.batch_first, &config.sinks, &config.qk_norm}) {
+      *option = flag();
+    }
+    config.qk_norm_eps = real();
+    config.softcap = real();
+    config.window = {integer(), integer()};
+    config.rope = rotation();
+    config.dropout = real();
+    return config;
+  }
+
+  multihead::TransformerBlockConfig block_config() {
+    return {module_config(), integer(), choice<multihead::Activation>(),
+            flag(),          flag(),    choice<multihead::Norm>(),
+            flag(),          real()};
+  }
+
+  multihead::TransformerConfig transformer_config() {
+    return {block_config(), integer(), integer(), integer(), flag(), flag(), flag()};
+  }
+
+  multihead::MultiHeadAttentionOptions module_options() {
+    multihead::MultiHeadAttentionOptions options;
+    options.attention = this->options();
+    options.attn_mask_blocked = tensor<const uint8_t>();
+    options.key_padding_blocked = tensor<const uint8_t>();
+    options.key_padding_bias = tensor<const float>();
+    options.training = flag();
+    options.dropout_seed = seed();
+    options.heads.head_scales = span<float>();
+    options.heads.skip_out_proj = flag();
+    options.heads.temperature = real();
+    options.heads.scale_by_embed_dim = flag();
+    return options;
+  }
+
+  multihead::MultiHeadAttentionOutputs module_outputs() {
+    return {tensor<float>(), tensor<float>(), tensor<float>()};
+  }
+
+  multihead::KVCacheConfig cache_config() {
+    using Config = multihead::KVCacheConfig;
+    return {integer(),
+            integer(),
+            integer(),
+            integer(),
+            integer(),
+            choice<Config::Layout>(),
+            choice<Config::Type>(),
+            integer(),
+            integer()};
   }
 
   // Without positions.
@@ -114,26 +184,40 @@ class Arguments {
 
  private:
   int64_t whole() { return static_cast<int64_t>(number()); }
+  uint64_t seed() {
+    const uint32_t low = word();
+    return static_cast<uint64_t>(word()) << 32U | low;
+  }
 
   const double* next_ = std::data(arguments);
 };
 
-// Objects of the core behind numbers from 1 on.
-template <class T>
-class Handles {
+// Objects behind numbers from 1 on. Of all types, so that one vector and its code serve them.
+class Places {
  public:
-  T& at(int32_t handle) { return *objects_[static_cast<size_t>(handle - 1)]; }
-  int32_t add(std::unique_ptr<T> object) {
+  void* at(int32_t handle) const { return objects_[static_cast<size_t>(handle - 1)]; }
+  int32_t add(void* object) {
     auto place = std::find(objects_.begin(), objects_.end(), nullptr);
-    if (place == objects_.end()) place = objects_.emplace(objects_.end());
-    *place = std::move(object);
+    if (place == objects_.end()) place = objects_.insert(place, nullptr);
+    *place = object;
     return static_cast<int32_t>(place - objects_.begin()) + 1;
   }
-  void release(int32_t handle) { objects_[static_cast<size_t>(handle - 1)].reset(); }
+  void clear(int32_t handle) { objects_[static_cast<size_t>(handle - 1)] = nullptr; }
 
  private:
-  std::vector<std::unique_ptr<T>> objects_;  // an empty place is free
-};
+  std::vector<void*> objects_;  // an empty place is free
+} places;
+
+template <class T>
+T& at(int32_t handle) {
+  return *static_cast<T*>(places.at(handle));
+}
+
+template <class T>
+void release_object(int32_t handle) {
+  delete &at<T>(handle);
+  places.clear(handle);
+}
 
 multihead::Context& context() {
   static multihead::Context shared(1);
@@ -141,15 +225,20 @@ multihead::Context& context() {
 }
 
 multihead::Status last_status;
-multihead::Trace last_trace;
 // For the next call, which takes them whatever becomes of it.
 std::vector<multihead::ScoreCapture> next_captures;
-Handles<multihead::KVCache> caches;
-Handles<multihead::PreparedAttention> prepared;
+multihead::StateDict next_parameters;
 
 int32_t keep(multihead::Status status) {
   last_status = std::move(status);
   return static_cast<int32_t>(last_status.code());
+}
+
+// A handle of the object, or minus the code of what it was refused for.
+template <class T>
+int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
+  const int32_t code = keep(std::move(status));
+  return code == 0 ? places.add(object.release()) : -code;
 }
 
 // The captures that were pushed, which are used up with this call.
@@ -169,18 +258,15 @@ int32_t attention() {
   return keep(multihead::attention(q, k, v, options, from.outputs(captures), context()));
 }
 
-// A handle, or a negative status code.
 int32_t prepare() {
   Arguments from;
   const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
   const multihead::AttentionOptions options = from.options();
-  auto op = std::make_unique<multihead::PreparedAttention>();
-  const int32_t code =
-      keep(multihead::PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op));
-  return code == 0 ? prepared.add(std::move(op)) : -code;
+  auto op = std::make_unique<PreparedAttention>();
+  multihead::Status status =
+      PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op);
+  return keep(std::move(status), std::move(op));
 }
-
-void prepared_release(int32_t handle) { prepared.release(handle); }
 
 int32_t attention_scores() {
   Arguments from;
@@ -228,30 +314,16 @@ int32_t latent_attention() {
   return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
 }
 
-// A handle, or a negative status code.
 int32_t cache_create() {
-  using Config = multihead::KVCacheConfig;
-  Arguments from;
-  const Config config{from.integer(),
-                      from.integer(),
-                      from.integer(),
-                      from.integer(),
-                      from.integer(),
-                      from.choice<Config::Layout>(),
-                      from.choice<Config::Type>(),
-                      from.integer(),
-                      from.integer()};
-  auto cache = std::make_unique<multihead::KVCache>();
-  const int32_t code = keep(multihead::KVCache::create(config, *cache));
-  return code == 0 ? caches.add(std::move(cache)) : -code;
+  auto cache = std::make_unique<KVCache>();
+  multihead::Status status = KVCache::create(Arguments().cache_config(), *cache);
+  return keep(std::move(status), std::move(cache));
 }
-
-void cache_release(int32_t handle) { caches.release(handle); }
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
   const ConstAnyTensor k = from.input(), v = from.input();
-  return keep(caches.at(handle).append(k, v, from.span<int32_t>()));
+  return keep(at<KVCache>(handle).append(k, v, from.span<int32_t>()));
 }
 
 int32_t cache_attend(int32_t handle) {
@@ -259,20 +331,20 @@ int32_t cache_attend(int32_t handle) {
   const std::vector<multihead::ScoreCapture> captures = pushed_captures();
   const ConstAnyTensor q = from.input();
   const multihead::AttentionOptions options = from.options();
-  return keep(caches.at(handle).attend(q, options, from.outputs(captures), context()));
+  return keep(at<KVCache>(handle).attend(q, options, from.outputs(captures), context()));
 }
 
 int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
-  return keep(caches.at(handle).truncate(batch, length));
+  return keep(at<KVCache>(handle).truncate(batch, length));
 }
-void cache_clear(int32_t handle) { caches.at(handle).clear(); }
+void cache_clear(int32_t handle) { at<KVCache>(handle).clear(); }
 int32_t cache_length(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(caches.at(handle).length(batch));
+  return static_cast<int32_t>(at<KVCache>(handle).length(batch));
 }
 int32_t cache_first_kept(int32_t handle, int32_t batch) {
-  return static_cast<int32_t>(caches.at(handle).first_kept(batch));
+  return static_cast<int32_t>(at<KVCache>(handle).first_kept(batch));
 }
-double cache_bytes(int32_t handle) { return static_cast<double>(caches.at(handle).bytes()); }
+double cache_bytes(int32_t handle) { return static_cast<double>(at<KVCache>(handle).bytes()); }
 
 int32_t linear() {
   Arguments from;
@@ -281,50 +353,221 @@ int32_t linear() {
   return keep(multihead::linear(x, weight, bias, from.tensor<float>(), context()));
 }
 
-// The module's arguments under the names that TypeScript has for them.
-multihead::Status under_package_names(const multihead::Status& status) {
-  if (status.ok()) return status;
-  const std::string& name = status.argument();
-  return {status.code(),
-          name == "query" ? "x"
-          : name == "out" ? "output"
-                          : name,
-          status.expected(), status.got()};
+// Tensors by name that a call gives: what it computed on its way, or the parameters of a module.
+struct Listed {
+  std::string name;
+  Dims shape;
+  const void* data;  // floats without gaps
+  bool by_columns = false;
+};
+std::vector<Listed> last_list;
+multihead::Trace last_trace;
+std::vector<multihead::Trace> last_traces;  // of the layers of a stack
+
+int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
+
+// The name; address, rank, extents, and 1 for a matrix column by column go into the block.
+std::string listed(int32_t index) {
+  const Listed& tensor = last_list[static_cast<size_t>(index)];
+  double* next = std::data(arguments);
+  *next++ = static_cast<double>(reinterpret_cast<uintptr_t>(tensor.data));
+  *next++ = tensor.shape.rank();
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
+    *next++ = static_cast<double>(tensor.shape[axis]);
+  }
+  *next = tensor.by_columns ? 1 : 0;
+  return tensor.name;
 }
 
-int32_t multi_head_attention() {
-  Arguments from;
-  multihead::MultiHeadAttentionConfig config{from.integer(), from.integer(), from.integer()};
-  const multihead::MultiHeadAttentionWeights weights{
-      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
-      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
-      from.tensor<const float>(), from.tensor<const float>()};
-  const multihead::ConstTensor x = from.tensor<const float>();
-  const multihead::AttentionOptions options = from.options();
-  const multihead::Tensor output = from.tensor<float>();
-  config.out_proj = weights.out_proj.given();
-  multihead::MultiHeadAttention module;
-  multihead::Status status = multihead::MultiHeadAttention::create(config, module);
-  if (status.ok()) status = module.use_weights(weights);
-  if (status.ok()) {
-    last_trace.wanted = {"x",
-                         "q",
-                         "k",
-                         "v",
-                         "q_heads",
-                         "k_heads",
-                         "v_heads",
-                         "scores",
-                         "scaled_scores",
-                         "masked_scores",
-                         "weights",
-                         "heads_out",
-                         "merged",
-                         "output"};
-    status = module.forward({.query = x}, {.attention = options}, {.out = output},
-                            from.flag() ? &last_trace : nullptr, context());
+void release_listed() {
+  last_list.clear();
+  last_trace = {};
+  last_traces.clear();
+}
+
+// Bit i of `names` asks for the i-th of trace_names(). Null where none is.
+multihead::Trace* trace_of(uint32_t names) {
+  last_trace.wanted.clear();
+  for (const std::string_view name : multihead::trace_names()) {
+    if ((names & 1U) != 0) last_trace.wanted.emplace_back(name);
+    names >>= 1U;
   }
-  return keep(under_package_names(status));
+  return last_trace.wanted.empty() ? nullptr : &last_trace;
+}
+
+void list_steps(const multihead::Trace& trace, const std::string& prefix) {
+  for (const multihead::TraceStep& step : trace.steps) {
+    last_list.push_back({prefix + step.name, step.shape, step.values.data()});
+  }
+}
+
+// Steps of a stack have the number of their layer in front: "3.weights".
+int32_t list_trace(multihead::Status status) {
+  if (!status.ok()) release_listed();
+  list_steps(last_trace, "");
+  for (size_t layer = 0; layer < last_traces.size(); ++layer) {
+    list_steps(last_traces[layer], std::to_string(layer) + ".");
+  }
+  return keep(std::move(status));
+}
+
+// Parameters; matrices that were loaded the other way round lie column by column.
+template <class Module>
+int32_t list_parameters(int32_t handle) {
+  multihead::StateDict dict;
+  const int32_t code = keep(at<Module>(handle).state_dict(dict));
+  for (const auto& [name, tensor] : dict) {
+    const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
+    last_list.push_back({name, tensor.shape, tensor.data, by_columns});
+  }
+  return code;
+}
+
+// Of a module of any type, from its config.
+template <class Module, class Config>
+int32_t created(const Config& config) {
+  auto module = std::make_unique<Module>();
+  multihead::Status status = Module::create(config, *module);
+  return keep(std::move(status), std::move(module));
+}
+
+int32_t module_create() { return created<MultiHeadAttention>(Arguments().module_config()); }
+
+void push_parameter(const std::string& name) {
+  next_parameters.insert_or_assign(name, Arguments().input());
+}
+
+int32_t module_load(int32_t handle) {
+  return keep(at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {})));
+}
+
+// Under names that the caller chooses.
+template <class Module>
+int32_t load_named(int32_t handle, int32_t names) {
+  return keep(at<Module>(handle).load_state_dict(std::exchange(next_parameters, {}),
+                                                 static_cast<multihead::ParameterNames>(names)));
+}
+
+int32_t module_forward(int32_t handle) {
+  Arguments from;
+  const multihead::MultiHeadAttentionInputs inputs{
+      from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>()};
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
+  multihead::Trace* const trace = trace_of(from.word());
+  return list_trace(
+      at<MultiHeadAttention>(handle).forward(inputs, options, outputs, trace, context()));
+}
+
+// Of layers and blocks, or of stacks.
+using ModuleCache = std::variant<MultiHeadAttentionCache, TransformerCache>;
+
+template <class Cache, class Module>
+int32_t cache_for(const Module& module) {
+  Cache cache;
+  multihead::Status status = module.create_cache(Arguments().cache_config(), cache);
+  return keep(std::move(status), std::make_unique<ModuleCache>(std::move(cache)));
+}
+
+// One that was not created where the handle is that of the other kind: no module takes it.
+template <class Cache>
+Cache& cache_at(int32_t handle) {
+  static Cache none;
+  Cache* const cache = std::get_if<Cache>(&at<ModuleCache>(handle));
+  return cache == nullptr ? none : *cache;
+}
+
+bool is_of_stack(int32_t handle) {
+  return std::holds_alternative<TransformerCache>(at<ModuleCache>(handle));
+}
+
+int32_t module_cache_create(int32_t handle) {
+  return cache_for<MultiHeadAttentionCache>(at<MultiHeadAttention>(handle));
+}
+int32_t module_cache_rewind(int32_t handle, int32_t length) {
+  return keep(is_of_stack(handle) ? cache_at<TransformerCache>(handle).rewind(length)
+                                  : cache_at<MultiHeadAttentionCache>(handle).rewind(length));
+}
+int32_t module_cache_length(int32_t handle) {
+  return static_cast<int32_t>(is_of_stack(handle)
+                                  ? cache_at<TransformerCache>(handle).length()
+                                  : cache_at<MultiHeadAttentionCache>(handle).length());
+}
+double module_cache_bytes(int32_t handle) {
+  return static_cast<double>(is_of_stack(handle)
+                                 ? cache_at<TransformerCache>(handle).bytes()
+                                 : cache_at<MultiHeadAttentionCache>(handle).kv().bytes());
+}
+
+int32_t module_step(int32_t handle, int32_t cache) {
+  Arguments from;
+  const multihead::ConstTensor x = from.tensor<const float>();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
+  multihead::Trace* const trace = trace_of(from.word());
+  return list_trace(at<MultiHeadAttention>(handle).step(
+      x, options, outputs, cache_at<MultiHeadAttentionCache>(cache), trace, context()));
+}
+
+int32_t block_create() { return created<TransformerBlock>(Arguments().block_config()); }
+
+// Without a cache forward(), else step().
+int32_t block_call(int32_t handle, MultiHeadAttentionCache* cache) {
+  Arguments from;
+  const TransformerBlock& block = at<TransformerBlock>(handle);
+  const multihead::ConstTensor x = from.tensor<const float>();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  const multihead::TransformerBlockOutputs outputs{from.tensor<float>(), from.tensor<float>()};
+  multihead::Trace* const trace = trace_of(from.word());
+  return list_trace(cache == nullptr ? block.forward(x, options, outputs, trace, context())
+                                     : block.step(x, options, outputs, *cache, trace, context()));
+}
+
+int32_t block_forward(int32_t handle) { return block_call(handle, nullptr); }
+int32_t block_cache_create(int32_t handle) {
+  return cache_for<MultiHeadAttentionCache>(at<TransformerBlock>(handle).attention());
+}
+int32_t block_step(int32_t handle, int32_t cache) {
+  return block_call(handle, &cache_at<MultiHeadAttentionCache>(cache));
+}
+
+int32_t transformer_create() { return created<Transformer>(Arguments().transformer_config()); }
+
+// Without a cache forward(), else step().
+int32_t transformer_call(int32_t handle, TransformerCache* cache) {
+  Arguments from;
+  const Transformer& model = at<Transformer>(handle);
+  const std::span<const int32_t> tokens = from.span<int32_t>();
+  const int64_t batch = from.integer();
+  const multihead::MultiHeadAttentionOptions options = from.module_options();
+  multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>(), {}};
+  if (const multihead::Trace* const wanted = trace_of(from.word()); wanted != nullptr) {
+    last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
+    outputs.traces = last_traces;
+  }
+  return list_trace(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
+                                     : model.step(tokens, options, outputs, *cache, context()));
+}
+
+int32_t transformer_forward(int32_t handle) { return transformer_call(handle, nullptr); }
+int32_t transformer_cache_create(int32_t handle) {
+  return cache_for<TransformerCache>(at<Transformer>(handle));
+}
+int32_t transformer_step(int32_t handle, int32_t cache) {
+  return transformer_call(handle, &cache_at<TransformerCache>(cache));
+}
+
+// Statistics that are not asked for have no elements.
+int32_t head_statistics() {
+  Arguments from;
+  const multihead::ConstTensor weights = from.tensor<const float>();
+  const std::span<const int32_t> tokens = from.span<int32_t>();
+  const auto floats = [&]() -> std::span<float> {
+    float* const data = pointer<float>(from.word());
+    return {data, from.word()};
+  };
+  return keep(
+      multihead::head_statistics(weights, tokens, {floats(), floats(), floats(), floats()}));
 }
 
 std::string error_argument() { return last_status.argument(); }
@@ -344,20 +587,6 @@ void release(uint32_t address) {
   std::free(reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
 }
 
-const multihead::TraceStep& step(int32_t index) {
-  return last_trace.steps[static_cast<size_t>(index)];
-}
-int32_t trace_count() { return static_cast<int32_t>(last_trace.steps.size()); }
-std::string trace_name(int32_t index) { return step(index).name; }
-int32_t trace_rank(int32_t index) { return step(index).shape.rank(); }
-int32_t trace_extent(int32_t index, int32_t axis) {
-  return static_cast<int32_t>(step(index).shape[axis]);
-}
-uint32_t trace_address(int32_t index) {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(step(index).values.data()));
-}
-void release_trace() { last_trace = {}; }
-
 std::string simd_target() { return multihead::simd_target(); }
 // Which of the two builds this is: Highway names both the same.
 std::string simd_build() { return MULTIHEAD_WASM_SIMD; }
@@ -367,9 +596,9 @@ std::string simd_build() { return MULTIHEAD_WASM_SIMD; }
 // Not in the table: Embind's conversion of six integers takes longer than all the rest of it.
 extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k,
                                                       uint32_t v, uint32_t out, uint32_t lse) {
-  return keep(prepared.at(handle).run(pointer<const void>(q), pointer<const void>(k),
-                                      pointer<const void>(v), pointer<void>(out),
-                                      pointer<float>(lse)));
+  return keep(at<PreparedAttention>(handle).run(pointer<const void>(q), pointer<const void>(k),
+                                                pointer<const void>(v), pointer<void>(out),
+                                                pointer<float>(lse)));
 }
 
 EMSCRIPTEN_BINDINGS(multihead) {
@@ -378,7 +607,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("argumentBlock", &argument_block);
   function("attention", &attention);
   function("prepare", &prepare);
-  function("preparedRelease", &prepared_release);
+  function("preparedRelease", &release_object<PreparedAttention>);
   function("pushCapture", &push_capture);
   function("attentionScores", &attention_scores);
   function("attentionVarlen", &attention_varlen);
@@ -387,7 +616,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("rotate", &rotate);
   function("latentAttention", &latent_attention);
   function("cacheCreate", &cache_create);
-  function("cacheRelease", &cache_release);
+  function("cacheRelease", &release_object<KVCache>);
   function("cacheAppend", &cache_append);
   function("cacheAttend", &cache_attend);
   function("cacheTruncate", &cache_truncate);
@@ -396,18 +625,41 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("cacheFirstKept", &cache_first_kept);
   function("cacheBytes", &cache_bytes);
   function("linear", &linear);
-  function("multiHeadAttention", &multi_head_attention);
+  function("listedCount", &listed_count);
+  function("listed", &listed);
+  function("releaseListed", &release_listed);
+  function("moduleCreate", &module_create);
+  function("moduleRelease", &release_object<MultiHeadAttention>);
+  function("pushParameter", &push_parameter);
+  function("moduleLoad", &module_load);
+  function("moduleState", &list_parameters<MultiHeadAttention>);
+  function("moduleForward", &module_forward);
+  function("moduleCacheCreate", &module_cache_create);
+  function("moduleCacheRelease", &release_object<ModuleCache>);
+  function("moduleCacheRewind", &module_cache_rewind);
+  function("moduleCacheLength", &module_cache_length);
+  function("moduleCacheBytes", &module_cache_bytes);
+  function("moduleStep", &module_step);
+  function("blockCreate", &block_create);
+  function("blockRelease", &release_object<TransformerBlock>);
+  function("blockLoad", &load_named<TransformerBlock>);
+  function("blockState", &list_parameters<TransformerBlock>);
+  function("blockForward", &block_forward);
+  function("blockCacheCreate", &block_cache_create);
+  function("blockStep", &block_step);
+  function("transformerCreate", &transformer_create);
+  function("transformerRelease", &release_object<Transformer>);
+  function("transformerLoad", &load_named<Transformer>);
+  function("transformerState", &list_parameters<Transformer>);
+  function("transformerForward", &transformer_forward);
+  function("transformerCacheCreate", &transformer_cache_create);
+  function("transformerStep", &transformer_step);
+  function("headStatistics", &head_statistics);
   function("errorArgument", &error_argument);
   function("errorExpected", &error_expected);
   function("errorGot", &error_got);
   function("allocate", &allocate);
   function("release", &release);
-  function("traceCount", &trace_count);
-  function("traceName", &trace_name);
-  function("traceRank", &trace_rank);
-  function("traceExtent", &trace_extent);
-  function("traceAddress", &trace_address);
-  function("releaseTrace", &release_trace);
   function("simdTarget", &simd_target);
   function("simdBuild", &simd_build);
 }

@@ -1,5 +1,6 @@
 // What is timed, under the names of multihead-bench: native/bench/cases.cc holds the same list, and a test compares
-// them. The package takes row-major tensors only, so the (B, N, H, d) layouts are missing here.
+// them. The package takes row-major tensors only and has no stack, so the (B, N, H, d) layouts and `step` are missing
+// here.
 
 const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
   name,
@@ -56,6 +57,7 @@ export const CASES = [
   make('cache', gpt2Decode, 'full', 'int8'),
   make('cache', llama3Decode[3], 'full', 'int8'),
   make('module', mha),
+  make('module', mha, 'weights'),
   ...gemm.map((of) => make('gemm', of)),
 ];
 

@@ -97,7 +97,7 @@ function roundedToInt8(values, width) {
   return rounded;
 }
 
-function moduleWork(mh, { shape }) {
+function moduleWork(mh, { shape, mask }) {
   const { heads, queries: tokens, width } = shape;
   const embed = heads * width;
   const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
@@ -105,8 +105,12 @@ function moduleWork(mh, { shape }) {
   const weights = [2, 3, 4, 5].map((seed) =>
     randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
   );
-  const [qProj, kProj, vProj, outProj] = weights.map((data) => ({ shape: [embed, embed], data }));
-  const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, weights: { qProj, kProj, vProj, outProj } });
+  const names = ['q_proj_weight', 'k_proj_weight', 'v_proj_weight', 'out_proj.weight'];
+  const layer = mh.multiHeadAttention({ embedDim: embed, numHeads: heads, bias: false });
+  layer.loadStateDict(
+    Object.fromEntries(names.map((name, at) => [name, { shape: [embed, embed], data: weights[at] }])),
+  );
+  const options = mask === 'weights' ? { return: ['weights'] } : {};
   const output = () => {
     const result = layer.forward(x).output;
     const copy = result.data.slice();
@@ -114,7 +118,11 @@ function moduleWork(mh, { shape }) {
     return copy;
   };
   return {
-    run: () => layer.forward(x).output.dispose(),
+    run: () => {
+      const { output: result, weights: shares } = layer.forward(x, options);
+      result.dispose();
+      shares?.dispose();
+    },
     output,
     bytes: 0,
     error: () => moduleError({ tokens, embed, width }, x.data, weights, output()),

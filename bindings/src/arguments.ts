@@ -1,6 +1,16 @@
 // What a call is given, written as numbers into a block of WebAssembly memory that embind.cpp reads in the same order.
 
-import type { CaptureArg, OptionsArg, OutputsArg, RawModule, RopeArg, SpanArg } from './raw.js';
+import type {
+  CaptureArg,
+  ModuleOptionsArg,
+  ModuleOutputsArg,
+  OptionsArg,
+  OutputsArg,
+  RawModule,
+  RopeArg,
+  SeedArg,
+  SpanArg,
+} from './raw.js';
 import type { DType, Shape } from './types.js';
 
 /** embind.cpp has room for as many; the longest call writes half of them. */
@@ -48,10 +58,12 @@ export class Arguments {
     return this;
   }
 
-  /** Undefined is "not given". `shape` may regroup the axes. */
+  /** Undefined is "not given", rank 0; a scalar has rank −1. `shape` may regroup the axes. */
   tensor(operand: Operand | undefined, shape: Shape = operand?.shape ?? []): this {
     if (operand === undefined) return this.number(0);
-    this.number(shape.length).number(operand.address).number(dtypeCode[operand.dtype]);
+    this.number(shape.length || -1)
+      .number(operand.address)
+      .number(dtypeCode[operand.dtype]);
     for (let axis = 0; axis < shape.length; axis += 1) this.number(shape[axis] as number);
     return this;
   }
@@ -67,9 +79,16 @@ export class Arguments {
     this.number(arg.causal).number(arg.offset).number(arg.windowLeft).number(arg.windowRight);
     this.number(arg.windowAlignment).number(arg.windowOffset);
     this.span(arg.kvLengths).span(arg.alibiSlopes).number(arg.softcap).span(arg.sinks);
-    this.number(arg.normEnabled ? 1 : 0).span(arg.qGain).span(arg.kGain).number(arg.epsilon);
+    this.number(arg.normEnabled ? 1 : 0)
+      .span(arg.qGain)
+      .span(arg.kGain)
+      .number(arg.epsilon);
     this.rope(arg.rope).span(arg.qPositions).span(arg.kPositions);
-    return this.number(arg.dropout).number(arg.seedLow).number(arg.seedHigh);
+    return this.number(arg.dropout).seed(arg.seed);
+  }
+
+  seed({ low, high }: SeedArg): this {
+    return this.number(low).number(high);
   }
 
   rope({ style, base, rotaryDim }: RopeArg): this {
@@ -80,7 +99,28 @@ export class Arguments {
     return this.tensor(out).tensor(lse).tensor(weights).tensor(dropoutMask);
   }
 
+  moduleOptions(arg: ModuleOptionsArg): this {
+    this.options(arg.attention);
+    this.tensor(arg.attnMaskBlocked).tensor(arg.keyPaddingBlocked).tensor(arg.keyPaddingBias);
+    this.number(arg.training ? 1 : 0).seed(arg.dropoutSeed);
+    this.span(arg.headScales)
+      .number(arg.skipOutProj ? 1 : 0)
+      .number(arg.temperature);
+    return this.number(arg.scaleByEmbedDim ? 1 : 0);
+  }
+
+  moduleOutputs({ out, weights, meanWeights }: ModuleOutputsArg): this {
+    return this.tensor(out).tensor(weights).tensor(meanWeights);
+  }
+
   capture({ stage, out, heads, firstRow }: CaptureArg): this {
     return this.number(stage).tensor(out).span(heads).number(firstRow);
+  }
+
+  /** The next number of what a call has written; start with begin(). */
+  read(): number {
+    const value = this.#block[this.#next] as number;
+    this.#next += 1;
+    return value;
   }
 }

@@ -3,7 +3,7 @@
 import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
 import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole } from './options.js';
-import type { OptionsArg, RawAlignment, RopeArg } from './raw.js';
+import type { OptionsArg, RawAlignment, RopeArg, SeedArg } from './raw.js';
 import { describe } from './tensor.js';
 import type { MaskOptions } from './types.js';
 
@@ -38,6 +38,8 @@ export interface CallExtents {
   readonly width: number;
 }
 
+export const noSeed: SeedArg = { low: 0, high: 0 };
+
 const noOptions: Readonly<OptionsArg> = {
   mask: undefined,
   bias: undefined,
@@ -60,8 +62,7 @@ const noOptions: Readonly<OptionsArg> = {
   qPositions: noSpan,
   kPositions: noSpan,
   dropout: 0,
-  seedLow: 0,
-  seedHigh: 0,
+  seed: noSeed,
 };
 
 /** Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. The names have been checked. */
@@ -207,15 +208,19 @@ function setDropout(arg: OptionsArg, dropout: MaskOptions['dropout']): void {
   checkOptions(dropout, ['probability', 'seed'], 'dropout');
   const { probability, seed = 0 } = dropout;
   arg.dropout = checkNumber(probability, 'dropout.probability', '0 ≤ p < 1');
+  arg.seed = seedWords(seed, 'dropout.seed');
+}
+
+/** The low and the high 32 bits; throws `E_OPTION`. */
+export function seedWords(seed: unknown, argument: string): SeedArg {
   const whole = typeof seed === 'bigint' || Number.isSafeInteger(seed);
-  const words = whole ? BigInt(seed) : -1n;
+  const words = whole ? BigInt(seed as bigint | number) : -1n;
   if (words < 0n || words >= 2n ** 64n) {
     throw new MultiheadError('E_OPTION', {
-      argument: 'dropout.seed',
+      argument,
       expected: 'a whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint',
       got: describe(seed),
     });
   }
-  arg.seedLow = Number(words & 0xffff_ffffn);
-  arg.seedHigh = Number(words >> 32n);
+  return { low: Number(words & 0xffff_ffffn), high: Number(words >> 32n) };
 }

@@ -5,11 +5,12 @@
  * - `E_OPTION` an option is unknown, has a value or type outside its definition, or contradicts another
  * - `E_DISPOSED` a tensor, layer or cache was used after it was disposed
  * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
+ * - `E_FORMAT` a file is not what its format says
  * - `E_LOAD` the engine lacks WebAssembly SIMD, or the `.wasm` is missing or not the right file
  * - `E_ABORTED` the `AbortSignal` given to `load()` was aborted
  */
 export type MultiheadErrorCode =
-  'E_SHAPE' | 'E_OPTION' | 'E_DISPOSED' | 'E_MEMORY' | 'E_LOAD' | 'E_ABORTED';
+  'E_SHAPE' | 'E_OPTION' | 'E_DISPOSED' | 'E_MEMORY' | 'E_FORMAT' | 'E_LOAD' | 'E_ABORTED';
 
 /** The parts of a {@link MultiheadError}. */
 export interface MultiheadErrorParts {
@@ -25,7 +26,7 @@ export interface MultiheadErrorParts {
 export class MultiheadError extends Error {
   override readonly name = 'MultiheadError';
   readonly code: MultiheadErrorCode;
-  /** What was wrong, by its name in the call: `"k"`, `"numHeads"`, `"weights.qProj"`. */
+  /** What was wrong, by its name in the call: `"k"`, `"numHeads"`, `"heads.scales"`. */
   readonly argument: string;
   /** What would have been right. */
   readonly expected: string;

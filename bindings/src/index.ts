@@ -2,5 +2,8 @@
 
 export { load } from './load.js';
 export { MultiheadError } from './errors.js';
+export { readSafetensors } from './read_safetensors.js';
+export { gpt2Config } from './transformer_config.js';
+export { writeSafetensors } from './write_safetensors.js';
 export type { MultiheadErrorCode, MultiheadErrorParts } from './errors.js';
 export type * from './types.js';

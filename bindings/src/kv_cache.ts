@@ -1,5 +1,6 @@
 // mh.createCache: keys and values that the core keeps, by a handle.
 
+import type { Arguments } from './arguments.js';
 import { optionsArg, sharedNames } from './attention_options.js';
 import { attentionReturns } from './attention.js';
 import { MultiheadError } from './errors.js';
@@ -21,16 +22,19 @@ import type {
   KVCacheConfig,
 } from './types.js';
 
-const configNames = [
+/** What a cache's memory is like, whatever it is a cache of. */
+export const storageNames = [
   'batch',
-  'kvHeads',
-  'keyWidth',
-  'valueWidth',
   'capacity',
   'layout',
   'dtype',
   'pageSize',
   'pages',
+] as const satisfies readonly (keyof KVCacheConfig)[];
+
+const configNames = [
+  ...(['kvHeads', 'keyWidth', 'valueWidth'] as const),
+  ...storageNames,
 ] as const satisfies readonly (keyof KVCacheConfig)[];
 
 /** In the order of multihead::KVCacheConfig::Layout and ::Type. */
@@ -49,6 +53,49 @@ const elsewhere = {
   qkNorm: before,
   rope: `${before}, with rotate()`,
 };
+
+type Storage = Pick<KVCacheConfig, (typeof storageNames)[number]>;
+type CheckedStorage = Required<{ [N in keyof Storage]: Exclude<Storage[N], undefined> }>;
+
+/** With the defaults filled in; throws `E_OPTION`. The names have been checked. */
+export function checkStorage(config: Storage): CheckedStorage {
+  const {
+    batch = 1,
+    capacity,
+    layout = 'contiguous',
+    dtype = 'f32',
+    pageSize = 16,
+    pages,
+  } = config;
+  for (const name of ['pageSize', 'pages'] as const) {
+    if (layout === 'paged' || config[name] === undefined) continue;
+    throw new MultiheadError('E_OPTION', {
+      argument: name,
+      expected: 'none unless layout is "paged"',
+      got: `${describe(config[name])} with layout ${describe(layout)}`,
+    });
+  }
+  return {
+    batch: checkCount(batch, 'batch'),
+    capacity: checkCount(capacity, 'capacity'),
+    layout: checkChoice(layout, layouts, 'layout'),
+    dtype: checkChoice(dtype, dtypes, 'dtype'),
+    pageSize: checkCount(pageSize, 'pageSize'),
+    // The core's word for "enough".
+    pages: pages === undefined ? 0 : checkCount(pages, 'pages'),
+  };
+}
+
+/** In the order of multihead::KVCacheConfig. */
+export function writeConfig(
+  args: Arguments,
+  storage: CheckedStorage,
+  [kvHeads, keyWidth, valueWidth]: readonly [number, number, number],
+): void {
+  const { batch, capacity, layout, dtype, pageSize, pages } = storage;
+  args.begin().numbers(batch, kvHeads, keyWidth, valueWidth, capacity);
+  args.numbers(layouts.indexOf(layout), dtypes.indexOf(dtype), pageSize, pages);
+}
 
 export class WasmKVCache implements KVCache {
   readonly batch: number;
@@ -69,19 +116,19 @@ export class WasmKVCache implements KVCache {
 
   constructor(runtime: Runtime, config: KVCacheConfig) {
     checkOptions(config, configNames, 'createCache');
-    const { batch = 1, kvHeads, keyWidth, valueWidth = keyWidth, capacity } = config;
-    const { layout = 'contiguous', dtype = 'f32' } = config;
+    const { kvHeads, keyWidth, valueWidth = keyWidth } = config;
+    const storage = checkStorage(config);
     this.#runtime = runtime;
-    this.batch = checkCount(batch, 'batch');
+    this.batch = storage.batch;
     this.kvHeads = checkCount(kvHeads, 'kvHeads');
     this.keyWidth = checkCount(keyWidth, 'keyWidth');
     this.valueWidth = checkCount(valueWidth, 'valueWidth');
-    this.capacity = checkCount(capacity, 'capacity');
-    this.layout = checkChoice(layout, layouts, 'layout');
-    this.dtype = checkChoice(dtype, dtypes, 'dtype');
+    this.capacity = storage.capacity;
+    this.layout = storage.layout;
+    this.dtype = storage.dtype;
 
     const { args, raw, heap } = runtime;
-    args.begin().numbers(...this.#numbers(config));
+    writeConfig(args, storage, [this.kvHeads, this.keyWidth, this.valueWidth]);
     const handle = raw.cacheCreate();
     // What the core refuses it reports as minus a status.
     if (handle <= 0) call(runtime, (operands) => operands.check(-handle));
@@ -171,26 +218,6 @@ export class WasmKVCache implements KVCache {
     if (this.#disposed) return;
     this.#disposed = true;
     this.#runtime.heap.retire(this, this.#holding);
-  }
-
-  /** In the order of multihead::KVCacheConfig. */
-  #numbers(config: KVCacheConfig): number[] {
-    const { pageSize = 16, pages } = config;
-    const paged = this.layout === 'paged';
-    for (const name of ['pageSize', 'pages'] as const) {
-      if (paged || config[name] === undefined) continue;
-      throw new MultiheadError('E_OPTION', {
-        argument: name,
-        expected: 'none unless layout is "paged"',
-        got: `${describe(config[name])} with layout "${this.layout}"`,
-      });
-    }
-    return [
-      ...[this.batch, this.kvHeads, this.keyWidth, this.valueWidth, this.capacity],
-      ...[layouts.indexOf(this.layout), dtypes.indexOf(this.dtype)],
-      checkCount(pageSize, 'pageSize'),
-      pages === undefined ? 0 : checkCount(pages, 'pages'),
-    ];
   }
 
   #longest(): number {

@@ -1,51 +1,78 @@
-// A multi-head attention layer and the trace of its steps.
+// A multi-head attention layer, its cache, and the trace of its steps.
 
-import type { MaskOptions } from './attention_types.js';
-import type { Tensor, TensorLike } from './tensor_types.js';
+import type { MaskOptions, RopeRotation, Window } from './attention_types.js';
+import type { KVCacheConfig, CacheDType, CacheLayout } from './cache_types.js';
+import type { FloatDType, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
+
+/** Tensors by name, as `torch.nn.Module.state_dict()` has them. */
+export type StateDict<T = TensorLike<FloatDType>> = Readonly<Record<string, T>>;
 
 /**
- * Weights of a multi-head attention layer, in the layout of `torch.nn.MultiheadAttention`: rows are
- * outputs, y = x·Wᵀ + b. Rows h·headDim to (h+1)·headDim − 1 of a projection belong to head h.
+ * Configuration of {@link Multihead.multiHeadAttention}: what `torch.nn.MultiheadAttention` has, under
+ * its names and with its defaults but for `batchFirst`, and what a model has for good. An option of the
+ * same name that a call gives replaces that.
  */
-export interface MultiHeadAttentionWeights {
-  /** (numHeads·headDim, embedDim) */
-  readonly qProj: TensorLike;
-  /** (numHeads·headDim, embedDim) */
-  readonly kProj: TensorLike;
-  /** (numHeads·headDim, embedDim) */
-  readonly vProj: TensorLike;
-  /** (embedDim, numHeads·headDim). Without it the heads side by side are the output. */
-  readonly outProj?: TensorLike | undefined;
-  /** (numHeads·headDim). Default none. */
-  readonly qBias?: TensorLike | undefined;
-  /** (numHeads·headDim). Default none. */
-  readonly kBias?: TensorLike | undefined;
-  /** (numHeads·headDim). Default none. */
-  readonly vBias?: TensorLike | undefined;
-  /** (embedDim), only with `outProj`. Default none. */
-  readonly outBias?: TensorLike | undefined;
-}
-
-/** Configuration of {@link Multihead.multiHeadAttention}. */
 export interface MultiHeadAttentionConfig {
-  /** Width of a token. */
+  /** Width of a query token. */
   readonly embedDim: number;
   readonly numHeads: number;
-  /** Width of one head. Default embedDim / numHeads, which must then divide evenly. */
+  /** Width of a query and key head. Default embedDim / numHeads, which must then divide evenly. */
   readonly headDim?: number | undefined;
-  /** Copied into the layer: what is given here may be disposed or changed afterwards. */
-  readonly weights: MultiHeadAttentionWeights;
+  /** Key and value heads, which divide `numHeads` (arXiv:2305.13245). Default `numHeads`. */
+  readonly numKvHeads?: number | undefined;
+  /** Width of a value head. Default `headDim`. */
+  readonly valueDim?: number | undefined;
+  /** Width of a key token. Default `embedDim`. */
+  readonly kdim?: number | undefined;
+  /** Width of a value token. Default `embedDim`. */
+  readonly vdim?: number | undefined;
+  /** Width of an output token, only with `outProj`. Default `embedDim`. */
+  readonly outDim?: number | undefined;
+  /** Of all four projections. Default true. */
+  readonly bias?: boolean | undefined;
+  /** Without it the heads side by side are the output. Default true. */
+  readonly outProj?: boolean | undefined;
+  /** One more key and value, the parameters bias_k and bias_v, visible to all queries. Default false. */
+  readonly addBiasKv?: boolean | undefined;
+  /** One more key and value of zeros behind that, likewise. Default false. */
+  readonly addZeroAttn?: boolean | undefined;
+  /** False: tokens are (N, B, width). Default true, (B, N, width). */
+  readonly batchFirst?: boolean | undefined;
+
+  /** A parameter `sinks`, a logit per head: see {@link MaskOptions.sinks}. Default false. */
+  readonly sinks?: boolean | undefined;
+  /** Parameters `q_norm.weight` and `k_norm.weight`: see {@link MaskOptions.qkNorm}. Default false. */
+  readonly qkNorm?: boolean | undefined;
+  /** A finite number ≥ 0, only with `qkNorm`. Default 1e−6. */
+  readonly qkNormEps?: number | undefined;
+  /** See {@link MaskOptions.softcap}. Default 0, none. */
+  readonly softcap?: number | undefined;
+  /** Positions are those of the call. Default none. */
+  readonly window?: Omit<Window, 'align'> | undefined;
+  /** Positions are those of the call. Default none. */
+  readonly rope?: RopeRotation | undefined;
+  /** Probability, 0 ≤ p < 1, read only where a call is `training`. Default 0. */
+  readonly dropout?: number | undefined;
 }
 
 /**
- * Names of the steps of a forward pass, in the order of computation:
- * `x` (B, N, embedDim) · `q`, `k`, `v` (B, N, H·headDim) · `qHeads`, `kHeads`, `vHeads`, after QK-norm and RoPE,
- * (B, H, N, headDim) · `scores` (B, H, N, N), raw Q·Kᵀ · `scaledScores` · `maskedScores`,
- * −Infinity where hidden · `weights` · `headsOut` (B, H, N, headDim) · `merged` (B, N, H·headDim) ·
- * `output`.
+ * Names of the steps of a forward pass, in the order of computation; H and H_kv heads, N keys in all,
+ * appended ones included. A call that is unbatched or not batch-first is traced as the batch-first one
+ * that it amounts to.
+ *
+ * `x` (B, N_q, embedDim) · `xKey`, `xValue` (B, N_k, kdim or vdim), in cross-attention only · `q`, `k`,
+ * `v` (B, N_q or N_k, heads · width) · `qHeads`, `kHeads`, `vHeads` (B, H or H_kv, N_q or N, width),
+ * after QK-norm and RoPE · `scores` (B, H, N_q, N), raw Q·Kᵀ · `scaledScores` · `maskedScores`,
+ * −Infinity where hidden · `weights`, before dropout · `headsOut` (B, H, N_q, valueDim) · `merged`
+ * (B, N_q, H · valueDim), after {@link HeadTools.scales} · `headShares` (B, H, N_q, outDim), z_h·W_Oʰ,
+ * which add up to the output less its bias; only where there is a W_O · `output` (B, N_q, outDim)
+ *
+ * In {@link MultiHeadAttention.step}, `k`, `v`, `kHeads` and `vHeads` are of the new tokens alone.
  */
 export type TraceName =
   | 'x'
+  | 'xKey'
+  | 'xValue'
   | 'q'
   | 'k'
   | 'v'
@@ -58,7 +85,11 @@ export type TraceName =
   | 'weights'
   | 'headsOut'
   | 'merged'
+  | 'headShares'
   | 'output';
+
+/** Steps that not every call has. */
+export type ConditionalTraceName = 'xKey' | 'xValue' | 'headShares';
 
 /** One step of a forward pass: a copy on the JavaScript heap, nothing to dispose. */
 export interface TraceStep<N extends TraceName = TraceName> {
@@ -70,44 +101,240 @@ export interface TraceStep<N extends TraceName = TraceName> {
 /** What `trace` may be: everything, nothing, or the steps of these names. */
 export type TraceOption = boolean | readonly TraceName[];
 
+type Traced<N extends TraceName> = {
+  readonly [M in Exclude<N, ConditionalTraceName>]: TraceStep<M>;
+} & {
+  readonly [M in Extract<N, ConditionalTraceName>]?: TraceStep<M>;
+};
+
 /** The steps that a {@link TraceOption} asks for, by name and in the order of computation. */
 export type TraceOf<T extends TraceOption> = T extends true
-  ? { readonly [N in TraceName]: TraceStep<N> }
+  ? Traced<TraceName>
   : T extends readonly TraceName[]
-    ? { readonly [N in T[number]]: TraceStep<N> }
+    ? Traced<T[number]>
     : undefined;
 
-/** Options of {@link MultiHeadAttention.forward}. */
-export interface ForwardOptions<T extends TraceOption = TraceOption> extends MaskOptions {
-  /** Which steps to copy out. Default `false`. It does not change the output. */
-  readonly trace?: T | undefined;
+/** Instruments for teaching, and for looking into a model. */
+export interface HeadTools {
+  /** (H): factor on what each head gives; 0 mutes it. Default 1 everywhere. */
+  readonly scales?: Float32Array | undefined;
+  /** The merged heads are the output. Default false. */
+  readonly skipOutProj?: boolean | undefined;
+  /** Divides the scale; a finite number > 0. Default 1. */
+  readonly temperature?: number | undefined;
+  /** The mistake of 1/√embedDim as the default scale. Default false. */
+  readonly scaleByEmbedDim?: boolean | undefined;
 }
 
-/** Result of {@link MultiHeadAttention.forward}. */
-export interface ForwardResult<T extends TraceOption = false> {
-  /** (B, N, embedDim), or (B, N, numHeads·headDim) for a layer without `outProj`. The caller disposes it. */
+/**
+ * Optional results of a layer; N is N_k and what the layer appends. Of an unbatched call without B.
+ *
+ * - `'weights'` (B, H, N_q, N): the softmax before dropout, 0 where hidden
+ * - `'meanWeights'` (B, N_q, N): their mean over the heads, PyTorch's `average_attn_weights`
+ */
+export type LayerReturn = 'weights' | 'meanWeights';
+
+/** What {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step} share. */
+export interface LayerOptions<
+  R extends readonly LayerReturn[] = readonly LayerReturn[],
+  T extends TraceOption = TraceOption,
+> {
+  /** Results besides `output`. Default none. They have N_q × N elements a head. */
+  readonly return?: R | undefined;
+  /** Which steps to copy out. Default `false`. It does not change the output. */
+  readonly trace?: T | undefined;
+  /** Written to instead of a new tensor, and returned as `output`. Not one of the inputs. */
+  readonly out?: Tensor | undefined;
+  /** Makes the `dropout` of the layer take place, where the call gives none. Default false. */
+  readonly training?: boolean | undefined;
+  /** Of the layer's dropout: see {@link Dropout.seed}. Default 0. */
+  readonly dropoutSeed?: number | bigint | undefined;
+  readonly heads?: HeadTools | undefined;
+}
+
+/**
+ * Options of {@link MultiHeadAttention.forward}. Those of attention() are over the keys that were
+ * given: keys that the layer appends are visible to every query. `mask` is true where a query MAY
+ * attend; PyTorch's masks, which are the other way round, have a name of their own.
+ */
+export interface ForwardOptions<
+  R extends readonly LayerReturn[] = readonly LayerReturn[],
+  T extends TraceOption = TraceOption,
+>
+  extends MaskOptions, LayerOptions<R, T> {
+  /**
+   * `attn_mask` of `nn.MultiheadAttention`: true = may NOT attend. (N_q, N_k), (B, H, N_q, N_k) with
+   * extents of 1 where shared, or PyTorch's (B · H, N_q, N_k). Default none.
+   */
+  readonly attnMaskBlocked?: TensorLike<'bool'> | undefined;
+  /** `key_padding_mask`: true = may NOT be attended to. (B, N_k), unbatched (N_k). Default none. */
+  readonly keyPaddingBlocked?: TensorLike<'bool'> | undefined;
+  /** (B, N_k), unbatched (N_k), added to the scores; −Infinity hides a key. Default none. */
+  readonly keyPaddingBias?: TensorLike | undefined;
+}
+
+/** Options of {@link MultiHeadAttention.step}. `mask` and `bias` are over all tokens, the new ones included. */
+export interface StepOptions<
+  R extends readonly LayerReturn[] = readonly LayerReturn[],
+  T extends TraceOption = TraceOption,
+>
+  extends Omit<MaskOptions, 'causal' | 'window' | 'kvLengths' | 'rope'>, LayerOptions<R, T> {}
+
+/** The tensors behind each {@link LayerReturn}. */
+export interface LayerTensors {
+  readonly weights: Tensor;
+  readonly meanWeights: Tensor;
+}
+
+/** Result of {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step}. The caller disposes its tensors. */
+export type LayerResult<R extends readonly LayerReturn[] = [], T extends TraceOption = false> = {
+  /** As the query, with width `outDim`; numHeads · valueDim without an output projection. */
   readonly output: Tensor;
   /** `undefined` unless asked for. */
   readonly trace: TraceOf<T>;
+} & (number extends R['length']
+  ? Partial<Pick<LayerTensors, R[number]>>
+  : Pick<LayerTensors, R[number]>);
+
+/** Queries, keys and values of cross-attention. */
+export interface LayerInputs {
+  /** (B, N_q, embedDim) */
+  readonly query: TensorLike;
+  /** (B, N_k, kdim). Default the query. */
+  readonly key?: TensorLike | undefined;
+  /** (B, N_k, vdim). Default the key. */
+  readonly value?: TensorLike | undefined;
 }
 
-/** Multi-head self-attention with its weights: project, split into heads, attend, merge, project. */
-export interface MultiHeadAttention {
-  readonly embedDim: number;
-  readonly numHeads: number;
-  readonly headDim: number;
+/** Configuration of {@link MultiHeadAttention.createCache}: that of {@link Multihead.createCache} without the layer's own. */
+export type LayerCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'keyWidth' | 'valueWidth'>;
+
+/** Keys and values that a layer has seen. All entries of the batch have the same length. */
+export interface MultiHeadAttentionCache {
+  readonly batch: number;
+  /** Tokens of one entry. */
+  readonly capacity: number;
+  readonly layout: CacheLayout;
+  readonly dtype: CacheDType;
+  /** Its part of {@link MemoryInfo.bytes}. */
+  readonly bytes: number;
+  /**
+   * Tokens that it has seen.
+   *
+   * @throws {MultiheadError} `E_DISPOSED`
+   */
+  readonly length: number;
   readonly disposed: boolean;
   /**
-   * Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.2. The scale defaults to 1/√headDim.
+   * Forgets the tokens from `length` on, 0 for all. In a ring those that were overwritten do not come
+   * back: `length` is at least the first one that is still kept.
    *
-   * @param x (B, N, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION` for more than there is, `E_DISPOSED`
    */
-  forward<const T extends TraceOption = false>(
-    x: TensorLike,
-    options?: ForwardOptions<T>,
-  ): ForwardResult<T>;
-  /** Frees the weights. A second call does nothing. */
+  rewind(length: number): void;
+  /** Frees the memory. A second call does nothing. */
   dispose(): void;
   [Symbol.dispose](): void;
+}
+
+/**
+ * Multi-head attention as a layer: project, split into heads, attend, merge, project (Vaswani et al.
+ * 2017, arXiv:1706.03762, section 3.2.2). Its parameters, and what each option does, are those of
+ * `torch.nn.MultiheadAttention`, but for three things: batch-first is the default; `causal` is an
+ * instruction, not a hint; a query that sees no key has merged heads of 0, never NaN.
+ */
+export interface MultiHeadAttention {
+  /** What was given, with every default filled in. */
+  readonly config: {
+    readonly [N in keyof MultiHeadAttentionConfig]-?: N extends 'window' | 'rope'
+      ? MultiHeadAttentionConfig[N]
+      : Exclude<MultiHeadAttentionConfig[N], undefined>;
+  };
+  readonly disposed: boolean;
+
+  /**
+   * Copies all parameters. Rows of weights are outputs, y = x·Wᵀ + b; rows h·headDim to
+   * (h + 1)·headDim − 1 of a projection belong to head h. Names and shapes:
+   *
+   * `in_proj_weight` (rows of q | k | v, embedDim), or where `kdim` or `vdim` differ, and on the caller's
+   * choice, `q_proj_weight`, `k_proj_weight`, `v_proj_weight` · `in_proj_bias` (q | k | v) · `bias_k`,
+   * `bias_v` (1, 1, width) · `out_proj.weight` (outDim, numHeads · valueDim), `out_proj.bias` ·
+   * `sinks` (numHeads) · `q_norm.weight`, `k_norm.weight` (headDim)
+   *
+   * @throws {MultiheadError} `E_SHAPE`, one that names every missing, unexpected and misshaped tensor;
+   * `E_OPTION` for what is no tensor of floats; `E_DISPOSED`; `E_MEMORY`. The parameters are what they
+   * were then.
+   */
+  loadStateDict(dict: StateDict): void;
+
+  /**
+   * Copies of what was loaded, under the names that it came with, as 32-bit floats.
+   *
+   * @throws {MultiheadError} `E_OPTION` before {@link MultiHeadAttention.loadStateDict}; `E_DISPOSED`
+   */
+  stateDict(): Record<string, PlainTensor>;
+
+  /**
+   * One pass. The scale defaults to 1/√headDim.
+   *
+   * @param query (B, N_q, embedDim), with `batchFirst: false` (N_q, B, embedDim), or unbatched
+   * (N_q, embedDim); or an object with a query, key and value of such shapes. Given alone it is the
+   * keys and values too.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
+   * nothing allocated.
+   */
+  forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    query: TensorLike | LayerInputs,
+    options?: ForwardOptions<R, T>,
+  ): LayerResult<R, T>;
+
+  /**
+   * Makes an empty cache for {@link MultiHeadAttention.step} of this layer. Dispose it as a tensor.
+   *
+   * @throws {MultiheadError} `E_OPTION`, also for a layer with appended keys or with key or value tokens
+   * of another width, and for a ring that does not hold the layer's window; `E_DISPOSED`; `E_MEMORY`
+   */
+  createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
+
+  /**
+   * Causal self-attention of the next tokens, one or several: row for row what one causal forward()
+   * over all tokens so far would give.
+   *
+   * @param x (B, n, embedDim), with `batchFirst: false` (n, B, embedDim), or unbatched (n, embedDim)
+   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another layer and for steps
+   * past its capacity; `E_DISPOSED`; `E_MEMORY`. The cache is what it was then.
+   */
+  step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    cache: MultiHeadAttentionCache,
+    options?: StepOptions<R, T>,
+  ): LayerResult<R, T>;
+
+  /** Frees the parameters. A second call does nothing. */
+  dispose(): void;
+  [Symbol.dispose](): void;
+}
+
+/** Options of {@link Multihead.headStatistics}. */
+export interface HeadStatisticsOptions {
+  /** (B · N_k): which token each key is, for `induction`. Default none. */
+  readonly tokens?: Int32Array | undefined;
+}
+
+/**
+ * What the weights of a head look like, in a number for each of the H heads: means over the batch and
+ * the queries, 0 where there is no query of the kind. Query i stands at position i + N_k − N_q.
+ */
+export interface HeadStatistics {
+  /** −Σ w ln w: 0 where one key has all, ln n where n share alike. */
+  readonly entropy: Float32Array;
+  /** Weight on the key one before the query's position, of queries that have one. */
+  readonly previousToken: Float32Array;
+  /** Weight on key 0, of queries that do not stand there. */
+  readonly firstToken: Float32Array;
+  /**
+   * Weight on keys right behind an earlier occurrence of the query's token, of queries that have one
+   * (Olsson et al. 2022, arXiv:2209.11895). Only where `tokens` were given.
+   */
+  readonly induction?: Float32Array;
 }

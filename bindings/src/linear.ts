@@ -25,7 +25,11 @@ export function linear(
     const y = operands.output([...leading, outWidth], 'f32', 'out', options.out);
 
     const { args, raw } = runtime;
-    args.begin().tensor(input, [rows, input.shape.at(-1) ?? 0]).tensor(matrix).tensor(bias);
+    args
+      .begin()
+      .tensor(input, [rows, input.shape.at(-1) ?? 0])
+      .tensor(matrix)
+      .tensor(bias);
     args.tensor(y, [rows, outWidth]);
     operands.check(raw.linear());
     return y;

@@ -1,183 +1,161 @@
-// A multi-head attention layer: weights kept in WebAssembly memory, and calls with them.
+// A multi-head attention layer: a module of the core by a handle, and calls of it.
 
-import { maskNames, optionsArg } from './attention_options.js';
-import { MultiheadError } from './errors.js';
-import { call, checkRank, checkTensorLike, type Runtime } from './operands.js';
-import { checkCount, checkOptions } from './options.js';
-import { formatShape, WasmTensor } from './tensor.js';
-import { checkTrace, readTrace } from './trace.js';
+import { CoreModule } from './core_module.js';
+import { ownCache, WasmLayerCache } from './layer_cache.js';
+import { checkConfig, writeModuleConfig } from './layer_config.js';
+import { forwardNames, moduleOptionsArg, notInStep, runLayer, stepNames } from './layer_options.js';
+import { call, type Runtime } from './operands.js';
+import { checkOptions } from './options.js';
 import type {
   ForwardOptions,
-  ForwardResult,
+  LayerCacheConfig,
+  LayerInputs,
+  LayerResult,
+  LayerReturn,
   MultiHeadAttention,
+  MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
+  PlainTensor,
   Shape,
+  StateDict,
+  StepOptions,
   TensorLike,
-  TraceOf,
   TraceOption,
 } from './types.js';
 
-const weightNames = [
-  'qProj',
-  'kProj',
-  'vProj',
-  'qBias',
-  'kBias',
-  'vBias',
-  'outProj',
-  'outBias',
-] as const;
-type WeightName = (typeof weightNames)[number];
-const required: readonly WeightName[] = ['qProj', 'kProj', 'vProj'];
-
-/** Beyond this many divisors, an error message lists the ones nearest to what was asked for. */
-const maxDivisors = 16;
-
-function headWidth(embedDim: number, numHeads: number): number {
-  if (embedDim % numHeads === 0) return embedDim / numHeads;
-  const divisors = new Set<number>();
-  for (let n = 1; n * n <= embedDim; n += 1) {
-    if (embedDim % n === 0) divisors.add(n).add(embedDim / n);
-  }
-  const near = [...divisors]
-    .sort((a, b) => Math.abs(a - numHeads) - Math.abs(b - numHeads))
-    .slice(0, maxDivisors)
-    .sort((a, b) => a - b);
-  const choices = near.join(', ').replace(/, (\d+)$/, ' or $1');
-  throw new MultiheadError('E_OPTION', {
-    argument: 'numHeads',
-    expected: `a divisor of embedDim = ${embedDim}: ${choices}`,
-    got: String(numHeads),
-    message:
-      `numHeads = ${numHeads} does not divide embedDim = ${embedDim}; ` +
-      `use ${choices}, or give headDim`,
-  });
-}
-
 export class WasmMultiHeadAttention implements MultiHeadAttention {
-  readonly embedDim: number;
-  readonly numHeads: number;
-  readonly headDim: number;
+  readonly config: MultiHeadAttention['config'];
   /** Defined on the prototype by load(): see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
 
   readonly #runtime: Runtime;
-  readonly #weights = new Map<WeightName, WasmTensor<'f32'>>();
-  #disposed = false;
+  readonly #module: CoreModule;
 
   constructor(runtime: Runtime, config: MultiHeadAttentionConfig) {
-    checkOptions(config, ['embedDim', 'numHeads', 'headDim', 'weights'], 'multiHeadAttention');
+    const checked = checkConfig(config);
+    this.config = Object.freeze(checked);
     this.#runtime = runtime;
-    this.embedDim = checkCount(config.embedDim, 'embedDim');
-    this.numHeads = checkCount(config.numHeads, 'numHeads');
-    this.headDim =
-      config.headDim === undefined
-        ? headWidth(this.embedDim, this.numHeads)
-        : checkCount(config.headDim, 'headDim');
-
-    const { weights } = config;
-    checkOptions(weights, weightNames, 'weights');
-    if (weights.outBias !== undefined && weights.outProj === undefined) {
-      throw new MultiheadError('E_OPTION', {
-        argument: 'weights.outBias',
-        expected: 'an outProj with it',
-        got: 'none',
-      });
-    }
-    try {
-      for (const name of weightNames) this.#copyWeight(name, weights[name]);
-    } catch (error) {
-      this.dispose();
-      throw error;
-    }
+    const { raw } = runtime;
+    const handle = call(runtime, (operands) => {
+      writeModuleConfig(runtime, checked, operands);
+      return operands.checkHandle(raw.moduleCreate());
+    });
+    this.#module = new CoreModule(runtime, this, handle, {
+      made: 'multiHeadAttention',
+      noun: 'a layer',
+      release: (layer) => raw.moduleRelease(layer),
+      load: (layer) => raw.moduleLoad(layer),
+      state: (layer) => raw.moduleState(layer),
+    });
   }
 
   get disposed(): boolean {
-    return this.#disposed;
+    return this.#module.disposed;
   }
 
-  forward<const T extends TraceOption = false>(
-    x: TensorLike,
-    options: ForwardOptions<T> = {},
-  ): ForwardResult<T> {
-    if (this.#disposed) {
-      throw new MultiheadError('E_DISPOSED', {
-        argument: 'multiHeadAttention',
-        expected: 'a layer that is not disposed',
-        got: 'a disposed one',
-      });
-    }
-    checkOptions(options, [...maskNames, 'trace'], 'forward');
-    const traced = checkTrace(options.trace);
+  loadStateDict(dict: StateDict): void {
+    this.#module.loadStateDict(dict);
+  }
+
+  stateDict(): Record<string, PlainTensor> {
+    return this.#module.stateDict();
+  }
+
+  forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    query: TensorLike | LayerInputs,
+    options: ForwardOptions<R, T> = {},
+  ): LayerResult<R, T> {
+    const handle = this.#module.ready();
+    checkOptions(options, forwardNames, 'forward');
+    const inputs = inputsOf(query);
+    const { config } = this;
     const runtime = this.#runtime;
 
     return call(runtime, (operands) => {
-      const input = operands.input(x, ['f32'], 'x');
-      checkRank(input, '(B, N, embedDim)', 'x');
-      const [batch = 0, tokens = 0] = input.shape;
-      const masking = optionsArg(options, operands, {
-        batch,
-        heads: this.numHeads,
-        queries: tokens,
-        keys: tokens,
-        width: this.headDim,
-      });
-      const output = operands.output([batch, tokens, this.#outputWidth], 'f32', 'output');
+      const q = operands.input(inputs.query, ['f32'], 'query');
+      const k = operands.optional(inputs.key, ['f32'], 'key');
+      const v = operands.optional(inputs.value, ['f32'], 'value');
+      const { batch, tokens: queries } = this.#extents(q.shape);
+      const { tokens: keys } = this.#extents((k ?? q).shape);
+      const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
+      const arg = moduleOptionsArg(options, operands, extents);
+      const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
+      const shapes = this.#outputShapes(q.shape, keys + appended, arg.skipOutProj);
+      const { args, raw } = runtime;
+      return runLayer(runtime, operands, {
+        options,
+        shapes,
+        write: () => args.begin().tensor(q).tensor(k).tensor(v).moduleOptions(arg),
+        run: () => raw.moduleForward(handle),
+      }) as unknown as LayerResult<R, T>;
+    });
+  }
 
-      const { args, raw, heap } = runtime;
-      args.begin().numbers(this.embedDim, this.numHeads, this.headDim);
-      for (const name of weightNames) args.tensor(this.#weights.get(name));
-      args.tensor(input).options(masking).tensor(output);
-      args.number(traced.length > 0 ? 1 : 0);
-      try {
-        operands.check(raw.multiHeadAttention());
-        const trace = options.trace ? readTrace(raw, heap, traced) : undefined;
-        return { output, trace: trace as TraceOf<T> };
-      } finally {
-        if (traced.length > 0) raw.releaseTrace();
-      }
+  createCache(config: LayerCacheConfig): MultiHeadAttentionCache {
+    const runtime = this.#runtime;
+    const handle = this.#module.live();
+    const make = (): number => runtime.raw.moduleCacheCreate(handle);
+    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
+  }
+
+  step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    cache: MultiHeadAttentionCache,
+    options: StepOptions<R, T> = {},
+  ): LayerResult<R, T> {
+    const handle = this.#module.ready();
+    checkOptions(options, stepNames, 'step', notInStep);
+    const { config } = this;
+    const runtime = this.#runtime;
+    const own = ownCache(cache, runtime.heap);
+    const before = own.length;
+
+    return call(runtime, (operands) => {
+      const input = operands.input(x, ['f32'], 'x');
+      const { batch, tokens: queries } = this.#extents(input.shape);
+      const keys = before + queries;
+      const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
+      const arg = moduleOptionsArg(options, operands, extents);
+      const shapes = this.#outputShapes(input.shape, keys, arg.skipOutProj);
+      const { args, raw } = runtime;
+      return runLayer(runtime, operands, {
+        options,
+        shapes,
+        write: () => args.begin().tensor(input).moduleOptions(arg),
+        run: () => raw.moduleStep(handle, own.handle),
+      }) as unknown as LayerResult<R, T>;
     });
   }
 
   dispose(): void {
-    this.#disposed = true;
-    for (const tensor of this.#weights.values()) tensor.dispose();
-    this.#weights.clear();
+    this.#module.dispose();
   }
 
-  get #mergedWidth(): number {
-    return this.numHeads * this.headDim;
+  /** Of tokens whose rank the core has yet to check. */
+  #extents(shape: Shape): { batch: number; tokens: number } {
+    const [first = 0, second = 0] = shape;
+    if (shape.length < 3) return { batch: 1, tokens: first };
+    return this.config.batchFirst
+      ? { batch: first, tokens: second }
+      : { batch: second, tokens: first };
   }
 
-  get #outputWidth(): number {
-    return this.#weights.has('outProj') ? this.embedDim : this.#mergedWidth;
+  #outputShapes(query: Shape, keys: number, skipsOutProj: boolean) {
+    const { numHeads, valueDim, outDim } = this.config;
+    const { batch, tokens } = this.#extents(query);
+    const batched = query.length < 3 ? [] : [batch];
+    return {
+      out: [...query.slice(0, -1), skipsOutProj ? numHeads * valueDim : outDim],
+      weights: [...batched, numHeads, tokens, keys],
+      meanWeights: [...batched, tokens, keys],
+    };
   }
+}
 
-  #shapeOf(name: WeightName): Shape {
-    if (name === 'outProj') return [this.embedDim, this.#mergedWidth];
-    if (name === 'outBias') return [this.embedDim];
-    return required.includes(name) ? [this.#mergedWidth, this.embedDim] : [this.#mergedWidth];
-  }
-
-  #copyWeight(name: WeightName, given: TensorLike | undefined): void {
-    const argument = `weights.${name}`;
-    const shape = this.#shapeOf(name);
-    if (given === undefined) {
-      if (!required.includes(name)) return;
-      throw new MultiheadError('E_OPTION', {
-        argument,
-        expected: `a tensor of shape ${formatShape(shape)}`,
-        got: 'undefined',
-      });
-    }
-    const { shape: got, data } = checkTensorLike(given, ['f32'], argument);
-    if (formatShape(got) !== formatShape(shape)) {
-      throw new MultiheadError('E_SHAPE', {
-        argument,
-        expected: formatShape(shape),
-        got: formatShape(got),
-      });
-    }
-    this.#weights.set(name, WasmTensor.copy(this.#runtime.heap, 'f32', shape, data, argument));
-  }
+/** Throws `E_OPTION`. */
+function inputsOf(given: TensorLike | LayerInputs): LayerInputs {
+  const several = typeof given === 'object' && given !== null && 'query' in given;
+  if (!several) return { query: given };
+  checkOptions(given, ['query', 'key', 'value'], 'forward');
+  return given;
 }

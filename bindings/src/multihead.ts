@@ -3,6 +3,7 @@
 import { alibiSlopes } from './alibi.js';
 import { Arguments } from './arguments.js';
 import { attention } from './attention.js';
+import { headStatistics } from './head_statistics.js';
 import { WasmKVCache } from './kv_cache.js';
 import { latentAttention } from './latent_attention.js';
 import { linear } from './linear.js';
@@ -17,6 +18,8 @@ import { rotate } from './rope.js';
 import { ScopeStack } from './scope.js';
 import { scores } from './scores.js';
 import { makeTensor } from './tensor.js';
+import { WasmTransformer } from './transformer.js';
+import { WasmTransformerBlock } from './transformer_block.js';
 import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions } from './types.js';
 import { attentionVarlen } from './varlen.js';
 
@@ -51,6 +54,9 @@ export function createMultihead(raw: RawModule, backend: Backend): Multihead {
     latentAttention: (inputs, options) => latentAttention(runtime, inputs, options),
     linear: (x, weight, options) => linear(runtime, x, weight, options),
     multiHeadAttention: (config) => scopes.track(new WasmMultiHeadAttention(runtime, config)),
+    transformerBlock: (config) => scopes.track(new WasmTransformerBlock(runtime, config)),
+    transformer: (config) => scopes.track(new WasmTransformer(runtime, config)),
+    headStatistics: (weights, options) => headStatistics(runtime, weights, options),
     createCache: (config) => scopes.track(new WasmKVCache(runtime, config)),
     scope: (fn) => scopes.run(fn),
     memory: () => heap.info(),

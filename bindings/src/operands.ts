@@ -14,6 +14,7 @@ import {
   sameShape,
   typedArrayName,
   WasmTensor,
+  type Ranks,
 } from './tensor.js';
 import type { DataOf, DType, Shape } from './types.js';
 
@@ -64,9 +65,9 @@ export class Operands {
     this.#runtime = runtime;
   }
 
-  input(value: unknown, dtypes: readonly DType[], argument: string): Operand {
+  input(value: unknown, dtypes: readonly DType[], argument: string, ranks?: Ranks): Operand {
     const { heap } = this.#runtime;
-    const like = checkTensorLike(value, dtypes, argument);
+    const like = checkTensorLike(value, dtypes, argument, ranks);
     const { dtype, shape } = like;
     checkExtents(shape, argument);
     if (value instanceof WasmTensor && value.livesIn(heap)) {
@@ -160,6 +161,12 @@ export class Operands {
     checkStatus(this.#runtime, status);
   }
 
+  /** A handle of the core's; throws what minus a status code stands for. */
+  checkHandle(handle: number): number {
+    if (handle <= 0) this.check(-handle);
+    return handle;
+  }
+
   /** What the call was given stays for later ones: the copies that it made, and the tensors by name. */
   keepInputs(): KeptInputs {
     const kept = { copies: this.#temporaries, tensors: this.#inputs };
@@ -183,14 +190,16 @@ export class Operands {
 export function checkStatus({ raw, heap }: Runtime, status: number): void {
   if (status === Status.ok) return;
   const argument = optionName(raw.errorArgument());
-  const expected = inJavaScript(raw.errorExpected());
+  // Parameters have PyTorch's names here too.
+  const inOurWords = argument === 'stateDict' ? (text: string) => text : inJavaScript;
+  const expected = inOurWords(raw.errorExpected());
   if (status === Status.memory) {
     throw outOfMemory(argument, expected, heap.buffer.byteLength);
   }
   throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', {
     argument,
     expected,
-    got: inJavaScript(raw.errorGot()),
+    got: inOurWords(raw.errorGot()),
   });
 }
 
@@ -202,6 +211,8 @@ export const camelCase = (name: string): string =>
 const renamed: Readonly<Record<string, string>> = {
   alibi_slopes: 'alibi',
   'window.alignment': 'window.align',
+  head_scales: 'heads.scales',
+  temperature: 'heads.temperature',
   out_a: 'a.out',
   lse_a: 'a.lse',
   out_b: 'b.out',
@@ -276,6 +287,7 @@ export function checkTensorLike<D extends DType>(
   value: unknown,
   dtypes: readonly D[],
   argument: string,
+  ranks?: Ranks,
 ): { shape: Shape; dtype: D; data: DataOf<D> } {
   if (value instanceof WasmTensor) {
     value.assertLive(argument);
@@ -290,7 +302,7 @@ export function checkTensorLike<D extends DType>(
       got: describe(value) + typed,
     });
   }
-  const shape = checkShape(value.shape, argument);
+  const shape = checkShape(value.shape, argument, ranks);
   const stated = 'dtype' in value ? value.dtype : undefined;
   return { shape, ...checkData(value.data, shape, dtypes, argument, stated) };
 }

@@ -77,6 +77,16 @@ export function checkCount(value: unknown, argument: string, least = 1): number 
   });
 }
 
+/** True or false; throws `E_OPTION`. */
+export function checkFlag(value: unknown, argument: string): boolean {
+  if (typeof value === 'boolean') return value;
+  throw new MultiheadError('E_OPTION', {
+    argument,
+    expected: 'true or false',
+    got: describe(value),
+  });
+}
+
 /** A whole number of any sign, for the core to check; throws `E_OPTION`. */
 export function checkWhole(value: unknown, argument: string): number {
   if (Number.isSafeInteger(value)) return value as number;

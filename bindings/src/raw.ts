@@ -18,6 +18,12 @@ export interface RopeArg {
   readonly rotaryDim: number;
 }
 
+/** A number of 64 bits in two of 32. */
+export interface SeedArg {
+  readonly low: number;
+  readonly high: number;
+}
+
 /** multihead::AttentionOptions */
 export interface OptionsArg {
   mask: Operand | undefined;
@@ -41,8 +47,28 @@ export interface OptionsArg {
   qPositions: SpanArg;
   kPositions: SpanArg;
   dropout: number;
-  seedLow: number;
-  seedHigh: number;
+  seed: SeedArg;
+}
+
+/** multihead::MultiHeadAttentionOptions */
+export interface ModuleOptionsArg {
+  readonly attention: OptionsArg;
+  readonly attnMaskBlocked: Operand | undefined;
+  readonly keyPaddingBlocked: Operand | undefined;
+  readonly keyPaddingBias: Operand | undefined;
+  readonly training: boolean;
+  readonly dropoutSeed: SeedArg;
+  readonly headScales: SpanArg;
+  readonly skipOutProj: boolean;
+  readonly temperature: number;
+  readonly scaleByEmbedDim: boolean;
+}
+
+/** multihead::MultiHeadAttentionOutputs */
+export interface ModuleOutputsArg {
+  readonly out: Operand;
+  readonly weights: Operand | undefined;
+  readonly meanWeights: Operand | undefined;
 }
 
 /** multihead::ScoreCapture */
@@ -80,14 +106,7 @@ export interface RawModule {
   /** The same, of which q, k, v, out and lse need no address. A handle above 0, or minus a status code. */
   prepare(): number;
   /** An address of 0 is "not given". */
-  _multihead_run(
-    handle: number,
-    q: number,
-    k: number,
-    v: number,
-    out: number,
-    lse: number,
-  ): number;
+  _multihead_run(handle: number, q: number, k: number, v: number, out: number, lse: number): number;
   preparedRelease(handle: number): void;
   /** q, k, options; with one capture pushed */
   attentionScores(): number;
@@ -114,15 +133,51 @@ export interface RawModule {
   cacheBytes(handle: number): number;
   /** x, weight, bias, y */
   linear(): number;
-  /** embedDim, numHeads, headDim, the eight weights, x, options, output, whether to trace */
-  multiHeadAttention(): number;
-  /** The trace of the last call that asked for one, until releaseTrace(). */
-  traceCount(): number;
-  traceName(index: number): string;
-  traceRank(index: number): number;
-  traceExtent(index: number, axis: number): number;
-  traceAddress(index: number): number;
-  releaseTrace(): void;
+  /** Numbers in the order of multihead::MultiHeadAttentionConfig. A handle above 0, or minus a status code. */
+  moduleCreate(): number;
+  moduleRelease(handle: number): void;
+  /** A tensor for the next moduleLoad(), which consumes all of them even when it fails. */
+  pushParameter(name: string): void;
+  moduleLoad(handle: number): number;
+  /** Lists the parameters. */
+  moduleState(handle: number): number;
+  /** query, key, value, options, outputs, bits of the steps wanted, which it lists */
+  moduleForward(handle: number): number;
+  /** Numbers in the order of multihead::KVCacheConfig. A handle above 0, or minus a status code. */
+  moduleCacheCreate(handle: number): number;
+  moduleCacheRelease(handle: number): void;
+  moduleCacheRewind(handle: number, length: number): number;
+  moduleCacheLength(handle: number): number;
+  moduleCacheBytes(handle: number): number;
+  /** x, options, outputs, bits of the steps wanted, which it lists */
+  moduleStep(handle: number, cache: number): number;
+  /** Numbers in the order of multihead::TransformerBlockConfig. A handle above 0, or minus a status code. */
+  blockCreate(): number;
+  blockRelease(handle: number): void;
+  /** As moduleLoad(); `names` is a number of multihead::ParameterNames. */
+  blockLoad(handle: number, names: number): number;
+  blockState(handle: number): number;
+  /** x, options, out, attention_out, bits of the steps wanted, which it lists */
+  blockForward(handle: number): number;
+  /** As moduleCacheCreate(), and so are those of transformers: one kind of handle for all. */
+  blockCacheCreate(handle: number): number;
+  blockStep(handle: number, cache: number): number;
+  /** Numbers in the order of multihead::TransformerConfig. A handle above 0, or minus a status code. */
+  transformerCreate(): number;
+  transformerRelease(handle: number): void;
+  transformerLoad(handle: number, names: number): number;
+  transformerState(handle: number): number;
+  /** tokens, batch, options, logits, hidden, bits of the steps wanted, which it lists layer by layer */
+  transformerForward(handle: number): number;
+  transformerCacheCreate(handle: number): number;
+  transformerStep(handle: number, cache: number): number;
+  /** weights, tokens, and what is written to: entropy, previousToken, firstToken, induction */
+  headStatistics(): number;
+  /** The tensors that the last call listed, until releaseListed(). */
+  listedCount(): number;
+  /** Gives the name, and writes address, rank, extents, and 1 for a matrix column by column into the block. */
+  listed(index: number): string;
+  releaseListed(): void;
   /** The parts of the last status that was not ok. */
   errorArgument(): string;
   errorExpected(): string;

@@ -5,8 +5,17 @@ import { halfToFloats, roundToHalf } from './half.js';
 import { bytesPerElement, type Block, type Heap, type Holding } from './memory.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
-/** A table entry of the Embind module has room for this many axes. */
-const maxRank = 4;
+/** How many axes a shape may have. */
+export interface Ranks {
+  readonly least: number;
+  readonly most: number;
+}
+
+/** Of what calls compute with. */
+const tensorRanks: Ranks = { least: 1, most: 4 };
+
+/** Of what can be named in a state dict, if only to be refused: any tensor of the core. */
+export const parameterRanks: Ranks = { least: 0, most: 8 };
 
 /** The core's calls count in 32-bit integers. */
 export const maxExtent = 2 ** 31 - 1;
@@ -39,7 +48,11 @@ export function describe(value: unknown): string {
 }
 
 /** A copy of a valid shape; throws `E_SHAPE` in the name of `argument`. */
-export function checkShape(shape: unknown, argument: string): number[] {
+export function checkShape(
+  shape: unknown,
+  argument: string,
+  { least, most }: Ranks = tensorRanks,
+): number[] {
   if (!Array.isArray(shape)) {
     throw new MultiheadError('E_SHAPE', {
       argument,
@@ -52,10 +65,10 @@ export function checkShape(shape: unknown, argument: string): number[] {
   const valid = extents.every(
     (extent): extent is number => Number.isSafeInteger(extent) && (extent as number) >= 0,
   );
-  if (!valid || extents.length === 0 || extents.length > maxRank) {
+  if (!valid || extents.length < least || extents.length > most) {
     throw new MultiheadError('E_SHAPE', {
       argument,
-      expected: `1 to ${maxRank} extents that are whole numbers ≥ 0`,
+      expected: `${least} to ${most} extents that are whole numbers ≥ 0`,
       got: formatShape(extents.map(String) as unknown as Shape),
     });
   }

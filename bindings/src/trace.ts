@@ -1,14 +1,15 @@
-// The steps of a forward pass: copied out of the module's own memory, under JavaScript names.
+// The steps of a layer's call: which of them are wanted, and copies of them under JavaScript names.
 
-import type { Heap } from './memory.js';
-import { camelCase } from './operands.js';
+import { camelCase, type Runtime } from './operands.js';
 import { checkNames } from './options.js';
-import type { RawModule } from './raw.js';
 import { elements } from './tensor.js';
 import type { TraceName, TraceStep } from './types.js';
 
+/** In the order of multihead::trace_names(). */
 export const traceNames: readonly TraceName[] = [
   'x',
+  'xKey',
+  'xValue',
   'q',
   'k',
   'v',
@@ -21,30 +22,70 @@ export const traceNames: readonly TraceName[] = [
   'weights',
   'headsOut',
   'merged',
+  'headShares',
   'output',
 ];
 
-/** The names that a `trace` option asks for; throws `E_OPTION`. */
-export function checkTrace(option: unknown): readonly TraceName[] {
-  if (option === undefined || option === false) return [];
-  return option === true ? traceNames : checkNames(option, traceNames, 'trace');
+/** A bit for each name that a `trace` option asks for; throws `E_OPTION`. */
+export function traceBits(option: unknown): number {
+  if (option === undefined || option === false) return 0;
+  const wanted = option === true ? traceNames : checkNames(option, traceNames, 'trace');
+  return wanted.reduce((bits, name) => bits | (1 << traceNames.indexOf(name)), 0);
 }
 
-/** To be followed by releaseTrace(). */
-export function readTrace(
-  raw: RawModule,
-  heap: Heap,
-  wanted: readonly TraceName[],
-): Partial<Record<TraceName, TraceStep>> {
+/** A tensor that the core has listed: a copy on the JavaScript heap. */
+export interface ListedTensor {
+  readonly name: string;
+  readonly shape: number[];
+  readonly data: Float32Array;
+}
+
+/** What the last call has listed, which is gone afterwards. */
+export function takeListed({ raw, args, heap }: Runtime): ListedTensor[] {
+  try {
+    return Array.from({ length: raw.listedCount() }, (_, index) => {
+      const name = raw.listed(index);
+      const address = args.begin().read();
+      const shape = Array.from({ length: args.read() }, () => args.read());
+      const isTransposed = args.read() === 1;
+      const data = heap.view('f32', address, elements(shape));
+      return { name, shape, data: isTransposed ? turned(data, shape) : data.slice() };
+    });
+  } finally {
+    raw.releaseListed();
+  }
+}
+
+/** A matrix of this shape, of which the columns lie one behind the other, row by row. */
+function turned(columns: Float32Array, [rows = 0, width = 0]: readonly number[]): Float32Array {
+  const data = new Float32Array(columns.length);
+  for (let row = 0, at = 0; row < rows; row += 1) {
+    for (let c = 0; c < width; c += 1, at += 1) data[at] = columns[c * rows + row] as number;
+  }
+  return data;
+}
+
+/** The steps that the last call has listed. */
+export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep>> {
   const trace: Partial<Record<TraceName, TraceStep>> = {};
-  const count = wanted.length > 0 ? raw.traceCount() : 0;
-  for (let index = 0; index < count; index += 1) {
-    const name = camelCase(raw.traceName(index)) as TraceName;
-    if (!wanted.includes(name)) continue;
-    const axes = Array.from({ length: raw.traceRank(index) });
-    const shape = axes.map((_, axis) => raw.traceExtent(index, axis));
-    const data = heap.view('f32', raw.traceAddress(index), elements(shape)).slice();
-    trace[name] = { name, shape, data };
+  for (const step of takeListed(runtime)) {
+    const name = camelCase(step.name) as TraceName;
+    trace[name] = { ...step, name };
   }
   return trace;
+}
+
+/** Those of every layer, whose names have the layer's number in front: "3.weights". */
+export function takeTraces(
+  runtime: Runtime,
+  layers: number,
+): Partial<Record<TraceName, TraceStep>>[] {
+  const traces = Array.from({ length: layers }, () => ({}) as ReturnType<typeof takeTrace>);
+  for (const { name: numbered, shape, data } of takeListed(runtime)) {
+    const [layer = '', step = ''] = numbered.split('.');
+    const name = camelCase(step) as TraceName;
+    const trace = traces[Number(layer)];
+    if (trace !== undefined) trace[name] = { name, shape, data };
+  }
+  return traces;
 }

@@ -19,7 +19,12 @@ import type {
   VarlenResult,
 } from './attention_types.js';
 import type { KVCache, KVCacheConfig } from './cache_types.js';
-import type { MultiHeadAttention, MultiHeadAttentionConfig } from './layer_types.js';
+import type {
+  HeadStatistics,
+  HeadStatisticsOptions,
+  MultiHeadAttention,
+  MultiHeadAttentionConfig,
+} from './layer_types.js';
 import type { PreparedAttention, PrepareOptions } from './prepared_types.js';
 import type {
   DType,
@@ -31,12 +36,20 @@ import type {
   TensorLike,
   TensorOptions,
 } from './tensor_types.js';
+import type {
+  Transformer,
+  TransformerBlock,
+  TransformerBlockConfig,
+  TransformerConfig,
+} from './transformer_types.js';
 
 export type * from './attention_types.js';
 export type * from './cache_types.js';
 export type * from './layer_types.js';
 export type * from './prepared_types.js';
+export type * from './safetensors_types.js';
 export type * from './tensor_types.js';
+export type * from './transformer_types.js';
 
 /** `'relaxed'` has a fused multiply-add, `'simd128'` is what every browser since 2023 runs. */
 export type Simd = 'relaxed' | 'simd128';
@@ -80,7 +93,7 @@ export interface LinearOptions {
 
 /** What is allocated in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
-  /** Tensors that are not disposed, the weights of layers among them, and caches. */
+  /** Tensors, layers, caches and prepared operations that are not disposed. */
   readonly live: number;
   /** Bytes that they hold. */
   readonly bytes: number;
@@ -229,12 +242,39 @@ export interface Multihead {
   linear(x: TensorLike, weight: TensorLike, options?: LinearOptions): Tensor;
 
   /**
-   * Makes a layer that owns a copy of its weights. Dispose it as a tensor.
+   * Makes a layer, whose parameters {@link MultiHeadAttention.loadStateDict} then loads. Dispose it as a
+   * tensor.
    *
-   * @throws {MultiheadError} `E_OPTION` when numHeads does not divide embedDim and no headDim is
-   * given; `E_SHAPE` for a weight whose shape does not fit, with its name; `E_DISPOSED`; `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION`, for instance when numHeads does not divide embedDim and no
+   * headDim is given
    */
   multiHeadAttention(config: MultiHeadAttentionConfig): MultiHeadAttention;
+
+  /**
+   * Makes a transformer block: attention and an MLP with norms, whose parameters
+   * {@link TransformerBlock.loadStateDict} then loads. Dispose it as a tensor.
+   *
+   * @throws {MultiheadError} `E_OPTION`
+   */
+  transformerBlock(config: TransformerBlockConfig): TransformerBlock;
+
+  /**
+   * Makes a stack of transformer blocks from tokens to logits, whose parameters
+   * {@link Transformer.loadStateDict} then loads. Dispose it as a tensor. `gpt2Config()` reads the
+   * configuration of a GPT-2 model from the shapes of its parameters.
+   *
+   * @throws {MultiheadError} `E_OPTION`
+   */
+  transformer(config: TransformerConfig): Transformer;
+
+  /**
+   * What the weights of each head look like: how spread they are, and how much goes to the previous
+   * token, to the first one, or to what followed an earlier occurrence of this one.
+   *
+   * @param weights (B, H, N_q, N_k) with N_q ≤ N_k, as a layer gives them, or (H, N_q, N_k)
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
+   */
+  headStatistics(weights: TensorLike, options?: HeadStatisticsOptions): HeadStatistics;
 
   /**
    * Makes an empty cache of keys and values. Dispose it as a tensor.

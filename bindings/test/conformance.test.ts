@@ -56,7 +56,7 @@ describe('npm run conformance', () => {
       { ...entry, name: 'right', outputs: { out: 'out' }, output_tolerance: close },
       { ...entry, name: 'wrong', outputs: { out: 'wrong' }, output_tolerance: close },
       { ...entry, name: 'odd', attrs: { ...attrs, temperature: 2 }, outputs: { out: 'out' } },
-      { ...entry, name: 'other', op: 'gpt2_block', outputs: { out: 'out' } },
+      { ...entry, name: 'other', op: 'gpt3_block', outputs: { out: 'out' } },
       { ...entry, name: 'shape', outputs: { out: 'short' } },
       { ...entry, name: 'lost', outputs: { out: 'lost' } },
     ];
@@ -79,7 +79,7 @@ describe('npm run conformance', () => {
     expect(one.lines).toEqual([
       'FAIL small/wrong: out[1] is 4, expected 5 (1.00e+6 times the tolerance) [simd128]',
       'FAIL small/odd: not supported yet: attribute temperature [simd128]',
-      'FAIL small/other: not supported yet: op gpt2_block [simd128]',
+      'FAIL small/other: not supported yet: op gpt3_block [simd128]',
       'FAIL small/shape: out has shape (1,1,1,2), expected (1,1,1,1) [simd128]',
       'FAIL small/lost: tensor lost is not in the file [simd128]',
       'simd128: 1 passed, 5 failed',
@@ -122,6 +122,27 @@ describe('npm run conformance', () => {
     const heads = {
       op: 'heads_concat',
       inputs: { x: 'cube', w_q: 'cube', w_k: 'cube', w_v: 'cube' },
+    };
+    const ofLayer = (layer: number, w_o = 'eye') => ({
+      ...{ [`layers.${layer}.w_q`]: 'eye', [`layers.${layer}.w_k`]: 'eye' },
+      ...{ [`layers.${layer}.w_v`]: 'eye', [`layers.${layer}.w_o`]: w_o },
+    });
+    const stack = {
+      op: 'attention_only_transformer',
+      attrs: { layers: 1, num_heads: 1, head_dim: 2, positions: 'rope_half', rope_base: 100 },
+      inputs: { tokens: 'ids', tok_emb: 'eye', unembed: 'eye', ...ofLayer(0) },
+      outputs: { logits: 'cube' },
+    };
+    const block = {
+      op: 'gpt2_block',
+      attrs: { num_heads: 1 },
+      inputs: Object.fromEntries([
+        ['x', 'cube'],
+        ...['ln_1', 'attn.c_attn', 'attn.c_proj', 'ln_2', 'mlp.c_fc', 'mlp.c_proj'].flatMap((name) => [
+          [`${name}.weight`, name.startsWith('ln') ? 'two' : 'eye'],
+          [`${name}.bias`, 'two'],
+        ]),
+      ]) as Record<string, string>,
     };
     const printed = {
       op: 'softmax_masked',
@@ -177,9 +198,26 @@ describe('npm run conformance', () => {
         attrs: { ...module.attrs, num_heads },
       })),
       { ...good, ...module, attrs: { ...module.attrs, kdim: 2 } },
+      { ...good, ...module, attrs: { ...module.attrs, self_attention: false } },
+      { ...good, ...module, attrs: { ...module.attrs, unbatched: true } },
+      { ...good, ...module, attrs: { ...module.attrs, add_bias_kv: true } },
+      { ...good, ...module, inputs: { ...module.inputs, attn_mask: 'in' } },
       { ...good, ...module, inputs: { query: 'cube', 'out_proj.weight': 'eye' } },
       { ...good, ...module, inputs: { ...module.inputs, in_proj_weight: 'eye' } },
       ...[0, 2].map((num_heads) => ({ ...good, ...heads, attrs: { num_heads } })),
+      ...[
+        ...[{ layers: 0 }, { layers: 2 }, { layers: 3 }, { layers: {} }, { num_heads: 0 }],
+        ...[{ head_dim: 3 }, { head_dim: -2 }, { positions: 'none' }, { positions: 'learned' }],
+        ...[{ positions: 3 }, { rope_base: 'x' }, { num_kv_heads: 2 }, {}],
+      ].map((change) => ({ ...good, ...stack, attrs: { ...stack.attrs, ...change } })),
+      ...[{ tokens: 'eye' }, { pos_emb: 'eye' }, ofLayer(0, 'in'), { unembed: 'in' }].map((change) => ({
+        ...{ ...good, ...stack, inputs: { ...stack.inputs, ...change } },
+      })),
+      // c_attn is (2, 2) there, and not (2, 6).
+      ...[{}, { gelu: 'exact' }, { num_heads: 3 }, { eps: -1 }].map((change) => ({
+        ...{ ...good, ...block, attrs: { ...block.attrs, ...change } },
+      })),
+      { ...good, ...block, inputs: { x: 'cube' } },
       ...[{}, { printed_decimals: 0 }, { printed_decimals: -3 }, { printed_decimals: 2 }].map(
         (figures) => ({ ...good, ...printed, attrs: { causal: false, ...figures } }),
       ),
@@ -205,6 +243,9 @@ describe('npm run conformance', () => {
         eye: { shape: [2, 2], data: [1, 0, 0, 1] },
         flag: { shape: [1, 1, 1, 2], data: [1, 0], dtype: 'I32' },
         none: { shape: [1, 1, 0, 2], data: [] },
+        two: { shape: [2], data: [1, 1] },
+        // Zeros are the same bits in both types.
+        ids: { shape: [1, 2], data: [0, 0], dtype: 'I32' },
       }),
     );
     const { code, lines } = await conformance(broken, '--simd=simd128');

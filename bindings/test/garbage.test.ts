@@ -54,6 +54,29 @@ describe('a forgotten tensor', () => {
   });
 });
 
+describe('a forgotten layer and its cache', () => {
+  it('are freed when the garbage collector finds them, with one warning', async () => {
+    const result = await inNode(`
+      (() => {
+        const layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
+        const square = { shape: [2, 2], data: new Float32Array(4) };
+        const inProj = { shape: [6, 2], data: new Float32Array(12) };
+        layer.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
+        layer.createCache({ capacity: 4 });
+      })();
+      const before = mh.memory().live;
+      await collect(() => mh.memory().live === 0);
+      const { live, bytes } = mh.memory();
+      console.log(JSON.stringify({ before, live, bytes, warnings }));`);
+    expect(result).toEqual({
+      before: 2,
+      live: 0,
+      bytes: 0,
+      warnings: [expect.stringMatching(/layer.* of \d+ bytes.*dispose\(\)/)],
+    });
+  });
+});
+
 describe('a forgotten cache, and rows of scores that nobody finished', () => {
   it('are freed when the garbage collector finds them, with one warning', async () => {
     const result = await inNode(`

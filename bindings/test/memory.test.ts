@@ -28,14 +28,18 @@ describe.each(builds)('memory, %s', (simd) => {
         const x = mh.tensor([1, 2, 64, 16], new Float32Array(2048).fill(0.5));
         const { out, weights } = mh.attention(x, x, x, { return: ['lse', 'weights'] });
         expect(out.size + weights.size).toBe(2048 + 8192);
-        const plain = { shape: [16, 16], data: new Float32Array(256) };
-        const names = ['qProj', 'kProj', 'vProj', 'outProj'].map((name) => [name, plain] as const);
-        const weightsOfLayer = Object.fromEntries(names) as Record<
-          'qProj' | 'kProj' | 'vProj',
-          typeof plain
-        >;
-        const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, weights: weightsOfLayer });
-        layer.forward({ shape: [1, 8, 16], data: new Float32Array(128) }, { trace: true });
+        const square = { shape: [16, 16], data: new Float32Array(256) };
+        const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, bias: false });
+        expect(() => layer.loadStateDict({ in_proj_weight: square })).toThrow();
+        const inProj = { shape: [48, 16], data: new Float32Array(768) };
+        layer.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
+        layer.loadStateDict({ ...layer.stateDict(), 'out_proj.weight': square });
+        const tokens = { shape: [1, 8, 16], data: new Float32Array(128) };
+        const seen = layer.forward(tokens, { trace: true, return: ['weights', 'meanWeights'] });
+        mh.headStatistics(seen.weights, { tokens: new Int32Array(8) });
+        const past = layer.createCache({ capacity: 8 });
+        layer.step(tokens, past, { trace: ['scores'], heads: { scales: new Float32Array(4) } });
+        expect(() => layer.step(tokens, past, { trace: true })).toThrow();
         expect(() => mh.attention(x, x, x, { scale: NaN })).toThrow();
         mh.attention(x, x, x, {
           ...{ kvLengths: new Int32Array([9]), alibi: true, sinks: new Float32Array(2) },

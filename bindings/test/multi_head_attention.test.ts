@@ -1,103 +1,35 @@
 import type {
-  MaskOptions,
+  ForwardOptions,
   MultiHeadAttentionConfig,
   Multihead,
+  StateDict,
   TensorLike,
   TraceName,
+  TraceStep,
 } from 'multihead';
 import { beforeAll, describe, expect, it } from 'vitest';
-import { builds, expectRefused, loadBuild } from './builds.ts';
-import { random, runSeed, type Random } from './random.ts';
-import { caseCount, filled, product } from './random_case.ts';
+import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
+import * as layerReference from './layer_reference.ts';
+import { random, runSeed } from './random.ts';
+import { caseCount, chance, filled, product } from './random_case.ts';
+import {
+  described,
+  parameters,
+  randomForward,
+  randomLayer,
+  resolved,
+  swapAxes,
+} from './random_layer.ts';
 import * as reference from './reference.ts';
 
-const traceOrder: TraceName[] = [
+const selfSteps: TraceName[] = [
   ...(['x', 'q', 'k', 'v', 'qHeads', 'kHeads', 'vHeads', 'scores', 'scaledScores'] as const),
-  ...(['maskedScores', 'weights', 'headsOut', 'merged', 'output'] as const),
+  ...(['maskedScores', 'weights', 'headsOut', 'merged', 'headShares', 'output'] as const),
 ];
 
-interface Options {
-  readonly bias?: boolean;
-  readonly outProj?: boolean;
-  readonly headDim?: number | undefined;
-}
-
-function layerConfig(r: Random, embedDim: number, numHeads: number, options: Options = {}) {
-  const { bias = true, outProj = true, headDim } = options;
-  const merged = numHeads * (headDim ?? embedDim / numHeads);
-  return {
-    embedDim,
-    numHeads,
-    headDim,
-    weights: {
-      qProj: filled(r, merged, embedDim),
-      kProj: filled(r, merged, embedDim),
-      vProj: filled(r, merged, embedDim),
-      ...(outProj ? { outProj: filled(r, embedDim, merged) } : {}),
-      ...(bias
-        ? { qBias: filled(r, merged), kBias: filled(r, merged), vBias: filled(r, merged) }
-        : {}),
-      ...(bias && outProj ? { outBias: filled(r, embedDim) } : {}),
-    },
-  };
-}
-
-/** (B, N, H·d) ↔ (B, H, N, d): swaps the two middle axes of (B, first, second, d). */
-function swapMiddle(data: ArrayLike<number>, shape: readonly [number, number, number, number]) {
-  const [batch, first, second, width] = shape;
-  const result = new Float64Array(data.length);
-  for (let b = 0; b < batch; b += 1) {
-    for (let i = 0; i < first; i += 1) {
-      for (let j = 0; j < second; j += 1) {
-        for (let d = 0; d < width; d += 1) {
-          const from = ((b * first + i) * second + j) * width + d;
-          result[((b * second + j) * first + i) * width + d] = data[from] as number;
-        }
-      }
-    }
-  }
-  return result;
-}
-
-/** Every step in float64. */
-function referenceForward(
-  config: ReturnType<typeof layerConfig>,
-  x: { shape: number[]; data: Float32Array },
-  options: reference.ReferenceOptions,
-): Record<TraceName, Float64Array> {
-  const { numHeads, weights } = config;
-  const [batch = 0, tokens = 0] = x.shape;
-  const merged = weights.qProj.shape[0] as number;
-  const headDim = merged / numHeads;
-  const split = (rows: Float64Array) => swapMiddle(rows, [batch, tokens, numHeads, headDim]);
-  const q = reference.linear(x, weights.qProj, weights.qBias);
-  const k = reference.linear(x, weights.kProj, weights.kBias);
-  const v = reference.linear(x, weights.vProj, weights.vBias);
-  const shape = [batch, numHeads, tokens, headDim];
-  const [qHeads, kHeads, vHeads] = [split(q), split(k), split(v)];
-  const { out, ...scores } = reference.attention(
-    { shape, data: qHeads },
-    { shape, data: kHeads },
-    { shape, data: vHeads },
-    options,
-  );
-  const heads = swapMiddle(out, [batch, numHeads, tokens, headDim]);
-  const output = weights.outProj
-    ? reference.linear(
-        { shape: [batch, tokens, merged], data: heads },
-        weights.outProj,
-        weights.outBias,
-      )
-    : heads;
-  return {
-    ...{ x: Float64Array.from(x.data), q, k, v, qHeads, kHeads, vHeads },
-    scores: scores.scores,
-    scaledScores: scores.raw,
-    maskedScores: scores.masked,
-    weights: scores.weights,
-    ...{ headsOut: out, merged: heads, output },
-  };
-}
+/** What a value may be off by beside the largest of its kind. */
+const allowed = (expected: Float64Array): number =>
+  2e-5 * expected.reduce((most, y) => (Number.isFinite(y) ? Math.max(most, Math.abs(y)) : most), 1);
 
 describe.each(builds)('multiHeadAttention, %s', (simd) => {
   let mh: Multihead;
@@ -105,53 +37,79 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
     mh = await loadBuild(simd);
   });
 
+  const makeLayer = (given: MultiHeadAttentionConfig, dict: StateDict) => {
+    const layer = mh.multiHeadAttention(given);
+    layer.loadStateDict(dict);
+    return layer;
+  };
+  /** Of 8 numbers a token and 2 heads. */
+  const smallLayer = (seed: number, more: Partial<MultiHeadAttentionConfig> = {}) => {
+    const given = { embedDim: 8, numHeads: 2, ...more };
+    const dict = parameters(random(seed), resolved(given));
+    return { layer: makeLayer(given, dict), dict };
+  };
+
   it(`agrees with float64 in every step (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
-    for (let round = 0; round < caseCount(40); round += 1) {
+    for (let round = 0; round < caseCount(120); round += 1) {
       const r = random(runSeed + round);
-      const numHeads = r.pick([1, 2, 4]);
-      const embedDim = numHeads * r.pick([1, 3, 8]);
-      const config = layerConfig(r, embedDim, numHeads, {
-        bias: r.next() < 0.5,
-        outProj: r.next() < 0.7,
-        headDim: r.next() < 0.3 ? r.int(1, 9) : undefined,
-      });
-      const [batch, tokens] = [r.int(1, 3), r.int(1, 20)];
-      const x = filled(r, batch, tokens, embedDim);
-      const options: reference.ReferenceOptions = {
-        causal: r.pick([false, 'topLeft', 'bottomRight', { offset: -1 }] as const),
-        ...(r.next() < 0.3 ? { scale: r.pick([0, -0.2, 0.5]) } : {}),
-        ...(r.next() < 0.3 ? { bias: filled(r, tokens, tokens) } : {}),
-        ...(r.next() < 0.3
-          ? {
-              mask: {
-                shape: [batch, 1, 1, tokens],
-                data: new Uint8Array(batch * tokens).map(() => r.int(0, 1)),
-              },
-            }
-          : {}),
+      const { given, config, dict } = randomLayer(r);
+      const { embedDim, kdim, vdim } = config;
+      const crosses = kdim !== embedDim || vdim !== embedDim || chance(r, 0.3);
+      const unbatched = chance(r, 0.15);
+      const [batch, queries] = [unbatched ? 1 : r.int(1, 3), r.int(1, 12)];
+      const keys = crosses ? r.int(1, 12) : queries;
+      const query = filled(r, batch, queries, embedDim);
+      const key = crosses ? filled(r, batch, keys, kdim) : undefined;
+      const value =
+        key !== undefined && (vdim !== kdim || chance(r, 0.5))
+          ? filled(r, batch, keys, vdim)
+          : undefined;
+      const options = randomForward(r, config, batch, queries, keys);
+      const expected = layerReference.layer({ config, dict, query, key, value, options });
+
+      const laidOut = <X extends { shape: number[]; data: Float32Array }>(x: X) => {
+        if (unbatched) return { shape: x.shape.slice(1), data: x.data };
+        return config.batchFirst ? x : swapAxes(x);
       };
-      const expected = referenceForward(config, x, options);
+      const inputs =
+        key === undefined
+          ? laidOut(query)
+          : { query: laidOut(query), key: laidOut(key), ...(value && { value: laidOut(value) }) };
+      const label = `seed ${runSeed + round}: ${described(given)}, query (${query.shape}), ${keys} keys, ${described(options)}`;
       mh.scope(() => {
-        const layer = mh.multiHeadAttention(config);
-        const { output, trace } = layer.forward(x, { ...(options as object), trace: true });
-        expect(Object.keys(trace)).toEqual(traceOrder);
-        for (const name of traceOrder) {
-          const label = `${name}, seed ${runSeed + round}: x (${x.shape}), ${numHeads} heads`;
-          expect(trace[name].name).toBe(name);
-          expect(product(trace[name].shape), label).toBe(expected[name].length);
-          const size = Math.max(
-            1,
-            ...Array.from(expected[name], (y) => (Number.isFinite(y) ? Math.abs(y) : 0)),
-          );
-          expect(reference.maxDifference(trace[name].data, expected[name]), label).toBeLessThan(
-            2e-5 * size,
-          );
+        const layer = makeLayer(given, dict);
+        expect(layer.config, label).toEqual(config);
+        const result = layer.forward(inputs, {
+          ...(options as ForwardOptions),
+          trace: true,
+          return: ['weights', 'meanWeights'],
+        });
+        const steps = Object.entries(result.trace) as [TraceName, TraceStep][];
+        const names = Object.keys(expected).filter((name) => name !== 'meanWeights');
+        expect(steps.map(([name]) => name).sort(), label).toEqual(names.sort());
+        for (const [name, step] of steps) {
+          const wanted = expected[name] as Float64Array;
+          expect(step.name).toBe(name);
+          expect(product(step.shape), `${name}, ${label}`).toBe(wanted.length);
+          const off = reference.maxDifference(step.data, wanted);
+          expect(off, `${name}, ${label}`).toBeLessThan(allowed(wanted));
         }
-        expect(output.shape).toEqual(trace.output.shape);
-        expect(output.data).toEqual(trace.output.data);
-        const plain = layer.forward(x, options as object);
+        for (const name of ['weights', 'meanWeights'] as const) {
+          const off = reference.maxDifference(result[name].data, expected[name]);
+          expect(off, `${name}, ${label}`).toBeLessThan(2e-5);
+        }
+        expect(result.weights.shape).toEqual(result.trace.weights.shape.slice(unbatched ? 1 : 0));
+        expect(result.meanWeights.shape.at(-1)).toBe(result.weights.shape.at(-1));
+
+        const { shape, data } = result.trace.output;
+        expect({ shape: [...result.output.shape], data: result.output.data }, label).toEqual(
+          laidOut({ shape, data }),
+        );
+        const plain = layer.forward(inputs, options as ForwardOptions);
         expect(plain.trace).toBeUndefined();
-        expect(plain.output.data).toEqual(output.data);
+        expect(plain).not.toHaveProperty('weights');
+        // Fewer steps may be cut otherwise, but the very numbers are the same.
+        expect(plain.output.data, label).toEqual(result.output.data);
       });
     }
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
@@ -166,7 +124,7 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
       window: { left: 5, right: 2 },
       mask: {
         shape: [batch, 1, 1, tokens],
-        data: new Uint8Array([1, 1, 0, 1, 1, 1, 1, 1, 1, ...Array(9).fill(1)]),
+        data: new Uint8Array([1, 1, 0, 1, 1, 1, 1, 1, 1, ...Array<number>(9).fill(1)]),
       },
       bias: filled(r, tokens, tokens),
       kvLengths: new Int32Array([9, 7]),
@@ -180,17 +138,18 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
         qPositions: Int32Array.from({ length: tokens }, (_, i) => 3 * i),
       },
       dropout: { probability: 0.2, seed: 9 },
-    } satisfies MaskOptions;
-    const names = Object.keys(every) as (keyof MaskOptions)[];
+    } satisfies ForwardOptions;
+    const names = Object.keys(every) as (keyof typeof every)[];
     mh.scope(() => {
-      const layer = mh.multiHeadAttention(layerConfig(r, 16, heads, { headDim }));
+      const given = { embedDim: 16, numHeads: heads, headDim };
+      const layer = makeLayer(given, parameters(r, resolved(given)));
       const x = filled(r, batch, tokens, 16);
       // Each option alone (what needs lengths with them), and all together.
       const alone = names.map((name) => ({ kvLengths: every.kvLengths, [name]: every[name] }));
       for (const options of [...alone, every]) {
         const { trace } = layer.forward(x, { ...(options as object), trace: true });
         // The traced heads are normalised and rotated already.
-        const { qkNorm: _norm, rope: _rope, ...rest } = options as MaskOptions;
+        const { qkNorm: _norm, rope: _rope, ...rest } = options as typeof every;
         const { out, weights, captures } = mh.attention(trace.qHeads, trace.kHeads, trace.vHeads, {
           ...rest,
           return: ['weights'],
@@ -198,8 +157,7 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
         });
         const label = Object.keys(options).join();
         // Heads lie otherwise in the layer, and few rows may be cut otherwise: the last bits differ.
-        const difference = Math.max(...out.data.map((value, i) => Math.abs(value - (trace.headsOut.data[i] ?? NaN))));
-        expect(difference, label).toBeLessThan(1e-5);
+        expect(reference.maxDifference(trace.headsOut.data, out.data), label).toBeLessThan(1e-5);
         expect(trace.weights.data, label).toEqual(weights.data);
         expect(trace.scaledScores.data, label).toEqual(captures[0].data);
         expect(trace.maskedScores.data, label).toEqual(captures[1].data);
@@ -207,53 +165,137 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
     });
   });
 
-  it('copies out only the steps asked for, as arrays of their own', () => {
+  it('copies out only the steps asked for, in their order, as arrays of their own', () => {
     const r = random(1);
     mh.scope(() => {
-      const layer = mh.multiHeadAttention(layerConfig(r, 8, 2));
-      const { trace } = layer.forward(filled(r, 1, 3, 8), { trace: ['weights', 'qHeads'] });
-      expect(Object.keys(trace).sort()).toEqual(['qHeads', 'weights']);
+      const { layer } = smallLayer(1);
+      const x = filled(r, 1, 3, 8);
+      const { trace } = layer.forward(x, { trace: ['weights', 'qHeads', 'xKey'] });
+      expect(Object.keys(trace)).toEqual(['qHeads', 'weights']);
       expect(trace.weights.shape).toEqual([1, 2, 3, 3]);
       expect(trace.qHeads.shape).toEqual([1, 2, 3, 4]);
       expect(trace.weights.data.byteLength).toBe(trace.weights.data.buffer.byteLength);
-      expect(layer.forward(filled(r, 1, 3, 8), { trace: [] }).trace).toEqual({});
+      expect(layer.forward(x, { trace: [] }).trace).toEqual({});
+      expect(Object.keys(layer.forward(x, { trace: true }).trace)).toEqual(selfSteps);
     });
   });
 
-  it('keeps its own copy of the weights', () => {
-    const r = random(2);
-    const config = layerConfig(r, 4, 2);
-    const x = filled(r, 1, 2, 4);
-    const expected = referenceForward(config, x, {}).output;
+  it('has heads of any width: of two numbers over tokens of three', () => {
+    const x = filled(random(12), 6, 3);
     mh.scope(() => {
-      const { shape, data } = config.weights.qProj;
-      const qProj = mh.tensor(shape, data);
-      const layer = mh.multiHeadAttention({ ...config, weights: { ...config.weights, qProj } });
-      qProj.data.fill(0);
-      qProj.dispose();
-      config.weights.kProj.data.fill(0);
-      expect(reference.maxDifference(layer.forward(x).output.data, expected)).toBeLessThan(2e-5);
+      for (const [numHeads, width] of [
+        [2, 4],
+        [3, 6],
+        [4, 8],
+      ] as const) {
+        const { layer } = smallLayer(12, { embedDim: 3, numHeads, headDim: 2, outProj: false });
+        expect(layer.forward(x).output.shape).toEqual([6, width]);
+      }
+      const { layer } = smallLayer(13, { embedDim: 64, numHeads: 8 });
+      const { output, trace } = layer.forward(filled(random(13), 2, 5, 64), { trace: true });
+      expect(trace.qHeads.shape).toEqual([2, 8, 5, 8]);
+      expect(trace.scores.shape).toEqual([2, 8, 5, 5]);
+      expect(output.shape).toEqual([2, 5, 64]);
+    });
+  });
+
+  it("adds up the heads' shares to the output", () => {
+    const r = random(7);
+    mh.scope(() => {
+      const { layer } = smallLayer(7, { bias: false });
+      const { output, trace } = layer.forward(filled(r, 1, 5, 8), { trace: ['headShares'] });
+      const [first, second] = [0, 40].map((from) =>
+        trace.headShares?.data.subarray(from, from + 40),
+      );
+      const sum = output.data.map((_, at) => (first?.[at] ?? NaN) + (second?.[at] ?? NaN));
+      expect(reference.maxDifference(sum, output.data)).toBeLessThan(1e-6);
+    });
+  });
+
+  it('keeps its own copy of the parameters, and gives copies back', () => {
+    const r = random(2);
+    const given = { embedDim: 4, numHeads: 2 };
+    const dict = parameters(r, resolved(given));
+    const x = filled(r, 1, 2, 4);
+    mh.scope(() => {
+      const { shape, data } = dict['out_proj.weight'] as { shape: number[]; data: Float32Array };
+      const outProj = mh.tensor(shape, data);
+      const layer = makeLayer(given, { ...dict, 'out_proj.weight': outProj });
+      const before = layer.forward(x).output.data.slice();
+      outProj.data.fill(0);
+      outProj.dispose();
+      const copy = layer.stateDict();
+      expect(copy).toEqual(dict);
+      dict['in_proj_weight']?.data.fill(0);
+      copy['in_proj_weight']?.data.fill(0);
+      expect(layer.forward(x).output.data).toEqual(before);
+      expect(makeLayer(given, layer.stateDict()).forward(x).output.data).toEqual(before);
+    });
+  });
+
+  it('takes half-precision parameters, and forgets the earlier ones', () => {
+    const r = random(8);
+    mh.scope(() => {
+      const { layer, dict } = smallLayer(8);
+      const { bytes } = mh.memory();
+      for (const dtype of ['f16', 'bf16'] as const) {
+        const halves = Object.entries(dict).map(([name, { shape, data }]) => {
+          return [name, mh.tensor(shape, data as Float32Array, { dtype })] as const;
+        });
+        layer.loadStateDict(Object.fromEntries(halves));
+        for (const [name, half] of halves) {
+          expect(layer.stateDict()[name]?.data, name).toEqual(half.toFloat32());
+          half.dispose();
+        }
+        expect(layer.forward(filled(r, 1, 2, 8)).output.data.every(Number.isFinite)).toBe(true);
+      }
+      expect(mh.memory().bytes - bytes).toBe(2 * 4 * 2 * 8);
+    });
+  });
+
+  it('writes to `out`', () => {
+    const r = random(9);
+    mh.scope(() => {
+      const { layer } = smallLayer(9);
+      const x = mh.tensor([1, 2, 8], r.floats(16));
+      const out = mh.tensor([1, 2, 8]);
+      const { output } = layer.forward(x, { out });
+      expect(output).toBe(out);
+      expect(out.data).toEqual(layer.forward(x).output.data);
+      expectRefused(mh, () => layer.forward(x, { out: x }), 'E_OPTION', 'out', 'query');
+      const narrow = mh.tensor([1, 2, 7]);
+      expectRefused(mh, () => layer.forward(x, { out: narrow }), 'E_SHAPE', 'out', '(1, 2, 8)');
     });
   });
 
   it('is disposed like a tensor', () => {
     const r = random(3);
     const before = mh.memory();
-    const layer = mh.multiHeadAttention(layerConfig(r, 8, 2));
-    expect(mh.memory().live).toBe(before.live + 8);
+    const { layer } = smallLayer(3);
+    expect(mh.memory().live).toBe(before.live + 1);
+    expect(mh.memory().bytes).toBe(before.bytes + 4 * (24 * 8 + 24 + 8 * 8 + 8));
+    const cache = layer.createCache({ capacity: 4 });
     expect(layer.disposed).toBe(false);
     layer.dispose();
     layer.dispose();
     layer[Symbol.dispose]();
     expect(layer.disposed).toBe(true);
-    expect(mh.memory().live).toBe(before.live);
-    expectRefused(mh, () => layer.forward(filled(r, 1, 3, 8)), 'E_DISPOSED', 'multiHeadAttention');
+    const x = filled(r, 1, 3, 8);
+    const layerGone = (fn: () => unknown) =>
+      expectRefused(mh, fn, 'E_DISPOSED', 'multiHeadAttention');
+    layerGone(() => layer.forward(x));
+    layerGone(() => layer.step(x, cache));
+    layerGone(() => layer.createCache({ capacity: 4 }));
+    layerGone(() => layer.stateDict());
+    layerGone(() => layer.loadStateDict({}));
+    cache.dispose();
+    expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
   });
 
   it('gives empty results for an empty batch and for no tokens', () => {
     const r = random(4);
     mh.scope(() => {
-      const layer = mh.multiHeadAttention(layerConfig(r, 8, 2));
+      const { layer } = smallLayer(4);
       expect(layer.forward(filled(r, 0, 3, 8)).output.shape).toEqual([0, 3, 8]);
       const { output, trace } = layer.forward(filled(r, 2, 0, 8), { trace: true });
       expect(output.shape).toEqual([2, 0, 8]);
@@ -262,118 +304,209 @@ describe.each(builds)('multiHeadAttention, %s', (simd) => {
   });
 
   describe('refuses', () => {
-    const r = random(5);
-    const make = (config: Partial<MultiHeadAttentionConfig>) => () =>
-      mh.multiHeadAttention({ ...layerConfig(r, 64, 8), ...config });
+    const make = (config: object) => () =>
+      mh.multiHeadAttention({ embedDim: 64, numHeads: 8, ...config });
 
     it('heads that do not divide the width, naming both and the choices', () => {
       expectRefused(
-        mh,
-        make({ numHeads: 7 }),
-        'E_OPTION',
-        'numHeads',
-        '64',
-        '7',
+        ...([mh, make({ numHeads: 7 }), 'E_OPTION', 'numHeads', '64', '7'] as const),
         'use 1, 2, 4, 8, 16, 32 or 64',
       );
-      expectRefused(
-        mh,
-        make({ embedDim: 720_720, numHeads: 17 }),
-        'E_OPTION',
-        'numHeads',
-        '720720',
-        /use .{10,90} or \d+/,
-      );
-      expectRefused(mh, make({ embedDim: 1, numHeads: 2 }), 'E_OPTION', 'numHeads', 'use 1, or');
+      const wide = make({ embedDim: 720_720, numHeads: 17 });
+      expectRefused(mh, wide, 'E_OPTION', 'numHeads', '720720', /use .{10,90} or \d+/);
+      const one = make({ embedDim: 1, numHeads: 2 });
+      expectRefused(mh, one, 'E_OPTION', 'numHeads', 'use 1, or');
+      const groups = make({ numKvHeads: 3 });
+      expectRefused(mh, groups, 'E_OPTION', 'numKvHeads', 'numHeads = 8', '1, 2, 4 or 8', '3');
     });
 
     it.each([0, -8, 2.5, NaN, '8', undefined])('numHeads %j', (numHeads) => {
-      expectRefused(
-        mh,
-        make({ numHeads: numHeads as number }),
-        'E_OPTION',
-        'numHeads',
-        'whole number',
-      );
+      expectRefused(mh, make({ numHeads }), 'E_OPTION', 'numHeads', 'whole number');
     });
 
-    it('weights of the wrong shape, or missing, or unknown', () => {
-      const { weights } = layerConfig(r, 64, 8);
-      const wrong = (changes: object) => make({ weights: { ...weights, ...changes } });
-      expectRefused(
-        mh,
-        wrong({ kProj: filled(r, 64, 32) }),
-        'E_SHAPE',
-        'weights.kProj',
-        '(64, 64)',
-        '(64, 32)',
-      );
-      expectRefused(
-        mh,
-        wrong({ outBias: filled(r, 63) }),
-        'E_SHAPE',
-        'weights.outBias',
-        '64',
-        '63',
-      );
-      expectRefused(mh, wrong({ vProj: undefined }), 'E_OPTION', 'weights.vProj', '(64, 64)');
-      expectRefused(mh, wrong({ outProj: undefined }), 'E_OPTION', 'weights.outBias', 'outProj');
-      expectRefused(mh, wrong({ inProj: weights.qProj }), 'E_OPTION', 'inProj', 'qProj');
-      expectRefused(mh, wrong({ qBias: [1, 2] }), 'E_OPTION', 'weights.qBias', 'number[]');
-      expectRefused(mh, make({ weights: undefined as never }), 'E_OPTION', 'weights');
-      expectRefused(mh, make({ heads: 8 } as never), 'E_OPTION', 'heads', 'numHeads');
+    it.each<[object, string, ...string[]]>([
+      [{ headDim: 0 }, 'headDim', 'whole number'],
+      [{ kdim: 2 ** 21 }, 'kdim', '1048576'],
+      [{ bias: 1 }, 'bias', 'true or false', '1'],
+      [{ outProj: false, outDim: 64 }, 'outDim', 'outProj: false'],
+      [{ qkNormEps: 1e-6 }, 'qkNormEps', 'qkNorm: false'],
+      [{ qkNorm: true, qkNormEps: -1 }, 'qkNormEps', '≥ 0', '-1'],
+      [{ dropout: 1 }, 'dropout', '0 ≤ p < 1', '1'],
+      [{ softcap: -1 }, 'softcap', 'negative'],
+      [{ window: { left: -2 } }, 'window.left', '-2'],
+      [{ window: { left: 2, align: 'topLeft' } }, 'align', 'each call'],
+      [{ rope: { style: 'half', rotaryDim: 3 } }, 'rope.rotaryDim', '3'],
+      [{ rope: { style: 'half', qPositions: new Int32Array(1) } }, 'qPositions', 'each call'],
+      [{ heads: 8 }, 'heads', 'numHeads'],
+      [{ weights: {} }, 'weights'],
+    ])('the configuration %j', (config, argument, ...words) => {
+      expectRefused(mh, make(config), 'E_OPTION', argument, ...words);
     });
 
-    it('inputs and options that do not fit', () => {
-      const layer = mh.multiHeadAttention(layerConfig(r, 8, 2));
-      const x = filled(r, 2, 3, 8);
-      const forward = (input: TensorLike, options?: object) => () => layer.forward(input, options);
-      expectRefused(mh, forward(filled(r, 3, 8)), 'E_SHAPE', 'x', '(B, N, embedDim)', '(3, 8)');
-      expectRefused(mh, forward(filled(r, 2, 3, 7)), 'E_SHAPE', 'x', '8', '7');
+    it('a state dict that does not fit, naming everything in one error, and stays as it was', () => {
+      const { layer, dict } = smallLayer(10);
+      const x = filled(random(11), 1, 2, 8);
+      const expected = mh.scope(() => layer.forward(x).output.data.slice());
+      const { in_proj_bias: _, ...missing } = dict;
+      const wrong: Record<string, TensorLike> = {
+        ...(missing as Record<string, TensorLike>),
+        'out_proj.weight': filled(random(1), 8, 7),
+        'out_proj.bias': filled(random(1), 1, 8),
+        extra_weight: filled(random(1), 1),
+      };
       expectRefused(
-        mh,
-        forward(x, { mask: { shape: [2, 3, 3], data: new Uint8Array(18) } }),
+        ...([mh, () => layer.loadStateDict(wrong), 'E_SHAPE', 'stateDict'] as const),
+        ...[/missing: in_proj_bias \(24\)/, /unexpected: extra_weight/],
+        ...[/out_proj\.weight \(8, 7\) instead of \(8, 8\)/, /out_proj\.bias \(1, 8\)/],
+      );
+      expectRefused(mh, () => layer.loadStateDict({}), 'E_SHAPE', 'stateDict', 'in_proj_weight');
+      const typed = { ...dict, in_proj_bias: [1, 2] as never };
+      const at = 'stateDict["in_proj_bias"]';
+      expectRefused(mh, () => layer.loadStateDict(typed), 'E_OPTION', at, '{ data: typed array');
+      const bool = { ...dict, in_proj_bias: { shape: [24], data: new Uint8Array(24) } as never };
+      expectRefused(mh, () => layer.loadStateDict(bool), 'E_OPTION', at, 'Uint8Array');
+      const gone = mh.tensor([24]);
+      gone.dispose();
+      const disposed = { ...dict, in_proj_bias: gone };
+      expectRefused(mh, () => layer.loadStateDict(disposed), 'E_DISPOSED', at);
+      for (const value of [null, [dict], new Float32Array(2), 'dict']) {
+        const load = () => layer.loadStateDict(value as never);
+        expectRefused(mh, load, 'E_OPTION', 'stateDict', 'an object');
+      }
+      mh.scope(() => expect(layer.forward(x).output.data).toEqual(expected));
+      layer.dispose();
+    });
+
+    it('calls before there are parameters', () => {
+      const layer = mh.multiHeadAttention({ embedDim: 8, numHeads: 2 });
+      const cache = layer.createCache({ capacity: 4 });
+      const x = filled(random(1), 1, 2, 8);
+      for (const fn of [
+        () => layer.forward(x),
+        () => layer.step(x, cache),
+        () => layer.stateDict(),
+      ]) {
+        expectRefused(mh, fn, 'E_OPTION', 'multiHeadAttention', 'loadStateDict()');
+      }
+      layer.dispose();
+      cache.dispose();
+    });
+
+    const x = filled(random(5), 2, 3, 8);
+    const bool = (...shape: number[]) => ({ shape, data: new Uint8Array(product(shape)) });
+    it.each<[string, unknown, object, string, string, ...(string | RegExp)[]]>([
+      ['one axis', filled(random(5), 8), {}, 'E_SHAPE', 'query', 'rank 3', '(8)'],
+      ['four axes', filled(random(5), 1, 2, 3, 8), {}, 'E_SHAPE', 'query', 'rank 3'],
+      ['another width', filled(random(5), 2, 3, 7), {}, 'E_SHAPE', 'query', '8', '7'],
+      ['no tensor', new Float32Array(8), {}, 'E_OPTION', 'query', 'no shape'],
+      ['null', null, {}, 'E_OPTION', 'query'],
+      ['a key without a query', { key: x }, {}, 'E_OPTION', 'query'],
+      ['an unknown input', { query: x, keys: x }, {}, 'E_OPTION', 'keys', 'key, value'],
+      [
+        'a key of another batch',
+        { query: x, key: filled(random(5), 1, 3, 8) },
+        {},
         'E_SHAPE',
-        'mask',
-      );
-      expectRefused(mh, forward(x, { bias: filled(r, 4, 3) }), 'E_SHAPE', 'bias');
-      expectRefused(
-        mh,
-        forward(x, { causal: true }),
+        'key',
+      ],
+      [
+        'an unbatched key',
+        { query: x, key: filled(random(5), 3, 8) },
+        {},
+        'E_SHAPE',
+        'key',
+        'rank',
+      ],
+      ['a shorter value', { query: x, value: filled(random(5), 2, 2, 8) }, {}, 'E_SHAPE', 'value'],
+      ['a mask of three axes', x, { mask: bool(2, 3, 3) }, 'E_SHAPE', 'mask'],
+      ['a bias of another shape', x, { bias: filled(random(5), 4, 3) }, 'E_SHAPE', 'bias'],
+      [
+        'floats that block',
+        x,
+        { attnMaskBlocked: filled(random(5), 3, 3) },
         'E_OPTION',
-        'causal',
-        /'topLeft'.*'bottomRight'/,
-      );
-      expectRefused(
-        mh,
-        forward(x, { trace: ['attention'] }),
+        'attnMaskBlocked',
+      ],
+      [
+        'a blocked mask',
+        x,
+        { attnMaskBlocked: bool(3, 3, 3) },
+        'E_SHAPE',
+        'attnMaskBlocked',
+        /B \* H/,
+      ],
+      ['padding', x, { keyPaddingBlocked: bool(3, 2) }, 'E_SHAPE', 'keyPaddingBlocked', '(B, N_k)'],
+      [
+        'a padding bias',
+        x,
+        { keyPaddingBias: filled(random(5), 2, 4) },
+        'E_SHAPE',
+        'keyPaddingBias',
+      ],
+      ['causal: true', x, { causal: true }, 'E_OPTION', 'causal', /'topLeft'.*'bottomRight'/],
+      [
+        'unknown steps',
+        x,
+        { trace: ['attention'] },
         'E_OPTION',
         'trace',
         'attention',
-        'headsOut',
-      );
-      expectRefused(mh, forward(x, { trace: 'weights' }), 'E_OPTION', 'trace');
-      expectRefused(mh, forward(x, { need_weights: true }), 'E_OPTION', 'need_weights', 'trace');
-      const lengths = { kvLengths: new Int32Array([3, 4]) };
-      expectRefused(mh, forward(x, lengths), 'E_OPTION', 'kvLengths', '3', '4');
-      expectRefused(mh, forward(x, { window: { left: -2 } }), 'E_OPTION', 'window.left');
-      const sinks = new Float32Array(3);
-      expectRefused(mh, forward(x, { sinks, trace: true }), 'E_SHAPE', 'sinks', '2');
-      const dropout = { probability: 1 };
-      expectRefused(mh, forward(x, { dropout }), 'E_OPTION', 'dropout.probability');
+        'headShares',
+      ],
+      ['one step as a string', x, { trace: 'weights' }, 'E_OPTION', 'trace'],
+      ['unknown results', x, { return: ['lse'] }, 'E_OPTION', 'return', 'meanWeights'],
+      ["PyTorch's names", x, { need_weights: true }, 'E_OPTION', 'need_weights', 'return'],
+      ['lengths', x, { kvLengths: new Int32Array([3, 4]) }, 'E_OPTION', 'kvLengths', '3', '4'],
+      ['a window', x, { window: { left: -2 } }, 'E_OPTION', 'window.left'],
+      ['sinks', x, { sinks: new Float32Array(3), trace: true }, 'E_SHAPE', 'sinks', '2'],
+      ['dropout', x, { dropout: { probability: 1 } }, 'E_OPTION', 'dropout.probability'],
+      ['training', x, { training: 1 }, 'E_OPTION', 'training', 'true or false'],
+      ['a seed', x, { dropoutSeed: -1 }, 'E_OPTION', 'dropoutSeed', 'whole number'],
+      [
+        'scales of other heads',
+        x,
+        { heads: { scales: new Float32Array(3) } },
+        'E_SHAPE',
+        'heads.scales',
+        '2',
+      ],
+      ['no scales', x, { heads: { scales: new Float32Array(0) } }, 'E_SHAPE', 'heads.scales', '2'],
+      [
+        'NaN scales',
+        x,
+        { heads: { scales: new Float32Array(2).fill(NaN) } },
+        'E_OPTION',
+        'heads.scales',
+      ],
+      [
+        'a temperature',
+        x,
+        { heads: { temperature: 0 } },
+        'E_OPTION',
+        'heads.temperature',
+        'above 0',
+      ],
+      ['an unknown tool', x, { heads: { mute: [1] } }, 'E_OPTION', 'mute', 'scales'],
+    ])('inputs and options that do not fit: %s', (_, input, options, code, argument, ...words) => {
+      const { layer } = smallLayer(5);
+      const fn = () => layer.forward(input as TensorLike, options);
+      expectRefused(mh, fn, code as 'E_SHAPE', argument, ...words);
+      layer.dispose();
+    });
+
+    it('ALiBi beside appended keys', () => {
+      const { layer } = smallLayer(5, { addZeroAttn: true });
+      expectRefused(mh, () => layer.forward(x, { alibi: true }), 'E_OPTION', 'alibi', 'appends');
       layer.dispose();
     });
 
     it('a trace that the memory cannot hold', () => {
-      const layer = mh.multiHeadAttention(layerConfig(r, 1, 1));
-      const x = { shape: [1, 30_000, 1], data: new Float32Array(30_000) };
-      expectRefused(
-        mh,
-        () => layer.forward(x, { trace: true }),
-        'E_MEMORY',
-        'scratch memory',
-        'heap',
-      );
+      const given = { embedDim: 1, numHeads: 1, bias: false };
+      const layer = makeLayer(given, parameters(random(1), resolved(given)));
+      const long = { shape: [1, 30_000, 1], data: new Float32Array(30_000) };
+      const fn = () => layer.forward(long, { trace: true });
+      expectRefused(mh, fn, 'E_MEMORY', 'scratch memory', 'heap');
+      expect(errorOf(fn).message).toMatch('bytes');
       layer.dispose();
     });
   });

@@ -26,6 +26,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   let folder: string;
   let tarball: string;
   let example: string;
+  let layerExample: string;
 
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'multihead-package-'));
@@ -35,7 +36,10 @@ describe('the packed package', { timeout: 120_000 }, () => {
     tarball = join(folder, packed?.filename ?? '');
 
     const readme = await readFile(join(root, 'README.md'), 'utf8');
-    example = /```js\n([\s\S]*?)```/.exec(readme)?.[1] ?? '';
+    [example = '', layerExample = ''] = Array.from(
+      readme.matchAll(/```js\n([\s\S]*?)```/g),
+      ([, code]) => code ?? '',
+    );
     await writeFile(join(folder, 'package.json'), '{ "private": true, "type": "module" }');
     await npm(folder, 'install', tarball);
   }, 120_000);
@@ -93,9 +97,20 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(stderr).toBe('');
   });
 
+  it("runs the README's example of a layer, with the results that it states", async () => {
+    await writeFile(join(folder, 'layer.js'), layerExample);
+    const { stdout, stderr } = await run(process.execPath, ['layer.js'], { cwd: folder });
+    const stated = [...layerExample.matchAll(/console\.log\(.*\/\/ (.*)/g)].map(([, text]) => text);
+    const shapes = (text: string) =>
+      text.replaceAll(/[[(] ?([\d, ]+?) ?[\])]/g, '($1)').replaceAll(', ', ',');
+    expect(shapes(stdout).trim().split('\n')).toEqual(stated);
+    expect(stderr).toBe('');
+  });
+
   it('has types that a strict project accepts, library files included', async () => {
     const types = `
       import { load, MultiheadError, type FloatDType, type Tensor, type TraceStep } from 'multihead';
+      import { readSafetensors, writeSafetensors } from 'multihead';
       const mh = await load();
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
       const { out, lse } = mh.attention(x, x, x, { return: ['lse'], causal: 'topLeft' });
@@ -111,14 +126,22 @@ describe('the packed package', { timeout: 120_000 }, () => {
       op.run(x, x, x, out, lse);
       // @ts-expect-error a run takes tensors alone
       op.run({ data: new Float32Array(4), shape: [1, 1, 2, 2] }, x, x, out);
-      const square = { shape: [2, 2], data: new Float32Array(4) };
-      using layer = mh.multiHeadAttention({
-        embedDim: 2, numHeads: 1, weights: { qProj: square, kProj: square, vProj: square },
-      });
-      const { trace } = layer.forward(x, { trace: ['weights'] });
+      using layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
+      layer.loadStateDict({ in_proj_weight: { shape: [6, 2], data: new Uint16Array(12), dtype: 'bf16' } });
+      using past = layer.createCache({ capacity: 8, dtype: 'int8' });
+      const { trace, meanWeights } = layer.forward(x, { trace: ['weights', 'xKey'], return: ['meanWeights'] });
       const step: TraceStep = trace.weights;
+      const mean: Tensor = meanWeights;
+      const perhaps: TraceStep | undefined = trace.xKey;
       // @ts-expect-error scores were not asked for
       trace.scores;
+      // @ts-expect-error nor were the weights of each head
+      layer.step({ shape: [1, 1, 2], data: new Float32Array(2) }, past).weights;
+      // @ts-expect-error a step is causal
+      layer.step(x, past, { causal: 'topLeft' });
+      layer.forward({ query: x, key: x }, { heads: { temperature: 2 } }).output.dispose();
+      const statistics = mh.headStatistics(mean, { tokens: new Int32Array(2) });
+      const numbers: Float32Array | undefined = statistics.induction;
       const every = mh.attention(x, x, x, {
         ...{ causal: 'topLeft', window: { left: 3 }, alibi: true, outDtype: 'f16' },
         ...{ return: ['dropoutMask'], dropout: { probability: 0.1, seed: 1n } },
@@ -150,6 +173,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const decoded: Tensor = cache.attend(x, { causal: 'bottomRight', return: ['lse'] }).lse;
       // @ts-expect-error queries are the newest tokens
       cache.attend(x, { causal: 'topLeft' });
+      const file: Uint8Array<ArrayBuffer> = writeSafetensors({ x, half: { shape: [2], data: bits, dtype: 'bf16' } });
+      const { tensors, stateDict, metadata } = readSafetensors(file);
+      const again = writeSafetensors({ ...tensors, ...stateDict }, { metadata, dtype: 'f16' });
+      // @ts-expect-error not a dtype of safetensors' floats
+      writeSafetensors({ x }, { dtype: 'i32' });
+      console.log(again);
       console.log(half, kept, captured, bits, merged, decoded);
       const later: Promise<Tensor> = mh.scope(async () => mh.tensor([1]));
       console.log(both, bool, step, later, MultiheadError);`;

@@ -97,8 +97,19 @@ function slopesOf(alibi: MaskOptions['alibi'], heads: number): ArrayLike<number>
   return alibi === false ? undefined : alibi;
 }
 
+/** The position of query 0 in entry b. */
+export function firstPosition(
+  { causal = false, window = {}, kvLengths }: MaskOptions,
+  queries: number,
+  keys: number,
+  b: number,
+): number {
+  const alignment: Alignment = (causal as Causal) || (window.align ?? 'topLeft');
+  return offsetOf(alignment, queries, keys, kvLengths?.[b] ?? keys);
+}
+
 /** Every vector after QK-norm and RoPE. `first(b)` is the position of row 0 where none are given. */
-function prepared(
+export function prepared(
   x: Plain,
   norm: QkNorm | undefined,
   gain: Float32Array | undefined,
@@ -146,8 +157,7 @@ export function attention(
   const { probability = 0, seed = 0 } = options.dropout ?? {};
   const keeps = keepsWeights(probability, BigInt(seed));
   const lengthOf = (b: number): number => options.kvLengths?.[b] ?? keys;
-  const alignment: Alignment = (causal as Causal) || (window.align ?? 'topLeft');
-  const offset = (b: number): number => offsetOf(alignment, queries, keys, lengthOf(b));
+  const offset = (b: number): number => firstPosition(options as MaskOptions, queries, keys, b);
   const query = prepared(q, qkNorm, qkNorm?.qGain, rope, rope?.qPositions, offset);
   const key = prepared(k, qkNorm, qkNorm?.kGain, rope, rope?.kPositions, () => 0);
 

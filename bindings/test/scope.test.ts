@@ -48,17 +48,16 @@ describe('scope', () => {
     const x = { shape: [1, 1, 2, 2], data: new Float32Array(4) };
     const { out, lse } = mh.scope(() => mh.attention(x, x, x, { return: ['lse'] }));
     expect([out.disposed, lse.disposed]).toEqual([false, false]);
-    const square = { shape: [2, 2], data: new Float32Array(4) };
-    const config = {
-      embedDim: 2,
-      numHeads: 1,
-      weights: { qProj: square, kProj: square, vProj: square },
-    };
+    const config = { embedDim: 2, numHeads: 1 };
     const layer = mh.scope(() => mh.multiHeadAttention(config));
-    expect(layer.disposed).toBe(false);
-    const gone = mh.scope(() => ({ nested: { layer: mh.multiHeadAttention(config) } }));
-    expect(gone.nested.layer.disposed).toBe(true);
-    expect(live()).toBe(2 + 3);
+    const cache = mh.scope(() => layer.createCache({ capacity: 4 }));
+    expect([layer.disposed, cache.disposed]).toEqual([false, false]);
+    const gone = mh.scope(() => {
+      const inner = mh.multiHeadAttention(config);
+      return { nested: { inner, cache: inner.createCache({ capacity: 4 }) } };
+    });
+    expect([gone.nested.inner.disposed, gone.nested.cache.disposed]).toEqual([true, true]);
+    expect(live()).toBe(2 + 2);
   });
 
   it('does not dispose an `out` from outside', () => {

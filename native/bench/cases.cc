@@ -21,6 +21,8 @@ constexpr Shape kLlama3Decode[] = {
 };
 // d_model 768: x is (1, 512, 768).
 constexpr Shape kModule = {"mha-768", 1, 12, 12, 512, 512, 64};
+// The attention of each of its 12 layers; step_work.cc has the rest.
+constexpr Shape kGpt2Small = {"gpt2-small", 1, 12, 12, 1, 1024, 64};
 // rows x in x outputs: a projection of that module, and all three of a token's in one.
 constexpr Shape kGemm[] = {
     {"512x768x768", 1, 1, 1, 512, 768, 768},
@@ -69,6 +71,8 @@ const char* name_of(Op op) {
       return "cache";
     case Op::kModule:
       return "module";
+    case Op::kStep:
+      return "step";
     case Op::kGemm:
       return "gemm";
   }
@@ -119,6 +123,8 @@ std::vector<Case> all_cases(int all_threads) {
   cases.push_back({Op::kCache, kGpt2Decode, Mask::kFull, "int8", 1});
   cases.push_back({Op::kCache, kLlama3Decode[3], Mask::kFull, "int8", 1});
   cases.push_back({Op::kModule, kModule, Mask::kFull, "f32", 1});
+  cases.push_back({Op::kModule, kModule, Mask::kWeights, "f32", 1});
+  cases.push_back({Op::kStep, kGpt2Small, Mask::kFull, "f32", 1});
   for (const Shape& shape : kGemm) cases.push_back({Op::kGemm, shape, Mask::kFull, "f32", 1});
 
   if (all_threads > 1) {

@@ -39,6 +39,7 @@ enum class Op : uint8_t {
   kDecode,   // attention() of one query
   kCache,    // KVCache::attend() of one query
   kModule,   // MultiHeadAttention
+  kStep,     // Transformer::step() of one token
   kGemm,     // linear(), of `queries` rows of `width`, with `keys` outputs
 };
 const char* name_of(Op op);

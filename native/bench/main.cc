@@ -9,8 +9,8 @@
 //   GFLOPS        ideal operations a second: 4 d for each pair of query and key that the mask
 //                 leaves to look at, half of all pairs when causal
 //   pct_peak      of the threads' FMA peak, measured in this run on the same SIMD target
-//   GBps          bytes of K and V, or of weights, read a second (one query)
-//   pct_stream    of the read stream of as many threads, measured in this run (decode)
+//   GBps          bytes of K and V, of weights, or of both (step), read a second (one query)
+//   pct_stream    of the read stream of as many threads, measured in this run (one query)
 //   scratch_kB    memory beyond inputs and outputs, of all threads
 //   err           largest difference from the float64 oracle, on a sample of rows
 //   eigen_…       the same with Eigen, naively, on one thread, in turns with ours: its time, how

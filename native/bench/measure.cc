@@ -48,6 +48,8 @@ std::unique_ptr<Work> make_work(const Case& which) {
       return make_cache(which);
     case Op::kModule:
       return make_module(which);
+    case Op::kStep:
+      return make_step(which);
     case Op::kGemm:
       return make_gemm(which);
     case Op::kForward:

@@ -18,7 +18,10 @@ class ModuleWork : public Work {
       : shape_(which.shape),
         embed_(shape_.heads * shape_.width),
         x_(random_floats(shape_.queries * embed_, kQuerySeed)),
-        out_(x_.size()) {
+        out_(x_.size()),
+        attended_(which.mask == Mask::kWeights
+                      ? static_cast<size_t>(shape_.heads * shape_.queries * shape_.queries)
+                      : 0) {
     for (uint32_t i = 0; i < 4; ++i) {
       weights_.push_back(random_floats(embed_ * embed_, kQuerySeed + 1 + i));
       // Of a trained layer's size, so that the softmax is neither flat nor one-hot.
@@ -36,8 +39,11 @@ class ModuleWork : public Work {
   Status run(Context& context) override {
     if (!status_.ok()) return status_;
     const Dims x_shape{1, shape_.queries, embed_};
-    return module_.forward({.query = {x_.data(), x_shape}}, {}, {.out = {out_.data(), x_shape}},
-                           nullptr, context);
+    MultiHeadAttentionOutputs outputs{.out = {out_.data(), x_shape}};
+    if (!attended_.empty()) {
+      outputs.weights = {attended_.data(), {1, shape_.heads, shape_.queries, shape_.queries}};
+    }
+    return module_.forward({.query = {x_.data(), x_shape}}, {}, outputs, nullptr, context);
   }
 
   std::span<const float> output() const override { return out_; }
@@ -69,6 +75,7 @@ class ModuleWork : public Work {
   std::vector<float> x_;
   std::vector<std::vector<float>> weights_;
   std::vector<float> out_, eigen_out_;
+  std::vector<float> attended_;  // the weights (1, H, N, N), where they are asked for
   MultiHeadAttention module_;
   Status status_;
 };

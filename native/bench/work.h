@@ -19,8 +19,8 @@ class Work {
 
   // Ideal floating-point operations of one run.
   virtual double operations() const = 0;
-  // Bytes of keys and values, or of weights, that one run must read, where that is what bounds it;
-  // else 0.
+  // Bytes of keys and values, of weights, or of both (a step), that one run must read, where that
+  // is what bounds it; else 0.
   virtual double bytes() const { return 0; }
   // Largest difference of the output from the float64 oracle, on a sample.
   virtual double error() const = 0;
@@ -39,6 +39,7 @@ class Work {
 std::unique_ptr<Work> make_attention(const Case& which);  // forward and decode
 std::unique_ptr<Work> make_cache(const Case& which);
 std::unique_ptr<Work> make_module(const Case& which);
+std::unique_ptr<Work> make_step(const Case& which);
 std::unique_ptr<Work> make_gemm(const Case& which);
 
 }  // namespace multihead::bench

@@ -25,9 +25,10 @@ struct SafetensorsEntry {
 // The file's bytes and what its header says of them.
 class Safetensors {
  public:
-  // Takes over `bytes`. Errors: kFormat, naming the tensor and what is wrong with it (a
-  // header beyond the file, an unknown dtype, offsets that lie outside the data, overlap or
-  // leave gaps, or a size that is not that of the shape). `result` is unchanged then.
+  // Takes over `bytes`. Errors: kFormat, naming the tensor and what is wrong with it (a header
+  // beyond the file or 100 MB, a name twice in it, an unknown dtype, offsets that lie outside the
+  // data, overlap or leave gaps, or a size that is not that of the shape). `result` is unchanged
+  // then.
   static Status parse(std::vector<std::byte> bytes, Safetensors& result);
   // Up to 1 GiB. Errors: those of parse(), and kFormat where there is no file that can be read.
   static Status read(const std::string& path, Safetensors& result);
@@ -47,8 +48,9 @@ class Safetensors {
 
 enum class SafetensorsType : uint8_t { kAsGiven, kF32, kF16, kBF16 };
 
-// A file of these tensors, in the order of their names, every one of `type` (rounded to nearest,
-// ties to even) or of its own. The header is padded with spaces so that the data is aligned to 8.
+// A file of these tensors, every one of `type` (rounded to nearest, ties to even) or of its own.
+// The header is padded with spaces so that the data is aligned to 8, and they lie in the order of
+// their names, larger elements before smaller ones, so that each is aligned to its element.
 // Errors: kFormat (a name that is not UTF-8, or `__metadata__`), kMemory.
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes);

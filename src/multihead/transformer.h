@@ -111,6 +111,7 @@ struct TransformerOutputs {
 class TransformerCache {
  public:
   int64_t length() const { return layers_.empty() ? 0 : layers_.front().length(); }
+  int64_t bytes() const;  // of the keys and values of all layers
   // Forgets the tokens from `length` on. Errors: kOption; nothing is forgotten then.
   [[nodiscard]] Status rewind(int64_t length);
 

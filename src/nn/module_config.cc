@@ -1,5 +1,4 @@
 // What a MultiHeadAttention is made of: its config and its parameters.
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <string>
@@ -16,14 +15,16 @@ namespace {
 using engine::option_error;
 using engine::validate_exact;
 
+// In ascending order: those up to the root, then what each of them goes with.
 std::string divisors_of(int64_t number) {
   std::vector<int64_t> divisors;
   for (int64_t low = 1; low * low <= number; ++low) {
-    if (number % low != 0) continue;
-    divisors.push_back(low);
+    if (number % low == 0) divisors.push_back(low);
+  }
+  for (size_t i = divisors.size(); i-- > 0;) {
+    const int64_t low = divisors[i];
     if (low != number / low) divisors.push_back(number / low);
   }
-  std::sort(divisors.begin(), divisors.end());
   std::string text;
   for (size_t i = 0; i < divisors.size(); ++i) {
     if (i > 0) text += i + 1 == divisors.size() ? " or " : ", ";

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "engine/scratch.h"
@@ -43,6 +45,29 @@ constexpr TypeInfo kTypes[] = {{"F32", SafetensorsEntry::Type::kF32, 4},
                                {"BOOL", SafetensorsEntry::Type::kBool, 1},
                                {"F16", SafetensorsEntry::Type::kF16, 2},
                                {"BF16", SafetensorsEntry::Type::kBF16, 2}};
+
+// The format's own limit, for headers that are made to exhaust a parser.
+constexpr uint64_t kMostHeaderBytes = 100'000'000;
+constexpr const char* kMetadata = "__metadata__";
+
+// The header's text as JSON, discarded where it is none; `twice` is a name that stands twice in one
+// object, of which the parser keeps the last.
+json parse_header(const char* begin, const char* end, std::optional<std::string>& twice) {
+  // The names in each object that encloses the present one.
+  std::vector<std::set<std::string>> open;
+  const auto note = [&](int, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::object_start) open.emplace_back();
+    if (event == json::parse_event_t::object_end) open.pop_back();
+    if (event == json::parse_event_t::key) {
+      const auto& name = value.get_ref<const std::string&>();
+      if (!open.back().insert(name).second) twice = name;
+    }
+    return true;
+  };
+  return json::parse(begin, end, note, false);
+}
+
+bool is_text(const json& value) { return value.is_string(); }
 
 bool is_count(const json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX;
@@ -106,15 +131,21 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
   for (size_t i = sizeof(header_size); i-- > 0;) {
     header_size = header_size << 8 | static_cast<uint64_t>(bytes[i]);
   }
-  if (header_size > bytes.size() - sizeof(header_size)) {
-    return format_error("safetensors header",
-                        "within the file's " + std::to_string(bytes.size()) + " bytes",
+  const uint64_t most = std::min<uint64_t>(bytes.size() - sizeof(header_size), kMostHeaderBytes);
+  if (header_size > most) {
+    return format_error("safetensors header", "at most " + std::to_string(most) + " bytes",
                         std::to_string(header_size) + " bytes");
   }
   const auto* const text = reinterpret_cast<const char*>(bytes.data()) + sizeof(header_size);
-  const json header = json::parse(text, text + header_size, nullptr, false);
-  if (!header.is_object()) {
-    return format_error("safetensors header", "a JSON object", "something else");
+  std::optional<std::string> twice;
+  const json header = parse_header(text, text + header_size, twice);
+  if (!header.is_object() || *text != '{') {
+    return format_error("safetensors header", "a JSON object from its first byte on",
+                        "something else");
+  }
+  if (twice) {
+    return format_error("safetensors header", "every name once in its object",
+                        described(*twice) + " twice");
   }
 
   Safetensors parsed;
@@ -123,7 +154,10 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
                         .subspan(sizeof(header_size) + static_cast<size_t>(header_size));
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (const auto& [name, fields] : header.items()) {
-    if (name == "__metadata__") continue;
+    if (name == kMetadata) {
+      if (fields.is_object() && std::all_of(fields.begin(), fields.end(), is_text)) continue;
+      return format_error(name, "an object of texts", described(fields));
+    }
     SafetensorsEntry entry{};
     if (Status status = parse_entry(name, fields, data, entry, ranges.emplace_back());
         !status.ok()) {
@@ -256,12 +290,21 @@ void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type
 
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes) {
+  // Larger elements before smaller ones, so that each lies at a multiple of its size.
+  std::vector<std::pair<std::string, ConstAnyTensor>> tensors(dict.begin(), dict.end());
+  const auto bytes_each = [&](const ConstAnyTensor& tensor) {
+    return bytes_of(dtype_of(type, tensor.dtype));
+  };
+  std::sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) {
+    return std::pair(bytes_each(b.second), std::string_view(a.first)) <
+           std::pair(bytes_each(a.second), std::string_view(b.first));
+  });
   json header = json::object();
   uint64_t end = 0;
-  for (const auto& [name, tensor] : dict) {
+  for (const auto& [name, tensor] : tensors) {
     // dump() replaces what is no UTF-8, so that the name would be another.
     const json as_json = name;
-    if (name == "__metadata__" ||
+    if (name == kMetadata ||
         json::parse(as_json.dump(-1, ' ', false, json::error_handler_t::replace), nullptr, false) !=
             as_json) {
       return format_error("name", "UTF-8 other than __metadata__",
@@ -292,7 +335,7 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
   }
   to = std::transform(text.begin(), text.end(), to,
                       [](char letter) { return static_cast<std::byte>(letter); });
-  for (const auto& [name, tensor] : dict) {
+  for (const auto& [name, tensor] : tensors) {
     write_tensor(tensor, 0, 0, dtype_of(type, tensor.dtype), to);
   }
   bytes = std::move(file);

@@ -26,6 +26,12 @@ std::string layer_name(const std::string& prefix, ParameterNames names, size_t l
 
 }  // namespace
 
+int64_t TransformerCache::bytes() const {
+  int64_t sum = 0;
+  for (const MultiHeadAttentionCache& layer : layers_) sum += layer.kv().bytes();
+  return sum;
+}
+
 Status TransformerCache::rewind(int64_t length) {
   // All or none: the layers are alike, so that the first refuses for all.
   for (MultiHeadAttentionCache& layer : layers_) {
@@ -218,6 +224,10 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     Status status = layers_[layer].run(
         hidden, of_layer, {.out = hidden}, cache == nullptr ? nullptr : &cache->layers_[layer],
         outputs.traces.empty() ? nullptr : &outputs.traces[layer], scratch, context);
+    if (status.argument() == "x") {
+      // What a layer calls its input is here what came of the tokens.
+      return {status.code(), "tokens", status.expected(), status.got()};
+    }
     if (!status.ok()) return status;
     if (outputs.hidden.given()) {
       std::copy_n(x, count * width,

@@ -68,7 +68,11 @@ Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
 }
 
 bool is_gpt2_buffer(std::string_view name) {
-  return name.ends_with("attn.bias") || name.ends_with("attn.masked_bias");
+  // Not c_attn.bias, which is a parameter.
+  const auto is = [&](std::string_view buffer) {
+    return name == buffer || name.ends_with("." + std::string(buffer));
+  };
+  return is("attn.bias") || is("attn.masked_bias");
 }
 
 }  // namespace nn

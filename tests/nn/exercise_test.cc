@@ -15,7 +15,7 @@ namespace {
 
 TEST(Exercise, EqualsTorchToOneInAMillion) {
   Safetensors pack;
-  const std::string path = std::string(MULTIHEAD_CONFORMANCE_FOLDER) + "/modules/mha.safetensors";
+  const std::string path = std::string(MULTIHEAD_CONFORMANCE_FOLDER) + "/mha.safetensors";
   ASSERT_TRUE(Safetensors::read(path, pack).ok());
   StateDict all;
   ASSERT_TRUE(pack.state_dict(all).ok());

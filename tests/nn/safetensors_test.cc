@@ -62,6 +62,12 @@ TEST(Safetensors, RefusesWhatLies) {
        file(R"({"x":)" + entry("[2]", "[0,8]") + R"(,"y":)" + entry("[2]", "[4,12]") + "}", 12)},
       {"gap",
        file(R"({"x":)" + entry("[1]", "[0,4]") + R"(,"y":)" + entry("[1]", "[8,12]") + "}", 12)},
+      {"a name twice",
+       file(R"({"x":)" + entry("[1]", "[0,4]") + R"(,"\u0078":)" + entry("[1]", "[0,4]") + "}", 4)},
+      {"a field twice",
+       file(R"({"x":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4)},
+      {"a blank in front", file(" {}", 0)},
+      {"metadata that is no text", file(R"({"__metadata__":{"a":1}})", 0)},
       {"bytes left over", file(R"({"x":)" + entry("[1]", "[0,4]") + "}", 8)},
   };
   for (const auto& [name, bytes] : cases) {
@@ -104,6 +110,29 @@ TEST(Safetensors, RoundTripsEveryFloatingPointType) {
     ASSERT_TRUE(write_safetensors(read, SafetensorsType::kAsGiven, again).ok());
     EXPECT_EQ(again, bytes);
   }
+}
+
+TEST(Safetensors, RefusesAHeaderOfMoreThanAHundredMegabytes) {
+  Safetensors tensors;
+  const Status status = Safetensors::parse(file("{}" + std::string(100'000'000, ' '), 0), tensors);
+  EXPECT_EQ(status.code(), StatusCode::kFormat);
+}
+
+// An odd number of halves, and floats behind them by name.
+TEST(Safetensors, WritesWhatCanBeViewed) {
+  const std::vector<Float16> halves(3, Float16{0x3C00});
+  const std::vector<float> values{1.0F, 2.0F};
+  std::vector<std::byte> bytes;
+  ASSERT_TRUE(write_safetensors({{"a", ConstAnyTensor(halves.data(), DType::kF16, {3}, {1})},
+                                 {"b", ConstTensor(values.data(), {2})}},
+                                SafetensorsType::kAsGiven, bytes)
+                  .ok());
+  Safetensors tensors;
+  ASSERT_TRUE(Safetensors::parse(bytes, tensors).ok());
+  StateDict read;
+  ASSERT_TRUE(tensors.state_dict(read).ok());
+  EXPECT_EQ(testing::element(read.at("a"), 2), 1.0F);
+  EXPECT_EQ(testing::element(read.at("b"), 1), 2.0F);
 }
 
 TEST(Safetensors, RoundsToNearestEven) {

@@ -219,6 +219,11 @@ TEST(Transformer, GeneratesTokenByToken) {
   ASSERT_TRUE(cache.rewind(4).ok());
   for (size_t n = 4; n < 8; ++n) ASSERT_TRUE(step(n, 1).ok());
   for (size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], stepped[i], 1e-5F);
+  TransformerCache small;
+  ASSERT_TRUE(gpt2.model.create_cache({.capacity = 4}, small).ok());
+  EXPECT_EQ(gpt2.model.step(tokens, {}, {}, small, gpt2.context).argument(), "tokens");
+  EXPECT_EQ(small.length(), 0);
+  EXPECT_GE(small.bytes(), int64_t{2} * 2 * 4 * Gpt2::kWidth * 4);
   // Nine positions, of which eight are used.
   EXPECT_EQ(step(0, 2).argument(), "tokens");
   EXPECT_EQ(cache.length(), 8);
@@ -297,9 +302,11 @@ TEST(Transformer, NamesWhatIsWrongInEveryLayer) {
   broken.erase("h.1.ln_1.bias");
   broken["h.0.mlp.c_fc.weight"].shape = {Gpt2::kInner, Gpt2::kWidth};
   broken["h.2.ln_1.bias"] = broken["ln_f.bias"];
+  broken["h.2.attn.c_attn.bias"] = broken["ln_f.bias"];
   const Status status = gpt2.model.load_state_dict(broken, ParameterNames::kGpt2);
   EXPECT_EQ(status.got(),
-            "missing: h.1.ln_1.bias (12); unexpected: h.2.ln_1.bias; of another shape: "
+            "missing: h.1.ln_1.bias (12); unexpected: h.2.attn.c_attn.bias, h.2.ln_1.bias; of "
+            "another shape: "
             "h.0.mlp.c_fc.weight (20, 12) instead of (12, 20)");
   StateDict dict;
   ASSERT_TRUE(gpt2.model.state_dict(dict).ok());

@@ -14,7 +14,13 @@ export interface Matrix {
   readonly data: Float32Array;
 }
 
-export type Trace = { readonly [name in TraceName]: Matrix };
+/** The steps that the page shows. */
+export const tracedSteps = [
+  ...(['x', 'q', 'k', 'v', 'qHeads', 'kHeads', 'vHeads', 'scores', 'scaledScores'] as const),
+  ...(['maskedScores', 'weights', 'headsOut', 'merged', 'output'] as const),
+] as const satisfies readonly TraceName[];
+
+export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
 
 export interface ForwardResult extends ForwardInput {
   readonly weights: LayerWeights;

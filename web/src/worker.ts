@@ -1,8 +1,9 @@
 // All WebAssembly work happens here, away from the page's own thread.
 
-import { load, type Multihead, type MultiHeadAttention, type TraceName } from 'multihead';
+import { load, type Multihead, type MultiHeadAttention } from 'multihead';
 import { embed, embedDim } from './embedding.js';
 import type { Answer, ForwardInput, ForwardResult, Matrix, Request, Trace } from './messages.js';
+import { tracedSteps } from './messages.js';
 import { buildLayer, headDim, type LayerWeights } from './patterns.js';
 
 /** The part of DedicatedWorkerGlobalScope in use; the library of types has either it or the DOM. */
@@ -25,16 +26,12 @@ function layerFor(
   current = undefined;
   const weights = buildLayer(heads);
   const wide = [heads.length * headDim, embedDim];
-  const layer = mh.multiHeadAttention({
-    embedDim,
-    numHeads: heads.length,
-    headDim,
-    weights: {
-      qProj: { data: weights.qProj, shape: wide },
-      kProj: { data: weights.kProj, shape: wide },
-      vProj: { data: weights.vProj, shape: wide },
-      outProj: { data: weights.outProj, shape: [embedDim, heads.length * headDim] },
-    },
+  const layer = mh.multiHeadAttention({ embedDim, numHeads: heads.length, headDim, bias: false });
+  layer.loadStateDict({
+    q_proj_weight: { data: weights.qProj, shape: wide },
+    k_proj_weight: { data: weights.kProj, shape: wide },
+    v_proj_weight: { data: weights.vProj, shape: wide },
+    'out_proj.weight': { data: weights.outProj, shape: [embedDim, heads.length * headDim] },
   });
   current = { key, layer, weights };
   return current;
@@ -59,7 +56,7 @@ async function forward({ tokens, heads, causal }: ForwardInput): Promise<Forward
   const numbers = mh.scope(() => {
     const x = mh.tensor([1, tokens.length, embedDim], embed(tokens));
     const mask = { causal: causal ? 'topLeft' : false } as const;
-    const { trace, output } = layer.forward(x, { ...mask, trace: true });
+    const { trace, output } = layer.forward(x, { ...mask, trace: tracedSteps });
     output.dispose();
     const pass = () => layer.forward(x, mask).output.dispose();
     meanOver(2, pass); // until the engine has warmed to it
@@ -70,7 +67,7 @@ async function forward({ tokens, heads, causal }: ForwardInput): Promise<Forward
 }
 
 function plain(trace: Trace): Trace {
-  const steps = Object.entries(trace) as [TraceName, Matrix][];
+  const steps = Object.entries(trace) as [keyof Trace, Matrix][];
   return Object.fromEntries(
     steps.map(([name, { shape, data }]) => [name, { shape, data }]),
   ) as unknown as Trace;

@@ -1,0 +1,121 @@
+// The configuration of a layer: checks, defaults, and the numbers that the core reads.
+
+import { optionsArg, rotationNames } from './attention_options.js';
+import { MultiheadError } from './errors.js';
+import type { Operands, Runtime } from './operands.js';
+import { checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
+import { describe } from './tensor.js';
+import type { MultiHeadAttention, MultiHeadAttentionConfig } from './types.js';
+
+type Config = MultiHeadAttention['config'];
+
+export const configNames = [
+  ...(['embedDim', 'numHeads', 'headDim', 'numKvHeads', 'valueDim'] as const),
+  ...(['kdim', 'vdim', 'outDim', 'bias', 'outProj', 'addBiasKv', 'addZeroAttn'] as const),
+  ...(['batchFirst', 'sinks', 'qkNorm', 'qkNormEps', 'softcap', 'window', 'rope'] as const),
+  'dropout',
+] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
+
+/** Beyond this many divisors, an error message lists the ones nearest to what was asked for. */
+const maxDivisors = 16;
+
+function headWidth(embedDim: number, numHeads: number): number {
+  if (embedDim % numHeads === 0) return embedDim / numHeads;
+  const divisors = new Set<number>();
+  for (let n = 1; n * n <= embedDim; n += 1) {
+    if (embedDim % n === 0) divisors.add(n).add(embedDim / n);
+  }
+  const near = [...divisors]
+    .sort((a, b) => Math.abs(a - numHeads) - Math.abs(b - numHeads))
+    .slice(0, maxDivisors)
+    .sort((a, b) => a - b);
+  const choices = near.join(', ').replace(/, (\d+)$/, ' or $1');
+  throw new MultiheadError('E_OPTION', {
+    argument: 'numHeads',
+    expected: `a divisor of embedDim = ${embedDim}: ${choices}`,
+    got: String(numHeads),
+    message:
+      `numHeads = ${numHeads} does not divide embedDim = ${embedDim}; ` +
+      `use ${choices}, or give headDim`,
+  });
+}
+
+/** Types and defaults; most values are the core's to check. Throws `E_OPTION`. */
+export function checkConfig(config: MultiHeadAttentionConfig): Config {
+  checkOptions(config, configNames, 'multiHeadAttention');
+  const count = (name: 'numKvHeads' | 'valueDim' | 'kdim' | 'vdim', otherwise: number): number =>
+    config[name] === undefined ? otherwise : checkCount(config[name], name);
+  const flag = (name: FlagName, otherwise: boolean): boolean =>
+    config[name] === undefined ? otherwise : checkFlag(config[name], name);
+
+  const embedDim = checkCount(config.embedDim, 'embedDim');
+  const numHeads = checkCount(config.numHeads, 'numHeads');
+  const headDim =
+    config.headDim === undefined
+      ? headWidth(embedDim, numHeads)
+      : checkCount(config.headDim, 'headDim');
+  const valueDim = count('valueDim', headDim);
+  const outProj = flag('outProj', true);
+  if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
+  const projected = config.outDim === undefined ? embedDim : checkCount(config.outDim, 'outDim');
+  const qkNorm = flag('qkNorm', false);
+  const { qkNormEps, softcap = 0, window, rope, dropout = 0 } = config;
+  if (!qkNorm && qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
+  if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: ofCalls });
+  const positions = { qPositions: ofCalls, kPositions: ofCalls };
+  if (rope !== undefined) checkOptions(rope, rotationNames, 'rope', positions);
+  return {
+    ...{ embedDim, numHeads, headDim, valueDim, outProj, qkNorm, window, rope },
+    numKvHeads: count('numKvHeads', numHeads),
+    kdim: count('kdim', embedDim),
+    vdim: count('vdim', embedDim),
+    outDim: outProj ? projected : numHeads * valueDim,
+    bias: flag('bias', true),
+    addBiasKv: flag('addBiasKv', false),
+    addZeroAttn: flag('addZeroAttn', false),
+    batchFirst: flag('batchFirst', true),
+    sinks: flag('sinks', false),
+    qkNormEps: checkBelow(Infinity, qkNormEps ?? 1e-6, 'qkNormEps', 'a finite number ≥ 0'),
+    softcap: checkNumber(softcap, 'softcap'),
+    dropout: checkBelow(1, dropout, 'dropout', '0 ≤ p < 1'),
+  };
+}
+
+/** From 0 on. Where a layer has another name for an option than a call, the core would not use it. */
+function checkBelow(limit: number, value: unknown, argument: string, expected: string): number {
+  const number = checkNumber(value, argument, expected);
+  if (number >= 0 && number < limit) return number;
+  throw new MultiheadError('E_OPTION', { argument, expected, got: describe(number) });
+}
+
+type FlagName = {
+  [N in keyof Config]: Config[N] extends boolean ? N : never;
+}[keyof Config];
+
+const ofCalls = 'positions are those of each call';
+
+const without = (argument: string, other: string): MultiheadError =>
+  new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
+
+/** In the order of multihead::MultiHeadAttentionConfig. Starts the block of arguments. */
+export function writeModuleConfig({ args }: Runtime, config: Config, operands: Operands): void {
+  const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
+  const extents = { batch: 1, heads, queries: 1, keys: 1, width };
+  const arg = optionsArg({ softcap, window, rope }, operands, extents);
+  args.begin().numbers(width, heads, config.headDim, config.numKvHeads, config.valueDim);
+  args.numbers(config.kdim, config.vdim, config.outDim);
+  for (const name of flagNames) args.number(config[name] ? 1 : 0);
+  args.numbers(config.qkNormEps, arg.softcap, arg.windowLeft, arg.windowRight);
+  args.rope(arg.rope).number(config.dropout);
+}
+
+/** In the order of multihead::MultiHeadAttentionConfig. */
+const flagNames = [
+  'bias',
+  'outProj',
+  'addBiasKv',
+  'addZeroAttn',
+  'batchFirst',
+  'sinks',
+  'qkNorm',
+] as const satisfies readonly FlagName[];

@@ -1,0 +1,130 @@
+// From the options of a layer's call to the core's structs, and the tensors that it writes to.
+
+import { maskNames, noSeed, optionsArg, seedWords, type CallExtents } from './attention_options.js';
+import { noSpan, type Operands, type Runtime } from './operands.js';
+import { checkFlag, checkNames, checkNumber, checkOptions } from './options.js';
+import type { ModuleOptionsArg } from './raw.js';
+import { takeTrace, traceBits } from './trace.js';
+import type {
+  ForwardOptions,
+  HeadTools,
+  LayerOptions,
+  LayerReturn,
+  Shape,
+  StepOptions,
+  Tensor,
+} from './types.js';
+
+const layerNames = [
+  'return',
+  'trace',
+  'out',
+  'training',
+  'dropoutSeed',
+  'heads',
+] as const satisfies readonly (keyof LayerOptions)[];
+
+export const forwardNames = [
+  ...maskNames,
+  ...(['attnMaskBlocked', 'keyPaddingBlocked', 'keyPaddingBias'] as const),
+  ...layerNames,
+] as const satisfies readonly (keyof ForwardOptions)[];
+
+const decidedByStep = ['causal', 'window', 'kvLengths', 'rope'] as const;
+export const stepNames = [
+  ...maskNames.filter((name) => !decidedByStep.some((decided) => decided === name)),
+  ...layerNames,
+] as readonly (keyof StepOptions)[];
+
+const inMask = 'give a mask over all tokens so far: true = may attend';
+export const notInStep = {
+  causal: 'a step is causal',
+  window: 'it is part of the layer',
+  rope: 'it is part of the layer, and positions go on from those in the cache',
+  kvLengths: 'the cache knows its length',
+  attnMaskBlocked: inMask,
+  keyPaddingBlocked: inMask,
+  keyPaddingBias: 'give a bias over all tokens so far',
+};
+
+const toolNames = [
+  'scales',
+  'skipOutProj',
+  'temperature',
+  'scaleByEmbedDim',
+] as const satisfies readonly (keyof HeadTools)[];
+
+/** The names have been checked, but not those within; throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function moduleOptionsArg(
+  options: Omit<ForwardOptions, 'return'>,
+  operands: Operands,
+  extents: CallExtents,
+): ModuleOptionsArg {
+  const { training = false, dropoutSeed, heads = {} } = options;
+  checkOptions(heads, toolNames, 'heads');
+  const { scales, skipOutProj = false, temperature = 1, scaleByEmbedDim = false } = heads;
+  const blocked = (name: 'attnMaskBlocked' | 'keyPaddingBlocked') =>
+    operands.optional(options[name], ['bool'], name);
+  return {
+    attention: optionsArg(options, operands, extents),
+    attnMaskBlocked: blocked('attnMaskBlocked'),
+    keyPaddingBlocked: blocked('keyPaddingBlocked'),
+    keyPaddingBias: operands.optional(options.keyPaddingBias, ['f32'], 'keyPaddingBias'),
+    training: checkFlag(training, 'training'),
+    dropoutSeed: dropoutSeed === undefined ? noSeed : seedWords(dropoutSeed, 'dropoutSeed'),
+    headScales:
+      scales === undefined
+        ? noSpan
+        : operands.optionalSpan(scales, 'f32', 'heads.scales', extents.heads),
+    skipOutProj: checkFlag(skipOutProj, 'heads.skipOutProj'),
+    temperature: checkNumber(temperature, 'heads.temperature'),
+    scaleByEmbedDim: checkFlag(scaleByEmbedDim, 'heads.scaleByEmbedDim'),
+  };
+}
+
+interface LayerShapes {
+  readonly out: Shape;
+  /** (B, H, N_q, N), or without B. */
+  readonly weights: Shape;
+  readonly meanWeights: Shape;
+}
+
+interface Result {
+  output: Tensor;
+  trace: ReturnType<typeof takeTrace> | undefined;
+  weights?: Tensor;
+  meanWeights?: Tensor;
+}
+
+const layerReturns: readonly LayerReturn[] = ['weights', 'meanWeights'];
+
+interface LayerCall {
+  readonly options: LayerOptions;
+  readonly shapes: LayerShapes;
+  /** Writes all of the call's arguments but the outputs and the steps wanted, which come last. */
+  write(): void;
+  run(): number;
+}
+
+/** Ask for the inputs before. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function runLayer(
+  runtime: Runtime,
+  operands: Operands,
+  { options, shapes, write, run }: LayerCall,
+): Result {
+  const wanted = checkNames(options.return ?? [], layerReturns, 'return');
+  const bits = traceBits(options.trace);
+  const out = operands.output(shapes.out, 'f32', 'out', options.out);
+  const [weights, meanWeights] = layerReturns.map((name) =>
+    wanted.includes(name) ? operands.output(shapes[name], 'f32', name) : undefined,
+  );
+  write();
+  runtime.args.moduleOutputs({ out, weights, meanWeights }).number(bits);
+  operands.check(run());
+  return {
+    output: out,
+    trace: options.trace ? takeTrace(runtime) : undefined,
+    ...(weights && { weights }),
+    ...(meanWeights && { meanWeights }),
+  };
+}

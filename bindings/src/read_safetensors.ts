@@ -1,0 +1,224 @@
+// Reading safetensors, in a memory of JavaScript's: files come from anywhere, so nothing in them is believed.
+
+import { MultiheadError } from './errors.js';
+import {
+  emptyRecord,
+  formatError,
+  inWords,
+  isCount,
+  isObject,
+  isUnicode,
+  lengthBytes,
+  metadataName,
+  mostHeaderBytes,
+  storedTypes,
+  type SafetensorsDType,
+} from './safetensors_format.js';
+import type { SafetensorsFile, SafetensorsTensor } from './safetensors_types.js';
+import { describe, formatShape, isHalf, parameterRanks } from './tensor.js';
+import type { FloatDType, PlainTensor } from './tensor_types.js';
+
+/**
+ * Reads a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
+ *
+ * A tensor's `data` is a view of `bytes` where it lies at a multiple of its element's size, as it
+ * does in files that this package and PyTorch's library write, and a copy where it does not.
+ *
+ * @throws {MultiheadError} `E_FORMAT`, whose `argument` names the tensor: for a header that is
+ * longer than the file or 100 MB, is no JSON object in UTF-8 or has a name twice; for a dtype other
+ * than F32, F16, BF16, I32 and BOOL, more than 8 extents, offsets outside the data, a size that is not
+ * that of the shape; for tensors that overlap or leave gaps. `E_OPTION` for what is no bytes.
+ */
+export function readSafetensors(bytes: ArrayBuffer | Uint8Array): SafetensorsFile {
+  const file = asBytes(bytes);
+  const header = readHeader(file);
+  const data = file.subarray(lengthBytes + header.bytes);
+
+  const tensors = emptyRecord<SafetensorsTensor>();
+  const stateDict = emptyRecord<PlainTensor<FloatDType>>();
+  const ranges: Range[] = [];
+  for (const [name, entry] of Object.entries(header.json)) {
+    if (name === metadataName) continue;
+    const { tensor, range } = readTensor(name, entry, data);
+    tensors[name] = tensor;
+    if (tensor.dtype === 'f32' || isHalf(tensor.dtype)) {
+      stateDict[name] = tensor as PlainTensor<FloatDType>;
+    }
+    ranges.push(range);
+  }
+  checkCovered(ranges, data.length);
+  return { tensors, stateDict, metadata: readMetadata(header.json[metadataName]) };
+}
+
+/** By its tag: buffers may come from another realm. A view, because slice() of Node's Buffer copies nothing. */
+function asBytes(bytes: unknown): Uint8Array {
+  const tag = Object.prototype.toString.call(bytes);
+  if (tag === '[object Uint8Array]') {
+    const { buffer, byteOffset, length } = bytes as Uint8Array;
+    return new Uint8Array(buffer, byteOffset, length);
+  }
+  if (tag === '[object ArrayBuffer]') return new Uint8Array(bytes as ArrayBuffer);
+  throw new MultiheadError('E_OPTION', {
+    argument: 'bytes',
+    expected: 'an ArrayBuffer or a Uint8Array',
+    got: describe(bytes),
+  });
+}
+
+// ---- The header ----
+
+function readHeader(file: Uint8Array): { json: Record<string, unknown>; bytes: number } {
+  if (file.length < lengthBytes) {
+    throw formatError('safetensors', `at least ${lengthBytes} bytes`, `${file.length}`);
+  }
+  const view = new DataView(file.buffer, file.byteOffset, lengthBytes);
+  const bytes = view.getUint32(4, true) * 2 ** 32 + view.getUint32(0, true);
+  const most = Math.min(file.length - lengthBytes, mostHeaderBytes);
+  if (bytes > most) {
+    throw formatError('safetensors header', `at most ${most} bytes`, `${bytes} bytes`);
+  }
+  // A copy, because decoders refuse shared memory.
+  const json = parseHeader(file.slice(lengthBytes, lengthBytes + bytes));
+  return { json, bytes };
+}
+
+function parseHeader(encoded: Uint8Array): Record<string, unknown> {
+  const header = 'safetensors header';
+  let text: string;
+  let json: unknown;
+  try {
+    // A byte order mark stays, for JSON to refuse.
+    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(encoded);
+    json = JSON.parse(text);
+  } catch (error) {
+    const got = error instanceof Error ? error.message : String(error);
+    throw formatError(header, 'a JSON object in UTF-8', got);
+  }
+  if (!isObject(json) || !text.startsWith('{')) {
+    throw formatError(header, 'a JSON object from its first byte on', inWords(json));
+  }
+  const twice = repeatedKey(text);
+  if (twice !== undefined) {
+    throw formatError(header, 'every name once in its object', `${inWords(twice)} twice`);
+  }
+  return json;
+}
+
+/** A key that stands twice in one object of this valid JSON: JSON.parse() would keep the last of them. */
+function repeatedKey(text: string): string | undefined {
+  const open: Set<string>[] = [];
+  for (let at = 0; at < text.length; at += 1) {
+    const letter = text[at];
+    if (letter === '{') open.push(new Set());
+    else if (letter === '}') open.pop();
+    else if (letter === '"') {
+      const end = closingQuote(text, at);
+      const next = /[^ \t\n\r]/g;
+      next.lastIndex = end + 1;
+      if (next.exec(text)?.[0] === ':') {
+        // Decoded: "a" and "\u0061" are one name.
+        const key = JSON.parse(text.slice(at, end + 1)) as string;
+        if (open.at(-1)?.has(key)) return key;
+        open.at(-1)?.add(key);
+      }
+      at = end;
+    }
+  }
+  return undefined;
+}
+
+/** Of the string of valid JSON that begins at `open`. */
+function closingQuote(text: string, open: number): number {
+  let at = open + 1;
+  while (text[at] !== '"') at += text[at] === '\\' ? 2 : 1;
+  return at;
+}
+
+function readMetadata(value: unknown): Record<string, string> {
+  const metadata = emptyRecord<string>();
+  if (value === undefined) return metadata;
+  if (!isObject(value)) throw formatError(metadataName, 'an object of texts', inWords(value));
+  for (const [name, text] of Object.entries(value)) {
+    if (typeof text !== 'string' || !isUnicode(name + text)) {
+      throw formatError(metadataName, `a text under ${inWords(name)}`, inWords(text));
+    }
+    metadata[name] = text;
+  }
+  return metadata;
+}
+
+// ---- Tensors ----
+
+interface Range {
+  readonly begin: number;
+  readonly end: number;
+}
+
+const dtypes = Object.keys(storedTypes) as SafetensorsDType[];
+
+function readTensor(
+  name: string,
+  entry: unknown,
+  bytes: Uint8Array,
+): { tensor: SafetensorsTensor; range: Range } {
+  if (!isUnicode(name)) {
+    throw formatError('safetensors header', 'names in Unicode', inWords(name));
+  }
+  if (!isObject(entry)) {
+    throw formatError(name, 'an object of dtype, shape and data_offsets', inWords(entry));
+  }
+  // Entries come from JSON.parse(), where even "__proto__" is an own property.
+  const dtype = dtypes.find((known) => storedTypes[known].name === entry['dtype']);
+  if (dtype === undefined) {
+    throw formatError(name, 'dtype F32, F16, BF16, I32 or BOOL', inWords(entry['dtype']));
+  }
+  const shape = readShape(name, entry['shape']);
+  const range = readRange(name, entry['data_offsets'], bytes.length);
+  const type = storedTypes[dtype];
+  const size = byteSize(shape, type.bytes);
+  if (size !== range.end - range.begin) {
+    const expected = `${size ?? 'more than 2⁵³'} bytes for ${type.name} ${formatShape(shape)}`;
+    throw formatError(name, expected, `${range.end - range.begin}`);
+  }
+  const part = bytes.subarray(range.begin, range.end);
+  const { buffer, byteOffset } = part.byteOffset % type.bytes === 0 ? part : part.slice();
+  const data = new type.array(buffer, byteOffset, part.length / type.bytes);
+  return { tensor: { dtype, shape, data } as SafetensorsTensor, range };
+}
+
+function readShape(name: string, shape: unknown): number[] {
+  if (Array.isArray(shape) && shape.length <= parameterRanks.most && shape.every(isCount))
+    return shape;
+  const expected = `a shape of at most ${parameterRanks.most} whole numbers ≥ 0`;
+  throw formatError(name, expected, inWords(shape));
+}
+
+function readRange(name: string, offsets: unknown, most: number): Range {
+  if (Array.isArray(offsets) && offsets.length === 2 && offsets.every(isCount)) {
+    const [begin, end] = offsets as [number, number];
+    if (begin <= end && end <= most) return { begin, end };
+  }
+  throw formatError(name, `data_offsets within ${most} bytes`, inWords(offsets));
+}
+
+/** Undefined where it is beyond what a number counts exactly. */
+function byteSize(shape: readonly number[], element: number): number | undefined {
+  let size = element;
+  for (const extent of shape) {
+    size *= extent;
+    if (size > Number.MAX_SAFE_INTEGER) return undefined;
+  }
+  return size;
+}
+
+function checkCovered(ranges: Range[], bytes: number): void {
+  const data = 'safetensors data';
+  let next = 0;
+  for (const { begin, end } of ranges.sort((a, b) => a.begin - b.begin || a.end - b.end)) {
+    if (begin !== next) {
+      throw formatError(data, `tensors side by side, the next at ${next}`, `one at ${begin}`);
+    }
+    next = end;
+  }
+  if (next !== bytes) throw formatError(data, `${next} bytes`, `${bytes}`);
+}

@@ -1,0 +1,161 @@
+// mh.transformer: from tokens to logits, by a handle.
+
+import { CoreModule } from './core_module.js';
+import { MultiheadError } from './errors.js';
+import { ownCache, WasmLayerCache } from './layer_cache.js';
+import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
+import { call, type Runtime } from './operands.js';
+import { checkCount, checkNames, checkOptions } from './options.js';
+import { takeTraces, traceBits } from './trace.js';
+import { checkModelConfig, toLoad, writeModelConfig } from './transformer_config.js';
+import type {
+  ForwardOptions,
+  LayerCacheConfig,
+  LoadStateDictOptions,
+  PlainTensor,
+  StateDict,
+  TraceOption,
+  Transformer,
+  TransformerCache,
+  TransformerConfig,
+  TransformerOptions,
+  TransformerResult,
+  TransformerReturn,
+  TransformerStepOptions,
+} from './types.js';
+
+const returns: readonly TransformerReturn[] = ['logits', 'hidden'];
+const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'];
+const notInForward = { causal: "it is the model's" };
+const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };
+
+/** What a call is about, beside its options. */
+interface Call {
+  readonly batch: number;
+  /** Tokens that the cache holds. */
+  readonly before: number;
+  run(): number;
+}
+
+type Options = Omit<ForwardOptions, 'return'> & {
+  readonly return?: readonly TransformerReturn[] | undefined;
+};
+
+export class WasmTransformer implements Transformer {
+  readonly config: Transformer['config'];
+  /** Defined on the prototype by load(): see symbol_dispose.ts. */
+  declare [Symbol.dispose]: () => void;
+
+  readonly #runtime: Runtime;
+  readonly #module: CoreModule;
+
+  constructor(runtime: Runtime, config: TransformerConfig) {
+    const checked = checkModelConfig(config);
+    this.config = Object.freeze(checked);
+    this.#runtime = runtime;
+    const { raw } = runtime;
+    const handle = call(runtime, (operands) => {
+      writeModelConfig(runtime, checked, operands);
+      return operands.checkHandle(raw.transformerCreate());
+    });
+    this.#module = new CoreModule(runtime, this, handle, {
+      made: 'transformer',
+      noun: 'a model',
+      release: (model) => raw.transformerRelease(model),
+      load: (model, names) => raw.transformerLoad(model, names),
+      state: (model) => raw.transformerState(model),
+    });
+  }
+
+  get disposed(): boolean {
+    return this.#module.disposed;
+  }
+
+  loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
+    const wanted = toLoad(dict, options, this.config.tiedOutput);
+    this.#module.loadStateDict(wanted.dict, wanted.names);
+  }
+
+  stateDict(): Record<string, PlainTensor> {
+    return this.#module.stateDict();
+  }
+
+  forward<
+    const R extends readonly TransformerReturn[] = ['logits'],
+    const T extends TraceOption = false,
+  >(tokens: Int32Array, options: TransformerOptions<R, T> = {}): TransformerResult<R, T> {
+    const handle = this.#module.ready();
+    checkOptions(options, modelNames, 'forward', notInForward);
+    const { raw } = this.#runtime;
+    const batch = checkCount(options.batch ?? 1, 'batch');
+    const run = (): number => raw.transformerForward(handle);
+    return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
+  }
+
+  createCache(config: LayerCacheConfig): TransformerCache {
+    const runtime = this.#runtime;
+    const handle = this.#module.live();
+    const make = (): number => runtime.raw.transformerCacheCreate(handle);
+    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
+  }
+
+  step<
+    const R extends readonly TransformerReturn[] = ['logits'],
+    const T extends TraceOption = false,
+  >(
+    tokens: Int32Array,
+    cache: TransformerCache,
+    options: TransformerStepOptions<R, T> = {},
+  ): TransformerResult<R, T> {
+    const handle = this.#module.ready();
+    checkOptions(options, stepNames, 'step', notInModelStep);
+    const { raw, heap } = this.#runtime;
+    const own = ownCache(cache, heap);
+    const { batch, length: before } = own;
+    const run = (): number => raw.transformerStep(handle, own.handle);
+    return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
+  }
+
+  dispose(): void {
+    this.#module.dispose();
+  }
+
+  #call(tokens: unknown, options: Options, { batch, before, run }: Call): unknown {
+    const runtime = this.#runtime;
+    const { config } = this;
+    return call(runtime, (operands) => {
+      const span = operands.span(tokens, 'i32', 'tokens');
+      const queries = span.length / batch;
+      if (!Number.isInteger(queries)) {
+        throw new MultiheadError('E_SHAPE', {
+          argument: 'tokens',
+          expected: `as many for each of the ${batch} batch entries`,
+          got: `${span.length}`,
+        });
+      }
+      const keys = before + queries;
+      const { numHeads: heads, headDim: width, embedDim, numLayers, vocabSize } = config;
+      const arg = moduleOptionsArg(options, operands, { batch, heads, queries, keys, width });
+      const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
+      if (options.out !== undefined && !wanted.includes('logits')) {
+        throw new MultiheadError('E_OPTION', {
+          argument: 'out',
+          expected: 'none unless logits are returned',
+          got: 'one',
+        });
+      }
+      const bits = traceBits(options.trace);
+      const logits = wanted.includes('logits')
+        ? operands.output([batch, queries, vocabSize], 'f32', 'out', options.out)
+        : undefined;
+      const hidden = wanted.includes('hidden')
+        ? operands.output([numLayers, batch, queries, embedDim], 'f32', 'hidden')
+        : undefined;
+      runtime.args.begin().span(span).number(batch).moduleOptions(arg);
+      runtime.args.tensor(logits).tensor(hidden).number(bits);
+      operands.check(run());
+      const traces = options.trace ? takeTraces(runtime, numLayers) : undefined;
+      return { traces, ...(logits && { logits }), ...(hidden && { hidden }) };
+    });
+  }
+}

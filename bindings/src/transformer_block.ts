@@ -1,0 +1,141 @@
+// mh.transformerBlock: attention and an MLP, by a handle.
+
+import { CoreModule } from './core_module.js';
+import { ownCache, WasmLayerCache } from './layer_cache.js';
+import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
+import { call, checkRank, type Operands, type Runtime } from './operands.js';
+import { checkNames, checkOptions } from './options.js';
+import type { ModuleOptionsArg } from './raw.js';
+import { takeTrace, traceBits } from './trace.js';
+import { checkBlockConfig, toLoad, writeBlockConfig } from './transformer_config.js';
+import type {
+  BlockOptions,
+  BlockResult,
+  BlockReturn,
+  BlockStepOptions,
+  ForwardOptions,
+  LayerCacheConfig,
+  LoadStateDictOptions,
+  MultiHeadAttentionCache,
+  PlainTensor,
+  Shape,
+  StateDict,
+  TensorLike,
+  TraceOption,
+  TransformerBlock,
+  TransformerBlockConfig,
+} from './types.js';
+
+const blockReturns: readonly BlockReturn[] = ['attentionOut'];
+
+export class WasmTransformerBlock implements TransformerBlock {
+  readonly config: TransformerBlock['config'];
+  /** Defined on the prototype by load(): see symbol_dispose.ts. */
+  declare [Symbol.dispose]: () => void;
+
+  readonly #runtime: Runtime;
+  readonly #module: CoreModule;
+
+  constructor(runtime: Runtime, config: TransformerBlockConfig) {
+    const checked = checkBlockConfig(config);
+    this.config = Object.freeze(checked);
+    this.#runtime = runtime;
+    const { raw } = runtime;
+    const handle = call(runtime, (operands) => {
+      writeBlockConfig(runtime, checked, operands);
+      return operands.checkHandle(raw.blockCreate());
+    });
+    this.#module = new CoreModule(runtime, this, handle, {
+      made: 'transformerBlock',
+      noun: 'a block',
+      release: (block) => raw.blockRelease(block),
+      load: (block, names) => raw.blockLoad(block, names),
+      state: (block) => raw.blockState(block),
+    });
+  }
+
+  get disposed(): boolean {
+    return this.#module.disposed;
+  }
+
+  loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
+    const wanted = toLoad(dict, options, false);
+    this.#module.loadStateDict(wanted.dict, wanted.names);
+  }
+
+  stateDict(): Record<string, PlainTensor> {
+    return this.#module.stateDict();
+  }
+
+  forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    options: BlockOptions<R, T> = {},
+  ): BlockResult<R, T> {
+    const handle = this.#module.ready();
+    checkOptions(options, forwardNames, 'forward');
+    return this.#call(x, 0, options, () => this.#runtime.raw.blockForward(handle));
+  }
+
+  createCache(config: LayerCacheConfig): MultiHeadAttentionCache {
+    const runtime = this.#runtime;
+    const handle = this.#module.live();
+    const make = (): number => runtime.raw.blockCacheCreate(handle);
+    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
+  }
+
+  step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    cache: MultiHeadAttentionCache,
+    options: BlockStepOptions<R, T> = {},
+  ): BlockResult<R, T> {
+    const handle = this.#module.ready();
+    checkOptions(options, stepNames, 'step', notInStep);
+    const own = ownCache(cache, this.#runtime.heap);
+    return this.#call(x, own.length, options, () =>
+      this.#runtime.raw.blockStep(handle, own.handle),
+    );
+  }
+
+  dispose(): void {
+    this.#module.dispose();
+  }
+
+  #call<R extends readonly BlockReturn[], T extends TraceOption>(
+    x: TensorLike,
+    before: number,
+    options: BlockOptions<R, T>,
+    run: () => number,
+  ): BlockResult<R, T> {
+    const runtime = this.#runtime;
+    return call(runtime, (operands) => {
+      const input = operands.input(x, ['f32'], 'x');
+      checkRank(input, '(B, N, embedDim)', 'x');
+      const arg = this.#options(options, input.shape, before, operands);
+      const wanted = checkNames(options.return ?? [], blockReturns, 'return');
+      const bits = traceBits(options.trace);
+      const output = operands.output(input.shape, 'f32', 'out', options.out);
+      const attentionOut = wanted.includes('attentionOut')
+        ? operands.output(input.shape, 'f32', 'attentionOut')
+        : undefined;
+      runtime.args.begin().tensor(input).moduleOptions(arg);
+      runtime.args.tensor(output).tensor(attentionOut).number(bits);
+      operands.check(run());
+      return {
+        output,
+        trace: options.trace ? takeTrace(runtime) : undefined,
+        ...(attentionOut && { attentionOut }),
+      } as unknown as BlockResult<R, T>;
+    });
+  }
+
+  #options(
+    options: Omit<ForwardOptions, 'return'>,
+    [batch = 0, queries = 0]: Shape,
+    before: number,
+    operands: Operands,
+  ): ModuleOptionsArg {
+    const { numHeads: heads, headDim: width } = this.config;
+    const extents = { batch, heads, queries, keys: before + queries, width };
+    return moduleOptionsArg(options, operands, extents);
+  }
+}

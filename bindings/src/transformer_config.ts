@@ -1,0 +1,176 @@
+// Configurations of blocks and stacks: checks, defaults, and the numbers that the core reads.
+
+import { MultiheadError } from './errors.js';
+import { checkConfig, configNames, writeModuleConfig } from './layer_config.js';
+import type { Operands, Runtime } from './operands.js';
+import { checkChoice, checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
+import { describe } from './tensor.js';
+import type {
+  Activation,
+  LoadStateDictOptions,
+  Norm,
+  ParameterNames,
+  StateDict,
+  Transformer,
+  TransformerBlock,
+  TransformerBlockConfig,
+  TransformerConfig,
+} from './types.js';
+
+type BlockConfig = TransformerBlock['config'];
+type ModelConfig = Transformer['config'];
+
+/** In the order of multihead::Activation, ::Norm and ::ParameterNames. */
+const activations: readonly Activation[] = ['relu', 'gelu', 'geluTanh', 'silu'];
+const norms: readonly Norm[] = ['none', 'layerNorm', 'rmsNorm'];
+const parameterNames: readonly ParameterNames[] = ['torch', 'gpt2'];
+
+/** Of a layer, but not of one in a block: its tokens are all of one width, batch first. */
+const outside = ['kdim', 'vdim', 'outDim', 'batchFirst'] as const;
+const elsewhere = {
+  kdim: 'a block has embedDim',
+  vdim: 'a block has embedDim',
+  outDim: 'a block has embedDim',
+  batchFirst: 'blocks are batch-first',
+};
+
+const aroundAttention = [
+  ...(['mlpDim', 'activation', 'gated', 'mlpBias', 'norm', 'normFirst', 'normEps'] as const),
+] as const satisfies readonly (keyof TransformerBlockConfig)[];
+const blockNames = [
+  ...configNames.filter((name) => !outside.some((not) => not === name)),
+  ...aroundAttention,
+];
+const aroundBlocks = [
+  ...(['numLayers', 'vocabSize', 'maxPositions', 'finalNorm', 'tiedOutput', 'causal'] as const),
+] as const satisfies readonly (keyof TransformerConfig)[];
+
+const without = <C extends object, N extends keyof C>(config: C, names: readonly N[]) =>
+  Object.fromEntries(
+    Object.entries(config).filter(([name]) => !names.some((each) => each === name)),
+  ) as Omit<C, N>;
+
+/** Throws `E_OPTION`. */
+export function checkBlockConfig(config: TransformerBlockConfig): BlockConfig {
+  checkOptions(config, blockNames, 'transformerBlock', elsewhere);
+  return blockConfig(config);
+}
+
+function blockConfig(config: TransformerBlockConfig): BlockConfig {
+  const attention = without(checkConfig(without(config, aroundAttention)), outside);
+  const { mlpDim, activation = 'gelu', gated = false, mlpBias = true } = config;
+  const { norm = 'layerNorm', normFirst = true, normEps = 1e-5 } = config;
+  const epsilon = checkNumber(normEps, 'normEps');
+  if (!(epsilon >= 0 && epsilon < Infinity)) {
+    const expected = 'a finite number ≥ 0';
+    throw new MultiheadError('E_OPTION', { argument: 'normEps', expected, got: describe(epsilon) });
+  }
+  if (mlpDim === undefined) refuseWithoutMlp(config);
+  return {
+    ...attention,
+    mlpDim: mlpDim === undefined ? undefined : checkCount(mlpDim, 'mlpDim'),
+    activation: checkChoice(activation, activations, 'activation'),
+    gated: checkFlag(gated, 'gated'),
+    mlpBias: checkFlag(mlpBias, 'mlpBias'),
+    norm: checkChoice(norm, norms, 'norm'),
+    normFirst: checkFlag(normFirst, 'normFirst'),
+    normEps: epsilon,
+  };
+}
+
+function refuseWithoutMlp(config: TransformerBlockConfig): void {
+  for (const name of ['activation', 'gated', 'mlpBias'] as const) {
+    if (config[name] === undefined) continue;
+    throw new MultiheadError('E_OPTION', {
+      argument: name,
+      expected: 'none without mlpDim',
+      got: describe(config[name]),
+    });
+  }
+}
+
+/** Throws `E_OPTION`. */
+export function checkModelConfig(config: TransformerConfig): ModelConfig {
+  checkOptions(config, [...aroundBlocks, ...blockNames], 'transformer', elsewhere);
+  const { maxPositions, finalNorm = true, tiedOutput = false, causal = true } = config;
+  return {
+    ...blockConfig(without(config, aroundBlocks)),
+    numLayers: checkCount(config.numLayers, 'numLayers'),
+    vocabSize: checkCount(config.vocabSize, 'vocabSize'),
+    maxPositions: maxPositions === undefined ? undefined : checkCount(maxPositions, 'maxPositions'),
+    finalNorm: checkFlag(finalNorm, 'finalNorm'),
+    tiedOutput: checkFlag(tiedOutput, 'tiedOutput'),
+    causal: checkFlag(causal, 'causal'),
+  };
+}
+
+/** In the order of multihead::TransformerBlockConfig. Starts the block of arguments. */
+export function writeBlockConfig(runtime: Runtime, config: BlockConfig, operands: Operands): void {
+  const { embedDim, numHeads, valueDim, outProj } = config;
+  const outDim = outProj ? embedDim : numHeads * valueDim;
+  const tokens = { kdim: embedDim, vdim: embedDim, outDim, batchFirst: true };
+  writeModuleConfig(runtime, { ...config, ...tokens }, operands);
+  const { mlpDim = 0, activation, gated, mlpBias, norm, normFirst, normEps } = config;
+  runtime.args
+    .numbers(mlpDim, activations.indexOf(activation), gated ? 1 : 0, mlpBias ? 1 : 0)
+    .numbers(norms.indexOf(norm), normFirst ? 1 : 0, normEps);
+}
+
+/** In the order of multihead::TransformerConfig. */
+export function writeModelConfig(runtime: Runtime, config: ModelConfig, operands: Operands): void {
+  writeBlockConfig(runtime, config, operands);
+  const { numLayers, vocabSize, maxPositions = 0, finalNorm, tiedOutput, causal } = config;
+  runtime.args
+    .numbers(numLayers, vocabSize, maxPositions)
+    .numbers(finalNorm ? 1 : 0, tiedOutput ? 1 : 0, causal ? 1 : 0);
+}
+
+/** The names' number in the core, and the tensors of `dict` that it is to see; throws `E_OPTION`. */
+export function toLoad(
+  dict: StateDict,
+  options: LoadStateDictOptions,
+  tiedOutput: boolean,
+): { names: number; dict: StateDict } {
+  checkOptions(options, ['names'], 'loadStateDict');
+  const { names = 'torch' } = options;
+  const code = parameterNames.indexOf(checkChoice(names, parameterNames, 'names'));
+  if (typeof dict !== 'object' || dict === null) return { names: code, dict };
+  // The core passes these over too, and need not be given a copy first: they may be large.
+  const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';
+  const entries = Object.entries(dict).filter(
+    ([name]) =>
+      !(names === 'gpt2' && /(^|\.)attn\.(masked_)?bias$/.test(name)) &&
+      !(tiedOutput && name === output),
+  );
+  return { names: code, dict: Object.fromEntries(entries) };
+}
+
+/**
+ * The configuration of a GPT-2 model whose parameters these are, for {@link Multihead.transformer}: all
+ * but the number of heads stands in their shapes. Needs no `load()`.
+ *
+ * @param dict under GPT-2's own names: see {@link ParameterNames}
+ * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing
+ */
+export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
+  const prefix = Object.hasOwn(dict, 'transformer.wte.weight') ? 'transformer.' : '';
+  const extents = (name: string): [number, number] => {
+    const shape = Object.hasOwn(dict, prefix + name) ? dict[prefix + name]?.shape : undefined;
+    if (shape?.length === 2) return shape as readonly number[] as [number, number];
+    throw new MultiheadError('E_SHAPE', {
+      argument: 'stateDict',
+      expected: `a matrix ${prefix}${name}`,
+      got: shape === undefined ? 'none' : `one of ${shape.length} extents`,
+    });
+  };
+  const [vocabSize, embedDim] = extents('wte.weight');
+  const [maxPositions] = extents('wpe.weight');
+  const [, mlpDim] = extents('h.0.mlp.c_fc.weight');
+  let numLayers = 1;
+  while (Object.hasOwn(dict, `${prefix}h.${numLayers}.ln_1.weight`)) numLayers += 1;
+  return {
+    ...{ numLayers, vocabSize, maxPositions, embedDim, numHeads, mlpDim },
+    activation: 'geluTanh',
+    tiedOutput: true,
+  };
+}

@@ -1,0 +1,357 @@
+import type { LayerCacheConfig, Multihead, MultiHeadAttention, StepOptions } from 'multihead';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { layouts } from './cache_model.ts';
+import { builds, expectRefused, loadBuild } from './builds.ts';
+import type { LayerConfig } from './layer_reference.ts';
+import { random, runSeed, type Random } from './random.ts';
+import { caseCount, chance, filled, product, randomBias, randomMask } from './random_case.ts';
+import { described, parameters, randomLayer, swapAxes } from './random_layer.ts';
+import { maxDifference } from './reference.ts';
+
+interface Plain<A extends Float32Array | Uint8Array = Float32Array> {
+  readonly shape: number[];
+  readonly data: A;
+}
+
+/** Rows `first` to first + count − 1 along an axis. */
+function slice<A extends Float32Array | Uint8Array>(
+  { shape, data }: Plain<A>,
+  axis: number,
+  first: number,
+  count: number,
+): Plain<A> {
+  const extent = shape[axis] as number;
+  const inner = product(shape.slice(axis + 1));
+  const outer = product(shape.slice(0, axis));
+  const part = data.slice(0, outer * count * inner) as A;
+  for (let at = 0; at < outer; at += 1) {
+    const from = (at * extent + first) * inner;
+    part.set(data.subarray(from, from + count * inner), at * count * inner);
+  }
+  return { shape: shape.map((each, index) => (index === axis ? count : each)), data: part };
+}
+
+/** What n tokens after `done` others see of scores (…, N, N). */
+function rowsSeen<A extends Float32Array | Uint8Array>(x: Plain<A>, done: number, n: number) {
+  const rank = x.shape.length;
+  return slice(slice(x, rank - 2, done, n), rank - 1, 0, done + n);
+}
+
+/** A layout that the layer can have, with room for that many tokens. */
+function randomStorage(
+  r: Random,
+  config: LayerConfig,
+  batch: number,
+  tokens: number,
+): LayerCacheConfig {
+  const left = config.window?.left ?? -1;
+  const layout = r.pick(layouts.filter((each) => each !== 'ring' || left >= 0));
+  if (layout === 'ring') return { batch, layout, capacity: left + r.int(1, 6) };
+  return {
+    ...{ batch, layout, capacity: tokens + r.int(0, 3) },
+    ...(layout === 'paged' && { pageSize: r.int(1, 5) }),
+  };
+}
+
+/** What a step takes too, for all tokens at once: masks in full, to be cut into rows. */
+function randomOptions(
+  r: Random,
+  { numHeads, headDim }: LayerConfig,
+  batch: number,
+  tokens: number,
+) {
+  const mask = chance(r, 0.25) ? randomMask(r, [batch, 1, tokens, tokens]) : undefined;
+  const bias = chance(r, 0.25) ? randomBias(r, [tokens, tokens]) : undefined;
+  const options = {
+    ...(chance(r, 0.2) && { scale: r.pick([0, -0.4, 0.7]) }),
+    ...(chance(r, 0.2) && { softcap: 0.7 }),
+    ...(chance(r, 0.2) && { alibi: chance(r, 0.5) || r.floats(numHeads) }),
+    ...(chance(r, 0.2) && { sinks: r.floats(numHeads) }),
+    ...(chance(r, 0.2) && { qkNorm: { kGain: r.floats(headDim), epsilon: 0.05 } }),
+    ...(chance(r, 0.3) && {
+      heads: {
+        ...(chance(r, 0.5) && { scales: r.floats(numHeads).map((x) => (x < -0.5 ? 0 : x)) }),
+        ...(chance(r, 0.3) && { skipOutProj: true }),
+        ...(chance(r, 0.5) && { temperature: 2 }),
+      },
+    }),
+  };
+  return { mask, bias, options };
+}
+
+describe.each(builds)('the cache of a layer, %s', (simd) => {
+  let mh: Multihead;
+  beforeAll(async () => {
+    mh = await loadBuild(simd);
+  });
+
+  it(
+    `gives in steps what one causal pass gives (MULTIHEAD_SEED=${runSeed})`,
+    { timeout: 0 },
+    () => {
+      for (let round = 0; round < caseCount(80); round += 1) {
+        const r = random(runSeed + round);
+        const { given, config, dict } = randomLayer(r, true);
+        const unbatched = chance(r, 0.15);
+        const [batch, tokens] = [unbatched ? 1 : r.int(1, 3), r.int(1, 24)];
+        const storage = randomStorage(r, config, batch, tokens);
+        const { mask, bias, options } = randomOptions(r, config, batch, tokens);
+        const x = filled(r, batch, tokens, config.embedDim);
+        const label = `seed ${runSeed + round}: ${described(given)}, x (${x.shape}), ${described(storage)}, ${described(options)}, ${mask ? 'mask' : ''} ${bias ? 'bias' : ''}`;
+        const laidOut = (part: Plain): Plain => {
+          if (unbatched) return { shape: part.shape.slice(1), data: part.data };
+          return config.batchFirst ? part : swapAxes(part);
+        };
+        const tokenAxis = unbatched || !config.batchFirst ? 0 : 1;
+        mh.scope(() => {
+          const layer = mh.multiHeadAttention(given);
+          layer.loadStateDict(dict);
+          const whole = layer.forward(laidOut(x), {
+            ...(options as object),
+            ...({ causal: 'topLeft', mask, bias, return: ['weights', 'meanWeights'] } as const),
+          });
+          const expected = { shape: [...whole.output.shape], data: whole.output.data };
+          const cache = layer.createCache(storage);
+          const twin = layer.createCache(storage);
+          const size = expected.data.reduce((most, y) => Math.max(most, Math.abs(y)), 1);
+
+          /** One step of n tokens, compared with their rows in the whole. */
+          const step = (n: number): void => {
+            const done = cache.length;
+            const where = `tokens ${done} to ${done + n - 1}, ${label}`;
+            const stepOptions: StepOptions = {
+              ...(options as object),
+              ...(mask && { mask: rowsSeen(mask, done, n) }),
+              ...(bias && { bias: rowsSeen(bias, done, n) }),
+            };
+            mh.scope(() => {
+              const part = laidOut(slice(x, 1, done, n));
+              const result = layer.step(part, cache, {
+                ...(stepOptions as object),
+                ...({ return: ['weights', 'meanWeights'], trace: true } as const),
+              });
+              expect(cache.length, label).toBe(done + n);
+              const rows = slice(expected, tokenAxis, done, n);
+              expect(result.output.shape).toEqual(rows.shape);
+              expect(maxDifference(result.output.data, rows.data), where).toBeLessThan(2e-5 * size);
+              for (const name of ['weights', 'meanWeights'] as const) {
+                const wanted = rowsSeen(
+                  { shape: [...whole[name].shape], data: whole[name].data },
+                  done,
+                  n,
+                );
+                expect(result[name].shape, where).toEqual(wanted.shape);
+                const off = maxDifference(result[name].data, wanted.data);
+                expect(off, `${name}, ${where}`).toBeLessThan(2e-5);
+              }
+              expect(result.trace.weights.data, where).toEqual(result.weights.data);
+              expect(laidOut(result.trace.output).data, where).toEqual(result.output.data);
+              // Neither the trace nor the weights change the result.
+              const plain = layer.step(part, twin, stepOptions);
+              expect(plain.output.data, where).toEqual(result.output.data);
+              expect(plain.trace).toBeUndefined();
+            });
+          };
+
+          const ring = storage.layout === 'ring';
+          const most = ring ? storage.capacity - (config.window?.left ?? 0) : tokens;
+          const run = () => {
+            while (cache.length < tokens) step(r.int(1, Math.min(most, tokens - cache.length)));
+          };
+          run();
+          // In a ring the overwritten tokens do not come back.
+          const back = ring ? tokens : r.int(0, tokens);
+          cache.rewind(back);
+          twin.rewind(back);
+          expect(cache.length, label).toBe(back);
+          run();
+        });
+      }
+      expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+    },
+  );
+
+  it.each(['f16', 'bf16', 'int8'] as const)('keeps keys and values in %s', (dtype) => {
+    const r = random(2);
+    mh.scope(() => {
+      const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 2 });
+      layer.loadStateDict(parameters(r, layer.config));
+      const x = filled(r, 1, 9, 16);
+      const { output } = layer.forward(x, { causal: 'topLeft' });
+      const cache = layer.createCache({ capacity: 16, dtype });
+      const exact = layer.createCache({ capacity: 16 });
+      expect(cache).toMatchObject({ batch: 1, capacity: 16, layout: 'contiguous', dtype });
+      expect(cache.bytes).toBeLessThan(exact.bytes);
+      const steps = layer.step(x, cache).output;
+      const off = maxDifference(steps.data, output.data);
+      expect(off).toBeGreaterThan(0);
+      expect(off).toBeLessThan(dtype === 'f16' ? 2e-3 : 3e-2);
+    });
+  });
+
+  it('is disposed like a tensor, and counted in the memory', () => {
+    const before = mh.memory();
+    const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 2, numKvHeads: 1 });
+    const cache = layer.createCache({ batch: 2, capacity: 10 });
+    // Keys and values, and two numbers for each entry.
+    expect(cache.bytes).toBe(2 * 10 * (8 + 8) * 4 + 2 * 8);
+    expect(mh.memory()).toMatchObject({
+      live: before.live + 2,
+      bytes: before.bytes + cache.bytes,
+    });
+    layer.loadStateDict(parameters(random(1), layer.config));
+    cache.dispose();
+    cache.dispose();
+    cache[Symbol.dispose]();
+    expect(cache.disposed).toBe(true);
+    const x = filled(random(1), 2, 1, 16);
+    for (const fn of [() => layer.step(x, cache), () => cache.length, () => cache.rewind(0)]) {
+      expectRefused(mh, fn, 'E_DISPOSED', 'cache');
+    }
+    layer.dispose();
+    expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
+  });
+
+  describe('refuses', () => {
+    const small = (more: object = {}): MultiHeadAttention => {
+      const layer = mh.multiHeadAttention({ embedDim: 8, numHeads: 2, ...more });
+      layer.loadStateDict(parameters(random(3), layer.config));
+      return layer;
+    };
+    const tokens = (n: number, batch = 1) => filled(random(4), batch, n, 8);
+    /** Runs in a scope of its own; what it makes is gone afterwards. */
+    const scoped = (fn: () => void) => () => mh.scope(fn);
+
+    it(
+      'the cache of another layer, of another kind, of another load, and none',
+      scoped(() => {
+        const [layer, other] = [small(), small()];
+        const cache = layer.createCache({ capacity: 4 });
+        const x = tokens(2);
+        expectRefused(mh, () => other.step(x, cache), 'E_OPTION', 'cache', /another layer/);
+        const plain = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 4 });
+        for (const wrong of [plain, {}, undefined, 4]) {
+          const step = () => layer.step(x, wrong as never);
+          expectRefused(mh, step, 'E_OPTION', 'cache', /createCache\(\)/);
+        }
+        expect(cache.length).toBe(0);
+        layer.step(x, cache);
+        expect(cache.length).toBe(2);
+      }),
+    );
+
+    it('the cache of another load', async () => {
+      const elsewhere = await loadBuild(simd);
+      const foreign = elsewhere.multiHeadAttention({ embedDim: 8, numHeads: 2 });
+      const cache = foreign.createCache({ capacity: 4 });
+      const layer = small();
+      expectRefused(mh, () => layer.step(tokens(1), cache), 'E_OPTION', 'cache', 'another load()');
+      layer.dispose();
+      foreign.dispose();
+      cache.dispose();
+    });
+
+    it(
+      'steps past the end, and the cache is what it was',
+      scoped(() => {
+        const layer = small();
+        const x = tokens(8);
+        const expected = layer.forward(x, { causal: 'topLeft' }).output;
+        const cache = layer.createCache({ capacity: 8 });
+        layer.step(slice(x, 1, 0, 5), cache);
+        const past = () => layer.step(tokens(4), cache, { trace: true, return: ['weights'] });
+        expectRefused(mh, past, 'E_OPTION', 'x', 'at most 3', 'capacity 8', '4');
+        expect(cache.length).toBe(5);
+        const rest = layer.step(slice(x, 1, 5, 3), cache).output;
+        const wanted = expected.data.subarray(5 * 8);
+        expect(maxDifference(rest.data, wanted)).toBeLessThan(2e-6);
+        expectRefused(mh, () => layer.step(tokens(1), cache), 'E_OPTION', 'x', 'at most 0');
+      }),
+    );
+
+    it(
+      'to rewind to where it never was',
+      scoped(() => {
+        const layer = small({ window: { left: 2 } });
+        const cache = layer.createCache({ capacity: 8 });
+        layer.step(tokens(3), cache);
+        expectRefused(mh, () => cache.rewind(4), 'E_OPTION', 'length', '0 to 3', '4');
+        expectRefused(mh, () => cache.rewind(-1), 'E_OPTION', 'length', '-1');
+        expectRefused(mh, () => cache.rewind(1.5), 'E_OPTION', 'length', 'whole number');
+        expect(cache.length).toBe(3);
+        const ring = layer.createCache({ capacity: 3, layout: 'ring' });
+        for (let n = 0; n < 5; n += 1) layer.step(tokens(1), ring);
+        expectRefused(mh, () => ring.rewind(1), 'E_OPTION', 'length', 'at least 2');
+      }),
+    );
+
+    it.each<[string, object, string, object, string?]>([
+      ['no capacity', {}, 'capacity', {}, 'whole number'],
+      ['a batch of 0', {}, 'batch', { capacity: 4, batch: 0 }],
+      ['an unknown layout', {}, 'layout', { capacity: 4, layout: 'linked' }, 'ring'],
+      ['pages without paging', {}, 'pageSize', { capacity: 4, pageSize: 2 }, 'paged'],
+      ["the layer's own widths", {}, 'keyWidth', { capacity: 4, keyWidth: 4 }, 'the layer has it'],
+      ['a ring without a window', {}, 'capacity', { capacity: 4, layout: 'ring' }, 'window'],
+      [
+        ...(['a ring that is too small', { window: { left: 4 } }, 'capacity'] as const),
+        ...([{ capacity: 4, layout: 'ring' }, 'window.left'] as const),
+      ],
+      ['appended keys', { addBiasKv: true }, 'addBiasKv', { capacity: 4 }],
+      ['zero attention', { addZeroAttn: true }, 'addZeroAttn', { capacity: 4 }],
+      ['keys of another width', { kdim: 6 }, 'kdim', { capacity: 4 }, 'self-attention'],
+    ])('to be made with %s', (_, layer, argument, config, word = '') => {
+      mh.scope(() => {
+        const made = small(layer);
+        const create = () => made.createCache(config as LayerCacheConfig);
+        expectRefused(mh, create, 'E_OPTION', argument, word);
+      });
+    });
+
+    it('more memory than there is', () => {
+      const layer = small();
+      const create = () => layer.createCache({ capacity: 2 ** 30 });
+      expectRefused(mh, create, 'E_MEMORY', 'scratch memory', 'heap');
+      layer.dispose();
+    });
+
+    it.each<[string, object, string, string, ...string[]]>([
+      ['causal', { causal: 'topLeft' }, 'E_OPTION', 'causal', 'a step is causal'],
+      ['a window', { window: { left: 1 } }, 'E_OPTION', 'window', 'part of the layer'],
+      ['rope', { rope: { style: 'half' } }, 'E_OPTION', 'rope', 'positions go on'],
+      ['lengths', { kvLengths: new Int32Array(1) }, 'E_OPTION', 'kvLengths', 'knows its length'],
+      ['a blocked mask', { attnMaskBlocked: 1 }, 'E_OPTION', 'attnMaskBlocked', 'may attend'],
+      [
+        'a mask of the new tokens',
+        { mask: { shape: [2, 2], data: new Uint8Array(4) } },
+        'E_SHAPE',
+        'mask',
+        '5',
+      ],
+      ['no tensor as out', { out: 'x' }, 'E_OPTION', 'out'],
+      ['unknown steps', { trace: ['keys'] }, 'E_OPTION', 'trace', 'kHeads'],
+    ])('a step with %s', (_, options, code, argument, ...words) => {
+      mh.scope(() => {
+        const layer = small();
+        const cache = layer.createCache({ capacity: 8 });
+        layer.step(tokens(3), cache);
+        const step = () => layer.step(tokens(2), cache, options);
+        expectRefused(mh, step, code as 'E_SHAPE', argument, ...words);
+        expect(cache.length).toBe(3);
+      });
+    });
+
+    it.each<[string, Plain, ...string[]]>([
+      ['one axis', filled(random(1), 8), 'rank 3'],
+      ['another width', filled(random(1), 2, 1, 7), '8', '7'],
+      ['another batch', filled(random(1), 1, 1, 8), '(1, 1, 8)'],
+      ['no batch', filled(random(1), 1, 8), '2 batch entries'],
+    ])('a step of tokens with %s', (_, x, ...words) => {
+      mh.scope(() => {
+        const layer = small();
+        const cache = layer.createCache({ capacity: 8, batch: 2 });
+        expectRefused(mh, () => layer.step(x, cache), 'E_SHAPE', 'x', ...words);
+        expect(cache.length).toBe(0);
+      });
+    });
+  });
+});

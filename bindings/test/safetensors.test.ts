@@ -1,0 +1,371 @@
+// Safetensors written and read: round trips, another reader beside ours, files that lie or are damaged.
+
+import { readdir, readFile } from 'node:fs/promises';
+import {
+  MultiheadError,
+  readSafetensors,
+  writeSafetensors,
+  type SafetensorsTensor,
+  type Shape,
+} from 'multihead';
+import { describe, expect, it } from 'vitest';
+import { builds, errorOf, loadBuild } from './builds.ts';
+import { encode } from './half_reference.ts';
+import { random, runSeed, type Random } from './random.ts';
+
+const encoder = new TextEncoder();
+
+/** A file of this header, byte for byte, and so many bytes of data. */
+function fileOf(header: unknown, dataBytes = 0): Uint8Array<ArrayBuffer> {
+  const text =
+    header instanceof Uint8Array
+      ? header
+      : encoder.encode(typeof header === 'string' ? header : JSON.stringify(header));
+  const file = new Uint8Array(8 + text.length + dataBytes);
+  new DataView(file.buffer).setBigUint64(0, BigInt(text.length), true);
+  file.set(text, 8);
+  for (let i = 0; i < dataBytes; i += 1) file[8 + text.length + i] = i;
+  return file;
+}
+
+interface Entry {
+  dtype: string;
+  shape: number[];
+  data_offsets: [number, number];
+}
+
+/** A reader that believes everything, one number at a time. */
+function plainlyRead(file: Uint8Array): Record<string, { dtype: string; shape: number[]; data: number[] }> {
+  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
+  const start = 8 + Number(view.getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(file.subarray(8, start))) as Record<string, Entry>;
+  const readers: Record<string, [number, (at: number) => number]> = {
+    F32: [4, (at) => view.getFloat32(at, true)],
+    I32: [4, (at) => view.getInt32(at, true)],
+    F16: [2, (at) => view.getUint16(at, true)],
+    BF16: [2, (at) => view.getUint16(at, true)],
+    BOOL: [1, (at) => view.getUint8(at)],
+  };
+  const tensors = Object.entries(header).filter(([name]) => name !== '__metadata__');
+  return Object.fromEntries(
+    tensors.map(([name, { dtype, shape, data_offsets: [begin, end] }]) => {
+      const [bytes, read] = readers[dtype] ?? [1, () => NaN];
+      const data = [];
+      for (let at = start + begin; at < start + end; at += bytes) data.push(read(at));
+      return [name, { dtype: dtype.toLowerCase(), shape, data }];
+    }),
+  );
+}
+
+/** The same, of what our reader gives. */
+const asNumbers = (tensors: Readonly<Record<string, SafetensorsTensor>>): unknown =>
+  Object.fromEntries(
+    Object.entries(tensors).map(([name, { dtype, shape, data }]) => [
+      name,
+      { dtype, shape, data: Array.from(data) },
+    ]),
+  );
+
+const product = (shape: Shape): number => shape.reduce((a, b) => a * b, 1);
+
+/** Any bits at all, NaNs among them. */
+function randomTensor(pick: Random): SafetensorsTensor {
+  const shape = Array.from({ length: pick.int(0, 8) }, () => pick.int(0, 3));
+  const bytes = Uint8Array.from({ length: 4 * product(shape) }, () => pick.int(0, 255));
+  const size = product(shape);
+  const dtype = pick.pick(['f32', 'f16', 'bf16', 'bool', 'i32'] as const);
+  if (dtype === 'f32') return { dtype, shape, data: new Float32Array(bytes.buffer) };
+  if (dtype === 'i32') return { dtype, shape, data: new Int32Array(bytes.buffer) };
+  if (dtype === 'bool') return { dtype, shape, data: bytes.subarray(0, size) };
+  return { dtype, shape, data: new Uint16Array(bytes.buffer, 0, size) };
+}
+
+const names = ['weight', 'h.0.attn.c_attn.weight', '', 'constructor', '__proto__', 'é 深', '"\\\n', '7', '{', ':'];
+
+function randomTensors(pick: Random): Record<string, SafetensorsTensor> {
+  const chosen = names.filter(() => pick.next() < 0.5);
+  return Object.fromEntries(chosen.map((name) => [name, randomTensor(pick)]));
+}
+
+/** The bits of each tensor: NaNs compare too. */
+const bitsOf = (tensors: Readonly<Record<string, SafetensorsTensor>>): unknown =>
+  Object.entries(tensors)
+    .map(([name, { dtype, shape, data }]) => {
+      const bits = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+      return [name, dtype, [...shape], Array.from(bits)];
+    })
+    .sort(([a], [b]) => ((a as string) < (b as string) ? -1 : 1));
+
+const entry = (shape: unknown, data_offsets: unknown, dtype: unknown = 'F32'): unknown => ({
+  dtype,
+  shape,
+  data_offsets,
+});
+
+describe('writeSafetensors and readSafetensors', () => {
+  it(`give back what went in, whatever it is (seed ${runSeed})`, () => {
+    for (let seed = runSeed; seed < runSeed + 300; seed += 1) {
+      const pick = random(seed);
+      const tensors = randomTensors(pick);
+      const metadata = { format: 'pt', '': 'é', __proto__x: '"' };
+      const file = writeSafetensors(tensors, pick.next() < 0.5 ? { metadata } : {});
+      const read = readSafetensors(file);
+      expect(bitsOf(read.tensors), `seed ${seed}`).toEqual(bitsOf(tensors));
+      expect([{}, metadata]).toContainEqual({ ...read.metadata });
+      // Data begins at a multiple of 8, and nothing need be copied.
+      expect(new DataView(file.buffer).getUint32(0, true) % 8).toBe(0);
+      for (const { data } of Object.values(read.tensors)) expect(data.buffer).toBe(file.buffer);
+      // An ArrayBuffer, and a view at any address, are read alike.
+      const shifted = new Uint8Array(file.length + 9);
+      const odd = shifted.subarray(pick.int(0, 8)).subarray(0, file.length);
+      odd.set(file);
+      expect(bitsOf(readSafetensors(file.buffer).tensors)).toEqual(bitsOf(tensors));
+      expect(bitsOf(readSafetensors(odd).tensors)).toEqual(bitsOf(tensors));
+      expect(writeSafetensors(read.tensors, { metadata: read.metadata }).length).toBeGreaterThan(0);
+    }
+  });
+
+  it('lay out the bytes as the format says', () => {
+    const file = writeSafetensors(
+      {
+        flag: { shape: [1], data: new Uint8Array([1]) },
+        half: { shape: [], data: new Uint16Array([0x3c00]), dtype: 'f16' },
+        x: { shape: [2], data: new Float32Array([1, -2]) },
+      },
+      { metadata: { format: 'pt' } },
+    );
+    const header =
+      '{"__metadata__":{"format":"pt"},' +
+      '"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},' +
+      '"half":{"dtype":"F16","shape":[],"data_offsets":[8,10]},' +
+      '"flag":{"dtype":"BOOL","shape":[1],"data_offsets":[10,11]}}';
+    const padded = header.padEnd(Math.ceil(header.length / 8) * 8);
+    expect(Array.from(file)).toEqual([
+      ...[padded.length, 0, 0, 0, 0, 0, 0, 0],
+      ...encoder.encode(padded),
+      ...[0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0, 0, 0x3c, 1],
+    ]);
+  });
+
+  it(`store all floats as one dtype where asked (seed ${runSeed})`, () => {
+    const floats = random(runSeed).floats(37);
+    const integers = { shape: [1], data: new Int32Array([-3]), dtype: 'i32' } as const;
+    for (const dtype of ['f16', 'bf16'] as const) {
+      const halves = Uint16Array.from(floats, (value) => encode(value, dtype));
+      const half = readSafetensors(
+        writeSafetensors({ x: { shape: [37], data: floats }, integers }, { dtype }),
+      );
+      expect(half.tensors['x']).toEqual({ dtype, shape: [37], data: halves });
+      expect(half.tensors['integers']).toEqual(integers);
+      const wide = readSafetensors(writeSafetensors(half.tensors, { dtype: 'f32' }));
+      const again = readSafetensors(writeSafetensors(wide.tensors, { dtype }));
+      expect(wide.tensors['x']?.dtype).toBe('f32');
+      expect(again.tensors['x']?.data).toEqual(halves);
+    }
+  });
+
+  it.each(builds)('take tensors, and feed layers: %s', async (simd) => {
+    const mh = await loadBuild(simd);
+    const x = mh.tensor([2, 3], new Float32Array([1, 2, 3, 4, 5, 6]));
+    const half = mh.tensor([2], new Float32Array([0.5, -8]), { dtype: 'bf16' });
+    const mask = mh.tensor([2], new Uint8Array([1, 0]));
+    const { tensors, stateDict } = readSafetensors(writeSafetensors({ x, half, mask }));
+    expect(tensors['mask']).toEqual({ dtype: 'bool', shape: [2], data: new Uint8Array([1, 0]) });
+    expect(Object.keys(stateDict)).toEqual(['x', 'half']);
+    const { x: weight } = stateDict;
+    if (weight === undefined || !(weight.data instanceof Float32Array)) throw new Error('no x');
+    const y = mh.linear(x, { shape: weight.shape, data: weight.data });
+    expect(Array.from(y.data)).toEqual([14, 32, 32, 77]);
+
+    for (const tensor of [x, half, mask, y]) tensor.dispose();
+    const disposed = errorOf(() => writeSafetensors({ 'a.b': x }));
+    expect(disposed).toMatchObject({ code: 'E_DISPOSED', argument: 'a.b' });
+    expect(mh.memory().live).toBe(0);
+  });
+
+  it('read the golden cases as another reader does', async () => {
+    const root = new URL('../../tests/conformance/', import.meta.url);
+    const files = (await readdir(root, { recursive: true })).filter((name) =>
+      name.endsWith('.safetensors'),
+    );
+    expect(files.length).toBeGreaterThan(4);
+    for (const name of files) {
+      const file = await readFile(new URL(name, root));
+      const { tensors } = readSafetensors(file);
+      expect(asNumbers(tensors), name).toEqual(plainlyRead(file));
+      const again = readSafetensors(writeSafetensors(tensors));
+      expect(asNumbers(again.tensors), name).toEqual(asNumbers(tensors));
+    }
+  }, 120_000);
+});
+
+describe('readSafetensors', () => {
+  const f32 = entry([1], [0, 4]);
+  const deep = '['.repeat(100_000);
+  // What is wrong, the file, the argument of the error, words of its message.
+  const lies: [string, Uint8Array, string, RegExp][] = [
+    ['no bytes', new Uint8Array(0), 'safetensors', /at least 8 bytes, got 0/],
+    ['a length that is cut off', new Uint8Array(7), 'safetensors', /got 7/],
+    ['a header beyond the file', fileOf('{}').subarray(0, 9), 'safetensors header', /at most 1 bytes, got 2/],
+    ['a header of 2⁶⁴ bytes', new Uint8Array(16).fill(0xff), 'safetensors header', /at most 8 bytes/],
+    ['a header of no bytes', fileOf(''), 'safetensors header', /JSON object in UTF-8/],
+    ['no JSON', fileOf('{nonsense'), 'safetensors header', /JSON object/],
+    ['JSON that goes on', fileOf('{} {}'), 'safetensors header', /JSON object/],
+    ['no object', fileOf('[1,2]'), 'safetensors header', /got \[1, 2\]/],
+    ['null', fileOf('null'), 'safetensors header', /got null/],
+    ['what is nested deeply', fileOf(`{"x":${deep}`), 'safetensors header', /JSON object/],
+    ['a blank in front', fileOf(' {}'), 'safetensors header', /from its first byte on/],
+    ['a byte order mark', fileOf('\ufeff{}'), 'safetensors header', /JSON object in UTF-8/],
+    ['what is not UTF-8', fileOf(new Uint8Array([0x7b, 0x22, 0xff, 0x22])), 'safetensors header', /UTF-8/],
+    ['half a surrogate pair', fileOf('{"\\ud800":1}'), 'safetensors header', /names in Unicode/],
+    ['a name twice', fileOf('{"x":1, "y":{"x":"{"}, "x" : 2}'), 'safetensors header', /"x" twice/],
+    ['a name twice, escaped', fileOf('{"\\u0078\\"":1,"x\\"":2}'), 'safetensors header', /twice/],
+    ['a field twice', fileOf('{"x":{"dtype":"F32","dtype":"F16"}}'), 'safetensors header', /"dtype" twice/],
+    ['a field twice, deeper', fileOf('{"x":[[{"a":{"b":[]},"a":1}]]}'), 'safetensors header', /"a" twice/],
+    ['metadata that is a list', fileOf({ __metadata__: [] }), '__metadata__', /object of texts/],
+    ['metadata that is no text', fileOf({ __metadata__: { a: 1 } }), '__metadata__', /under "a", got 1/],
+    ['an entry that is null', fileOf({ x: null }), 'x', /an object of dtype/],
+    ['an entry without fields', fileOf({ x: {} }), 'x', /dtype F32.*got nothing/],
+    ['an unknown dtype', fileOf({ 'a.b': entry([1], [0, 8], 'F64') }, 8), 'a.b', /BF16.*got "F64"/],
+    ['a dtype of JavaScript', fileOf({ x: entry([1], [0, 4], 'constructor') }, 4), 'x', /dtype/],
+    ['a dtype that is a number', fileOf({ x: entry([1], [0, 4], 1) }, 4), 'x', /dtype.*got 1/],
+    ['a dtype in small letters', fileOf({ x: entry([1], [0, 4], 'f32') }, 4), 'x', /dtype/],
+    ['a shape that is a text', fileOf({ x: entry('1', [0, 4]) }, 4), 'x', /shape.*got "1"/],
+    ['no shape', fileOf({ x: { dtype: 'F32', data_offsets: [0, 4] } }, 4), 'x', /shape.*nothing/],
+    ['nine extents', fileOf({ x: entry(Array(9).fill(1), [0, 4]) }, 4), 'x', /at most 8/],
+    ['a negative extent', fileOf({ x: entry([-1], [0, 4]) }, 4), 'x', /≥ 0, got \[-1\]/],
+    ['two negative extents', fileOf({ x: entry([-1, -1], [0, 4]) }, 4), 'x', /≥ 0/],
+    ['minus zero', fileOf('{"x":{"dtype":"F32","shape":[-0],"data_offsets":[0,0]}}'), 'x', /shape/],
+    ['half an extent', fileOf({ x: entry([0.5, 2], [0, 4]) }, 4), 'x', /whole numbers/],
+    ['an extent that is a text', fileOf({ x: entry(['1'], [0, 4]) }, 4), 'x', /whole numbers/],
+    ['an extent beyond 2⁵³', fileOf('{"x":{"dtype":"F32","shape":[9007199254740993],"data_offsets":[0,0]}}'), 'x', /whole/],
+    ['a product beyond 2⁵³', fileOf({ x: entry([2 ** 52, 2 ** 52], [0, 4]) }, 4), 'x', /more than 2⁵³ bytes/],
+    ['a product that wraps to 0', fileOf({ x: entry([2 ** 32, 2 ** 32], [0, 0]) }), 'x', /more than 2⁵³/],
+    ['no offsets', fileOf({ x: { dtype: 'F32', shape: [0] } }), 'x', /data_offsets.*nothing/],
+    ['one offset', fileOf({ x: entry([1], [0]) }, 4), 'x', /data_offsets/],
+    ['three offsets', fileOf({ x: entry([1], [0, 4, 8]) }, 4), 'x', /data_offsets/],
+    ['a negative offset', fileOf({ x: entry([1], [-4, 0]) }, 4), 'x', /data_offsets/],
+    ['offsets the wrong way round', fileOf({ x: entry([1], [4, 0]) }, 4), 'x', /data_offsets/],
+    ['offsets beyond the data', fileOf({ x: entry([2], [0, 8]) }, 4), 'x', /within 4 bytes, got \[0, 8\]/],
+    ['offsets beyond all numbers', fileOf('{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}', 4), 'x', /within/],
+    ['fewer bytes than the shape', fileOf({ x: entry([3], [0, 8]) }, 8), 'x', /12 bytes for F32 \(3\), got 8/],
+    ['more bytes than the shape', fileOf({ x: entry([1], [0, 8]) }, 8), 'x', /4 bytes/],
+    ['half an element', fileOf({ x: entry([1], [0, 3], 'F16') }, 3), 'x', /2 bytes for F16 \(1\), got 3/],
+    ['tensors that overlap', fileOf({ x: f32, y: entry([1], [2, 6]) }, 6), 'safetensors data', /next at 4, got one at 2/],
+    ['the same bytes twice', fileOf({ x: f32, y: f32 }, 4), 'safetensors data', /side by side/],
+    ['a gap', fileOf({ x: f32, y: entry([1], [8, 12]) }, 12), 'safetensors data', /next at 4, got one at 8/],
+    ['a gap at the beginning', fileOf({ x: entry([1], [4, 8]) }, 8), 'safetensors data', /next at 0/],
+    ['a tensor of nothing in a gap', fileOf({ x: f32, y: entry([0], [6, 6]) }, 8), 'safetensors data', /one at 6/],
+    ['bytes left over', fileOf({ x: f32 }, 5), 'safetensors data', /4 bytes, got 5/],
+    ['data of no tensor', fileOf({}, 1), 'safetensors data', /0 bytes, got 1/],
+  ];
+
+  it.each(lies)('refuses %s', (_, file, argument, words) => {
+    const error = errorOf(() => readSafetensors(file));
+    expect(error.code).toBe('E_FORMAT');
+    expect(error.argument).toBe(argument);
+    expect(error.message).toMatch(words);
+    expect(error.message.length).toBeLessThan(400);
+  });
+
+  it('refuses a header of more than 100 MB, whatever it holds', () => {
+    const file = new Uint8Array(8 + 100_000_008).fill(0x20);
+    new DataView(file.buffer).setBigUint64(0, 100_000_008n, true);
+    file.set(encoder.encode('{}'), 8);
+    expect(errorOf(() => readSafetensors(file)).message).toMatch(/100000000 bytes, got 100000008/);
+  });
+
+  it('takes bytes alone', () => {
+    for (const wrong of ['text', [1], new Float32Array(4), new DataView(new ArrayBuffer(8)), null]) {
+      const error = errorOf(() => readSafetensors(wrong as never));
+      expect(error).toMatchObject({ code: 'E_OPTION', argument: 'bytes' });
+    }
+    expect(readSafetensors(fileOf('{}')).tensors).toEqual({});
+    expect(readSafetensors(fileOf('{"y":1}'.replace('"y":1', '  '))).metadata).toEqual({});
+  });
+
+  it('copies what does not lie at a multiple of its size, and views the rest', () => {
+    const header = JSON.stringify({ flag: entry([1], [0, 1], 'BOOL'), x: entry([1], [1, 5]) });
+    const file = fileOf(header.padEnd(Math.ceil(header.length / 8) * 8), 5);
+    const { tensors } = readSafetensors(file);
+    expect(tensors['flag']?.data.buffer).toBe(file.buffer);
+    expect(tensors['x']?.data.buffer).not.toBe(file.buffer);
+    expect(new Uint8Array(tensors['x']?.data.buffer ?? new ArrayBuffer(0))).toEqual(
+      new Uint8Array([1, 2, 3, 4]),
+    );
+  });
+
+  it('reads shared memory', () => {
+    const file = fileOf({ x: entry([1], [0, 4], 'I32') }, 4);
+    const shared = new Uint8Array(new SharedArrayBuffer(file.length));
+    shared.set(file);
+    expect(readSafetensors(shared).tensors['x']?.data).toEqual(new Int32Array([0x03020100]));
+  });
+
+  it(`survives every cut and any damage (seed ${runSeed})`, () => {
+    const pick = random(runSeed);
+    let read = 0;
+    const outcomeOf = (file: Uint8Array): void => {
+      try {
+        const { tensors } = readSafetensors(file);
+        read += 1;
+        for (const { shape, data } of Object.values(tensors)) {
+          expect(data.length).toBe(product(shape));
+          expect(data.byteLength).toBeLessThanOrEqual(file.length);
+        }
+      } catch (error) {
+        if (!(error instanceof MultiheadError)) throw error;
+        expect(error.code).toBe('E_FORMAT');
+      }
+    };
+    const whole = writeSafetensors(
+      {
+        a: { shape: [2, 3], data: pick.floats(6) },
+        b: { shape: [5], data: new Uint16Array(5), dtype: 'bf16' },
+        c: { shape: [3], data: new Uint8Array(3) },
+      },
+      { metadata: { format: 'pt' } },
+    );
+    for (let length = 0; length < whole.length; length += 1) {
+      errorOf(() => readSafetensors(whole.subarray(0, length)));
+    }
+    for (let round = 0; round < 20_000; round += 1) {
+      const damaged = whole.slice();
+      for (let change = pick.int(1, 3); change > 0; change -= 1) {
+        damaged[pick.int(0, damaged.length - 1)] = pick.int(0, 255);
+      }
+      outcomeOf(damaged);
+    }
+    // Damage to the data alone is no lie.
+    expect(read).toBeGreaterThan(0);
+  });
+});
+
+describe('writeSafetensors', () => {
+  const x = { shape: [2], data: new Float32Array(2) };
+  const wrong: [string, () => unknown, MultiheadError['code'], string][] = [
+    ['null', () => writeSafetensors(null as never), 'E_OPTION', 'tensors'],
+    ['a list', () => writeSafetensors([x] as never), 'E_OPTION', 'tensors'],
+    ['the name of the metadata', () => writeSafetensors({ __metadata__: x }), 'E_OPTION', 'name'],
+    ['half a surrogate pair', () => writeSafetensors({ '\udc00': x }), 'E_OPTION', 'name'],
+    ['a number', () => writeSafetensors({ x: 3 as never }), 'E_OPTION', 'x'],
+    ['number[]', () => writeSafetensors({ x: { shape: [1], data: [1] } as never }), 'E_OPTION', 'x'],
+    ['doubles', () => writeSafetensors({ x: { shape: [1], data: new Float64Array(1) } as never }), 'E_OPTION', 'x'],
+    ['16 bits without a dtype', () => writeSafetensors({ x: { shape: [1], data: new Uint16Array(1) } as never }), 'E_OPTION', 'x'],
+    ['integers as floats', () => writeSafetensors({ x: { shape: [1], data: new Int32Array(1), dtype: 'f32' } as never }), 'E_OPTION', 'x'],
+    ['floats as integers', () => writeSafetensors({ x: { ...x, dtype: 'i32' } as never }), 'E_OPTION', 'x'],
+    ['no shape', () => writeSafetensors({ x: { data: new Float32Array(1) } as never }), 'E_SHAPE', 'x'],
+    ['a hole in a shape', () => writeSafetensors({ x: { shape: Array<number>(1), data: x.data } }), 'E_SHAPE', 'x'],
+    ['another length', () => writeSafetensors({ x: { ...x, shape: [3] } }), 'E_SHAPE', 'x'],
+    ['another length of integers', () => writeSafetensors({ x: { shape: [2], data: new Int32Array(1), dtype: 'i32' } }), 'E_SHAPE', 'x'],
+    ['nine extents', () => writeSafetensors({ x: { shape: Array<number>(9).fill(1), data: new Float32Array(1) } }), 'E_SHAPE', 'x'],
+    ['metadata of numbers', () => writeSafetensors({ x }, { metadata: { a: 1 as never } }), 'E_OPTION', 'metadata.a'],
+    ['metadata that is a text', () => writeSafetensors({ x }, { metadata: 'a' as never }), 'E_OPTION', 'metadata'],
+    ['metadata beyond Unicode', () => writeSafetensors({ x }, { metadata: { a: '\ud800' } }), 'E_OPTION', 'metadata.a'],
+    ['an unknown dtype', () => writeSafetensors({ x }, { dtype: 'f64' as never }), 'E_OPTION', 'dtype'],
+    ['an unknown option', () => writeSafetensors({ x }, { format: 'pt' } as never), 'E_OPTION', 'format'],
+  ];
+  it.each(wrong)('refuses %s', (_, fn, code, argument) => {
+    expect(errorOf(fn)).toMatchObject({ code, argument });
+  });
+});
