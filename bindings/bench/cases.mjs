@@ -1,6 +1,5 @@
 // What is timed, under the names of multihead-bench: native/bench/cases.cc holds the same list, and a test compares
-// them. The package takes row-major tensors only and has no stack, so the (B, N, H, d) layouts and `step` are missing
-// here.
+// them. The package takes row-major tensors only, so the (B, N, H, d) layouts are missing here.
 
 const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
   name,
@@ -28,6 +27,8 @@ const llama3Decode = [
 ];
 /** d_model 768: x is (1, 512, 768). */
 const mha = shape('mha-768', 1, 12, 12, 512, 512, 64);
+/** The attention of each of its 12 layers; work.mjs has the rest. */
+const gpt2Small = shape('gpt2-small', 1, 12, 12, 1, 1024, 64);
 /** Rows × in × outputs: a projection of that module, and all three of a token's in one. */
 const gemm = [shape('512x768x768', 1, 1, 1, 512, 768, 768), shape('1x768x2304', 1, 1, 1, 1, 2304, 768)];
 
@@ -58,6 +59,7 @@ export const CASES = [
   make('cache', llama3Decode[3], 'full', 'int8'),
   make('module', mha),
   make('module', mha, 'weights'),
+  make('step', gpt2Small),
   ...gemm.map((of) => make('gemm', of)),
 ];
 

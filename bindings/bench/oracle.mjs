@@ -78,3 +78,59 @@ export function linearError({ rows, outputs, width }, x, weight, bias, out) {
   }
   return largest;
 }
+
+/** x plus y, in place. */
+function addTo(x, y) {
+  for (let c = 0; c < x.length; c += 1) x[c] += y[c];
+}
+
+function layerNorm(x, gain, bias) {
+  const mean = x.reduce((a, b) => a + b) / x.length;
+  const squares = x.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  const factor = 1 / Math.sqrt(squares / x.length + Math.fround(1e-5));
+  return x.map((value, c) => (value - mean) * factor * gain[c] + bias[c]);
+}
+
+/** The merged heads of the newest token, from what it projects to and the keys and values before it. */
+function attendedTo(qkv, { kHeads, vHeads }, { heads, width, keys }) {
+  const embed = heads * width;
+  const before = keys - 1;
+  const merged = new Float64Array(embed);
+  for (let head = 0; head < heads; head += 1) {
+    const at = head * width;
+    const first = head * before * width;
+    const scores = Array.from({ length: before }, (_, j) => dot(kHeads.data, first + j * width, qkv, at, width));
+    scores.push(dot(qkv, at, qkv, embed + at, width));
+    const weights = softmax(scores.map((score) => score / Math.sqrt(width)));
+    for (let c = 0; c < width; c += 1) {
+      let value = weights[before] * qkv[2 * embed + at + c];
+      for (let j = 0; j < before; j += 1) value += weights[j] * vHeads.data[first + j * width + c];
+      merged[at + c] = value;
+    }
+  }
+  return merged;
+}
+
+/** Of all logits: the step in float64, over the keys and values that the cache was filled with, layer by layer. */
+export function stepError({ token, ...shape }, dict, kept, logits) {
+  const embed = shape.heads * shape.width;
+  const values = (name) => dict[name].data;
+  const normalised = (x, name) => layerNorm(x, values(`${name}.weight`), values(`${name}.bias`));
+  const linear = (x, name) => {
+    const y = matrixVector(values(`${name}weight`), x, x.length, 0, dict[`${name}weight`].shape[0]);
+    addTo(y, values(`${name}bias`));
+    return y;
+  };
+  const x = Float64Array.from({ length: embed }, (_, c) => values('embedding.weight')[token * embed + c]);
+  addTo(x, values('position.weight').subarray((shape.keys - 1) * embed));
+  kept.forEach((trace, layer) => {
+    const prefix = `layers.${layer}.`;
+    const qkv = linear(normalised(x, `${prefix}norm1`), `${prefix}self_attn.in_proj_`);
+    addTo(x, linear(attendedTo(qkv, trace, shape), `${prefix}self_attn.out_proj.`));
+    const inner = linear(normalised(x, `${prefix}norm2`), `${prefix}linear1.`);
+    const gelu = inner.map((u) => (u / 2) * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (u + 0.044715 * u ** 3))));
+    addTo(x, linear(gelu, `${prefix}linear2.`));
+  });
+  const expected = matrixVector(values('embedding.weight'), normalised(x, 'norm'), embed, 0, logits.length);
+  return logits.reduce((largest, value, at) => Math.max(largest, Math.abs(value - expected[at])), 0);
+}

@@ -1,8 +1,8 @@
 // The kinds of benchmark, as calls of the package. Each gives `run` (what is timed), `output` (a copy of what it
 // computed), `error` (the largest difference from the float64 oracle, on a sample) and what a run costs at least.
 
-import { inputsOf, maskOptions, randomFloats, visiblePairs } from './inputs.mjs';
-import { attentionError, linearError, moduleError } from './oracle.mjs';
+import { inputsOf, maskOptions, randomFloats, SEEDS, visiblePairs } from './inputs.mjs';
+import { attentionError, linearError, moduleError, stepError } from './oracle.mjs';
 
 /** Works on tensors of the scope around it. */
 export function makeWork(mh, which) {
@@ -14,6 +14,7 @@ export function makeWork(mh, which) {
 export function operationsOf({ op, shape, mask }) {
   const { batch, heads, queries, width } = shape;
   if (op === 'gemm') return 2 * queries * width * shape.keys;
+  if (op === 'step') return 2 * (matrixElements(shape) + keptElements(shape));
   const attention = 4 * batch * heads * width * visiblePairs(shape, mask);
   const embed = heads * width;
   return attention + (op === 'module' ? 4 * 2 * queries * embed * embed : 0);
@@ -129,6 +130,79 @@ function moduleWork(mh, { shape, mask }) {
   };
 }
 
+/** GPT-2 small around the shape of its attention: native/bench/step_work.cc has the same. */
+const STEP = { layers: 12, mlp: 3072, vocabulary: 50257, token: 464 };
+
+const matrixElements = ({ heads, width }) => {
+  const embed = heads * width;
+  return STEP.layers * embed * (4 * embed + 2 * STEP.mlp) + STEP.vocabulary * embed;
+};
+
+/** Every layer's keys and values. */
+const keptElements = ({ heads, width, keys }) => 2 * STEP.layers * keys * heads * width;
+
+/** All parameters but the gains of norms are parts of one list of numbers of the size that GPT-2 starts training from. */
+function stepParameters({ heads, width, keys }) {
+  const embed = heads * width;
+  const numbers = randomFloats(STEP.vocabulary * embed, SEEDS.k).map((value) => value * Math.fround(0.03));
+  const dict = {};
+  let next = 0;
+  const add = (name, ...shape) => {
+    const count = shape.reduce((a, b) => a * b);
+    if (next + count > numbers.length) next = 0;
+    dict[name] = { shape, data: numbers.subarray(next, next + count) };
+    next += count;
+  };
+  const addNorm = (name) => {
+    dict[`${name}.weight`] = { shape: [embed], data: new Float32Array(embed).fill(1) };
+    add(`${name}.bias`, embed);
+  };
+  const addLinear = (name, out, from) => {
+    add(`${name}weight`, out, from);
+    add(`${name}bias`, out);
+  };
+  add('embedding.weight', STEP.vocabulary, embed);
+  add('position.weight', keys, embed);
+  for (let layer = 0; layer < STEP.layers; layer += 1) {
+    const prefix = `layers.${layer}.`;
+    addNorm(`${prefix}norm1`);
+    addLinear(`${prefix}self_attn.in_proj_`, 3 * embed, embed);
+    addLinear(`${prefix}self_attn.out_proj.`, embed, embed);
+    addNorm(`${prefix}norm2`);
+    addLinear(`${prefix}linear1.`, STEP.mlp, embed);
+    addLinear(`${prefix}linear2.`, embed, STEP.mlp);
+  }
+  addNorm('norm');
+  return dict;
+}
+
+/** The next token of a stack of layers, over a cache that it fills to its last token. */
+function stepWork(mh, { shape }) {
+  const { heads, keys, width } = shape;
+  const model = mh.transformer({
+    ...{ numLayers: STEP.layers, vocabSize: STEP.vocabulary, maxPositions: keys },
+    ...{ embedDim: heads * width, numHeads: heads, mlpDim: STEP.mlp, activation: 'geluTanh', tiedOutput: true },
+  });
+  const dict = stepParameters(shape);
+  model.loadStateDict(dict);
+  const cache = model.createCache({ capacity: keys });
+  const before = Int32Array.from({ length: keys - 1 }, (_, at) => (at * 49) % STEP.vocabulary);
+  const { traces } = model.step(before, cache, { return: [], trace: ['kHeads', 'vHeads'] });
+  const token = Int32Array.of(STEP.token);
+  const out = mh.tensor([1, 1, STEP.vocabulary]);
+  const run = () => {
+    model.step(token, cache, { out });
+    cache.rewind(keys - 1);
+  };
+  return {
+    run,
+    output: () => out.data.slice(),
+    // What is small beside these (biases, norms, activations, one row of each embedding, logits) is left out.
+    bytes: 4 * (matrixElements(shape) + keptElements(shape)),
+    error: () => stepError({ ...shape, token: STEP.token }, dict, traces, out.data),
+  };
+}
+
 /** The rows of x are the shape's queries, the outputs its keys. */
 function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
   const [x, weight, bias] = [[rows, width], [outputs, width], [outputs]].map((extents, at) =>
@@ -149,4 +223,4 @@ function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
   };
 }
 
-const WORKS = { module: moduleWork, cache: cacheWork, gemm: gemmWork };
+const WORKS = { module: moduleWork, step: stepWork, cache: cacheWork, gemm: gemmWork };

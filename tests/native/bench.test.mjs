@@ -103,7 +103,7 @@ test('multihead-bench: a wrong argument is named', () => {
 
 test('cases: the same names natively and in JavaScript', () => {
   const native = multiheadBench('--benchmark_list_tests').stdout.trim().split('\n');
-  const packed = native.filter((name) => name.endsWith('/threads:1') && !/-bnhd\/|^step\//.test(name));
+  const packed = native.filter((name) => name.endsWith('/threads:1') && !name.includes('-bnhd/'));
   assert.deepEqual(
     CASES.map(({ name }) => name),
     packed,

@@ -174,7 +174,7 @@ const WAYS = {
 
 /** Whether ONNX Runtime can be asked for the same. */
 export const isOffered = ({ op, mask, dtype }) =>
-  dtype === 'f32' && !['cache', 'gemm'].includes(op) && ['full', 'causal', 'boolean', 'bias'].includes(mask);
+  dtype === 'f32' && !['cache', 'gemm', 'step'].includes(op) && ['full', 'causal', 'boolean', 'bias'].includes(mask);
 
 /**
  * @param {object} which one of CASES
