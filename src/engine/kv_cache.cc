@@ -123,8 +123,15 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
       return option_error(name, std::to_string(least) + " to 2147483647", std::to_string(value));
     }
   }
+  if (config.values_in_keys && config.value_width > config.key_width) {
+    return option_error(
+        "value_width",
+        "at most key_width = " + std::to_string(config.key_width) + ", since keys hold the values",
+        std::to_string(config.value_width));
+  }
   KVCache made;
   made.config_ = config;
+  const int64_t value_width = config.values_in_keys ? 0 : config.value_width;
   int64_t page_table = 0;
   if (config.layout == Layout::kPaged) {
     page_table = config.batch * pages_per_entry(config);
@@ -136,7 +143,7 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
       (config.layout == Layout::kPaged
            ? static_cast<double>(made.config_.pages) * static_cast<double>(config.page_size)
            : static_cast<double>(config.batch) * static_cast<double>(config.capacity));
-  const double row_bytes = static_cast<double>(config.key_width + config.value_width) *
+  const double row_bytes = static_cast<double>(config.key_width + value_width) *
                                static_cast<double>(cpu::bytes_of(element_of(config.type))) +
                            (config.type == Type::kInt8 ? 2.0 * sizeof(float) : 0.0);
   // Rows; then lengths and firsts, page table and free pages, 4 bytes a number.
@@ -151,7 +158,8 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
 
   const auto count = static_cast<size_t>(rows);
   for (const auto& [store, width] :
-       {std::pair{&made.keys_, config.key_width}, std::pair{&made.values_, config.value_width}}) {
+       {std::pair{&made.keys_, config.key_width}, std::pair{&made.values_, value_width}}) {
+    if (store == &made.values_ && config.values_in_keys) continue;
     store->rows.resize(count * static_cast<size_t>(width) *
                        static_cast<size_t>(cpu::bytes_of(element_of(config.type))));
     if (config.type == Type::kInt8) store->scales.resize(count);
@@ -191,9 +199,14 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
   for (Status status :
        {engine::validate_exact("k", kK, k,
                                {config_.batch, config_.kv_heads, tokens, config_.key_width}),
-        engine::validate_exact("v", kV, v,
-                               {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
+        config_.values_in_keys
+            ? Status()
+            : engine::validate_exact(
+                  "v", kV, v, {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
     if (!status.ok()) return status;
+  }
+  if (config_.values_in_keys && v.given()) {
+    return option_error("v", "none: keys hold the values", "one");
   }
   if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
     return {StatusCode::kShape, "counts",
@@ -240,6 +253,7 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
         const int64_t row = row_of(b, h, slot);
         write(keys_, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n, config_.key_width,
               row);
+        if (config_.values_in_keys) continue;
         write(values_, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
               config_.value_width, row);
       }
@@ -292,7 +306,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
   const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
   const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
   const ConstAnyTensor k(keys_.rows.data(), DType::kF32, k_shape, contiguous_strides(k_shape));
-  const ConstAnyTensor v(values_.rows.data(), DType::kF32, v_shape, contiguous_strides(v_shape));
+  const ConstAnyTensor v(values().rows.data(), DType::kF32, v_shape, contiguous_strides(v_shape));
   engine::AttentionShape shape;
   if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
   if (!options.kv_lengths.empty()) {
@@ -326,7 +340,8 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
   engine::ForwardInputs inputs;
   inputs.q = engine::stored_rows(q);
   inputs.k = stored_rows(config_, keys_.rows, keys_.scales, page_table_, config_.key_width);
-  inputs.v = stored_rows(config_, values_.rows, values_.scales, page_table_, config_.value_width);
+  inputs.v = stored_rows(config_, values().rows, values().scales, page_table_,
+                         config_.values_in_keys ? config_.key_width : config_.value_width);
   inputs.firsts = firsts_.data();
   return engine::run_forward(engine::plan_forward(inputs, shape, of_cache, outputs), context);
 }

@@ -27,6 +27,9 @@ struct KVCacheConfig {
   int64_t kv_heads = 0;
   int64_t key_width = 0;
   int64_t value_width = 0;
+  // A token's value is the first value_width numbers of its key, kept once: latent attention
+  // (arXiv:2405.04434), where the latent is both. append() then takes no values.
+  bool values_in_keys = false;
   int64_t capacity = 0;  // tokens of one entry
   Layout layout = Layout::kContiguous;
   Type type = Type::kF32;
@@ -40,7 +43,8 @@ class KVCache {
   // A cache of no batch entries; see create().
   KVCache() { config_.batch = 0; }
 
-  // Errors: kOption (extents that are not positive, a pool smaller than one page), kMemory.
+  // Errors: kOption (extents that are not positive, values_in_keys wider than keys, a pool smaller
+  // than one page), kMemory.
   [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
 
   // Adds n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
@@ -78,12 +82,14 @@ class KVCache {
 
  private:
   struct Store {
-    // (B, H_kv, capacity, width), or for pages (pages * page_size, H_kv, width)
+    // (B, H_kv, capacity, width), or for pages (pages * page_size, H_kv, width); none where keys
+    // hold the values
     std::vector<std::byte> rows;
     std::vector<float> scales;  // one a row; kInt8 only
   };
 
   int64_t claim_slot(int64_t batch, int64_t position);
+  const Store& values() const { return config_.values_in_keys ? keys_ : values_; }
   int64_t row_of(int64_t batch, int64_t head, int64_t slot) const;
   void write(Store& store, const ConstAnyTensor& from, int64_t at, int64_t width, int64_t row);
 

@@ -17,6 +17,9 @@
 
 namespace multihead {
 
+namespace engine {
+class Buffer;
+}
 namespace nn {
 class Parameters;
 }
@@ -27,7 +30,7 @@ struct MultiHeadAttentionConfig {
   // Width of a query and key head; 0 takes embed_dim / num_heads, which must divide evenly then.
   int64_t head_dim = 0;
   int64_t num_kv_heads = 0;    // divides num_heads (arXiv:2305.13245); 0 takes num_heads
-  int64_t value_dim = 0;       // width of a value head; 0 takes head_dim
+  int64_t value_dim = 0;       // width of a value head; 0 takes head_dim less rope_head_dim
   int64_t kdim = 0;            // width of a key token; 0 takes embed_dim
   int64_t vdim = 0;            // width of a value token; 0 takes embed_dim
   int64_t out_dim = 0;         // width of an output token; 0 takes embed_dim
@@ -36,6 +39,17 @@ struct MultiHeadAttentionConfig {
   bool add_bias_kv = false;    // bias_k, bias_v: one more key and value, visible to all
   bool add_zero_attn = false;  // one more key and value of zeros behind them, likewise
   bool batch_first = true;     // false: tensors are (N, B, width)
+
+  // Latent attention (MLA, arXiv:2405.04434, section 2.1), where kv_latent_dim is not 0: a token's
+  // keys and values of all heads are made of one normalised latent of that width, but for the last
+  // rope_head_dim numbers of each key, which all heads share. RoPE turns those and the last
+  // rope_head_dim of each query head, nothing else. A cache keeps kv_latent_dim + rope_head_dim
+  // numbers a token. Key and value are one input of width embed_dim; num_kv_heads other than
+  // num_heads, appended keys, qk_norm and RoPE without rope_head_dim are kOption errors.
+  int64_t kv_latent_dim = 0;      // 0: none. DeepSeek's kv_lora_rank
+  int64_t q_latent_dim = 0;       // queries are made of a latent, too; 0: not. q_lora_rank
+  int64_t rope_head_dim = 0;      // counted in head_dim. qk_rope_head_dim
+  float latent_norm_eps = 1e-6F;  // of the RMS norm of either latent
 
   // What a model has for good. An option of the same name that a call gives replaces it.
   bool sinks = false;    // parameter `sinks`, a logit per head
@@ -59,13 +73,25 @@ struct MultiHeadAttentionWeights {
   ConstTensor bias_k = {}, bias_v = {};  // (H_kv * head_dim), (H_kv * value_dim): add_bias_kv
   ConstTensor sinks = {};                // (H)
   ConstTensor q_norm = {}, k_norm = {};  // (head_dim)
+
+  // Of latent attention, in place of k_proj, v_proj and all biases of q, k, v; with q_latent_dim
+  // the q_ tensors stand in place of q_proj. Biases and norms are optional.
+  ConstTensor q_a_proj = {};                 // (q_latent_dim, embed_dim)
+  ConstTensor q_a_bias = {}, q_a_norm = {};  // (q_latent_dim)
+  ConstTensor q_b_proj = {};                 // (H * head_dim, q_latent_dim)
+  ConstTensor kv_a_proj = {};                // (kv_latent_dim + rope_head_dim, embed_dim)
+  ConstTensor kv_a_bias = {};                // (kv_latent_dim + rope_head_dim)
+  ConstTensor kv_a_norm = {};                // (kv_latent_dim)
+  // (H * (head_dim - rope_head_dim + value_dim), kv_latent_dim): for each head the rows that make
+  // its key, then those that make its value
+  ConstTensor kv_b_proj = {};
 };
 
 // For a call with key_padding and the like, (B, N_k) has no B where the call is unbatched.
 struct MultiHeadAttentionInputs {
   ConstTensor query = {};  // (B, N_q, embed_dim), or (N_q, B, ...), or unbatched (N_q, ...)
   ConstTensor key = {};    // (B, N_k, kdim) likewise; not given: the query
-  ConstTensor value = {};  // (B, N_k, vdim) likewise; not given: the key
+  ConstTensor value = {};  // (B, N_k, vdim) likewise; not given: the key, as always of latents
 };
 
 // Instruments for teaching and for looking into a model.
@@ -129,13 +155,20 @@ class MultiHeadAttention {
   //   caller's choice, q_proj_weight, k_proj_weight, v_proj_weight · in_proj_bias (q | k | v) ·
   //   bias_k, bias_v (1, 1, width) · out_proj.weight, out_proj.bias · sinks (H) ·
   //   q_norm.weight, k_norm.weight (head_dim)
+  // With latent attention those of DeepSeek's checkpoints, where `bias` is attention_bias and RoPE
+  // is Rope::Style::kInterleaved, shaped as in MultiHeadAttentionWeights:
+  //   q_proj.weight, or with q_latent_dim q_a_proj.weight, q_a_proj.bias, q_a_layernorm.weight,
+  //   q_b_proj.weight · kv_a_proj_with_mqa.weight, kv_a_proj_with_mqa.bias,
+  //   kv_a_layernorm.weight, kv_b_proj.weight · o_proj.weight, o_proj.bias · sinks
   // Errors: kShape, one that names every missing, unexpected and misshaped tensor; kMemory. The
   // weights are what they were then.
   [[nodiscard]] Status load_state_dict(const StateDict& dict);
   // What was loaded, as views that live as long as a module that shares it. Errors: kOption where
   // nothing was.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
-  // Takes views instead of copies. Errors: kShape, kOption.
+  // Takes views instead of copies; but steps over latents read a transposed copy of the rows of
+  // kv_b_proj that make keys: after a change of those, call this again. Errors: kShape, kOption,
+  // kMemory. The weights are what they were then.
   [[nodiscard]] Status use_weights(const MultiHeadAttentionWeights& weights);
 
   // `trace`, if not null, receives the steps that it wants, and changes no result.
@@ -153,7 +186,9 @@ class MultiHeadAttention {
                                     MultiHeadAttentionCache& cache) const;
 
   // Causal self-attention of the next n tokens x (B, n, embed_dim): row for row what one forward()
-  // with causal over all tokens so far would give. Of `options` causal, window, rope positions,
+  // with causal over all tokens so far would give. Latent attention attends to the latents
+  // themselves (the absorbed form, one key head for all): no keys and values are made of what the
+  // cache keeps. Of `options` causal, window, rope positions,
   // kv_lengths, masks in terms of blocked and key padding are kOption errors; mask and bias cover
   // the longest length including the new tokens. Errors: kOption also for the cache of another
   // layer and for steps past the capacity. The cache is what it was then.
@@ -169,6 +204,7 @@ class MultiHeadAttention {
   MultiHeadAttentionConfig config_ = {};
   MultiHeadAttentionWeights weights_ = {};
   std::shared_ptr<const nn::Parameters> owned_;
+  std::shared_ptr<const engine::Buffer> absorbed_keys_;  // W_UK of each head, transposed
   uint64_t id_ = 0;
 };
 

@@ -22,11 +22,18 @@ struct TraceStep {
 // is traced as the batch-first one that it amounts to.
 //
 //   x (B, N_q, embed_dim) · x_key, x_value (B, N_k, kdim or vdim), in cross-attention only ·
+//   q_latent (B, N_q, q_latent_dim), kv_latent (B, N_k, kv_latent_dim), both normalised, and k_rope
+//   (B, N_k, rope_head_dim), in latent attention only ·
 //   q, k, v (B, N, heads * head_dim) · q_heads, k_heads, v_heads (B, H or H_kv, N, head_dim), after
 //   QK-norm and RoPE · scores (B, H, N_q, N_k), Q K^T · scaled_scores · masked_scores, -inf where
 //   hidden · weights · heads_out (B, H, N_q, value_dim) · merged (B, N_q, H * value_dim), after
 //   head_scales · head_shares (B, H, N_q, out_dim), z_h W_O^h, which add up to the output less its
 //   bias · output (B, N_q, out_dim)
+//
+// A step over latents makes no k and v. There k_heads and v_heads are what is kept, of one head:
+// (B, 1, n, kv_latent_dim + rope_head_dim), and the first kv_latent_dim of it. q_heads
+// (B, H, n, kv_latent_dim + rope_head_dim) are the queries of those; latent_out
+// (B, H, n, kv_latent_dim), weights times v_heads, comes before heads_out.
 struct Trace {
   // The names to record, in any order; empty for all. A name that is none of trace_names() is a
   // kOption error.

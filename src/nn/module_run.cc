@@ -6,6 +6,7 @@
 
 #include "engine/threads.h"
 #include "engine/transform.h"
+#include "nn/latent_module.h"
 #include "rules/visibility.h"
 
 namespace multihead::nn {
@@ -14,6 +15,13 @@ namespace {
 std::span<const float> span_of(const ConstTensor& tensor) {
   if (!tensor.given()) return {};
   return {tensor.data, static_cast<size_t>(tensor.shape.elements())};
+}
+
+// The last `count` columns of every head.
+Tensor last_columns(Tensor heads, int64_t count) {
+  heads.data += heads.shape[3] - count;
+  heads.shape[3] = count;
+  return heads;
 }
 
 }  // namespace
@@ -103,22 +111,27 @@ void mean_over_heads(const ConstTensor& weights, const Tensor& mean, Context& co
 int64_t ModuleRun::trace_floats(int64_t keys) const {
   const int64_t b = query.batch, n = query.tokens, given = key.tokens;
   const int64_t scores = b * config.num_heads * n * keys;
+  const bool absorbs = absorbed_keys != nullptr;
   const struct {
     const char* name;
     int64_t floats;
   } steps[] = {{"x", b * n * config.embed_dim},
                {"x_key", self ? 0 : b * given * config.kdim},
                {"x_value", self ? 0 : b * given * config.vdim},
+               {"q_latent", b * n * config.q_latent_dim},
+               {"kv_latent", b * given * config.kv_latent_dim},
+               {"k_rope", b * given * config.rope_head_dim},
                {"q", b * n * q_width()},
-               {"k", b * given * k_width()},
-               {"v", b * given * v_width()},
-               {"q_heads", b * n * q_width()},
-               {"k_heads", b * (given + appended) * k_width()},
-               {"v_heads", b * (given + appended) * v_width()},
+               {"k", absorbs ? 0 : b * given * k_width()},
+               {"v", absorbs ? 0 : b * given * v_width()},
+               {"q_heads", b * n * (absorbs ? config.num_heads * kept_width() : q_width())},
+               {"k_heads", b * (given + appended) * (absorbs ? kept_width() : k_width())},
+               {"v_heads", b * (given + appended) * (absorbs ? config.kv_latent_dim : v_width())},
                {"scores", scores},
                {"scaled_scores", scores},
                {"masked_scores", scores},
                {"weights", scores},
+               {"latent_out", absorbs ? b * n * config.num_heads * config.kv_latent_dim : 0},
                {"heads_out", b * n * merged_width()},
                {"merged", b * n * merged_width()},
                {"head_shares", projects() ? b * config.num_heads * n * out_width() : 0},
@@ -132,7 +145,8 @@ int64_t ModuleRun::trace_floats(int64_t keys) const {
 bool ModuleRun::fused() const {
   const MultiHeadAttentionWeights& w = weights;
   const int64_t width = config.embed_dim;
-  if (!self || appended > 0 || config.kdim != width || config.vdim != width) return false;
+  if (!self || appended > 0 || latent() || config.kdim != width || config.vdim != width)
+    return false;
   const bool biased = w.q_bias.given() && w.k_bias.given() && w.v_bias.given();
   if (!biased && (w.q_bias.given() || w.k_bias.given() || w.v_bias.given())) return false;
   const auto rows = [&](const ConstTensor& t) { return t.strides[0] == width; };
@@ -146,10 +160,12 @@ bool ModuleRun::fused() const {
 void ModuleRun::count(Arena& arena) const {
   const int64_t queries = query.batch * query.tokens;
   const int64_t keys = query.batch * (key.tokens + appended);
-  arena.count_floats(queries * q_width() + keys * (k_width() + v_width()));
+  arena.count_floats(queries * q_width() +
+                     (absorbed_keys == nullptr ? keys * (k_width() + v_width()) : 0));
   // Alignment of the three.
   arena.count(128);
   if (projects()) arena.count_floats(queries * merged_width());
+  if (latent()) count_latent(arena);
 }
 
 void ModuleRun::take(Arena& arena) {
@@ -168,9 +184,12 @@ void ModuleRun::take(Arena& arena) {
                            : contiguous_sequence(to, like.batch, tokens, width);
     };
     q = laid_out_like(arena.take_floats(queries * q_width()), query, q_width());
-    k = rows_of(key, k_width());
-    v = rows_of(value, v_width());
+    if (absorbed_keys == nullptr) {
+      k = rows_of(key, k_width());
+      v = rows_of(value, v_width());
+    }
   }
+  if (latent()) take_latent(arena);
   // Without an output projection the merged heads are the output itself.
   merged = projects()
                ? laid_out_like(arena.take_floats(queries * merged_width()), query, merged_width())
@@ -178,6 +197,7 @@ void ModuleRun::take(Arena& arena) {
 }
 
 Status ModuleRun::project_inputs() const {
+  if (latent()) return project_latent();
   const auto given = [&](Sequence<float> rows) {
     rows.tokens -= appended;
     return rows;
@@ -201,6 +221,28 @@ Status ModuleRun::project_inputs() const {
   return {};
 }
 
+void ModuleRun::trace_inputs() const {
+  Tracer trace = tracer;
+  trace.add_sequence("x", query);
+  if (!self) {
+    trace.add_sequence("x_key", key);
+    trace.add_sequence("x_value", value);
+  }
+  if (config.q_latent_dim > 0) trace.add_sequence("q_latent", q_latent);
+  if (latent()) trace.add_sequence("kv_latent", kept.columns(0, config.kv_latent_dim));
+  if (config.rope_head_dim > 0) {
+    trace.add_sequence("k_rope", kept.columns(config.kv_latent_dim, config.rope_head_dim));
+  }
+  trace.add_sequence("q", q);
+  if (absorbed_keys != nullptr) return;
+  const auto given = [&](Sequence<float> rows) {
+    rows.tokens = key.tokens;
+    return rows;
+  };
+  trace.add_sequence("k", given(k));
+  trace.add_sequence("v", given(v));
+}
+
 Status ModuleRun::transform(AttentionOptions& options) const {
   const QkNorm norm = options.qk_norm;
   const Rope rope = options.rope;
@@ -209,10 +251,12 @@ Status ModuleRun::transform(AttentionOptions& options) const {
   if (!norm.enabled && rope.style == Rope::Style::kNone) return {};
   const int64_t keys = key.tokens;
   const rules::Visibility rule = rules::make_visibility(options, query.tokens, keys);
-  const Tensor queries = q.heads(config.num_heads);
+  const int64_t width = transformed_width(config);
+  const Tensor queries = last_columns(q.heads(config.num_heads), width);
   Sequence<float> given = k;
   given.tokens = keys;
-  const Tensor key_heads = given.heads(config.num_kv_heads);
+  const Tensor key_heads =
+      last_columns(absorbed_keys != nullptr ? k_heads() : given.heads(config.num_kv_heads), width);
   for (const Status& status : {engine::transform_rows(queries,
                                                       {.normalise = norm.enabled,
                                                       .gain = norm.q_gain,
@@ -242,6 +286,30 @@ void ModuleRun::append() const {
       if (config.add_zero_attn) std::fill_n(rows->token(b, token), rows->width, 0.0F);
     }
   }
+}
+
+Tensor ModuleRun::q_heads() const {
+  return (absorbed_keys == nullptr ? q : absorbed_q).heads(config.num_heads);
+}
+
+Tensor ModuleRun::k_heads() const {
+  return absorbed_keys == nullptr ? k.heads(config.num_kv_heads) : kept.heads(1);
+}
+
+Tensor ModuleRun::v_heads() const {
+  return absorbed_keys == nullptr ? v.heads(config.num_kv_heads)
+                                  : kept.columns(0, config.kv_latent_dim).heads(1);
+}
+
+Tensor ModuleRun::attended_heads() const {
+  return (absorbed_keys == nullptr ? merged : latent_out).heads(config.num_heads);
+}
+
+void ModuleRun::trace_heads() const {
+  Tracer trace = tracer;
+  trace.add_heads("q_heads", q_heads());
+  trace.add_heads("k_heads", k_heads());
+  trace.add_heads("v_heads", v_heads());
 }
 
 Status ModuleRun::finish() const {

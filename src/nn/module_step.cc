@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/transform.h"
+#include "nn/latent_module.h"
 #include "nn/module_run.h"
 
 namespace multihead {
@@ -72,9 +73,11 @@ Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
                         std::to_string(width));
   }
   KVCacheConfig of_layer = config;
-  of_layer.kv_heads = c.num_kv_heads;
-  of_layer.key_width = c.head_dim;
-  of_layer.value_width = c.value_dim;
+  const bool latent = c.kv_latent_dim > 0;
+  of_layer.kv_heads = latent ? 1 : c.num_kv_heads;
+  of_layer.key_width = latent ? c.kv_latent_dim + c.rope_head_dim : c.head_dim;
+  of_layer.value_width = latent ? c.kv_latent_dim : c.value_dim;
+  of_layer.values_in_keys = latent;
   if (of_layer.layout == KVCacheConfig::Layout::kRing &&
       (c.window.left < 0 || of_layer.capacity <= c.window.left)) {
     return option_error(
@@ -92,7 +95,7 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
                                 const MultiHeadAttentionOutputs& outputs,
                                 MultiHeadAttentionCache& cache, Trace* trace,
                                 Context& context) const {
-  if (!weights_.q_proj.given()) {
+  if (!nn::has_weights(weights_)) {
     return option_error("module", "weights: load_state_dict() or use_weights()", "none");
   }
   if (cache.layer_ != id_) {
@@ -146,7 +149,10 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
                     .tracer = nn::Tracer(trace),
                     .context = context,
                     .query = nn::sequence_of(x, config_.batch_first),
-                    .self = true};
+                    .self = true,
+                    .absorbed_keys = absorbed_keys_ == nullptr
+                                         ? nullptr
+                                         : static_cast<const float*>(absorbed_keys_->data())};
   run.key = run.value = run.query;
   const int64_t batch = kept.batch, heads = config_.num_heads;
   const Dims scores{batch, heads, tokens, keys};
@@ -157,12 +163,13 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
                                      .kv_heads = config_.num_kv_heads,
                                      .queries = tokens,
                                      .keys = keys,
-                                     .key_width = config_.head_dim,
+                                     .key_width = nn::transformed_width(config_),
                                      .value_width = config_.value_dim};
   const Dims per_head = rank == 2 ? Dims{heads, tokens, keys} : scores;
   const Dims mean = rank == 2 ? Dims{tokens, keys} : Dims{batch, tokens, keys};
   for (const Status& status :
-       {nn::validate_head_tools(options.heads, config_), engine::validate_options(effective, shape),
+       {nn::validate_head_tools(options.heads, config_),
+        nn::validate_latent_options(config_, effective), engine::validate_options(effective, shape),
         validate_exact("out", "(B, n, out_dim)", outputs.out, tokens_of(run.out_width())),
         outputs.weights.given()
             ? validate_exact("weights", "(B, H, n, N)", outputs.weights, per_head)
@@ -181,7 +188,8 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
   run.count(arena);
   arena.count(4.0 * static_cast<double>(tokens));
   if (needs_weights) arena.count_floats(scores.elements());
-  if (unscaled) arena.count_floats(batch * tokens * run.merged_width());
+  const Dims attended_shape{batch, heads, tokens, kept.value_width};
+  if (unscaled) arena.count_floats(attended_shape.elements());
   for (const Status& status :
        {arena.reserve(context.scratch().module()), run.tracer.begin(run.trace_floats(keys))}) {
     if (!status.ok()) return status;
@@ -191,28 +199,25 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
   for (int64_t n = 0; n < tokens; ++n) positions[n] = static_cast<int32_t>(before + n);
 
   if (Status status = run.project_inputs(); !status.ok()) return status;
-  run.tracer.add_sequence("x", run.query);
-  run.tracer.add_sequence("q", run.q);
-  run.tracer.add_sequence("k", run.k);
-  run.tracer.add_sequence("v", run.v);
+  run.trace_inputs();
   effective.rope.q_positions =
       effective.rope.k_positions = {positions, static_cast<size_t>(tokens)};
   if (Status status = run.transform(effective); !status.ok()) return status;
-  const Tensor q = run.q.heads(heads), k = run.k.heads(config_.num_kv_heads);
-  const Tensor v = run.v.heads(config_.num_kv_heads);
-  run.tracer.add_heads("q_heads", q);
-  run.tracer.add_heads("k_heads", k);
-  run.tracer.add_heads("v_heads", v);
+  const bool absorbs = run.absorbed_keys != nullptr;
+  if (absorbs) {
+    if (Status status = run.absorb_queries(); !status.ok()) return status;
+  }
+  run.trace_heads();
 
-  if (Status status = cache.kv_.append(k, v); !status.ok()) return status;
+  const Tensor q = run.q_heads(), v = absorbs ? Tensor() : run.v_heads();
+  if (Status status = cache.kv_.append(run.k_heads(), v); !status.ok()) return status;
   const auto attend = [&]() -> Status {
     if (unscaled) {
       AttentionOptions raw = effective;
       raw.scale = 1.0F;
       const ScoreCapture capture{.stage = ScoreStage::kRaw,
                                  .out = run.tracer.add("scores", scores)};
-      const Tensor ignored(arena.take_floats(batch * tokens * run.merged_width()),
-                           {batch, heads, tokens, config_.value_dim});
+      const Tensor ignored(arena.take_floats(attended_shape.elements()), attended_shape);
       Status status =
           cache.kv_.attend(q, raw, {.out = ignored, .captures = {&capture, 1}}, context);
       if (!status.ok()) return status;
@@ -224,10 +229,13 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
       if (!run.tracer.wants(name)) continue;
       captures.push_back({.stage = stage, .out = run.tracer.add(name, scores)});
     }
-    AttentionOutputs attended{.out = run.merged.heads(heads), .captures = captures};
+    AttentionOutputs attended{.out = run.attended_heads(), .captures = captures};
     if (needs_weights) attended.weights = {arena.take_floats(scores.elements()), scores};
     if (Status status = cache.kv_.attend(q, effective, attended, context); !status.ok()) {
       return status;
+    }
+    if (absorbs) {
+      if (Status status = run.expand_values(); !status.ok()) return status;
     }
     if (outputs.weights.given()) {
       Tensor to = outputs.weights;

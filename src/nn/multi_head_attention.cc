@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/validate.h"
+#include "nn/latent_module.h"
 #include "nn/module_masks.h"
 #include "nn/module_run.h"
 
@@ -54,6 +55,9 @@ Status validate_inputs(const MultiHeadAttentionConfig& config, const MultiHeadAt
             key.shape.to_string()};
   }
   const int64_t keys = key.shape[axis];
+  if (config.kv_latent_dim > 0 && !nn::same_view(key, value)) {
+    return option_error("value", "the key, as one latent makes both", "another tensor");
+  }
   for (const Status& status :
        {validate_exact("key", layout.letters("(B, N_k, kdim)", "(N_k, B, kdim)", "(N_k, kdim)"),
                        key, layout.shape(query.batch, keys, config.kdim)),
@@ -125,16 +129,13 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
                                    const MultiHeadAttentionOptions& options,
                                    const MultiHeadAttentionOutputs& outputs, Trace* trace,
                                    Context& context) const {
-  if (!weights_.q_proj.given()) {
+  if (!nn::has_weights(weights_)) {
     return option_error("module", "weights: load_state_dict() or use_weights()", "none");
   }
   Layout layout{};
   if (Status status = validate_inputs(config_, inputs, layout); !status.ok()) return status;
   const ConstTensor& key = inputs.key.given() ? inputs.key : inputs.query;
   const ConstTensor& value = inputs.value.given() ? inputs.value : key;
-  const auto same = [](const ConstTensor& a, const ConstTensor& b) {
-    return a.data == b.data && a.shape == b.shape && a.strides == b.strides;
-  };
   nn::ModuleRun run{.config = config_,
                     .weights = weights_,
                     .tools = options.heads,
@@ -143,7 +144,7 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
                     .query = nn::sequence_of(inputs.query, config_.batch_first),
                     .key = nn::sequence_of(key, config_.batch_first),
                     .value = nn::sequence_of(value, config_.batch_first),
-                    .self = same(inputs.query, key) && same(key, value),
+                    .self = nn::same_view(inputs.query, key) && nn::same_view(key, value),
                     .appended = (config_.add_bias_kv ? 1 : 0) + (config_.add_zero_attn ? 1 : 0)};
   const int64_t batch = run.query.batch, queries = run.query.tokens, heads = config_.num_heads;
   const int64_t keys = run.key.tokens + run.appended;
@@ -152,7 +153,7 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
                                      .kv_heads = config_.num_kv_heads,
                                      .queries = queries,
                                      .keys = run.key.tokens,
-                                     .key_width = config_.head_dim,
+                                     .key_width = nn::transformed_width(config_),
                                      .value_width = config_.value_dim};
   MultiHeadAttentionOptions joined = options;
   joined.attention = nn::joined_options(config_, weights_, options);
@@ -162,6 +163,7 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
   const nn::ModuleMasks masks(joined, shape, run.appended);
   for (const Status& status :
        {nn::validate_head_tools(options.heads, config_),
+        nn::validate_latent_options(config_, joined.attention),
         engine::validate_options(joined.attention, shape), masks.validate(),
         validate_outputs(outputs, layout, batch, heads, queries, keys, run.out_width()),
         nn::validate_trace(trace)}) {
@@ -187,18 +189,7 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
   masks.join(arena.take(masks.bias_bytes()), arena.take(masks.mask_bytes()), effective);
 
   if (Status status = run.project_inputs(); !status.ok()) return status;
-  run.tracer.add_sequence("x", run.query);
-  if (!run.self) {
-    run.tracer.add_sequence("x_key", run.key);
-    run.tracer.add_sequence("x_value", run.value);
-  }
-  const auto given = [&](nn::Sequence<float> rows) {
-    rows.tokens = run.key.tokens;
-    return rows;
-  };
-  run.tracer.add_sequence("q", run.q);
-  run.tracer.add_sequence("k", given(run.k));
-  run.tracer.add_sequence("v", given(run.v));
+  run.trace_inputs();
   // By the positions of the call: with appended keys these have gone into the mask.
   AttentionOptions positional = joined.attention;
   if (Status status = run.transform(positional); !status.ok()) return status;
@@ -206,11 +197,8 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
   effective.rope = {};
   run.append();
 
-  const Tensor q = run.q.heads(heads), k = run.k.heads(config_.num_kv_heads);
-  const Tensor v = run.v.heads(config_.num_kv_heads);
-  run.tracer.add_heads("q_heads", q);
-  run.tracer.add_heads("k_heads", k);
-  run.tracer.add_heads("v_heads", v);
+  const Tensor q = run.q_heads(), k = run.k_heads(), v = run.v_heads();
+  run.trace_heads();
   if (Status status = trace_scores(run.tracer, q, k, effective, context); !status.ok()) {
     return status;
   }
@@ -221,8 +209,8 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
   } else if (keeps_weights) {
     weights = {arena.take_floats(scores.elements()), scores};
   }
-  if (Status status = attention(q, k, v, effective,
-                                {.out = run.merged.heads(heads), .weights = weights}, context);
+  if (Status status =
+          attention(q, k, v, effective, {.out = run.attended_heads(), .weights = weights}, context);
       !status.ok()) {
     return status;
   }

@@ -42,6 +42,10 @@ Sequence<T> sequence_of(const TensorView<T>& tensor, bool batch_first) {
   return {tensor.data, shape[b], shape[n], shape[2], strides[b], strides[n]};
 }
 
+inline bool same_view(const ConstTensor& a, const ConstTensor& b) {
+  return a.data == b.data && a.shape == b.shape && a.strides == b.strides;
+}
+
 // Without gaps, and where possible with the tokens in the order of `like`, so that one product
 // covers both.
 template <class T, class U>

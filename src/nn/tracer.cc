@@ -8,10 +8,26 @@
 namespace multihead {
 namespace {
 
-constexpr std::string_view kNames[] = {"x",       "x_key",     "x_value",       "q",
-                                       "k",       "v",         "q_heads",       "k_heads",
-                                       "v_heads", "scores",    "scaled_scores", "masked_scores",
-                                       "weights", "heads_out", "merged",        "head_shares",
+constexpr std::string_view kNames[] = {"x",
+                                       "x_key",
+                                       "x_value",
+                                       "q_latent",
+                                       "kv_latent",
+                                       "k_rope",
+                                       "q",
+                                       "k",
+                                       "v",
+                                       "q_heads",
+                                       "k_heads",
+                                       "v_heads",
+                                       "scores",
+                                       "scaled_scores",
+                                       "masked_scores",
+                                       "weights",
+                                       "latent_out",
+                                       "heads_out",
+                                       "merged",
+                                       "head_shares",
                                        "output"};
 
 }  // namespace

@@ -73,6 +73,9 @@ Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names)
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config_.block.attention.embed_dim;
   if (width == 0) return option_error("model", "one that was created", "none");
+  if (Status status = nn::validate_names(names, config_.block.attention); !status.ok()) {
+    return status;
+  }
   const std::string prefix = gpt2 ? gpt2_prefix(dict) : "";
   const std::string embedding = prefix + (gpt2 ? "wte.weight" : "embedding.weight");
   const std::string position = prefix + (gpt2 ? "wpe.weight" : "position.weight");

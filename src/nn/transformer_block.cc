@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/validate.h"
+#include "nn/module_parameters.h"
 
 namespace multihead {
 namespace {
@@ -14,28 +15,20 @@ using engine::validate_exact;
 
 // What each naming calls the parts of a block.
 struct BlockNames {
-  const char *norm1, *norm2, *in_proj_weight, *in_proj_bias, *out_proj, *linear1, *linear2, *gate;
-  nn::Parameters::Stored matrices;
+  const char *norm1, *norm2, *attention, *linear1, *linear2, *gate;
+  nn::AttentionNames of_attention;
 };
 
-constexpr BlockNames kTorchNames{"norm1",
-                                 "norm2",
-                                 "self_attn.in_proj_weight",
-                                 "self_attn.in_proj_bias",
-                                 "self_attn.out_proj",
-                                 "linear1",
-                                 "linear2",
-                                 "linear_gate",
-                                 nn::Parameters::Stored::kAsIs};
-constexpr BlockNames kGpt2Names{"ln_1",
-                                "ln_2",
-                                "attn.c_attn.weight",
-                                "attn.c_attn.bias",
-                                "attn.c_proj",
-                                "mlp.c_fc",
-                                "mlp.c_proj",
-                                "mlp.c_gate",
-                                nn::Parameters::Stored::kTransposed};
+constexpr BlockNames kTorchNames{"norm1",       "norm2", "self_attn.", "linear1", "linear2",
+                                 "linear_gate", {}};
+constexpr BlockNames kGpt2Names{
+    "ln_1",
+    "ln_2",
+    "attn.",
+    "mlp.c_fc",
+    "mlp.c_proj",
+    "mlp.c_gate",
+    {"c_attn.weight", "c_attn.bias", "c_proj", nn::Parameters::Stored::kTransposed}};
 
 const BlockNames& names_of(ParameterNames names) {
   return names == ParameterNames::kGpt2 ? kGpt2Names : kTorchNames;
@@ -75,6 +68,12 @@ bool is_gpt2_buffer(std::string_view name) {
   return is("attn.bias") || is("attn.masked_bias");
 }
 
+Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config) {
+  if (names != ParameterNames::kGpt2 || config.kv_latent_dim == 0) return {};
+  return option_error("names", "kTorch for latent attention, which GPT-2 has no names for",
+                      "kGpt2");
+}
+
 }  // namespace nn
 
 Status TransformerBlock::create(const TransformerBlockConfig& config, TransformerBlock& block) {
@@ -107,29 +106,13 @@ Status TransformerBlock::create(const TransformerBlockConfig& config, Transforme
 void TransformerBlock::add_parameters(nn::Parameters& parameters, const std::string& prefix,
                                       ParameterNames names) const {
   const BlockNames& n = names_of(names);
-  const MultiHeadAttentionConfig& a = config_.attention;
-  const int64_t width = a.embed_dim, merged = a.num_heads * a.value_dim;
-  const int64_t rows = a.num_heads * a.head_dim + a.num_kv_heads * (a.head_dim + a.value_dim);
+  const int64_t width = config_.attention.embed_dim;
   nn::add_norm(parameters, prefix + n.norm1, config_.norm, width);
-  add_matrix(parameters, prefix + n.in_proj_weight, rows, width, n.matrices);
-  if (a.bias) parameters.add(prefix + n.in_proj_bias, {rows});
-  if (a.out_proj) {
-    add_matrix(parameters, prefix + n.out_proj + ".weight", width, merged, n.matrices);
-    if (a.bias) parameters.add(prefix + n.out_proj + ".bias", {width});
-  }
-  if (a.add_bias_kv) {
-    parameters.add(prefix + "self_attn.bias_k", {1, 1, a.num_kv_heads * a.head_dim});
-    parameters.add(prefix + "self_attn.bias_v", {1, 1, a.num_kv_heads * a.value_dim});
-  }
-  if (a.sinks) parameters.add(prefix + "self_attn.sinks", {a.num_heads});
-  if (a.qk_norm) {
-    parameters.add(prefix + "self_attn.q_norm.weight", {a.head_dim});
-    parameters.add(prefix + "self_attn.k_norm.weight", {a.head_dim});
-  }
+  nn::add_attention(config_.attention, prefix + n.attention, n.of_attention, parameters);
   if (config_.mlp_dim == 0) return;
   nn::add_norm(parameters, prefix + n.norm2, config_.norm, width);
   const auto add_linear = [&](const char* name, int64_t out, int64_t in) {
-    add_matrix(parameters, prefix + name + ".weight", out, in, n.matrices);
+    add_matrix(parameters, prefix + name + ".weight", out, in, n.of_attention.matrices);
     if (config_.mlp_bias) parameters.add(prefix + name + ".bias", {out});
   };
   add_linear(n.linear1, config_.mlp_dim, width);
@@ -140,35 +123,9 @@ void TransformerBlock::add_parameters(nn::Parameters& parameters, const std::str
 Status TransformerBlock::take_weights(const nn::Parameters& parameters, const std::string& prefix,
                                       ParameterNames names) {
   const BlockNames& n = names_of(names);
-  const MultiHeadAttentionConfig& a = config_.attention;
   const auto find = [&](const std::string& name) { return parameters.find(prefix + name); };
-  const auto rows_of = [](const ConstTensor& whole, int64_t first, int64_t count) -> ConstTensor {
-    if (!whole.given()) return {};
-    Dims shape = whole.shape;
-    shape[0] = count;
-    return {whole.data + first * whole.strides[0], shape, whole.strides};
-  };
-  const auto flat = [](const ConstTensor& tensor) -> ConstTensor {
-    if (!tensor.given()) return {};
-    return {tensor.data, {tensor.shape.elements()}};
-  };
-  const int64_t q = a.num_heads * a.head_dim, k = a.num_kv_heads * a.head_dim;
-  const int64_t v = a.num_kv_heads * a.value_dim;
-  const ConstTensor in_proj = find(n.in_proj_weight), in_bias = find(n.in_proj_bias);
-  const std::string out_proj = n.out_proj;
-  Status status = attention_.use_weights({.q_proj = rows_of(in_proj, 0, q),
-                                          .k_proj = rows_of(in_proj, q, k),
-                                          .v_proj = rows_of(in_proj, q + k, v),
-                                          .q_bias = rows_of(in_bias, 0, q),
-                                          .k_bias = rows_of(in_bias, q, k),
-                                          .v_bias = rows_of(in_bias, q + k, v),
-                                          .out_proj = find(out_proj + ".weight"),
-                                          .out_bias = find(out_proj + ".bias"),
-                                          .bias_k = flat(find("self_attn.bias_k")),
-                                          .bias_v = flat(find("self_attn.bias_v")),
-                                          .sinks = find("self_attn.sinks"),
-                                          .q_norm = find("self_attn.q_norm.weight"),
-                                          .k_norm = find("self_attn.k_norm.weight")});
+  Status status = attention_.use_weights(
+      nn::attention_weights(config_.attention, prefix + n.attention, n.of_attention, parameters));
   if (!status.ok()) return status;
   const auto weight = [&](const char* name) { return find(std::string(name) + ".weight"); };
   const auto bias = [&](const char* name) { return find(std::string(name) + ".bias"); };
@@ -189,6 +146,7 @@ Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames n
   if (config_.attention.embed_dim == 0) {
     return option_error("block", "one that was created", "none");
   }
+  if (Status status = nn::validate_names(names, config_.attention); !status.ok()) return status;
   auto parameters = std::make_shared<nn::Parameters>();
   add_parameters(*parameters, "", names);
   const bool gpt2 = names == ParameterNames::kGpt2;

@@ -43,5 +43,8 @@ Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
 // The buffers that GPT-2's checkpoints hold beside the parameters.
 bool is_gpt2_buffer(std::string_view name);
 
+// GPT-2's have none for latent attention.
+Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config);
+
 }  // namespace nn
 }  // namespace multihead

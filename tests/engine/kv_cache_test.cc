@@ -189,6 +189,36 @@ TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
   }
 }
 
+// The first columns of the keys as they are kept: of int8, with the scale of the whole key.
+TEST_P(CacheOfEveryFormat, KeysHoldTheValues) {
+  constexpr int64_t kTokens = 19;
+  for (const int64_t target : testing::simd_targets()) {
+    const testing::UseSimdTarget use(target);
+    SCOPED_TRACE(testing::simd_target_name(target));
+    Random random(5);
+    const Rows q(random, {kBatch, kHeads, kTokens, kWidth});
+    const Rows k(random, {kBatch, kKvHeads, kTokens, kWidth});
+    const Rows kept = rounded(k, type());
+    const ConstTensor v{
+        kept.data.data(), {kBatch, kKvHeads, kTokens, kValueWidth}, contiguous_strides(k.shape)};
+    const AttentionOptions options{.causal = Causal::bottom_right()};
+    const Result whole = one_pass(q.view(), kept.view(), v, options);
+    KVCacheConfig shared = config(layout(), type(), kTokens + 3);
+    shared.values_in_keys = true;
+    KVCache cache = made(shared);
+    for (int64_t token = 0; token < kTokens;) {
+      const int64_t count = std::min(random.integer(1, 4), kTokens - token);
+      append(cache, k.part(token, count), {});
+      expect_rows(attend(cache, q.part(token, count), options), whole, token, count, kTokens,
+                  "chunk of " + std::to_string(count));
+      token += count;
+    }
+    const KVCache with_values = made(config(layout(), type(), kTokens + 3));
+    EXPECT_LT(cache.bytes(), with_values.bytes());
+    EXPECT_EQ(cache.append(k.part(0, 1), k.part(0, 1)).argument(), "v");
+  }
+}
+
 // Entries that take different numbers of tokens, against lengths and the bottom right of each.
 TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   Random random(2);
@@ -538,6 +568,11 @@ TEST_F(CacheTest, CreateRefuses) {
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.kv_heads = -1; }), "kv_heads");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.key_width = -1; }), "key_width");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_width = -2; }), "value_width");
+  EXPECT_EQ(argument([](KVCacheConfig& c) {
+              c.values_in_keys = true;
+              c.value_width = kWidth + 1;
+            }),
+            "value_width");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.capacity = 0; }), "capacity");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.capacity = int64_t{1} << 40; }), "capacity");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.page_size = 0; }), "page_size");
