@@ -127,6 +127,10 @@ class Arguments {
     config.window = {integer(), integer()};
     config.rope = rotation();
     config.dropout = real();
+    config.kv_latent_dim = integer();
+    config.q_latent_dim = integer();
+    config.rope_head_dim = integer();
+    config.latent_norm_eps = real();
     return config;
   }
 
@@ -160,16 +164,16 @@ class Arguments {
   }
 
   multihead::KVCacheConfig cache_config() {
-    using Config = multihead::KVCacheConfig;
-    return {integer(),
-            integer(),
-            integer(),
-            integer(),
-            integer(),
-            choice<Config::Layout>(),
-            choice<Config::Type>(),
-            integer(),
-            integer()};
+    multihead::KVCacheConfig config;
+    for (int64_t* extent : {&config.batch, &config.kv_heads, &config.key_width, &config.value_width,
+                            &config.capacity}) {
+      *extent = integer();
+    }
+    config.layout = choice<multihead::KVCacheConfig::Layout>();
+    config.type = choice<multihead::KVCacheConfig::Type>();
+    config.page_size = integer();
+    config.pages = integer();
+    return config;
   }
 
   // Without positions.

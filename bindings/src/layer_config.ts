@@ -13,7 +13,7 @@ export const configNames = [
   ...(['embedDim', 'numHeads', 'headDim', 'numKvHeads', 'valueDim'] as const),
   ...(['kdim', 'vdim', 'outDim', 'bias', 'outProj', 'addBiasKv', 'addZeroAttn'] as const),
   ...(['batchFirst', 'sinks', 'qkNorm', 'qkNormEps', 'softcap', 'window', 'rope'] as const),
-  'dropout',
+  ...(['dropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
 ] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
 
 /** Beyond this many divisors, an error message lists the ones nearest to what was asked for. */
@@ -43,7 +43,7 @@ function headWidth(embedDim: number, numHeads: number): number {
 /** Types and defaults; most values are the core's to check. Throws `E_OPTION`. */
 export function checkConfig(config: MultiHeadAttentionConfig): Config {
   checkOptions(config, configNames, 'multiHeadAttention');
-  const count = (name: 'numKvHeads' | 'valueDim' | 'kdim' | 'vdim', otherwise: number): number =>
+  const count = (name: CountName, otherwise: number): number =>
     config[name] === undefined ? otherwise : checkCount(config[name], name);
   const flag = (name: FlagName, otherwise: boolean): boolean =>
     config[name] === undefined ? otherwise : checkFlag(config[name], name);
@@ -54,18 +54,28 @@ export function checkConfig(config: MultiHeadAttentionConfig): Config {
     config.headDim === undefined
       ? headWidth(embedDim, numHeads)
       : checkCount(config.headDim, 'headDim');
-  const valueDim = count('valueDim', headDim);
+  const kvLatentDim = count('kvLatentDim', 0);
+  const ropeHeadDim = count('ropeHeadDim', 0);
+  if (kvLatentDim === 0) {
+    for (const name of ['qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const) {
+      if (config[name] !== undefined) throw without(name, 'no kvLatentDim');
+    }
+  }
+  // What is wrong with a wider part is the core's to say.
+  const valueDim = count('valueDim', Math.max(headDim - ropeHeadDim, 1));
   const outProj = flag('outProj', true);
   if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
   const projected = config.outDim === undefined ? embedDim : checkCount(config.outDim, 'outDim');
   const qkNorm = flag('qkNorm', false);
-  const { qkNormEps, softcap = 0, window, rope, dropout = 0 } = config;
+  const { qkNormEps, latentNormEps = 1e-6, softcap = 0, window, rope, dropout = 0 } = config;
   if (!qkNorm && qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
   if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: ofCalls });
   const positions = { qPositions: ofCalls, kPositions: ofCalls };
   if (rope !== undefined) checkOptions(rope, rotationNames, 'rope', positions);
   return {
     ...{ embedDim, numHeads, headDim, valueDim, outProj, qkNorm, window, rope },
+    ...{ kvLatentDim, ropeHeadDim, qLatentDim: count('qLatentDim', 0) },
+    latentNormEps: checkBelow(Infinity, latentNormEps, 'latentNormEps', 'a finite number ≥ 0'),
     numKvHeads: count('numKvHeads', numHeads),
     kdim: count('kdim', embedDim),
     vdim: count('vdim', embedDim),
@@ -88,6 +98,9 @@ function checkBelow(limit: number, value: unknown, argument: string, expected: s
   throw new MultiheadError('E_OPTION', { argument, expected, got: describe(number) });
 }
 
+type CountName =
+  'numKvHeads' | 'valueDim' | 'kdim' | 'vdim' | 'kvLatentDim' | 'qLatentDim' | 'ropeHeadDim';
+
 type FlagName = {
   [N in keyof Config]: Config[N] extends boolean ? N : never;
 }[keyof Config];
@@ -107,6 +120,7 @@ export function writeModuleConfig({ args }: Runtime, config: Config, operands: O
   for (const name of flagNames) args.number(config[name] ? 1 : 0);
   args.numbers(config.qkNormEps, arg.softcap, arg.windowLeft, arg.windowRight);
   args.rope(arg.rope).number(config.dropout);
+  args.numbers(config.kvLatentDim, config.qLatentDim, config.ropeHeadDim, config.latentNormEps);
 }
 
 /** In the order of multihead::MultiHeadAttentionConfig. */

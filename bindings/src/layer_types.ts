@@ -20,7 +20,7 @@ export interface MultiHeadAttentionConfig {
   readonly headDim?: number | undefined;
   /** Key and value heads, which divide `numHeads` (arXiv:2305.13245). Default `numHeads`. */
   readonly numKvHeads?: number | undefined;
-  /** Width of a value head. Default `headDim`. */
+  /** Width of a value head. Default `headDim`, of a latent layer `headDim` − `ropeHeadDim`. */
   readonly valueDim?: number | undefined;
   /** Width of a key token. Default `embedDim`. */
   readonly kdim?: number | undefined;
@@ -53,6 +53,20 @@ export interface MultiHeadAttentionConfig {
   readonly rope?: RopeRotation | undefined;
   /** Probability, 0 ≤ p < 1, read only where a call is `training`. Default 0. */
   readonly dropout?: number | undefined;
+
+  /**
+   * Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1): width of the latent
+   * that the keys and values of all heads come from, and that a cache holds. Parameters have DeepSeek's
+   * names. Not with `kdim`, `vdim`, fewer `numKvHeads`, `addBiasKv`, `addZeroAttn` or `qkNorm`.
+   * Default 0: no latent.
+   */
+  readonly kvLatentDim?: number | undefined;
+  /** Width of the latent that queries come from. Default 0: they come from the tokens. */
+  readonly qLatentDim?: number | undefined;
+  /** Width of the part of `headDim` that carries RoPE and is shared by the heads of K. Default 0. */
+  readonly ropeHeadDim?: number | undefined;
+  /** Of the RMS norms of both latents; a finite number ≥ 0. Default 1e−6. */
+  readonly latentNormEps?: number | undefined;
 }
 
 /**
@@ -67,12 +81,19 @@ export interface MultiHeadAttentionConfig {
  * (B, N_q, H · valueDim), after {@link HeadTools.scales} · `headShares` (B, H, N_q, outDim), z_h·W_Oʰ,
  * which add up to the output less its bias; only where there is a W_O · `output` (B, N_q, outDim)
  *
+ * A latent layer has also `qLatent` (B, N_q, qLatentDim), where queries have one, and `kvLatent`
+ * (B, N_k, kvLatentDim), both after their norm, `kRope` (B, N_k, ropeHeadDim), rotated, and in a step,
+ * which has no `k` and `v`, `latentOut` (B, H, N_q, kvLatentDim).
+ *
  * In {@link MultiHeadAttention.step}, `k`, `v`, `kHeads` and `vHeads` are of the new tokens alone.
  */
 export type TraceName =
   | 'x'
   | 'xKey'
   | 'xValue'
+  | 'qLatent'
+  | 'kvLatent'
+  | 'kRope'
   | 'q'
   | 'k'
   | 'v'
@@ -83,13 +104,21 @@ export type TraceName =
   | 'scaledScores'
   | 'maskedScores'
   | 'weights'
+  | 'latentOut'
   | 'headsOut'
   | 'merged'
   | 'headShares'
   | 'output';
 
 /** Steps that not every call has. */
-export type ConditionalTraceName = 'xKey' | 'xValue' | 'headShares';
+export type ConditionalTraceName =
+  | 'xKey'
+  | 'xValue'
+  | 'qLatent'
+  | 'kvLatent'
+  | 'kRope'
+  | 'latentOut'
+  | 'headShares';
 
 /** One step of a forward pass: a copy on the JavaScript heap, nothing to dispose. */
 export interface TraceStep<N extends TraceName = TraceName> {

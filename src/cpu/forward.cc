@@ -208,7 +208,7 @@ class Block {
     const auto add = [&](const StoredRows& rows, const ForwardJob& job, int64_t head, int64_t group,
                          int64_t first, int64_t last, int64_t width) {
       if (!rows.in_order()) return;
-      const size_t unit = bytes_of(rows.element);
+      const auto unit = static_cast<size_t>(bytes_of(rows.element));
       ahead_.add(rows.data, unit, rows.stride, job.batch, head, group, first, last,
                  static_cast<size_t>(width) * unit);
     };

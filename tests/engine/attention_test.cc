@@ -527,6 +527,43 @@ TEST_P(AttentionOnTarget, LongSequenceStaysWithinTolerance) {
   EXPECT_LE(largest_difference(got.weights, expected.weights), 2e-6);
 }
 
+// Weights may be taken relative to the maximum of earlier keys: scores that later ones exceed by
+// little, by much, by more than exp() holds, and never.
+TEST_P(AttentionOnTarget, MaximaThatRiseLateEqualOracle) {
+  Random random(12);
+  constexpr int64_t kKeys = 1100, kQueries = 70, kWidth = 8;
+  for (const float rise : {-0.2F, 0.0F, 0.004F, 0.02F, 0.5F, 8.0F}) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "rise " << rise << ", causal " << causal);
+      const Dims q_shape{1, 1, kQueries, kWidth}, k_shape{1, 1, kKeys, kWidth};
+      RandomCase c;
+      c.storage = {random.floats(q_shape.elements()), random.floats(k_shape.elements()),
+                   random.floats(k_shape.elements())};
+      for (int64_t row = 0; row < kQueries; ++row) {
+        c.storage[0][static_cast<size_t>(row * kWidth)] = row % 3 == 0 ? -1.0F : 1.0F;
+      }
+      for (int64_t key = 0; key < kKeys; ++key) {
+        c.storage[1][static_cast<size_t>(key * kWidth)] = rise * static_cast<float>(key);
+      }
+      c.q = {c.storage[0].data(), q_shape};
+      c.k = {c.storage[1].data(), k_shape};
+      c.v = {c.storage[2].data(), k_shape};
+      c.options = {.scale = 1.0F};
+      if (causal) c.options.causal = Causal::bottom_right();
+      c.out_shape = q_shape;
+      c.lse_shape = {1, 1, kQueries};
+      c.weights_shape = {1, 1, kQueries, kKeys};
+      const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options);
+      const Result got = run(c, context_);
+      // A score has a rounding of its own size.
+      const double tolerance = 2e-6 * (1.0 + std::abs(rise) * kKeys);
+      EXPECT_LE(largest_difference(got.out, expected.out), tolerance);
+      EXPECT_LE(largest_difference(got.lse, expected.lse), tolerance);
+      EXPECT_LE(largest_difference(got.weights, expected.weights), tolerance);
+    }
+  }
+}
+
 TEST_P(AttentionOnTarget, SameBitsWhateverTheThreadCount) {
   Context one(1);
   Context three(3);
