@@ -58,6 +58,7 @@ export function resolved(given: MultiHeadAttentionConfig): LayerConfig {
       rope: undefined,
       dropout: 0,
     },
+    ...{ kvLatentDim: 0, qLatentDim: 0, ropeHeadDim: 0, latentNormEps: 1e-6 },
     ...(given as object),
     ...{ embedDim, numHeads, headDim, valueDim, outProj },
     outDim: outProj ? outDim : numHeads * valueDim,
