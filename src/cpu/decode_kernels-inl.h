@@ -26,21 +26,6 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Without prefetch: one load a cache line, so that many misses are under way at once, which the
-// dependent sums of the kernels do not reach. The result is of no meaning.
-HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
-  int sum = 0;
-  for (size_t j = 0; j < count; ++j) {
-    const char* const row = rows[j];
-    size_t at = 0;
-    for (; at + 4 * kCacheLine <= bytes; at += 4 * kCacheLine) {
-      sum += row[at] + row[at + kCacheLine] + row[at + 2 * kCacheLine] + row[at + 3 * kCacheLine];
-    }
-    for (; at < bytes; at += kCacheLine) sum += row[at];
-  }
-  return sum;
-}
-
 struct DecodeTile {
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
   static constexpr size_t kAccumulators = 16;
@@ -49,8 +34,10 @@ struct DecodeTile {
 #endif
   // Tiles of two rows, of every storage type, are a twelfth of the whole WebAssembly module.
   static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
-  // Eight pointers are what general registers hold.
-  static constexpr size_t keys(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
+  // As few rows at a time as the latency of a multiply-add allows.
+  static constexpr size_t keys(size_t rows) { return 8 / rows; }
+  // Rows of V that are added together: more than a few, and they are not read as they lie.
+  static constexpr size_t kValueRows = kAccumulators == 16 ? 4 : 8;
   static constexpr size_t vecs(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
 };
 
@@ -77,30 +64,29 @@ struct ScoreWork {
   size_t count;             // of keys, in whole steps of DecodeTile::keys(kRows)
   size_t width;
   float* scores;
-  const char* const* ahead;  // rows that are needed next; null for none
+  const char* const* ahead;  // as many rows that are needed soon; null for none
+  size_t ahead_bytes;        // of each
 };
 
 // scores[key][row] = q[row] . k[key]
 template <class T, size_t kRows, class D>
-HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
+HWY_NOINLINE int score_keys(D d, const ScoreWork& work) {
   using V = hn::Vec<D>;
   constexpr size_t kKeys = DecodeTile::keys(kRows);
   const size_t lanes = hn::Lanes(d);
   const FloatReader<T, D> read(d);
   const size_t width = work.width;
   float* HWY_RESTRICT scores = work.scores;
+  ListedRowsAhead ahead(work.ahead, work.count, work.ahead_bytes);
   for (size_t first = 0; first < work.count; first += kKeys, scores += kKeys * kRows) {
     const T* keys[kKeys];
     for (size_t j = 0; j < kKeys; ++j) keys[j] = reinterpret_cast<const T*>(work.keys[first + j]);
-    const char* const* ahead = work.ahead == nullptr ? nullptr : work.ahead + first;
     V sum[kKeys * kRows];
     for (V& s : sum) s = hn::Zero(d);
     const float* HWY_RESTRICT q = work.q;
     size_t c = 0;
     for (; c + lanes <= width; c += lanes, q += kRows * lanes) {
-      if (kPrefetches && ahead != nullptr && c * sizeof(T) % kCacheLine == 0) {
-        for (size_t j = 0; j < kKeys; ++j) prefetch(ahead[j] + c * sizeof(T));
-      }
+      if (c * sizeof(T) % kCacheLine == 0) ahead.ask(kKeys);
       V query[kRows];
       for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * lanes);
       for (size_t j = 0; j < kKeys; ++j) {
@@ -121,29 +107,33 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
     }
     store_sums(d, sum, scores);
   }
+  return ahead.sum();
 }
 
 struct ValueWork {
   const float* weights;  // [keys][kRows]
   size_t keys;
   const char* const* values;
-  size_t width;              // columns that there are
-  size_t first, last;        // those to add to
+  size_t width;
   float* out;                // [kRows][out_stride]
   size_t out_stride;         // whole vectors
-  const char* const* ahead;  // null for none
+  const char* const* ahead;  // as many rows that are needed soon; null for none
+  size_t ahead_bytes;        // of each
 };
 
 // A strip of kVecs vectors, of which only a single one may reach beyond the width.
 template <class T, size_t kRows, size_t kVecs, class D>
-HWY_INLINE void add_strip(D d, const ValueWork& work, size_t column) {
+HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last, size_t column,
+                          ListedRowsAhead& ahead) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
   const FloatReader<T, D> read(d);
-  constexpr size_t kLines = (kVecs * hn::MaxLanes(D()) * sizeof(T) + kCacheLine - 1) / kCacheLine;
+  constexpr size_t kBytes = kVecs * hn::MaxLanes(D()) * sizeof(T);
+  // Narrower strips ask at the first of each line.
+  const size_t lines =
+      column * sizeof(T) % kCacheLine == 0 ? (kBytes + kCacheLine - 1) / kCacheLine : 0;
   const float* HWY_RESTRICT weight = work.weights;
   const char* const* HWY_RESTRICT values = work.values;
-  const char* const* HWY_RESTRICT ahead = work.ahead;
   float* const out = work.out + column;
   const size_t stride = work.out_stride;
   const size_t rest = work.width - column;
@@ -153,13 +143,9 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t column) {
       sum[r * kVecs + v] = hn::LoadU(d, out + r * stride + v * lanes);
     }
   }
-  for (size_t j = 0; j < work.keys; ++j) {
+  for (size_t j = first; j < last; ++j) {
     const T* HWY_RESTRICT from = reinterpret_cast<const T*>(values[j]) + column;
-    if (kPrefetches && ahead != nullptr) {
-      for (size_t line = 0; line < kLines; ++line) {
-        prefetch(ahead[j] + column * sizeof(T) + line * kCacheLine);
-      }
-    }
+    ahead.ask(lines);
     V value[kVecs];
     for (size_t v = 0; v < kVecs; ++v) {
       value[v] = kVecs == 1 && rest < lanes ? read(from, rest) : read(from + v * lanes);
@@ -178,17 +164,28 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t column) {
   }
 }
 
-// out[row][first .. last - 1] += weight * v over the keys. All strips in one function: V8 inlines
-// one of a single strip into its caller, and is at half the speed there.
+// out[row] += weight * v over the keys, some rows at a time, so that they are read nearly as they
+// lie. All strips in one function: V8 inlines one of a single strip into its caller, and is at half
+// the speed there.
 template <class T, size_t kRows, class D>
-HWY_NOINLINE void add_values(D d, const ValueWork& work) {
+HWY_NOINLINE int add_values(D d, const ValueWork& work) {
   constexpr size_t kVecs = DecodeTile::vecs(kRows);
   const size_t lanes = hn::Lanes(d);
-  size_t column = work.first;
-  for (; column + kVecs * lanes <= work.last; column += kVecs * lanes) {
-    add_strip<T, kRows, kVecs>(d, work, column);
+  int sum = 0;
+  for (size_t first = 0; first < work.keys; first += DecodeTile::kValueRows) {
+    const size_t last = HWY_MIN(first + DecodeTile::kValueRows, work.keys);
+    ListedRowsAhead ahead(work.ahead == nullptr ? nullptr : work.ahead + first, last - first,
+                          work.ahead_bytes);
+    size_t column = 0;
+    for (; column + kVecs * lanes <= work.width; column += kVecs * lanes) {
+      add_strip<T, kRows, kVecs>(d, work, first, last, column, ahead);
+    }
+    for (; column < work.width; column += lanes) {
+      add_strip<T, kRows, 1>(d, work, first, last, column, ahead);
+    }
+    sum += ahead.sum();
   }
-  for (; column < work.last; column += lanes) add_strip<T, kRows, 1>(d, work, column);
+  return sum;
 }
 
 // Whether the first `width` elements of all rows are finite.
@@ -282,26 +279,22 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
 // that a WebAssembly engine sees functions of their own (see product_tile()).
 template <class D>
 struct DecodeKernels {
-  void (*score_keys)(D, const ScoreWork&);
-  void (*add_values)(D, const ValueWork&);
-  int (*touch)(const char* const*, size_t, size_t);
+  int (*score_keys)(D, const ScoreWork&);
+  int (*add_values)(D, const ValueWork&);
   bool (*all_finite)(D, const char* const*, size_t, size_t);
   void (*read_floats)(D, const char*, size_t, float*);
   void (*scale_keys)(D, float*, const float*, size_t);
   bool (*softmax)(D, float*, size_t, float, float*, float*, float*);
-  size_t vecs;  // of a strip of add_values
 };
 
 template <class T, size_t kRows, class D>
 constexpr DecodeKernels<D> decode_kernels() {
   return {.score_keys = &score_keys<T, kRows, D>,
           .add_values = &add_values<T, kRows, D>,
-          .touch = &touch,
           .all_finite = &all_finite<T, D>,
           .read_floats = &read_floats<T, D>,
           .scale_keys = &scale_keys<kRows, D>,
-          .softmax = &decode_softmax<kRows, D>,
-          .vecs = DecodeTile::vecs(kRows)};
+          .softmax = &decode_softmax<kRows, D>};
 }
 
 template <class T, class D>

@@ -32,6 +32,41 @@ HWY_INLINE void prefetch(const char* at) {
 #endif
 }
 
+// Asks for the lines of listed rows one behind the other, as memory lies: where prefetches or loads
+// jump between rows, no hardware prefetcher joins in (a stream read four rows at a time: 10 GB/s of
+// 26).
+class ListedRowsAhead {
+ public:
+  // Rows may be null: then nothing is asked for.
+  HWY_INLINE ListedRowsAhead(const char* const* rows, size_t count, size_t row_bytes)
+      : rows_(rows), end_(rows == nullptr ? nullptr : rows + count), bytes_(row_bytes) {}
+
+  HWY_INLINE void ask(size_t lines) {
+    for (; lines > 0 && rows_ != end_; --lines) {
+      const char* const line = *rows_ + offset_;
+      if constexpr (kPrefetches) {
+        prefetch(line);
+      } else {
+        sum_ += *line;
+      }
+      offset_ += kCacheLine;
+      if (offset_ >= bytes_) {
+        offset_ = 0;
+        ++rows_;
+      }
+    }
+  }
+
+  // Of no meaning; keeps loads from being optimised away.
+  int sum() const { return sum_; }
+
+ private:
+  const char* const* rows_;
+  const char* const* end_;
+  size_t bytes_, offset_ = 0;
+  int sum_ = 0;
+};
+
 // Rows that are needed later, asked for some cache lines at a time while others are computed with:
 // in a burst they would wait for each other, and the computation for them.
 class RowsAhead {
