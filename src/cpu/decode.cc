@@ -133,7 +133,7 @@ PieceScratch lay_out_piece(const Sizes& s, void* memory) {
   take(scratch.row, std::max(s.key_lanes, s.value_lanes));
   take(scratch.slots, s.block);
   take(scratch.next_slots, s.block);
-  take(scratch.keys, 3 * heads * s.block);
+  take(scratch.keys, 3 * heads * s.block + 1);
   scratch.values = scratch.keys + heads * s.block;
   scratch.next_keys = scratch.values + heads * s.block;
   scratch.bytes = used;
@@ -318,6 +318,8 @@ class Piece {
     const auto count = static_cast<size_t>(std::min(block(), keys_.last - first));
     // Heads inside keys: where a token's heads lie side by side, so are they read.
     const size_t step = heads_ == 1 ? round_up(count, kKeyStep) : kKeyStep;
+    if (!kPrefetches && p_.value_width > 0) touch_all(s_.values, p_.v, p_.value_width, count);
+    if (!kPrefetches) touch_all(s_.keys, p_.k, p_.key_width, count);
     for (size_t j = 0; j < count; j += step) {
       for (int64_t head = 0; head < heads_; ++head) {
         if (!mask_empties(head, first, count)) score_keys_of(head, j, step);
@@ -348,7 +350,7 @@ class Piece {
   // Of keys j .. j + count - 1 of the block.
   void score_keys_of(int64_t head, size_t j, size_t count) {
     for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
-      touched_ += score_kernels_.score_keys(
+      score_kernels_.score_keys(
           d_, {.q = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes,
                .keys = rows_of(s_.keys, head) + j,
                .count = count,
@@ -357,6 +359,18 @@ class Piece {
                .ahead = tile > 0 || p_.value_width == 0 ? nullptr
                                                         : rows_of(s_.keys, head) + j + sizes_.ahead,
                .ahead_bytes = sizes_.row_bytes});
+    }
+  }
+
+  void touch_all(const char** rows, const StoredRows& stored, int64_t width, size_t count) {
+    const int64_t bytes = width * bytes_of(stored.element);
+    if (side_by_side(stored)) {
+      const int64_t others = (heads_ - 1) * stored.stride[1] * bytes_of(stored.element);
+      touched_ += score_kernels_.touch(rows, count, static_cast<size_t>(others + bytes));
+      return;
+    }
+    for (int64_t head = 0; head < heads_; ++head) {
+      touched_ += score_kernels_.touch(rows_of(rows, head), count, static_cast<size_t>(bytes));
     }
   }
 
@@ -500,7 +514,7 @@ class Piece {
     const size_t step = sizes_.tiles == 1 ? count : 4 * kKeyStep;
     for (size_t j = 0; j < count; j += step) {
       for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
-        touched_ += value_kernels_.add_values(
+        value_kernels_.add_values(
             d_, {.weights = tile_scores(head, tile) + j * sizes_.tile_rows,
                  .keys = std::min(step, count - j),
                  .values = rows_of(s_.values, head) + j,

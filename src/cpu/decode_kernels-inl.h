@@ -26,6 +26,21 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Without prefetch: one load a cache line, so that many misses are under way at once, which the
+// dependent sums of the kernels do not reach. The result is of no meaning.
+HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
+  int sum = 0;
+  for (size_t j = 0; j < count; ++j) {
+    const char* const row = rows[j];
+    size_t at = 0;
+    for (; at + 4 * kCacheLine <= bytes; at += 4 * kCacheLine) {
+      sum += row[at] + row[at + kCacheLine] + row[at + 2 * kCacheLine] + row[at + 3 * kCacheLine];
+    }
+    for (; at < bytes; at += kCacheLine) sum += row[at];
+  }
+  return sum;
+}
+
 struct DecodeTile {
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
   static constexpr size_t kAccumulators = 16;
@@ -36,8 +51,10 @@ struct DecodeTile {
   static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
   // As few rows at a time as the latency of a multiply-add allows.
   static constexpr size_t keys(size_t rows) { return 8 / rows; }
-  // Rows of V that are added together: more than a few, and they are not read as they lie.
-  static constexpr size_t kValueRows = kAccumulators == 16 ? 4 : 8;
+  // Rows of V that are added before their sums are stored: more, and memory is not asked for them
+  // as they lie; fewer, and storing costs (Zen 4, AVX-512, 64 MB and 4 MB of keys and values: 4
+  // rows 21 and 37 GB/s, 8 rows 19.5 and 39; AVX2: 4 rows 20.5 and 31, 8 rows 22.5 and 34).
+  static constexpr size_t kValueRows = HWY_ARCH_WASM ? 32 : kAccumulators == 16 ? 4 : 8;
   static constexpr size_t vecs(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
 };
 
@@ -70,14 +87,14 @@ struct ScoreWork {
 
 // scores[key][row] = q[row] . k[key]
 template <class T, size_t kRows, class D>
-HWY_NOINLINE int score_keys(D d, const ScoreWork& work) {
+HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
   using V = hn::Vec<D>;
   constexpr size_t kKeys = DecodeTile::keys(kRows);
   const size_t lanes = hn::Lanes(d);
   const FloatReader<T, D> read(d);
   const size_t width = work.width;
   float* HWY_RESTRICT scores = work.scores;
-  ListedRowsAhead ahead(work.ahead, work.count, work.ahead_bytes);
+  ListedRowsAhead ahead(work.ahead, work.ahead_bytes);
   for (size_t first = 0; first < work.count; first += kKeys, scores += kKeys * kRows) {
     const T* keys[kKeys];
     for (size_t j = 0; j < kKeys; ++j) keys[j] = reinterpret_cast<const T*>(work.keys[first + j]);
@@ -86,7 +103,7 @@ HWY_NOINLINE int score_keys(D d, const ScoreWork& work) {
     const float* HWY_RESTRICT q = work.q;
     size_t c = 0;
     for (; c + lanes <= width; c += lanes, q += kRows * lanes) {
-      if (c * sizeof(T) % kCacheLine == 0) ahead.ask(kKeys);
+      if (c * sizeof(T) % kCacheLine == 0) ahead.template ask<kKeys>();
       V query[kRows];
       for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * lanes);
       for (size_t j = 0; j < kKeys; ++j) {
@@ -107,7 +124,6 @@ HWY_NOINLINE int score_keys(D d, const ScoreWork& work) {
     }
     store_sums(d, sum, scores);
   }
-  return ahead.sum();
 }
 
 struct ValueWork {
@@ -129,9 +145,8 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   const size_t lanes = hn::Lanes(d);
   const FloatReader<T, D> read(d);
   constexpr size_t kBytes = kVecs * hn::MaxLanes(D()) * sizeof(T);
-  // Narrower strips ask at the first of each line.
-  const size_t lines =
-      column * sizeof(T) % kCacheLine == 0 ? (kBytes + kCacheLine - 1) / kCacheLine : 0;
+  constexpr size_t kLines = (kBytes + kCacheLine - 1) / kCacheLine;
+  const bool asks = column * sizeof(T) % kCacheLine == 0;
   const float* HWY_RESTRICT weight = work.weights;
   const char* const* HWY_RESTRICT values = work.values;
   float* const out = work.out + column;
@@ -145,7 +160,7 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   }
   for (size_t j = first; j < last; ++j) {
     const T* HWY_RESTRICT from = reinterpret_cast<const T*>(values[j]) + column;
-    ahead.ask(lines);
+    if (kBytes >= kCacheLine || asks) ahead.template ask<kLines>();
     V value[kVecs];
     for (size_t v = 0; v < kVecs; ++v) {
       value[v] = kVecs == 1 && rest < lanes ? read(from, rest) : read(from + v * lanes);
@@ -168,14 +183,12 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
 // lie. All strips in one function: V8 inlines one of a single strip into its caller, and is at half
 // the speed there.
 template <class T, size_t kRows, class D>
-HWY_NOINLINE int add_values(D d, const ValueWork& work) {
+HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   constexpr size_t kVecs = DecodeTile::vecs(kRows);
   const size_t lanes = hn::Lanes(d);
-  int sum = 0;
   for (size_t first = 0; first < work.keys; first += DecodeTile::kValueRows) {
     const size_t last = HWY_MIN(first + DecodeTile::kValueRows, work.keys);
-    ListedRowsAhead ahead(work.ahead == nullptr ? nullptr : work.ahead + first, last - first,
-                          work.ahead_bytes);
+    ListedRowsAhead ahead(work.ahead == nullptr ? nullptr : work.ahead + first, work.ahead_bytes);
     size_t column = 0;
     for (; column + kVecs * lanes <= work.width; column += kVecs * lanes) {
       add_strip<T, kRows, kVecs>(d, work, first, last, column, ahead);
@@ -183,9 +196,7 @@ HWY_NOINLINE int add_values(D d, const ValueWork& work) {
     for (; column < work.width; column += lanes) {
       add_strip<T, kRows, 1>(d, work, first, last, column, ahead);
     }
-    sum += ahead.sum();
   }
-  return sum;
 }
 
 // Whether the first `width` elements of all rows are finite.
@@ -279,8 +290,9 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
 // that a WebAssembly engine sees functions of their own (see product_tile()).
 template <class D>
 struct DecodeKernels {
-  int (*score_keys)(D, const ScoreWork&);
-  int (*add_values)(D, const ValueWork&);
+  void (*score_keys)(D, const ScoreWork&);
+  void (*add_values)(D, const ValueWork&);
+  int (*touch)(const char* const*, size_t, size_t);
   bool (*all_finite)(D, const char* const*, size_t, size_t);
   void (*read_floats)(D, const char*, size_t, float*);
   void (*scale_keys)(D, float*, const float*, size_t);
@@ -291,6 +303,7 @@ template <class T, size_t kRows, class D>
 constexpr DecodeKernels<D> decode_kernels() {
   return {.score_keys = &score_keys<T, kRows, D>,
           .add_values = &add_values<T, kRows, D>,
+          .touch = &touch,
           .all_finite = &all_finite<T, D>,
           .read_floats = &read_floats<T, D>,
           .scale_keys = &scale_keys<kRows, D>,

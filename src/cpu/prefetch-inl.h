@@ -37,34 +37,28 @@ HWY_INLINE void prefetch(const char* at) {
 // 26).
 class ListedRowsAhead {
  public:
-  // Rows may be null: then nothing is asked for.
-  HWY_INLINE ListedRowsAhead(const char* const* rows, size_t count, size_t row_bytes)
-      : rows_(rows), end_(rows == nullptr ? nullptr : rows + count), bytes_(row_bytes) {}
+  // One row more than is asked for must be listed. None, if null.
+  HWY_INLINE ListedRowsAhead(const char* const* rows, size_t row_bytes)
+      : rows_(rows),
+        bytes_(row_bytes),
+        line_(rows == nullptr ? nullptr : *rows),
+        end_(line_ + row_bytes) {}
 
-  HWY_INLINE void ask(size_t lines) {
-    for (; lines > 0 && rows_ != end_; --lines) {
-      const char* const line = *rows_ + offset_;
-      if constexpr (kPrefetches) {
-        prefetch(line);
-      } else {
-        sum_ += *line;
-      }
-      offset_ += kCacheLine;
-      if (offset_ >= bytes_) {
-        offset_ = 0;
-        ++rows_;
-      }
-    }
+  template <size_t kLines>
+  HWY_INLINE void ask() {
+    if (!kPrefetches || line_ == nullptr) return;
+    for (size_t i = 0; i < kLines; ++i) prefetch(line_ + i * kCacheLine);
+    line_ += kLines * kCacheLine;
+    if (line_ < end_) return;
+    line_ = *++rows_;
+    end_ = line_ + bytes_;
   }
-
-  // Of no meaning; keeps loads from being optimised away.
-  int sum() const { return sum_; }
 
  private:
   const char* const* rows_;
-  const char* const* end_;
-  size_t bytes_, offset_ = 0;
-  int sum_ = 0;
+  size_t bytes_;
+  const char* line_;
+  const char* end_;
 };
 
 // Rows that are needed later, asked for some cache lines at a time while others are computed with:
