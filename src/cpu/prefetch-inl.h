@@ -39,10 +39,9 @@ class ListedRowsAhead {
  public:
   // One row more than is asked for must be listed. None, if null.
   HWY_INLINE ListedRowsAhead(const char* const* rows, size_t row_bytes)
-      : rows_(rows),
-        bytes_(row_bytes),
-        line_(rows == nullptr ? nullptr : *rows),
-        end_(line_ + row_bytes) {}
+      : rows_(rows), bytes_(row_bytes) {
+    if (rows_ != nullptr) start_row();
+  }
 
   template <size_t kLines>
   HWY_INLINE void ask() {
@@ -50,15 +49,20 @@ class ListedRowsAhead {
     for (size_t i = 0; i < kLines; ++i) prefetch(line_ + i * kCacheLine);
     line_ += kLines * kCacheLine;
     if (line_ < end_) return;
-    line_ = *++rows_;
-    end_ = line_ + bytes_;
+    ++rows_;
+    start_row();
   }
 
  private:
+  HWY_INLINE void start_row() {
+    line_ = *rows_;
+    end_ = line_ + bytes_;
+  }
+
   const char* const* rows_;
   size_t bytes_;
-  const char* line_;
-  const char* end_;
+  const char* line_ = nullptr;
+  const char* end_ = nullptr;
 };
 
 // Rows that are needed later, asked for some cache lines at a time while others are computed with:
