@@ -31,8 +31,8 @@ struct Scratch {
   float* query;          // [lanes of a vector][key_width] on their way there, where not f32
   float* scores;         // [key block][lanes of a panel]
   float* out;            // [row][value_lanes], unnormalised until finish()
-  float* keys;           // [key block][key_width], where K is not read in place
-  float* values;         // [strip][key block][strip_lanes()], likewise V
+  float* keys;           // [key block][key_width], where K is not f32 in order
+  float* values;         // [strip][key block][strip_lanes()], where V is not read in place
   float* value;          // [value_width] on its way there, where not f32
   float* top;            // [row] largest score so far
   float* m;              // [row] maximum that l and out are relative to
@@ -70,7 +70,7 @@ inline int64_t key_block(const ForwardParams& p) {
   return ((p.keys + blocks - 1) / blocks + kUnit - 1) / kUnit * kUnit;
 }
 
-// Few rows do not pay for a copy of K or V that is not strictly needed.
+// Few rows do not pay for a copy of V that is not strictly needed.
 constexpr size_t kRowsWorthACopy = 32;
 constexpr int64_t kSmall = 2048;  // floats that the first-level cache holds wherever they lie
 
@@ -78,15 +78,10 @@ inline bool is_float(const StoredRows& rows) {
   return rows.element == Element::kF32 && rows.in_order();
 }
 
-// Rows far apart, as with heads interleaved (B, N, H, d), share few sets of the first-level
-// cache: copied, a block of them is read faster than where it lies.
-inline bool copies_keys(const ForwardParams& p, size_t rows) {
-  return !is_float(p.k) ||
-         (rows >= kRowsWorthACopy && p.keys * p.key_width > kSmall && p.k.stride[2] != p.key_width);
-}
-
-// A strip that is narrower than V's rows has the same trouble, unless V is small. Rows that end
-// within a vector need zeros behind them.
+// Rows far apart, as with heads interleaved (B, N, H, d), share few sets of the first-level cache,
+// as does a strip that is narrower than V's rows: copied, a block of V is read faster than where it
+// lies, unless it is small. K, of which a tile needs a few rows at a time, is not: 2-6 % of bert
+// with heads interleaved. Rows that end within a vector need zeros behind them.
 inline bool copies_values(const ForwardParams& p, size_t rows) {
   const auto width = static_cast<size_t>(p.value_width);
   return !is_float(p.v) || width % hn::Lanes(DF()) != 0 ||
@@ -117,7 +112,7 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.query, is_float(p.q) ? 0 : vector * key_width);
   take(s.scores, keys * std::min<uint64_t>(rows, panel_lanes()));
   take(s.out, rows * value_lanes);
-  take(s.keys, copies_keys(p, rows) ? keys * key_width : 0);
+  take(s.keys, is_float(p.k) ? 0 : keys * key_width);
   const bool copies = copies_values(p, rows);
   take(s.values, copies ? keys * round_up(value_lanes, strip_lanes()) : 0);
   take(s.value, copies && !is_float(p.v) ? value_width : 0);

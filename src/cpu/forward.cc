@@ -9,7 +9,7 @@
 //   online softmax    every lane its own query: no horizontal maximum or sum anywhere
 //   O[query][:]    += sum over keys of St[key][query] * V[key][:]    broadcast St, vector V
 //
-// so K and V are read where they lie, or from a copy where that is faster. A block is cut into
+// so K and V are read where they lie, V from a copy where that is faster. A block is cut into
 // panels: one panel's scores against a key block stay near, the key block is shared by the panels.
 // Of what causal order hides only the vectors and tiles at its edge are computed at all.
 #include <algorithm>
@@ -60,7 +60,6 @@ class Block {
         vector_(hn::Lanes(d_)),
         rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - job.first_row))),
         lanes_(round_up(rows_, vector_)),
-        copies_keys_(copies_keys(params, rows_)),
         copies_values_(copies_values(params, rows_)),
         // Without an output V is not read.
         value_lanes_(params.out.data == nullptr
@@ -272,10 +271,6 @@ class Block {
     const auto width = static_cast<size_t>(p_.key_width);
     if constexpr (kPairs) {
       return {pairs_at(p_.k, batch_, kv_head_, first), p_.k.stride[2] / 2};
-    }
-    if (copies_keys_ && is_float(p_.k)) {
-      copy_rows(p_.k, batch_, kv_head_, first, count, width, s_.keys);
-      return {s_.keys, static_cast<ptrdiff_t>(width)};
     }
     return read_rows(d_, p_.k, batch_, kv_head_, first, count, width, width, s_.keys);
   }
@@ -800,7 +795,7 @@ class Block {
   const DF d_;
   const size_t vector_;  // lanes of a vector
   const size_t rows_, lanes_;
-  const bool copies_keys_, copies_values_;
+  const bool copies_values_;
   const size_t value_lanes_;
   rules::KeyRange block_;  // that any row of the block sees
   std::array<Panel, TileSize::kBlockPanels> panels_;

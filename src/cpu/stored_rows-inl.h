@@ -169,14 +169,6 @@ HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int
   return {scratch, static_cast<ptrdiff_t>(padded)};
 }
 
-HWY_INLINE void copy_rows(const StoredRows& rows, int64_t batch, int64_t head, int64_t first,
-                          size_t count, size_t width, float* HWY_RESTRICT to) {
-  for (size_t row = 0; row < count; ++row) {
-    const int64_t at = row_offset(rows.stride, batch, head, first + static_cast<int64_t>(row));
-    std::memcpy(to + row * width, static_cast<const float*>(rows.data) + at, width * sizeof(float));
-  }
-}
-
 // Rows into strips of kVecs vectors, `strip` floats apart; zeros up to whole vectors. Row after
 // row, as the memory they come from likes it.
 template <size_t kVecs, class D>
