@@ -62,6 +62,16 @@ inline size_t block_lanes(const ForwardParams& p) {
   return std::min(whole, round_up(rows, hn::Lanes(DF())));
 }
 
+// Small heads share a call: what it sets up takes as long as the attention of 32 tokens.
+inline int64_t heads_of_job(const ForwardParams& p) {
+  constexpr int64_t kWorthACall = int64_t{1} << 17;  // multiply-adds
+  const auto rows = std::max<int64_t>(1, p.end_row() - p.first_row());
+  const int64_t width = std::max<int64_t>(1, p.key_width + p.value_width);
+  // Divided one by one: their product may be too large for an integer.
+  const int64_t heads = kWorthACall / rows / std::max<int64_t>(1, p.keys) / width;
+  return std::clamp<int64_t>(heads, 1, std::max<int64_t>(1, p.kv_heads));
+}
+
 // Keys are cut evenly, so that no block is left with a few.
 inline int64_t key_block(const ForwardParams& p) {
   constexpr int64_t kUnit = 8;

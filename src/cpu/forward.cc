@@ -64,11 +64,20 @@ class Block {
         // Without an output V is not read.
         value_lanes_(params.out.data == nullptr
                          ? 0
-                         : round_up(static_cast<size_t>(params.value_width), vector_)) {}
+                         : round_up(static_cast<size_t>(params.value_width), vector_)) {
+    load_rows();
+  }
+
+  // The same rows of another head.
+  void move_to(int64_t kv_head) {
+    const auto heads = static_cast<int32_t>((kv_head - kv_head_) * p_.group());
+    for (size_t row = 0; row < lanes_; ++row) s_.place[row].head += heads;
+    kv_head_ = kv_head;
+  }
 
   // The online softmax over all keys, if anything needs it.
   void compute(const ForwardJob* next) {
-    load_rows();
+    load_head();
     if (kPrefetches && !is_small()) look_ahead(next);
     transpose_queries();
     if (!needs_softmax(p_)) return;
@@ -162,29 +171,7 @@ class Block {
         ++query;
       }
     }
-    std::fill_n(s_.top, lanes_, kNegInf);
-    std::fill_n(s_.m, lanes_, kNegInf);
-    std::fill_n(s_.l, lanes_, 0.0F);
     block_ = {s_.first_key[0], s_.last_key[rows_ - 1]};
-    if (p_.mask.given()) {
-      for (size_t row = 0; row < lanes_; ++row) {
-        s_.mask[row] = p_.mask.row(batch_, s_.place[row].head, s_.place[row].query);
-      }
-    }
-    if (p_.bias.given()) {
-      for (size_t row = 0; row < lanes_; ++row) {
-        s_.bias[row] = p_.bias.row(batch_, s_.place[row].head, s_.place[row].query);
-      }
-    }
-    if (p_.alibi_slopes != nullptr) {
-      // In a cache every entry ends at its own length.
-      const bool cached = p_.visibility.firsts != nullptr;
-      const int64_t keys = cached ? visibility.present.last : p_.keys;
-      for (size_t row = 0; row < lanes_; ++row) {
-        s_.alibi_slope[row] = p_.alibi_slopes[s_.place[row].head];
-        s_.alibi_end[row] = static_cast<float>(s_.place[row].query + keys - p_.queries);
-      }
-    }
     for (size_t lane = 0; lane < lanes_; lane += panel_lanes()) {
       Panel& panel = panels_[panel_count_++];
       panel = {.lane = lane,
@@ -199,11 +186,38 @@ class Block {
     }
   }
 
+  void load_head() {
+    std::fill_n(s_.top, lanes_, kNegInf);
+    std::fill_n(s_.m, lanes_, kNegInf);
+    std::fill_n(s_.l, lanes_, 0.0F);
+    for (Panel& panel : panels()) panel.started = false;
+    if (p_.mask.given()) {
+      for (size_t row = 0; row < lanes_; ++row) {
+        s_.mask[row] = p_.mask.row(batch_, s_.place[row].head, s_.place[row].query);
+      }
+    }
+    if (p_.bias.given()) {
+      for (size_t row = 0; row < lanes_; ++row) {
+        s_.bias[row] = p_.bias.row(batch_, s_.place[row].head, s_.place[row].query);
+      }
+    }
+    if (p_.alibi_slopes != nullptr) {
+      // In a cache every entry ends at its own length.
+      const bool cached = p_.visibility.firsts != nullptr;
+      const int64_t keys = cached ? p_.visibility.present(batch_).last : p_.keys;
+      for (size_t row = 0; row < lanes_; ++row) {
+        s_.alibi_slope[row] = p_.alibi_slopes[s_.place[row].head];
+        s_.alibi_end[row] = static_cast<float>(s_.place[row].query + keys - p_.queries);
+      }
+    }
+  }
+
   bool is_small() const { return p_.keys * (p_.key_width + p_.value_width) <= kSmall; }
 
   // Where this block's output goes, and what the next one begins with, spread over the tiles of
   // this one.
   void look_ahead(const ForwardJob* next) {
+    ahead_ = RowsAhead();
     const auto add = [&](const StoredRows& rows, const ForwardJob& job, int64_t head, int64_t group,
                          int64_t first, int64_t last, int64_t width) {
       if (!rows.in_order()) return;
@@ -603,12 +617,18 @@ class Block {
     }
     if (!hn::AllTrue(d_, usual)) return false;
     auto nan = hn::MaskFalse(d_);
-    for (size_t row = 0; row < rows_; ++row) {
-      const float* const from = s_.out + row * value_lanes_;
-      float* const to = out_row<float>(row);
-      const auto inverse = hn::Set(d_, s_.correction[row]);
-      for (size_t c = 0; c < value_lanes_; c += vector_) {
-        const auto mean = hn::Mul(hn::LoadU(d_, from + c), inverse);
+    // Locals, which the stores cannot change: a third of this loop's time where rows are short.
+    const RowPlace* HWY_RESTRICT place = s_.place;
+    const float* HWY_RESTRICT inverses = s_.correction;
+    const float* HWY_RESTRICT from = s_.out;
+    float* const out = static_cast<float*>(p_.out.data) + row_offset(p_.out.stride, batch_, 0, 0);
+    const int64_t of_head = p_.out.stride[1], of_query = p_.out.stride[2];
+    const size_t rows = rows_, width = value_lanes_, vector = vector_;
+    for (size_t row = 0; row < rows; ++row) {
+      float* HWY_RESTRICT to = out + place[row].head * of_head + place[row].query * of_query;
+      const auto inverse = hn::Set(d_, inverses[row]);
+      for (size_t c = 0; c < width; c += vector, from += vector) {
+        const auto mean = hn::Mul(hn::LoadU(d_, from), inverse);
         nan = hn::Or(nan, hn::IsNaN(mean));
         hn::StoreU(mean, d_, to + c);
       }
@@ -788,7 +808,9 @@ class Block {
   }
 
   const ForwardParams& p_;
-  const int64_t batch_, kv_head_, first_row_;
+  const int64_t batch_;
+  int64_t kv_head_;
+  const int64_t first_row_;
   const Scratch s_;
   const bool folds_scale_;
   const float factor_;  // a score of the softmax is factor_ times one of a tile
@@ -806,21 +828,33 @@ class Block {
 
 ForwardLayout layout(const ForwardParams& params) {
   return {.block_rows = static_cast<int64_t>(block_lanes(params)),
+          .heads = heads_of_job(params),
           .scratch_bytes = lay_out(params, nullptr).bytes};
 }
 
 void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
              void* scratch) {
+  const int64_t end = std::min(params.kv_heads, job.kv_head + heads_of_job(params));
   if constexpr (kHasPairs) {
     if (pairs_fit(params)) {
-      Block<true> block(params, job, scratch);
-      block.compute(next);
-      if (block.finish()) return;
+      for (ForwardJob head = job; head.kv_head < end; ++head.kv_head) {
+        Block<true> block(params, head, scratch);
+        block.compute(next);
+        if (block.finish()) continue;
+        Block<false> of_floats(params, head, scratch);
+        of_floats.compute(next);
+        of_floats.finish();
+      }
+      return;
     }
   }
   Block<false> block(params, job, scratch);
-  block.compute(next);
-  block.finish();
+  for (int64_t kv_head = job.kv_head;;) {
+    block.compute(next);
+    block.finish();
+    if (++kv_head == end) return;
+    block.move_to(kv_head);
+  }
 }
 
 const char* name() { return hwy::TargetName(HWY_TARGET); }

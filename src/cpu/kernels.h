@@ -91,6 +91,7 @@ struct ForwardParams {
 
 struct ForwardLayout {
   int64_t block_rows;      // rows that one forward_block() call computes
+  int64_t heads;           // of so many key/value heads, one after the other
   uint64_t scratch_bytes;  // of memory that such a call needs, aligned to kScratchAlignment
 };
 
@@ -98,7 +99,8 @@ inline constexpr size_t kScratchAlignment = 64;
 
 ForwardLayout forward_layout(const ForwardParams& params);
 
-// Rows first_row .. first_row + block_rows - 1 of one batch entry and key/value head.
+// Rows first_row .. first_row + block_rows - 1 of one batch entry and of its key/value heads from
+// kv_head on.
 struct ForwardJob {
   int64_t batch, kv_head, first_row;
 };

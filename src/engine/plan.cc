@@ -71,13 +71,17 @@ uint64_t partials_of_head(const cpu::DecodeLayout& layout) {
 
 int64_t rows_of(const cpu::ForwardParams& params) { return params.end_row() - params.first_row(); }
 
+int64_t jobs_of_heads(const ForwardPlan& plan) {
+  return (plan.params.kv_heads + plan.layout.heads - 1) / plan.layout.heads;
+}
+
 // Jobs of whole rows, which can do everything.
 void plan_rows(ForwardPlan& plan) {
   const cpu::ForwardParams& params = plan.params;
   plan.decodes = false;
   plan.layout = cpu::forward_layout(params);
   plan.blocks = (rows_of(params) + plan.layout.block_rows - 1) / plan.layout.block_rows;
-  plan.jobs = params.batch * params.kv_heads * plan.blocks;
+  plan.jobs = params.batch * jobs_of_heads(plan) * plan.blocks;
 }
 
 bool captures(const cpu::ForwardParams& params) {
@@ -154,10 +158,11 @@ ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape
 cpu::ForwardJob ForwardPlan::job(int64_t index) const {
   // Within a head the last rows first: with causal they see the most keys, and long jobs
   // that start late would leave the other threads idle.
-  const int64_t head = index / blocks;
+  const int64_t heads = index / blocks;
   const int64_t block = blocks - 1 - index % blocks;
-  return {.batch = head / params.kv_heads,
-          .kv_head = head % params.kv_heads,
+  const int64_t of_batch = jobs_of_heads(*this);
+  return {.batch = heads / of_batch,
+          .kv_head = heads % of_batch * layout.heads,
           .first_row = params.first_row() + block * layout.block_rows};
 }
 
