@@ -6,7 +6,7 @@ import { checkStorage, CoreCache, storageNames } from './core_cache.js';
 import { MultiheadError } from './errors.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { checkCount, checkOptions } from './options.js';
-import { outputNames, prepareOutputs, pushCaptures } from './outputs.js';
+import { outputNames, outputShapes, prepareOutputs, pushCaptures } from './outputs.js';
 import { floatDTypes } from './tensor.js';
 import type {
   AttentionResult,
@@ -87,13 +87,10 @@ export class WasmKVCache extends CoreCache implements KVCache {
       checkRank(query, '(B, H_q, N_q, d_k)', 'q');
       const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
       const keys = this.#longest();
-      const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
+      const extents = { batch, heads, queries, keys, width };
+      const masking = optionsArg(options, operands, extents);
 
-      const shapes = {
-        out: [batch, heads, queries, this.valueWidth],
-        lse: [batch, heads, queries],
-        scores: [batch, heads, queries, keys],
-      };
+      const shapes = outputShapes(extents, this.valueWidth);
       const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
       pushCaptures(this.runtime, outputs);
       const { args, raw } = this.runtime;
