@@ -19,6 +19,10 @@ T* pointer(uint32_t address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
+inline uint32_t address_of(const void* pointer) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pointer));
+}
+
 // Reads the block from its beginning. What one statement reads with several calls it reads
 // between braces, where their order is that of the text.
 class Arguments {

@@ -29,6 +29,7 @@ using multihead::PreparedAttention;
 using multihead::Transformer;
 using multihead::TransformerBlock;
 using multihead::TransformerCache;
+using multihead::bindings::address_of;
 using multihead::bindings::argument_block;
 using multihead::bindings::Arguments;
 using multihead::bindings::at;
@@ -36,9 +37,7 @@ using multihead::bindings::handles;
 using multihead::bindings::pointer;
 using multihead::bindings::release_object;
 
-uint32_t argument_address() {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(std::data(argument_block)));
-}
+uint32_t argument_address() { return address_of(std::data(argument_block)); }
 
 multihead::Context& context() {
   static multihead::Context shared(1);
@@ -60,6 +59,14 @@ template <class T>
 int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
   const int32_t code = keep(std::move(status));
   return code == 0 ? handles.add(object.release()) : -code;
+}
+
+// Of an object of any type, from its config.
+template <class Object, class Config>
+int32_t created(const Config& config) {
+  auto object = std::make_unique<Object>();
+  multihead::Status status = Object::create(config, *object);
+  return keep(std::move(status), std::move(object));
 }
 
 // The captures that were pushed, which are used up with this call.
@@ -135,11 +142,7 @@ int32_t latent_attention() {
   return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
 }
 
-int32_t cache_create() {
-  auto cache = std::make_unique<KVCache>();
-  multihead::Status status = KVCache::create(Arguments().cache_config(), *cache);
-  return keep(std::move(status), std::move(cache));
-}
+int32_t cache_create() { return created<KVCache>(Arguments().cache_config()); }
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
@@ -191,7 +194,7 @@ int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
 std::string listed(int32_t index) {
   const Listed& tensor = last_list[static_cast<size_t>(index)];
   double* next = std::data(argument_block);
-  *next++ = static_cast<double>(reinterpret_cast<uintptr_t>(tensor.data));
+  *next++ = address_of(tensor.data);
   *next++ = tensor.shape.rank();
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
     *next++ = static_cast<double>(tensor.shape[axis]);
@@ -242,14 +245,6 @@ int32_t list_parameters(int32_t handle) {
     last_list.push_back({name, tensor.shape, tensor.data, by_columns});
   }
   return code;
-}
-
-// Of a module of any type, from its config.
-template <class Module, class Config>
-int32_t created(const Config& config) {
-  auto module = std::make_unique<Module>();
-  multihead::Status status = Module::create(config, *module);
-  return keep(std::move(status), std::move(module));
 }
 
 int32_t module_create() { return created<MultiHeadAttention>(Arguments().module_config()); }
@@ -400,13 +395,10 @@ uint32_t allocate(uint32_t bytes) {
   constexpr uint32_t kAlignment = 64;
   if (bytes > UINT32_MAX - kAlignment) return 0;
   const uint32_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
-  return static_cast<uint32_t>(
-      reinterpret_cast<uintptr_t>(std::aligned_alloc(kAlignment, rounded)));
+  return address_of(std::aligned_alloc(kAlignment, rounded));
 }
 
-void release(uint32_t address) {
-  std::free(reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
-}
+void release(uint32_t address) { std::free(pointer<void>(address)); }
 
 std::string simd_target() { return multihead::simd_target(); }
 // Which of the two builds this is: Highway names both the same.
