@@ -1,12 +1,8 @@
 // The table between TypeScript and the core. It owns little: one Context, the last error, the
 // last list of named tensors, and what stands behind handles. Checks of JavaScript values,
 // lifetime and ownership are the TypeScript package's.
-//
-// What a call is given lies in one block of numbers, written by arguments.ts and read here in the
-// same order. (As Embind's value objects they cost 15 us a call, and a ninth of the module.)
 #include <emscripten/bind.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
@@ -18,6 +14,8 @@
 #include <variant>
 #include <vector>
 
+#include "arguments.h"
+#include "handles.h"
 #include "multihead/multihead.h"
 
 namespace {
@@ -31,197 +29,15 @@ using multihead::PreparedAttention;
 using multihead::Transformer;
 using multihead::TransformerBlock;
 using multihead::TransformerCache;
+using multihead::bindings::address_of;
+using multihead::bindings::argument_block;
+using multihead::bindings::Arguments;
+using multihead::bindings::at;
+using multihead::bindings::handles;
+using multihead::bindings::pointer;
+using multihead::bindings::release_object;
 
-// Twice what the longest call needs.
-double arguments[256];
-
-uint32_t argument_block() {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(std::data(arguments)));
-}
-
-template <class T>
-T* pointer(uint32_t address) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
-}
-
-// Reads the block from its beginning. What one statement reads with several calls it reads
-// between braces, where their order is that of the text.
-class Arguments {
- public:
-  double number() { return *next_++; }
-  float real() { return static_cast<float>(number()); }
-  int32_t integer() { return static_cast<int32_t>(number()); }
-  uint32_t word() { return static_cast<uint32_t>(number()); }
-  bool flag() { return number() != 0; }
-  template <class Enum>
-  Enum choice() {
-    return static_cast<Enum>(integer());
-  }
-
-  // Values in a row; none where the length is 0.
-  template <class T>
-  std::span<const T> span() {
-    const uint32_t address = word();
-    return {pointer<const T>(address), word()};
-  }
-
-  // Its rank, -1 for a scalar, and unless that is 0, which is "not given": address, dtype, extents.
-  // Without gaps.
-  template <class Void>
-  multihead::AnyTensorView<Void> any_tensor() {
-    const int32_t rank = integer();
-    if (rank == 0) return {};
-    Void* const data = pointer<Void>(word());
-    const auto dtype = choice<multihead::DType>();
-    Dims shape;
-    for (int32_t axis = 0; axis < rank; ++axis) shape.push_back(integer());
-    return {data, dtype, shape, contiguous_strides(shape)};
-  }
-  ConstAnyTensor input() { return any_tensor<const void>(); }
-  multihead::AnyTensor output() { return any_tensor<void>(); }
-  // Of a type that the caller knows.
-  template <class T>
-  multihead::TensorView<T> tensor() {
-    using Void = std::conditional_t<std::is_const_v<T>, const void, void>;
-    const multihead::AnyTensorView<Void> any = any_tensor<Void>();
-    return {static_cast<T*>(any.data), any.shape, any.strides};
-  }
-
-  multihead::AttentionOptions options() {
-    using multihead::Alignment;
-    multihead::AttentionOptions options;
-    options.mask = tensor<const uint8_t>();
-    options.bias = tensor<const float>();
-    if (flag()) options.scale = real();
-    options.causal = {choice<Alignment>(), whole()};
-    options.window = {whole(), whole(), choice<Alignment>(), whole()};
-    options.kv_lengths = span<int32_t>();
-    options.alibi_slopes = span<float>();
-    options.softcap = real();
-    options.sinks = span<float>();
-    options.qk_norm.enabled = flag();
-    options.qk_norm.q_gain = span<float>();
-    options.qk_norm.k_gain = span<float>();
-    options.qk_norm.epsilon = real();
-    options.rope = rotation();
-    options.rope.q_positions = span<int32_t>();
-    options.rope.k_positions = span<int32_t>();
-    options.dropout.probability = real();
-    options.dropout.seed = seed();
-    return options;
-  }
-
-  multihead::MultiHeadAttentionConfig module_config() {
-    multihead::MultiHeadAttentionConfig config;
-    for (int64_t* extent :
-         {&config.embed_dim, &config.num_heads, &config.head_dim, &config.num_kv_heads,
-          &config.value_dim, &config.kdim, &config.vdim, &config.out_dim}) {
-      *extent = integer();
-    }
-    for (bool* option : {&config.bias, &config.out_proj, &config.add_bias_kv, &config.add_zero_attn,
-                         &config.batch_first, &config.sinks, &config.qk_norm}) {
-      *option = flag();
-    }
-    config.qk_norm_eps = real();
-    config.softcap = real();
-    config.window = {integer(), integer()};
-    config.rope = rotation();
-    config.dropout = real();
-    config.kv_latent_dim = integer();
-    config.q_latent_dim = integer();
-    config.rope_head_dim = integer();
-    config.latent_norm_eps = real();
-    return config;
-  }
-
-  multihead::TransformerBlockConfig block_config() {
-    return {module_config(), integer(), choice<multihead::Activation>(),
-            flag(),          flag(),    choice<multihead::Norm>(),
-            flag(),          real()};
-  }
-
-  multihead::TransformerConfig transformer_config() {
-    return {block_config(), integer(), integer(), integer(), flag(), flag(), flag()};
-  }
-
-  multihead::MultiHeadAttentionOptions module_options() {
-    multihead::MultiHeadAttentionOptions options;
-    options.attention = this->options();
-    options.attn_mask_blocked = tensor<const uint8_t>();
-    options.key_padding_blocked = tensor<const uint8_t>();
-    options.key_padding_bias = tensor<const float>();
-    options.training = flag();
-    options.dropout_seed = seed();
-    options.heads.head_scales = span<float>();
-    options.heads.skip_out_proj = flag();
-    options.heads.temperature = real();
-    options.heads.scale_by_embed_dim = flag();
-    return options;
-  }
-
-  multihead::MultiHeadAttentionOutputs module_outputs() {
-    return {tensor<float>(), tensor<float>(), tensor<float>()};
-  }
-
-  multihead::KVCacheConfig cache_config() {
-    multihead::KVCacheConfig config;
-    for (int64_t* extent : {&config.batch, &config.kv_heads, &config.key_width, &config.value_width,
-                            &config.capacity}) {
-      *extent = integer();
-    }
-    config.layout = choice<multihead::KVCacheConfig::Layout>();
-    config.type = choice<multihead::KVCacheConfig::Type>();
-    config.page_size = integer();
-    config.pages = integer();
-    return config;
-  }
-
-  // Without positions.
-  multihead::Rope rotation() {
-    return {choice<multihead::Rope::Style>(), number(), integer(), {}, {}};
-  }
-
-  // Captures are pushed before the call.
-  multihead::AttentionOutputs outputs(std::span<const multihead::ScoreCapture> captures = {}) {
-    return {output(), tensor<float>(), tensor<float>(), captures, tensor<uint8_t>()};
-  }
-
- private:
-  int64_t whole() { return static_cast<int64_t>(number()); }
-  uint64_t seed() {
-    const uint32_t low = word();
-    return static_cast<uint64_t>(word()) << 32U | low;
-  }
-
-  const double* next_ = std::data(arguments);
-};
-
-// Objects behind numbers from 1 on. Of all types, so that one vector and its code serve them.
-class Places {
- public:
-  void* at(int32_t handle) const { return objects_[static_cast<size_t>(handle - 1)]; }
-  int32_t add(void* object) {
-    auto place = std::find(objects_.begin(), objects_.end(), nullptr);
-    if (place == objects_.end()) place = objects_.insert(place, nullptr);
-    *place = object;
-    return static_cast<int32_t>(place - objects_.begin()) + 1;
-  }
-  void clear(int32_t handle) { objects_[static_cast<size_t>(handle - 1)] = nullptr; }
-
- private:
-  std::vector<void*> objects_;  // an empty place is free
-} places;
-
-template <class T>
-T& at(int32_t handle) {
-  return *static_cast<T*>(places.at(handle));
-}
-
-template <class T>
-void release_object(int32_t handle) {
-  delete &at<T>(handle);
-  places.clear(handle);
-}
+uint32_t argument_address() { return address_of(std::data(argument_block)); }
 
 multihead::Context& context() {
   static multihead::Context shared(1);
@@ -242,7 +58,15 @@ int32_t keep(multihead::Status status) {
 template <class T>
 int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
   const int32_t code = keep(std::move(status));
-  return code == 0 ? places.add(object.release()) : -code;
+  return code == 0 ? handles.add(object.release()) : -code;
+}
+
+// Of an object of any type, from its config.
+template <class Object, class Config>
+int32_t created(const Config& config) {
+  auto object = std::make_unique<Object>();
+  multihead::Status status = Object::create(config, *object);
+  return keep(std::move(status), std::move(object));
 }
 
 // The captures that were pushed, which are used up with this call.
@@ -318,11 +142,7 @@ int32_t latent_attention() {
   return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
 }
 
-int32_t cache_create() {
-  auto cache = std::make_unique<KVCache>();
-  multihead::Status status = KVCache::create(Arguments().cache_config(), *cache);
-  return keep(std::move(status), std::move(cache));
-}
+int32_t cache_create() { return created<KVCache>(Arguments().cache_config()); }
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
@@ -373,8 +193,8 @@ int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
 // The name; address, rank, extents, and 1 for a matrix column by column go into the block.
 std::string listed(int32_t index) {
   const Listed& tensor = last_list[static_cast<size_t>(index)];
-  double* next = std::data(arguments);
-  *next++ = static_cast<double>(reinterpret_cast<uintptr_t>(tensor.data));
+  double* next = std::data(argument_block);
+  *next++ = address_of(tensor.data);
   *next++ = tensor.shape.rank();
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
     *next++ = static_cast<double>(tensor.shape[axis]);
@@ -425,14 +245,6 @@ int32_t list_parameters(int32_t handle) {
     last_list.push_back({name, tensor.shape, tensor.data, by_columns});
   }
   return code;
-}
-
-// Of a module of any type, from its config.
-template <class Module, class Config>
-int32_t created(const Config& config) {
-  auto module = std::make_unique<Module>();
-  multihead::Status status = Module::create(config, *module);
-  return keep(std::move(status), std::move(module));
 }
 
 int32_t module_create() { return created<MultiHeadAttention>(Arguments().module_config()); }
@@ -583,13 +395,10 @@ uint32_t allocate(uint32_t bytes) {
   constexpr uint32_t kAlignment = 64;
   if (bytes > UINT32_MAX - kAlignment) return 0;
   const uint32_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
-  return static_cast<uint32_t>(
-      reinterpret_cast<uintptr_t>(std::aligned_alloc(kAlignment, rounded)));
+  return address_of(std::aligned_alloc(kAlignment, rounded));
 }
 
-void release(uint32_t address) {
-  std::free(reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
-}
+void release(uint32_t address) { std::free(pointer<void>(address)); }
 
 std::string simd_target() { return multihead::simd_target(); }
 // Which of the two builds this is: Highway names both the same.
@@ -608,7 +417,7 @@ extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q
 EMSCRIPTEN_BINDINGS(multihead) {
   using emscripten::function;
 
-  function("argumentBlock", &argument_block);
+  function("argumentBlock", &argument_address);
   function("attention", &attention);
   function("prepare", &prepare);
   function("preparedRelease", &release_object<PreparedAttention>);

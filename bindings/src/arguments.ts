@@ -1,4 +1,4 @@
-// What a call is given, written as numbers into a block of WebAssembly memory that embind.cpp reads in the same order.
+// What a call is given, written as numbers into a block of WebAssembly memory that arguments.h reads in the same order.
 
 import type {
   CaptureArg,
@@ -13,7 +13,7 @@ import type {
 } from './raw.js';
 import type { DType, Shape } from './types.js';
 
-/** embind.cpp has room for as many; the longest call writes half of them. */
+/** arguments.h has room for as many; the longest call writes half of them. */
 const capacity = 256;
 
 /** The core's numbers for dtypes; it does not read those of booleans. */

@@ -3,7 +3,7 @@
 import { maskNames, optionsArg } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { checkOptions } from './options.js';
-import { outputNames, prepareOutputs, pushCaptures } from './outputs.js';
+import { outputNames, outputShapes, prepareOutputs, pushCaptures } from './outputs.js';
 import { floatDTypes } from './tensor.js';
 import type {
   AttentionOptions,
@@ -40,13 +40,10 @@ export function attention<
     // By index, since shapes are frozen: see checkExtents().
     const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
     const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;
-    const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
+    const extents = { batch, heads, queries, keys, width };
+    const masking = optionsArg(options, operands, extents);
 
-    const shapes = {
-      out: [batch, heads, queries, valueWidth],
-      lse: [batch, heads, queries],
-      scores: [batch, heads, queries, keys],
-    };
+    const shapes = outputShapes(extents, valueWidth);
     const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
     pushCaptures(runtime, outputs);
     const { args, raw } = runtime;

@@ -1,100 +1,83 @@
 // What layers, blocks and stacks have in common: a module of the core by a handle, and its parameters.
 
+import { CoreObject, type ObjectName } from './core_object.js';
 import { MultiheadError } from './errors.js';
-import { bytesPerElement, type Holding } from './memory.js';
-import { call, type Runtime } from './operands.js';
+import { WasmLayerCache } from './layer_cache.js';
+import { bytesPerElement } from './memory.js';
+import { call, type Operands, type Runtime } from './operands.js';
 import { pushStateDict, takeStateDict } from './state_dict.js';
-import type { PlainTensor } from './types.js';
+import type { LayerCacheConfig, PlainTensor } from './types.js';
 
 /** The core's calls for modules of one kind. Those with a status take the parameters pushed, or list them. */
-export interface ModuleDoor {
-  /** The call that makes them, for errors: "transformer". */
-  readonly made: string;
-  /** "a layer", in sentences. */
-  readonly noun: string;
+export interface ModuleDoor extends ObjectName {
+  /** Takes the configuration. A handle above 0, or minus a status code, as createCache(). */
+  create(): number;
   release(handle: number): void;
   load(handle: number, names: number): number;
   state(handle: number): number;
+  createCache(handle: number): number;
 }
 
-export class CoreModule {
-  readonly #runtime: Runtime;
-  readonly #owner: object;
+export abstract class CoreModule extends CoreObject {
   readonly #door: ModuleDoor;
-  readonly #handle: number;
-  readonly #holding: Holding;
-  /** Of the parameters; shared with #holding, which must not refer to the owner. */
-  readonly #memory = { bytes: 0 };
+  /** Of the parameters; shared with the holding. */
+  readonly #memory: { bytes: number };
   #loaded = false;
-  #disposed = false;
 
-  /** `handle` is above 0, and `owner` what the caller of the package holds. */
-  constructor(runtime: Runtime, owner: object, handle: number, door: ModuleDoor) {
-    this.#runtime = runtime;
-    this.#owner = owner;
-    this.#door = door;
-    this.#handle = handle;
+  /** `write` gives the core the configuration. */
+  constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
     const { heap } = runtime;
-    const memory = this.#memory;
-    this.#holding = {
+    const handle = call(runtime, (operands) => {
+      write(operands);
+      return operands.checkHandle(door.create());
+    });
+    const memory = { bytes: 0 };
+    super(runtime, handle, door, {
       what: () => `${door.noun} of ${memory.bytes} bytes`,
       free() {
         door.release(handle);
         heap.count(-memory.bytes);
       },
-    };
-    heap.adopt(owner, this.#holding);
+    });
+    this.#door = door;
+    this.#memory = memory;
   }
 
-  get disposed(): boolean {
-    return this.#disposed;
-  }
-
-  dispose(): void {
-    if (this.#disposed) return;
-    this.#disposed = true;
-    this.#runtime.heap.retire(this.#owner, this.#holding);
-  }
-
-  /** The handle; throws `E_DISPOSED`. */
-  live(): number {
-    if (!this.#disposed) return this.#handle;
-    throw new MultiheadError('E_DISPOSED', {
-      argument: this.#door.made,
-      expected: `${this.#door.noun} that is not disposed`,
-      got: 'a disposed one',
+  stateDict(): Record<string, PlainTensor> {
+    const handle = this.ready();
+    return call(this.runtime, (operands) => {
+      operands.check(this.#door.state(handle));
+      return takeStateDict(this.runtime);
     });
   }
 
+  createCache(config: LayerCacheConfig): WasmLayerCache {
+    const { handle, runtime } = this;
+    const door = this.#door;
+    const make = (): number => door.createCache(handle);
+    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
+  }
+
   /** The handle of one that has parameters; throws `E_DISPOSED`, `E_OPTION`. */
-  ready(): number {
-    const handle = this.live();
+  protected ready(): number {
+    const { handle } = this;
     if (this.#loaded) return handle;
     throw new MultiheadError('E_OPTION', {
-      argument: this.#door.made,
+      argument: this.#door.argument,
       expected: `${this.#door.noun} with parameters: call loadStateDict() first`,
       got: 'one without',
     });
   }
 
   /** `names` is the number of multihead::ParameterNames, where the core asks for one. */
-  loadStateDict(dict: unknown, names = 0): void {
-    const handle = this.live();
-    const runtime = this.#runtime;
+  protected load(dict: unknown, names = 0): void {
+    const { handle, runtime } = this;
     call(runtime, (operands) => {
       const bytes = pushStateDict(runtime, dict, operands) * bytesPerElement('f32');
       operands.check(this.#door.load(handle, names));
       runtime.heap.count(bytes - this.#memory.bytes);
       this.#memory.bytes = bytes;
       this.#loaded = true;
-    });
-  }
-
-  stateDict(): Record<string, PlainTensor> {
-    const handle = this.ready();
-    return call(this.#runtime, (operands) => {
-      operands.check(this.#door.state(handle));
-      return takeStateDict(this.#runtime);
     });
   }
 }

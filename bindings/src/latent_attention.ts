@@ -5,7 +5,7 @@ import { MultiheadError } from './errors.js';
 import type { Operand } from './arguments.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { checkChoice, checkOptions } from './options.js';
-import { prepareOutputs } from './outputs.js';
+import { outputShapes, prepareOutputs } from './outputs.js';
 import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from './types.js';
 
 /** The inputs in the order of the core's struct, with their axes. */
@@ -53,13 +53,10 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
     const wUv = input('wUv');
     const [batch = 0, heads = 0, queries = 0, width = 0] = qNope.shape;
     const keys = latent.shape[1] ?? 0;
-    const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
+    const extents = { batch, heads, queries, keys, width };
+    const masking = optionsArg(options, operands, extents);
 
-    const shapes = {
-      out: [batch, heads, queries, wUv.shape[1] ?? 0],
-      lse: [batch, heads, queries],
-      scores: [batch, heads, queries, keys],
-    };
+    const shapes = outputShapes(extents, wUv.shape[1] ?? 0);
     const outputs = prepareOutputs(options, ['lse', 'weights'], shapes, operands);
     if (outputs.result.out.dtype !== 'f32') {
       throw new MultiheadError('E_OPTION', {

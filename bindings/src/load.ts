@@ -1,19 +1,14 @@
 // Loading: choose the build, compile, instantiate. One instance serves every plain load().
 
+import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
-import { WasmKVCache } from './kv_cache.js';
-import { WasmLayerCache } from './layer_cache.js';
-import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import { createMultihead } from './multihead.js';
 import { checkOptions } from './options.js';
-import { WasmPreparedAttention } from './prepared.js';
 import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
 import { describe, WasmTensor } from './tensor.js';
-import { WasmTransformer } from './transformer.js';
-import { WasmTransformerBlock } from './transformer_block.js';
 import type { LoadOptions, Multihead, Simd } from './types.js';
 import { version } from './version.js';
 
@@ -74,10 +69,7 @@ async function instantiate(
   const build = builds[simd];
   const wasm = await compileWasm(source ?? build.wasm(), signal);
   const raw = await createRaw(build, wasm);
-  makeDisposable(
-    ...[WasmTensor, WasmMultiHeadAttention, WasmTransformerBlock, WasmTransformer],
-    ...[WasmLayerCache, WasmKVCache, WasmPreparedAttention],
-  );
+  makeDisposable(WasmTensor, CoreObject);
   return createMultihead(raw, {
     simd: raw.simdBuild(),
     target: raw.simdTarget(),

@@ -1,21 +1,19 @@
 // A multi-head attention layer: a module of the core by a handle, and calls of it.
 
 import { CoreModule } from './core_module.js';
-import { ownCache, WasmLayerCache } from './layer_cache.js';
+import { ownCache } from './layer_cache.js';
 import { checkConfig, writeModuleConfig } from './layer_config.js';
 import { forwardNames, moduleOptionsArg, notInStep, runLayer, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkOptions } from './options.js';
 import type {
   ForwardOptions,
-  LayerCacheConfig,
   LayerInputs,
   LayerResult,
   LayerReturn,
   MultiHeadAttention,
   MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
-  PlainTensor,
   Shape,
   StateDict,
   StepOptions,
@@ -23,53 +21,36 @@ import type {
   TraceOption,
 } from './types.js';
 
-export class WasmMultiHeadAttention implements MultiHeadAttention {
+export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAttention {
   readonly config: MultiHeadAttention['config'];
-  /** Defined on the prototype by load(): see symbol_dispose.ts. */
-  declare [Symbol.dispose]: () => void;
-
-  readonly #runtime: Runtime;
-  readonly #module: CoreModule;
 
   constructor(runtime: Runtime, config: MultiHeadAttentionConfig) {
     const checked = checkConfig(config);
-    this.config = Object.freeze(checked);
-    this.#runtime = runtime;
     const { raw } = runtime;
-    const handle = call(runtime, (operands) => {
-      writeModuleConfig(runtime, checked, operands);
-      return operands.checkHandle(raw.moduleCreate());
-    });
-    this.#module = new CoreModule(runtime, this, handle, {
-      made: 'multiHeadAttention',
+    super(runtime, (operands) => writeModuleConfig(runtime, checked, operands), {
+      argument: 'multiHeadAttention',
       noun: 'a layer',
+      create: () => raw.moduleCreate(),
       release: (layer) => raw.moduleRelease(layer),
       load: (layer) => raw.moduleLoad(layer),
       state: (layer) => raw.moduleState(layer),
+      createCache: (layer) => raw.moduleCacheCreate(layer),
     });
-  }
-
-  get disposed(): boolean {
-    return this.#module.disposed;
+    this.config = Object.freeze(checked);
   }
 
   loadStateDict(dict: StateDict): void {
-    this.#module.loadStateDict(dict);
-  }
-
-  stateDict(): Record<string, PlainTensor> {
-    return this.#module.stateDict();
+    this.load(dict);
   }
 
   forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | LayerInputs,
     options: ForwardOptions<R, T> = {},
   ): LayerResult<R, T> {
-    const handle = this.#module.ready();
+    const handle = this.ready();
     checkOptions(options, forwardNames, 'forward');
     const inputs = inputsOf(query);
-    const { config } = this;
-    const runtime = this.#runtime;
+    const { config, runtime } = this;
 
     return call(runtime, (operands) => {
       const q = operands.input(inputs.query, ['f32'], 'query');
@@ -91,22 +72,14 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
     });
   }
 
-  createCache(config: LayerCacheConfig): MultiHeadAttentionCache {
-    const runtime = this.#runtime;
-    const handle = this.#module.live();
-    const make = (): number => runtime.raw.moduleCacheCreate(handle);
-    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
-  }
-
   step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: MultiHeadAttentionCache,
     options: StepOptions<R, T> = {},
   ): LayerResult<R, T> {
-    const handle = this.#module.ready();
+    const handle = this.ready();
     checkOptions(options, stepNames, 'step', notInStep);
-    const { config } = this;
-    const runtime = this.#runtime;
+    const { config, runtime } = this;
     const own = ownCache(cache, runtime.heap);
     const before = own.length;
 
@@ -125,10 +98,6 @@ export class WasmMultiHeadAttention implements MultiHeadAttention {
         run: () => raw.moduleStep(handle, own.handle),
       }) as unknown as LayerResult<R, T>;
     });
-  }
-
-  dispose(): void {
-    this.#module.dispose();
   }
 
   /** Of tokens whose rank the core has yet to check. */

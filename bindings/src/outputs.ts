@@ -1,5 +1,6 @@
 // The results of one call: tensors for what is asked for, and what the core is told of them.
 
+import type { CallExtents } from './attention_options.js';
 import { captureArgs } from './capture.js';
 import type { Operands, Runtime } from './operands.js';
 import { checkChoice, checkNames } from './options.js';
@@ -20,6 +21,17 @@ export interface OutputShapes {
   readonly lse: Shape;
   /** (B, H_q, N_q, N_k): of weights, dropout masks, and whole captures. */
   readonly scores: Shape;
+}
+
+export function outputShapes(
+  { batch, heads, queries, keys }: CallExtents,
+  valueWidth: number,
+): OutputShapes {
+  return {
+    out: [batch, heads, queries, valueWidth],
+    lse: [batch, heads, queries],
+    scores: [batch, heads, queries, keys],
+  };
 }
 
 interface Result {

@@ -1,8 +1,8 @@
 // mh.prepare: a call of attention() that is checked and planned once, and run on tensors of its shapes.
 
 import { maskNames, optionsArg } from './attention_options.js';
+import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
-import type { Holding } from './memory.js';
 import {
   alsoAnInput,
   call,
@@ -38,22 +38,20 @@ interface Wanted {
   readonly shape: Shape;
 }
 
-export class WasmPreparedAttention implements PreparedAttention {
-  readonly shapes: PreparedShapes;
-  /** Defined on the prototype by load(): see symbol_dispose.ts. */
-  declare [Symbol.dispose]: () => void;
+interface WantedTensors {
+  readonly q: Wanted;
+  readonly k: Wanted;
+  readonly v: Wanted;
+  readonly out: Wanted;
+  readonly lse: Wanted | undefined;
+}
 
-  readonly #runtime: Runtime;
-  readonly #handle: number;
-  readonly #holding: Holding;
+export class WasmPreparedAttention extends CoreObject implements PreparedAttention {
+  readonly shapes: PreparedShapes;
+
   /** mask and bias, where they are the caller's tensors. */
   readonly #kept: KeptInputs['tensors'];
-  readonly #q: Wanted;
-  readonly #k: Wanted;
-  readonly #v: Wanted;
-  readonly #out: Wanted;
-  readonly #lse: Wanted | undefined;
-  #disposed = false;
+  readonly #wanted: WantedTensors;
 
   constructor(runtime: Runtime, options: PrepareOptions) {
     checkOptions(options, optionNames, 'prepare', elsewhere);
@@ -76,44 +74,39 @@ export class WasmPreparedAttention implements PreparedAttention {
       lse: [batch, heads, queries],
     };
     for (const shape of Object.values(shapes)) Object.freeze(shape);
-    this.shapes = Object.freeze(shapes);
-    this.#q = { dtype, shape: shapes.q };
-    this.#k = { dtype: kvDtype, shape: shapes.k };
-    this.#v = { dtype: kvDtype, shape: shapes.v };
-    this.#out = { dtype: outDtype, shape: shapes.out };
-    this.#lse = returned.includes('lse') ? { dtype: 'f32', shape: shapes.lse } : undefined;
+    Object.freeze(shapes);
+    const wanted: WantedTensors = {
+      q: { dtype, shape: shapes.q },
+      k: { dtype: kvDtype, shape: shapes.k },
+      v: { dtype: kvDtype, shape: shapes.v },
+      out: { dtype: outDtype, shape: shapes.out },
+      lse: returned.includes('lse') ? { dtype: 'f32', shape: shapes.lse } : undefined,
+    };
 
-    this.#runtime = runtime;
     const { args, raw, heap } = runtime;
     const { handle, copies, tensors } = call(runtime, (operands) => {
       const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
-      const toCome = (wanted: Wanted) => ({ address: 0, ...wanted });
-      args.begin().tensor(toCome(this.#q)).tensor(toCome(this.#k)).tensor(toCome(this.#v));
+      const toCome = (tensor: Wanted) => ({ address: 0, ...tensor });
+      args.begin().tensor(toCome(wanted.q)).tensor(toCome(wanted.k)).tensor(toCome(wanted.v));
       args.options(masking).outputs({
-        out: toCome(this.#out),
-        lse: this.#lse && toCome(this.#lse),
+        out: toCome(wanted.out),
+        lse: wanted.lse && toCome(wanted.lse),
         weights: undefined,
         dropoutMask: undefined,
       });
-      const made = raw.prepare();
-      // What the core refuses it reports as minus a status.
-      if (made <= 0) operands.check(-made);
-      return { handle: made, ...operands.keepInputs() };
+      return { handle: operands.checkHandle(raw.prepare()), ...operands.keepInputs() };
     });
-    this.#handle = handle;
-    this.#kept = tensors;
-    this.#holding = {
+    const name = { argument: 'prepared', noun: 'an operation' };
+    super(runtime, handle, name, {
       what: () => 'a prepared operation',
       free() {
         raw.preparedRelease(handle);
         for (const block of copies) heap.release(block);
       },
-    };
-    heap.adopt(this, this.#holding);
-  }
-
-  get disposed(): boolean {
-    return this.#disposed;
+    });
+    this.shapes = shapes;
+    this.#wanted = wanted;
+    this.#kept = tensors;
   }
 
   run(
@@ -123,30 +116,24 @@ export class WasmPreparedAttention implements PreparedAttention {
     out: Tensor<FloatDType>,
     lse?: Tensor,
   ): void {
-    if (this.#disposed) throw disposedError();
-    const query = this.#address(q, this.#q, 'q');
-    const key = this.#address(k, this.#k, 'k');
-    const value = this.#address(v, this.#v, 'v');
-    const output = this.#address(out, this.#out, 'out');
+    const { handle, runtime } = this;
+    const wanted = this.#wanted;
+    const query = this.#address(q, wanted.q, 'q');
+    const key = this.#address(k, wanted.k, 'k');
+    const value = this.#address(v, wanted.v, 'v');
+    const output = this.#address(out, wanted.out, 'out');
     const sums = this.#lseAddress(lse);
     if (out === q) throw alsoAnInput('out', 'q');
     if (out === k) throw alsoAnInput('out', 'k');
     if (out === v) throw alsoAnInput('out', 'v');
     if (this.#kept.length > 0) this.#checkKept(out);
-    const { raw } = this.#runtime;
-    const status = raw._multihead_run(this.#handle, query, key, value, output, sums);
-    if (status !== 0) checkStatus(this.#runtime, status);
-  }
-
-  dispose(): void {
-    if (this.#disposed) return;
-    this.#disposed = true;
-    this.#runtime.heap.retire(this, this.#holding);
+    const status = runtime.raw._multihead_run(handle, query, key, value, output, sums);
+    if (status !== 0) checkStatus(runtime, status);
   }
 
   /** Throws `E_OPTION`, `E_DISPOSED`, `E_SHAPE`. */
   #address(given: unknown, { dtype, shape }: Wanted, argument: string): number {
-    const tensor = ownTensor(given, this.#runtime.heap, dtype, argument);
+    const tensor = ownTensor(given, this.runtime.heap, dtype, argument);
     if (!sameShape(tensor.shape, shape)) {
       throw new MultiheadError('E_SHAPE', {
         argument,
@@ -158,7 +145,8 @@ export class WasmPreparedAttention implements PreparedAttention {
   }
 
   #lseAddress(lse: unknown): number {
-    if (this.#lse !== undefined) return this.#address(lse, this.#lse, 'lse');
+    const wanted = this.#wanted.lse;
+    if (wanted !== undefined) return this.#address(lse, wanted, 'lse');
     if (lse === undefined) return 0;
     throw new MultiheadError('E_OPTION', {
       argument: 'lse',
@@ -185,10 +173,3 @@ function checkQueries(shape: unknown): [number, number, number, number] {
   for (const extent of extents) checkCount(extent, 'q', 0);
   return extents as [number, number, number, number];
 }
-
-const disposedError = (): MultiheadError =>
-  new MultiheadError('E_DISPOSED', {
-    argument: 'prepared',
-    expected: 'an operation that is not disposed',
-    got: 'a disposed one',
-  });

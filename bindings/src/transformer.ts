@@ -2,7 +2,7 @@
 
 import { CoreModule } from './core_module.js';
 import { MultiheadError } from './errors.js';
-import { ownCache, WasmLayerCache } from './layer_cache.js';
+import { ownCache } from './layer_cache.js';
 import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkCount, checkNames, checkOptions } from './options.js';
@@ -10,9 +10,7 @@ import { takeTraces, traceBits } from './trace.js';
 import { checkModelConfig, toLoad, writeModelConfig } from './transformer_config.js';
 import type {
   ForwardOptions,
-  LayerCacheConfig,
   LoadStateDictOptions,
-  PlainTensor,
   StateDict,
   TraceOption,
   Transformer,
@@ -41,62 +39,39 @@ type Options = Omit<ForwardOptions, 'return'> & {
   readonly return?: readonly TransformerReturn[] | undefined;
 };
 
-export class WasmTransformer implements Transformer {
+export class WasmTransformer extends CoreModule implements Transformer {
   readonly config: Transformer['config'];
-  /** Defined on the prototype by load(): see symbol_dispose.ts. */
-  declare [Symbol.dispose]: () => void;
-
-  readonly #runtime: Runtime;
-  readonly #module: CoreModule;
 
   constructor(runtime: Runtime, config: TransformerConfig) {
     const checked = checkModelConfig(config);
-    this.config = Object.freeze(checked);
-    this.#runtime = runtime;
     const { raw } = runtime;
-    const handle = call(runtime, (operands) => {
-      writeModelConfig(runtime, checked, operands);
-      return operands.checkHandle(raw.transformerCreate());
-    });
-    this.#module = new CoreModule(runtime, this, handle, {
-      made: 'transformer',
+    super(runtime, (operands) => writeModelConfig(runtime, checked, operands), {
+      argument: 'transformer',
       noun: 'a model',
+      create: () => raw.transformerCreate(),
       release: (model) => raw.transformerRelease(model),
       load: (model, names) => raw.transformerLoad(model, names),
       state: (model) => raw.transformerState(model),
+      createCache: (model) => raw.transformerCacheCreate(model),
     });
-  }
-
-  get disposed(): boolean {
-    return this.#module.disposed;
+    this.config = Object.freeze(checked);
   }
 
   loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
     const wanted = toLoad(dict, options, this.config.tiedOutput);
-    this.#module.loadStateDict(wanted.dict, wanted.names);
-  }
-
-  stateDict(): Record<string, PlainTensor> {
-    return this.#module.stateDict();
+    this.load(wanted.dict, wanted.names);
   }
 
   forward<
     const R extends readonly TransformerReturn[] = ['logits'],
     const T extends TraceOption = false,
   >(tokens: Int32Array, options: TransformerOptions<R, T> = {}): TransformerResult<R, T> {
-    const handle = this.#module.ready();
+    const handle = this.ready();
     checkOptions(options, modelNames, 'forward', notInForward);
-    const { raw } = this.#runtime;
+    const { raw } = this.runtime;
     const batch = checkCount(options.batch ?? 1, 'batch');
     const run = (): number => raw.transformerForward(handle);
     return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
-  }
-
-  createCache(config: LayerCacheConfig): TransformerCache {
-    const runtime = this.#runtime;
-    const handle = this.#module.live();
-    const make = (): number => runtime.raw.transformerCacheCreate(handle);
-    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
   }
 
   step<
@@ -107,22 +82,17 @@ export class WasmTransformer implements Transformer {
     cache: TransformerCache,
     options: TransformerStepOptions<R, T> = {},
   ): TransformerResult<R, T> {
-    const handle = this.#module.ready();
+    const handle = this.ready();
     checkOptions(options, stepNames, 'step', notInModelStep);
-    const { raw, heap } = this.#runtime;
+    const { raw, heap } = this.runtime;
     const own = ownCache(cache, heap);
     const { batch, length: before } = own;
     const run = (): number => raw.transformerStep(handle, own.handle);
     return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
   }
 
-  dispose(): void {
-    this.#module.dispose();
-  }
-
   #call(tokens: unknown, options: Options, { batch, before, run }: Call): unknown {
-    const runtime = this.#runtime;
-    const { config } = this;
+    const { config, runtime } = this;
     return call(runtime, (operands) => {
       const span = operands.span(tokens, 'i32', 'tokens');
       const queries = span.length / batch;

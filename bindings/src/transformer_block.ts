@@ -1,7 +1,7 @@
 // mh.transformerBlock: attention and an MLP, by a handle.
 
 import { CoreModule } from './core_module.js';
-import { ownCache, WasmLayerCache } from './layer_cache.js';
+import { ownCache } from './layer_cache.js';
 import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
 import { call, checkRank, type Operands, type Runtime } from './operands.js';
 import { checkNames, checkOptions } from './options.js';
@@ -14,10 +14,8 @@ import type {
   BlockReturn,
   BlockStepOptions,
   ForwardOptions,
-  LayerCacheConfig,
   LoadStateDictOptions,
   MultiHeadAttentionCache,
-  PlainTensor,
   Shape,
   StateDict,
   TensorLike,
@@ -28,59 +26,36 @@ import type {
 
 const blockReturns: readonly BlockReturn[] = ['attentionOut'];
 
-export class WasmTransformerBlock implements TransformerBlock {
+export class WasmTransformerBlock extends CoreModule implements TransformerBlock {
   readonly config: TransformerBlock['config'];
-  /** Defined on the prototype by load(): see symbol_dispose.ts. */
-  declare [Symbol.dispose]: () => void;
-
-  readonly #runtime: Runtime;
-  readonly #module: CoreModule;
 
   constructor(runtime: Runtime, config: TransformerBlockConfig) {
     const checked = checkBlockConfig(config);
-    this.config = Object.freeze(checked);
-    this.#runtime = runtime;
     const { raw } = runtime;
-    const handle = call(runtime, (operands) => {
-      writeBlockConfig(runtime, checked, operands);
-      return operands.checkHandle(raw.blockCreate());
-    });
-    this.#module = new CoreModule(runtime, this, handle, {
-      made: 'transformerBlock',
+    super(runtime, (operands) => writeBlockConfig(runtime, checked, operands), {
+      argument: 'transformerBlock',
       noun: 'a block',
+      create: () => raw.blockCreate(),
       release: (block) => raw.blockRelease(block),
       load: (block, names) => raw.blockLoad(block, names),
       state: (block) => raw.blockState(block),
+      createCache: (block) => raw.blockCacheCreate(block),
     });
-  }
-
-  get disposed(): boolean {
-    return this.#module.disposed;
+    this.config = Object.freeze(checked);
   }
 
   loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
     const wanted = toLoad(dict, options, false);
-    this.#module.loadStateDict(wanted.dict, wanted.names);
-  }
-
-  stateDict(): Record<string, PlainTensor> {
-    return this.#module.stateDict();
+    this.load(wanted.dict, wanted.names);
   }
 
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     options: BlockOptions<R, T> = {},
   ): BlockResult<R, T> {
-    const handle = this.#module.ready();
+    const handle = this.ready();
     checkOptions(options, forwardNames, 'forward');
-    return this.#call(x, 0, options, () => this.#runtime.raw.blockForward(handle));
-  }
-
-  createCache(config: LayerCacheConfig): MultiHeadAttentionCache {
-    const runtime = this.#runtime;
-    const handle = this.#module.live();
-    const make = (): number => runtime.raw.blockCacheCreate(handle);
-    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
+    return this.#call(x, 0, options, () => this.runtime.raw.blockForward(handle));
   }
 
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
@@ -88,16 +63,10 @@ export class WasmTransformerBlock implements TransformerBlock {
     cache: MultiHeadAttentionCache,
     options: BlockStepOptions<R, T> = {},
   ): BlockResult<R, T> {
-    const handle = this.#module.ready();
+    const handle = this.ready();
     checkOptions(options, stepNames, 'step', notInStep);
-    const own = ownCache(cache, this.#runtime.heap);
-    return this.#call(x, own.length, options, () =>
-      this.#runtime.raw.blockStep(handle, own.handle),
-    );
-  }
-
-  dispose(): void {
-    this.#module.dispose();
+    const own = ownCache(cache, this.runtime.heap);
+    return this.#call(x, own.length, options, () => this.runtime.raw.blockStep(handle, own.handle));
   }
 
   #call<R extends readonly BlockReturn[], T extends TraceOption>(
@@ -106,7 +75,7 @@ export class WasmTransformerBlock implements TransformerBlock {
     options: BlockOptions<R, T>,
     run: () => number,
   ): BlockResult<R, T> {
-    const runtime = this.#runtime;
+    const { runtime } = this;
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');

@@ -1,5 +1,5 @@
-import type { Causal, Multihead, TensorLike } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { Causal, TensorLike } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { unitInLastPlace } from './half_reference.ts';
 import { random, runSeed } from './random.ts';
@@ -19,11 +19,8 @@ import * as reference from './reference.ts';
 /** For inputs in [-1, 1]: SEMANTICS.md, "Precision". */
 const f32Tolerance = 2e-6;
 
-describe.each(builds)('attention, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('attention, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   /** Runs a case and compares everything that it asks for. */
   function expectAgreement(c: RandomCase): void {

@@ -1,18 +1,15 @@
 // Every option by itself, by examples that can be checked by hand.
 
-import type { AttentionOptions, Multihead, TensorLike } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { AttentionOptions, TensorLike } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { round } from './half_reference.ts';
 import { random } from './random.ts';
 import { filled, stored } from './random_case.ts';
 import * as reference from './reference.ts';
 
-describe.each(builds)('options of attention, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('options of attention, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   const r = random(11);
   const q = filled(r, 2, 4, 6, 8);

@@ -1,19 +1,16 @@
 // What attention() refuses: the error says which option, what was expected and what came; nothing is left allocated,
 // and the next call works.
 
-import type { Multihead, MultiheadErrorCode } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { MultiheadErrorCode } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { maskNames } from '../src/attention_options.ts';
 import { outputNames } from '../src/outputs.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random } from './random.ts';
 import { filled, product } from './random_case.ts';
 
-describe.each(builds)('options that attention refuses, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('options that attention refuses, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   const r = random(11);
   const q = filled(r, 2, 4, 6, 8);

@@ -1,5 +1,4 @@
-import type { Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { builds, loadBuild } from './builds.ts';
 import { keepsWeights, philox4x32 } from './philox.ts';
 import { random } from './random.ts';
@@ -30,11 +29,8 @@ describe('Philox 4x32-10', () => {
   });
 });
 
-describe.each(builds)('dropout, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('dropout, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   const r = random(31);
   const q = filled(r, 2, 2, 33, 4);

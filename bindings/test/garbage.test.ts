@@ -26,6 +26,15 @@ async function inNode(script: string): Promise<unknown> {
   return JSON.parse(stdout);
 }
 
+/** The memory with what a script makes, and once all of that has been collected. */
+const afterForgetting = (script: string): Promise<unknown> =>
+  inNode(`
+    (() => {${script}})();
+    const before = mh.memory().live;
+    await collect(() => mh.memory().live === 0);
+    const { live, bytes } = mh.memory();
+    console.log(JSON.stringify({ before, live, bytes, warnings }));`);
+
 describe('a forgotten tensor', () => {
   it('is freed when the garbage collector finds it, with one warning', async () => {
     const result = await inNode(`
@@ -56,18 +65,12 @@ describe('a forgotten tensor', () => {
 
 describe('a forgotten layer and its cache', () => {
   it('are freed when the garbage collector finds them, with one warning', async () => {
-    const result = await inNode(`
-      (() => {
-        const layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
-        const square = { shape: [2, 2], data: new Float32Array(4) };
-        const inProj = { shape: [6, 2], data: new Float32Array(12) };
-        layer.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
-        layer.createCache({ capacity: 4 });
-      })();
-      const before = mh.memory().live;
-      await collect(() => mh.memory().live === 0);
-      const { live, bytes } = mh.memory();
-      console.log(JSON.stringify({ before, live, bytes, warnings }));`);
+    const result = await afterForgetting(`
+      const layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
+      const square = { shape: [2, 2], data: new Float32Array(4) };
+      const inProj = { shape: [6, 2], data: new Float32Array(12) };
+      layer.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
+      layer.createCache({ capacity: 4 });`);
     expect(result).toEqual({
       before: 2,
       live: 0,
@@ -79,24 +82,32 @@ describe('a forgotten layer and its cache', () => {
 
 describe('a forgotten cache, and rows of scores that nobody finished', () => {
   it('are freed when the garbage collector finds them, with one warning', async () => {
-    const result = await inNode(`
+    const result = await afterForgetting(`
       const x = { shape: [1, 1, 9, 4], data: new Float32Array(36) };
-      (() => {
-        mh.createCache({ kvHeads: 1, keyWidth: 4, capacity: 8, layout: 'paged' }).append(
-          { shape: [1, 1, 2, 4], data: new Float32Array(8) },
-          { shape: [1, 1, 2, 4], data: new Float32Array(8) },
-        );
-        mh.scores(x, x, { stage: 'raw', chunk: 2 }).next();
-      })();
-      const before = mh.memory().live;
-      await collect(() => mh.memory().live === 0);
-      const { live, bytes } = mh.memory();
-      console.log(JSON.stringify({ before, live, bytes, warnings }));`);
+      mh.createCache({ kvHeads: 1, keyWidth: 4, capacity: 8, layout: 'paged' }).append(
+        { shape: [1, 1, 2, 4], data: new Float32Array(8) },
+        { shape: [1, 1, 2, 4], data: new Float32Array(8) },
+      );
+      mh.scores(x, x, { stage: 'raw', chunk: 2 }).next();`);
     expect(result).toEqual({
       before: 3,
       live: 0,
       bytes: 0,
       warnings: [expect.stringMatching(/a (cache|tensor) of .*dispose\(\)/)],
+    });
+  });
+});
+
+describe('a forgotten prepared operation', () => {
+  it('is freed when the garbage collector finds it, with one warning', async () => {
+    const result = await afterForgetting(`
+      const bias = { shape: [1, 9], data: new Float32Array(9) };
+      mh.prepare({ q: [1, 1, 9, 4], bias });`);
+    expect(result).toEqual({
+      before: 1,
+      live: 0,
+      bytes: 0,
+      warnings: [expect.stringMatching(/a prepared operation was .*dispose\(\)/)],
     });
   });
 });

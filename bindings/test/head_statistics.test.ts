@@ -1,5 +1,4 @@
-import type { Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, filled } from './random_case.ts';
@@ -39,11 +38,8 @@ function expected(
   return { entropy, previousToken, firstToken, induction };
 }
 
-describe.each(builds)('headStatistics, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('headStatistics, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it(`agrees with the definitions (MULTIHEAD_SEED=${runSeed})`, () => {
     for (let round = 0; round < caseCount(40); round += 1) {

@@ -1,5 +1,5 @@
-import type { CacheAttendOptions, KVCache, Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { CacheAttendOptions, KVCache } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { CacheModel, dtypes, layouts } from './cache_model.ts';
 import { builds, errorOf, loadBuild } from './builds.ts';
 import { random, runSeed, type Random } from './random.ts';
@@ -52,11 +52,8 @@ function randomAttend(r: Random, model: CacheModel, heads: number, queries: numb
   return { options, plain, captures };
 }
 
-describe.each(builds)('KV cache, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('KV cache, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   describe.each(kinds)('%s, %s', (layout, dtype) => {
     it('decodes token by token what one pass over all of them gives', () => {

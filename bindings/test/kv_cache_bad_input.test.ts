@@ -1,17 +1,14 @@
 // What a KV cache refuses: nothing is left allocated, the cache is as it was, and the next call works.
 
-import type { KVCache, KVCacheConfig, Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { KVCache, KVCacheConfig } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { layouts } from './cache_model.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
 
-describe.each(builds)('KV cache refuses, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('KV cache refuses, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   const right = { kvHeads: 2, keyWidth: 8, capacity: 4 };
 

@@ -1,5 +1,5 @@
-import type { LatentAttentionInputs, Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { LatentAttentionInputs } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed, type Random } from './random.ts';
 import { caseCount, filled, randomDropout, randomScoring, tolerance } from './random_case.ts';
@@ -69,11 +69,8 @@ function expanded(inputs: ReturnType<typeof inputsOf>, s: Sizes) {
   };
 }
 
-describe.each(builds)('latentAttention, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('latentAttention, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it(`agrees with float64 in both forms (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(40); round += 1) {

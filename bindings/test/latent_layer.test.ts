@@ -1,6 +1,6 @@
 // Latent attention as an option of the layer; against mh.latentAttention, which has tests of its own.
-import type { Multihead, StateDict } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { StateDict } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 
@@ -29,11 +29,8 @@ const parameters: StateDict = Object.fromEntries(
   ]),
 );
 
-describe.each(builds)(`latent layer, %s (MULTIHEAD_SEED=${runSeed})`, (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)(`latent layer, %s (MULTIHEAD_SEED=${runSeed})`, async (simd) => {
+  const mh = await loadBuild(simd);
 
   const tokens = 7;
   const x = { shape: [2, tokens, 24], data: floats(runSeed + 20, 2 * tokens * 24) };

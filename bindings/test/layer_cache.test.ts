@@ -1,5 +1,5 @@
-import type { LayerCacheConfig, Multihead, MultiHeadAttention, StepOptions } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { LayerCacheConfig, MultiHeadAttention, StepOptions } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { layouts } from './cache_model.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import type { LayerConfig } from './layer_reference.ts';
@@ -79,11 +79,8 @@ function randomOptions(
   return { mask, bias, options };
 }
 
-describe.each(builds)('the cache of a layer, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('the cache of a layer, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it(
     `gives in steps what one causal pass gives (MULTIHEAD_SEED=${runSeed})`,

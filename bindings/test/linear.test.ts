@@ -1,16 +1,12 @@
-import type { Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import * as reference from './reference.ts';
 
 const product = (shape: readonly number[]): number => shape.reduce((a, b) => a * b, 1);
 
-describe.each(builds)('linear, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('linear, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it(`agrees with float64 on random shapes (MULTIHEAD_SEED=${runSeed})`, () => {
     for (let round = 0; round < 60; round += 1) {

@@ -1,5 +1,5 @@
-import type { Multihead, PartialAttention, Tensor } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { PartialAttention, Tensor } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, filled } from './random_case.ts';
@@ -20,11 +20,8 @@ function keysOf(
   return { shape: [batch, heads, last - first, width], data: part };
 }
 
-describe.each(builds)('mergeAttention, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('mergeAttention, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it(`gives the whole from parts, in any order (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(40); round += 1) {

@@ -1,13 +1,12 @@
 import type {
   ForwardOptions,
   MultiHeadAttentionConfig,
-  Multihead,
   StateDict,
   TensorLike,
   TraceName,
   TraceStep,
 } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import * as layerReference from './layer_reference.ts';
 import { random, runSeed } from './random.ts';
@@ -31,11 +30,8 @@ const selfSteps: TraceName[] = [
 const allowed = (expected: Float64Array): number =>
   2e-5 * expected.reduce((most, y) => (Number.isFinite(y) ? Math.max(most, Math.abs(y)) : most), 1);
 
-describe.each(builds)('multiHeadAttention, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('multiHeadAttention, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   const makeLayer = (given: MultiHeadAttentionConfig, dict: StateDict) => {
     const layer = mh.multiHeadAttention(given);

@@ -1,13 +1,7 @@
 // mh.prepare() against mh.attention(), bit for bit, and what a run refuses.
 
-import type {
-  FloatDType,
-  Multihead,
-  MultiheadErrorCode,
-  PrepareOptions,
-  Tensor,
-} from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { FloatDType, MultiheadErrorCode, PrepareOptions, Tensor } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, randomCase } from './random_case.ts';
@@ -18,11 +12,8 @@ const tiny = [1, 4, 32, 16];
 const bits = ({ data }: Tensor<FloatDType>): Uint8Array =>
   new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
 
-describe.each(builds)('prepare, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('prepare, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   const filledTensor = (shape: readonly number[], seed: number): Tensor =>
     mh.tensor(shape, random(seed).floats(shape.reduce((a, b) => a * b, 1)));

@@ -1,15 +1,11 @@
-import type { Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, filled } from './random_case.ts';
 import * as reference from './reference.ts';
 
-describe.each(builds)('rotate, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('rotate, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it(`agrees with float64 (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(60); round += 1) {

@@ -1,5 +1,5 @@
-import type { Multihead, ScoresOptions } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { ScoresOptions } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, expectWorks, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import {
@@ -12,11 +12,8 @@ import {
 } from './random_case.ts';
 import * as reference from './reference.ts';
 
-describe.each(builds)('scores, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('scores, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   const r = random(21);
   const q = filled(r, 2, 4, 20, 8);

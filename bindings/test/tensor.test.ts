@@ -1,13 +1,10 @@
-import { MultiheadError, type Multihead } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { MultiheadError } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { round } from './half_reference.ts';
 
-describe.each(builds)('tensor, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('tensor, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it('copies its data in, and makes zeros without any', () => {
     mh.scope(() => {

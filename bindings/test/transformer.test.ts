@@ -5,14 +5,13 @@ import {
   gpt2Config,
   readSafetensors,
   writeSafetensors,
-  type Multihead,
   type PlainTensor,
   type Transformer,
   type TransformerBlock,
   type TransformerBlockConfig,
   type TransformerConfig,
 } from 'multihead';
-import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, expectWorks, loadBuild } from './builds.ts';
 import { random, runSeed, type Random } from './random.ts';
 import * as layers from './layer_reference.ts';
@@ -138,11 +137,8 @@ const isBuffer = (name: string): boolean => /(^|\.)attn\.(masked_)?bias$/.test(n
 const tokens = Int32Array.of(3, 1, 4, 1, 5, 9, 2, 6);
 const more = Int32Array.of(10, 0, 7, 7, 8, 2, 1, 0);
 
-describe.each(builds)('transformers: %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('transformers: %s', async (simd) => {
+  const mh = await loadBuild(simd);
   afterEach(() => expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 }));
 
   function gpt2Model(prefix = ''): Transformer {

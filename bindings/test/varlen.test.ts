@@ -1,5 +1,5 @@
-import type { MaskOptions, Multihead, VarlenOptions } from 'multihead';
-import { beforeAll, describe, expect, it } from 'vitest';
+import type { MaskOptions, VarlenOptions } from 'multihead';
+import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed, type Random } from './random.ts';
 import { caseCount, filled, product, randomScoring, stored, tolerance } from './random_case.ts';
@@ -12,11 +12,8 @@ function cumulative(r: Random, sequences: number): Int32Array {
   return Int32Array.from(ends);
 }
 
-describe.each(builds)('attentionVarlen, %s', (simd) => {
-  let mh: Multihead;
-  beforeAll(async () => {
-    mh = await loadBuild(simd);
-  });
+describe.each(builds)('attentionVarlen, %s', async (simd) => {
+  const mh = await loadBuild(simd);
 
   it(`agrees with each sequence alone (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(60); round += 1) {

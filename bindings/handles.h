@@ -1,0 +1,40 @@
+// Objects that JavaScript keeps, by a number.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace multihead::bindings {
+
+// Numbers from 1 on. Of objects of all types, so that one vector and its code serve them.
+class Handles {
+ public:
+  void* at(int32_t handle) const { return objects_[static_cast<size_t>(handle - 1)]; }
+  int32_t add(void* object) {
+    auto place = std::find(objects_.begin(), objects_.end(), nullptr);
+    if (place == objects_.end()) place = objects_.insert(place, nullptr);
+    *place = object;
+    return static_cast<int32_t>(place - objects_.begin()) + 1;
+  }
+  void clear(int32_t handle) { objects_[static_cast<size_t>(handle - 1)] = nullptr; }
+
+ private:
+  std::vector<void*> objects_;  // an empty place is free
+};
+
+inline Handles handles;
+
+template <class T>
+T& at(int32_t handle) {
+  return *static_cast<T*>(handles.at(handle));
+}
+
+template <class T>
+void release_object(int32_t handle) {
+  delete &at<T>(handle);
+  handles.clear(handle);
+}
+
+}  // namespace multihead::bindings

@@ -1,0 +1,109 @@
+// What the caches of attention, layers and stacks have in common.
+
+import type { Arguments } from './arguments.js';
+import { CoreObject } from './core_object.js';
+import { MultiheadError } from './errors.js';
+import { call, type Runtime } from './operands.js';
+import { checkChoice, checkCount } from './options.js';
+import { describe } from './tensor.js';
+import type { CacheDType, CacheLayout, KVCacheConfig } from './types.js';
+
+/** What a cache's memory is like, whatever it is a cache of. */
+export const storageNames = [
+  'batch',
+  'capacity',
+  'layout',
+  'dtype',
+  'pageSize',
+  'pages',
+] as const satisfies readonly (keyof KVCacheConfig)[];
+
+/** In the order of multihead::KVCacheConfig::Layout and ::Type. */
+const layouts: readonly CacheLayout[] = ['contiguous', 'ring', 'paged'];
+const dtypes: readonly CacheDType[] = ['f32', 'f16', 'bf16', 'int8'];
+
+type Storage = Pick<KVCacheConfig, (typeof storageNames)[number]>;
+type CheckedStorage = Required<{ [N in keyof Storage]: Exclude<Storage[N], undefined> }>;
+
+/** With the defaults filled in; throws `E_OPTION`. The names have been checked. */
+export function checkStorage(config: Storage): CheckedStorage {
+  const {
+    batch = 1,
+    capacity,
+    layout = 'contiguous',
+    dtype = 'f32',
+    pageSize = 16,
+    pages,
+  } = config;
+  for (const name of ['pageSize', 'pages'] as const) {
+    if (layout === 'paged' || config[name] === undefined) continue;
+    throw new MultiheadError('E_OPTION', {
+      argument: name,
+      expected: 'none unless layout is "paged"',
+      got: `${describe(config[name])} with layout ${describe(layout)}`,
+    });
+  }
+  return {
+    batch: checkCount(batch, 'batch'),
+    capacity: checkCount(capacity, 'capacity'),
+    layout: checkChoice(layout, layouts, 'layout'),
+    dtype: checkChoice(dtype, dtypes, 'dtype'),
+    pageSize: checkCount(pageSize, 'pageSize'),
+    // The core's word for "enough".
+    pages: pages === undefined ? 0 : checkCount(pages, 'pages'),
+  };
+}
+
+type HeadExtents = readonly [kvHeads: number, keyWidth: number, valueWidth: number];
+
+/** In the order of multihead::KVCacheConfig. */
+function writeConfig(
+  args: Arguments,
+  storage: CheckedStorage,
+  [kvHeads, keyWidth, valueWidth]: HeadExtents,
+): void {
+  const { batch, capacity, layout, dtype, pageSize, pages } = storage;
+  args.begin().numbers(batch, kvHeads, keyWidth, valueWidth, capacity);
+  args.numbers(layouts.indexOf(layout), dtypes.indexOf(dtype), pageSize, pages);
+}
+
+/** The core's calls for caches of one kind. */
+export interface CacheDoor {
+  /** Takes the configuration. A handle above 0, or minus a status code. */
+  create(): number;
+  bytes(handle: number): number;
+  release(handle: number): void;
+  /** For a warning: "a cache of 64 bytes". */
+  what(bytes: number): string;
+}
+
+export abstract class CoreCache extends CoreObject {
+  readonly batch: number;
+  readonly capacity: number;
+  readonly layout: CacheLayout;
+  readonly dtype: CacheDType;
+  readonly bytes: number;
+
+  constructor(runtime: Runtime, storage: CheckedStorage, heads: HeadExtents, door: CacheDoor) {
+    const { args, heap } = runtime;
+    const handle = call(runtime, (operands) => {
+      writeConfig(args, storage, heads);
+      return operands.checkHandle(door.create());
+    });
+    const bytes = door.bytes(handle);
+    heap.count(bytes);
+    const name = { argument: 'cache', noun: 'a cache' };
+    super(runtime, handle, name, {
+      what: () => door.what(bytes),
+      free() {
+        door.release(handle);
+        heap.count(-bytes);
+      },
+    });
+    this.batch = storage.batch;
+    this.capacity = storage.capacity;
+    this.layout = storage.layout;
+    this.dtype = storage.dtype;
+    this.bytes = bytes;
+  }
+}

@@ -1,0 +1,60 @@
+// What caches, prepared operations and modules have in common: the core keeps them, by a handle.
+
+import { MultiheadError } from './errors.js';
+import type { Holding } from './memory.js';
+import type { Runtime } from './operands.js';
+
+/** What errors call an object that is disposed. */
+export interface ObjectName {
+  /** As an argument: "cache". */
+  readonly argument: string;
+  /** In sentences: "a cache". */
+  readonly noun: string;
+}
+
+/**
+ * No function that a constructor below makes may refer to `this`: in V8 functions of one scope keep
+ * alive whatever any of them refers to, and so the holding would keep its owner.
+ */
+export abstract class CoreObject {
+  /** Defined on the prototype by load(): see symbol_dispose.ts. */
+  declare [Symbol.dispose]: () => void;
+
+  readonly #runtime: Runtime;
+  readonly #handle: number;
+  readonly #name: ObjectName;
+  readonly #holding: Holding;
+  #disposed = false;
+
+  constructor(runtime: Runtime, handle: number, name: ObjectName, holding: Holding) {
+    this.#runtime = runtime;
+    this.#handle = handle;
+    this.#name = name;
+    this.#holding = holding;
+    runtime.heap.adopt(this, holding);
+  }
+
+  get disposed(): boolean {
+    return this.#disposed;
+  }
+
+  dispose(): void {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    this.#runtime.heap.retire(this, this.#holding);
+  }
+
+  protected get runtime(): Runtime {
+    return this.#runtime;
+  }
+
+  /** Throws `E_DISPOSED`. */
+  get handle(): number {
+    if (!this.#disposed) return this.#handle;
+    throw new MultiheadError('E_DISPOSED', {
+      argument: this.#name.argument,
+      expected: `${this.#name.noun} that is not disposed`,
+      got: 'a disposed one',
+    });
+  }
+}
