@@ -687,12 +687,13 @@ class Block {
     for (size_t lane = 0; lane < panel.lanes; lane += vector_) {
       const auto maximum = finite_maximum(d_, hn::LoadU(d_, s_.m + panel.lane + lane));
       const auto sum = hn::LoadU(d_, s_.l + panel.lane + lane);
-      const auto divisor = hn::IfThenElse(hn::Eq(sum, hn::Zero(d_)), hn::Set(d_, 1.0F), sum);
+      const auto one = hn::Set(d_, 1.0F);
+      const auto inverse = hn::Div(one, hn::IfThenElse(hn::Eq(sum, hn::Zero(d_)), one, sum));
       for (size_t j = 0; j < tile.keys; ++j) {
         float* at = tile.scores + j * tile.stride + lane;
         const auto scored = hn::LoadU(d_, at);
         const auto weight =
-            hn::Div(exp_of_difference(d_, exp2_table(), scored, maximum, to_log2), divisor);
+            hn::Mul(exp_of_difference(d_, exp2_table(), scored, maximum, to_log2), inverse);
         const auto hidden = hn::Eq(scored, neg_inf);
         hn::StoreU(hn::IfThenElse(hidden, hn::Set(d_, kHidden), weight), d_, at);
       }
@@ -782,27 +783,38 @@ class Block {
 
   void store_capture(const ScoreCapture& capture) {
     const bool weights = capture.stage == ScoreStage::kWeights;
-    const float unit = weights ? 1.0F : factor_;
+    const bool masked = capture.stage >= ScoreStage::kMasked;
+    const float hidden = weights ? 0.0F : kNegInf;
     bool any = false;
-    for (size_t row = 0; row < rows_; ++row) {
-      float* to = captured_row(capture, row);
-      if (to == nullptr) continue;
-      any = true;
-      std::fill_n(to, p_.keys, weights ? 0.0F : kNegInf);
+    for (const Panel& panel : panels()) {
+      for (size_t row = panel.lane; row < panel.lane + panel.rows; ++row) {
+        float* const to = captured_row(capture, row);
+        if (to == nullptr) continue;
+        any = true;
+        // What no pass below comes by.
+        const bool whole = p_.mask.given() || panel.keys.empty() || !masked;
+        const rules::KeyRange seen = whole ? rules::KeyRange{0, 0} : panel.keys;
+        std::fill(to, to + seen.first, hidden);
+        std::fill(to + seen.last, to + p_.keys, hidden);
+      }
     }
     if (!any) return;
-    const rules::KeyRange keys =
-        capture.stage < ScoreStage::kMasked ? p_.visibility.present(batch_) : block_;
-    second_pass(capture.stage, keys,
+    const auto unit = hn::Set(d_, weights ? 1.0F : factor_);
+    const auto hidden_weight = hn::Set(d_, kHidden);
+    const auto as_asked = [&](auto value) HWY_ATTR {
+      return weights ? hn::IfThenZeroElse(hn::Eq(value, hidden_weight), value)
+                     : hn::Mul(value, unit);
+    };
+    second_pass(capture.stage, masked ? block_ : p_.visibility.present(batch_),
                 [&](const Panel& panel, const ScoreTile& tile, const KeyBlock&) HWY_ATTR {
-                  for (size_t row = 0; row < panel.rows; ++row) {
-                    float* to = captured_row(capture, panel.lane + row);
-                    if (to == nullptr) continue;
-                    to += tile.first_key;
-                    for (size_t j = 0; j < tile.keys; ++j) {
-                      const float value = tile.scores[j * tile.stride + row];
-                      to[j] = weights && value == kHidden ? 0.0F : value * unit;
+                  for (size_t lane = 0; lane < panel.lanes; lane += vector_) {
+                    std::array<float*, hn::MaxLanes(DF())> rows{};
+                    for (size_t i = 0; i < vector_ && lane + i < panel.rows; ++i) {
+                      float* const to = captured_row(capture, panel.lane + lane + i);
+                      if (to != nullptr) rows[i] = to + tile.first_key;
                     }
+                    transpose_back(d_, tile.scores + lane, tile.stride, tile.keys, rows.data(),
+                                   as_asked);
                   }
                 });
   }

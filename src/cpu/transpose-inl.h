@@ -96,6 +96,28 @@ HWY_NOINLINE void transpose_rows(D d, const float* const* rows, size_t width, fl
   }
 }
 
+// to[r][c] = change(from[c * stride + r]) for c < width, but for rows that are null.
+template <class D, class Change>
+HWY_INLINE void transpose_back(D d, const float* HWY_RESTRICT from, size_t stride, size_t width,
+                               float* const* to, const Change& change) {
+  for (size_t c = 0; c < width; c += kSide<D>) {
+    const size_t count = HWY_MIN(kSide<D>, width - c);
+    Square<D> square;
+    for (size_t i = 0; i < kSide<D>; ++i) {
+      square.row[i] = change(hn::LoadU(d, from + HWY_MIN(c + i, width - 1) * stride));
+    }
+    transpose(d, square);
+    for (size_t r = 0; r < kSide<D>; ++r) {
+      if (to[r] == nullptr) continue;
+      if (HWY_LIKELY(count == kSide<D>)) {
+        hn::StoreU(square.row[r], d, to[r] + c);
+      } else {
+        hn::StoreN(square.row[r], d, to[r] + c, count);
+      }
+    }
+  }
+}
+
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
