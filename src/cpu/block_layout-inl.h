@@ -40,6 +40,7 @@ struct Scratch {
   float* sum;            // [row] of a key block's weights
   float* largest;        // [row] exponent of them
   float* correction;     // [row]
+  float* block_m;        // [key block][row] maxima that its weights are relative to, where captured
   int32_t* first_key;    // [row] visible range
   int32_t* last_key;     //
   RowPlace* place;       // [row]
@@ -132,6 +133,9 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.sum, rows);
   take(s.largest, rows);
   take(s.correction, rows);
+  const auto block = static_cast<uint64_t>(std::max<int64_t>(1, key_block(p)));
+  const uint64_t blocks = (static_cast<uint64_t>(p.keys) + block - 1) / block;
+  take(s.block_m, p.weights.out.data != nullptr ? blocks * rows : 0);
   take(s.first_key, rows);
   take(s.last_key, rows);
   take(s.place, rows);

@@ -81,11 +81,14 @@ class Block {
     if (kPrefetches && !is_small()) look_ahead(next);
     transpose_queries();
     if (!needs_softmax(p_)) return;
+    if (stores_weights()) hide_unvisited(p_.weights);
+    float* block_m = s_.block_m;
     for_key_blocks(block_, [&](const KeyBlock& block) HWY_ATTR {
       for (Panel& panel : panels()) {
         const rules::KeyRange keys = intersection(block.keys, panel.keys);
         if (!keys.empty() && !mask_empties(panel, keys)) attend(panel, keys, block);
       }
+      if (stores_weights()) block_m = std::copy_n(s_.m, lanes_, block_m);
     });
     for (const Panel& panel : panels()) {
       if (!panel.started)
@@ -110,7 +113,7 @@ class Block {
       if (p_.dropout_mask.data != nullptr) store_dropout_mask(row);
     }
     for (const ScoreCapture& capture : p_.captures) store_capture(capture);
-    if (p_.weights.out.data != nullptr) store_capture(p_.weights);
+    if (stores_weights() && !finish_weights()) store_capture(p_.weights);
     return true;
   }
 
@@ -247,6 +250,7 @@ class Block {
   }
 
   std::span<Panel> panels() { return {panels_.data(), panel_count_}; }
+  std::span<const Panel> panels() const { return {panels_.data(), panel_count_}; }
 
   static constexpr Elements kElements = kPairs ? Elements::kPairs : Elements::kFloats;
   // A row of Q or K in the elements of the products.
@@ -512,6 +516,7 @@ class Block {
                         s_.top + row, s_.m + row, s_.l + row, s_.correction + row);
       if (rose && panel.started) rescale(row);
     }
+    if (stores_weights()) store_weights(panel, tile, reach);
     if (value_lanes_ != 0) {
       clear_beyond_reach(panel, tile, reach);
       if (p_.dropout.probability > 0.0F) {
@@ -781,24 +786,104 @@ class Block {
     return capture.out.data + batch_ * stride[0] + index * stride[1] + at * stride[2];
   }
 
-  void store_capture(const ScoreCapture& capture) {
-    const bool weights = capture.stage == ScoreStage::kWeights;
-    const bool masked = capture.stage >= ScoreStage::kMasked;
-    const float hidden = weights ? 0.0F : kNegInf;
+  // The rows of a vector of lanes in a capture, at `key`; null where they are not asked for.
+  using Rows = std::array<float*, hn::MaxLanes(DF())>;
+  Rows captured_rows(const ScoreCapture& capture, const Panel& panel, size_t lane,
+                     int64_t key) const {
+    Rows rows{};
+    for (size_t i = 0; i < vector_ && lane + i < panel.rows; ++i) {
+      float* const to = captured_row(capture, panel.lane + lane + i);
+      if (to != nullptr) rows[i] = to + key;
+    }
+    return rows;
+  }
+
+  // What no pass over the keys comes by is hidden. Returns whether anything is captured at all.
+  bool hide_unvisited(const ScoreCapture& capture) const {
+    const float hidden = capture.stage == ScoreStage::kWeights ? 0.0F : kNegInf;
     bool any = false;
     for (const Panel& panel : panels()) {
+      const bool whole =
+          p_.mask.given() || panel.keys.empty() || capture.stage < ScoreStage::kMasked;
+      const rules::KeyRange seen = whole ? rules::KeyRange{0, 0} : panel.keys;
       for (size_t row = panel.lane; row < panel.lane + panel.rows; ++row) {
         float* const to = captured_row(capture, row);
         if (to == nullptr) continue;
         any = true;
-        // What no pass below comes by.
-        const bool whole = p_.mask.given() || panel.keys.empty() || !masked;
-        const rules::KeyRange seen = whole ? rules::KeyRange{0, 0} : panel.keys;
         std::fill(to, to + seen.first, hidden);
         std::fill(to + seen.last, to + p_.keys, hidden);
       }
     }
-    if (!any) return;
+    return any;
+  }
+
+  // Pairs have no f32 weights, see pairs_fit().
+  bool stores_weights() const { return !kPairs && p_.weights.out.data != nullptr; }
+
+  // Relative to the maximum so far: finish_weights() makes them whole, which is far less work than
+  // their scores once more.
+  void store_weights(const Panel& panel, const ScoreTile& tile, const Reach& reach) const {
+    for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
+      const size_t lane = v * vector_;
+      const Rows rows = captured_rows(p_.weights, panel, lane, tile.first_key);
+      transpose_back(d_, tile.scores + lane, tile.stride, reach[v], rows.data(),
+                     [](auto weight) HWY_ATTR { return weight; });
+      for (float* row : rows) {
+        if (row != nullptr) std::fill(row + reach[v], row + tile.keys, 0.0F);
+      }
+    }
+  }
+
+  // Returns false where some row has no usual sum: a NaN among its scores must not reach what is
+  // hidden.
+  bool finish_weights() {
+    auto usual = hn::Eq(hn::Zero(d_), hn::Zero(d_));
+    for (size_t lane = 0; lane < lanes_; lane += vector_) {
+      usual = hn::And(usual, hn::Gt(hn::LoadU(d_, s_.l + lane), hn::Zero(d_)));
+    }
+    if (!hn::AllTrue(d_, usual)) return false;
+    const int64_t step = key_block(p_);
+    const float* block_m = s_.block_m;
+    for (int64_t key = block_.first; key < block_.last; key += step, block_m += lanes_) {
+      shares_of_sum(block_m);
+      for (const Panel& panel : panels()) {
+        const rules::KeyRange keys = intersection({key, key + step}, panel.keys);
+        for (size_t row = panel.lane; row < panel.lane + panel.rows; ++row) {
+          float* const to = captured_row(p_.weights, row);
+          if (to != nullptr && !keys.empty())
+            scale(to + keys.first, to + keys.last, s_.correction[row]);
+        }
+      }
+    }
+    return true;
+  }
+
+  // In correction: the share of the final sum that a weight of 1 is, relative to such maxima.
+  void shares_of_sum(const float* block_m) {
+    const auto one = hn::Set(d_, 1.0F);
+    const auto to_log2 = hn::Set(d_, factor_ * kLog2E);
+    for (size_t lane = 0; lane < lanes_; lane += vector_) {
+      const auto then = hn::LoadU(d_, block_m + lane);
+      const auto now = hn::LoadU(d_, s_.m + lane);
+      const auto grown =
+          exp_of_difference(d_, exp2_table(), then, finite_maximum(d_, now), to_log2);
+      const auto share = hn::IfThenElse(hn::Eq(then, now), one, grown);
+      hn::StoreU(hn::Div(share, hn::LoadU(d_, s_.l + lane)), d_, s_.correction + lane);
+    }
+  }
+
+  void scale(float* from, float* to, float by) const {
+    const auto factor = hn::Set(d_, by);
+    for (; from + vector_ <= to; from += vector_) {
+      hn::StoreU(hn::Mul(hn::LoadU(d_, from), factor), d_, from);
+    }
+    for (; from < to; ++from) *from *= by;
+  }
+
+  void store_capture(const ScoreCapture& capture) {
+    if (!hide_unvisited(capture)) return;
+    const bool weights = capture.stage == ScoreStage::kWeights;
+    const bool masked = capture.stage >= ScoreStage::kMasked;
     const auto unit = hn::Set(d_, weights ? 1.0F : factor_);
     const auto hidden_weight = hn::Set(d_, kHidden);
     const auto as_asked = [&](auto value) HWY_ATTR {
@@ -808,11 +893,7 @@ class Block {
     second_pass(capture.stage, masked ? block_ : p_.visibility.present(batch_),
                 [&](const Panel& panel, const ScoreTile& tile, const KeyBlock&) HWY_ATTR {
                   for (size_t lane = 0; lane < panel.lanes; lane += vector_) {
-                    std::array<float*, hn::MaxLanes(DF())> rows{};
-                    for (size_t i = 0; i < vector_ && lane + i < panel.rows; ++i) {
-                      float* const to = captured_row(capture, panel.lane + lane + i);
-                      if (to != nullptr) rows[i] = to + tile.first_key;
-                    }
+                    const Rows rows = captured_rows(capture, panel, lane, tile.first_key);
                     transpose_back(d_, tile.scores + lane, tile.stride, tile.keys, rows.data(),
                                    as_asked);
                   }
