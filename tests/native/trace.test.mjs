@@ -4,8 +4,10 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
 
 const program = join(dirname(NATIVE_PROGRAM), 'multihead-trace');
@@ -53,6 +55,30 @@ test('equal scores: 1, halves, thirds, quarters; and quarters everywhere without
   ]);
   const quarter = Array(4).fill('0.2500');
   assert.deepEqual(rowsOf(printed(...equal), 'weights', 4), Array(4).fill(quarter));
+});
+
+/** Tensors of the golden cases, as { shape, data }. */
+function golden(file) {
+  const bytes = readFileSync(fileURLToPath(new URL(`../conformance/${file}.safetensors`, import.meta.url)));
+  const start = 8 + Number(bytes.readBigUInt64LE());
+  const header = JSON.parse(bytes.toString('utf8', 8, start));
+  return (name) => {
+    const { shape, dtype, data_offsets: [from, to] } = header[name];
+    const Floats = { F32: Float32Array, F64: Float64Array }[dtype];
+    return { shape, data: new Floats(Uint8Array.from(bytes.subarray(start + from, start + to)).buffer) };
+  };
+}
+
+test('three heads of four tokens, to the four decimals that an article prints', () => {
+  const tensor = golden('published');
+  const scores = tensor('published_4x4_three_heads/scores');
+  const weights = tensor('published_4x4_three_heads/printed_weights');
+  assert.deepEqual(scores.shape.slice(-3), [3, 4, 4]);
+  const rows = Array.from({ length: 12 }, (_, row) => scores.data.slice(4 * row, 4 * row + 4).join(' '));
+  const heads = [0, 4, 8].map((first) => rows.slice(first, first + 4).join('; ')).join(' / ');
+  const { values } = step(json('--scores', heads, '--causal'), 'weights');
+  assert.equal(values.length, weights.data.length);
+  values.forEach((value, i) => assert.ok(Math.abs(value - weights.data[i]) <= 1e-4, `${i}: ${value}`));
 });
 
 test('several heads, side by side', () => {
