@@ -25,6 +25,24 @@ using DF = hn::ScalableTag<float>;
 
 constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
 
+// Gives out memory piece by piece. Without any memory, for its size alone, pointers are null.
+class Arena {
+ public:
+  explicit Arena(void* memory) : base_(static_cast<char*>(memory)) {}
+
+  template <class T>
+  void operator()(T*& pointer, uint64_t count) {
+    pointer = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ += (count * sizeof(T) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  char* base_;
+  // In 64 bits, so that a size that a 32-bit machine cannot address is refused, not wrapped.
+  uint64_t bytes_ = 0;
+};
+
 // Where everything of a block lies in its scratch memory.
 struct Scratch {
   float* queries;        // [strip][key_width][score_lanes()], transposed
@@ -37,7 +55,7 @@ struct Scratch {
   float* top;            // [row] largest score so far
   float* m;              // [row] maximum that l and out are relative to
   float* l;              // [row] running sum
-  float* sum;            // [row] of a key block's weights
+  float* sum;            // [row] of a key block's weights, where scores become them at once
   float* largest;        // [row] exponent of them
   float* correction;     // [row]
   float* block_m;        // [key block][row] maxima that its weights are relative to, where captured
@@ -111,14 +129,7 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   const uint64_t vector = hn::Lanes(DF());
 
   Scratch s{};
-  auto* const base = static_cast<char*>(memory);
-  // In 64 bits, so that a size that a 32-bit machine cannot address is refused, not wrapped.
-  uint64_t used = 0;
-  const auto take = [&]<class T>(T*& pointer, uint64_t count) {
-    // Sizes are asked for with no memory at all; no pointer is formed then.
-    pointer = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
-    used += (count * sizeof(T) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-  };
+  Arena take(memory);
   take(s.queries, round_up(rows, score_lanes()) * key_width);
   take(s.query, is_float(p.q) ? 0 : vector * key_width);
   take(s.scores, keys * std::min<uint64_t>(rows, panel_lanes()));
@@ -130,8 +141,8 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.top, rows);
   take(s.m, rows);
   take(s.l, rows);
-  take(s.sum, rows);
-  take(s.largest, rows);
+  take(s.sum, TileSize::kWeighsAtOnce ? rows : 0);
+  take(s.largest, TileSize::kWeighsAtOnce ? rows : 0);
   take(s.correction, rows);
   const auto block = static_cast<uint64_t>(std::max<int64_t>(1, key_block(p)));
   const uint64_t blocks = (static_cast<uint64_t>(p.keys) + block - 1) / block;
@@ -144,7 +155,7 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.mask, p.mask.given() ? rows : 0);
   take(s.bias, p.bias.given() ? rows : 0);
   take(s.careful, rows);
-  s.bytes = used;
+  s.bytes = take.bytes();
   return s;
 }
 

@@ -117,12 +117,7 @@ struct PieceScratch {
 
 PieceScratch lay_out_piece(const Sizes& s, void* memory) {
   PieceScratch scratch{};
-  auto* const base = static_cast<char*>(memory);
-  uint64_t used = 0;
-  const auto take = [&]<class T>(T*& pointer, uint64_t count) {
-    pointer = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
-    used += (count * sizeof(T) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-  };
+  Arena take(memory);
   const auto heads = static_cast<uint64_t>(s.heads);
   const size_t vector = hn::Lanes(DF());
   take(scratch.queries, heads * s.padded_rows() * s.key_lanes);
@@ -133,10 +128,13 @@ PieceScratch lay_out_piece(const Sizes& s, void* memory) {
   take(scratch.row, std::max(s.key_lanes, s.value_lanes));
   take(scratch.slots, s.block);
   take(scratch.next_slots, s.block);
+  // One more, see ListedRowsAhead.
   take(scratch.keys, 3 * heads * s.block + 1);
-  scratch.values = scratch.keys + heads * s.block;
-  scratch.next_keys = scratch.values + heads * s.block;
-  scratch.bytes = used;
+  if (memory != nullptr) {
+    scratch.values = scratch.keys + heads * s.block;
+    scratch.next_keys = scratch.values + heads * s.block;
+  }
+  scratch.bytes = take.bytes();
   return scratch;
 }
 
@@ -423,11 +421,8 @@ class Piece {
   }
 
   void subtract_distances(const ScoreTile& scores, const Row& of) const {
-    // In a cache every entry ends at its own length.
-    const bool cached = p_.visibility.firsts != nullptr;
-    const int64_t keys = cached ? p_.visibility.present(batch_).last : p_.keys;
     const float slope = p_.alibi_slopes[of.head];
-    const int64_t distance = of.query + keys - p_.queries - scores.first_key;
+    const int64_t distance = of.query + p_.alibi_shift(batch_) - scores.first_key;
     for (size_t j = 0; j < scores.keys; ++j) {
       const auto of_key = static_cast<float>(distance - static_cast<int64_t>(j));
       scores.scores[j * scores.stride] -= slope * std::abs(of_key);

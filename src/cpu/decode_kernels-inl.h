@@ -49,13 +49,21 @@ struct DecodeTile {
 #endif
   // Tiles of two rows, of every storage type, are a twelfth of the whole WebAssembly module.
   static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
-  // As few rows at a time as the latency of a multiply-add allows.
-  static constexpr size_t keys(size_t rows) { return 8 / rows; }
+  // As few rows at a time as the latency of a multiply-add allows: read so, memory comes nearly in
+  // its order.
+  static constexpr size_t keys(size_t rows) { return std::min<size_t>(4, 8 / rows); }
   // Rows of V that are added before their sums are stored: more, and memory is not asked for them
   // as they lie; fewer, and storing costs (Zen 4, AVX-512, 64 MB and 4 MB of keys and values: 4
   // rows 21 and 37 GB/s, 8 rows 19.5 and 39; AVX2: 4 rows 20.5 and 31, 8 rows 22.5 and 34).
-  static constexpr size_t kValueRows = HWY_ARCH_WASM ? 32 : kAccumulators == 16 ? 4 : 8;
-  static constexpr size_t vecs(size_t rows) { return std::min<size_t>(8, kAccumulators / rows); }
+  static constexpr size_t value_rows(size_t rows, size_t element_bytes) {
+    if (HWY_ARCH_WASM) return 32;
+    const size_t of_floats = rows == 1 ? 16 : kAccumulators == 16 ? 4 : 8;
+    return of_floats * sizeof(float) / element_bytes;
+  }
+  // Of a strip: no more than rows of 64 floats hold.
+  static constexpr size_t vecs(size_t rows) {
+    return std::min<size_t>(HWY_TARGET <= HWY_AVX3 ? 4 : 8, kAccumulators / rows);
+  }
 };
 
 // Sums of the lanes of `count` vectors, side by side; writes whole vectors.
@@ -185,9 +193,10 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
 template <class T, size_t kRows, class D>
 HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   constexpr size_t kVecs = DecodeTile::vecs(kRows);
+  constexpr size_t kValueRows = DecodeTile::value_rows(kRows, sizeof(T));
   const size_t lanes = hn::Lanes(d);
-  for (size_t first = 0; first < work.keys; first += DecodeTile::kValueRows) {
-    const size_t last = HWY_MIN(first + DecodeTile::kValueRows, work.keys);
+  for (size_t first = 0; first < work.keys; first += kValueRows) {
+    const size_t last = HWY_MIN(first + kValueRows, work.keys);
     ListedRowsAhead ahead(work.ahead == nullptr ? nullptr : work.ahead + first, work.ahead_bytes);
     size_t column = 0;
     for (; column + kVecs * lanes <= work.width; column += kVecs * lanes) {

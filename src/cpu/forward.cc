@@ -205,12 +205,10 @@ class Block {
       }
     }
     if (p_.alibi_slopes != nullptr) {
-      // In a cache every entry ends at its own length.
-      const bool cached = p_.visibility.firsts != nullptr;
-      const int64_t keys = cached ? p_.visibility.present(batch_).last : p_.keys;
+      const int64_t shift = p_.alibi_shift(batch_);
       for (size_t row = 0; row < lanes_; ++row) {
         s_.alibi_slope[row] = p_.alibi_slopes[s_.place[row].head];
-        s_.alibi_end[row] = static_cast<float>(s_.place[row].query + keys - p_.queries);
+        s_.alibi_end[row] = static_cast<float>(s_.place[row].query + shift);
       }
     }
   }
@@ -221,25 +219,32 @@ class Block {
   // this one.
   void look_ahead(const ForwardJob* next) {
     ahead_ = RowsAhead();
-    const auto add = [&](const StoredRows& rows, const ForwardJob& job, int64_t head, int64_t group,
-                         int64_t first, int64_t last, int64_t width) {
-      if (!rows.in_order()) return;
-      const auto unit = static_cast<size_t>(bytes_of(rows.element));
-      ahead_.add(rows.data, unit, rows.stride, job.batch, head, group, first, last,
-                 static_cast<size_t>(width) * unit);
-    };
     const int64_t group = p_.group();
     const StoredRows out{.data = p_.out.data, .element = p_.out.element, .stride = p_.out.stride};
-    add(out, {batch_, 0, 0}, kv_head_ * group, group, first_row_,
-        first_row_ + static_cast<int64_t>(rows_), p_.value_width);
+    ahead_.add(out, {.batch = batch_,
+                     .head = kv_head_ * group,
+                     .group = group,
+                     .first = first_row_,
+                     .last = first_row_ + static_cast<int64_t>(rows_),
+                     .width = p_.value_width});
     if (next != nullptr) {
-      const int64_t last =
-          std::min(p_.end_row(), next->first_row + static_cast<int64_t>(block_lanes(p_)));
-      add(p_.q, *next, next->kv_head * group, group, next->first_row, last, p_.key_width);
+      ahead_.add(p_.q, {.batch = next->batch,
+                        .head = next->kv_head * group,
+                        .group = group,
+                        .first = next->first_row,
+                        .last = std::min(p_.end_row(),
+                                         next->first_row + static_cast<int64_t>(block_lanes(p_))),
+                        .width = p_.key_width});
       if (next->batch != batch_ || next->kv_head != kv_head_) {
-        const int64_t keys = std::min(key_block(p_), p_.keys);
-        add(p_.k, *next, next->kv_head, 1, 0, keys, p_.key_width);
-        add(p_.v, *next, next->kv_head, 1, 0, keys, p_.value_width);
+        RowsAhead::Part keys{.batch = next->batch,
+                             .head = next->kv_head,
+                             .group = 1,
+                             .first = 0,
+                             .last = std::min(key_block(p_), p_.keys),
+                             .width = p_.key_width};
+        ahead_.add(p_.k, keys);
+        keys.width = p_.value_width;
+        ahead_.add(p_.v, keys);
       }
     }
     const size_t keys = static_cast<size_t>(std::max<int64_t>(block_.last - block_.first, 1));

@@ -87,6 +87,13 @@ struct ForwardParams {
   int64_t group() const { return heads / kv_heads; }
   int64_t first_row() const { return first_query * group(); }
   int64_t end_row() const { return end_query * group(); }
+
+  // A query's position for ALiBi, less its index: the last query stands at the last key. In a
+  // cache every entry ends at its own length.
+  int64_t alibi_shift(int64_t of_batch) const {
+    const bool cached = visibility.firsts != nullptr;
+    return (cached ? visibility.present(of_batch).last : keys) - queries;
+  }
 };
 
 struct ForwardLayout {

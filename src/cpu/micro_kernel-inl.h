@@ -3,7 +3,7 @@
 //   C[r][c] (+)= sum over k of A(r, k) * B[k][c]      r < rows, c < vecs * Lanes(d)
 //
 // A is broadcast an element at a time, B and C are read as vectors, so no product ends in a
-// horizontal sum. It knows no option of attention.
+// horizontal sum. Of attention it knows how scores become weights, and no option.
 #if defined(MULTIHEAD_CPU_MICRO_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_MICRO_KERNEL_INL_H_
 #undef MULTIHEAD_CPU_MICRO_KERNEL_INL_H_

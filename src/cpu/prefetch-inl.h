@@ -39,53 +39,50 @@ class ListedRowsAhead {
  public:
   // One row more than is asked for must be listed. None, if null.
   HWY_INLINE ListedRowsAhead(const char* const* rows, size_t row_bytes)
-      : rows_(rows), bytes_(row_bytes) {
-    if (rows_ != nullptr) start_row();
-  }
+      : rows_(rows), bytes_(row_bytes), row_(rows == nullptr ? nullptr : *rows) {}
 
   template <size_t kLines>
   HWY_INLINE void ask() {
-    if (!kPrefetches || line_ == nullptr) return;
-    for (size_t i = 0; i < kLines; ++i) prefetch(line_ + i * kCacheLine);
-    line_ += kLines * kCacheLine;
-    if (line_ < end_) return;
-    ++rows_;
-    start_row();
+    if (!kPrefetches || row_ == nullptr) return;
+    for (size_t i = 0; i < kLines; ++i) prefetch(row_ + at_ + i * kCacheLine);
+    at_ += kLines * kCacheLine;
+    if (at_ < bytes_) return;
+    at_ = 0;
+    row_ = *++rows_;
   }
 
  private:
-  HWY_INLINE void start_row() {
-    line_ = *rows_;
-    end_ = line_ + bytes_;
-  }
-
   const char* const* rows_;
-  size_t bytes_;
-  const char* line_ = nullptr;
-  const char* end_ = nullptr;
+  size_t bytes_, at_ = 0;
+  const char* row_;
 };
 
 // Rows that are needed later, asked for some cache lines at a time while others are computed with:
 // in a burst they would wait for each other, and the computation for them.
 class RowsAhead {
  public:
-  // Of `head` alone, or of the `group` query heads from it on, position by position, see
-  // ForwardParams::group(). `row_bytes` of each row.
-  void add(const void* data, size_t element_bytes, const RowStrides& stride, int64_t batch,
-           int64_t head, int64_t group, int64_t first, int64_t last, size_t row_bytes) {
-    if (data == nullptr || first >= last || row_bytes == 0) return;
-    const auto unit = static_cast<int64_t>(element_bytes);
-    Rows rows{.data = static_cast<const char*>(data) + row_offset(stride, batch, head, 0) * unit,
-              .member = stride[1] * unit,
-              .position = stride[2] * unit,
-              .group = group,
-              .next = first,
-              .last = last,
-              .bytes = row_bytes};
-    if (group == 1 && rows.position == static_cast<int64_t>(row_bytes)) {
+  // Rows first .. last - 1 of `head` alone, or of the `group` heads from it on, position by
+  // position, see ForwardParams::group().
+  struct Part {
+    int64_t batch, head, group, first, last, width;
+  };
+
+  void add(const StoredRows& stored, const Part& part) {
+    if (stored.data == nullptr || !stored.in_order()) return;
+    if (part.first >= part.last || part.width == 0) return;
+    const int64_t unit = bytes_of(stored.element);
+    Rows rows{.data = static_cast<const char*>(stored.data) +
+                      row_offset(stored.stride, part.batch, part.head, 0) * unit,
+              .member = stored.stride[1] * unit,
+              .position = stored.stride[2] * unit,
+              .group = part.group,
+              .next = part.first,
+              .last = part.last,
+              .bytes = static_cast<size_t>(part.width * unit)};
+    if (part.group == 1 && stored.stride[2] == part.width) {
       // One behind the other: as good as a single long one.
-      rows.data += first * rows.position;
-      rows.bytes *= static_cast<size_t>(last - first);
+      rows.data += part.first * rows.position;
+      rows.bytes *= static_cast<size_t>(part.last - part.first);
       rows.next = 0;
       rows.last = 1;
     }
