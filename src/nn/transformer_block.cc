@@ -63,7 +63,9 @@ Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
 bool is_gpt2_buffer(std::string_view name) {
   // Not c_attn.bias, which is a parameter.
   const auto is = [&](std::string_view buffer) {
-    return name == buffer || name.ends_with("." + std::string(buffer));
+    if (!name.ends_with(buffer)) return false;
+    const std::string_view before = name.substr(0, name.size() - buffer.size());
+    return before.empty() || before.ends_with('.');
   };
   return is("attn.bias") || is("attn.masked_bias");
 }
