@@ -1,5 +1,6 @@
 // What is timed, under the names of multihead-bench: native/bench/cases.cc holds the same list, and a test compares
-// them. The package takes row-major tensors only, so the (B, N, H, d) layouts are missing here.
+// them. The package takes row-major tensors only, so the (B, N, H, d) layouts are missing here, and WebAssembly has no
+// bf16 products.
 
 const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
   name,

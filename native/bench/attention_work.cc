@@ -32,7 +32,9 @@ class AttentionWork : public Work {
         k_(k_shape_.elements(), kKeySeed, dtype_of(which.dtype)),
         v_(k_shape_.elements(), kValueSeed, dtype_of(which.dtype)),
         mask_(shape_, which.mask),
+        options_(mask_.options()),
         out_(q_.floats.size()) {
+    options_.bf16_products = which.dtype == std::string_view(kBf16Products);
     if (mask_kind_ == Mask::kWeights) {
       weights_.resize(
           static_cast<size_t>(shape_.batch * shape_.heads * shape_.queries * shape_.keys));
@@ -45,7 +47,7 @@ class AttentionWork : public Work {
       outputs.weights = {weights_.data(),
                          {shape_.batch, shape_.heads, shape_.queries, shape_.keys}};
     }
-    return attention(q(), k(), v(), mask_.options(), outputs, context);
+    return attention(q(), k(), v(), options_, outputs, context);
   }
 
   std::span<const float> output() const override { return out_; }
@@ -61,10 +63,13 @@ class AttentionWork : public Work {
   }
 
   double error() const override {
-    return error_on_sample(q(), k(), v(), mask_.options(), {out_.data(), q_shape_, q_strides_});
+    return error_on_sample(q(), k(), v(), options_, {out_.data(), q_shape_, q_strides_});
   }
 
-  bool has_eigen() const override { return mask_kind_ != Mask::kWeights; }
+  // Of the same outputs to the same precision.
+  bool has_eigen() const override {
+    return mask_kind_ != Mask::kWeights && !options_.bf16_products;
+  }
 
   void run_eigen() override {
     if (eigen_out_.empty()) {
@@ -102,6 +107,7 @@ class AttentionWork : public Work {
   Dims q_shape_, k_shape_, q_strides_, k_strides_;
   Numbers q_, k_, v_;
   MaskInputs mask_;
+  AttentionOptions options_;
   std::vector<float> out_, weights_, eigen_out_, additive_;
 };
 

@@ -102,6 +102,7 @@ std::vector<Case> all_cases(int all_threads) {
     forward(kGpt2, Mask::kCausal, dtype);
     forward(kLlama3, Mask::kCausal, dtype);
   }
+  forward(kGpt2, Mask::kFull, kBf16Products);
   forward(kGpt2TokensFirst, Mask::kCausal);
   forward(kBertTokensFirst, Mask::kFull);
 

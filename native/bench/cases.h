@@ -44,6 +44,9 @@ enum class Op : uint8_t {
 };
 const char* name_of(Op op);
 
+// bf16, multiplied as such: AttentionOptions::bf16_products.
+inline constexpr const char* kBf16Products = "bf16-products";
+
 struct Case {
   Op op;
   Shape shape;

@@ -31,7 +31,8 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
 
 DType dtype_of(const char* name) {
   const std::string_view text = name;
-  return text == "f16" ? DType::kF16 : text == "bf16" ? DType::kBF16 : DType::kF32;
+  if (text == "bf16" || text == kBf16Products) return DType::kBF16;
+  return text == "f16" ? DType::kF16 : DType::kF32;
 }
 
 Numbers::Numbers(int64_t count, uint32_t seed, DType dtype_)
