@@ -118,6 +118,17 @@ inline bool copies_values(const ForwardParams& p, size_t rows) {
           (p.v.stride[2] != p.value_width || width > strip_lanes()));
 }
 
+inline bool captures_weights(const ForwardParams& p) {
+  return p.weights.out.data != nullptr ||
+         std::any_of(p.captures.begin(), p.captures.end(), [](const ScoreCapture& capture) {
+           return capture.stage == ScoreStage::kWeights;
+         });
+}
+
+inline bool needs_softmax(const ForwardParams& p) {
+  return p.out.data != nullptr || p.lse.data != nullptr || captures_weights(p);
+}
+
 inline Scratch lay_out(const ForwardParams& p, void* memory) {
   const uint64_t rows = block_lanes(p);
   // The longest block of any length, so that long sequences all take the same.
@@ -146,7 +157,7 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.correction, rows);
   const auto block = static_cast<uint64_t>(std::max<int64_t>(1, key_block(p)));
   const uint64_t blocks = (static_cast<uint64_t>(p.keys) + block - 1) / block;
-  take(s.block_m, p.weights.out.data != nullptr ? blocks * rows : 0);
+  take(s.block_m, captures_weights(p) ? blocks * rows : 0);
   take(s.first_key, rows);
   take(s.last_key, rows);
   take(s.place, rows);
@@ -157,13 +168,6 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.careful, rows);
   s.bytes = take.bytes();
   return s;
-}
-
-inline bool needs_softmax(const ForwardParams& p) {
-  return p.out.data != nullptr || p.lse.data != nullptr || p.weights.out.data != nullptr ||
-         std::any_of(p.captures.begin(), p.captures.end(), [](const ScoreCapture& capture) {
-           return capture.stage == ScoreStage::kWeights;
-         });
 }
 
 // Whether the scale goes into Q, not into the softmax: where something is added to scaled

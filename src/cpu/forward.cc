@@ -64,7 +64,8 @@ class Block {
         // Without an output V is not read.
         value_lanes_(params.out.data == nullptr
                          ? 0
-                         : round_up(static_cast<size_t>(params.value_width), vector_)) {
+                         : round_up(static_cast<size_t>(params.value_width), vector_)),
+        captures_weights_(!kPairs && captures_weights(params)) {
     load_rows();
   }
 
@@ -81,14 +82,14 @@ class Block {
     if (kPrefetches && !is_small()) look_ahead(next);
     transpose_queries();
     if (!needs_softmax(p_)) return;
-    if (stores_weights()) hide_unvisited(p_.weights);
+    for_weights([&](const ScoreCapture& capture) { hide_unvisited(capture); });
     float* block_m = s_.block_m;
     for_key_blocks(block_, [&](const KeyBlock& block) HWY_ATTR {
       for (Panel& panel : panels()) {
         const rules::KeyRange keys = intersection(block.keys, panel.keys);
         if (!keys.empty() && !mask_empties(panel, keys)) attend(panel, keys, block);
       }
-      if (stores_weights()) block_m = std::copy_n(s_.m, lanes_, block_m);
+      if (captures_weights_) block_m = std::copy_n(s_.m, lanes_, block_m);
     });
     for (const Panel& panel : panels()) {
       if (!panel.started)
@@ -112,8 +113,10 @@ class Block {
       if (p_.lse.data != nullptr) store_lse(row);
       if (p_.dropout_mask.data != nullptr) store_dropout_mask(row);
     }
-    for (const ScoreCapture& capture : p_.captures) store_capture(capture);
-    if (stores_weights() && !finish_weights()) store_capture(p_.weights);
+    for (const ScoreCapture& capture : p_.captures) {
+      if (capture.stage != ScoreStage::kWeights) store_capture(capture);
+    }
+    if (captures_weights_) finish_weights();
     return true;
   }
 
@@ -521,7 +524,7 @@ class Block {
                         s_.top + row, s_.m + row, s_.l + row, s_.correction + row);
       if (rose && panel.started) rescale(row);
     }
-    if (stores_weights()) store_weights(panel, tile, reach);
+    if (captures_weights_) store_weights(panel, tile, reach);
     if (value_lanes_ != 0) {
       clear_beyond_reach(panel, tile, reach);
       if (p_.dropout.probability > 0.0F) {
@@ -822,45 +825,56 @@ class Block {
     return any;
   }
 
-  // Pairs have no f32 weights, see pairs_fit().
-  bool stores_weights() const { return !kPairs && p_.weights.out.data != nullptr; }
+  // Every capture of weights.
+  template <class Visit>
+  void for_weights(const Visit& visit) const {
+    if (p_.weights.out.data != nullptr) visit(p_.weights);
+    for (const ScoreCapture& capture : p_.captures) {
+      if (capture.stage == ScoreStage::kWeights) visit(capture);
+    }
+  }
 
   // Relative to the maximum so far: finish_weights() makes them whole, which is far less work than
   // their scores once more.
   void store_weights(const Panel& panel, const ScoreTile& tile, const Reach& reach) const {
-    for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
-      const size_t lane = v * vector_;
-      const Rows rows = captured_rows(p_.weights, panel, lane, tile.first_key);
-      transpose_back(d_, tile.scores + lane, tile.stride, reach[v], rows.data(),
-                     [](auto weight) HWY_ATTR { return weight; });
-      for (float* row : rows) {
-        if (row != nullptr) std::fill(row + reach[v], row + tile.keys, 0.0F);
+    for_weights([&](const ScoreCapture& capture) HWY_ATTR {
+      for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
+        const size_t lane = v * vector_;
+        const Rows rows = captured_rows(capture, panel, lane, tile.first_key);
+        transpose_back(d_, tile.scores + lane, tile.stride, reach[v], rows.data(),
+                       [](auto weight) HWY_ATTR { return weight; });
+        for (float* row : rows) {
+          if (row != nullptr) std::fill(row + reach[v], row + tile.keys, 0.0F);
+        }
       }
-    }
+    });
   }
 
-  // Returns false where some row has no usual sum: a NaN among its scores must not reach what is
-  // hidden.
-  bool finish_weights() {
+  void finish_weights() {
     auto usual = hn::Eq(hn::Zero(d_), hn::Zero(d_));
     for (size_t lane = 0; lane < lanes_; lane += vector_) {
       usual = hn::And(usual, hn::Gt(hn::LoadU(d_, s_.l + lane), hn::Zero(d_)));
     }
-    if (!hn::AllTrue(d_, usual)) return false;
+    if (!hn::AllTrue(d_, usual)) {
+      // A NaN among a row's scores must not reach what is hidden.
+      for_weights([&](const ScoreCapture& capture) HWY_ATTR { store_capture(capture); });
+      return;
+    }
     const int64_t step = key_block(p_);
     const float* block_m = s_.block_m;
     for (int64_t key = block_.first; key < block_.last; key += step, block_m += lanes_) {
       shares_of_sum(block_m);
-      for (const Panel& panel : panels()) {
-        const rules::KeyRange keys = intersection({key, key + step}, panel.keys);
-        for (size_t row = panel.lane; row < panel.lane + panel.rows; ++row) {
-          float* const to = captured_row(p_.weights, row);
-          if (to != nullptr && !keys.empty())
+      for_weights([&](const ScoreCapture& capture) HWY_ATTR {
+        for (const Panel& panel : panels()) {
+          const rules::KeyRange keys = intersection({key, key + step}, panel.keys);
+          for (size_t row = panel.lane; row < panel.lane + panel.rows; ++row) {
+            float* const to = captured_row(capture, row);
+            if (to == nullptr || keys.empty()) continue;
             scale(to + keys.first, to + keys.last, s_.correction[row]);
+          }
         }
-      }
+      });
     }
-    return true;
   }
 
   // In correction: the share of the final sum that a weight of 1 is, relative to such maxima.
@@ -917,7 +931,8 @@ class Block {
   const size_t rows_, lanes_;
   const bool copies_values_;
   const size_t value_lanes_;
-  rules::KeyRange block_;  // that any row of the block sees
+  const bool captures_weights_;  // pairs have no f32 weights, see pairs_fit()
+  rules::KeyRange block_;        // that any row of the block sees
   std::array<Panel, TileSize::kBlockPanels> panels_;
   size_t panel_count_ = 0;
   RowsAhead ahead_;
