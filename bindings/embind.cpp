@@ -393,7 +393,10 @@ std::string error_got() { return last_status.got(); }
 // 64 bytes: a cache line, and the widest vector of any target.
 uint32_t allocate(uint32_t bytes) {
   constexpr uint32_t kAlignment = 64;
-  if (bytes > UINT32_MAX - kAlignment) return 0;
+  // malloc() asks sbrk() for a signed number of bytes, some of its own among them: one beyond
+  // PTRDIFF_MAX would give memory back that is in use.
+  constexpr uint32_t kLargest = INT32_MAX - (1 << 20);
+  if (bytes > kLargest) return 0;
   const uint32_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
   return address_of(std::aligned_alloc(kAlignment, rounded));
 }

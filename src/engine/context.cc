@@ -16,7 +16,10 @@ namespace engine {
 bool Buffer::reserve(uint64_t bytes) {
   if (bytes <= bytes_) return true;
   constexpr size_t kAlignment = cpu::kScratchAlignment;
-  if (bytes > SIZE_MAX - kAlignment) return false;
+  // No object is larger. Emscripten's malloc() takes what is for a negative number of bytes, and
+  // gives memory back that is in use; some bytes of its own come on top.
+  constexpr uint64_t kLargest = PTRDIFF_MAX - (1 << 20);
+  if (bytes > kLargest) return false;
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
   data_.reset();
   bytes_ = 0;

@@ -16,7 +16,7 @@ namespace multihead::engine {
 class Buffer {
  public:
   // Contents are lost when it grows. Returns false when memory is exhausted, or when `bytes`
-  // is more than this machine can address.
+  // is more than an object can have on this machine.
   bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
