@@ -574,11 +574,8 @@ class Block {
   }
 
   void scale_out(size_t row, float by) {
-    const auto factor = hn::Set(d_, by);
-    float* out = s_.out + row * value_lanes_;
-    for (size_t c = 0; c < value_lanes_; c += vector_) {
-      hn::StoreU(hn::Mul(hn::LoadU(d_, out + c), factor), d_, out + c);
-    }
+    float* const out = s_.out + row * value_lanes_;
+    scale(out, out + value_lanes_, by);
   }
 
   // One vector of rows.
@@ -947,10 +944,9 @@ ForwardLayout layout(const ForwardParams& params) {
 
 void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
              void* scratch) {
-  const int64_t end = std::min(params.kv_heads, job.kv_head + heads_of_job(params));
   if constexpr (kHasPairs) {
     if (pairs_fit(params)) {
-      for (ForwardJob head = job; head.kv_head < end; ++head.kv_head) {
+      for (ForwardJob head = job; head.kv_head < job.end_head; ++head.kv_head) {
         Block<true> block(params, head, scratch);
         block.compute(next);
         if (block.finish()) continue;
@@ -965,7 +961,7 @@ void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJo
   for (int64_t kv_head = job.kv_head;;) {
     block.compute(next);
     block.finish();
-    if (++kv_head == end) return;
+    if (++kv_head == job.end_head) return;
     block.move_to(kv_head);
   }
 }

@@ -106,10 +106,10 @@ inline constexpr size_t kScratchAlignment = 64;
 
 ForwardLayout forward_layout(const ForwardParams& params);
 
-// Rows first_row .. first_row + block_rows - 1 of one batch entry and of its key/value heads from
-// kv_head on.
+// Rows first_row .. first_row + block_rows - 1 of one batch entry and of its key/value heads
+// kv_head .. end_head - 1.
 struct ForwardJob {
-  int64_t batch, kv_head, first_row;
+  int64_t batch, kv_head, end_head, first_row;
 };
 
 // `next` is what the same thread is likely to compute then, and brought nearer meanwhile; may be

@@ -161,8 +161,10 @@ cpu::ForwardJob ForwardPlan::job(int64_t index) const {
   const int64_t heads = index / blocks;
   const int64_t block = blocks - 1 - index % blocks;
   const int64_t of_batch = jobs_of_heads(*this);
+  const int64_t kv_head = heads % of_batch * layout.heads;
   return {.batch = heads / of_batch,
-          .kv_head = heads % of_batch * layout.heads,
+          .kv_head = kv_head,
+          .end_head = std::min(kv_head + layout.heads, params.kv_heads),
           .first_row = params.first_row() + block * layout.block_rows};
 }
 
