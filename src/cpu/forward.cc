@@ -42,9 +42,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // A hidden key's weight, in the pass that has to tell it from one that underflowed.
 constexpr float kHidden = -1.0F;
-// Weights relative to anything but the maximum stay below 2^this: no sum overflows for it.
-constexpr float kMostExponent = 8.0F;
-
 // kPairs: q, k and the weights are bf16 pairs, see pairs_fit().
 template <bool kPairs>
 class Block {
@@ -693,7 +690,7 @@ class Block {
 
   void to_weights(const Panel& panel, const ScoreTile& tile) {
     const auto neg_inf = hn::Set(d_, kNegInf);
-    const auto to_log2 = hn::Set(d_, factor_ * kLog2E);
+    const ToLog2<DF> to_log2(d_, factor_ * kLog2E);
     for (size_t lane = 0; lane < panel.lanes; lane += vector_) {
       const auto maximum = finite_maximum(d_, hn::LoadU(d_, s_.m + panel.lane + lane));
       const auto sum = hn::LoadU(d_, s_.l + panel.lane + lane);
@@ -877,7 +874,7 @@ class Block {
   // In correction: the share of the final sum that a weight of 1 is, relative to such maxima.
   void shares_of_sum(const float* block_m) {
     const auto one = hn::Set(d_, 1.0F);
-    const auto to_log2 = hn::Set(d_, factor_ * kLog2E);
+    const ToLog2<DF> to_log2(d_, factor_ * kLog2E);
     for (size_t lane = 0; lane < lanes_; lane += vector_) {
       const auto then = hn::LoadU(d_, block_m + lane);
       const auto now = hn::LoadU(d_, s_.m + lane);

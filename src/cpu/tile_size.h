@@ -26,6 +26,7 @@ struct TileSize {
   static constexpr size_t kBlockPanels = 4;
   static constexpr int64_t kKeyBlock = 256;
   static constexpr bool kWeighsAtOnce = true;
+  static constexpr size_t kExpsAtOnce = 2;
 #elif HWY_TARGET <= HWY_AVX2  // 16 registers, fused multiply-add
   // Zen 4, Q*K with 64 columns: 4x3 97 %, 6x2 94; P*V is as fast with 6x2, and 64 columns of V are
   // whole strips of two.
@@ -33,9 +34,10 @@ struct TileSize {
   static constexpr size_t kScoreVecs = 3;
   static constexpr size_t rows(size_t vecs) { return vecs == 3 ? 4 : vecs == 2 ? 6 : 8; }
   static constexpr size_t kPanelVecs = 3;
-  static constexpr size_t kBlockPanels = 12;
-  static constexpr int64_t kKeyBlock = 128;
+  static constexpr size_t kBlockPanels = 15;
+  static constexpr int64_t kKeyBlock = 256;
   static constexpr bool kWeighsAtOnce = false;
+  static constexpr size_t kExpsAtOnce = 6;
 #elif HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
   // V8 keeps 12 accumulators in registers as 6x2, but spills 4x3.
   static constexpr size_t kMaxVecs = 2;
@@ -45,6 +47,7 @@ struct TileSize {
   static constexpr size_t kBlockPanels = 8;
   static constexpr int64_t kKeyBlock = 256;
   static constexpr bool kWeighsAtOnce = false;
+  static constexpr size_t kExpsAtOnce = 2;
 #else  // 16 registers, of which multiply and add take one more
   static constexpr size_t kMaxVecs = 4;
   static constexpr size_t kScoreVecs = kMaxVecs;
@@ -53,6 +56,7 @@ struct TileSize {
   static constexpr size_t kBlockPanels = 2;
   static constexpr int64_t kKeyBlock = 192;
   static constexpr bool kWeighsAtOnce = false;
+  static constexpr size_t kExpsAtOnce = 2;
 #endif
   // kMaxVecs, rows(vecs): a tile of every product, but for the scores, kScoreVecs wide.
   // kPanelVecs: vectors of queries whose scores against a key block are made, weighted and
