@@ -58,6 +58,7 @@ struct Scratch {
   float* sum;            // [row] of a key block's weights, where scores become them at once
   float* largest;        // [row] exponent of them
   float* correction;     // [row]
+  float* nan;            // a vector of flags: lanes where a result was NaN
   float* block_m;        // [key block][row] maxima that its weights are relative to, where captured
   int32_t* first_key;    // [row] visible range
   int32_t* last_key;     //
@@ -129,6 +130,14 @@ inline bool needs_softmax(const ForwardParams& p) {
   return p.out.data != nullptr || p.lse.data != nullptr || captures_weights(p);
 }
 
+// Whether rows of the output leave the registers normalised, from the last keys that they see:
+// they are floats without padding, evenly spaced, and nothing is still to change them.
+inline bool stores_means(const ForwardParams& p) {
+  return p.out.data != nullptr && p.out.element == Element::kF32 &&
+         static_cast<size_t>(p.value_width) % hn::Lanes(DF()) == 0 && p.group() == 1 &&
+         !p.mask.given() && p.sinks == nullptr;
+}
+
 inline Scratch lay_out(const ForwardParams& p, void* memory) {
   const uint64_t rows = block_lanes(p);
   // The longest block of any length, so that long sequences all take the same.
@@ -155,6 +164,7 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.sum, TileSize::kWeighsAtOnce ? rows : 0);
   take(s.largest, TileSize::kWeighsAtOnce ? rows : 0);
   take(s.correction, rows);
+  take(s.nan, vector);
   const auto block = static_cast<uint64_t>(std::max<int64_t>(1, key_block(p)));
   const uint64_t blocks = (static_cast<uint64_t>(p.keys) + block - 1) / block;
   take(s.block_m, captures_weights(p) ? blocks * rows : 0);

@@ -62,7 +62,8 @@ class Block {
         value_lanes_(params.out.data == nullptr
                          ? 0
                          : round_up(static_cast<size_t>(params.value_width), vector_)),
-        captures_weights_(!kPairs && captures_weights(params)) {
+        captures_weights_(!kPairs && captures_weights(params)),
+        stores_means_(stores_means(params)) {
     load_rows();
   }
 
@@ -77,7 +78,6 @@ class Block {
   void compute(const ForwardJob* next) {
     load_head();
     if (kPrefetches && !is_small()) look_ahead(next);
-    transpose_queries();
     if (!needs_softmax(p_)) return;
     for_weights([&](const ScoreCapture& capture) { hide_unvisited(capture); });
     float* block_m = s_.block_m;
@@ -123,6 +123,7 @@ class Block {
     size_t lanes, rows;    // with and without padding
     rules::KeyRange keys;  // that any of its rows sees
     rules::KeyRange full;  // that all of its rows see
+    bool transposed;       // whether its queries are there
     bool started;          // whether its output holds anything yet
   };
   // Column c of a row lies in strip c / strip_lanes().
@@ -182,6 +183,7 @@ class Block {
                .rows = std::min(panel_lanes(), rows_ - lane),
                .keys = {},
                .full = {},
+               .transposed = false,
                .started = false};
       const size_t last = lane + panel.rows - 1;
       panel.keys = {s_.first_key[lane], s_.last_key[last]};
@@ -193,7 +195,8 @@ class Block {
     std::fill_n(s_.top, lanes_, kNegInf);
     std::fill_n(s_.m, lanes_, kNegInf);
     std::fill_n(s_.l, lanes_, 0.0F);
-    for (Panel& panel : panels()) panel.started = false;
+    for (Panel& panel : panels()) panel.transposed = panel.started = false;
+    hn::StoreU(hn::Zero(d_), d_, s_.nan);
     if (p_.mask.given()) {
       for (size_t row = 0; row < lanes_; ++row) {
         s_.mask[row] = p_.mask.row(batch_, s_.place[row].head, s_.place[row].query);
@@ -267,11 +270,14 @@ class Block {
                                           row_offset(rows.stride, batch, head, row));
   }
 
-  void transpose_queries() {
+  // Not before they are needed: read in a burst, Q of a whole block keeps the products waiting.
+  void transpose_queries(Panel& panel) {
+    if (panel.transposed) return;
+    panel.transposed = true;
     const float factor = folds_scale_ ? p_.scale : std::copysign(1.0F, p_.scale);
     const auto width = static_cast<size_t>(p_.key_width);
     std::array<const float*, hn::MaxLanes(DF())> rows;
-    for (size_t lane = 0; lane < lanes_; lane += vector_) {
+    for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += vector_) {
       for (size_t i = 0; i < vector_; ++i) {
         const RowPlace place = s_.place[lane + i];
         if constexpr (kPairs) {
@@ -504,6 +510,7 @@ class Block {
   }
 
   void attend(Panel& panel, const rules::KeyRange& keys, const KeyBlock& block) {
+    transpose_queries(panel);
     const ScoreTile tile = tile_of(panel, keys);
     const Reach reach = reach_of(panel, tile);
     bool weighed = false;
@@ -548,17 +555,31 @@ class Block {
     }
   }
 
-  // out (+)= weights * V
+  // In correction: 1 / l of a panel's rows.
+  void invert_sums(const Panel& panel) {
+    for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += vector_) {
+      hn::StoreU(hn::Div(hn::Set(d_, 1.0F), hn::LoadU(d_, s_.l + lane)), d_, s_.correction + lane);
+    }
+  }
+
+  // out (+)= weights * V, and from the last keys the means
   void weigh(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
-    const Product p{.a = tile.scores,
-                    .a_stride = static_cast<ptrdiff_t>(tile.stride),
-                    .b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,
-                    .b_stride = block.v.stride,
-                    .b_strip = block.v.strip,
-                    .c = s_.out + panel.lane * value_lanes_,
-                    .c_stride = static_cast<ptrdiff_t>(value_lanes_),
-                    .depth = tile.keys,
-                    .accumulate = panel.started};
+    Product p{.a = tile.scores,
+              .a_stride = static_cast<ptrdiff_t>(tile.stride),
+              .b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,
+              .b_stride = block.v.stride,
+              .b_strip = block.v.strip,
+              .c = s_.out + panel.lane * value_lanes_,
+              .c_stride = static_cast<ptrdiff_t>(value_lanes_),
+              .depth = tile.keys,
+              .accumulate = panel.started};
+    if (stores_means_ && block.keys.last >= panel.keys.last) {
+      invert_sums(panel);
+      p.means = {.to = out_row<float>(panel.lane),
+                 .stride = static_cast<ptrdiff_t>(p_.out.stride[2]),
+                 .factor = s_.correction + panel.lane,
+                 .nan = s_.nan};
+    }
     const int32_t* const last = s_.last_key + panel.lane;
     product<ALayout::kColMajor, kElements>(
         d_, p, panel.rows, value_lanes_ / vector_, [&](size_t row, size_t rows) HWY_ATTR {
@@ -610,19 +631,19 @@ class Block {
     return done;
   }
 
-  // Rows as nearly all are, without a branch for each. Returns false if one of them is not.
+  // Whether every row sees something, and no result is NaN: rows as nearly all are, without a
+  // branch for each.
   bool normalise_usual() {
+    if (!hn::AllTrue(d_, all_sums_positive())) return false;
+    if (stores_means_) {
+      const auto nan = hn::MaskFromVec(hn::LoadU(d_, s_.nan));
+      return hn::AllFalse(d_, nan);
+    }
     if (p_.out.data == nullptr || p_.out.element != Element::kF32 ||
         p_.value_width != static_cast<int64_t>(value_lanes_)) {
       return false;
     }
-    auto usual = hn::Eq(hn::Zero(d_), hn::Zero(d_));
-    for (size_t lane = 0; lane < lanes_; lane += vector_) {
-      const auto sum = hn::LoadU(d_, s_.l + lane);
-      usual = hn::And(usual, hn::Gt(sum, hn::Zero(d_)));
-      hn::StoreU(hn::Div(hn::Set(d_, 1.0F), sum), d_, s_.correction + lane);
-    }
-    if (!hn::AllTrue(d_, usual)) return false;
+    for (const Panel& panel : panels()) invert_sums(panel);
     auto nan = hn::MaskFalse(d_);
     // Locals, which the stores cannot change: a third of this loop's time where rows are short.
     const RowPlace* HWY_RESTRICT place = s_.place;
@@ -643,6 +664,14 @@ class Block {
     return hn::AllFalse(d_, nan);
   }
 
+  hn::Mask<DF> all_sums_positive() const {
+    auto positive = hn::Eq(hn::Zero(d_), hn::Zero(d_));
+    for (size_t lane = 0; lane < lanes_; lane += vector_) {
+      positive = hn::And(positive, hn::Gt(hn::LoadU(d_, s_.l + lane), hn::Zero(d_)));
+    }
+    return positive;
+  }
+
   // Returns false where the row has to be summed again with care: a hidden value may be NaN or
   // infinite, and its weight of 0 times that is NaN. Looking for it in the result is cheap.
   bool normalise_and_store(size_t row) {
@@ -655,10 +684,11 @@ class Block {
     float* const to = direct && p_.out.data != nullptr ? out_row<float>(row) : out;
     // A sum of 0 is a row that sees nothing: the largest weight of any other is 1.
     const bool nothing = sum == 0.0F;
-    const auto inverse = hn::Set(d_, 1.0F / sum);
+    const float* const from = stores_means_ ? to : out;
+    const auto inverse = hn::Set(d_, stores_means_ && !std::isnan(sum) ? 1.0F : 1.0F / sum);
     auto nan = hn::MaskFalse(d_);
     for (size_t c = 0; c < value_lanes_; c += vector_) {
-      const auto mean = hn::Mul(hn::LoadU(d_, out + c), inverse);
+      const auto mean = hn::Mul(hn::LoadU(d_, from + c), inverse);
       nan = hn::Or(nan, hn::IsNaN(mean));
       hn::StoreU(nothing ? hn::Zero(d_) : mean, d_, to + c);
     }
@@ -675,12 +705,13 @@ class Block {
   template <class Visit>
   HWY_INLINE void second_pass(ScoreStage stage, const rules::KeyRange& keys, const Visit& visit) {
     for_key_blocks(keys, [&](const KeyBlock& block) HWY_ATTR {
-      for (const Panel& panel : panels()) {
+      for (Panel& panel : panels()) {
         const rules::KeyRange wanted =
             stage < ScoreStage::kMasked ? block.keys : intersection(block.keys, panel.keys);
         if (wanted.empty() || (stage >= ScoreStage::kMasked && mask_empties(panel, wanted))) {
           continue;
         }
+        transpose_queries(panel);
         const ScoreTile tile = score(panel, wanted, block, stage);
         if (stage == ScoreStage::kWeights) to_weights(panel, tile);
         visit(panel, tile, block);
@@ -845,11 +876,7 @@ class Block {
   }
 
   void finish_weights() {
-    auto usual = hn::Eq(hn::Zero(d_), hn::Zero(d_));
-    for (size_t lane = 0; lane < lanes_; lane += vector_) {
-      usual = hn::And(usual, hn::Gt(hn::LoadU(d_, s_.l + lane), hn::Zero(d_)));
-    }
-    if (!hn::AllTrue(d_, usual)) {
+    if (!hn::AllTrue(d_, all_sums_positive())) {
       // A NaN among a row's scores must not reach what is hidden.
       for_weights([&](const ScoreCapture& capture) HWY_ATTR { store_capture(capture); });
       return;
@@ -926,7 +953,8 @@ class Block {
   const bool copies_values_;
   const size_t value_lanes_;
   const bool captures_weights_;  // pairs have no f32 weights, see pairs_fit()
-  rules::KeyRange block_;        // that any row of the block sees
+  const bool stores_means_;
+  rules::KeyRange block_;  // that any row of the block sees
   std::array<Panel, TileSize::kBlockPanels> panels_;
   size_t panel_count_ = 0;
   RowsAhead ahead_;

@@ -42,6 +42,15 @@ struct Weighing {
   float* largest;          // [column] rises to the largest exponent
 };
 
+// Rows of C that leave at once, times a factor each. `nan` is a vector of flags: lanes where one of
+// them was NaN are set.
+struct Means {
+  float* to = nullptr;
+  ptrdiff_t stride;
+  const float* factor;  // [row]
+  float* nan;
+};
+
 // Strides in elements; they may be negative.
 struct Product {
   const float* a;
@@ -55,6 +64,7 @@ struct Product {
   bool accumulate = false;  // adds to C
   float* top = nullptr;     // where given, top[c] rises to the largest of column c
   Weighing weighing = {};   // read by products of Result::kWeights
+  Means means = {};  // kColMajor: where given, C is read, if it is to be added, but not written
 };
 
 // What is stored in C.
@@ -119,6 +129,23 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
       hn::StoreU(largest, d, p.top + v * lanes);
     }
   }
+  if (kLayout == ALayout::kColMajor && p.means.to != nullptr) {
+    V nan = hn::LoadU(d, p.means.nan);
+    for (size_t r = 0; r < kRows; ++r) {
+      const V factor = hn::Set(d, p.means.factor[r]);
+      const float* c = p.c + static_cast<ptrdiff_t>(r) * p.c_stride;
+      float* to = p.means.to + static_cast<ptrdiff_t>(r) * p.means.stride;
+      for (size_t v = 0; v < kVecs; ++v) {
+        const size_t at = v * lanes;
+        const V total = p.accumulate ? hn::Add(sum[r][v], hn::LoadU(d, c + at)) : sum[r][v];
+        const V mean = hn::Mul(total, factor);
+        nan = hn::Or(nan, hn::VecFromMask(d, hn::IsNaN(mean)));
+        hn::StoreU(mean, d, to + at);
+      }
+    }
+    hn::StoreU(nan, d, p.means.nan);
+    return;
+  }
   for (size_t r = 0; r < kRows; ++r) {
     float* c = p.c + static_cast<ptrdiff_t>(r) * p.c_stride;
     for (size_t v = 0; v < kVecs; ++v) {
@@ -137,6 +164,10 @@ HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
     const auto step = static_cast<ptrdiff_t>(by);
     p.a += kLayout == ALayout::kRowMajor ? step * p.a_stride : step;
     p.c += step * p.c_stride;
+    if (kLayout == ALayout::kColMajor && p.means.to != nullptr) {
+      p.means.to += step * p.means.stride;
+      p.means.factor += step;
+    }
     row += by;
   };
   // Two tiles of four rows keep the multipliers busy, where six and two do not: with 8 rows left,
@@ -185,6 +216,7 @@ HWY_INLINE void product(D d, Product p, size_t rows, size_t vecs, const Depth& d
     }
     p.b += p.b_strip;
     p.c += kStrip * lanes;
+    if (p.means.to != nullptr) p.means.to += kStrip * lanes;
     if (p.top != nullptr) p.top += kStrip * lanes;
     if constexpr (kResult == Result::kWeights) {
       p.weighing.reference += kStrip * lanes;
