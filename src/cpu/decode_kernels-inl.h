@@ -282,7 +282,7 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
       }
     }
   }
-  const ToLog2<D> to_log2(d, factor * kLog2E);
+  const ToLog2<D> to_log2(d, SoftmaxFactor(factor));
   const V subtract = finite_maximum(d, hn::LoadU(d, m));
   const Exp2Table HWY_RESTRICT table = exp2_table();
   V sum = hn::LoadU(d, l);

@@ -54,9 +54,11 @@ class Block {
         s_(lay_out(params, scratch)),
         folds_scale_(folds_scale(params)),
         factor_(softmax_factor(params)),
+        softmax_factor_(factor_),
         vector_(hn::Lanes(d_)),
         rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - job.first_row))),
         lanes_(round_up(rows_, vector_)),
+        key_block_(key_block(params)),
         copies_values_(copies_values(params, rows_)),
         // Without an output V is not read.
         value_lanes_(params.out.data == nullptr
@@ -68,11 +70,10 @@ class Block {
   }
 
   // The same rows of another head.
-  void move_to(int64_t kv_head) {
-    const auto heads = static_cast<int32_t>((kv_head - kv_head_) * p_.group());
-    for (size_t row = 0; row < lanes_; ++row) s_.place[row].head += heads;
-    kv_head_ = kv_head;
-  }
+  void move_to(int64_t kv_head) { kv_head_ = kv_head; }
+
+  int64_t first_head() const { return kv_head_ * p_.group(); }
+  int64_t head_of(size_t row) const { return first_head() + s_.place[row].member; }
 
   // The online softmax over all keys, if anything needs it.
   void compute(const ForwardJob* next) {
@@ -167,8 +168,7 @@ class Block {
       const rules::KeyRange range = visibility.of_query(query);
       s_.first_key[row] = static_cast<int32_t>(std::min(range.first, p_.keys));
       s_.last_key[row] = static_cast<int32_t>(range.last);
-      s_.place[row] = {static_cast<int32_t>(kv_head_ * group + member),
-                       static_cast<int32_t>(query)};
+      s_.place[row] = {static_cast<int32_t>(member), static_cast<int32_t>(query)};
       // Padding lanes repeat the last row.
       if (row + 1 < rows_ && ++member == group) {
         member = 0;
@@ -199,18 +199,18 @@ class Block {
     hn::StoreU(hn::Zero(d_), d_, s_.nan);
     if (p_.mask.given()) {
       for (size_t row = 0; row < lanes_; ++row) {
-        s_.mask[row] = p_.mask.row(batch_, s_.place[row].head, s_.place[row].query);
+        s_.mask[row] = p_.mask.row(batch_, head_of(row), s_.place[row].query);
       }
     }
     if (p_.bias.given()) {
       for (size_t row = 0; row < lanes_; ++row) {
-        s_.bias[row] = p_.bias.row(batch_, s_.place[row].head, s_.place[row].query);
+        s_.bias[row] = p_.bias.row(batch_, head_of(row), s_.place[row].query);
       }
     }
     if (p_.alibi_slopes != nullptr) {
       const int64_t shift = p_.alibi_shift(batch_);
       for (size_t row = 0; row < lanes_; ++row) {
-        s_.alibi_slope[row] = p_.alibi_slopes[s_.place[row].head];
+        s_.alibi_slope[row] = p_.alibi_slopes[head_of(row)];
         s_.alibi_end[row] = static_cast<float>(s_.place[row].query + shift);
       }
     }
@@ -243,7 +243,7 @@ class Block {
                              .head = next->kv_head,
                              .group = 1,
                              .first = 0,
-                             .last = std::min(key_block(p_), p_.keys),
+                             .last = std::min(key_block_, p_.keys),
                              .width = p_.key_width};
         ahead_.add(p_.k, keys);
         keys.width = p_.value_width;
@@ -276,19 +276,23 @@ class Block {
     panel.transposed = true;
     const float factor = folds_scale_ ? p_.scale : std::copysign(1.0F, p_.scale);
     const auto width = static_cast<size_t>(p_.key_width);
+    const auto* const queries =
+        static_cast<const float*>(p_.q.data) + row_offset(p_.q.stride, batch_, first_head(), 0);
+    const int64_t of_member = p_.q.stride[1], of_query = p_.q.stride[2];
+    const bool in_place = is_float(p_.q);
     std::array<const float*, hn::MaxLanes(DF())> rows;
     for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += vector_) {
       for (size_t i = 0; i < vector_; ++i) {
         const RowPlace place = s_.place[lane + i];
         if constexpr (kPairs) {
-          rows[i] = pairs_at(p_.q, batch_, place.head, place.query);
-          continue;
+          rows[i] = pairs_at(p_.q, batch_, head_of(lane + i), place.query);
+        } else if (in_place) {
+          rows[i] = queries + place.member * of_member + place.query * of_query;
+        } else {
+          rows[i] = read_rows(d_, p_.q, batch_, head_of(lane + i), place.query, 1, width, width,
+                              s_.query + i * width)
+                        .data;
         }
-        rows[i] = is_float(p_.q) ? static_cast<const float*>(p_.q.data) +
-                                       row_offset(p_.q.stride, batch_, place.head, place.query)
-                                 : read_rows(d_, p_.q, batch_, place.head, place.query, 1, width,
-                                             width, s_.query + i * width)
-                                       .data;
       }
       float* const strip = s_.queries + lane / score_lanes() * score_lanes() * score_depth();
       transpose_rows<!kPairs>(d_, rows.data(), score_depth(), factor, strip + lane % score_lanes(),
@@ -338,7 +342,7 @@ class Block {
 
   template <class Visit>
   HWY_INLINE void for_key_blocks(const rules::KeyRange& keys, const Visit& visit) {
-    const int64_t step = key_block(p_);
+    const int64_t step = key_block_;
     for (int64_t key = keys.first; key < keys.last; key += step) {
       const rules::KeyRange block{key, std::min(key + step, keys.last)};
       const auto count = static_cast<size_t>(block.last - key);
@@ -397,7 +401,7 @@ class Block {
     std::fill_n(s_.sum + panel.lane, panel.lanes, 0.0F);
     std::fill_n(s_.largest + panel.lane, panel.lanes, kNegInf);
     Product p = scores_of(panel, tile, block, 0, 0);
-    p.weighing = {.to_log2 = factor_ * kLog2E,
+    p.weighing = {.to_log2 = softmax_factor_.to_log2,
                   .reference = s_.m + panel.lane,
                   .sum = s_.sum + panel.lane,
                   .largest = s_.largest + panel.lane};
@@ -461,19 +465,22 @@ class Block {
     for (size_t v = 0; v < vectors; ++v) {
       const ScoreTile lanes = tile.vector(v * vector_, vector_);
       const size_t first = panel.lane + v * vector_;
+      float* const top = s_.top + first;
       const auto hide = [&](size_t from, size_t to) HWY_ATTR {
         if (from >= to) return;
         hide_by_range(d_,
                       lanes.part(tile.first_key + static_cast<int64_t>(from),
                                  tile.first_key + static_cast<int64_t>(to)),
-                      s_.first_key + first, s_.last_key + first);
-        if (is_plain) {
-          raise_top(d_, lanes.scores + from * tile.stride, tile.stride, to - from, s_.top + first);
-        }
+                      s_.first_key + first, s_.last_key + first, is_plain ? top : nullptr);
       };
       hide(0, low);
-      hide(open, reach[v]);
-      if (!is_plain) raise_top(d_, lanes.scores, tile.stride, reach[v], s_.top + first);
+      // The vector's first row sees the fewest keys.
+      const size_t shared = std::min(std::max(within(s_.last_key[first]), open), reach[v]);
+      if (is_plain && shared > open) {
+        raise_top(d_, lanes.scores + open * tile.stride, tile.stride, shared - open, top);
+      }
+      hide(shared, reach[v]);
+      if (!is_plain) raise_top(d_, lanes.scores, tile.stride, reach[v], top);
     }
   }
 
@@ -500,7 +507,7 @@ class Block {
     if (stage == ScoreStage::kRaw) return tile;
     apply_passes(panel, tile, stage);
     if (stage == ScoreStage::kCapped) return tile;
-    hide_by_range(d_, tile, s_.first_key + panel.lane, s_.last_key + panel.lane);
+    hide_by_range(d_, tile, s_.first_key + panel.lane, s_.last_key + panel.lane, nullptr);
     return tile;
   }
 
@@ -524,7 +531,7 @@ class Block {
       const size_t lane = v * vector_;
       const size_t row = panel.lane + lane;
       const bool rose =
-          softmax_lanes(d_, tile.scores + lane, tile.stride, reach[v], factor_ * kLog2E,
+          softmax_lanes(d_, tile.scores + lane, tile.stride, reach[v], softmax_factor_,
                         s_.top + row, s_.m + row, s_.l + row, s_.correction + row);
       if (rose && panel.started) rescale(row);
     }
@@ -532,7 +539,7 @@ class Block {
     if (value_lanes_ != 0) {
       clear_beyond_reach(panel, tile, reach);
       if (p_.dropout.probability > 0.0F) {
-        drop_weights(d_, tile, s_.place + panel.lane, batch_, p_.dropout);
+        drop_weights(d_, tile, s_.place + panel.lane, batch_, first_head(), p_.dropout);
       }
       for (size_t v = 0; kPairs && v * vector_ < panel.lanes; ++v) {
         pair_weights(d_, tile.scores + v * vector_, tile.stride, reach[v]);
@@ -607,7 +614,7 @@ class Block {
   void join_sink(size_t row) {
     const auto factor = static_cast<double>(factor_);
     const auto m = static_cast<double>(s_.m[row]);
-    const auto sink = static_cast<double>(p_.sinks[s_.place[row].head]);
+    const auto sink = static_cast<double>(p_.sinks[head_of(row)]);
     // Rounded to float before it is used: weights are computed from that maximum.
     const auto joined = static_cast<double>(static_cast<float>(std::max(m, sink / factor)));
     const double kept = std::exp((m - joined) * factor);
@@ -649,11 +656,12 @@ class Block {
     const RowPlace* HWY_RESTRICT place = s_.place;
     const float* HWY_RESTRICT inverses = s_.correction;
     const float* HWY_RESTRICT from = s_.out;
-    float* const out = static_cast<float*>(p_.out.data) + row_offset(p_.out.stride, batch_, 0, 0);
-    const int64_t of_head = p_.out.stride[1], of_query = p_.out.stride[2];
+    float* const out =
+        static_cast<float*>(p_.out.data) + row_offset(p_.out.stride, batch_, first_head(), 0);
+    const int64_t of_member = p_.out.stride[1], of_query = p_.out.stride[2];
     const size_t rows = rows_, width = value_lanes_, vector = vector_;
     for (size_t row = 0; row < rows; ++row) {
-      float* HWY_RESTRICT to = out + place[row].head * of_head + place[row].query * of_query;
+      float* HWY_RESTRICT to = out + place[row].member * of_member + place[row].query * of_query;
       const auto inverse = hn::Set(d_, inverses[row]);
       for (size_t c = 0; c < width; c += vector, from += vector) {
         const auto mean = hn::Mul(hn::LoadU(d_, from), inverse);
@@ -721,7 +729,7 @@ class Block {
 
   void to_weights(const Panel& panel, const ScoreTile& tile) {
     const auto neg_inf = hn::Set(d_, kNegInf);
-    const ToLog2<DF> to_log2(d_, factor_ * kLog2E);
+    const ToLog2<DF> to_log2(d_, softmax_factor_);
     for (size_t lane = 0; lane < panel.lanes; lane += vector_) {
       const auto maximum = finite_maximum(d_, hn::LoadU(d_, s_.m + panel.lane + lane));
       const auto sum = hn::LoadU(d_, s_.l + panel.lane + lane);
@@ -743,14 +751,15 @@ class Block {
       if (s_.careful[panel.lane + row] == 0) continue;
       float* out = s_.out + (panel.lane + row) * value_lanes_;
       const RowPlace place = s_.place[panel.lane + row];
+      const int64_t head = head_of(panel.lane + row);
       const uint64_t threshold = rules::dropout_threshold(p_.dropout.probability);
       for (size_t j = 0; j < tile.keys; ++j) {
         float weight = tile.scores[j * tile.stride + row];
         if (weight == kHidden) continue;
         const int64_t key = tile.first_key + static_cast<int64_t>(j);
         if (p_.dropout.probability > 0.0F) {
-          const bool kept = rules::dropout_keeps(p_.dropout.seed, batch_, place.head, place.query,
-                                                 key, threshold);
+          const bool kept =
+              rules::dropout_keeps(p_.dropout.seed, batch_, head, place.query, key, threshold);
           weight = kept ? weight / (1.0F - p_.dropout.probability) : 0.0F;
         }
         const auto at = static_cast<size_t>(key - block.keys.first);
@@ -763,9 +772,8 @@ class Block {
 
   template <class T>
   T* out_row(size_t row) const {
-    const RowPlace place = s_.place[row];
     return static_cast<T*>(p_.out.data) +
-           row_offset(p_.out.stride, batch_, place.head, place.query);
+           row_offset(p_.out.stride, batch_, head_of(row), s_.place[row].query);
   }
 
   void store_out(size_t row) {
@@ -784,7 +792,7 @@ class Block {
 
   void store_lse(size_t row) {
     const auto sum = static_cast<double>(s_.l[row]);
-    *p_.lse.row(batch_, s_.place[row].head, s_.place[row].query) =
+    *p_.lse.row(batch_, head_of(row), s_.place[row].query) =
         sum == 0.0
             ? kNegInf
             : static_cast<float>(static_cast<double>(s_.m[row]) * static_cast<double>(factor_) +
@@ -793,11 +801,11 @@ class Block {
 
   void store_dropout_mask(size_t row) {
     const uint64_t threshold = rules::dropout_threshold(p_.dropout.probability);
-    const RowPlace place = s_.place[row];
-    uint8_t* mask = p_.dropout_mask.row(batch_, place.head, place.query);
+    const int64_t head = head_of(row), query = s_.place[row].query;
+    uint8_t* mask = p_.dropout_mask.row(batch_, head, query);
     for (int64_t key = 0; key < p_.keys; key += 4) {
-      const auto kept = rules::dropout_keeps_four(p_.dropout.seed, batch_, place.head, place.query,
-                                                  key / 4, threshold);
+      const auto kept =
+          rules::dropout_keeps_four(p_.dropout.seed, batch_, head, query, key / 4, threshold);
       for (int64_t j = key; j < std::min(key + 4, p_.keys); ++j) {
         mask[j] = kept[static_cast<size_t>(j - key)] ? 1 : 0;
       }
@@ -806,12 +814,11 @@ class Block {
 
   // The row's place in a capture, or null where it is not asked for.
   float* captured_row(const ScoreCapture& capture, size_t row) const {
-    const RowPlace place = s_.place[row];
-    const int64_t at = place.query - capture.first_row;
+    const int64_t at = s_.place[row].query - capture.first_row;
     if (at < 0 || at >= capture.out.shape[2]) return nullptr;
-    int64_t index = place.head;
+    int64_t index = head_of(row);
     if (!capture.heads.empty()) {
-      const auto found = std::find(capture.heads.begin(), capture.heads.end(), place.head);
+      const auto found = std::find(capture.heads.begin(), capture.heads.end(), index);
       if (found == capture.heads.end()) return nullptr;
       index = found - capture.heads.begin();
     }
@@ -881,7 +888,7 @@ class Block {
       for_weights([&](const ScoreCapture& capture) HWY_ATTR { store_capture(capture); });
       return;
     }
-    const int64_t step = key_block(p_);
+    const int64_t step = key_block_;
     const float* block_m = s_.block_m;
     for (int64_t key = block_.first; key < block_.last; key += step, block_m += lanes_) {
       shares_of_sum(block_m);
@@ -901,7 +908,7 @@ class Block {
   // In correction: the share of the final sum that a weight of 1 is, relative to such maxima.
   void shares_of_sum(const float* block_m) {
     const auto one = hn::Set(d_, 1.0F);
-    const ToLog2<DF> to_log2(d_, factor_ * kLog2E);
+    const ToLog2<DF> to_log2(d_, softmax_factor_);
     for (size_t lane = 0; lane < lanes_; lane += vector_) {
       const auto then = hn::LoadU(d_, block_m + lane);
       const auto now = hn::LoadU(d_, s_.m + lane);
@@ -947,9 +954,11 @@ class Block {
   const Scratch s_;
   const bool folds_scale_;
   const float factor_;  // a score of the softmax is factor_ times one of a tile
+  const SoftmaxFactor softmax_factor_;
   const DF d_;
   const size_t vector_;  // lanes of a vector
   const size_t rows_, lanes_;
+  const int64_t key_block_;
   const bool copies_values_;
   const size_t value_lanes_;
   const bool captures_weights_;  // pairs have no f32 weights, see pairs_fit()

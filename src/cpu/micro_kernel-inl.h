@@ -12,6 +12,7 @@
 #endif
 
 #include <cstddef>
+#include <type_traits>
 
 #include "cpu/simd-inl.h"
 #include "cpu/softmax-inl.h"
@@ -70,14 +71,18 @@ struct Product {
 // What is stored in C.
 enum class Result { kProduct, kWeights };
 
+// Rows from `first_row` on and columns from `first_column` on, `b` being at the latter.
+//
 // Not inlined: V8 optimises a WebAssembly function only between its calls, so the inner
 // loop has to be a function that is called often.
 template <ALayout kLayout, Elements kElements, Result kResult, size_t kRows, size_t kVecs, class D>
-HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
+HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t first_column,
+                               const float* HWY_RESTRICT b, size_t depth) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
-  const float* HWY_RESTRICT a = p.a;
-  const float* HWY_RESTRICT b = p.b;
+  const auto row_offset = static_cast<ptrdiff_t>(first_row);
+  const float* HWY_RESTRICT a =
+      p.a + (kLayout == ALayout::kRowMajor ? row_offset * p.a_stride : row_offset);
   const ptrdiff_t a_stride = p.a_stride;
   const ptrdiff_t b_stride = p.b_stride;
 
@@ -102,11 +107,12 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
     }
     a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
   }
+  float* const first_c = p.c + row_offset * p.c_stride + first_column;
   if constexpr (kResult == Result::kWeights) {
     const V to_log2 = hn::Set(d, p.weighing.to_log2);
     const Exp2Table HWY_RESTRICT table = exp2_table();
     for (size_t v = 0; v < kVecs; ++v) {
-      const size_t column = v * lanes;
+      const size_t column = first_column + v * lanes;
       const V reference = hn::LoadU(d, p.weighing.reference + column);
       V total = hn::LoadU(d, p.weighing.sum + column);
       V largest = hn::LoadU(d, p.weighing.largest + column);
@@ -115,7 +121,7 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
         largest = hn::Max(exponent, largest);
         const V weight = exp2_clamped(d, table, exponent);
         total = hn::Add(total, weight);
-        hn::StoreU(weight, d, p.c + static_cast<ptrdiff_t>(r) * p.c_stride + column);
+        hn::StoreU(weight, d, first_c + static_cast<ptrdiff_t>(r) * p.c_stride + v * lanes);
       }
       hn::StoreU(total, d, p.weighing.sum + column);
       hn::StoreU(largest, d, p.weighing.largest + column);
@@ -123,18 +129,19 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
     return;
   }
   if (p.top != nullptr) {
+    float* const top = p.top + first_column;
     for (size_t v = 0; v < kVecs; ++v) {
-      V largest = hn::LoadU(d, p.top + v * lanes);
+      V largest = hn::LoadU(d, top + v * lanes);
       for (size_t r = 0; r < kRows; ++r) largest = hn::Max(sum[r][v], largest);
-      hn::StoreU(largest, d, p.top + v * lanes);
+      hn::StoreU(largest, d, top + v * lanes);
     }
   }
   if (kLayout == ALayout::kColMajor && p.means.to != nullptr) {
     V nan = hn::LoadU(d, p.means.nan);
-    for (size_t r = 0; r < kRows; ++r) {
-      const V factor = hn::Set(d, p.means.factor[r]);
-      const float* c = p.c + static_cast<ptrdiff_t>(r) * p.c_stride;
-      float* to = p.means.to + static_cast<ptrdiff_t>(r) * p.means.stride;
+    float* to = p.means.to + row_offset * p.means.stride + first_column;
+    for (size_t r = 0; r < kRows; ++r, to += p.means.stride) {
+      const V factor = hn::Set(d, p.means.factor[first_row + r]);
+      const float* c = first_c + static_cast<ptrdiff_t>(r) * p.c_stride;
       for (size_t v = 0; v < kVecs; ++v) {
         const size_t at = v * lanes;
         const V total = p.accumulate ? hn::Add(sum[r][v], hn::LoadU(d, c + at)) : sum[r][v];
@@ -147,7 +154,7 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
     return;
   }
   for (size_t r = 0; r < kRows; ++r) {
-    float* c = p.c + static_cast<ptrdiff_t>(r) * p.c_stride;
+    float* c = first_c + static_cast<ptrdiff_t>(r) * p.c_stride;
     for (size_t v = 0; v < kVecs; ++v) {
       float* at = c + v * lanes;
       hn::StoreU(p.accumulate ? hn::Add(sum[r][v], hn::LoadU(d, at)) : sum[r][v], d, at);
@@ -157,39 +164,27 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t depth) {
 
 // A strip of kVecs vectors: whole tiles, then what is left in halves.
 template <ALayout kLayout, Elements kElements, Result kResult, size_t kVecs, class D, class Depth>
-HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
+HWY_INLINE void product_strip(D d, const Product& p, size_t rows, size_t column,
+                              const float* HWY_RESTRICT b, const Depth& depth) {
   constexpr size_t kRows = TileSize::rows(kVecs);
   size_t row = 0;
-  const auto advance = [&](size_t by) {
-    const auto step = static_cast<ptrdiff_t>(by);
-    p.a += kLayout == ALayout::kRowMajor ? step * p.a_stride : step;
-    p.c += step * p.c_stride;
-    if (kLayout == ALayout::kColMajor && p.means.to != nullptr) {
-      p.means.to += step * p.means.stride;
-      p.means.factor += step;
-    }
-    row += by;
+  const auto tile = [&](auto count) HWY_ATTR {
+    constexpr size_t kCount = decltype(count)::value;
+    product_tile<kLayout, kElements, kResult, kCount, kVecs>(d, p, row, column, b,
+                                                             depth(row, kCount));
+    row += kCount;
   };
   // Two tiles of four rows keep the multipliers busy, where six and two do not: with 8 rows left,
   // as of bert's 128 = 20 * 6 + 8 keys in WebAssembly.
   constexpr size_t kKept = kRows == 6 ? 8 : 0;
-  while (row + kRows <= rows && row + kKept != rows) {
-    product_tile<kLayout, kElements, kResult, kRows, kVecs>(d, p, depth(row, kRows));
-    advance(kRows);
-  }
+  while (row + kRows <= rows && row + kKept != rows) tile(std::integral_constant<size_t, kRows>());
   if constexpr (kRows > 4) {
-    while (row + 4 <= rows) {
-      product_tile<kLayout, kElements, kResult, 4, kVecs>(d, p, depth(row, 4));
-      advance(4);
-    }
+    while (row + 4 <= rows) tile(std::integral_constant<size_t, 4>());
   }
   if constexpr (kRows > 2) {
-    if (row + 2 <= rows) {
-      product_tile<kLayout, kElements, kResult, 2, kVecs>(d, p, depth(row, 2));
-      advance(2);
-    }
+    if (row + 2 <= rows) tile(std::integral_constant<size_t, 2>());
   }
-  if (row < rows) product_tile<kLayout, kElements, kResult, 1, kVecs>(d, p, depth(row, 1));
+  if (row < rows) tile(std::integral_constant<size_t, 1>());
 }
 
 // All of C: `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)` is the
@@ -197,31 +192,27 @@ HWY_INLINE void product_strip(D d, Product p, size_t rows, const Depth& depth) {
 template <ALayout kLayout, Elements kElements = Elements::kFloats,
           size_t kStrip = TileSize::kMaxVecs, Result kResult = Result::kProduct, class D,
           class Depth>
-HWY_INLINE void product(D d, Product p, size_t rows, size_t vecs, const Depth& depth) {
-  const size_t lanes = hn::Lanes(d);
+HWY_INLINE void product(D d, const Product& p, size_t rows, size_t vecs, const Depth& depth) {
+  const float* b = p.b;
   // Strips outside, rows inside: a strip of B is read once from L2 and then reused.
-  for (size_t v = 0; v < vecs; v += kStrip) {
+  for (size_t v = 0; v < vecs; v += kStrip, b += p.b_strip) {
+    const size_t column = v * hn::Lanes(d);
     switch (HWY_MIN(kStrip, vecs - v)) {
       case 4:
-        if constexpr (kStrip >= 4) product_strip<kLayout, kElements, kResult, 4>(d, p, rows, depth);
+        if constexpr (kStrip >= 4) {
+          product_strip<kLayout, kElements, kResult, 4>(d, p, rows, column, b, depth);
+        }
         break;
       case 3:
-        if constexpr (kStrip >= 3) product_strip<kLayout, kElements, kResult, 3>(d, p, rows, depth);
+        if constexpr (kStrip >= 3) {
+          product_strip<kLayout, kElements, kResult, 3>(d, p, rows, column, b, depth);
+        }
         break;
       case 2:
-        product_strip<kLayout, kElements, kResult, 2>(d, p, rows, depth);
+        product_strip<kLayout, kElements, kResult, 2>(d, p, rows, column, b, depth);
         break;
       default:
-        product_strip<kLayout, kElements, kResult, 1>(d, p, rows, depth);
-    }
-    p.b += p.b_strip;
-    p.c += kStrip * lanes;
-    if (p.means.to != nullptr) p.means.to += kStrip * lanes;
-    if (p.top != nullptr) p.top += kStrip * lanes;
-    if constexpr (kResult == Result::kWeights) {
-      p.weighing.reference += kStrip * lanes;
-      p.weighing.sum += kStrip * lanes;
-      p.weighing.largest += kStrip * lanes;
+        product_strip<kLayout, kElements, kResult, 1>(d, p, rows, column, b, depth);
     }
   }
 }

@@ -78,23 +78,28 @@ HWY_NOINLINE void add_alibi(D d, const ScoreTile& tile, const float* HWY_RESTRIC
   }
 }
 
-// Scores outside [first[lane], last[lane]) become -inf.
+// Scores outside [first[lane], last[lane]) become -inf; top, where given, rises to the largest of
+// the others.
 template <class D>
 HWY_NOINLINE void hide_by_range(D d, const ScoreTile& tile, const int32_t* HWY_RESTRICT first,
-                                const int32_t* HWY_RESTRICT last) {
+                                const int32_t* HWY_RESTRICT last, float* HWY_RESTRICT top) {
   const hn::RebindToSigned<D> di;
   const size_t vector = hn::Lanes(d);
+  const auto neg_inf = hn::Set(d, kNegInf);
   for (size_t lane = 0; lane < tile.lanes; lane += vector) {
     const auto lane_first = hn::LoadU(di, first + lane);
     const auto lane_last = hn::LoadU(di, last + lane);
     float* at = tile.scores + lane;
     auto key = hn::Set(di, static_cast<int32_t>(tile.first_key));
+    auto largest = neg_inf;
     for (size_t j = 0; j < tile.keys; ++j, at += tile.stride) {
       const auto visible = hn::And(hn::Ge(key, lane_first), hn::Lt(key, lane_last));
-      const auto score = hn::LoadU(d, at);
-      hn::StoreU(hn::IfThenElse(hn::RebindMask(d, visible), score, hn::Set(d, kNegInf)), d, at);
+      const auto score = hn::IfThenElse(hn::RebindMask(d, visible), hn::LoadU(d, at), neg_inf);
+      hn::StoreU(score, d, at);
+      largest = hn::Max(score, largest);
       key = hn::Add(key, hn::Set(di, 1));
     }
+    if (top != nullptr) hn::StoreU(hn::Max(largest, hn::LoadU(d, top + lane)), d, top + lane);
   }
 }
 
@@ -214,16 +219,16 @@ HWY_NOINLINE void add_bias(D d, const ScoreTile& tile, const float* const* bias,
   }
 }
 
-// Where a row stands among all: what dropout is keyed by.
+// Where a row stands: the query, and of the heads that share a key/value head which one.
 struct RowPlace {
-  int32_t head, query;
+  int32_t member, query;
 };
 
 // Weights that dropout takes become 0, the others grow by 1 / (1 - p). Four keys share one
-// Philox block, see rules/dropout_mask.h.
+// Philox block, see rules/dropout_mask.h. `head` is that of member 0.
 template <class D>
 HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place, int64_t batch,
-                               const Dropout& dropout) {
+                               int64_t head, const Dropout& dropout) {
   const hn::RebindToSigned<D> di;
   const hn::RebindToUnsigned<D> du;
   const size_t vector = hn::Lanes(d);
@@ -232,13 +237,15 @@ HWY_NOINLINE void drop_weights(D d, const ScoreTile& tile, const RowPlace* place
       hn::Set(du, static_cast<uint32_t>(rules::dropout_threshold(dropout.probability)));
   const auto grow = hn::Set(d, 1.0F / (1.0F - dropout.probability));
   const PhiloxKeys keys(dropout.seed);
+  const auto first_head = hn::Set(di, static_cast<int32_t>(head));
   const int64_t end = tile.first_key + static_cast<int64_t>(tile.keys);
   for (size_t lane = 0; lane < tile.lanes; lane += vector) {
-    hn::Vec<decltype(di)> head, query;
+    hn::Vec<decltype(di)> member, query;
     static_assert(sizeof(RowPlace) == 2 * sizeof(int32_t));
-    hn::LoadInterleaved2(di, &place[lane].head, head, query);
+    hn::LoadInterleaved2(di, &place[lane].member, member, query);
     const DropoutWords<decltype(du)> of_lanes(du, keys, static_cast<uint32_t>(batch),
-                                              hn::BitCast(du, head), hn::BitCast(du, query));
+                                              hn::BitCast(du, hn::Add(member, first_head)),
+                                              hn::BitCast(du, query));
     for (int64_t group = tile.first_key / 4; group * 4 < end; ++group) {
       hn::Vec<decltype(du)> words[4];
       of_lanes.of_group(static_cast<uint32_t>(group), words);

@@ -92,13 +92,26 @@ HWY_INLINE V exp2_clamped(D d, Exp2Table HWY_RESTRICT table, V x) {
 #endif
 }
 
-// A factor of differences: factor * log2(e), and the difference that it takes to -127.
+// Weights relative to anything but the maximum stay below 2^this: no sum overflows for it.
+inline constexpr float kMostExponent = 8.0F;
+
+// Of a softmax over factor * score.
+struct SoftmaxFactor {
+  float to_log2;  // factor * log2(e)
+  float lowest;   // difference of scores whose weight is 2^-127
+  float slack;    // difference of scores whose weight is 2^kMostExponent
+
+  explicit SoftmaxFactor(float factor)
+      : to_log2(factor * kLog2E), lowest(-127.0F / to_log2), slack(kMostExponent / to_log2) {}
+};
+
+// The same, as vectors.
 template <class D>
 struct ToLog2 {
   hn::Vec<D> factor, lowest;
 
-  ToLog2(D d, float factor_log2)
-      : factor(hn::Set(d, factor_log2)), lowest(hn::Set(d, -127.0F / factor_log2)) {}
+  ToLog2(D d, const SoftmaxFactor& of)
+      : factor(hn::Set(d, of.to_log2)), lowest(hn::Set(d, of.lowest)) {}
 };
 
 // x becomes exp(factor * (x - maximum)). The difference is taken first: folding the factor into Q
@@ -162,23 +175,20 @@ HWY_NOINLINE void raise_top(D d, const float* HWY_RESTRICT scores, size_t stride
   hn::StoreU(hn::Max(max0, max1), d, top);
 }
 
-// Weights relative to anything but the maximum stay below 2^this: no sum overflows for it.
-inline constexpr float kMostExponent = 8.0F;
-
 // One vector of lanes, `keys` rows of `stride` floats: scores become weights exp(factor * (score -
 // m)), m and l of the lanes are brought up to date. m rises to top where a weight might exceed
 // 2^kMostExponent otherwise, which is nearly never after the first keys. `correction` receives the
 // factor on what was summed before; returns whether any of them is not 1.
 template <class D>
 HWY_NOINLINE bool softmax_lanes(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys,
-                                float factor_log2, const float* HWY_RESTRICT top,
+                                const SoftmaxFactor& factor, const float* HWY_RESTRICT top,
                                 float* HWY_RESTRICT m, float* HWY_RESTRICT l,
                                 float* HWY_RESTRICT correction) {
   using V = hn::Vec<D>;
-  const ToLog2<D> to_log2(d, factor_log2);
+  const ToLog2<D> to_log2(d, factor);
   const V old_max = hn::LoadU(d, m);
   const V highest = hn::LoadU(d, top);
-  const V enough = hn::Add(old_max, hn::Set(d, kMostExponent / factor_log2));
+  const V enough = hn::Add(old_max, hn::Set(d, factor.slack));
   const V new_max = hn::IfThenElse(hn::Gt(highest, enough), highest, old_max);
   const V subtract = finite_maximum(d, new_max);
   const Exp2Table HWY_RESTRICT table = exp2_table();
@@ -207,11 +217,11 @@ HWY_NOINLINE bool softmax_lanes(D d, float* HWY_RESTRICT scores, size_t stride, 
     return false;
   }
   // The polynomial gives 1 + 1e-7 for 0: a lane whose maximum stayed keeps its bits.
-  const V factor = hn::IfThenElse(same, hn::Set(d, 1.0F),
+  const V shrunk = hn::IfThenElse(same, hn::Set(d, 1.0F),
                                   exp_of_difference(d, table, old_max, subtract, to_log2));
   hn::StoreU(new_max, d, m);
-  hn::StoreU(mul_add(hn::LoadU(d, l), factor, total), d, l);
-  hn::StoreU(factor, d, correction);
+  hn::StoreU(mul_add(hn::LoadU(d, l), shrunk, total), d, l);
+  hn::StoreU(shrunk, d, correction);
   return true;
 }
 
