@@ -75,11 +75,16 @@ inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
 inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 inline size_t panel_lanes() { return TileSize::kPanelVecs * hn::Lanes(DF()); }
 
-// Few rows (short sequences, decoding) take a smaller block.
+// Few rows (short sequences, decoding) take a smaller block, as do few heads, so that many threads
+// have work. By the shape alone: results are the same bits whatever the number of threads.
 inline size_t block_lanes(const ForwardParams& p) {
-  const size_t whole = panel_lanes() * TileSize::kBlockPanels;
+  constexpr uint64_t kJobs = HWY_ARCH_WASM ? 1 : 16;
   const auto rows = static_cast<size_t>(p.end_row() - p.first_row());
-  return std::min(whole, round_up(rows, hn::Lanes(DF())));
+  const uint64_t of_job = static_cast<uint64_t>(p.batch * p.kv_heads) * rows / kJobs;
+  const size_t most = panel_lanes() * TileSize::kBlockPanels;
+  const size_t enough =
+      round_up(static_cast<size_t>(std::min<uint64_t>(of_job, most)) + 1, panel_lanes());
+  return std::min({most, enough, round_up(rows, hn::Lanes(DF()))});
 }
 
 // Small heads share a call: what it sets up takes as long as the attention of 32 tokens.

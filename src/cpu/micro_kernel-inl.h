@@ -71,18 +71,16 @@ struct Product {
 // What is stored in C.
 enum class Result { kProduct, kWeights };
 
-// Rows from `first_row` on and columns from `first_column` on, `b` being at the latter.
+// Rows from `first_row` on and columns from `first_column` on, where a, b and c point.
 //
 // Not inlined: V8 optimises a WebAssembly function only between its calls, so the inner
 // loop has to be a function that is called often.
 template <ALayout kLayout, Elements kElements, Result kResult, size_t kRows, size_t kVecs, class D>
 HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t first_column,
-                               const float* HWY_RESTRICT b, size_t depth) {
+                               const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                               float* first_c, size_t depth) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
-  const auto row_offset = static_cast<ptrdiff_t>(first_row);
-  const float* HWY_RESTRICT a =
-      p.a + (kLayout == ALayout::kRowMajor ? row_offset * p.a_stride : row_offset);
   const ptrdiff_t a_stride = p.a_stride;
   const ptrdiff_t b_stride = p.b_stride;
 
@@ -107,7 +105,6 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
     }
     a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
   }
-  float* const first_c = p.c + row_offset * p.c_stride + first_column;
   if constexpr (kResult == Result::kWeights) {
     const V to_log2 = hn::Set(d, p.weighing.to_log2);
     const Exp2Table HWY_RESTRICT table = exp2_table();
@@ -138,7 +135,7 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
   }
   if (kLayout == ALayout::kColMajor && p.means.to != nullptr) {
     V nan = hn::LoadU(d, p.means.nan);
-    float* to = p.means.to + row_offset * p.means.stride + first_column;
+    float* to = p.means.to + static_cast<ptrdiff_t>(first_row) * p.means.stride + first_column;
     for (size_t r = 0; r < kRows; ++r, to += p.means.stride) {
       const V factor = hn::Set(d, p.means.factor[first_row + r]);
       const float* c = first_c + static_cast<ptrdiff_t>(r) * p.c_stride;
@@ -167,12 +164,17 @@ template <ALayout kLayout, Elements kElements, Result kResult, size_t kVecs, cla
 HWY_INLINE void product_strip(D d, const Product& p, size_t rows, size_t column,
                               const float* HWY_RESTRICT b, const Depth& depth) {
   constexpr size_t kRows = TileSize::rows(kVecs);
+  const ptrdiff_t a_step = kLayout == ALayout::kRowMajor ? p.a_stride : 1;
+  const float* a = p.a;
+  float* c = p.c + column;
   size_t row = 0;
   const auto tile = [&](auto count) HWY_ATTR {
-    constexpr size_t kCount = decltype(count)::value;
-    product_tile<kLayout, kElements, kResult, kCount, kVecs>(d, p, row, column, b,
+    constexpr ptrdiff_t kCount = decltype(count)::value;
+    product_tile<kLayout, kElements, kResult, kCount, kVecs>(d, p, row, column, a, b, c,
                                                              depth(row, kCount));
     row += kCount;
+    a += kCount * a_step;
+    c += kCount * p.c_stride;
   };
   // Two tiles of four rows keep the multipliers busy, where six and two do not: with 8 rows left,
   // as of bert's 128 = 20 * 6 + 8 keys in WebAssembly.

@@ -44,7 +44,7 @@ struct TileSize {
   static constexpr size_t kScoreVecs = kMaxVecs;
   static constexpr size_t rows(size_t vecs) { return vecs == 2 ? 6 : 8; }
   static constexpr size_t kPanelVecs = 6;
-  static constexpr size_t kBlockPanels = 8;
+  static constexpr size_t kBlockPanels = 32;
   static constexpr int64_t kKeyBlock = 256;
   static constexpr bool kWeighsAtOnce = false;
   static constexpr size_t kExpsAtOnce = 2;
@@ -53,7 +53,7 @@ struct TileSize {
   static constexpr size_t kScoreVecs = kMaxVecs;
   static constexpr size_t rows(size_t vecs) { return vecs > 2 ? 2 : 4; }
   static constexpr size_t kPanelVecs = 12;
-  static constexpr size_t kBlockPanels = 2;
+  static constexpr size_t kBlockPanels = 8;
   static constexpr int64_t kKeyBlock = 192;
   static constexpr bool kWeighsAtOnce = false;
   static constexpr size_t kExpsAtOnce = 2;
