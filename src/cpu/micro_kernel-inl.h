@@ -125,6 +125,14 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
     }
     return;
   }
+  if (p.accumulate) {
+    for (size_t r = 0; r < kRows; ++r) {
+      const float* c = first_c + static_cast<ptrdiff_t>(r) * p.c_stride;
+      for (size_t v = 0; v < kVecs; ++v) {
+        sum[r][v] = hn::Add(sum[r][v], hn::LoadU(d, c + v * lanes));
+      }
+    }
+  }
   if (p.top != nullptr) {
     float* const top = p.top + first_column;
     for (size_t v = 0; v < kVecs; ++v) {
@@ -138,13 +146,10 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
     float* to = p.means.to + static_cast<ptrdiff_t>(first_row) * p.means.stride + first_column;
     for (size_t r = 0; r < kRows; ++r, to += p.means.stride) {
       const V factor = hn::Set(d, p.means.factor[first_row + r]);
-      const float* c = first_c + static_cast<ptrdiff_t>(r) * p.c_stride;
       for (size_t v = 0; v < kVecs; ++v) {
-        const size_t at = v * lanes;
-        const V total = p.accumulate ? hn::Add(sum[r][v], hn::LoadU(d, c + at)) : sum[r][v];
-        const V mean = hn::Mul(total, factor);
+        const V mean = hn::Mul(sum[r][v], factor);
         nan = hn::Or(nan, hn::VecFromMask(d, hn::IsNaN(mean)));
-        hn::StoreU(mean, d, to + at);
+        hn::StoreU(mean, d, to + v * lanes);
       }
     }
     hn::StoreU(nan, d, p.means.nan);
@@ -152,10 +157,7 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
   }
   for (size_t r = 0; r < kRows; ++r) {
     float* c = first_c + static_cast<ptrdiff_t>(r) * p.c_stride;
-    for (size_t v = 0; v < kVecs; ++v) {
-      float* at = c + v * lanes;
-      hn::StoreU(p.accumulate ? hn::Add(sum[r][v], hn::LoadU(d, at)) : sum[r][v], d, at);
-    }
+    for (size_t v = 0; v < kVecs; ++v) hn::StoreU(sum[r][v], d, c + v * lanes);
   }
 }
 
