@@ -454,22 +454,27 @@ class Block {
       return static_cast<size_t>(
           std::clamp<int64_t>(key - tile.first_key, 0, static_cast<int64_t>(tile.keys)));
     };
-    // Every row sees keys [low, open): their maxima are taken as they leave the registers, unless
-    // passes are still to change them.
     const bool is_plain = plain();
     const size_t low = within(panel.full.first);
-    const size_t seen = within(panel.full.last);
-    const size_t open = std::max(low, seen == tile.keys ? seen : seen / kUnit * kUnit);
     const size_t vectors = panel.lanes / vector_;
+    // Every row of a strip sees keys [low, open): their maxima are taken as they leave the
+    // registers, unless passes are still to change them.
+    const auto open_of = [&](size_t strip) HWY_ATTR {
+      const size_t seen = within(s_.last_key[panel.lane + strip * score_lanes()]);
+      return std::max(low, seen == tile.keys ? seen : seen / kUnit * kUnit);
+    };
     for (size_t v = 0; v < vectors; v += TileSize::kScoreVecs) {
       const size_t vecs = std::min(TileSize::kScoreVecs, vectors - v);
+      const size_t open = open_of(v / TileSize::kScoreVecs);
       multiply(panel, tile, block, v, vecs, 0, low);
       multiply(panel, tile, block, v, vecs, low, open, is_plain);
-      // Then the vectors drop out one by one.
+      // Then the vectors drop out one by one, but of two: one alone is no faster than both.
+      constexpr bool kDrops = TileSize::kScoreVecs > 2;
       size_t key = open;
-      for (size_t out = 0; out < vecs; ++out) {
+      for (size_t out = kDrops ? 0 : vecs - 1; out < vecs; ++out) {
+        const size_t first = kDrops ? out : 0;
         const size_t end = reach[v + out];
-        multiply(panel, tile, block, v + out, vecs - out, key, end);
+        multiply(panel, tile, block, v + first, vecs - first, key, end);
         key = std::max(key, end);
       }
     }
@@ -477,6 +482,7 @@ class Block {
     for (size_t v = 0; v < vectors; ++v) {
       const ScoreTile lanes = tile.vector(v * vector_, vector_);
       const size_t first = panel.lane + v * vector_;
+      const size_t open = open_of(v / TileSize::kScoreVecs);
       float* const top = s_.top + first;
       const auto hide = [&](size_t from, size_t to) HWY_ATTR {
         if (from >= to) return;
