@@ -431,7 +431,9 @@ class Block {
   }
 
   Reach reach_of(const Panel& panel, const ScoreTile& tile) const {
-    constexpr size_t kUnit = TileSize::rows(TileSize::kScoreVecs);
+    // A tile of four rows beside those of six is as fast.
+    constexpr size_t kRows = TileSize::rows(TileSize::kScoreVecs);
+    constexpr size_t kUnit = kRows == 6 ? 4 : kRows;
     Reach reach{};
     for (size_t v = 0; v * vector_ < panel.lanes; ++v) {
       const int64_t last = s_.last_key[panel.lane + (v + 1) * vector_ - 1];
