@@ -17,6 +17,11 @@ const gpt2 = shape('gpt2-1k', 1, 12, 12, 1024, 1024, 64);
 const blocks = shape('gpt2-1152', 1, 12, 12, 1152, 1152, 64);
 const bert = shape('bert', 8, 12, 12, 128, 128, 64);
 const vit = shape('vit', 8, 12, 12, 197, 197, 64);
+/** One sequence, which caches hold: the others are larger than those of many machines. */
+const bertOne = shape('bert-b1', 1, 12, 12, 128, 128, 64);
+const vitOne = shape('vit-b1', 1, 12, 12, 197, 197, 64);
+/** One head, whose rows are all that threads can share. */
+const head = shape('head-1k', 1, 1, 1, 1024, 1024, 64);
 const llama3 = shape('llama3-2k', 1, 32, 8, 2048, 2048, 128);
 const long = shape('long-8k', 1, 4, 4, 8192, 8192, 64);
 const gpt2Decode = shape('gpt2-kv1k', 1, 12, 12, 1, 1024, 64);
@@ -48,6 +53,9 @@ export const CASES = [
   make('forward', gpt2),
   make('forward', bert),
   make('forward', vit),
+  make('forward', bertOne),
+  make('forward', vitOne),
+  make('forward', head, 'causal'),
   make('forward', llama3, 'causal'),
   make('forward', long, 'causal'),
   ...['f16', 'bf16'].flatMap((dtype) => [gpt2, llama3].map((of) => make('forward', of, 'causal', dtype))),

@@ -8,8 +8,13 @@ constexpr Shape kGpt2 = {"gpt2-1k", 1, 12, 12, 1024, 1024, 64};
 constexpr Shape kGpt2TokensFirst = {"gpt2-1k-bnhd", 1, 12, 12, 1024, 1024, 64, true};
 constexpr Shape kBlocks = {"gpt2-1152", 1, 12, 12, 1152, 1152, 64};
 constexpr Shape kBert = {"bert", 8, 12, 12, 128, 128, 64};
+// One sequence, which caches hold: the others are larger than those of many machines.
+constexpr Shape kBertOne = {"bert-b1", 1, 12, 12, 128, 128, 64};
 constexpr Shape kBertTokensFirst = {"bert-bnhd", 8, 12, 12, 128, 128, 64, true};
 constexpr Shape kVit = {"vit", 8, 12, 12, 197, 197, 64};
+constexpr Shape kVitOne = {"vit-b1", 1, 12, 12, 197, 197, 64};
+// One head, whose rows are all that threads can share.
+constexpr Shape kHead = {"head-1k", 1, 1, 1, 1024, 1024, 64};
 constexpr Shape kLlama3 = {"llama3-2k", 1, 32, 8, 2048, 2048, 128};
 constexpr Shape kLong = {"long-8k", 1, 4, 4, 8192, 8192, 64};
 constexpr Shape kGpt2Decode = {"gpt2-kv1k", 1, 12, 12, 1, 1024, 64};
@@ -95,6 +100,9 @@ std::vector<Case> all_cases(int all_threads) {
   forward(kGpt2, Mask::kFull);
   forward(kBert, Mask::kFull);
   forward(kVit, Mask::kFull);
+  forward(kBertOne, Mask::kFull);
+  forward(kVitOne, Mask::kFull);
+  forward(kHead, Mask::kCausal);
   forward(kLlama3, Mask::kCausal);
   forward(kLong, Mask::kCausal);
 
