@@ -56,7 +56,6 @@ struct Scratch {
   float* m;              // [row] maximum that l and out are relative to
   float* l;              // [row] running sum
   float* sum;            // [row] of a key block's weights, where scores become them at once
-  float* largest;        // [row] exponent of them
   float* correction;     // [row]
   float* nan;            // a vector of flags: lanes where a result was NaN
   float* block_m;        // [key block][row] maxima that its weights are relative to, where captured
@@ -167,7 +166,6 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   take(s.m, rows);
   take(s.l, rows);
   take(s.sum, TileSize::kWeighsAtOnce ? rows : 0);
-  take(s.largest, TileSize::kWeighsAtOnce ? rows : 0);
   take(s.correction, rows);
   take(s.nan, vector);
   const auto block = static_cast<uint64_t>(std::max<int64_t>(1, key_block(p)));

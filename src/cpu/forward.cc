@@ -42,6 +42,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // A hidden key's weight, in the pass that has to tell it from one that underflowed.
 constexpr float kHidden = -1.0F;
+// Of the weights of one key block that are made at once with their scores.
+constexpr float kLargestSum = 65536.0F;
+
 // kPairs: q, k and the weights are bf16 pairs, see pairs_fit().
 template <bool kPairs>
 class Block {
@@ -411,18 +414,17 @@ class Block {
   // first.
   bool weigh_at_once(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
     std::fill_n(s_.sum + panel.lane, panel.lanes, 0.0F);
-    std::fill_n(s_.largest + panel.lane, panel.lanes, kNegInf);
     Product p = scores_of(panel, tile, block, 0, 0);
     p.weighing = {.to_log2 = softmax_factor_.to_log2,
                   .reference = s_.m + panel.lane,
-                  .sum = s_.sum + panel.lane,
-                  .largest = s_.largest + panel.lane};
+                  .sum = s_.sum + panel.lane};
     score_product<Result::kWeights>(p, tile.keys, panel.lanes / vector_);
-    auto largest = hn::LoadU(d_, s_.largest + panel.lane);
+    // What the sum of a key block does not exceed, none of its weights does.
+    auto largest = hn::LoadU(d_, s_.sum + panel.lane);
     for (size_t lane = vector_; lane < panel.lanes; lane += vector_) {
-      largest = hn::Max(largest, hn::LoadU(d_, s_.largest + panel.lane + lane));
+      largest = hn::Max(largest, hn::LoadU(d_, s_.sum + panel.lane + lane));
     }
-    if (!hn::AllTrue(d_, hn::Le(largest, hn::Set(d_, kMostExponent)))) return false;
+    if (!hn::AllTrue(d_, hn::Le(largest, hn::Set(d_, kLargestSum)))) return false;
     for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += vector_) {
       hn::StoreU(hn::Add(hn::LoadU(d_, s_.l + lane), hn::LoadU(d_, s_.sum + lane)), d_,
                  s_.l + lane);

@@ -40,7 +40,6 @@ struct Weighing {
   float to_log2;
   const float* reference;  // [column]
   float* sum;              // [column] grows by the weights
-  float* largest;          // [column] rises to the largest exponent
 };
 
 // Rows of C that leave at once, times a factor each. `nan` is a vector of flags: lanes where one of
@@ -112,16 +111,13 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
       const size_t column = first_column + v * lanes;
       const V reference = hn::LoadU(d, p.weighing.reference + column);
       V total = hn::LoadU(d, p.weighing.sum + column);
-      V largest = hn::LoadU(d, p.weighing.largest + column);
       for (size_t r = 0; r < kRows; ++r) {
         const V exponent = hn::Mul(hn::Sub(sum[r][v], reference), to_log2);
-        largest = hn::Max(exponent, largest);
         const V weight = exp2_clamped(d, table, exponent);
         total = hn::Add(total, weight);
         hn::StoreU(weight, d, first_c + static_cast<ptrdiff_t>(r) * p.c_stride + v * lanes);
       }
       hn::StoreU(total, d, p.weighing.sum + column);
-      hn::StoreU(largest, d, p.weighing.largest + column);
     }
     return;
   }
