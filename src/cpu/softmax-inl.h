@@ -50,8 +50,7 @@ inline Exp2Table exp2_table() {
 }
 
 // Of kCount vectors at once, step by step: a chain of 12 operations, each waiting for the one
-// before, leaves half of the units idle where one vector follows the other (AVX2: 6.3 cycles a
-// vector, four at once 5.6).
+// before, leaves half of the units idle where one vector follows the other, see kExpsAtOnce.
 template <size_t kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp2_polynomial(D d, Exp2Table HWY_RESTRICT table, const V (&fraction)[kCount],
                                 V (&poly)[kCount]) {
