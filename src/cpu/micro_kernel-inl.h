@@ -170,19 +170,21 @@ HWY_INLINE void product_strip(D d, const Product& p, size_t rows, size_t column,
     constexpr ptrdiff_t kCount = decltype(count)::value;
     product_tile<kLayout, kElements, kResult, kCount, kVecs>(d, p, row, column, a, b, c,
                                                              depth(row, kCount));
-    row += kCount;
     a += kCount * a_step;
     c += kCount * p.c_stride;
+    return static_cast<size_t>(kCount);
   };
   // Two tiles of four rows keep the multipliers busy, where six and two do not: with 8 rows left,
   // as of bert's 128 = 20 * 6 + 8 keys in WebAssembly.
   constexpr size_t kKept = kRows == 6 ? 8 : 0;
-  while (row + kRows <= rows && row + kKept != rows) tile(std::integral_constant<size_t, kRows>());
+  while (row + kRows <= rows && row + kKept != rows) {
+    row += tile(std::integral_constant<size_t, kRows>());
+  }
   if constexpr (kRows > 4) {
-    while (row + 4 <= rows) tile(std::integral_constant<size_t, 4>());
+    while (row + 4 <= rows) row += tile(std::integral_constant<size_t, 4>());
   }
   if constexpr (kRows > 2) {
-    if (row + 2 <= rows) tile(std::integral_constant<size_t, 2>());
+    if (row + 2 <= rows) row += tile(std::integral_constant<size_t, 2>());
   }
   if (row < rows) tile(std::integral_constant<size_t, 1>());
 }
