@@ -53,12 +53,12 @@ struct Scratch {
   float* values;         // [strip][key block][strip_lanes()], where V is not read in place
   float* value;          // [value_width] on its way there, where not f32
   float* top;            // [row] largest score so far
-  float* m;              // [row] maximum that l and out are relative to
+  float* m;              // [row] score that l and out are relative to, see softmax_lanes()
   float* l;              // [row] running sum
   float* sum;            // [row] of a key block's weights, where scores become them at once
   float* correction;     // [row]
   float* nan;            // a vector of flags: lanes where a result was NaN
-  float* block_m;        // [key block][row] maxima that its weights are relative to, where captured
+  float* block_m;        // [key block][row] the m that its weights are relative to, where captured
   int32_t* first_key;    // [row] visible range
   int32_t* last_key;     //
   RowPlace* place;       // [row]
@@ -134,12 +134,16 @@ inline bool needs_softmax(const ForwardParams& p) {
   return p.out.data != nullptr || p.lse.data != nullptr || captures_weights(p);
 }
 
-// Whether rows of the output leave the registers normalised, from the last keys that they see:
-// they are floats without padding, evenly spaced, and nothing is still to change them.
-inline bool stores_means(const ForwardParams& p) {
+// Whether rows of the output are whole vectors of floats, which can be stored where they belong.
+inline bool stores_vectors(const ForwardParams& p) {
   return p.out.data != nullptr && p.out.element == Element::kF32 &&
-         static_cast<size_t>(p.value_width) % hn::Lanes(DF()) == 0 && p.group() == 1 &&
-         !p.mask.given() && p.sinks == nullptr;
+         static_cast<size_t>(p.value_width) % hn::Lanes(DF()) == 0;
+}
+
+// Whether they leave the registers normalised, from the last keys that they see: they are evenly
+// spaced, and nothing is still to change them.
+inline bool stores_means(const ForwardParams& p) {
+  return stores_vectors(p) && p.group() == 1 && !p.mask.given() && p.sinks == nullptr;
 }
 
 inline Scratch lay_out(const ForwardParams& p, void* memory) {

@@ -42,7 +42,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // A hidden key's weight, in the pass that has to tell it from one that underflowed.
 constexpr float kHidden = -1.0F;
-// Of the weights of one key block that are made at once with their scores.
+// Of the weights of one key block, where they are made at once with their scores: more, and what
+// they are relative to has to rise first.
 constexpr float kLargestSum = 65536.0F;
 
 // kPairs: q, k and the weights are bf16 pairs, see pairs_fit().
@@ -668,10 +669,7 @@ class Block {
       const auto nan = hn::MaskFromVec(hn::LoadU(d_, s_.nan));
       return hn::AllFalse(d_, nan);
     }
-    if (p_.out.data == nullptr || p_.out.element != Element::kF32 ||
-        p_.value_width != static_cast<int64_t>(value_lanes_)) {
-      return false;
-    }
+    if (!stores_vectors(p_)) return false;
     for (const Panel& panel : panels()) invert_sums(panel);
     auto nan = hn::MaskFalse(d_);
     // Locals, which the stores cannot change: a third of this loop's time where rows are short.
@@ -709,10 +707,8 @@ class Block {
     if (s_.l[row] == 0.0F && sees_a_key(row)) s_.l[row] = std::numeric_limits<float>::quiet_NaN();
     const float sum = s_.l[row];
     float* const out = s_.out + row * value_lanes_;
-    const bool direct =
-        p_.out.element == Element::kF32 && p_.value_width == static_cast<int64_t>(value_lanes_);
-    float* const to = direct && p_.out.data != nullptr ? out_row<float>(row) : out;
-    // A sum of 0 is a row that sees nothing: the largest weight of any other is 1.
+    float* const to = stores_vectors(p_) ? out_row<float>(row) : out;
+    // A sum of 0 is a row that sees nothing: the largest weight of any other is 1 or more.
     const bool nothing = sum == 0.0F;
     const float* const from = stores_means_ ? to : out;
     const auto inverse = hn::Set(d_, stores_means_ && !std::isnan(sum) ? 1.0F : 1.0F / sum);

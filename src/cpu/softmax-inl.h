@@ -119,16 +119,13 @@ struct ToLog2 {
 template <size_t kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp_of_differences(D d, Exp2Table HWY_RESTRICT table, V (&x)[kCount], V maximum,
                                    const ToLog2<D>& to_log2) {
-  V fraction[kCount], power[kCount], poly[kCount];
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   for (size_t i = 0; i < kCount; ++i) {
-    power[i] = hn::Mul(hn::Sub(x[i], maximum), to_log2.factor);
-    fraction[i] = minus_floor(power[i]);
+    x[i] = exp2_clamped(d, table, hn::Mul(hn::Sub(x[i], maximum), to_log2.factor));
   }
-  exp2_polynomial(d, table, fraction, poly);
-  for (size_t i = 0; i < kCount; ++i) x[i] = times_exp2_floor(poly[i], power[i]);
 #else
   // As exp2_clamped(), the products with the factor inside of what follows.
+  V fraction[kCount], power[kCount], poly[kCount];
   const hn::RebindToSigned<D> di;
   const V magic = hn::Set(d, table[6]);
   for (size_t i = 0; i < kCount; ++i) x[i] = hn::Max(to_log2.lowest, hn::Sub(x[i], maximum));
