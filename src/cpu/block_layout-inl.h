@@ -74,6 +74,14 @@ inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
 inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 inline size_t panel_lanes() { return TileSize::kPanelVecs * hn::Lanes(DF()); }
 
+// Rows whose attention takes as long as what a call sets up: that of 32 tokens of some heads.
+inline uint64_t rows_worth_a_call(const ForwardParams& p) {
+  constexpr uint64_t kMultiplyAdds = uint64_t{1} << 17;
+  // Divided one by one: their product may be too large for an integer.
+  return kMultiplyAdds / static_cast<uint64_t>(std::max<int64_t>(1, p.keys)) /
+         static_cast<uint64_t>(std::max<int64_t>(1, p.key_width + p.value_width));
+}
+
 // Few rows (short sequences, decoding) take a smaller block, as do few heads, so that many threads
 // have work. By the shape alone: results are the same bits whatever the number of threads.
 inline size_t block_lanes(const ForwardParams& p) {
@@ -81,18 +89,16 @@ inline size_t block_lanes(const ForwardParams& p) {
   const auto rows = static_cast<size_t>(p.end_row() - p.first_row());
   const uint64_t of_job = static_cast<uint64_t>(p.batch * p.kv_heads) * rows / kJobs;
   const size_t most = panel_lanes() * TileSize::kBlockPanels;
+  const uint64_t least = std::max(of_job + 1, rows_worth_a_call(p));
   const size_t enough =
-      round_up(static_cast<size_t>(std::min<uint64_t>(of_job, most)) + 1, panel_lanes());
+      round_up(static_cast<size_t>(std::min<uint64_t>(least, most)), panel_lanes());
   return std::min({most, enough, round_up(rows, hn::Lanes(DF()))});
 }
 
-// Small heads share a call: what it sets up takes as long as the attention of 32 tokens.
+// Small heads share a call.
 inline int64_t heads_of_job(const ForwardParams& p) {
-  constexpr int64_t kWorthACall = int64_t{1} << 17;  // multiply-adds
-  const auto rows = std::max<int64_t>(1, p.end_row() - p.first_row());
-  const int64_t width = std::max<int64_t>(1, p.key_width + p.value_width);
-  // Divided one by one: their product may be too large for an integer.
-  const int64_t heads = kWorthACall / rows / std::max<int64_t>(1, p.keys) / width;
+  const auto rows = static_cast<uint64_t>(std::max<int64_t>(1, p.end_row() - p.first_row()));
+  const auto heads = static_cast<int64_t>(rows_worth_a_call(p) / rows);
   return std::clamp<int64_t>(heads, 1, std::max<int64_t>(1, p.kv_heads));
 }
 
