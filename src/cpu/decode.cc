@@ -32,8 +32,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr auto kMostRows = static_cast<size_t>(kMostDecodeRows);
 constexpr size_t kMostTileRows = 4;
-// Of the keys and of the values of a block. Beside 32 kB, 64 kB read 64 MB 4 % faster natively, 3 to
-// 6 % in WebAssembly, which brings each block near before it uses it; 128 kB would win 2 % more
+// Of the keys and of the values of a block. Beside 32 kB, 64 kB read 64 MB 4 % faster natively, 3
+// to 6 % in WebAssembly, which brings each block near before it uses it; 128 kB would win 2 % more
 // there where the second-level cache is large, and lose where it is not.
 constexpr size_t kBlockBytes = 65536;
 // From the rows in use to those that are asked for. A Zen 4's decode of 64 MB, beside 16 kB: 4 kB
@@ -256,7 +256,7 @@ class Piece {
   Row row(int64_t head, size_t index) const { return {p_, batch_, first_head_ + head, index}; }
 
   void load_queries() {
-    const float factor = folds_scale(p_) ? p_.scale : std::copysign(1.0F, p_.scale);
+    const auto factor = hn::Set(d_, folds_scale(p_) ? p_.scale : std::copysign(1.0F, p_.scale));
     const auto width = static_cast<size_t>(p_.key_width);
     std::fill_n(s_.queries, static_cast<size_t>(heads_) * sizes_.padded_rows() * sizes_.key_lanes,
                 0.0F);
@@ -269,10 +269,11 @@ class Piece {
         if (width == 0) continue;
         read_row(d_, p_.q, batch_, of.head, of.query, width, sizes_.key_lanes, s_.row);
         // A tile's rows side by side, vector by vector, as score_keys() reads them.
-        float* to = queries(head) + r / sizes_.tile_rows * sizes_.tile_rows * sizes_.key_lanes +
+        const size_t tile = r / sizes_.tile_rows;
+        float* to = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes +
                     r % sizes_.tile_rows * vector_;
-        for (size_t c = 0; c < width; ++c) {
-          to[c / vector_ * sizes_.tile_rows * vector_ + c % vector_] = s_.row[c] * factor;
+        for (size_t c = 0; c < width; c += vector_, to += sizes_.tile_rows * vector_) {
+          hn::StoreU(hn::Mul(hn::LoadU(d_, s_.row + c), factor), d_, to);
         }
       }
     }
