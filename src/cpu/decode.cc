@@ -36,6 +36,10 @@ constexpr size_t kMostTileRows = 4;
 // to 6 % in WebAssembly, which brings each block near before it uses it; 128 kB would win 2 % more
 // there where the second-level cache is large, and lose where it is not.
 constexpr size_t kBlockBytes = 65536;
+// More bytes than a shared cache leaves to a call: then a tile's first row leads, see
+// decode_kernels-inl.h, and longer blocks interrupt memory's order less often.
+constexpr double kFromMemory = 1 << 24;
+constexpr size_t kLedBlockBytes = 262144;
 // From the rows in use to those that are asked for. A Zen 4's decode of 64 MB, beside 16 kB: 4 kB
 // 74 %, 8 kB 98 %, 32 kB as fast.
 constexpr size_t kAheadBytes = 16384;
@@ -53,6 +57,7 @@ struct Sizes {
   size_t row_bytes;               // of K or V, the wider one
   size_t ahead;                   // rows from one in use to one to ask for
   int64_t heads;                  // key/value heads that one job walks along together
+  bool leads;                     // whether a tile's first row does, see decode_kernels-inl.h
 
   size_t padded_rows() const { return tiles * tile_rows; }
   size_t tile_scores() const { return block * tile_rows + hn::MaxLanes(DF()); }
@@ -73,7 +78,13 @@ Sizes sizes_of(const ForwardParams& p) {
   s.value_lanes = round_up(static_cast<size_t>(p.value_width), vector);
   s.row_bytes = static_cast<size_t>(std::max(
       {int64_t{1}, p.key_width * bytes_of(p.k.element), p.value_width * bytes_of(p.v.element)}));
-  s.block = std::clamp(kBlockBytes / s.row_bytes, kLeastBlock, kMostBlock) / 16 * 16;
+  const double bytes = 2.0 * static_cast<double>(p.batch) * static_cast<double>(p.kv_heads) *
+                       static_cast<double>(p.keys) * static_cast<double>(s.row_bytes);
+  s.leads = !kPrefetches && s.tiles == 1 && s.tile_rows == kMostTileRows && !side_by_side(p.k) &&
+            p.k.element == Element::kF32 && bytes >= kFromMemory;
+  s.block =
+      std::clamp((s.leads ? kLedBlockBytes : kBlockBytes) / s.row_bytes, kLeastBlock, kMostBlock) /
+      16 * 16;
   // Where a token's heads lie side by side, a head alone would touch every page of memory.
   if (side_by_side(p.k)) s.block = kPrefetches ? 32 : 16;
   s.heads = side_by_side(p.k) ? std::clamp(kTokenBytes / static_cast<int64_t>(s.row_bytes),
@@ -186,8 +197,8 @@ class Piece {
       : p_(params),
         sizes_(sizes_of(params)),
         s_(lay_out_piece(sizes_, scratch)),
-        score_kernels_(kernels_for(params.k.element, sizes_.tile_rows)),
-        value_kernels_(kernels_for(params.v.element, sizes_.tile_rows)),
+        score_kernels_(kernels_for(params.k.element, sizes_)),
+        value_kernels_(kernels_for(params.v.element, sizes_)),
         batch_(job.batch),
         first_head_(job.kv_head),
         heads_(std::min(sizes_.heads, params.kv_heads - job.kv_head)),
@@ -222,18 +233,18 @@ class Piece {
   }
 
  private:
-  static DecodeKernels<DF> kernels_for(Element element, size_t tile_rows) {
+  static DecodeKernels<DF> kernels_for(Element element, const Sizes& s) {
     switch (element) {
       case Element::kF16:
-        return decode_kernels<hwy::float16_t, DF>(tile_rows);
+        return decode_kernels<hwy::float16_t, DF>(s.tile_rows, s.leads);
       case Element::kBF16:
-        return decode_kernels<hwy::bfloat16_t, DF>(tile_rows);
+        return decode_kernels<hwy::bfloat16_t, DF>(s.tile_rows, s.leads);
       case Element::kInt8:
-        return decode_kernels<int8_t, DF>(tile_rows);
+        return decode_kernels<int8_t, DF>(s.tile_rows, s.leads);
       case Element::kF32:
         break;
     }
-    return decode_kernels<float, DF>(tile_rows);
+    return decode_kernels<float, DF>(s.tile_rows, s.leads);
   }
 
   int64_t block() const { return static_cast<int64_t>(sizes_.block); }
@@ -320,8 +331,10 @@ class Piece {
     const auto count = static_cast<size_t>(std::min(block(), keys_.last - first));
     // Heads inside keys: where a token's heads lie side by side, so are they read.
     const size_t step = heads_ == 1 ? round_up(count, kKeyStep) : kKeyStep;
-    if (!kPrefetches && p_.value_width > 0) touch_all(s_.values, p_.v, p_.value_width, count);
-    if (!kPrefetches) touch_all(s_.keys, p_.k, p_.key_width, count);
+    if (!kPrefetches && !sizes_.leads) {
+      if (p_.value_width > 0) touch_all(s_.values, p_.v, p_.value_width, count);
+      touch_all(s_.keys, p_.k, p_.key_width, count);
+    }
     for (size_t j = 0; j < count; j += step) {
       for (int64_t head = 0; head < heads_; ++head) {
         if (!mask_empties(head, first, count)) score_keys_of(head, j, step);

@@ -2,7 +2,11 @@
 // to four queries would leave most of a vector empty. Rows of K and V are given by pointers, so
 // that dense, strided, ring and paged storage are the same, and are converted in registers.
 //
-// A tile is kRows query rows; its scores lie key by key, [key][kRows].
+// A tile is kRows query rows; its scores lie key by key, [key][kRows]. Where its first row leads
+// (kLeads), that row alone reads what comes from memory, in memory's order, and the others find it
+// in the cache: in WebAssembly, which cannot prefetch, faster than bringing a block near before all
+// of them read it (64 MB: 13.4 instead of 11.4 GB/s with relaxed SIMD, 11 instead of 9.5 with
+// simd128), but slower where a cache holds it already (8 MB: 14.6 instead of 16.7).
 #if defined(MULTIHEAD_CPU_DECODE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_DECODE_KERNELS_INL_H_
 #undef MULTIHEAD_CPU_DECODE_KERNELS_INL_H_
@@ -56,7 +60,7 @@ struct DecodeTile {
   // as they lie; fewer, and storing costs (Zen 4, AVX-512, 64 MB and 4 MB of keys and values: 4
   // rows 21 and 37 GB/s, 8 rows 19.5 and 39; AVX2: 4 rows 20.5 and 31, 8 rows 22.5 and 34).
   static constexpr size_t value_rows(size_t rows, size_t element_bytes) {
-    if (HWY_ARCH_WASM) return 32;
+    if (HWY_ARCH_WASM) return rows == 4 ? 16 : 32;
     const size_t of_floats = rows == 1 ? 16 : kAccumulators == 16 ? 4 : 8;
     return of_floats * sizeof(float) / element_bytes;
   }
@@ -93,11 +97,32 @@ struct ScoreWork {
   size_t ahead_bytes;        // of each
 };
 
+// Of the whole vectors of a key; those of the query are `step` floats apart.
+template <class T, class D, class Read, class V = hn::Vec<D>>
+HWY_INLINE V dot(D d, const Read& read, const float* HWY_RESTRICT q, size_t step,
+                 const T* HWY_RESTRICT key, size_t width) {
+  constexpr size_t kSums = 4;  // a single one waits for itself
+  const size_t lanes = hn::Lanes(d);
+  V sum[kSums];
+  for (V& s : sum) s = hn::Zero(d);
+  size_t c = 0;
+  for (; c + kSums * lanes <= width; c += kSums * lanes) {
+    for (size_t i = 0; i < kSums; ++i, q += step, key += lanes) {
+      sum[i] = mul_add(hn::LoadU(d, q), read(key), sum[i]);
+    }
+  }
+  for (; c + lanes <= width; c += lanes, q += step, key += lanes) {
+    sum[0] = mul_add(hn::LoadU(d, q), read(key), sum[0]);
+  }
+  return hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
+}
+
 // scores[key][row] = q[row] . k[key]
-template <class T, size_t kRows, class D>
+template <class T, size_t kRows, bool kLeads, class D>
 HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
   using V = hn::Vec<D>;
   constexpr size_t kKeys = DecodeTile::keys(kRows);
+  constexpr size_t kFirst = kLeads ? 1 : 0;
   const size_t lanes = hn::Lanes(d);
   const FloatReader<T, D> read(d);
   const size_t width = work.width;
@@ -109,15 +134,20 @@ HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {
     V sum[kKeys * kRows];
     for (V& s : sum) s = hn::Zero(d);
     const float* HWY_RESTRICT q = work.q;
+    if constexpr (kLeads) {
+      for (size_t j = 0; j < kKeys; ++j) {
+        sum[j * kRows] = dot(d, read, q, kRows * lanes, keys[j], width);
+      }
+    }
     size_t c = 0;
     for (; c + lanes <= width; c += lanes, q += kRows * lanes) {
       if (c * sizeof(T) % kCacheLine == 0) ahead.template ask<kKeys>();
       V query[kRows];
-      for (size_t r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * lanes);
+      for (size_t r = kFirst; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * lanes);
       for (size_t j = 0; j < kKeys; ++j) {
         const V key = read(keys[j]);
         keys[j] += lanes;
-        for (size_t r = 0; r < kRows; ++r) {
+        for (size_t r = kFirst; r < kRows; ++r) {
           sum[j * kRows + r] = mul_add(query[r], key, sum[j * kRows + r]);
         }
       }
@@ -145,8 +175,9 @@ struct ValueWork {
   size_t ahead_bytes;        // of each
 };
 
-// A strip of kVecs vectors, of which only a single one may reach beyond the width.
-template <class T, size_t kRows, size_t kVecs, class D>
+// Rows kFirst .. kRows - 1 of a strip of kVecs vectors, of which only a single one may reach beyond
+// the width.
+template <class T, size_t kFirst, size_t kRows, size_t kVecs, class D>
 HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last, size_t column,
                           ListedRowsAhead& ahead) {
   using V = hn::Vec<D>;
@@ -161,7 +192,7 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   const size_t stride = work.out_stride;
   const size_t rest = work.width - column;
   V sum[kRows * kVecs];
-  for (size_t r = 0; r < kRows; ++r) {
+  for (size_t r = kFirst; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) {
       sum[r * kVecs + v] = hn::LoadU(d, out + r * stride + v * lanes);
     }
@@ -173,24 +204,37 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
     for (size_t v = 0; v < kVecs; ++v) {
       value[v] = kVecs == 1 && rest < lanes ? read(from, rest) : read(from + v * lanes);
     }
-    for (size_t r = 0; r < kRows; ++r) {
+    for (size_t r = kFirst; r < kRows; ++r) {
       const V factor = hn::Set(d, weight[j * kRows + r]);
       for (size_t v = 0; v < kVecs; ++v) {
         sum[r * kVecs + v] = mul_add(factor, value[v], sum[r * kVecs + v]);
       }
     }
   }
-  for (size_t r = 0; r < kRows; ++r) {
+  for (size_t r = kFirst; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) {
       hn::StoreU(sum[r * kVecs + v], d, out + r * stride + v * lanes);
     }
   }
 }
 
+// out[0] += weight * v in the whole vectors of a row.
+template <class T, size_t kRows, class D>
+HWY_INLINE void add_first_row(D d, const ValueWork& work, size_t key) {
+  const size_t lanes = hn::Lanes(d);
+  const FloatReader<T, D> read(d);
+  const T* HWY_RESTRICT from = reinterpret_cast<const T*>(work.values[key]);
+  float* HWY_RESTRICT out = work.out;
+  const auto factor = hn::Set(d, work.weights[key * kRows]);
+  for (size_t c = 0; c + lanes <= work.width; c += lanes) {
+    hn::StoreU(mul_add(factor, read(from + c), hn::LoadU(d, out + c)), d, out + c);
+  }
+}
+
 // out[row] += weight * v over the keys, some rows at a time, so that they are read nearly as they
 // lie. All strips in one function: V8 inlines one of a single strip into its caller, and is at half
 // the speed there.
-template <class T, size_t kRows, class D>
+template <class T, size_t kRows, bool kLeads, class D>
 HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   constexpr size_t kVecs = DecodeTile::vecs(kRows);
   constexpr size_t kValueRows = DecodeTile::value_rows(kRows, sizeof(T));
@@ -198,12 +242,20 @@ HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   for (size_t first = 0; first < work.keys; first += kValueRows) {
     const size_t last = HWY_MIN(first + kValueRows, work.keys);
     ListedRowsAhead ahead(work.ahead == nullptr ? nullptr : work.ahead + first, work.ahead_bytes);
+    if constexpr (kLeads) {
+      for (size_t j = first; j < last; ++j) add_first_row<T, kRows>(d, work, j);
+    }
+    constexpr size_t kFirst = kLeads ? 1 : 0;
     size_t column = 0;
     for (; column + kVecs * lanes <= work.width; column += kVecs * lanes) {
-      add_strip<T, kRows, kVecs>(d, work, first, last, column, ahead);
+      add_strip<T, kFirst, kRows, kVecs>(d, work, first, last, column, ahead);
     }
     for (; column < work.width; column += lanes) {
-      add_strip<T, kRows, 1>(d, work, first, last, column, ahead);
+      if (kLeads && column + lanes <= work.width) {
+        add_strip<T, kFirst, kRows, 1>(d, work, first, last, column, ahead);
+      } else {
+        add_strip<T, 0, kRows, 1>(d, work, first, last, column, ahead);
+      }
     }
   }
 }
@@ -308,10 +360,10 @@ struct DecodeKernels {
   bool (*softmax)(D, float*, size_t, float, float*, float*, float*);
 };
 
-template <class T, size_t kRows, class D>
+template <class T, size_t kRows, class D, bool kLeads = false>
 constexpr DecodeKernels<D> decode_kernels() {
-  return {.score_keys = &score_keys<T, kRows, D>,
-          .add_values = &add_values<T, kRows, D>,
+  return {.score_keys = &score_keys<T, kRows, kLeads, D>,
+          .add_values = &add_values<T, kRows, kLeads, D>,
           .touch = &touch,
           .all_finite = &all_finite<T, D>,
           .read_floats = &read_floats<T, D>,
@@ -319,11 +371,15 @@ constexpr DecodeKernels<D> decode_kernels() {
           .softmax = &decode_softmax<kRows, D>};
 }
 
+// Leading is for tiles of four rows of floats in WebAssembly.
 template <class T, class D>
-DecodeKernels<D> decode_kernels(size_t tile_rows) {
+DecodeKernels<D> decode_kernels(size_t tile_rows, [[maybe_unused]] bool leads) {
   if (tile_rows == 1) return decode_kernels<T, 1, D>();
   if constexpr (DecodeTile::kFewRows == 2) {
     if (tile_rows == 2) return decode_kernels<T, 2, D>();
+  }
+  if constexpr (!kPrefetches && std::is_same_v<T, float>) {
+    if (leads) return decode_kernels<T, 4, D, true>();
   }
   return decode_kernels<T, 4, D>();
 }
