@@ -97,26 +97,6 @@ struct ScoreWork {
   size_t ahead_bytes;        // of each
 };
 
-// Of the whole vectors of a key; those of the query are `step` floats apart.
-template <class T, class D, class Read, class V = hn::Vec<D>>
-HWY_INLINE V dot(D d, const Read& read, const float* HWY_RESTRICT q, size_t step,
-                 const T* HWY_RESTRICT key, size_t width) {
-  constexpr size_t kSums = 4;  // a single one waits for itself
-  const size_t lanes = hn::Lanes(d);
-  V sum[kSums];
-  for (V& s : sum) s = hn::Zero(d);
-  size_t c = 0;
-  for (; c + kSums * lanes <= width; c += kSums * lanes) {
-    for (size_t i = 0; i < kSums; ++i, q += step, key += lanes) {
-      sum[i] = mul_add(hn::LoadU(d, q), read(key), sum[i]);
-    }
-  }
-  for (; c + lanes <= width; c += lanes, q += step, key += lanes) {
-    sum[0] = mul_add(hn::LoadU(d, q), read(key), sum[0]);
-  }
-  return hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
-}
-
 // scores[key][row] = q[row] . k[key]
 template <class T, size_t kRows, bool kLeads, class D>
 HWY_NOINLINE void score_keys(D d, const ScoreWork& work) {

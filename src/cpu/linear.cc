@@ -182,13 +182,15 @@ void many_rows(const Job& job, float* HWY_RESTRICT packed) {
 template <size_t kRows>
 void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t column) {
   const DF d;
-  constexpr size_t kOuts = HWY_MIN(kSide<DF>, kRows == 1                     ? 8
-                                              : kRows == 2 || kManyRegisters ? 4
-                                                                             : 2);
   const float* const x = job.x + static_cast<ptrdiff_t>(row) * job.x_stride;
   Square<DF> sums[kRows];
-  for (size_t o = 0; o < kSide<DF>; o += kOuts) {
-    dot_products<kRows, kOuts>(d, x, job.x_stride, weights.row + o, job.depth, sums, o);
+  if constexpr (kRows == 1) {
+    dot_products_in_order(d, x, weights, job.depth, sums[0]);
+  } else {
+    constexpr size_t kOuts = kRows == 2 || kManyRegisters ? 4 : 2;
+    for (size_t o = 0; o < kSide<DF>; o += kOuts) {
+      dot_products<kRows, kOuts>(d, x, job.x_stride, weights.row + o, job.depth, sums, o);
+    }
   }
   const size_t rest = job.columns - column;
   for (size_t r = 0; r < kRows; ++r) {

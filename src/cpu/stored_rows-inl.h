@@ -52,6 +52,27 @@ class FloatReader {
   hn::Rebind<T, D> narrow_;
 };
 
+// Products of a row's whole vectors with those at q, `step` floats apart, summed lane by lane. One
+// row at a time is memory's order, which hardware prefetchers follow best.
+template <class T, class D, class Read, class V = hn::Vec<D>>
+HWY_INLINE V dot(D d, const Read& read, const float* HWY_RESTRICT q, size_t step,
+                 const T* HWY_RESTRICT row, size_t width) {
+  constexpr size_t kSums = 4;  // a single one waits for itself
+  const size_t lanes = hn::Lanes(d);
+  V sum[kSums];
+  for (V& s : sum) s = hn::Zero(d);
+  size_t c = 0;
+  for (; c + kSums * lanes <= width; c += kSums * lanes) {
+    for (size_t i = 0; i < kSums; ++i, q += step, row += lanes) {
+      sum[i] = mul_add(hn::LoadU(d, q), read(row), sum[i]);
+    }
+  }
+  for (; c + lanes <= width; c += lanes, q += step, row += lanes) {
+    sum[0] = mul_add(hn::LoadU(d, q), read(row), sum[0]);
+  }
+  return hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
+}
+
 // f16 where no instruction converts it. The constants come through a pointer that no compiler sees
 // through: V8 would build each of them anew in the inner loop.
 struct F16Constants {
