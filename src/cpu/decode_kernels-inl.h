@@ -5,8 +5,8 @@
 // A tile is kRows query rows; its scores lie key by key, [key][kRows]. Where its first row leads
 // (kLeads), that row alone reads what comes from memory, in memory's order, and the others find it
 // in the cache: in WebAssembly, which cannot prefetch, faster than bringing a block near before all
-// of them read it (64 MB: 13.4 instead of 11.4 GB/s with relaxed SIMD, 11 instead of 9.5 with
-// simd128), but slower where a cache holds it already (8 MB: 14.6 instead of 16.7).
+// of them read it (64 MB: 13 instead of 10 to 11.5 GB/s with relaxed SIMD, 12 instead of 9 to 10
+// with simd128), but slower where a cache holds it already (8 MB: 14.6 instead of 16.7).
 #if defined(MULTIHEAD_CPU_DECODE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_DECODE_KERNELS_INL_H_
 #undef MULTIHEAD_CPU_DECODE_KERNELS_INL_H_

@@ -94,6 +94,44 @@ export const tests = [
       await close();
     },
   },
+  {
+    name: 'new numbers leave the focus where it is',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const stray = () =>
+        page.evaluate(async () => {
+          const stops = () =>
+            [...document.querySelectorAll('a[href], button:enabled, input, textarea, summary, [tabindex="0"]')].filter(
+              (element) => element.tabIndex === 0 && element.checkVisibility(),
+            );
+          const found = [];
+          const count = stops().length;
+          for (let i = 0; i < count; i += 1) {
+            stops()[i].focus();
+            document.querySelector('#causal').click();
+            await window.multiheadPage.settled();
+            const now = stops().indexOf(document.activeElement);
+            if (now !== i) found.push(`${i} of ${count}: ${stops()[i].outerHTML.slice(0, 80)} lost it to ${now}`);
+          }
+          return found;
+        });
+      assert.deepEqual(await stray(), []);
+      for (const section of ['#gallery', '#steps']) {
+        const numbers = await page.evaluateHandle(
+          (inside) =>
+            [...document.querySelectorAll(`${inside} .segments button`)].find(
+              ({ textContent }) => textContent === 'Numbers',
+            ),
+          section,
+        );
+        await numbers.focus();
+        await page.keyboard.press('Enter');
+        assert.equal(await numbers.evaluate((button) => button === document.activeElement), true, section);
+      }
+      assert.deepEqual(await stray(), []);
+      await close();
+    },
+  },
   ...themes.flatMap((scheme) =>
     widths.map(({ name, width, height }) => ({
       name: `axe-core finds nothing serious, ${scheme}, ${width} px`,

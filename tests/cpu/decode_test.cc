@@ -130,19 +130,27 @@ TEST_P(DecodeOnTarget, EqualsOracleOnRandomCalls) {
   EXPECT_GT(decoded, 100);
 }
 
+// One query row for each of `group` heads that share a key/value head, without options.
+RandomCase plain_case(int64_t group, int64_t kv_heads, int64_t keys, int64_t width,
+                      int64_t value_width) {
+  RandomCase c;
+  Random random(static_cast<uint64_t>(group * 1000 + width));
+  const int64_t heads = kv_heads * group;
+  const Dims q{1, heads, 1, width}, k{1, kv_heads, keys, width}, v{1, kv_heads, keys, value_width};
+  c.q = stored(c, random.floats(q.elements()), DType::kF32, q, contiguous_strides(q));
+  c.k = stored(c, random.floats(k.elements()), DType::kF32, k, contiguous_strides(k));
+  c.v = stored(c, random.floats(v.elements()), DType::kF32, v, contiguous_strides(v));
+  c.out_shape = {1, heads, 1, value_width};
+  c.lse_shape = {1, heads, 1};
+  return c;
+}
+
 // Groups of 1 to 16 rows; widths that fit no lane count, and those of latent attention.
 TEST_P(DecodeOnTarget, EqualsOracleOnAnyGroupAndWidth) {
   for (const int64_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
     for (const auto& [width, value_width] :
          {std::pair{1, 1}, {3, 5}, {20, 33}, {64, 64}, {100, 0}, {128, 128}, {576, 512}}) {
-      RandomCase c;
-      Random random(static_cast<uint64_t>(group * 1000 + width));
-      const Dims q{1, 2 * group, 1, width}, k{1, 2, 75, width}, v{1, 2, 75, value_width};
-      c.q = stored(c, random.floats(q.elements()), DType::kF32, q, contiguous_strides(q));
-      c.k = stored(c, random.floats(k.elements()), DType::kF32, k, contiguous_strides(k));
-      c.v = stored(c, random.floats(v.elements()), DType::kF32, v, contiguous_strides(v));
-      c.out_shape = {1, 2 * group, 1, value_width};
-      c.lse_shape = {1, 2 * group, 1};
+      const RandomCase c = plain_case(group, 2, 75, width, value_width);
       SCOPED_TRACE("group " + std::to_string(group) + ", widths " + std::to_string(width) + ", " +
                    std::to_string(value_width));
       expect_equals_oracle(c, context_);
@@ -158,15 +166,7 @@ TEST_P(DecodeOnTarget, EqualsOracleOnMoreThanCachesHold) {
     int64_t group, width, value_width;
   };
   for (const auto& [group, width, value_width] : {Extents{3, 132, 133}, {4, 133, 132}}) {
-    constexpr int64_t kKeys = 16421;
-    RandomCase c;
-    Random random(static_cast<uint64_t>(group));
-    const Dims q{1, group, 1, width}, k{1, 1, kKeys, width}, v{1, 1, kKeys, value_width};
-    c.q = stored(c, random.floats(q.elements()), DType::kF32, q, contiguous_strides(q));
-    c.k = stored(c, random.floats(k.elements()), DType::kF32, k, contiguous_strides(k));
-    c.v = stored(c, random.floats(v.elements()), DType::kF32, v, contiguous_strides(v));
-    c.out_shape = {1, group, 1, value_width};
-    c.lse_shape = {1, group, 1};
+    const RandomCase c = plain_case(group, 1, 16421, width, value_width);
     SCOPED_TRACE("group " + std::to_string(group));
     expect_equals_oracle(c, context_);
     if (HasFatalFailure()) return;

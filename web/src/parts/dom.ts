@@ -19,6 +19,18 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/**
+ * Replaces what an element holds, and the focus stays: on the same element, or on the one that now has its
+ * place among those to tab to. (Leaving the document loses it, even to come back at once.)
+ */
+export function refill(element: Element, ...children: Child[]): void {
+  const stops = () => [...element.querySelectorAll<HTMLElement>('button, [tabindex="0"]')];
+  const focused = document.activeElement as HTMLElement;
+  const position = stops().indexOf(focused);
+  element.replaceChildren(...children);
+  if (position >= 0) (element.contains(focused) ? focused : stops()[position])?.focus({ preventScroll: true });
+}
+
 /** Places an element in pixels, through the CSSOM. */
 export function place(
   element: HTMLElement,

@@ -2,7 +2,7 @@
 
 import type { App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
-import { el, headBadge, word } from './dom.js';
+import { el, headBadge, refill, word } from './dom.js';
 import { formatNumber } from './format.js';
 import { tellingToken } from '../tokens.js';
 
@@ -41,7 +41,6 @@ export function tokenStrip(app: App): HTMLElement {
   }
 
   function build(result: ForwardResult, key: string): void {
-    const focused = buttons.findIndex(({ element: button }) => button === document.activeElement);
     shape = key;
     if (picked !== undefined && picked >= result.tokens.length) picked = undefined;
     buttons = result.tokens.map((token, index) => {
@@ -61,8 +60,7 @@ export function tokenStrip(app: App): HTMLElement {
       button.addEventListener('pointerenter', pick);
       return { element: button, bars };
     });
-    strip.replaceChildren(...buttons.map((button) => button.element));
-    buttons[focused]?.element.focus();
+    refill(strip, ...buttons.map((button) => button.element));
   }
 
   function describe(result: ForwardResult, query: number): void {

@@ -2,7 +2,7 @@
 
 import type { App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
-import { el, headBadge, pairOf } from '../parts/dom.js';
+import { el, headBadge, pairOf, refill } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { createLegend } from '../parts/legend.js';
 import { createMap, type MatrixMap } from '../parts/matrix_map.js';
@@ -68,7 +68,7 @@ export function gallerySection(app: App): HTMLElement {
     if (result.heads.join() !== shown) {
       shown = result.heads.join();
       list = result.heads.map(cardFor);
-      cards.replaceChildren(...list.map((card) => card.element));
+      refill(cards, ...list.map((card) => card.element));
     }
     legend.show(result.causal);
     cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, views.current()));
@@ -81,7 +81,7 @@ export function gallerySection(app: App): HTMLElement {
     const name = `head ${head + 1}`;
     const label = `Attention weights of ${name}, ${patternOf(result.heads[head]!).name}`;
     if (views.current() === 'numbers') {
-      body.replaceChildren(matrixTable(view, label));
+      refill(body, matrixTable(view, label));
       return;
     }
     if (body.firstElementChild !== map.element) body.replaceChildren(map.element);

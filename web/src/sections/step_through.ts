@@ -4,7 +4,7 @@ import { update, type App } from '../app.js';
 import { explain } from '../explain.js';
 import type { ForwardResult, Trace } from '../messages.js';
 import type { StepId } from '../page_state.js';
-import { el, headBadge, pairOf, rich, word } from '../parts/dom.js';
+import { el, headBadge, pairOf, refill, rich, word } from '../parts/dom.js';
 import { formatNumber, formatShape } from '../parts/format.js';
 import { formula } from '../parts/formulas.js';
 import { createLegend } from '../parts/legend.js';
@@ -140,7 +140,6 @@ function stepDetail(app: App): HTMLElement {
 
   function showControls(result: ForwardResult, step: Step, head: number): void {
     const groups: HTMLElement[] = [];
-    const focused = document.activeElement?.id;
     if (step.parts.length > 1) {
       const buttons = step.parts.map(({ label }, index) =>
         choice(
@@ -170,8 +169,7 @@ function stepDetail(app: App): HTMLElement {
         el('span', { class: 'head-name', 'aria-hidden': 'true' }, patternOf(result.heads[head]!).name),
       );
     }
-    controls.replaceChildren(...groups, views.element);
-    if (focused) document.getElementById(focused)?.focus();
+    refill(controls, ...groups, views.element);
   }
 
   function showMatrix(result: ForwardResult, name: keyof Trace, head: number): void {
@@ -182,7 +180,7 @@ function stepDetail(app: App): HTMLElement {
     legendBox.replaceChildren(legend.element);
     const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;
     if (views.current() === 'numbers') {
-      picture.replaceChildren(matrixTable(view, label));
+      refill(picture, matrixTable(view, label));
       return;
     }
     if (picture.firstElementChild !== map.element) picture.replaceChildren(map.element);
