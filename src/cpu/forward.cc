@@ -29,6 +29,7 @@
 #include "cpu/micro_kernel-inl.h"
 #include "cpu/prefetch-inl.h"
 #include "cpu/score_passes-inl.h"
+#include "cpu/short_heads-inl.h"
 #include "cpu/simd-inl.h"
 #include "cpu/softmax-inl.h"
 #include "cpu/stored_rows-inl.h"
@@ -1008,6 +1009,18 @@ void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJo
       }
       return;
     }
+  }
+  if (short_fits(params)) {
+    ShortHeads heads(params, job, scratch);
+    for (int64_t head = job.kv_head; head < job.end_head; ++head) {
+      if (heads.compute(head)) continue;
+      ForwardJob one = job;
+      one.kv_head = head;
+      Block<false> block(params, one, scratch);
+      block.compute(next);
+      block.finish();
+    }
+    return;
   }
   Block<false> block(params, job, scratch);
   for (int64_t kv_head = job.kv_head;;) {

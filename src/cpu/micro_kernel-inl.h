@@ -70,20 +70,13 @@ struct Product {
 // What is stored in C.
 enum class Result { kProduct, kWeights };
 
-// Rows from `first_row` on and columns from `first_column` on, where a, b and c point.
-//
-// Not inlined: V8 optimises a WebAssembly function only between its calls, so the inner
-// loop has to be a function that is called often.
-template <ALayout kLayout, Elements kElements, Result kResult, size_t kRows, size_t kVecs, class D>
-HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t first_column,
-                               const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-                               float* first_c, size_t depth) {
-  using V = hn::Vec<D>;
+// sum[r][v] = the sum over k < depth of A(r, k) * B[k][vector v]
+template <ALayout kLayout, Elements kElements, size_t kRows, size_t kVecs, class D,
+          class V = hn::Vec<D>>
+HWY_INLINE void add_products(D d, const float* HWY_RESTRICT a, ptrdiff_t a_stride,
+                             const float* HWY_RESTRICT b, ptrdiff_t b_stride, size_t depth,
+                             V (&sum)[kRows][kVecs]) {
   const size_t lanes = hn::Lanes(d);
-  const ptrdiff_t a_stride = p.a_stride;
-  const ptrdiff_t b_stride = p.b_stride;
-
-  V sum[kRows][kVecs];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) sum[r][v] = hn::Zero(d);
   }
@@ -104,6 +97,20 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
     }
     a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
   }
+}
+
+// Rows from `first_row` on and columns from `first_column` on, where a, b and c point.
+//
+// Not inlined: V8 optimises a WebAssembly function only between its calls, so the inner
+// loop has to be a function that is called often.
+template <ALayout kLayout, Elements kElements, Result kResult, size_t kRows, size_t kVecs, class D>
+HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t first_column,
+                               const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                               float* first_c, size_t depth) {
+  using V = hn::Vec<D>;
+  const size_t lanes = hn::Lanes(d);
+  V sum[kRows][kVecs];
+  add_products<kLayout, kElements>(d, a, p.a_stride, b, p.b_stride, depth, sum);
   if constexpr (kResult == Result::kWeights) {
     const V to_log2 = hn::Set(d, p.weighing.to_log2);
     const Exp2Table HWY_RESTRICT table = exp2_table();
@@ -157,6 +164,24 @@ HWY_NOINLINE void product_tile(D d, const Product& p, size_t first_row, size_t f
   }
 }
 
+// Calls tile(count) for `rows` rows: tiles of kRows, then what is left in halves.
+template <size_t kRows, class Tile>
+HWY_INLINE void cut_rows(size_t rows, const Tile& tile) {
+  // Two tiles of four rows keep the multipliers busy, where six and two do not: with 8 rows left,
+  // as of bert's 128 = 20 * 6 + 8 keys in WebAssembly.
+  constexpr size_t kKept = kRows == 6 ? 8 : 0;
+  for (; rows >= kRows && rows != kKept; rows -= kRows) {
+    tile(std::integral_constant<size_t, kRows>());
+  }
+  if constexpr (kRows > 4) {
+    for (; rows >= 4; rows -= 4) tile(std::integral_constant<size_t, 4>());
+  }
+  if constexpr (kRows > 2) {
+    if (rows >= 2) tile(std::integral_constant<size_t, 2>());
+  }
+  if (rows % 2 != 0) tile(std::integral_constant<size_t, 1>());
+}
+
 // A strip of kVecs vectors: whole tiles, then what is left in halves.
 template <ALayout kLayout, Elements kElements, Result kResult, size_t kVecs, class D, class Depth>
 HWY_INLINE void product_strip(D d, const Product& p, size_t rows, size_t column,
@@ -172,21 +197,9 @@ HWY_INLINE void product_strip(D d, const Product& p, size_t rows, size_t column,
                                                              depth(row, kCount));
     a += kCount * a_step;
     c += kCount * p.c_stride;
-    return static_cast<size_t>(kCount);
+    row += kCount;
   };
-  // Two tiles of four rows keep the multipliers busy, where six and two do not: with 8 rows left,
-  // as of bert's 128 = 20 * 6 + 8 keys in WebAssembly.
-  constexpr size_t kKept = kRows == 6 ? 8 : 0;
-  while (row + kRows <= rows && row + kKept != rows) {
-    row += tile(std::integral_constant<size_t, kRows>());
-  }
-  if constexpr (kRows > 4) {
-    while (row + 4 <= rows) row += tile(std::integral_constant<size_t, 4>());
-  }
-  if constexpr (kRows > 2) {
-    if (row + 2 <= rows) row += tile(std::integral_constant<size_t, 2>());
-  }
-  if (row < rows) tile(std::integral_constant<size_t, 1>());
+  cut_rows<kRows>(rows, tile);
 }
 
 // All of C: `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)` is the

@@ -13,6 +13,13 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// For a lambda that holds what a loop keeps in registers: called, it would find it in memory.
+#if defined(_MSC_VER) && !defined(__clang__)
+#define MULTIHEAD_INLINED
+#else
+#define MULTIHEAD_INLINED __attribute__((always_inline))
+#endif
+
 // a * b + c. Highway up to 1.2 multiplies and adds on WebAssembly even where relaxed SIMD
 // is on, and LLVM does not fuse the two: one instruction instead of two in the inner loop.
 template <class V>

@@ -172,6 +172,32 @@ HWY_NOINLINE void raise_top(D d, const float* HWY_RESTRICT scores, size_t stride
 }
 
 // One vector of lanes, `keys` rows of `stride` floats: scores become weights exp(factor * (score -
+// subtract)), whose sum is returned: that of the even keys and that of the odd ones, so that keys
+// without weight behind them change no bit of it.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V weigh_lanes(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys, V subtract,
+                         const ToLog2<D>& to_log2, Exp2Table HWY_RESTRICT table) {
+  V sum[2] = {hn::Zero(d), hn::Zero(d)};
+  size_t key = 0;
+  const auto weigh = [&](auto count) HWY_ATTR {
+    constexpr size_t kCount = decltype(count)::value;
+    for (; key + kCount <= keys; key += kCount) {
+      float* row = scores + key * stride;
+      V weight[kCount];
+      for (size_t i = 0; i < kCount; ++i) weight[i] = hn::LoadU(d, row + i * stride);
+      exp_of_differences(d, table, weight, subtract, to_log2);
+      for (size_t i = 0; i < kCount; ++i) hn::StoreU(weight[i], d, row + i * stride);
+      for (size_t i = 0; i < kCount; ++i) sum[i % 2] = hn::Add(sum[i % 2], weight[i]);
+    }
+  };
+  static_assert(TileSize::kExpsAtOnce % 2 == 0);
+  weigh(std::integral_constant<size_t, TileSize::kExpsAtOnce>());
+  weigh(std::integral_constant<size_t, 2>());
+  weigh(std::integral_constant<size_t, 1>());
+  return hn::Add(sum[0], sum[1]);
+}
+
+// One vector of lanes, `keys` rows of `stride` floats: scores become weights exp(factor * (score -
 // m)), m and l of the lanes are brought up to date. m rises to top where a weight might exceed
 // 2^kMostExponent otherwise, which is nearly never after the first keys. `correction` receives the
 // factor on what was summed before; returns whether any of them is not 1.
@@ -189,23 +215,7 @@ HWY_NOINLINE bool softmax_lanes(D d, float* HWY_RESTRICT scores, size_t stride, 
   const V subtract = finite_maximum(d, new_max);
   const Exp2Table HWY_RESTRICT table = exp2_table();
 
-  V sum[2] = {hn::Zero(d), hn::Zero(d)};
-  size_t key = 0;
-  const auto weigh = [&](auto count) HWY_ATTR {
-    constexpr size_t kCount = decltype(count)::value;
-    for (; key + kCount <= keys; key += kCount) {
-      float* row = scores + key * stride;
-      V weight[kCount];
-      for (size_t i = 0; i < kCount; ++i) weight[i] = hn::LoadU(d, row + i * stride);
-      exp_of_differences(d, table, weight, subtract, to_log2);
-      for (size_t i = 0; i < kCount; ++i) hn::StoreU(weight[i], d, row + i * stride);
-      for (size_t i = 0; i < kCount; ++i) sum[i % 2] = hn::Add(sum[i % 2], weight[i]);
-    }
-  };
-  weigh(std::integral_constant<size_t, TileSize::kExpsAtOnce>());
-  weigh(std::integral_constant<size_t, 1>());
-
-  const V total = hn::Add(sum[0], sum[1]);
+  const V total = weigh_lanes(d, scores, stride, keys, subtract, to_log2, table);
   const auto same = hn::Eq(old_max, new_max);
   if (HWY_LIKELY(hn::AllTrue(d, same))) {
     hn::StoreU(hn::Add(hn::LoadU(d, l), total), d, l);
