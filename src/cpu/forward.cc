@@ -172,15 +172,26 @@ class Block {
     int64_t query = first_row_ / group;
     int64_t member = first_row_ % group;
     for (size_t row = 0; row < lanes_; ++row) {
-      const rules::KeyRange range = visibility.of_query(query);
-      s_.first_key[row] = static_cast<int32_t>(std::min(range.first, p_.keys));
-      s_.last_key[row] = static_cast<int32_t>(range.last);
       s_.place[row] = {static_cast<int32_t>(member), static_cast<int32_t>(query)};
       // Padding lanes repeat the last row.
       if (row + 1 < rows_ && ++member == group) {
         member = 0;
         ++query;
       }
+    }
+    const auto range_of = [&](size_t row) {
+      const rules::KeyRange range = visibility.of_query(s_.place[row].query);
+      s_.first_key[row] = static_cast<int32_t>(std::min(range.first, p_.keys));
+      s_.last_key[row] = static_cast<int32_t>(range.last);
+    };
+    range_of(0);
+    range_of(lanes_ - 1);
+    // Both ends rise with the query. Row by row they take 1 % of bert, whose rows all see the same.
+    if (s_.first_key[0] == s_.first_key[lanes_ - 1] && s_.last_key[0] == s_.last_key[lanes_ - 1]) {
+      std::fill_n(s_.first_key, lanes_, s_.first_key[0]);
+      std::fill_n(s_.last_key, lanes_, s_.last_key[0]);
+    } else {
+      for (size_t row = 1; row + 1 < lanes_; ++row) range_of(row);
     }
     block_ = {s_.first_key[0], s_.last_key[rows_ - 1]};
     for (size_t lane = 0; lane < lanes_; lane += panel_lanes()) {
