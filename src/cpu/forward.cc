@@ -1003,7 +1003,8 @@ class Block {
 ForwardLayout layout(const ForwardParams& params) {
   return {.block_rows = static_cast<int64_t>(block_lanes(params)),
           .heads = heads_of_job(params),
-          .scratch_bytes = lay_out(params, nullptr).bytes};
+          .scratch_bytes = std::max(lay_out(params, nullptr).bytes,
+                                    short_fits(params) ? lay_out_short(params, nullptr).bytes : 0)};
 }
 
 void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
@@ -1030,6 +1031,7 @@ void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJo
       Block<false> block(params, one, scratch);
       block.compute(next);
       block.finish();
+      heads.load_rows();
     }
     return;
   }

@@ -35,6 +35,28 @@ inline bool short_fits(const ForwardParams& p) {
          p.captures.empty() && p.weights.out.data == nullptr;
 }
 
+// Where everything of a job lies in its scratch memory.
+struct ShortScratch {
+  float* queries;     // [key_width][lanes of a strip], transposed
+  float* scores;      // [key][lanes of a strip]
+  float* top;         // [lane of a strip]
+  float* inverse;     // likewise
+  int32_t* last_key;  // [row]
+  uint64_t bytes;
+};
+
+inline ShortScratch lay_out_short(const ForwardParams& p, void* memory) {
+  ShortScratch s{};
+  Arena take(memory);
+  take(s.queries, score_lanes() * static_cast<uint64_t>(p.key_width));
+  take(s.scores, score_lanes() * static_cast<uint64_t>(p.keys));
+  take(s.top, score_lanes());
+  take(s.inverse, score_lanes());
+  take(s.last_key, block_lanes(p));
+  s.bytes = take.bytes();
+  return s;
+}
+
 // Scores of a strip of queries, [key][stride].
 struct ShortScores {
   const float* k;
@@ -134,11 +156,16 @@ class ShortHeads {
       : p_(params),
         batch_(job.batch),
         first_row_(job.first_row),
-        s_(lay_out(params, scratch)),
+        s_(lay_out_short(params, scratch)),
         factor_(softmax_factor(params)),
         vector_(hn::Lanes(d_)),
         rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - job.first_row))),
         lanes_(round_up(rows_, vector_)) {
+    load_rows();
+  }
+
+  // Again where something else has used the scratch memory.
+  void load_rows() {
     const rules::EntryVisibility visibility = p_.visibility.of_entry(batch_);
     for (size_t row = 0; row < lanes_; ++row) {
       // Padding lanes repeat the last row.
@@ -204,7 +231,7 @@ class ShortHeads {
       const auto sum =
           weigh_lanes(d_, s_.scores + at, stride, reach(last, v), top, to_log2, exp2_table());
       sound &= hn::AllTrue(d_, hn::Gt(sum, hn::Zero(d_)));
-      hn::StoreU(hn::Div(hn::Set(d_, 1.0F), sum), d_, s_.correction + at);
+      hn::StoreU(hn::Div(hn::Set(d_, 1.0F), sum), d_, s_.inverse + at);
     }
 
     const auto first = first_row_ + static_cast<int64_t>(lane);
@@ -214,7 +241,7 @@ class ShortHeads {
         .v = row_of(p_.v, 0),
         .v_stride = static_cast<ptrdiff_t>(p_.v.stride[2]),
         .last = last,
-        .inverse = s_.correction,
+        .inverse = s_.inverse,
         .out = static_cast<float*>(p_.out.data) + row_offset(p_.out.stride, batch_, head_, first),
         .out_stride = static_cast<ptrdiff_t>(p_.out.stride[2])};
     return average(averages, std::min(stride, rows_ - lane)) && sound;
@@ -222,13 +249,15 @@ class ShortHeads {
 
   template <size_t kVecs>
   HWY_INLINE void transpose_queries(size_t lane) {
-    const float* const q = row_of(p_.q, first_row_);
     const float sign = std::copysign(1.0F, p_.scale);
+    // Padding lanes repeat the last row.
+    const float* row = row_of(p_.q, first_row_ + static_cast<int64_t>(lane));
+    const float* const last = row_of(p_.q, first_row_ + static_cast<int64_t>(rows_ - 1));
     std::array<const float*, hn::MaxLanes(DF())> rows;
     for (size_t v = 0; v < kVecs; ++v) {
       for (size_t i = 0; i < vector_; ++i) {
-        const size_t row = std::min(lane + v * vector_ + i, rows_ - 1);
-        rows[i] = q + static_cast<int64_t>(row) * p_.q.stride[2];
+        rows[i] = row;
+        if (row != last) row += p_.q.stride[2];
       }
       transpose_rows<true>(d_, rows.data(), static_cast<size_t>(p_.key_width), sign,
                            s_.queries + v * vector_, kVecs * vector_);
@@ -278,7 +307,7 @@ class ShortHeads {
 
   const ForwardParams& p_;
   const int64_t batch_, first_row_;
-  const Scratch s_;
+  const ShortScratch s_;
   const SoftmaxFactor factor_;
   const DF d_;
   const size_t vector_, rows_, lanes_;
