@@ -59,8 +59,7 @@ struct TileSize {
   static constexpr size_t kExpsAtOnce = 2;
 #endif
   // As many are scored, weighed and averaged strip by strip, see short_heads-inl.h. With 256, bert
-  // and vit in cache gain 3-4 % on AVX-512 and lose 8-13 % on AVX2; from memory, without a look
-  // ahead, they lose 12-24 %.
+  // and vit in cache gain 3-4 % on AVX-512 and lose 8-13 % on AVX2.
   static constexpr int64_t kShortKeys = 64;
   // kMaxVecs, rows(vecs): a tile of every product, but for the scores, kScoreVecs wide.
   // kPanelVecs: vectors of queries whose scores against a key block are made, weighted and
