@@ -78,19 +78,20 @@ Sizes sizes_of(const ForwardParams& p) {
   s.value_lanes = round_up(static_cast<size_t>(p.value_width), vector);
   s.row_bytes = static_cast<size_t>(std::max(
       {int64_t{1}, p.key_width * bytes_of(p.k.element), p.value_width * bytes_of(p.v.element)}));
+  const bool interleaved = side_by_side(p.k);
   const double bytes = 2.0 * static_cast<double>(p.batch) * static_cast<double>(p.kv_heads) *
                        static_cast<double>(p.keys) * static_cast<double>(s.row_bytes);
-  s.leads = !kPrefetches && s.tiles == 1 && s.tile_rows == kMostTileRows && !side_by_side(p.k) &&
+  s.leads = !kPrefetches && s.tiles == 1 && s.tile_rows == kMostTileRows && !interleaved &&
             p.k.element == Element::kF32 && bytes >= kFromMemory;
   s.block =
       std::clamp((s.leads ? kLedBlockBytes : kBlockBytes) / s.row_bytes, kLeastBlock, kMostBlock) /
       16 * 16;
   // Where a token's heads lie side by side, a head alone would touch every page of memory.
-  if (side_by_side(p.k)) s.block = kPrefetches ? 32 : 16;
-  s.heads = side_by_side(p.k) ? std::clamp(kTokenBytes / static_cast<int64_t>(s.row_bytes),
-                                           int64_t{1}, p.kv_heads)
-                              : 1;
-  s.ahead = side_by_side(p.k)
+  if (interleaved) s.block = kPrefetches ? 32 : 16;
+  s.heads = interleaved ? std::clamp(kTokenBytes / static_cast<int64_t>(s.row_bytes), int64_t{1},
+                                     p.kv_heads)
+                        : 1;
+  s.ahead = interleaved
                 ? static_cast<size_t>(s.heads) * s.block
                 : std::clamp(kAheadBytes / s.row_bytes / kKeyStep * kKeyStep, kKeyStep, s.block);
   return s;

@@ -1007,6 +1007,14 @@ ForwardLayout layout(const ForwardParams& params) {
                                     short_fits(params) ? lay_out_short(params, nullptr).bytes : 0)};
 }
 
+// The job's first head alone, by products of floats.
+void forward_head(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
+                  void* scratch) {
+  Block<false> block(params, job, scratch);
+  block.compute(next);
+  block.finish();
+}
+
 void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
              void* scratch) {
   if constexpr (kHasPairs) {
@@ -1014,23 +1022,16 @@ void forward(const ForwardParams& params, const ForwardJob& job, const ForwardJo
       for (ForwardJob head = job; head.kv_head < job.end_head; ++head.kv_head) {
         Block<true> block(params, head, scratch);
         block.compute(next);
-        if (block.finish()) continue;
-        Block<false> of_floats(params, head, scratch);
-        of_floats.compute(next);
-        of_floats.finish();
+        if (!block.finish()) forward_head(params, head, next, scratch);
       }
       return;
     }
   }
   if (short_fits(params)) {
     ShortHeads heads(params, job, scratch);
-    for (int64_t head = job.kv_head; head < job.end_head; ++head) {
-      if (heads.compute(head)) continue;
-      ForwardJob one = job;
-      one.kv_head = head;
-      Block<false> block(params, one, scratch);
-      block.compute(next);
-      block.finish();
+    for (ForwardJob head = job; head.kv_head < job.end_head; ++head.kv_head) {
+      if (heads.compute(head.kv_head)) continue;
+      forward_head(params, head, next, scratch);
       heads.load_rows();
     }
     return;

@@ -14,10 +14,10 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // For a lambda that holds what a loop keeps in registers: called, it would find it in memory.
-#if defined(_MSC_VER) && !defined(__clang__)
-#define MULTIHEAD_INLINED
-#else
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
 #define MULTIHEAD_INLINED __attribute__((always_inline))
+#else
+#define MULTIHEAD_INLINED
 #endif
 
 // a * b + c. Highway up to 1.2 multiplies and adds on WebAssembly even where relaxed SIMD

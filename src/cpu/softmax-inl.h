@@ -192,7 +192,7 @@ HWY_INLINE V weigh_lanes(D d, float* HWY_RESTRICT scores, size_t stride, size_t 
   };
   static_assert(TileSize::kExpsAtOnce % 2 == 0);
   weigh(std::integral_constant<size_t, TileSize::kExpsAtOnce>());
-  weigh(std::integral_constant<size_t, 2>());
+  if constexpr (TileSize::kExpsAtOnce > 2) weigh(std::integral_constant<size_t, 2>());
   weigh(std::integral_constant<size_t, 1>());
   return hn::Add(sum[0], sum[1]);
 }
