@@ -45,7 +45,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
     // On an instance of its own, whose memory has never grown.
     const own = await loadBuild(simd);
     const config = { kvHeads: 1, keyWidth: 1, capacity: 1, ...changes };
-    expectRefused(own, () => own.createCache(config), 'E_MEMORY', 'scratch memory', 'heap');
+    expectRefused(own, () => own.createCache(config), 'E_MEMORY', 'memory', 'heap');
   });
 
   describe.each(layouts)('with layout %s', (layout) => {

@@ -307,7 +307,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
     it('more memory than there is', () => {
       const layer = small();
       const create = () => layer.createCache({ capacity: 2 ** 30 });
-      expectRefused(mh, create, 'E_MEMORY', 'scratch memory', 'heap');
+      expectRefused(mh, create, 'E_MEMORY', 'memory', 'heap');
       layer.dispose();
     });
 

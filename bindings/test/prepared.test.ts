@@ -143,7 +143,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     refused({ q: tiny, sinks: new Float32Array(3) }, 'E_SHAPE', 'sinks', '3', '4');
     const mask = { shape: [31, 32], data: new Uint8Array(31 * 32) };
     refused({ q: tiny, mask }, 'E_SHAPE', 'mask', '(31, 32)');
-    refused({ q: [1, 1, 64, 2 ** 26] }, 'E_MEMORY', 'scratch memory');
+    refused({ q: [1, 1, 64, 2 ** 26] }, 'E_MEMORY', 'memory');
   });
 
   it('refuses to run on anything else, writes nothing, and runs again', async () => {

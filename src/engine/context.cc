@@ -53,7 +53,7 @@ bool Buffer::reserve(uint64_t bytes) {
 
 Status Scratch::reserve(int threads, uint64_t bytes) {
   for (int thread = 0; thread < threads; ++thread) {
-    if (!of_thread_[static_cast<size_t>(thread)].reserve(bytes)) return out_of_memory(bytes);
+    if (!of_thread_[static_cast<size_t>(thread)].reserve(bytes)) return Status::out_of_memory(bytes);
   }
   return {};
 }
@@ -63,11 +63,6 @@ size_t Scratch::bytes() const {
                module_.bytes() + stack_.bytes();
   for (const Buffer& buffer : of_thread_) sum += buffer.bytes();
   return sum;
-}
-
-Status out_of_memory(uint64_t bytes) {
-  return {StatusCode::kMemory, "scratch memory", std::to_string(bytes) + " bytes",
-          "none left to allocate"};
 }
 
 }  // namespace engine

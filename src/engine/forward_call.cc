@@ -34,7 +34,7 @@ ForwardInputs inputs_of(const ConstAnyTensor& q, const ConstAnyTensor& k,
 Status reserve_transformed(const InputTransforms& transforms, Context& context) {
   const int64_t floats = transforms.q.shape.elements() + transforms.k.shape.elements();
   const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float);
-  return context.scratch().transformed().reserve(bytes) ? Status() : out_of_memory(bytes);
+  return context.scratch().transformed().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
 }
 
 Status transform_inputs(const InputTransforms& transforms, cpu::ForwardParams& params,

@@ -153,7 +153,7 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
   // Asked for once as a whole, so that exhaustion is a Status and not an exception.
   engine::Buffer probe;
   const auto whole = bytes < 0x1p62 ? static_cast<uint64_t>(bytes) : uint64_t{1} << 62U;
-  if (!probe.reserve(whole)) return engine::out_of_memory(whole);
+  if (!probe.reserve(whole)) return Status::out_of_memory(whole);
   probe = {};
 
   const auto count = static_cast<size_t>(rows);

@@ -173,7 +173,7 @@ Status reserve_scratch(const ForwardPlan& plan, Context& context) {
   if (!plan.decodes) return scratch.reserve(context.threads(), plan.layout.scratch_bytes);
   const auto heads = static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads);
   const uint64_t bytes = heads * partials_of_head(plan.decode);
-  if (!scratch.partials().reserve(bytes)) return out_of_memory(bytes);
+  if (!scratch.partials().reserve(bytes)) return Status::out_of_memory(bytes);
   uint64_t of_thread = plan.decode.scratch_bytes;
   if (captures(plan.params)) {
     of_thread = std::max(of_thread, plan_captures(plan).layout.scratch_bytes);

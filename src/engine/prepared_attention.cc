@@ -73,7 +73,7 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
       .needs_v = has_elements(v),
       .needs_out = has_elements(outputs.out),
       .needs_lse = has_elements(outputs.lse)});
-  if (call == nullptr) return out_of_memory(sizeof(PreparedCall));
+  if (call == nullptr) return Status::out_of_memory(sizeof(PreparedCall));
   if (Status status = reserve_scratch(call->forward, context); !status.ok()) return status;
   prepared.call_ = std::move(call);
   return {};

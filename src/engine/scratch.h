@@ -60,6 +60,4 @@ class Scratch {
   Buffer stack_;
 };
 
-Status out_of_memory(uint64_t bytes);
-
 }  // namespace multihead::engine

@@ -120,7 +120,7 @@ class PackedCall {
     engine::Buffer& memory = context.scratch().transformed();
     const auto bytes =
         static_cast<uint64_t>(q_.shape.elements() + k_.shape.elements()) * sizeof(float);
-    if (!memory.reserve(bytes)) return engine::out_of_memory(bytes);
+    if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
     auto* to = static_cast<float*>(memory.data());
     for (const auto& [tensor, rule] : {std::pair{&q_, &of_q}, std::pair{&k_, &of_k}}) {
       const int64_t tokens = tensor->shape[0], heads = tensor->shape[1], width = tensor->shape[2];
@@ -142,7 +142,7 @@ class PackedCall {
     static_assert(std::is_trivially_copyable_v<ForwardPlan>);
     const uint64_t bytes = sequences() * (sizeof(ForwardPlan) + sizeof(int64_t) + sizeof(int32_t));
     engine::Buffer& memory = context.scratch().plans();
-    if (!memory.reserve(bytes)) return engine::out_of_memory(bytes);
+    if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
     plans_ = {static_cast<ForwardPlan*>(memory.data()), sequences()};
     first_job_ = {reinterpret_cast<int64_t*>(plans_.data() + sequences()), sequences()};
     const std::span order{reinterpret_cast<int32_t*>(first_job_.data() + sequences()), sequences()};

@@ -19,7 +19,7 @@ enum class StatusCode : uint8_t {
 
 // Names the argument, what was expected and what came, so that a caller can
 // print one sentence (`message()`) or build an error object from the parts.
-// Success holds none of these and allocates nothing.
+// Success allocates nothing, and neither does out_of_memory().
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -30,11 +30,29 @@ class [[nodiscard]] Status {
 
   static Status ok_status() { return {}; }
 
+  // kMemory: `bytes` could not be allocated; 0 where the number is not known.
+  static Status out_of_memory(uint64_t bytes = 0) noexcept {
+    Status status;
+    status.code_ = StatusCode::kMemory;
+    status.bytes_ = bytes;
+    return status;
+  }
+
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
-  const std::string& argument() const { return parts().argument; }
-  const std::string& expected() const { return parts().expected; }
-  const std::string& got() const { return parts().got; }
+  std::string argument() const {
+    if (parts_ != nullptr) return parts_->argument;
+    return ok() ? "" : "memory";
+  }
+  std::string expected() const {
+    if (parts_ != nullptr) return parts_->expected;
+    if (ok()) return {};
+    return bytes_ == 0 ? "as much as the call needs" : std::to_string(bytes_) + " bytes";
+  }
+  std::string got() const {
+    if (parts_ != nullptr) return parts_->got;
+    return ok() ? "" : "none left to allocate";
+  }
 
   // "k: expected (B, H_kv, N_k, 64), got (1, 2, 8, 32)"; empty when ok.
   std::string message() const {
@@ -46,13 +64,10 @@ class [[nodiscard]] Status {
   struct Parts {
     std::string argument, expected, got;
   };
-  const Parts& parts() const {
-    static const Parts none;
-    return parts_ == nullptr ? none : *parts_;
-  }
 
   StatusCode code_ = StatusCode::kOk;
-  std::shared_ptr<const Parts> parts_;
+  uint64_t bytes_ = 0;                  // of a kMemory status without parts
+  std::shared_ptr<const Parts> parts_;  // null when ok, and for out_of_memory()
 };
 
 }  // namespace multihead

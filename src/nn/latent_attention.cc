@@ -188,7 +188,7 @@ Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
       s.rank * s.nope;
   engine::Buffer& workspace = context.scratch().workspace();
   const auto bytes = static_cast<uint64_t>(floats) * sizeof(float) + sizeof(float);
-  if (!workspace.reserve(bytes)) return engine::out_of_memory(bytes);
+  if (!workspace.reserve(bytes)) return Status::out_of_memory(bytes);
   const Workspace memory(workspace.data());
   return expands ? expanded(inputs, s, scaled, outputs, memory, context)
                  : absorbed(inputs, s, scaled, outputs, memory, context);

@@ -74,7 +74,7 @@ Status make_absorbed_keys(const MultiHeadAttentionConfig& c, const ConstTensor& 
   auto made = std::make_shared<engine::Buffer>();
   const uint64_t bytes = static_cast<uint64_t>(c.num_heads) * static_cast<uint64_t>(own) *
                          static_cast<uint64_t>(rank) * sizeof(float);
-  if (!made->reserve(bytes)) return engine::out_of_memory(bytes);
+  if (!made->reserve(bytes)) return Status::out_of_memory(bytes);
   auto* to = static_cast<float*>(made->data());
   for (int64_t h = 0; h < c.num_heads; ++h) {
     const float* const rows = kv_b_proj.data + h * (own + c.value_dim) * stride;

@@ -81,7 +81,7 @@ Status validate_head_tools(const HeadTools& tools, const MultiHeadAttentionConfi
 
 Status Arena::reserve(engine::Buffer& buffer) {
   const auto bytes = bytes_ < 0x1p62 ? static_cast<uint64_t>(bytes_) : uint64_t{1} << 62U;
-  if (!buffer.reserve(bytes + kAlignment)) return engine::out_of_memory(bytes);
+  if (!buffer.reserve(bytes + kAlignment)) return Status::out_of_memory(bytes);
   next_ = static_cast<char*>(buffer.data());
   return {};
 }

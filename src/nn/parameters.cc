@@ -79,7 +79,7 @@ Status Parameters::load(const StateDict& dict,
   engine::Buffer memory;
   // Not null where there is nothing to keep.
   const uint64_t bytes = static_cast<uint64_t>(floats_) * sizeof(float) + sizeof(float);
-  if (!memory.reserve(bytes)) return engine::out_of_memory(bytes);
+  if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
   for (const Item& item : items_) {
     const ConstAnyTensor& tensor = dict.find(item.name)->second;
     copy_tensor(item.stored == Stored::kTransposed ? transposed(tensor) : tensor,

@@ -326,7 +326,7 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t size = sizeof(uint64_t) + text.size() + end;
   engine::Buffer probe;
-  if (!probe.reserve(size)) return engine::out_of_memory(size);
+  if (!probe.reserve(size)) return Status::out_of_memory(size);
   probe = {};
   std::vector<std::byte> file(static_cast<size_t>(size));
   std::byte* to = file.data();

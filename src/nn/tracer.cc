@@ -64,7 +64,7 @@ Status Tracer::begin(int64_t floats) {
   if (trace_ == nullptr) return {};
   engine::Buffer probe;
   const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float) + 4096;
-  if (!probe.reserve(bytes)) return engine::out_of_memory(bytes);
+  if (!probe.reserve(bytes)) return Status::out_of_memory(bytes);
   trace_->steps.clear();
   return {};
 }
