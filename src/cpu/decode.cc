@@ -646,9 +646,13 @@ DecodeLayout layout(const ForwardParams& p) {
   const Sizes sizes = sizes_of(p);
   const auto block = static_cast<int64_t>(sizes.block);
   const int64_t heads = std::max<int64_t>(1, p.batch * p.kv_heads);
-  const int64_t wanted = std::clamp((kJobs + heads - 1) / heads, int64_t{1},
-                                    std::max<int64_t>(1, longest / kLeastPiece));
+  const auto wanted_of = [&](int64_t keys) {
+    return std::clamp((kJobs + heads - 1) / heads, int64_t{1},
+                      std::max<int64_t>(1, keys / kLeastPiece));
+  };
+  const int64_t wanted = wanted_of(longest);
   DecodeLayout result{};
+  result.most_pieces = wanted_of(p.keys);
   result.piece_keys = ((longest + wanted - 1) / wanted + block - 1) / block * block;
   result.pieces = longest == 0 ? 1 : (longest + result.piece_keys - 1) / result.piece_keys;
   result.heads = sizes.heads;

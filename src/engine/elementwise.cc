@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cpu/elementwise.h"
+#include "engine/enumerators.h"
 #include "engine/threads.h"
 #include "engine/validate.h"
 
@@ -56,6 +57,10 @@ Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTen
 
 Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                  const Tensor& y, Context& context) {
+  if (Status status = engine::validate_enumerator("activation", activation, Activation::kSilu);
+      !status.ok()) {
+    return status;
+  }
   const cpu::ActivationParams params{.gate = gate.data,
                                      .x = x.data,
                                      .y = y.data,

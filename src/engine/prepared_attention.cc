@@ -99,6 +99,7 @@ Status PreparedAttention::run(const void* q, const void* k, const void* v, void*
     }
   }
   engine::ForwardCall& forward = call.forward;
+  engine::follow_lengths(forward.plan);
   forward.set_queries(q);
   forward.set_keys(k);
   forward.plan.params.v.data = v;

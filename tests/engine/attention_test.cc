@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <deque>
 #include <limits>
 #include <vector>
@@ -15,10 +14,6 @@
 #include "rules/half.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
-
-#ifdef __EMSCRIPTEN__
-#include <emscripten.h>
-#endif
 
 namespace multihead {
 namespace {
@@ -223,27 +218,9 @@ class AttentionOnTarget : public ::testing::TestWithParam<int64_t> {
   Context context_{2};
 };
 
-// MULTIHEAD_RANDOM_CASES asks for a longer run, MULTIHEAD_RANDOM_FIRST for other seeds.
-#ifdef __EMSCRIPTEN__
-// Emscripten's getenv() knows nothing of Node's environment.
-EM_JS(double, number_in_environment, (const char* name, double otherwise),
-      { return Number(process.env[UTF8ToString(name)] || otherwise); })
-
-int64_t from_environment(const char* name, int64_t otherwise) {
-  return static_cast<int64_t>(number_in_environment(name, static_cast<double>(otherwise)));
-}
-#else
-int64_t from_environment(const char* name, int64_t otherwise) {
-  const char* const asked = std::getenv(name);
-  return asked != nullptr ? std::atoll(asked) : otherwise;
-}
-#endif
-
 TEST_P(AttentionOnTarget, EqualsOracleOnRandomCalls) {
-  const int64_t first = from_environment("MULTIHEAD_RANDOM_FIRST", 1);
-  const int64_t cases = from_environment("MULTIHEAD_RANDOM_CASES", 250);
-  for (int64_t seed = first; seed < first + cases; ++seed) {
-    const RandomCase c = random_case(static_cast<uint64_t>(seed));
+  for (const uint64_t seed : testing::random_seeds(250)) {
+    const RandomCase c = random_case(seed);
     SCOPED_TRACE(c.description);
     expect_equals_oracle(c, context_);
     if (HasFatalFailure()) return;
