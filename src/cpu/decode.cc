@@ -204,7 +204,7 @@ class Piece {
         first_head_(job.kv_head),
         heads_(std::min(sizes_.heads, params.kv_heads - job.kv_head)),
         vector_(hn::Lanes(d_)),
-        factor_(softmax_factor(params)),
+        scale_(scale_factors(params)),
         seen_(seen_keys(params, job.batch)),
         keys_{seen_.first + job.piece * layout.piece_keys,
               std::min(seen_.first + (job.piece + 1) * layout.piece_keys, seen_.last)},
@@ -268,7 +268,7 @@ class Piece {
   Row row(int64_t head, size_t index) const { return {p_, batch_, first_head_ + head, index}; }
 
   void load_queries() {
-    const auto factor = hn::Set(d_, folds_scale(p_) ? p_.scale : std::copysign(1.0F, p_.scale));
+    const auto factor = hn::Set(d_, scale_.of_queries);
     const auto width = static_cast<size_t>(p_.key_width);
     std::fill_n(s_.queries, static_cast<size_t>(heads_) * sizes_.padded_rows() * sizes_.key_lanes,
                 0.0F);
@@ -402,17 +402,15 @@ class Piece {
   bool pass_options(int64_t head, int64_t first, size_t count) {
     const int64_t end = first + static_cast<int64_t>(count);
     const bool clipped = first < full_.first || end > full_.last;
-    if (p_.softcap > 0.0F) {
-      for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
-        cap_scores(d_,
-                   {.scores = tile_scores(head, tile),
-                    .stride = vector_,
-                    .first_key = first,
-                    .keys = round_up(count * sizes_.tile_rows, vector_) / vector_,
-                    .lanes = vector_,
-                    .rows = vector_},
-                   p_.softcap);
-      }
+    for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
+      const ScoreTile scores{.scores = tile_scores(head, tile),
+                             .stride = vector_,
+                             .first_key = first,
+                             .keys = round_up(count * sizes_.tile_rows, vector_) / vector_,
+                             .lanes = vector_,
+                             .rows = vector_};
+      if (scale_.of_scores != 1.0F) scale_scores(d_, scores, scale_.of_scores);
+      if (p_.softcap > 0.0F) cap_scores(d_, scores, p_.softcap);
     }
     if (!clipped && !p_.mask.given() && !p_.bias.given() && p_.alibi_slopes == nullptr) {
       return false;
@@ -479,7 +477,7 @@ class Piece {
       float* of_tile = tile_scores(head, tile);
       std::fill(of_tile + scores, of_tile + padded, kNegInf);
       const size_t lane = tile_lane(head, tile);
-      const bool rose = score_kernels_.softmax(d_, of_tile, padded, factor_, s_.m + lane,
+      const bool rose = score_kernels_.softmax(d_, of_tile, padded, scale_.of_softmax, s_.m + lane,
                                                s_.l + lane, correction.data());
       for (size_t r = 0; r < sizes_.tile_rows && rose; ++r) {
         scale_row(result(head).row(tile * sizes_.tile_rows + r), correction[r]);
@@ -556,8 +554,8 @@ class Piece {
   PieceScratch s_;
   const DecodeKernels<DF> score_kernels_, value_kernels_;
   const int64_t batch_, first_head_, heads_;
-  const size_t vector_;         // lanes of a vector
-  const float factor_;          // a score of the softmax is factor_ times one of a tile
+  const size_t vector_;  // lanes of a vector
+  const ScaleFactors scale_;
   const rules::KeyRange seen_;  // by any query
   const rules::KeyRange keys_;  // of this piece
   rules::KeyRange full_;        // that all queries see
@@ -591,7 +589,7 @@ void merge(const ForwardParams& p, const DecodeLayout& layout, int64_t batch, in
            void* partials) {
   const Sizes sizes = sizes_of(p);
   const DF d;
-  const auto factor = static_cast<double>(softmax_factor(p));
+  const auto factor = static_cast<double>(scale_factors(p).of_softmax);
   const auto partial_at = [&](int64_t piece) {
     return Partial(
         sizes, static_cast<char*>(partials) + static_cast<uint64_t>(piece) * layout.partial_bytes);

@@ -21,8 +21,10 @@ cpu::Element element_of(DType dtype) {
   return cpu::Element::kF32;
 }
 
+// Without elements there may be no address, to which nothing may be added either.
 template <class TensorLike>
 cpu::RowStrides row_strides(const TensorLike& tensor) {
+  if (tensor.shape.elements() == 0) return {};
   return {tensor.strides[0], tensor.strides[1], tensor.strides[2]};
 }
 

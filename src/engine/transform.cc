@@ -116,6 +116,7 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) 
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context) {
   const int64_t batch = x.shape[0], heads = x.shape[1], rows = x.shape[2], width = x.shape[3];
+  if (x.shape.elements() == 0) return {};
   const Rope& rope = transform.rope;
   const bool rotates = rope.style != Rope::Style::kNone;
   const int64_t rotary = rotated_width(rope, width);

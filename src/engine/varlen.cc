@@ -170,7 +170,8 @@ class PackedCall {
     const ConstAnyTensor v = sequence_of(v_, cu_k_[s], cu_k_[s + 1]);
     AttentionOutputs outputs{.out = sequence_of(outputs_.out, cu_q_[s], cu_q_[s + 1])};
     if (outputs_.lse.given()) {
-      outputs.lse = {outputs_.lse.data + cu_q_[s],
+      const bool has_rows = outputs_.lse.shape.elements() != 0;  // else it may have no address
+      outputs.lse = {has_rows ? outputs_.lse.data + cu_q_[s] : nullptr,
                      {1, q.shape[1], q.shape[2]},
                      {0, outputs_.lse.strides[0], 1}};
     }
