@@ -24,11 +24,12 @@
 #include <span>
 
 #include "multihead/context.h"
+#include "multihead/export.h"
 #include "multihead/rope.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // Where query i stands among the keys: at position p = i + offset.
 enum class Alignment : uint8_t {
@@ -202,4 +203,4 @@ struct AttentionOutputs {
 // <= H, 2^(-8 (h + 1) / n) for h < n and 2^(-4 (2 (h - n) + 1) / n) for the others.
 void alibi_slopes(std::span<float> slopes);
 
-}  // namespace multihead
+}  // namespace MULTIHEAD_PUBLIC multihead

@@ -3,11 +3,13 @@
 
 #include <memory>
 
-namespace multihead {
+#include "multihead/export.h"
 
-namespace engine {
+namespace multihead::engine {
 class Scratch;
 }
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 // Owns the scratch memory of every thread. It grows to the largest call seen
 // and is kept, so a repeated call allocates nothing.
@@ -37,4 +39,4 @@ class Context {
 // The SIMD target that calls run on here, by Highway's name ("AVX3_SPR", "AVX2", "WASM", ...).
 const char* simd_target();
 
-}  // namespace multihead
+}  // namespace MULTIHEAD_PUBLIC multihead

@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <span>
 
+#include "multihead/export.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 class Context;
 
@@ -33,4 +34,4 @@ struct Rope {
 [[nodiscard]] Status rotate(const ConstTensor& x, std::span<const int32_t> positions,
                             const Rope& rope, const Tensor& y, Context& context);
 
-}  // namespace multihead
+}  // namespace MULTIHEAD_PUBLIC multihead

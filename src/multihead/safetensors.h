@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "multihead/export.h"
 #include "multihead/state_dict.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 struct SafetensorsEntry {
   enum class Type : uint8_t { kF32, kI32, kBool, kF16, kBF16 };
@@ -57,4 +58,4 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
 // The same into a file. Errors: kFormat too where it cannot be written.
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path);
 
-}  // namespace multihead
+}  // namespace MULTIHEAD_PUBLIC multihead

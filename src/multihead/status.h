@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
-namespace multihead {
+#include "multihead/export.h"
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 enum class StatusCode : uint8_t {
   kOk = 0,
@@ -70,4 +72,4 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Parts> parts_;  // null when ok, and for out_of_memory()
 };
 
-}  // namespace multihead
+}  // namespace MULTIHEAD_PUBLIC multihead

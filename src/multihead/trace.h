@@ -6,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "multihead/export.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // A named intermediate, row-major.
 struct TraceStep {
@@ -49,4 +50,4 @@ struct Trace {
 // All of the above, in that order.
 std::span<const std::string_view> trace_names();
 
-}  // namespace multihead
+}  // namespace MULTIHEAD_PUBLIC multihead

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "multihead/elementwise.h"
+#include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 
@@ -163,4 +164,4 @@ class Transformer {
 [[nodiscard]] Status gpt2_config(const StateDict& dict, int64_t num_heads,
                                  TransformerConfig& config);
 
-}  // namespace multihead
+}  // namespace MULTIHEAD_PUBLIC multihead
