@@ -203,4 +203,4 @@ struct AttentionOutputs {
 // <= H, 2^(-8 (h + 1) / n) for h < n and 2^(-4 (2 (h - n) + 1) / n) for the others.
 void alibi_slopes(std::span<float> slopes);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

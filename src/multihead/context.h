@@ -1,6 +1,7 @@
 // What calls share: threads and scratch memory.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "multihead/export.h"
@@ -39,4 +40,4 @@ class Context {
 // The SIMD target that calls run on here, by Highway's name ("AVX3_SPR", "AVX2", "WASM", ...).
 const char* simd_target();
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -39,4 +39,4 @@ enum class Activation : uint8_t {
 [[nodiscard]] Status activate_gated(const ConstTensor& gate, const ConstTensor& x,
                                     Activation activation, const Tensor& y, Context& context);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -30,4 +30,4 @@ struct HeadStatistics {
 [[nodiscard]] Status head_statistics(const ConstTensor& weights, std::span<const int32_t> tokens,
                                      const HeadStatistics& statistics);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -124,4 +124,4 @@ class KVCache {
   int64_t bytes_ = 0;
 };
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -33,4 +33,4 @@ enum class LatentForm : uint8_t {
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, Context& context);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

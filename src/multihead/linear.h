@@ -19,4 +19,4 @@ namespace MULTIHEAD_PUBLIC multihead {
 [[nodiscard]] Status linear(const ConstTensor& x, const ConstAnyTensor& weight,
                             const ConstTensor& bias, const Tensor& y, Context& context);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -209,4 +209,4 @@ class MultiHeadAttention {
   uint64_t id_ = 0;
 };
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

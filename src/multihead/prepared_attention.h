@@ -65,4 +65,4 @@ class PreparedAttention {
   std::unique_ptr<engine::PreparedCall> call_;
 };
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -34,4 +34,4 @@ struct Rope {
 [[nodiscard]] Status rotate(const ConstTensor& x, std::span<const int32_t> positions,
                             const Rope& rope, const Tensor& y, Context& context);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

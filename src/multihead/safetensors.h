@@ -58,4 +58,4 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
 // The same into a file. Errors: kFormat too where it cannot be written.
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

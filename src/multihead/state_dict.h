@@ -13,4 +13,4 @@ namespace MULTIHEAD_PUBLIC multihead {
 // Views of f32, f16 or bf16 memory that somebody else keeps; any strides.
 using StateDict = std::map<std::string, ConstAnyTensor, std::less<>>;
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -72,4 +72,4 @@ class [[nodiscard]] Status {
   std::shared_ptr<const Parts> parts_;  // null when ok, and for out_of_memory()
 };
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -157,4 +157,4 @@ using ConstTensor = TensorView<const float>;
 // One byte an element: 0 is false, everything else is true.
 using ConstBoolTensor = TensorView<const uint8_t>;
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -50,4 +50,4 @@ struct Trace {
 // All of the above, in that order.
 std::span<const std::string_view> trace_names();
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead

@@ -5,9 +5,11 @@
 // linear2(activation(linear1(x))), or gated linear2(activation(linear_gate(x)) * linear1(x)).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "multihead/elementwise.h"
@@ -164,4 +166,4 @@ class Transformer {
 [[nodiscard]] Status gpt2_config(const StateDict& dict, int64_t num_heads,
                                  TransformerConfig& config);
 
-}  // namespace MULTIHEAD_PUBLIC multihead
+}  // namespace multihead
