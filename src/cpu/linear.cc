@@ -2,6 +2,7 @@
 // lanes, then every row tile of x runs over it. Few rows: W is read once, where it lies.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "cpu/kernels.h"
 

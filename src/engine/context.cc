@@ -5,10 +5,10 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <string>
-#include <utility>
+#include <memory>
 
 #include "cpu/kernels.h"
 #include "engine/scratch.h"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <utility>
 
 #include "cpu/elementwise.h"
 #include "engine/enumerators.h"

@@ -1,5 +1,8 @@
 #include "engine/forward_call.h"
 
+#include <cstdint>
+#include <optional>
+
 #include "engine/scratch.h"
 #include "engine/transform.h"
 

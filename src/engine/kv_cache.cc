@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <initializer_list>
 #include <limits>
+#include <span>
+#include <string>
+#include <utility>
 
 #include "engine/enumerators.h"
 #include "engine/guard.h"

@@ -1,5 +1,7 @@
 #include "multihead/linear.h"
 
+#include <cstdint>
+
 #include "cpu/kernels.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"

@@ -1,6 +1,8 @@
 // From a checked call to kernel parameters and jobs: every default is settled here.
 #pragma once
 
+#include <cstdint>
+
 #include "cpu/kernels.h"
 #include "engine/validate.h"
 

@@ -1,6 +1,10 @@
 #include "multihead/prepared_attention.h"
 
+#include <cstdint>
+#include <memory>
 #include <new>
+#include <span>
+#include <utility>
 
 #include "engine/forward_call.h"
 #include "engine/scratch.h"

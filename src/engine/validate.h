@@ -1,6 +1,7 @@
 // The only place that refuses input. What passes here is legal for every later step.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 

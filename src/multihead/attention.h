@@ -24,11 +24,12 @@
 #include <span>
 
 #include "multihead/context.h"
+#include "multihead/export.h"
 #include "multihead/rope.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // Where query i stands among the keys: at position p = i + offset.
 enum class Alignment : uint8_t {

@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "multihead/attention.h"
+#include "multihead/export.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 struct KVCacheConfig {
   enum class Layout : uint8_t {

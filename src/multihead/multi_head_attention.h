@@ -11,18 +11,19 @@
 #include <span>
 
 #include "multihead/attention.h"
+#include "multihead/export.h"
 #include "multihead/kv_cache.h"
 #include "multihead/state_dict.h"
 #include "multihead/trace.h"
 
-namespace multihead {
-
-namespace engine {
+namespace multihead::engine {
 class Buffer;
 }
-namespace nn {
+namespace multihead::nn {
 class Parameters;
 }
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 struct MultiHeadAttentionConfig {
   int64_t embed_dim = 0;  // width of a query token

@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "multihead/export.h"
 #include "multihead/state_dict.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 struct SafetensorsEntry {
   enum class Type : uint8_t { kF32, kI32, kBool, kF16, kBF16 };

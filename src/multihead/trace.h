@@ -6,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "multihead/export.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // A named intermediate, row-major.
 struct TraceStep {

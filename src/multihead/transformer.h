@@ -5,15 +5,18 @@
 // linear2(activation(linear1(x))), or gated linear2(activation(linear_gate(x)) * linear1(x)).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "multihead/elementwise.h"
+#include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 

@@ -1,6 +1,9 @@
 #include "multihead/head_statistics.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "engine/validate.h"

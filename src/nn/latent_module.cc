@@ -1,6 +1,8 @@
 #include "nn/latent_module.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 

@@ -1,6 +1,8 @@
 // What a MultiHeadAttention is made of: its config and its parameters.
 #include <atomic>
-#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,6 +1,7 @@
 // MultiHeadAttention one or several tokens at a time, over a cache.
 #include <algorithm>
-#include <limits>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,8 +1,7 @@
 #include "multihead/multi_head_attention.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "engine/validate.h"
 #include "nn/latent_module.h"

@@ -1,7 +1,13 @@
 #include "nn/parameters.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "rules/half.h"
 

@@ -1,7 +1,12 @@
 #include "nn/tracer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/scratch.h"
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "multihead/attention.h"
 #include "multihead/trace.h"

@@ -1,7 +1,12 @@
 #include "multihead/transformer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/validate.h"

@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "reference/reference_attention.h"

@@ -1,7 +1,7 @@
 // Random MultiHeadAttention modules, and what they compute by definition.
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
