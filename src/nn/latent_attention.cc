@@ -115,12 +115,11 @@ Status expanded(const LatentAttentionInputs& in, const Sizes& s, const Attention
       copy(matrix(in.q_nope, b, h), columns(matrix(q, b, h), 0, s.nope));
       copy(matrix(in.q_rope, b, h), columns(matrix(q, b, h), s.nope, s.rope));
       copy(matrix(in.k_rope, b), columns(matrix(k, b, h), s.nope, s.rope));
-      for (const Status& status :
-           {linear(matrix(in.latent, b), matrix(in.w_uk, h), {},
-                   columns(matrix(k, b, h), 0, s.nope), context),
-            linear(matrix(in.latent, b), matrix(in.w_uv, h), {}, matrix(v, b, h), context)}) {
-        if (!status.ok()) return status;
-      }
+      const ConstTensor latent = matrix(in.latent, b);
+      Status status =
+          linear(latent, matrix(in.w_uk, h), {}, columns(matrix(k, b, h), 0, s.nope), context);
+      if (status.ok()) status = linear(latent, matrix(in.w_uv, h), {}, matrix(v, b, h), context);
+      if (!status.ok()) return status;
     }
   }
   return attention(q, k, v, options, outputs, context);

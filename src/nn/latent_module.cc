@@ -50,7 +50,7 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
     if (given) return option_error(name, "false with kv_latent_dim", "true");
   }
   if (!(c.latent_norm_eps >= 0.0F) || c.latent_norm_eps > 1.0F) {
-    return option_error("latent_norm_eps", "0 to 1", std::to_string(c.latent_norm_eps));
+    return option_error("latent_norm_eps", "0 to 1", "another value");
   }
   AttentionOptions options;
   options.rope = c.rope;

@@ -211,12 +211,10 @@ Status ModuleRun::project_inputs() const {
         weights.q_bias.given() ? ConstTensor(weights.q_bias.data, {width}) : ConstTensor();
     if (Status status = project(query, weight, bias, all, context); !status.ok()) return status;
   } else {
-    for (const Status& status :
-         {project(query, weights.q_proj, weights.q_bias, q, context),
-          project(key, weights.k_proj, weights.k_bias, given(k), context),
-          project(value, weights.v_proj, weights.v_bias, given(v), context)}) {
-      if (!status.ok()) return status;
-    }
+    Status status = project(query, weights.q_proj, weights.q_bias, q, context);
+    if (status.ok()) status = project(key, weights.k_proj, weights.k_bias, given(k), context);
+    if (status.ok()) status = project(value, weights.v_proj, weights.v_bias, given(v), context);
+    return status;
   }
   return {};
 }
@@ -257,25 +255,23 @@ Status ModuleRun::transform(AttentionOptions& options) const {
   given.tokens = keys;
   const Tensor key_heads =
       last_columns(absorbed_keys != nullptr ? k_heads() : given.heads(config.num_kv_heads), width);
-  for (const Status& status : {engine::transform_rows(queries,
-                                                      {.normalise = norm.enabled,
-                                                      .gain = norm.q_gain,
-                                                      .epsilon = norm.epsilon,
-                                                      .rope = rope,
-                                                      .positions = rope.q_positions,
-                                                      .query_positions = &rule},
-                                                      queries, context),
-                               engine::transform_rows(key_heads,
-                                                      {.normalise = norm.enabled,
-                                                      .gain = norm.k_gain,
-                                                      .epsilon = norm.epsilon,
-                                                      .rope = rope,
-                                                      .positions = rope.k_positions,
-                                                      .lengths = options.kv_lengths},
-                                                      key_heads, context)}) {
-    if (!status.ok()) return status;
-  }
-  return {};
+  Status status = engine::transform_rows(queries,
+                                         {.normalise = norm.enabled,
+                                          .gain = norm.q_gain,
+                                          .epsilon = norm.epsilon,
+                                          .rope = rope,
+                                          .positions = rope.q_positions,
+                                          .query_positions = &rule},
+                                         queries, context);
+  if (!status.ok()) return status;
+  return engine::transform_rows(key_heads,
+                                {.normalise = norm.enabled,
+                                 .gain = norm.k_gain,
+                                 .epsilon = norm.epsilon,
+                                 .rope = rope,
+                                 .positions = rope.k_positions,
+                                 .lengths = options.kv_lengths},
+                                key_heads, context);
 }
 
 void ModuleRun::append() const {
