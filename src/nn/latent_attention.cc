@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/enumerators.h"
+#include "engine/guard.h"
 #include "engine/scratch.h"
 #include "engine/validate.h"
 #include "multihead/linear.h"
@@ -168,11 +170,13 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
   return {};
 }
 
-}  // namespace
-
-Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
-                        const AttentionOptions& options, const AttentionOutputs& outputs,
-                        Context& context) {
+Status latent_attention_or_throw(const LatentAttentionInputs& inputs, LatentForm form,
+                                 const AttentionOptions& options, const AttentionOutputs& outputs,
+                                 Context& context) {
+  if (Status status = engine::validate_enumerator("form", form, LatentForm::kAbsorbed);
+      !status.ok()) {
+    return status;
+  }
   Sizes s{};
   if (Status status = validate(inputs, options, outputs, s); !status.ok()) return status;
   AttentionOptions scaled = options;
@@ -191,6 +195,15 @@ Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
   const Workspace memory(workspace.data());
   return expands ? expanded(inputs, s, scaled, outputs, memory, context)
                  : absorbed(inputs, s, scaled, outputs, memory, context);
+}
+
+}  // namespace
+
+Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
+                        const AttentionOptions& options, const AttentionOutputs& outputs,
+                        Context& context) {
+  return engine::memory_guard(
+      [&] { return latent_attention_or_throw(inputs, form, options, outputs, context); });
 }
 
 }  // namespace multihead

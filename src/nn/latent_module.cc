@@ -170,8 +170,7 @@ Status ModuleRun::absorb_queries() const {
 }
 
 Status ModuleRun::expand_values() const {
-  Tracer trace = tracer;
-  trace.add_heads("latent_out", latent_out.heads(config.num_heads));
+  tracer.add_heads("latent_out", latent_out.heads(config.num_heads));
   const int64_t own = own_width(config), width = config.value_dim, rank = config.kv_latent_dim;
   const ConstTensor& all = weights.kv_b_proj;
   for (int64_t h = 0; h < config.num_heads; ++h) {
