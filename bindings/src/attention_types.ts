@@ -175,7 +175,8 @@ export interface Capture {
  * - `'lse'` (B, H_q, N_q): the natural logarithm of Σ exp(score) over the visible keys and the sink;
  *   −Infinity without any
  * - `'weights'` (B, H_q, N_q, N_k): the softmax before dropout, 0 where hidden
- * - `'dropoutMask'` (B, H_q, N_q, N_k), booleans: true where dropout kept a weight, hidden positions included
+ * - `'dropoutMask'` (B, H_q, N_q, N_k), booleans: true where dropout kept a weight, hidden positions included;
+ *   all true without dropout
  */
 export type AttentionReturn = 'lse' | 'weights' | 'dropoutMask';
 
