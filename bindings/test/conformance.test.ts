@@ -312,7 +312,7 @@ describe('npm run conformance', () => {
       header_array: withHeader([1]),
       entry_null: withHeader({ x: null }),
       entry_empty: withHeader({ x: {} }),
-      dtype: withHeader({ x: { ...x, dtype: 'F64' }, out: { ...x, data_offsets: [8, 16] } }),
+      dtype: withHeader({ x: { ...x, dtype: 'F128' }, out: { ...x, data_offsets: [8, 16] } }),
       dtype_number: withHeader({ x: { ...x, dtype: 1 } }),
       shape: withHeader({ x, out: { ...x, shape: [1, 1, 1, 3], data_offsets: [8, 16] } }),
       shape_negative: withHeader({
