@@ -139,7 +139,10 @@ const SUITES = [
     'benchmarks',
     () =>
       outcomeOf(
-        [process.execPath, '--test', '--test-reporter=tap', 'tests/native/bench.test.mjs', 'tests/native/trace.test.mjs'],
+        [
+          ...[process.execPath, '--test', '--test-reporter=tap'],
+          ...['bench', 'readme', 'trace'].map((name) => `tests/native/${name}.test.mjs`),
+        ],
         null,
         nodeTestCounts,
       ),
