@@ -9,6 +9,7 @@ import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { ROOT } from '../../native/dev/build.mjs';
+import { readArguments } from '../../native/dev/bench/arguments.mjs';
 import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
 
 const readme = readFileSync(join(ROOT, 'README.md'), 'utf8');
@@ -75,6 +76,12 @@ test('the longer random tests are there under their names', () => {
     const output = execFileSync('sh', ['-c', `${line} --gtest_list_tests`], { cwd: ROOT, encoding: 'utf8' });
     assert.match(output, /OnRandomCalls/);
   }
+});
+
+test('the options of the benchmarks', () => {
+  const lines = beginningWith('npm run bench');
+  assert.equal(lines.length, 3);
+  for (const line of lines) readArguments(line.split(' ').slice(3).filter((argument) => argument !== '--'));
 });
 
 test('scripts, presets and files that are named there exist', () => {
