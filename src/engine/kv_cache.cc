@@ -394,8 +394,8 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
   if (options.window.alignment != Alignment::kNone || (options.window.given() && !causal)) {
     of_cache.window.alignment = Alignment::kBottomRightOfLength;
   }
-  for (Status status : {engine::validate_options(of_cache, shape),
-                        engine::validate_outputs(outputs, of_cache, shape)}) {
+  for (Status status :
+       {engine::validate_options(of_cache, shape), engine::validate_outputs(outputs, shape)}) {
     if (!status.ok()) return status;
   }
   engine::ForwardInputs inputs;

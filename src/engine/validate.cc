@@ -383,8 +383,7 @@ Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape
   return {};
 }
 
-Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions& options,
-                        const AttentionShape& shape) {
+Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape) {
   if (Status status = validate_exact("out", "(B, H_q, N_q, d_v)", outputs.out,
                                      {shape.batch, shape.heads, shape.queries, shape.value_width});
       !status.ok()) {
@@ -405,9 +404,6 @@ Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions&
     }
   }
   if (outputs.dropout_mask.given()) {
-    if (options.dropout.probability == 0.0F) {
-      return option_error("dropout_mask", "dropout beside it", "a probability of 0");
-    }
     if (Status status = validate_exact("dropout_mask", "(B, H_q, N_q, N_k)", outputs.dropout_mask,
                                        shape.scores());
         !status.ok()) {

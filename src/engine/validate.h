@@ -21,8 +21,7 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
 // Every option, alone, against the shape and against the others.
 Status validate_options(const AttentionOptions& options, const AttentionShape& shape);
 
-Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions& options,
-                        const AttentionShape& shape);
+Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape);
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 

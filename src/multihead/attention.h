@@ -152,7 +152,7 @@ struct AttentionOutputs {
   Tensor weights = {};
   // Any number of captures.
   std::span<const ScoreCapture> captures = {};
-  // 1 where dropout kept a weight, (B, H_q, N_q, N_k), hidden positions included.
+  // 1 where dropout kept a weight, (B, H_q, N_q, N_k), hidden positions included; ones if p = 0.
   TensorView<uint8_t> dropout_mask = {};
 };
 

@@ -62,8 +62,8 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
                                      .keys = s.keys,
                                      .key_width = s.nope + s.rope,
                                      .value_width = s.value};
-  for (const Status& status : {engine::validate_options(options, shape),
-                               engine::validate_outputs(outputs, options, shape)}) {
+  for (const Status& status :
+       {engine::validate_options(options, shape), engine::validate_outputs(outputs, shape)}) {
     if (!status.ok()) return status;
   }
   if (outputs.out.dtype != DType::kF32) {

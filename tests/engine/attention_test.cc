@@ -917,6 +917,29 @@ TEST_P(AttentionOnTarget, DropoutKeepsItsShareAndTheMean) {
   }
 }
 
+// One query, short heads and whole tiles, which kernels of their own compute.
+TEST_P(AttentionOnTarget, DropoutMaskIsOnesWithoutDropout) {
+  for (const Dims& shape : {Dims{1, 2, 1, 8}, Dims{2, 3, 5, 8}, Dims{1, 2, 130, 8}}) {
+    const int64_t keys = shape[2] + 67;
+    const Dims key_shape{shape[0], 1, keys, 8}, scores{shape[0], shape[1], shape[2], keys};
+    Random random(17);
+    const std::vector<float> q = random.floats(shape.elements());
+    const std::vector<float> k = random.floats(key_shape.elements());
+    std::vector<float> plain(q.size()), out(q.size());
+    std::vector<uint8_t> mask(static_cast<size_t>(scores.elements()), 77);
+    // Hidden positions have their places in the mask too.
+    const AttentionOptions options{.causal = Causal::top_left(), .dropout = {.seed = 9}};
+    const ConstTensor query(q.data(), shape), key(k.data(), key_shape);
+    const AttentionOutputs only_out{.out = {plain.data(), shape}};
+    const AttentionOutputs outputs{.out = {out.data(), shape},
+                                   .dropout_mask = {mask.data(), scores}};
+    ASSERT_EQ(attention(query, key, key, options, only_out, context_).message(), "");
+    ASSERT_EQ(attention(query, key, key, options, outputs, context_).message(), "");
+    EXPECT_EQ(mask, std::vector<uint8_t>(mask.size(), 1)) << shape.to_string();
+    EXPECT_LE(largest_difference(out, {plain.begin(), plain.end()}), 2e-6) << shape.to_string();
+  }
+}
+
 // Strided views give the bits of contiguous copies.
 TEST_P(AttentionOnTarget, StridesChangeNothing) {
   Random random(5);
