@@ -255,80 +255,82 @@ std::span<const int32_t> KVCache::page_table() const {
 
 Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                        std::span<const int32_t> counts) {
-  constexpr const char* kK = "(B, H_kv, n, d_k)";
-  constexpr const char* kV = "(B, H_kv, n, d_v)";
-  if (Status status = engine::validate_rank("k", kK, k, 4); !status.ok()) return status;
-  const int64_t tokens = k.shape[2];
-  for (Status status :
-       {engine::validate_exact("k", kK, k,
-                               {config_.batch, config_.kv_heads, tokens, config_.key_width}),
-        config_.values_in_keys
-            ? Status()
-            : engine::validate_exact(
-                  "v", kV, v, {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
-    if (!status.ok()) return status;
-  }
-  if (config_.values_in_keys && v.given()) {
-    return option_error("v", "none: keys hold the values", "one");
-  }
-  if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
-    return {StatusCode::kShape, "counts",
-            std::to_string(config_.batch) + " values, one per batch entry",
-            std::to_string(counts.size())};
-  }
-  const auto count_of = [&](int64_t b) {
-    return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
-  };
-  int64_t new_pages = 0;
-  for (int64_t b = 0; b < config_.batch; ++b) {
-    const int64_t count = count_of(b);
-    if (count < 0 || count > tokens) {
-      return option_error("counts", "0 to " + number("n", tokens), std::to_string(count));
+  return engine::memory_guard([&]() -> Status {
+    constexpr const char* kK = "(B, H_kv, n, d_k)";
+    constexpr const char* kV = "(B, H_kv, n, d_v)";
+    if (Status status = engine::validate_rank("k", kK, k, 4); !status.ok()) return status;
+    const int64_t tokens = k.shape[2];
+    for (Status status :
+         {engine::validate_exact("k", kK, k,
+                                 {config_.batch, config_.kv_heads, tokens, config_.key_width}),
+          config_.values_in_keys
+              ? Status()
+              : engine::validate_exact(
+                    "v", kV, v, {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
+      if (!status.ok()) return status;
     }
-    const int64_t end = length(b) + count;
-    const bool too_long = config_.layout == Layout::kRing
-                              ? end > std::numeric_limits<int32_t>::max()
-                              : end > config_.capacity;
-    if (too_long) {
-      return option_error("k",
-                          "room for " + std::to_string(count) + " tokens in batch entry " +
-                              std::to_string(b) + " of capacity " +
-                              std::to_string(config_.capacity),
-                          std::to_string(length(b)) + " kept already");
+    if (config_.values_in_keys && v.given()) {
+      return option_error("v", "none: keys hold the values", "one");
     }
-    if (config_.layout == Layout::kPaged) {
-      const auto pages_of = [&](int64_t n) {
-        return (n + config_.page_size - 1) / config_.page_size;
-      };
-      new_pages += pages_of(end) - pages_of(length(b));
+    if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
+      return {StatusCode::kShape, "counts",
+              std::to_string(config_.batch) + " values, one per batch entry",
+              std::to_string(counts.size())};
     }
-  }
-  if (new_pages > free_pages_) {
-    return option_error("k", std::to_string(new_pages) + " free pages in the pool",
-                        std::to_string(free_pages_));
-  }
-
-  for (int64_t b = 0; b < config_.batch; ++b) {
-    for (int64_t n = 0; n < count_of(b); ++n) {
-      const int64_t position = length(b) + n;
-      const int64_t slot = claim_slot(b, position);
-      for (int64_t h = 0; h < config_.kv_heads; ++h) {
-        const int64_t row = row_of(b, h, slot);
-        write(parts_.keys, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n,
-              config_.key_width, row);
-        if (config_.values_in_keys) continue;
-        write(parts_.values, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
-              config_.value_width, row);
+    const auto count_of = [&](int64_t b) {
+      return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
+    };
+    int64_t new_pages = 0;
+    for (int64_t b = 0; b < config_.batch; ++b) {
+      const int64_t count = count_of(b);
+      if (count < 0 || count > tokens) {
+        return option_error("counts", "0 to " + number("n", tokens), std::to_string(count));
+      }
+      const int64_t end = length(b) + count;
+      const bool too_long = config_.layout == Layout::kRing
+                                ? end > std::numeric_limits<int32_t>::max()
+                                : end > config_.capacity;
+      if (too_long) {
+        return option_error("k",
+                            "room for " + std::to_string(count) + " tokens in batch entry " +
+                                std::to_string(b) + " of capacity " +
+                                std::to_string(config_.capacity),
+                            std::to_string(length(b)) + " kept already");
+      }
+      if (config_.layout == Layout::kPaged) {
+        const auto pages_of = [&](int64_t n) {
+          return (n + config_.page_size - 1) / config_.page_size;
+        };
+        new_pages += pages_of(end) - pages_of(length(b));
       }
     }
-    auto& length_of_entry = parts_.lengths[b];
-    length_of_entry += static_cast<int32_t>(count_of(b));
-    if (config_.layout == Layout::kRing) {
-      auto& first = parts_.firsts[b];
-      first = std::max(first, static_cast<int32_t>(length_of_entry - config_.capacity));
+    if (new_pages > free_pages_) {
+      return option_error("k", std::to_string(new_pages) + " free pages in the pool",
+                          std::to_string(free_pages_));
     }
-  }
-  return {};
+
+    for (int64_t b = 0; b < config_.batch; ++b) {
+      for (int64_t n = 0; n < count_of(b); ++n) {
+        const int64_t position = length(b) + n;
+        const int64_t slot = claim_slot(b, position);
+        for (int64_t h = 0; h < config_.kv_heads; ++h) {
+          const int64_t row = row_of(b, h, slot);
+          write(parts_.keys, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n,
+                config_.key_width, row);
+          if (config_.values_in_keys) continue;
+          write(parts_.values, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
+                config_.value_width, row);
+        }
+      }
+      auto& length_of_entry = parts_.lengths[b];
+      length_of_entry += static_cast<int32_t>(count_of(b));
+      if (config_.layout == Layout::kRing) {
+        auto& first = parts_.firsts[b];
+        first = std::max(first, static_cast<int32_t>(length_of_entry - config_.capacity));
+      }
+    }
+    return {};
+  });
 }
 
 int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
@@ -358,78 +360,82 @@ void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, 
 
 Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                        const AttentionOutputs& outputs, Context& context) const {
-  if (Status status = engine::validate_rank("q", "(B, H_q, N_q, d_k)", q, 4); !status.ok()) {
-    return status;
-  }
-  const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
-  const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  // Shapes alone: the rows lie here in a layout of their own.
-  const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
-  const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
-  const ConstAnyTensor k(parts_.keys.rows, DType::kF32, k_shape, contiguous_strides(k_shape));
-  const ConstAnyTensor v(values().rows, DType::kF32, v_shape, contiguous_strides(v_shape));
-  engine::AttentionShape shape;
-  if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
-  if (!options.kv_lengths.empty()) {
-    return option_error("kv_lengths", "none: the cache knows its lengths", "some");
-  }
-  if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
-    return option_error(options.qk_norm.enabled ? "qk_norm" : "rope",
-                        "none: apply it to keys before append() and to queries before attend()",
-                        "one");
-  }
-  if (options.causal.alignment != Alignment::kNone &&
-      options.causal.alignment != Alignment::kBottomRight) {
-    return option_error("causal", "none or bottom_right", "another alignment");
-  }
-  if (options.window.alignment != Alignment::kNone &&
-      options.window.alignment != Alignment::kBottomRight) {
-    return option_error("window.alignment", "none or bottom_right", "another alignment");
-  }
-  // The queries are the newest tokens of each entry.
-  AttentionOptions of_cache = options;
-  of_cache.kv_lengths = lengths;
-  const bool causal = options.causal.alignment != Alignment::kNone;
-  if (causal) of_cache.causal = Causal::bottom_right_of_length();
-  if (options.window.alignment != Alignment::kNone || (options.window.given() && !causal)) {
-    of_cache.window.alignment = Alignment::kBottomRightOfLength;
-  }
-  for (Status status :
-       {engine::validate_options(of_cache, shape), engine::validate_outputs(outputs, shape)}) {
-    if (!status.ok()) return status;
-  }
-  engine::ForwardInputs inputs;
-  inputs.q = engine::stored_rows(q);
-  inputs.k = stored_rows(config_, parts_.keys.rows, parts_.keys.scales, parts_.page_table,
-                         config_.key_width);
-  inputs.v = stored_rows(config_, values().rows, values().scales, parts_.page_table,
-                         config_.values_in_keys ? config_.key_width : config_.value_width);
-  inputs.firsts = parts_.firsts;
-  return engine::run_forward(engine::plan_forward(inputs, shape, of_cache, outputs), context);
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = engine::validate_rank("q", "(B, H_q, N_q, d_k)", q, 4); !status.ok()) {
+      return status;
+    }
+    const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
+    const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+    // Shapes alone: the rows lie here in a layout of their own.
+    const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
+    const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
+    const ConstAnyTensor k(parts_.keys.rows, DType::kF32, k_shape, contiguous_strides(k_shape));
+    const ConstAnyTensor v(values().rows, DType::kF32, v_shape, contiguous_strides(v_shape));
+    engine::AttentionShape shape;
+    if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+    if (!options.kv_lengths.empty()) {
+      return option_error("kv_lengths", "none: the cache knows its lengths", "some");
+    }
+    if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
+      return option_error(options.qk_norm.enabled ? "qk_norm" : "rope",
+                          "none: apply it to keys before append() and to queries before attend()",
+                          "one");
+    }
+    if (options.causal.alignment != Alignment::kNone &&
+        options.causal.alignment != Alignment::kBottomRight) {
+      return option_error("causal", "none or bottom_right", "another alignment");
+    }
+    if (options.window.alignment != Alignment::kNone &&
+        options.window.alignment != Alignment::kBottomRight) {
+      return option_error("window.alignment", "none or bottom_right", "another alignment");
+    }
+    // The queries are the newest tokens of each entry.
+    AttentionOptions of_cache = options;
+    of_cache.kv_lengths = lengths;
+    const bool causal = options.causal.alignment != Alignment::kNone;
+    if (causal) of_cache.causal = Causal::bottom_right_of_length();
+    if (options.window.alignment != Alignment::kNone || (options.window.given() && !causal)) {
+      of_cache.window.alignment = Alignment::kBottomRightOfLength;
+    }
+    for (Status status :
+         {engine::validate_options(of_cache, shape), engine::validate_outputs(outputs, shape)}) {
+      if (!status.ok()) return status;
+    }
+    engine::ForwardInputs inputs;
+    inputs.q = engine::stored_rows(q);
+    inputs.k = stored_rows(config_, parts_.keys.rows, parts_.keys.scales, parts_.page_table,
+                           config_.key_width);
+    inputs.v = stored_rows(config_, values().rows, values().scales, parts_.page_table,
+                           config_.values_in_keys ? config_.key_width : config_.value_width);
+    inputs.firsts = parts_.firsts;
+    return engine::run_forward(engine::plan_forward(inputs, shape, of_cache, outputs), context);
+  });
 }
 
 Status KVCache::truncate(int64_t batch, int64_t new_length) {
-  if (batch < 0 || batch >= config_.batch) {
-    return option_error("batch", "0 to " + std::to_string(config_.batch - 1),
-                        std::to_string(batch));
-  }
-  if (new_length < 0 || new_length > length(batch)) {
-    return option_error("length", "0 to " + std::to_string(length(batch)),
-                        std::to_string(new_length));
-  }
-  if (config_.layout == Layout::kPaged) {
-    const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
-    const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
-    for (int64_t page = used; page-- > kept;) {
-      int32_t& number = parts_.page_table[batch * pages_per_entry(config_) + page];
-      parts_.free_pages[free_pages_++] = number;
-      number = -1;
+  return engine::memory_guard([&]() -> Status {
+    if (batch < 0 || batch >= config_.batch) {
+      return option_error("batch", "0 to " + std::to_string(config_.batch - 1),
+                          std::to_string(batch));
     }
-  }
-  parts_.lengths[batch] = static_cast<int32_t>(new_length);
-  int32_t& first = parts_.firsts[batch];
-  first = new_length == 0 ? 0 : std::min(first, parts_.lengths[batch]);
-  return {};
+    if (new_length < 0 || new_length > length(batch)) {
+      return option_error("length", "0 to " + std::to_string(length(batch)),
+                          std::to_string(new_length));
+    }
+    if (config_.layout == Layout::kPaged) {
+      const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
+      const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
+      for (int64_t page = used; page-- > kept;) {
+        int32_t& number = parts_.page_table[batch * pages_per_entry(config_) + page];
+        parts_.free_pages[free_pages_++] = number;
+        number = -1;
+      }
+    }
+    parts_.lengths[batch] = static_cast<int32_t>(new_length);
+    int32_t& first = parts_.firsts[batch];
+    first = new_length == 0 ? 0 : std::min(first, parts_.lengths[batch]);
+    return {};
+  });
 }
 
 }  // namespace multihead

@@ -1,4 +1,5 @@
 #include "engine/transform.h"
+#include "engine/guard.h"
 
 #include <algorithm>
 #include <bit>
@@ -168,19 +169,21 @@ namespace multihead {
 
 Status rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
               const Tensor& y, Context& context) {
-  using namespace engine;  // NOLINT(google-build-using-namespace)
-  if (Status status = validate_rank("x", "(B, H, N, d)", x, 4); !status.ok()) return status;
-  for (const Status& status :
-       {validate_exact("x", "(B, H, N, d)", x, x.shape),
-        validate_exact("y", "(B, H, N, d)", y, x.shape), validate_rope(rope, x.shape[3]),
-        validate_positions("positions", positions, x.shape[0], x.shape[2])}) {
-    if (!status.ok()) return status;
-  }
-  if (rope.style == Rope::Style::kNone) return option_error("rope.style", "a style", "none");
-  if (positions.empty() && x.shape.elements() != 0) {
-    return option_error("positions", "one for each row", "none");
-  }
-  return transform_rows(x, {.rope = rope, .positions = positions}, y, context);
+  return engine::memory_guard([&]() -> Status {
+    using namespace engine;  // NOLINT(google-build-using-namespace)
+    if (Status status = validate_rank("x", "(B, H, N, d)", x, 4); !status.ok()) return status;
+    for (const Status& status :
+         {validate_exact("x", "(B, H, N, d)", x, x.shape),
+          validate_exact("y", "(B, H, N, d)", y, x.shape), validate_rope(rope, x.shape[3]),
+          validate_positions("positions", positions, x.shape[0], x.shape[2])}) {
+      if (!status.ok()) return status;
+    }
+    if (rope.style == Rope::Style::kNone) return option_error("rope.style", "a style", "none");
+    if (positions.empty() && x.shape.elements() != 0) {
+      return option_error("positions", "one for each row", "none");
+    }
+    return transform_rows(x, {.rope = rope, .positions = positions}, y, context);
+  });
 }
 
 }  // namespace multihead
