@@ -21,6 +21,9 @@ export async function startServer(root = site) {
   return { ...running, requested };
 }
 
+/** The tab's icon is fetched by the browser, not the page: at any time, and again. */
+export const isIcon = (url) => url.endsWith('/favicon.svg');
+
 /** A server of a changed copy: `change(folder, assets)` may edit it, `assets` lists its files. */
 export async function startBrokenServer(change) {
   const folder = await mkdtemp(join(tmpdir(), 'multihead-site-'));
@@ -57,13 +60,14 @@ export async function openPage(browser, url, { width = 1280, height = 900, schem
   const complaints = [];
   const origins = new Set();
   page.on('console', (message) => {
+    if (isIcon(message.location()?.url ?? '')) return;
     if (['error', 'warn', 'warning'].includes(message.type())) complaints.push(message.text());
   });
   page.on('pageerror', (error) => complaints.push(String(error)));
   page.on('request', (request) => {
     if (/^(https?|wss?):/.test(request.url())) origins.add(new URL(request.url()).origin);
   });
-  await page.setViewport({ width, height });
+  await setViewport(page, { width, height });
   if (scheme) await setScheme(page, scheme);
   await page.goto(url);
   if (ready) await settled(page);
@@ -78,6 +82,21 @@ export async function openPage(browser, url, { width = 1280, height = 900, schem
       assert.deepEqual(rest, [], 'errors on the console');
     },
   };
+}
+
+/**
+ * Puppeteer turns the screen, too, by a command that Firefox 140 does not know. The size comes by one of its own, which
+ * is under way when the other is refused.
+ */
+async function setViewport(page, size) {
+  await page.setViewport(size).catch((error) => {
+    if (!/setScreenOrientationOverride/.test(error.message)) throw error;
+  });
+  const seen = () => page.evaluate(() => ({ width: innerWidth, height: innerHeight }));
+  for (let tries = 0; tries < 100 && (await seen()).width !== size.width; ++tries) {
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  assert.deepEqual(await seen(), size, 'the viewport');
 }
 
 const setScheme = (page, value) =>
