@@ -140,7 +140,8 @@ ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shap
   ForwardPlan plan{};
   plan.params = shared_params(inputs, shape, options);
   cpu::ForwardParams& params = plan.params;
-  params.out = {.data = outputs.out.data,
+  // An output without elements is none, whether it has an address or not.
+  params.out = {.data = outputs.out.shape.elements() == 0 ? nullptr : outputs.out.data,
                 .element = element_of(outputs.out.dtype),
                 .stride = row_strides(outputs.out)};
   if (outputs.lse.given()) params.lse = {outputs.lse.data, row_strides(outputs.lse)};

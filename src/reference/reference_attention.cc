@@ -12,6 +12,7 @@
 #include "rules/dropout_mask.h"
 #include "rules/half.h"
 #include "rules/rope.h"
+#include "rules/visibility.h"
 
 namespace multihead::reference {
 namespace {
@@ -64,12 +65,16 @@ void rotate(Matrix& rows, const Rope& rope, std::span<const int32_t> positions, 
   std::vector<double> cos(static_cast<size_t>(rotary_dim / 2)), sin(cos.size());
   for (int64_t row = 0; row < count; ++row) {
     const auto index = static_cast<size_t>(for_each_batch ? batch * count + row : row);
-    const int64_t position = positions.empty() ? first + row : positions[index];
+    const int64_t position =
+        positions.empty() ? rules::saturating_add(first, row) : positions[index];
     rules::fill_angles(position, rope.base, rotary_dim, cos.data(), sin.data());
     double* data = rows.row(row).data();
     rules::rotate_vector(data, data, rows.cols(), rotary_dim, rope.style, cos.data(), sin.data());
   }
 }
+
+// Positions are sums of numbers of 64 bits.
+__extension__ using Position = __int128;
 
 // What query positions are: p = i + offset.
 int64_t offset_of(Alignment alignment, int64_t given, int64_t length, int64_t queries,
@@ -153,7 +158,7 @@ ReferenceOutputs attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
       const double sink = has_sink ? static_cast<double>(options.sinks[head]) : kNegInf;
 
       for (int64_t i = 0; i < queries; ++i) {
-        const int64_t p = i + offset;
+        const Position p = Position{i} + offset;
         Eigen::VectorXd score = Eigen::VectorXd::Constant(keys, kNegInf);
         std::vector<bool> visible(static_cast<size_t>(keys));
         double maximum = sink;

@@ -561,6 +561,49 @@ TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
   }
 }
 
+// The same with scores of any size. Those are rounded relatively, so that the largest one alone is
+// compared; and it is a number, as all results are.
+TEST_P(AttentionOnTarget, ScoresThatCanBeRepresentedAreNumbers) {
+  for (const uint64_t seed : testing::random_seeds(150)) {
+    Random random(seed);
+    const int64_t queries = random.pick<int64_t>({1, 20, 40}), keys = random.integer(2, 300);
+    const Dims q_shape{1, 1, queries, 16}, k_shape{1, 1, keys, 16};
+    // Powers of ten that a float has, and so has the score.
+    double of_q = 0, of_k = 0, of_scale = 0;
+    do {
+      of_q = random.uniform(-36, 36);
+      of_k = random.uniform(-36, 36);
+      of_scale = random.uniform(-36, 37);
+    } while (std::abs(of_q + of_k + of_scale) > 36);
+    std::vector<float> q = random.floats(q_shape.elements()), k = random.floats(k_shape.elements());
+    const std::vector<float> v = random.floats(k_shape.elements());
+    for (float& value : q) value *= static_cast<float>(std::pow(10.0, of_q));
+    for (float& value : k) value *= static_cast<float>(std::pow(10.0, of_k));
+    AttentionOptions options{.scale = static_cast<float>(std::pow(10.0, of_scale))};
+    const std::vector<float> bias(static_cast<size_t>(keys), 0.5F), sinks{-3.0F};
+    const int added = static_cast<int>(random.integer(0, 2));
+    if (added == 1) options.bias = {bias.data(), {1, keys}};
+    if (added == 2) options.sinks = sinks;
+    SCOPED_TRACE(::testing::Message()
+                 << "seed " << seed << ": " << queries << " queries of 1e" << of_q << ", " << keys
+                 << " keys of 1e" << of_k << ", scale 1e" << of_scale << ", added " << added);
+    const ReferenceOutputs expected =
+        reference::attention(ConstTensor{q.data(), q_shape}, ConstTensor{k.data(), k_shape},
+                             ConstTensor{v.data(), k_shape}, options);
+    std::vector<float> out = poisoned(q_shape), lse = poisoned({1, 1, queries});
+    ASSERT_TRUE(attention(ConstTensor{q.data(), q_shape}, ConstTensor{k.data(), k_shape},
+                          ConstTensor{v.data(), k_shape}, options,
+                          {.out = {out.data(), q_shape}, .lse = {lse.data(), {1, 1, queries}}},
+                          context_)
+                    .ok());
+    const double size = std::max(1.0, std::pow(10.0, of_q + of_k + of_scale));
+    for (size_t row = 0; row < lse.size(); ++row) {
+      ASSERT_NEAR(lse[row], expected.lse[row], 1e-5 * size);
+    }
+    for (const float value : out) ASSERT_LE(std::abs(value), 1.001F);
+  }
+}
+
 // Positions grow without end in a ring, beyond 2^24, where not every integer is a float. All keys
 // are one here: their memory is shared.
 TEST_P(AttentionOnTarget, AlibiDistancesAreExactAtAnyPosition) {

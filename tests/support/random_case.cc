@@ -91,13 +91,22 @@ void random_positions(Random& random, RandomCase& result) {
         {Alignment::kTopLeft, Alignment::kBottomRight, Alignment::kOffset,
          options.kv_lengths.empty() ? Alignment::kBottomRight : Alignment::kBottomRightOfLength});
   };
-  const auto offset = [&] { return random.integer(-queries - 2, keys + 2); };
+  // Now and then far beyond all positions, where sums must not overflow.
+  const auto far = [&] {
+    const int64_t least = std::numeric_limits<int64_t>::min();
+    const int64_t most = std::numeric_limits<int64_t>::max();
+    return random.pick({least, least + 1, -(most / 2), most / 2, most - 1, most});
+  };
+  const auto offset = [&] {
+    return random.chance(0.05) ? far() : random.integer(-queries - 2, keys + 2);
+  };
   if (random.chance(0.5)) {
     options.causal.alignment = alignment();
     if (options.causal.alignment == Alignment::kOffset) options.causal.offset = offset();
   }
   if (!random.chance(0.3)) return;
   const auto side = [&] {
+    if (random.chance(0.05)) return std::max(far(), int64_t{-1});
     return random.chance(0.3) ? -1 : random.integer(0, random.chance(0.5) ? 8 : keys + 2);
   };
   options.window.left = side();
@@ -158,7 +167,7 @@ void random_captures(Random& random, RandomCase& result) {
     CaptureRequest request;
     request.stage = random.pick(
         {ScoreStage::kRaw, ScoreStage::kCapped, ScoreStage::kMasked, ScoreStage::kWeights});
-    if (random.chance(0.5)) {
+    if (heads > 0 && random.chance(0.5)) {
       std::vector<int32_t> chosen(static_cast<size_t>(heads));
       std::iota(chosen.begin(), chosen.end(), 0);
       for (size_t at = chosen.size(); at > 1; --at) {
@@ -276,13 +285,15 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
                                              : random.integer(1, std::max<int64_t>(largest, 1));
     return std::clamp<int64_t>(value, 1, largest);
   };
-  const int64_t batch = random.integer(1, 3);
+  const int64_t batch = random.chance(0.01) ? 0 : random.integer(1, 3);
   const int64_t kv_heads = random.integer(1, 3);
-  const int64_t heads = kv_heads * random.pick<int64_t>({1, 1, 2, 3, 4});
+  const int64_t heads = random.chance(0.01) ? 0 : kv_heads * random.pick<int64_t>({1, 1, 2, 3, 4});
   const int64_t queries = random.chance(0.02) ? 0 : size(limits.max_queries);
   const int64_t keys = random.chance(0.02) ? 0 : size(limits.max_keys);
   const int64_t width = size(limits.max_width);
-  const int64_t value_width = random.chance(0.5) ? width : size(limits.max_width);
+  const int64_t value_width = random.chance(0.02)  ? 0
+                              : random.chance(0.5) ? width
+                                                   : size(limits.max_width);
 
   const DType type = random_type(random);
   const bool mixed = random.chance(0.1);
