@@ -508,6 +508,30 @@ TEST_P(AttentionOnTarget, LongSequenceStaysWithinTolerance) {
   EXPECT_LE(largest_difference(got.weights, expected.weights), 2e-6);
 }
 
+// Equal weights of equal values: every addition to the sum rounds the same way, the worst that
+// there is. All keys are one, whose memory is shared. The bounds are those of attention.h.
+TEST_P(AttentionOnTarget, MeansOfEqualValuesStayWithinTheirBound) {
+  constexpr float kValue = 0.7F;
+  for (const int64_t keys : {100, 512, 2048, 32768, 131072}) {
+    for (const int64_t queries : {1, 4, 40}) {
+      const Dims shape{1, 1, queries, 64}, kv_shape{1, 1, keys, 64};
+      const std::vector<float> row(64, kValue), q(static_cast<size_t>(shape.elements()), 0.0F);
+      const ConstTensor kv{row.data(), kv_shape, {0, 0, 0, 1}};
+      std::vector<float> out = poisoned(shape);
+      ASSERT_TRUE(attention(ConstTensor{q.data(), shape}, kv, kv, {}, {.out = {out.data(), shape}},
+                            context_)
+                      .ok());
+      // Of 40 queries 256 keys are one sum, and the sums of those another.
+      const double roundings = queries == 40 ? 256.0 + static_cast<double>(keys) / 256.0 : 0.0;
+      const double bound = std::max(2e-6, roundings * 0x1p-25);
+      for (const float value : out) {
+        ASSERT_NEAR(value, kValue, bound * static_cast<double>(kValue))
+            << keys << " keys, " << queries << " queries";
+      }
+    }
+  }
+}
+
 // Where scale * (q . k) is an ordinary number, no factor of it may overflow on the way. Few and
 // many queries, short heads and long ones, with and without what is added to scores.
 TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
