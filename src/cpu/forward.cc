@@ -854,10 +854,10 @@ class Block {
     }
   }
 
-  // The row's place in a capture, or null where it is not asked for.
+  // The row's place in a capture, or null where it is not asked for or a row has no elements.
   float* captured_row(const ScoreCapture& capture, size_t row) const {
     const int64_t at = s_.place[row].query - capture.first_row;
-    if (at < 0 || at >= capture.out.shape[2]) return nullptr;
+    if (at < 0 || at >= capture.out.shape[2] || capture.out.data == nullptr) return nullptr;
     int64_t index = head_of(row);
     if (!capture.heads.empty()) {
       const auto found = std::find(capture.heads.begin(), capture.heads.end(), index);

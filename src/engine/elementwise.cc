@@ -64,6 +64,8 @@ Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activ
       !status.ok()) {
     return status;
   }
+  // Rows of nothing need no memory, and no address is computed from none.
+  if (gate.shape[1] == 0) return {};
   const cpu::ActivationParams params{.gate = gate.data,
                                      .x = x.data,
                                      .y = y.data,

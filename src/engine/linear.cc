@@ -24,13 +24,15 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
               const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
     if (Status status = engine::validate_linear(x, weight, bias, y); !status.ok()) return status;
+    // Operands without elements may be null: strides of 0 compute no other address from that.
+    const bool reads = x.shape[1] > 0;
     const cpu::LinearParams params{.x = x.data,
                                    .weight = {.data = weight.data,
                                               .element = element_of(weight.dtype),
-                                              .stride = {0, 0, weight.strides[0]}},
+                                              .stride = {0, 0, reads ? weight.strides[0] : 0}},
                                    .bias = bias.data,
                                    .y = y.data,
-                                   .x_stride = x.strides[0],
+                                   .x_stride = reads ? x.strides[0] : 0,
                                    .y_stride = y.strides[0],
                                    .rows = x.shape[0],
                                    .in = x.shape[1],

@@ -30,7 +30,8 @@ View sequence_of(const View& packed, int64_t first, int64_t last) {
   const int64_t step = first * packed.strides[0] * bytes_of(packed.dtype);
   view.data = packed.data == nullptr ? nullptr : static_cast<Byte*>(packed.data) + step;
   view.shape = {1, packed.shape[1], last - first, packed.shape[2]};
-  view.strides = {0, packed.strides[1], packed.strides[0], 1};
+  // With the last stride as it is: attention() refuses one that is not 1.
+  view.strides = {0, packed.strides[1], packed.strides[0], packed.strides[2]};
   return view;
 }
 

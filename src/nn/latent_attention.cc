@@ -76,8 +76,10 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
 template <class T>
 TensorView<T> matrix(const TensorView<T>& tensor, int64_t first, int64_t second = 0) {
   const int rank = tensor.shape.rank();
-  T* data = tensor.data + first * tensor.strides[0];
-  if (rank == 4) data += second * tensor.strides[1];
+  T* data = tensor.data;
+  if (data != nullptr) {  // as it may be without elements
+    data += first * tensor.strides[0] + (rank == 4 ? second * tensor.strides[1] : 0);
+  }
   return {data,
           {tensor.shape[rank - 2], tensor.shape[rank - 1]},
           {tensor.strides[rank - 2], tensor.strides[rank - 1]}};
@@ -89,6 +91,7 @@ Tensor columns(const Tensor& whole, int64_t first, int64_t count) {
 }
 
 void copy(const ConstTensor& from, const Tensor& to) {
+  if (from.shape[1] == 0) return;  // and perhaps no data
   for (int64_t row = 0; row < from.shape[0]; ++row) {
     std::copy_n(from.data + row * from.strides[0], from.shape[1], to.data + row * to.strides[0]);
   }

@@ -116,7 +116,7 @@ class HeaderParser final : public json::json_sax_t {
     if (place() == Place::kTensor && field_ == "dtype") {
       tensor().type = type_named(value);
       if (tensor().type != nullptr) return true;
-      return stop(tensor().name, "a dtype out of " + type_names(), value);
+      return stop(tensor().name, "a dtype out of " + type_names(), "\"" + value + "\"");
     }
     return scalar("\"" + value + "\"");
   }

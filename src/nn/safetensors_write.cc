@@ -236,6 +236,8 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
       return static_cast<std::byte>(letter);
     });
     for (const Placed& placed : tensors) {
+      // No loop over the other extents of a tensor without elements: they may be of any size.
+      if (placed.begin == placed.end) continue;
       to = data + placed.begin;
       write_tensor(*placed.tensor, 0, 0, placed.dtype, to);
     }

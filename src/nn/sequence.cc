@@ -6,6 +6,7 @@ namespace multihead::nn {
 
 Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
                const Sequence<float>& y, Context& context) {
+  if (x.batch * x.tokens == 0) return {};  // and perhaps no data
   const auto rows = [&](int64_t first, int64_t count, int64_t x_stride, int64_t y_stride,
                         int64_t x_step, int64_t y_step) {
     return linear({x.data + first * x_step, {count, x.width}, {x_stride, 1}}, weight, bias,

@@ -152,6 +152,10 @@ TEST(Elementwise, RefusesWhatDoesNotFit) {
   EXPECT_EQ(data, std::vector<float>(64, 42.0F));
   EXPECT_TRUE(layer_norm({nullptr, {0, 3}}, {}, {}, 0.1F, {nullptr, {0, 3}}, context).ok());
   EXPECT_TRUE(layer_norm({nullptr, {3, 0}}, {}, {}, 0.1F, {nullptr, {3, 0}}, context).ok());
+  // With gaps between rows of nothing.
+  const Tensor nothing{nullptr, {3, 0}, {5, 1}};
+  EXPECT_TRUE(activate(nothing, Activation::kGelu, nothing, context).ok());
+  EXPECT_TRUE(activate_gated(nothing, nothing, Activation::kGelu, nothing, context).ok());
 }
 
 }  // namespace

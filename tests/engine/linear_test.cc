@@ -201,6 +201,17 @@ TEST_P(LinearOnTarget, AllocatesNothingOnceItsScratchIsThere) {
 INSTANTIATE_TEST_SUITE_P(EveryTarget, LinearOnTarget, ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
+// No terms, with gaps between rows: nothing is computed from the null pointers.
+TEST(Linear, AddsNothingToTheBias) {
+  const std::vector<float> bias{1.0F, 2.0F, 3.0F};
+  std::vector<float> y(2 * 3);
+  Context context(1);
+  const Status status = linear({nullptr, {2, 0}, {4, 1}}, ConstTensor(nullptr, {3, 0}, {2, 1}),
+                               {bias.data(), {3}}, {y.data(), {2, 3}}, context);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(y, (std::vector<float>{1.0F, 2.0F, 3.0F, 1.0F, 2.0F, 3.0F}));
+}
+
 TEST(Linear, RefusesShapesThatDoNotFit) {
   std::vector<float> data(100);
   Context context(1);

@@ -406,6 +406,10 @@ TEST_F(RefusedCall, PackedSequences) {
     return argument(q, cu, cu_k, {}, good);
   };
   EXPECT_EQ(argument(in({2, 4, 5, 8}), cu_q, cu_k, {}, good), "q");
+  // A last axis with gaps used to be read as one without.
+  ConstAnyTensor gaps = in({9, 4, 8});
+  gaps.strides[2] = 2;
+  EXPECT_EQ(argument(gaps, cu_q, cu_k, {}, good), "q");
   EXPECT_EQ(of_lengths({}), "cu_q");
   EXPECT_EQ(of_lengths({1, 4, 9}), "cu_q");
   EXPECT_EQ(of_lengths({0, 4, 8}), "cu_q");

@@ -202,6 +202,10 @@ TEST(LatentAttention, RefusesWhatDoesNotFit) {
   expect_refused("rope", [](In&, Options& o, Out&) { o.rope.style = Rope::Style::kInterleaved; });
   expect_refused("qk_norm", [](In&, Options& o, Out&) { o.qk_norm.enabled = true; });
   expect_refused("softcap", [](In&, Options& o, Out&) { o.softcap = -1.0F; });
+  const Status unknown = latent_attention(m.inputs(), static_cast<LatentForm>(2), {},
+                                          {.out = {out.data(), m.out_shape()}}, m.context);
+  EXPECT_EQ(unknown.message(), "form: expected one of its 2 values, got number 2");
+  EXPECT_EQ(out, std::vector<float>(out.size(), 42.0F));
   expect_refused("captures", [](In&, Options&, Out& o) {
     static const ScoreCapture capture;
     o.captures = {&capture, 1};

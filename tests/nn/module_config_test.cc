@@ -50,6 +50,9 @@ TEST(ModuleConfig, RefusesValuesOutOfRange) {
             "");
   EXPECT_EQ(argument([](Config& c) { c.qk_norm = true, c.qk_norm_eps = -1.0F; }),
             "qk_norm.epsilon");
+  EXPECT_EQ(argument([](Config& c) { c.rope.style = static_cast<Rope::Style>(3); }), "rope.style");
+  EXPECT_EQ(argument([](Config& c) { c.window.alignment = static_cast<Alignment>(77); }),
+            "window.alignment");
 }
 
 // Parts of another layer, in one message.
@@ -75,6 +78,23 @@ TEST(ModuleConfig, NamesEverythingWrongWithAStateDict) {
   ASSERT_TRUE(module.state_dict(kept).ok());
   const auto* const first = static_cast<const float*>(kept.at("in_proj_weight").data);
   EXPECT_EQ(std::vector<float>(first, first + 24 * 8), parameters.at("in_proj_weight"));
+}
+
+// An unknown element type used to leave the parameter's memory as it was found.
+TEST(ModuleConfig, RefusesTensorsThatCannotBeRead) {
+  const MultiHeadAttentionConfig config{.embed_dim = 8, .num_heads = 2};
+  Random random(1);
+  const auto parameters = random_parameters(config, random);
+  MultiHeadAttention module = module_of(config, parameters.dict);
+  StateDict broken = parameters.dict;
+  broken["in_proj_bias"].dtype = static_cast<DType>(9);
+  broken["out_proj.weight"].strides = {1};
+  broken["out_proj.bias"].data = nullptr;
+  const Status status = module.load_state_dict(broken);
+  EXPECT_EQ(status.code(), StatusCode::kShape);
+  EXPECT_EQ(status.got(),
+            "not to be read: in_proj_bias of element type number 9, out_proj.weight with 1 "
+            "strides, out_proj.bias without data");
 }
 
 TEST(ModuleConfig, StateDictsRoundTrip) {

@@ -196,6 +196,12 @@ TEST(ModuleStep, RefusesAndChangesNothing) {
   ASSERT_TRUE(s.step(3, 1, cache, out).ok());
 }
 
+TEST(ModuleStep, ACacheOfNothingHasNoTokens) {
+  const MultiHeadAttentionCache none;
+  EXPECT_EQ(none.length(), 0);
+  EXPECT_EQ(none.length(-1), 0);
+}
+
 TEST(ModuleStep, RefusesCachesThatCannotBe) {
   const auto argument = [](const MultiHeadAttentionConfig& config, const KVCacheConfig& kept) {
     MultiHeadAttention module;
@@ -209,6 +215,14 @@ TEST(ModuleStep, RefusesCachesThatCannotBe) {
   EXPECT_EQ(argument({.embed_dim = 4, .num_heads = 2, .kdim = 3}, {.capacity = 4}), "kdim");
   EXPECT_EQ(argument({.embed_dim = 4, .num_heads = 2}, {.capacity = 0}), "capacity");
   EXPECT_EQ(argument({.embed_dim = 4, .num_heads = 2}, ring), "capacity");
+  using Layout = KVCacheConfig::Layout;
+  using Type = KVCacheConfig::Type;
+  EXPECT_EQ(
+      argument({.embed_dim = 4, .num_heads = 2}, {.capacity = 4, .layout = static_cast<Layout>(3)}),
+      "layout");
+  EXPECT_EQ(
+      argument({.embed_dim = 4, .num_heads = 2}, {.capacity = 4, .type = static_cast<Type>(4)}),
+      "type");
   EXPECT_EQ(argument({.embed_dim = 4, .num_heads = 2, .window = {4, -1}}, ring), "capacity");
   EXPECT_EQ(argument({.embed_dim = 4, .num_heads = 2, .window = {3, -1}}, ring), "");
 }

@@ -317,6 +317,17 @@ TEST(Safetensors, WritesEveryNameThatIsUtf8) {
   }
 }
 
+// A loop over the first extent would not end.
+TEST(Safetensors, WritesNothingOfTensorsWithoutElements) {
+  std::vector<std::byte> bytes;
+  const Dims shape{1LL << 56, 0};
+  ASSERT_TRUE(
+      write_safetensors({{"x", ConstTensor(nullptr, shape)}}, SafetensorsType::kF32, bytes).ok());
+  Safetensors tensors;
+  ASSERT_TRUE(Safetensors::parse(bytes, tensors).ok());
+  EXPECT_EQ(tensors.find("x")->shape, shape);
+}
+
 // A tensor of four bytes behind one of two is legal in a file and cannot be viewed.
 TEST(Safetensors, NamesWhatIsNotAligned) {
   Safetensors tensors;

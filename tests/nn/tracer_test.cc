@@ -105,6 +105,28 @@ TEST(Trace, RefusesUnknownNames) {
   EXPECT_EQ(out, std::vector<float>(240, 42.0F));
 }
 
+#ifdef __EMSCRIPTEN__
+// Where memory ends at 4 GiB: 37 GB of scores are an error, and the next call works.
+TEST(Trace, OfMoreThanAMemoryHoldsIsAnError) {
+  const MultiHeadAttentionConfig config{
+      .embed_dim = 2, .num_heads = 1024, .head_dim = 1, .bias = false};
+  Random random(1);
+  const MultiHeadAttention module =
+      testing::module_of(config, testing::random_parameters(config, random).dict);
+  const std::vector<float> x = sixteenths(random, 3000 * 2);
+  std::vector<float> out(x.size());
+  Context context(1);
+  Trace trace{.wanted = {"scores"}};
+  for (const int64_t tokens : {3000, 3}) {
+    const Dims shape{tokens, 2};
+    const Status status = module.forward({.query = {x.data(), shape}}, {},
+                                         {.out = {out.data(), shape}}, &trace, context);
+    EXPECT_EQ(status.code(), tokens == 3 ? StatusCode::kOk : StatusCode::kMemory);
+    EXPECT_EQ(trace.steps.size(), tokens == 3 ? 1U : 0U);
+  }
+}
+#endif
+
 // What an article demonstrates: z_h W_O^h of all heads add up to the output.
 TEST(Trace, HeadSharesAddUpToTheOutput) {
   Traced m({.embed_dim = 24, .num_heads = 3});

@@ -358,6 +358,16 @@ TEST(Transformer, RefusesWhatDoesNotFit) {
       TransformerBlock::create({.attention = {.embed_dim = 4, .num_heads = 2, .out_dim = 3}}, block)
           .argument(),
       "out_dim");
+  TransformerBlockConfig unknown{.attention = {.embed_dim = 4, .num_heads = 2}};
+  unknown.norm = static_cast<Norm>(3);
+  EXPECT_EQ(TransformerBlock::create(unknown, block).argument(), "norm");
+  unknown.norm = Norm::kNone;
+  unknown.activation = static_cast<Activation>(4);
+  EXPECT_EQ(TransformerBlock::create(unknown, block).argument(), "activation");
+  unknown.activation = Activation::kRelu;
+  ASSERT_TRUE(TransformerBlock::create(unknown, block).ok());
+  EXPECT_EQ(block.load_state_dict({}, static_cast<ParameterNames>(2)).argument(), "names");
+  EXPECT_EQ(gpt2.model.load_state_dict({}, static_cast<ParameterNames>(2)).argument(), "names");
 }
 
 }  // namespace

@@ -8,10 +8,32 @@
 
 namespace {
 std::atomic<int64_t> count{0};
+
+// Of FailingMemory: requests so far, the first to fail and the one behind the last; none fails
+// while `begin` is negative.
+std::atomic<int64_t> requests{0}, begin{-1}, end{-1};
+
+[[maybe_unused]] bool fails() noexcept {
+  const int64_t first = begin.load();
+  if (first < 0) return false;
+  const int64_t request = requests.fetch_add(1);
+  return request >= first && request < end.load();
 }
+}  // namespace
 
 namespace multihead::testing {
+
 int64_t allocations() { return count.load(); }
+
+FailingMemory::FailingMemory(int64_t first, Fail fail) {
+  requests = 0;
+  end = fail == Fail::kOnce ? first + 1 : INT64_MAX;
+  begin = first;
+}
+FailingMemory::~FailingMemory() { begin = -1; }
+bool FailingMemory::failed() const { return requests.load() > begin.load(); }
+int64_t FailingMemory::later() const { return failed() ? requests.load() - begin.load() - 1 : 0; }
+
 }  // namespace multihead::testing
 
 #if defined(__has_feature)
@@ -34,23 +56,37 @@ const int installed = __sanitizer_install_malloc_and_free_hooks(
 namespace {
 void* allocate(size_t bytes) noexcept {
   ++count;
+  if (fails()) return nullptr;
   return std::malloc(bytes == 0 ? 1 : bytes);
 }
-// Not an exception: the WebAssembly build has none, and no test runs out of such memory.
-void* allocate_or_abort(size_t bytes) noexcept {
+void* allocate_or_throw(size_t bytes) {
   void* const memory = allocate(bytes);
+#if defined(__cpp_exceptions)
+  if (memory == nullptr) throw std::bad_alloc();
+#else
+  // No test of a build without exceptions (WebAssembly) runs out of such memory.
   if (memory == nullptr) std::abort();
+#endif
   return memory;
 }
 }  // namespace
 
 // Every form without an alignment: the sanitizers' own do not call these.
-void* operator new(size_t bytes) { return allocate_or_abort(bytes); }
-void* operator new[](size_t bytes) { return allocate_or_abort(bytes); }
+void* operator new(size_t bytes) { return allocate_or_throw(bytes); }
+void* operator new[](size_t bytes) { return allocate_or_throw(bytes); }
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
 void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+#if !defined(__EMSCRIPTEN__)
+// In place of the C library's, for this program and what it links statically.
+extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
+  if (fails()) return nullptr;
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
+}
+#endif
 #endif
