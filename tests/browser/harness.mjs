@@ -21,13 +21,8 @@ export async function startServer(root = site) {
   return { ...running, requested };
 }
 
-/** Chromium asks for the icon of the tab when it finds the time, after the page has its own copy. */
-export async function iconFetched({ requested }, kind) {
-  const asked = () => requested.filter((path) => path === '/favicon.svg').length;
-  for (let tries = 0; kind === 'chromium' && tries < 100 && asked() < 2; ++tries) {
-    await new Promise((resolve) => setTimeout(resolve, 50));
-  }
-}
+/** The tab's icon is fetched by the browser, not the page: at any time, and again. */
+export const isIcon = (url) => url.endsWith('/favicon.svg');
 
 /** A server of a changed copy: `change(folder, assets)` may edit it, `assets` lists its files. */
 export async function startBrokenServer(change) {
@@ -65,6 +60,7 @@ export async function openPage(browser, url, { width = 1280, height = 900, schem
   const complaints = [];
   const origins = new Set();
   page.on('console', (message) => {
+    if (isIcon(message.location()?.url ?? '')) return;
     if (['error', 'warn', 'warning'].includes(message.type())) complaints.push(message.text());
   });
   page.on('pageerror', (error) => complaints.push(String(error)));
