@@ -123,6 +123,15 @@ export const NEEDS = {
     apt: [['libcli11-dev']],
     elsewhere: { brew: 'cli11', dnf: 'cli11-devel', pacman: 'cli11' },
   },
+  pkgConfig: {
+    title: 'pkg-config',
+    minimum: '0',
+    purpose: 'test',
+    optional: 'its tests will be left out',
+    find: () => programWithVersion('pkg-config'),
+    apt: [['pkgconf', 'pkg-config']],
+    elsewhere: { brew: 'pkgconf', dnf: 'pkgconf-pkg-config', pacman: 'pkgconf' },
+  },
   chromium: {
     title: 'Chromium or Chrome',
     minimum: '114',

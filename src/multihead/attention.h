@@ -29,7 +29,8 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // Where query i stands among the keys: at position p = i + offset.
 enum class Alignment : uint8_t {
@@ -211,3 +212,4 @@ struct AttentionOutputs {
 void alibi_slopes(std::span<float> slopes);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

@@ -10,7 +10,8 @@ namespace multihead::engine {
 class Scratch;
 }
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // Owns the scratch memory of every thread. It grows to the largest call seen
 // and is kept, so a repeated call allocates nothing.
@@ -41,3 +42,4 @@ class Context {
 const char* simd_target();
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

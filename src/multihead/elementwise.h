@@ -8,7 +8,8 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // x, y (rows, width), row strides free, last axes contiguous; y may be x. Means and squares are
 // summed in float, lane by lane.
@@ -40,3 +41,4 @@ enum class Activation : uint8_t {
                                     Activation activation, const Tensor& y, Context& context);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

@@ -1,10 +1,12 @@
-// MULTIHEAD_PUBLIC marks namespace multihead in the public headers: a shared library exports what
-// they declare. Everything else is compiled with hidden visibility; internal types that a public
-// header names are declared in front of the marked namespace, which would export them.
+// What a shared library exports: the declarations between MULTIHEAD_PUBLIC_BEGIN and _END in the
+// public headers. Everything else is compiled with hidden visibility; internal types that a public
+// header names are declared in front of MULTIHEAD_PUBLIC_BEGIN.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__EMSCRIPTEN__)
-#define MULTIHEAD_PUBLIC [[gnu::visibility("default")]]
+#define MULTIHEAD_PUBLIC_BEGIN _Pragma("GCC visibility push(default)")
+#define MULTIHEAD_PUBLIC_END _Pragma("GCC visibility pop")
 #else
-#define MULTIHEAD_PUBLIC
+#define MULTIHEAD_PUBLIC_BEGIN
+#define MULTIHEAD_PUBLIC_END
 #endif

@@ -9,7 +9,8 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // (H) each, or empty where not asked for; means over the batch and the queries. Query i stands at
 // position i + N_k - N_q among the keys. Where there is no query of the kind, 0.
@@ -31,3 +32,4 @@ struct HeadStatistics {
                                      const HeadStatistics& statistics);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

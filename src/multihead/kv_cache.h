@@ -10,7 +10,8 @@
 #include "multihead/attention.h"
 #include "multihead/export.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 struct KVCacheConfig {
   enum class Layout : uint8_t {
@@ -125,3 +126,4 @@ class KVCache {
 };
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

@@ -7,7 +7,8 @@
 #include "multihead/attention.h"
 #include "multihead/export.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // Per head h: key = [W_uk[h] c | k_rope], value = W_uv[h] c, query = [q_nope | q_rope].
 // c is what a cache has to keep: rank + d_rope numbers a token, whatever the number of heads.
@@ -34,3 +35,4 @@ enum class LatentForm : uint8_t {
                                       const AttentionOutputs& outputs, Context& context);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

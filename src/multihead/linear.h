@@ -6,7 +6,8 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // x      (rows, in)    row stride free, last axis contiguous
 // weight (out, in)     likewise; f32, f16 or bf16
@@ -20,3 +21,4 @@ namespace MULTIHEAD_PUBLIC multihead {
                             const ConstTensor& bias, const Tensor& y, Context& context);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

@@ -23,7 +23,8 @@ namespace multihead::nn {
 class Parameters;
 }
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 struct MultiHeadAttentionConfig {
   int64_t embed_dim = 0;  // width of a query token
@@ -226,3 +227,4 @@ class MultiHeadAttention {
 };
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

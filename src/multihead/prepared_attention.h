@@ -11,7 +11,8 @@ namespace multihead::engine {
 struct PreparedCall;
 }
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // One call of attention(), to be run any number of times on other data. Every run gives the
 // very bits that attention() would.
@@ -66,3 +67,4 @@ class PreparedAttention {
 };
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

@@ -8,7 +8,8 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 class Context;
 
@@ -35,3 +36,4 @@ struct Rope {
                             const Rope& rope, const Tensor& y, Context& context);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

@@ -15,7 +15,8 @@
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 struct SafetensorsEntry {
   // All dtypes of the format, under its own names.
@@ -99,3 +100,4 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

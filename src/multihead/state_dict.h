@@ -8,9 +8,11 @@
 #include "multihead/export.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // Views of f32, f16 or bf16 memory that somebody else keeps; any strides.
 using StateDict = std::map<std::string, ConstAnyTensor, std::less<>>;
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

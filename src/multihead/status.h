@@ -9,7 +9,8 @@
 
 #include "multihead/export.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 enum class StatusCode : uint8_t {
   kOk = 0,
@@ -73,3 +74,4 @@ class [[nodiscard]] Status {
 };
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

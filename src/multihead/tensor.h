@@ -10,7 +10,8 @@
 
 #include "multihead/export.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // Up to eight extents (or strides), outermost first. Longer lists keep their
 // true rank, so that validation can name it, but only the first eight values.
@@ -158,3 +159,4 @@ using ConstTensor = TensorView<const float>;
 using ConstBoolTensor = TensorView<const uint8_t>;
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

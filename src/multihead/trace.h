@@ -12,7 +12,8 @@
 #include "multihead/export.h"
 #include "multihead/tensor.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 // The numbers of a step. Copies share the memory, which nothing writes to any more.
 class TraceValues {
@@ -74,3 +75,4 @@ struct Trace {
 std::span<const std::string_view> trace_names();
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

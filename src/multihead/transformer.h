@@ -15,7 +15,8 @@
 #include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
-namespace MULTIHEAD_PUBLIC multihead {
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 
@@ -179,3 +180,4 @@ class Transformer {
                                  TransformerConfig& config);
 
 }  // namespace multihead
+MULTIHEAD_PUBLIC_END

@@ -4,6 +4,7 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -64,6 +65,37 @@ test("a compiler that warns of its own -march=native compiles the Eigen peer wit
 
 test('a compiler without -march=native compiles the Eigen peer without it', () => {
   assert.equal(flagsOf('echo "unknown argument" >&2; exit 1'), '');
+});
+
+test('what is fetched has the sum that was expected, and is used as it is told', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'multihead-fetch-'));
+  try {
+    mkdirSync(join(folder, 'library-1.0'));
+    writeFileSync(join(folder, 'library-1.0', 'library.h'), '#pragma once\n');
+    const archive = join(folder, 'library.tar.gz');
+    assert.equal(spawnSync('tar', ['-czf', archive, '-C', folder, 'library-1.0']).status, 0);
+    const sum = createHash('sha256').update(readFileSync(archive)).digest('hex');
+    const fetch = (expected) => {
+      const lines = [
+        'cmake_minimum_required(VERSION 3.25)',
+        'project(fetch LANGUAGES NONE)',
+        `include("${join(root, 'src/fetch.cmake')}")`,
+        `multihead_fetch(library "file://${archive}" ${expected} "Install the library.")`,
+        'file(WRITE "${CMAKE_BINARY_DIR}/found" "${library_SOURCE_DIR}")',
+      ];
+      writeFileSync(join(folder, 'CMakeLists.txt'), lines.join('\n'));
+      return spawnSync('cmake', ['-S', folder, '-B', join(folder, expected)], { encoding: 'utf8' });
+    };
+    assert.equal(fetch(sum).stderr, '');
+    const found = readFileSync(join(folder, sum, 'found'), 'utf8');
+    assert.equal(readFileSync(join(found, 'library.h'), 'utf8'), '#pragma once\n');
+    const { status, stderr } = fetch('0'.repeat(64));
+    assert.equal(status, 1);
+    const said = stderr.replace(/\s+/g, ' ');
+    assert.ok(said.includes(`its SHA-256 is ${sum}, expected 000`) && said.includes('Install the library.'), stderr);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 test('warnings are errors in CI only', () => {
