@@ -1,8 +1,10 @@
 // Loading: choose the build, compile, instantiate. One instance serves every plain load().
 
+import { wireVersion } from './arguments.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
+import { guardModule } from './guard.js';
 import { createMultihead } from './multihead.js';
 import { checkOptions } from './options.js';
 import type { ModuleFactory, RawModule } from './raw.js';
@@ -29,19 +31,22 @@ const builds: Record<Simd, Build> = {
   },
 };
 
+/** What plain loads share, until its instance is dead. */
 let shared: Promise<Multihead> | undefined;
 
 /**
  * Loads the WebAssembly module.
  *
  * Without `wasm` and `simd`, every call gives the same instance; with one of them, each call makes
- * an instance with a memory of its own. A failure is not remembered: a later call tries again.
+ * an instance with a memory of its own. A failure is not remembered: a later call tries again, and
+ * makes a new instance after one that is dead (`E_FATAL`).
  *
  * @throws {MultiheadError} `E_LOAD` with the address and what was wrong, `E_ABORTED`, `E_OPTION`
  */
 export async function load(options: LoadOptions = {}): Promise<Multihead> {
   checkOptions(options, ['wasm', 'simd', 'signal'], 'load');
   const { wasm, simd = 'auto', signal } = options;
+  checkSignal(signal);
   if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
     throw new MultiheadError('E_OPTION', {
       argument: 'simd',
@@ -53,31 +58,61 @@ export async function load(options: LoadOptions = {}): Promise<Multihead> {
   if (wasm !== undefined || simd !== 'auto')
     return abortable(instantiate(wasm, simd, signal), signal);
 
-  shared ??= instantiate(undefined, simd, undefined).catch((error: unknown) => {
-    shared = undefined;
-    throw error;
-  });
+  shared ??= loadShared();
   return abortable(shared, signal);
+}
+
+function loadShared(): Promise<Multihead> {
+  const forget = (): void => {
+    if (shared === loading) shared = undefined;
+  };
+  const loading: Promise<Multihead> = instantiate(undefined, 'auto', undefined, forget);
+  loading.catch(forget);
+  return loading;
+}
+
+/** An AbortSignal, of this or another realm; throws `E_OPTION`. */
+function checkSignal(signal: unknown): void {
+  if (signal === undefined) return;
+  const { aborted, addEventListener, removeEventListener } = Object(signal) as Partial<AbortSignal>;
+  const methods = [addEventListener, removeEventListener];
+  if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
+  throw new MultiheadError('E_OPTION', {
+    argument: 'signal',
+    expected: 'an AbortSignal',
+    got: describe(signal),
+  });
 }
 
 async function instantiate(
   source: LoadOptions['wasm'],
   wanted: Simd | 'auto',
   signal: AbortSignal | undefined,
+  onDeath = (): void => {},
 ): Promise<Multihead> {
   const { simd, why } = chooseSimd(wanted);
   const build = builds[simd];
   const wasm = await compileWasm(source ?? build.wasm(), signal);
+  checkIdentity(simd, wasm);
   const raw = await createRaw(build, wasm);
   makeDisposable(WasmTensor, CoreObject);
-  return createMultihead(raw, {
-    simd: raw.simdBuild(),
-    target: raw.simdTarget(),
+  return createMultihead(guardModule(raw, onDeath), {
+    simd,
     threads: 1,
     version,
     wasmBytes: wasm.bytes,
     why,
   });
+}
+
+/** embind.cpp writes into the module what it is; another one is refused before any of it runs. */
+function checkIdentity(simd: Simd, { module, name }: CompiledWasm): void {
+  const wanted = `${version} wire ${wireVersion} ${simd}`;
+  const [section] = WebAssembly.Module.customSections(module, 'multihead');
+  const found = section === undefined ? undefined : new TextDecoder().decode(section);
+  if (found === wanted) return;
+  const got = found === undefined ? 'it does not say that it is multihead' : `it is "${found}"`;
+  throw loadError(name, `it is not multihead ${version}'s module for this build (${got})`);
 }
 
 async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
@@ -96,7 +131,6 @@ async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
       };
       factory({ instantiateWasm }).then(resolve, reject);
     });
-    if (typeof raw.allocate !== 'function') throw new TypeError('it does not export allocate()');
     return raw;
   } catch (error) {
     const what = error instanceof Error ? error.message : String(error);

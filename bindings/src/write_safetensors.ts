@@ -26,10 +26,10 @@ import {
   formatShape,
   isHalf,
   parameterRanks,
-  typedArrayName,
   WasmTensor,
 } from './tensor.js';
 import type { FloatDType } from './tensor_types.js';
+import { typedArrayName } from './typed_arrays.js';
 
 /**
  * Makes a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
