@@ -490,8 +490,7 @@ void error_got() { write_text(last_text = last_status.got()); }
 // 64 bytes: a cache line, and the widest vector of any target.
 uint32_t allocate(uint32_t bytes) {
   constexpr uint32_t kAlignment = 64;
-  // malloc() asks sbrk() for a signed number of bytes, some of its own among them: one beyond
-  // PTRDIFF_MAX would give memory back that is in use.
+  // sbrk() takes a signed number of bytes, some of malloc()'s own among them.
   constexpr uint32_t kLargest = INT32_MAX - (1 << 20);
   if (bytes > kLargest) return 0;
   const uint32_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
