@@ -10,7 +10,7 @@ import { checkOptions } from './options.js';
 import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
-import { describe, WasmTensor } from './tensor.js';
+import { describe, unreadable, WasmTensor } from './tensor.js';
 import type { LoadOptions, Multihead, Simd } from './types.js';
 import { version } from './version.js';
 
@@ -43,7 +43,8 @@ let shared: Promise<Multihead> | undefined;
  *
  * @throws {MultiheadError} `E_LOAD` with the address and what was wrong, `E_ABORTED`, `E_OPTION`
  */
-export async function load(options: LoadOptions = {}): Promise<Multihead> {
+export async function load(given: LoadOptions = {}): Promise<Multihead> {
+  const options = readFlat(given);
   checkOptions(options, ['wasm', 'simd', 'signal'], 'load');
   const { wasm, simd = 'auto', signal } = options;
   checkSignal(signal);
@@ -62,6 +63,16 @@ export async function load(options: LoadOptions = {}): Promise<Multihead> {
   return abortable(shared, signal);
 }
 
+/** A copy, for which each property is read once; throws `E_OPTION`. */
+function readFlat(given: LoadOptions): LoadOptions {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
+  try {
+    return { ...given };
+  } catch (cause) {
+    throw unreadable(cause, 'load');
+  }
+}
+
 function loadShared(): Promise<Multihead> {
   const forget = (): void => {
     if (shared === loading) shared = undefined;
@@ -74,9 +85,13 @@ function loadShared(): Promise<Multihead> {
 /** An AbortSignal, of this or another realm; throws `E_OPTION`. */
 function checkSignal(signal: unknown): void {
   if (signal === undefined) return;
-  const { aborted, addEventListener, removeEventListener } = Object(signal) as Partial<AbortSignal>;
-  const methods = [addEventListener, removeEventListener];
-  if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
+  try {
+    const { aborted, addEventListener, removeEventListener } = Object(signal) as AbortSignal;
+    const methods = [addEventListener, removeEventListener];
+    if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
+  } catch (cause) {
+    throw unreadable(cause, 'signal');
+  }
   throw new MultiheadError('E_OPTION', {
     argument: 'signal',
     expected: 'an AbortSignal',
