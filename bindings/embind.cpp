@@ -3,6 +3,7 @@
 // lifetime and ownership are the TypeScript package's.
 #include <emscripten/bind.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>

@@ -1,7 +1,11 @@
 // Golden cases of whole modules.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "conformance_case.h"
 

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -261,9 +264,9 @@ int run_scores(const Arguments& arguments) {
                                     {"masked_scores", multihead::ScoreStage::kMasked},
                                     {"weights", multihead::ScoreStage::kWeights}}) {
     if (!trace.wants(name)) continue;
-    trace.steps.push_back({name, shape, std::vector<float>(scores.size())});
-    const multihead::ScoreCapture capture{.stage = stage,
-                                          .out = {trace.steps.back().values.data(), shape}};
+    const auto values = std::make_shared<std::vector<float>>(scores.size());
+    trace.steps.push_back({name, shape, {{values, values->data()}, values->size()}});
+    const multihead::ScoreCapture capture{.stage = stage, .out = {values->data(), shape}};
     const multihead::Status status = multihead::attention_scores(
         multihead::ConstTensor(scores.data(), shape),
         multihead::ConstTensor(identity.data(), {1, 1, n, n}),

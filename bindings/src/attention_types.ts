@@ -32,8 +32,9 @@ export interface Window {
   /** A whole number ≥ 0, or −1 for an open side. Default −1. */
   readonly right?: number | undefined;
   /**
-   * Positions where the call is not causal. Default `'topLeft'`. With a causal call they are the
-   * causal ones, and stating others here is an error, as is stating them without a side.
+   * How queries align with keys in a call that is not causal. Default `'topLeft'`. A causal call has
+   * an alignment already: stating another one here is an error, and so is one without `left` or
+   * `right`.
    */
   readonly align?: Alignment | undefined;
 }
@@ -70,8 +71,8 @@ export interface RopeRotation {
 /** {@link RopeRotation} of the queries and keys of a call, each at its position. */
 export interface Rope extends RopeRotation {
   /**
-   * (N_q), shared by the batch, or (B · N_q) row by row. Default i + offset of the call's alignment,
-   * 0 where it has none.
+   * (N_q), shared by the batch, or (B · N_q) row by row. Default i + offset, with the offset of the
+   * call's {@link Alignment}, or 0 without one.
    */
   readonly qPositions?: Int32Array | undefined;
   /** (N_k), shared by the batch, or (B · N_k) row by row. Default 0, 1, 2, … */
@@ -97,13 +98,13 @@ export interface Dropout {
  * What {@link Multihead.attention} and {@link MultiHeadAttention.forward} share. For batch entry b,
  * query head h, query i and key j, in this order:
  *
- * 1. `qkNorm`, then `rope` turn q and k, if asked for
+ * 1. q and k are normalised (`qkNorm`), then rotated (`rope`), if asked for
  * 2. s = scale · (q · k)
  * 3. s = softcap · tanh(s / softcap)
  * 4. s = s + bias − alibi[h] · |i + N_k − N_q − j|
- * 5. hidden: `causal`, `window`, `kvLengths`, `mask`, bias = −Infinity; a key is visible only where
- *    all that are given allow it
- * 6. w = softmax over the visible keys, a sink logit joining the denominator
+ * 5. keys are hidden: each of `causal`, `window`, `kvLengths` and `mask` that is given must allow a
+ *    key, and a bias of −Infinity hides it too
+ * 6. w = softmax over the visible keys, with exp(sink) added to the denominator
  * 7. `dropout` on w
  * 8. o = Σ over j of w · v
  */
@@ -130,8 +131,8 @@ export interface MaskOptions {
   readonly kvLengths?: Int32Array | undefined;
   /**
    * ALiBi (arXiv:2108.12409): `true` for the paper's slopes, see {@link Multihead.alibiSlopes}, or
-   * slopes of your own (H_q). Distances are from keys aligned at the end, as in FlashAttention,
-   * whatever the causal alignment. Default none.
+   * slopes of your own (H_q). The last query and the last key have distance 0, as in FlashAttention,
+   * for every causal alignment. Default none.
    */
   readonly alibi?: boolean | Float32Array | undefined;
   /**
@@ -141,7 +142,7 @@ export interface MaskOptions {
   readonly softcap?: number | undefined;
   /**
    * (H_q). A logit per head that joins the softmax's denominator and has no value row, as in gpt-oss.
-   * A query that sees no key has LSE = its sink then, and output 0. Default none.
+   * A query that sees no key then has its sink as LSE, and output 0. Default none.
    */
   readonly sinks?: Float32Array | undefined;
   /** `{}` for the defaults. Default none. */
@@ -175,7 +176,8 @@ export interface Capture {
  * - `'lse'` (B, H_q, N_q): the natural logarithm of Σ exp(score) over the visible keys and the sink;
  *   −Infinity without any
  * - `'weights'` (B, H_q, N_q, N_k): the softmax before dropout, 0 where hidden
- * - `'dropoutMask'` (B, H_q, N_q, N_k), booleans: true where dropout kept a weight, hidden positions included
+ * - `'dropoutMask'` (B, H_q, N_q, N_k), booleans: true where dropout kept a weight, hidden positions included;
+ *   all true without dropout
  */
 export type AttentionReturn = 'lse' | 'weights' | 'dropoutMask';
 
@@ -190,8 +192,8 @@ export interface OutputOptions<
   /** Written to instead of a new tensor, and returned as `out`. Not one of the inputs. */
   readonly out?: Tensor<O> | undefined;
   /**
-   * Of `out`, whatever q, k and v are; results are rounded to nearest, ties to even. Default that of
-   * the `out` given, else `'f32'`.
+   * The dtype of `out`, which need not be that of q, k and v; results are rounded to nearest, ties to
+   * even. Default that of the `out` given, else `'f32'`.
    */
   readonly outDtype?: O | undefined;
   /** Any number of captures; they come back in this order. Default none. */
@@ -216,12 +218,12 @@ export interface ReturnedTensors {
   readonly dropoutMask: Tensor<'bool'>;
 }
 
-/** The {@link ReturnedTensors} asked for; perhaps there, where a type does not say which. */
+/** The {@link ReturnedTensors} asked for; optional where the type of `return` does not say which. */
 export type Returned<R extends readonly AttentionReturn[]> = number extends R['length']
   ? Partial<Pick<ReturnedTensors, R[number]>>
   : Pick<ReturnedTensors, R[number]>;
 
-/** One tensor (B, heads, rows, N_k) for each {@link Capture}; the property is not there without any. */
+/** One tensor (B, heads, rows, N_k) for each {@link Capture}; no property without captures. */
 export type Captured<C extends readonly Capture[]> = C extends readonly []
   ? unknown
   : number extends C['length']
@@ -248,7 +250,7 @@ export interface ScoresOptions extends Omit<MaskOptions, 'dropout'> {
   readonly heads?: readonly number[] | undefined;
   /** [first query, number of queries]. Default all. */
   readonly rows?: readonly [first: number, count: number] | undefined;
-  /** Rows that come at a time, at most. Default 64. */
+  /** The largest number of rows to give at a time. Default 64. */
   readonly chunk?: number | undefined;
 }
 
@@ -263,8 +265,8 @@ export interface ScoreRows {
 }
 
 /**
- * Options of {@link Multihead.attentionVarlen}: those of each sequence, with its own lengths. What
- * would need a batch axis is missing.
+ * Options of {@link Multihead.attentionVarlen}, which apply to each sequence by itself, with its own
+ * lengths. Options that would need a batch axis are missing.
  */
 export interface VarlenOptions<
   R extends readonly 'lse'[] = readonly 'lse'[],
@@ -273,13 +275,13 @@ export interface VarlenOptions<
   extends
     Omit<MaskOptions, 'mask' | 'bias' | 'kvLengths' | 'rope' | 'dropout'>,
     Omit<OutputOptions<R, O>, 'capture'> {
-  /** Sequence s is rows cuQ[s] to cuQ[s + 1] − 1 of q. Starts at 0, does not fall, ends at T_q. */
+  /** Sequence s is rows cuQ[s] to cuQ[s + 1] − 1 of q. Begins with 0, never decreases, ends with T_q. */
   readonly cuQ: Int32Array;
-  /** Sequence s is rows cuK[s] to cuK[s + 1] − 1 of k and v. Starts at 0, does not fall, ends at T_k. */
+  /** Sequence s is rows cuK[s] to cuK[s + 1] − 1 of k and v. Begins with 0, never decreases, ends with T_k. */
   readonly cuK: Int32Array;
   /** Positions start at 0 in each sequence, queries at the offset of the call's alignment. */
   readonly rope?: RopeRotation | undefined;
-  /** Of sequence s it is that of batch entry 0 with seed + s · 2³² (modulo 2⁶⁴). Default none. */
+  /** Sequence s has the mask of batch entry 0 with seed + s · 2³² (modulo 2⁶⁴). Default none. */
   readonly dropout?: Dropout | undefined;
 }
 
@@ -299,8 +301,8 @@ export interface PartialAttention<T extends TensorLike = TensorLike> {
 
 /**
  * Inputs of {@link Multihead.latentAttention}. With c a row of `latent`, head h has
- * key = [wUk[h]·c | kRope], value = wUv[h]·c, query = [qNope | qRope]. c and kRope are all that a cache
- * has to keep: rank + d_rope numbers a token, whatever the number of heads.
+ * key = [wUk[h]·c | kRope], value = wUv[h]·c, query = [qNope | qRope]. A cache has to keep only c and
+ * kRope: rank + d_rope numbers a token, for any number of heads.
  */
 export interface LatentAttentionInputs {
   /** (B, H, N_q, d_nope) */
@@ -325,7 +327,7 @@ export interface LatentAttentionOptions<
     Omit<MaskOptions, 'qkNorm' | 'rope'>,
     Omit<OutputOptions<R, 'f32'>, 'outDtype' | 'capture'> {
   /**
-   * `'expanded'`: keys and values of every head are made, then attended to; for prefill.
+   * `'expanded'`: the keys and values of every head are computed first; for prefill.
    * `'absorbed'`: wUk goes into the query and wUv into the output, and attention runs on the latent
    * itself, one key/value head for all; for decoding. The same result up to rounding.
    */

@@ -47,7 +47,7 @@ export interface CacheAttendOptions<
   C extends readonly Capture[] = readonly Capture[],
 >
   extends Omit<MaskOptions, 'causal' | 'kvLengths' | 'qkNorm' | 'rope'>, OutputOptions<R, O, C> {
-  /** `'bottomRight'` is that of each entry's length. Default `false`. */
+  /** `'bottomRight'` aligns the queries with the end of each entry. Default `false`. */
   readonly causal?: false | 'bottomRight' | undefined;
 }
 
@@ -79,7 +79,7 @@ export interface KVCache {
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): void;
 
   /**
-   * Attention over what is kept. The N_q queries are the newest tokens of each entry, and N_k, for
+   * Attention over the tokens that are kept. The N_q queries are the newest tokens of each entry, and N_k, for
    * masks, biases and weights, is the longest {@link KVCache.length}. Keys have the indices of their
    * tokens, also in a ring, where the oldest are hidden. ALiBi counts from the end of each entry.
    *
@@ -96,8 +96,8 @@ export interface KVCache {
   ): AttentionResult<R, O, C>;
 
   /**
-   * Forgets the tokens of one entry from `length` on. In a ring only tokens that were not yet
-   * overwritten can stay; what overwrote older ones leaves a gap that stays hidden.
+   * Forgets the tokens of one entry from `length` on. In a ring, older tokens that these have
+   * overwritten do not come back: their places stay hidden.
    *
    * @throws {MultiheadError} `E_OPTION` when there is no such entry, or `length` is more than there is
    */

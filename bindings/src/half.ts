@@ -48,6 +48,29 @@ function fromBfloat16(half: number): number {
   return float[0] as number;
 }
 
+/**
+ * Of the two floats around a number, the one whose last bit is 1; the number itself where it is a
+ * float. Rounding that to a half gives what rounding the number itself would: "round to odd", Boldo
+ * and Melquiond, IEEE Transactions on Computers 57(4), 2008.
+ */
+function toOddFloat(value: number): number {
+  float[0] = value;
+  const nearest = float[0];
+  const isExact = nearest === value || Number.isNaN(value);
+  if (!isExact && (bits[0] as number) % 2 === 0) {
+    bits[0] = (bits[0] as number) + (Math.abs(nearest) < Math.abs(value) ? 1 : -1);
+  }
+  return float[0];
+}
+
+/** As roundToHalf(), of doubles: each is rounded once. */
+export function roundDoublesToHalf(
+  numbers: Float64Array,
+  dtype: HalfDType,
+): Uint16Array<ArrayBuffer> {
+  return roundToHalf(Float32Array.from(numbers, toOddFloat), dtype);
+}
+
 /** The bits of each number, rounded to nearest and ties to even. */
 export function roundToHalf(numbers: Float32Array, dtype: HalfDType): Uint16Array<ArrayBuffer> {
   const round = dtype === 'f16' ? toFloat16 : toBfloat16;

@@ -8,9 +8,9 @@ import type { FloatDType, PlainTensor, Tensor, TensorLike } from './tensor_types
 export type StateDict<T = TensorLike<FloatDType>> = Readonly<Record<string, T>>;
 
 /**
- * Configuration of {@link Multihead.multiHeadAttention}: what `torch.nn.MultiheadAttention` has, under
- * its names and with its defaults but for `batchFirst`, and what a model has for good. An option of the
- * same name that a call gives replaces that.
+ * Configuration of {@link Multihead.multiHeadAttention}: the arguments of
+ * `torch.nn.MultiheadAttention` with the same defaults, except `batchFirst`, and options that are fixed
+ * for a model. An option of the same name in a call replaces the one given here.
  */
 export interface MultiHeadAttentionConfig {
   /** Width of a query token. */
@@ -28,13 +28,13 @@ export interface MultiHeadAttentionConfig {
   readonly vdim?: number | undefined;
   /** Width of an output token, only with `outProj`. Default `embedDim`. */
   readonly outDim?: number | undefined;
-  /** Of all four projections. Default true. */
+  /** Whether the four projections have biases. Default true. */
   readonly bias?: boolean | undefined;
-  /** Without it the heads side by side are the output. Default true. */
+  /** Whether there is an output projection. Without one, the output is the merged heads. Default true. */
   readonly outProj?: boolean | undefined;
   /** One more key and value, the parameters bias_k and bias_v, visible to all queries. Default false. */
   readonly addBiasKv?: boolean | undefined;
-  /** One more key and value of zeros behind that, likewise. Default false. */
+  /** One more key and value, all zeros, visible to all queries. Default false. */
   readonly addZeroAttn?: boolean | undefined;
   /** False: tokens are (N, B, width). Default true, (B, N, width). */
   readonly batchFirst?: boolean | undefined;
@@ -47,9 +47,9 @@ export interface MultiHeadAttentionConfig {
   readonly qkNormEps?: number | undefined;
   /** See {@link MaskOptions.softcap}. Default 0, none. */
   readonly softcap?: number | undefined;
-  /** Positions are those of the call. Default none. */
+  /** See {@link MaskOptions.window}; the alignment is that of the call. Default none. */
   readonly window?: Omit<Window, 'align'> | undefined;
-  /** Positions are those of the call. Default none. */
+  /** See {@link MaskOptions.rope}; the positions are those of the call. Default none. */
   readonly rope?: RopeRotation | undefined;
   /** Probability, 0 ≤ p < 1, read only where a call is `training`. Default 0. */
   readonly dropout?: number | undefined;
@@ -57,7 +57,7 @@ export interface MultiHeadAttentionConfig {
   /**
    * Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1): width of the latent
    * that the keys and values of all heads come from, and that a cache holds. Parameters have DeepSeek's
-   * names. Not with `kdim`, `vdim`, fewer `numKvHeads`, `addBiasKv`, `addZeroAttn` or `qkNorm`.
+   * names: see {@link MultiHeadAttention.loadStateDict}. Not with `kdim`, `vdim`, fewer `numKvHeads`, `addBiasKv`, `addZeroAttn` or `qkNorm`.
    * Default 0: no latent.
    */
   readonly kvLatentDim?: number | undefined;
@@ -65,27 +65,27 @@ export interface MultiHeadAttentionConfig {
   readonly qLatentDim?: number | undefined;
   /** Width of the part of `headDim` that carries RoPE and is shared by the heads of K. Default 0. */
   readonly ropeHeadDim?: number | undefined;
-  /** Of the RMS norms of both latents; a finite number ≥ 0. Default 1e−6. */
+  /** Epsilon of the RMS norms of both latents; a finite number ≥ 0. Default 1e−6. */
   readonly latentNormEps?: number | undefined;
 }
 
 /**
- * Names of the steps of a forward pass, in the order of computation; H and H_kv heads, N keys in all,
- * appended ones included. A call that is unbatched or not batch-first is traced as the batch-first one
- * that it amounts to.
+ * Names of the steps of a forward pass, in the order of computation. H and H_kv are the numbers of
+ * heads; N counts all keys, with those that the layer appends. Shapes are batch-first in every trace,
+ * with B = 1 for an unbatched call.
  *
  * `x` (B, N_q, embedDim) · `xKey`, `xValue` (B, N_k, kdim or vdim), in cross-attention only · `q`, `k`,
  * `v` (B, N_q or N_k, heads · width) · `qHeads`, `kHeads`, `vHeads` (B, H or H_kv, N_q or N, width),
  * after QK-norm and RoPE · `scores` (B, H, N_q, N), raw Q·Kᵀ · `scaledScores` · `maskedScores`,
  * −Infinity where hidden · `weights`, before dropout · `headsOut` (B, H, N_q, valueDim) · `merged`
  * (B, N_q, H · valueDim), after {@link HeadTools.scales} · `headShares` (B, H, N_q, outDim), z_h·W_Oʰ,
- * which add up to the output less its bias; only where there is a W_O · `output` (B, N_q, outDim)
+ * which add up to the output without its bias; only with an output projection · `output` (B, N_q, outDim)
  *
- * A latent layer has also `qLatent` (B, N_q, qLatentDim), where queries have one, and `kvLatent`
- * (B, N_k, kvLatentDim), both after their norm, `kRope` (B, N_k, ropeHeadDim), rotated, and in a step,
- * which has no `k` and `v`, `latentOut` (B, H, N_q, kvLatentDim).
+ * A latent layer also has `qLatent` (B, N_q, qLatentDim), if queries have a latent, and `kvLatent`
+ * (B, N_k, kvLatentDim), both after their norm, and `kRope` (B, N_k, ropeHeadDim), rotated. In a step it
+ * has `latentOut` (B, H, N_q, kvLatentDim) instead of `k` and `v`.
  *
- * In {@link MultiHeadAttention.step}, `k`, `v`, `kHeads` and `vHeads` are of the new tokens alone.
+ * In {@link MultiHeadAttention.step}, `k`, `v`, `kHeads` and `vHeads` hold the new tokens only.
  */
 export type TraceName =
   | 'x'
@@ -143,20 +143,21 @@ export type TraceOf<T extends TraceOption> = T extends true
     ? Traced<T[number]>
     : undefined;
 
-/** Instruments for teaching, and for looking into a model. */
+/** Changes to what the heads do, for teaching and for experiments on a model. */
 export interface HeadTools {
-  /** (H): factor on what each head gives; 0 mutes it. Default 1 everywhere. */
+  /** (H): factor on the output of each head; 0 mutes it. Default 1 everywhere. */
   readonly scales?: Float32Array | undefined;
-  /** The merged heads are the output. Default false. */
+  /** Leaves the output projection out: the output is the merged heads. Default false. */
   readonly skipOutProj?: boolean | undefined;
   /** Divides the scale; a finite number > 0. Default 1. */
   readonly temperature?: number | undefined;
-  /** The mistake of 1/√embedDim as the default scale. Default false. */
+  /** Makes 1/√embedDim the default scale, a common mistake, to show what it does. Default false. */
   readonly scaleByEmbedDim?: boolean | undefined;
 }
 
 /**
- * Optional results of a layer; N is N_k and what the layer appends. Of an unbatched call without B.
+ * Optional results of a layer. N counts all keys, with those that the layer appends. An unbatched call
+ * gives them without the axis B.
  *
  * - `'weights'` (B, H, N_q, N): the softmax before dropout, 0 where hidden
  * - `'meanWeights'` (B, N_q, N): their mean over the heads, PyTorch's `average_attn_weights`
@@ -170,21 +171,21 @@ export interface LayerOptions<
 > {
   /** Results besides `output`. Default none. They have N_q × N elements a head. */
   readonly return?: R | undefined;
-  /** Which steps to copy out. Default `false`. It does not change the output. */
+  /** Which steps to copy out. Default `false`. A trace does not change the output. */
   readonly trace?: T | undefined;
   /** Written to instead of a new tensor, and returned as `output`. Not one of the inputs. */
   readonly out?: Tensor | undefined;
-  /** Makes the `dropout` of the layer take place, where the call gives none. Default false. */
+  /** Applies the layer's `dropout`, unless the call gives its own. Default false. */
   readonly training?: boolean | undefined;
-  /** Of the layer's dropout: see {@link Dropout.seed}. Default 0. */
+  /** Seed of the layer's dropout: see {@link Dropout.seed}. Default 0. */
   readonly dropoutSeed?: number | bigint | undefined;
   readonly heads?: HeadTools | undefined;
 }
 
 /**
- * Options of {@link MultiHeadAttention.forward}. Those of attention() are over the keys that were
- * given: keys that the layer appends are visible to every query. `mask` is true where a query MAY
- * attend; PyTorch's masks, which are the other way round, have a name of their own.
+ * Options of {@link MultiHeadAttention.forward}. Masks and biases cover the keys that were given: keys
+ * that the layer appends are visible to every query. `mask` is true where a query MAY attend; PyTorch's
+ * masks mean the opposite, and are options of their own.
  */
 export interface ForwardOptions<
   R extends readonly LayerReturn[] = readonly LayerReturn[],
@@ -202,7 +203,7 @@ export interface ForwardOptions<
   readonly keyPaddingBias?: TensorLike | undefined;
 }
 
-/** Options of {@link MultiHeadAttention.step}. `mask` and `bias` are over all tokens, the new ones included. */
+/** Options of {@link MultiHeadAttention.step}. `mask` and `bias` cover all tokens so far, with the new ones. */
 export interface StepOptions<
   R extends readonly LayerReturn[] = readonly LayerReturn[],
   T extends TraceOption = TraceOption,
@@ -235,7 +236,7 @@ export interface LayerInputs {
   readonly value?: TensorLike | undefined;
 }
 
-/** Configuration of {@link MultiHeadAttention.createCache}: that of {@link Multihead.createCache} without the layer's own. */
+/** Configuration of {@link MultiHeadAttention.createCache}: that of {@link Multihead.createCache} without what the layer decides. */
 export type LayerCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'keyWidth' | 'valueWidth'>;
 
 /** Keys and values that a layer has seen. All entries of the batch have the same length. */
@@ -248,7 +249,7 @@ export interface MultiHeadAttentionCache {
   /** Its part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
   /**
-   * Tokens that it has seen.
+   * The number of tokens that it has seen.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
@@ -268,9 +269,9 @@ export interface MultiHeadAttentionCache {
 
 /**
  * Multi-head attention as a layer: project, split into heads, attend, merge, project (Vaswani et al.
- * 2017, arXiv:1706.03762, section 3.2.2). Its parameters, and what each option does, are those of
- * `torch.nn.MultiheadAttention`, but for three things: batch-first is the default; `causal` is an
- * instruction, not a hint; a query that sees no key has merged heads of 0, never NaN.
+ * 2017, arXiv:1706.03762, section 3.2.2). Its parameters and options are those of
+ * `torch.nn.MultiheadAttention`, with three differences: batch-first is the default; `causal` always
+ * applies, where `is_causal` is a hint; a query that sees no key has merged heads of 0, never NaN.
  */
 export interface MultiHeadAttention {
   /** What was given, with every default filled in. */
@@ -285,10 +286,16 @@ export interface MultiHeadAttention {
    * Copies all parameters. Rows of weights are outputs, y = x·Wᵀ + b; rows h·headDim to
    * (h + 1)·headDim − 1 of a projection belong to head h. Names and shapes:
    *
-   * `in_proj_weight` (rows of q | k | v, embedDim), or where `kdim` or `vdim` differ, and on the caller's
-   * choice, `q_proj_weight`, `k_proj_weight`, `v_proj_weight` · `in_proj_bias` (q | k | v) · `bias_k`,
-   * `bias_v` (1, 1, width) · `out_proj.weight` (outDim, numHeads · valueDim), `out_proj.bias` ·
-   * `sinks` (numHeads) · `q_norm.weight`, `k_norm.weight` (headDim)
+   * `in_proj_weight`, the rows of q, k and v stacked, (rows, embedDim), or instead of it
+   * `q_proj_weight`, `k_proj_weight` and `v_proj_weight`, which other `kdim` or `vdim` require ·
+   * `in_proj_bias`, likewise stacked · `bias_k`, `bias_v` (1, 1, width) · `out_proj.weight`
+   * (outDim, numHeads · valueDim), `out_proj.bias` · `sinks` (numHeads) · `q_norm.weight`,
+   * `k_norm.weight` (headDim)
+   *
+   * With `kvLatentDim`, DeepSeek's: `q_proj.weight`, or with `qLatentDim` `q_a_proj.weight`,
+   * `q_a_layernorm.weight` and `q_b_proj.weight` · `kv_a_proj_with_mqa.weight`,
+   * `kv_a_layernorm.weight`, `kv_b_proj.weight` · `o_proj.weight`; with `bias` also `q_a_proj.bias`,
+   * `kv_a_proj_with_mqa.bias` and `o_proj.bias`.
    *
    * @throws {MultiheadError} `E_SHAPE`, one that names every missing, unexpected and misshaped tensor;
    * `E_OPTION` for what is no tensor of floats; `E_DISPOSED`; `E_MEMORY`. The parameters are what they
@@ -307,8 +314,8 @@ export interface MultiHeadAttention {
    * One pass. The scale defaults to 1/√headDim.
    *
    * @param query (B, N_q, embedDim), with `batchFirst: false` (N_q, B, embedDim), or unbatched
-   * (N_q, embedDim); or an object with a query, key and value of such shapes. Given alone it is the
-   * keys and values too.
+   * (N_q, embedDim); or an object with a query, key and value of such shapes. A query alone is key and
+   * value too: self-attention.
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
    * nothing allocated.
    */
@@ -326,8 +333,8 @@ export interface MultiHeadAttention {
   createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
 
   /**
-   * Causal self-attention of the next tokens, one or several: row for row what one causal forward()
-   * over all tokens so far would give.
+   * Causal self-attention of the next tokens, one or several. Gives the rows that one causal forward()
+   * over all tokens so far would give for them.
    *
    * @param x (B, n, embedDim), with `batchFirst: false` (n, B, embedDim), or unbatched (n, embedDim)
    * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another layer and for steps
@@ -351,11 +358,11 @@ export interface HeadStatisticsOptions {
 }
 
 /**
- * What the weights of a head look like, in a number for each of the H heads: means over the batch and
- * the queries, 0 where there is no query of the kind. Query i stands at position i + N_k − N_q.
+ * Statistics of the attention weights, one number for each of the H heads: means over the batch and
+ * over the queries that count, 0 if none counts. Query i stands at position i + N_k − N_q.
  */
 export interface HeadStatistics {
-  /** −Σ w ln w: 0 where one key has all, ln n where n share alike. */
+  /** −Σ w ln w: 0 if one key has all the weight, ln n if n keys have equal weights. */
   readonly entropy: Float32Array;
   /** Weight on the key one before the query's position, of queries that have one. */
   readonly previousToken: Float32Array;

@@ -7,12 +7,14 @@ import {
   call,
   checkShared,
   checkStatus,
+  noSpan,
   ownTensor,
   sharesMemory,
   type KeptInputs,
   type Runtime,
 } from './operands.js';
 import { checkChoice, checkCount, checkNames, readOptions } from './options.js';
+import type { SpanArg } from './raw.js';
 import {
   checkShape,
   describe,
@@ -21,6 +23,7 @@ import {
   sameShape,
   type TensorCore,
 } from './tensor.js';
+import { lengthOf, typedArrayName } from './typed_arrays.js';
 import type {
   FloatDType,
   PreparedAttention,
@@ -60,6 +63,10 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
   readonly #kept: KeptInputs['tensors'];
   readonly #wanted: WantedTensors;
 
+  /** Where runs read kvLengths; noSpan where there are none. */
+  readonly #kvLengths: SpanArg;
+  #kvLengthsView: Int32Array | undefined;
+
   constructor(runtime: Runtime, given: PrepareOptions) {
     const options = readOptions(given, optionNames, 'prepare', elsewhere);
     const [batch, heads, queries, width] = checkQueries(options.q);
@@ -91,7 +98,7 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
     };
 
     const { args, raw, heap } = runtime;
-    const { handle, copies, tensors } = call(runtime, (operands) => {
+    const { handle, copies, tensors, kvLengths } = call(runtime, (operands) => {
       const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
       const toCome = (tensor: Wanted) => ({ address: 0, ...tensor });
       args.begin().tensor(toCome(wanted.q)).tensor(toCome(wanted.k)).tensor(toCome(wanted.v));
@@ -101,7 +108,8 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
         weights: undefined,
         dropoutMask: undefined,
       });
-      return { handle: operands.make(() => raw.prepare()), ...operands.keepInputs() };
+      const handle = operands.make(() => raw.prepare());
+      return { handle, kvLengths: masking.kvLengths, ...operands.keepInputs() };
     });
     const name = { argument: 'prepared', noun: 'an operation' };
     super(runtime, handle, name, {
@@ -114,6 +122,7 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
     this.shapes = shapes;
     this.#wanted = wanted;
     this.#kept = tensors;
+    this.#kvLengths = kvLengths;
     Object.freeze(this);
   }
 
@@ -146,6 +155,25 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
       sums === undefined ? 0 : sums.address,
     );
     if (status !== 0) checkStatus(runtime, status);
+  }
+
+  setKvLengths(lengths: Int32Array): void {
+    // For the check that it is not disposed.
+    void this.handle;
+    const { address, length } = this.#kvLengths;
+    if (this.#kvLengths === noSpan) {
+      throw new MultiheadError('E_OPTION', {
+        argument: 'kvLengths',
+        expected: 'an operation that was prepared with kvLengths',
+        got: 'one without',
+      });
+    }
+    checkKvLengths(lengths, length, this.shapes.k[2] as number);
+    const { heap } = this.runtime;
+    if (this.#kvLengthsView?.buffer !== heap.buffer) {
+      this.#kvLengthsView = heap.view('i32', address, length);
+    }
+    this.#kvLengthsView.set(lengths);
   }
 
   /** Throws `E_OPTION`, `E_DISPOSED`, `E_SHAPE`. */
@@ -204,4 +232,33 @@ function checkQueries(shape: unknown): [number, number, number, number] {
   }
   for (const extent of extents) checkCount(extent, 'q', 0);
   return extents as [number, number, number, number];
+}
+
+/** Throws `E_OPTION` and `E_SHAPE` as prepare() does. */
+function checkKvLengths(lengths: unknown, count: number, keys: number): void {
+  const argument = 'kvLengths';
+  if (typedArrayName(lengths) !== 'Int32Array') {
+    throw new MultiheadError('E_OPTION', {
+      argument,
+      expected: 'an Int32Array',
+      got: describe(lengths),
+    });
+  }
+  const values = lengths as Int32Array;
+  if (lengthOf(values) !== count) {
+    throw new MultiheadError('E_SHAPE', {
+      argument,
+      expected: `${count} values`,
+      got: `${lengthOf(values)} values`,
+    });
+  }
+  for (let batch = 0; batch < count; batch += 1) {
+    const value = values[batch] as number;
+    if (value >= 0 && value <= keys) continue;
+    throw new MultiheadError('E_OPTION', {
+      argument,
+      expected: `lengths from 0 to N_k = ${keys}`,
+      got: `${value} for entry ${batch}`,
+    });
+  }
 }

@@ -9,8 +9,8 @@ import type { FloatDType, Shape, Tensor } from './tensor_types.js';
  * Options of {@link Multihead.prepare}: the shapes and types of its runs, and what attention() takes.
  *
  * A `mask` or `bias` that is a tensor is read by every run as it is then, and must live as long as
- * the operation is used. Typed arrays, those of `kvLengths`, slopes, sinks, gains and positions among
- * them, are copied once.
+ * the operation is used. Typed arrays are copied once: those of masks and biases, slopes, sinks, gains
+ * and positions stay as they were, and {@link PreparedAttention.setKvLengths} replaces `kvLengths`.
  */
 export interface PrepareOptions extends MaskOptions {
   /** (B, H_q, N_q, d_k): the shape of q. */
@@ -65,6 +65,17 @@ export interface PreparedAttention {
     out: Tensor<FloatDType>,
     lse?: Tensor,
   ): void;
+  /**
+   * Other `kvLengths` for the runs from now on: how many keys each entry of the batch has. With keys
+   * and values that are written to tensors of a fixed size, row by row, this is decoding without a
+   * call that allocates. Allocates nothing.
+   *
+   * @param lengths (B), each from 0 to N_k; copied
+   * @throws {MultiheadError} `E_OPTION` where it was prepared without `kvLengths`, for another type
+   * and for a length outside of its range; `E_SHAPE` for another count; `E_DISPOSED`. The lengths are
+   * what they were then.
+   */
+  setKvLengths(lengths: Int32Array): void;
   readonly disposed: boolean;
   /** Frees what it holds. A second call does nothing. */
   dispose(): void;

@@ -11,12 +11,18 @@ import {
   lengthBytes,
   metadataName,
   mostHeaderBytes,
+  storedBytes,
+  storedDTypes,
+  storedName,
   storedTypes,
-  type SafetensorsDType,
 } from './safetensors_format.js';
-import type { SafetensorsFile, SafetensorsTensor } from './safetensors_types.js';
-import { describe, formatShape, isHalf, parameterRanks } from './tensor.js';
-import type { FloatDType, PlainTensor } from './tensor_types.js';
+import type {
+  SafetensorsFile,
+  SafetensorsParameter,
+  SafetensorsTensor,
+} from './safetensors_types.js';
+import { describe, formatShape, parameterRanks } from './tensor.js';
+import { isArrayBuffer, pristine, typedArrayName } from './typed_arrays.js';
 
 /**
  * Reads a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
@@ -25,9 +31,9 @@ import type { FloatDType, PlainTensor } from './tensor_types.js';
  * does in files that this package and PyTorch's library write, and a copy where it does not.
  *
  * @throws {MultiheadError} `E_FORMAT`, whose `argument` names the tensor: for a header that is
- * longer than the file or 100 MB, is no JSON object in UTF-8 or has a name twice; for a dtype other
- * than F32, F16, BF16, I32 and BOOL, more than 8 extents, offsets outside the data, a size that is not
- * that of the shape; for tensors that overlap or leave gaps. `E_OPTION` for what is no bytes.
+ * longer than the file or 100 MB, is no JSON object in UTF-8 or has a name twice; for a dtype that
+ * the format does not have, more than 8 extents, offsets outside the data, a size that is not that
+ * of the shape; for tensors that overlap or leave gaps. `E_OPTION` for `bytes` of another type.
  */
 export function readSafetensors(bytes: ArrayBuffer | Uint8Array): SafetensorsFile {
   const file = asBytes(bytes);
@@ -35,29 +41,25 @@ export function readSafetensors(bytes: ArrayBuffer | Uint8Array): SafetensorsFil
   const data = file.subarray(lengthBytes + header.bytes);
 
   const tensors = emptyRecord<SafetensorsTensor>();
-  const stateDict = emptyRecord<PlainTensor<FloatDType>>();
+  const stateDict = emptyRecord<SafetensorsParameter>();
   const ranges: Range[] = [];
   for (const [name, entry] of Object.entries(header.json)) {
     if (name === metadataName) continue;
     const { tensor, range } = readTensor(name, entry, data);
     tensors[name] = tensor;
-    if (tensor.dtype === 'f32' || isHalf(tensor.dtype)) {
-      stateDict[name] = tensor as PlainTensor<FloatDType>;
-    }
+    const parameter = asParameter(tensor);
+    if (parameter !== undefined) stateDict[name] = parameter;
     ranges.push(range);
   }
   checkCovered(ranges, data.length);
   return { tensors, stateDict, metadata: readMetadata(header.json[metadataName]) };
 }
 
-/** By its tag: buffers may come from another realm. A view, because slice() of Node's Buffer copies nothing. */
+/** A view, because slice() of Node's Buffer copies nothing. */
 function asBytes(bytes: unknown): Uint8Array {
-  const tag = Object.prototype.toString.call(bytes);
-  if (tag === '[object Uint8Array]') {
-    const { buffer, byteOffset, length } = bytes as Uint8Array;
-    return new Uint8Array(buffer, byteOffset, length);
-  }
-  if (tag === '[object ArrayBuffer]') return new Uint8Array(bytes as ArrayBuffer);
+  if (typedArrayName(bytes) === 'Uint8Array') return pristine(bytes as Uint8Array);
+  // A detached one has no bytes, and no view.
+  if (isArrayBuffer(bytes)) return bytes.byteLength === 0 ? new Uint8Array() : new Uint8Array(bytes);
   throw new MultiheadError('E_OPTION', {
     argument: 'bytes',
     expected: 'an ArrayBuffer or a Uint8Array',
@@ -154,8 +156,6 @@ interface Range {
   readonly end: number;
 }
 
-const dtypes = Object.keys(storedTypes) as SafetensorsDType[];
-
 function readTensor(
   name: string,
   entry: unknown,
@@ -168,22 +168,42 @@ function readTensor(
     throw formatError(name, 'an object of dtype, shape and data_offsets', inWords(entry));
   }
   // Entries come from JSON.parse(), where even "__proto__" is an own property.
-  const dtype = dtypes.find((known) => storedTypes[known].name === entry['dtype']);
+  const dtype = storedDTypes.find((known) => storedName(known) === entry['dtype']);
   if (dtype === undefined) {
-    throw formatError(name, 'dtype F32, F16, BF16, I32 or BOOL', inWords(entry['dtype']));
+    const expected = `a dtype of ${storedDTypes.map(storedName).join(', ')}`;
+    throw formatError(name, expected, inWords(entry['dtype']));
   }
   const shape = readShape(name, entry['shape']);
   const range = readRange(name, entry['data_offsets'], bytes.length);
-  const type = storedTypes[dtype];
-  const size = byteSize(shape, type.bytes);
+  const size = storedBytes(dtype, shape);
+  const given = `${storedName(dtype)} ${formatShape(shape)}`;
+  if (size !== Infinity && !Number.isInteger(size)) {
+    throw formatError(name, 'numbers that fill whole bytes', given);
+  }
   if (size !== range.end - range.begin) {
-    const expected = `${size ?? 'more than 2⁵³'} bytes for ${type.name} ${formatShape(shape)}`;
+    const expected = `${size === Infinity ? 'more than 2⁵⁰' : size} bytes for ${given}`;
     throw formatError(name, expected, `${range.end - range.begin}`);
   }
+  const { array } = storedTypes[dtype];
   const part = bytes.subarray(range.begin, range.end);
-  const { buffer, byteOffset } = part.byteOffset % type.bytes === 0 ? part : part.slice();
-  const data = new type.array(buffer, byteOffset, part.length / type.bytes);
+  const element = array.BYTES_PER_ELEMENT;
+  const { buffer, byteOffset } = part.byteOffset % element === 0 ? part : part.slice();
+  const data = new array(buffer, byteOffset, part.length / element);
   return { tensor: { dtype, shape, data } as SafetensorsTensor, range };
+}
+
+/** Undefined for what layers and models do not compute with. */
+function asParameter(tensor: SafetensorsTensor): SafetensorsParameter | undefined {
+  switch (tensor.dtype) {
+    case 'f32':
+    case 'f16':
+    case 'bf16':
+      return tensor;
+    case 'f64':
+      return { dtype: 'f32', shape: tensor.shape, data: Float32Array.from(tensor.data) };
+    default:
+      return undefined;
+  }
 }
 
 function readShape(name: string, shape: unknown): number[] {
@@ -199,16 +219,6 @@ function readRange(name: string, offsets: unknown, most: number): Range {
     if (begin <= end && end <= most) return { begin, end };
   }
   throw formatError(name, `data_offsets within ${most} bytes`, inWords(offsets));
-}
-
-/** Undefined where it is beyond what a number counts exactly. */
-function byteSize(shape: readonly number[], element: number): number | undefined {
-  let size = element;
-  for (const extent of shape) {
-    size *= extent;
-    if (size > Number.MAX_SAFE_INTEGER) return undefined;
-  }
-  return size;
 }
 
 function checkCovered(ranges: Range[], bytes: number): void {

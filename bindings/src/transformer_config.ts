@@ -127,12 +127,13 @@ export function writeModelConfig(runtime: Runtime, config: ModelConfig, operands
 
 /** The names' number in the core, and the tensors of `dict` that it is to see; throws `E_OPTION`. */
 export function toLoad(
-  dict: StateDict,
+  given: StateDict,
   options: LoadStateDictOptions,
   tiedOutput: boolean,
 ): { names: number; dict: StateDict } {
   const { names = 'torch' } = readOptions(options, ['names'], 'loadStateDict');
   const code = parameterNames.indexOf(checkChoice(names, parameterNames, 'names'));
+  const dict = copyOf(given, 'stateDict', []);
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
   // The core passes these over too, and need not be given a copy first: they may be large.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';

@@ -31,26 +31,26 @@ export type Norm = 'none' | 'layerNorm' | 'rmsNorm';
  * - `'gpt2'`: GPT-2's own: `h.N.` and `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`, `mlp.c_fc`,
  *   `mlp.c_proj`; `wte`, `wpe`, `ln_f`; and `lm_head`; with or without `transformer.` in front.
  *   Matrices are (in, out), as its Conv1D has them. The buffers `attn.bias` and `attn.masked_bias` are
- *   passed over.
+ *   ignored.
  *
- * The output's matrix of a model with `tiedOutput` is passed over under both.
+ * With `tiedOutput`, the output's matrix is ignored under both.
  */
 export type ParameterNames = 'torch' | 'gpt2';
 
 /**
- * Configuration of {@link Multihead.transformerBlock}: its attention's, and that of what is around it.
+ * Configuration of {@link Multihead.transformerBlock}: that of its attention, its norms and its MLP.
  */
 export interface TransformerBlockConfig extends Omit<
   MultiHeadAttentionConfig,
   'kdim' | 'vdim' | 'outDim' | 'batchFirst'
 > {
-  /** Width inside the MLP. Default none: a block of attention alone. */
+  /** Hidden width of the MLP. Default none: a block without an MLP. */
   readonly mlpDim?: number | undefined;
   /** Default `'gelu'`. */
   readonly activation?: Activation | undefined;
   /** linear2(activation(linear_gate(x)) · linear1(x)), SwiGLU with `'silu'` (arXiv:2002.05202). Default false. */
   readonly gated?: boolean | undefined;
-  /** Of the MLP's projections. Default true. */
+  /** Whether the MLP's projections have biases. Default true. */
   readonly mlpBias?: boolean | undefined;
   /** Default `'layerNorm'`. */
   readonly norm?: Norm | undefined;
@@ -67,17 +67,17 @@ export interface TransformerBlockConfig extends Omit<
 export interface TransformerConfig extends TransformerBlockConfig {
   readonly numLayers: number;
   readonly vocabSize: number;
-  /** Of learned position embeddings, and so the longest sequence. Default none. */
+  /** Number of learned position embeddings, which is the longest sequence. Default none. */
   readonly maxPositions?: number | undefined;
-  /** A norm behind the last block, where the blocks have norms. Default true. */
+  /** A norm after the last block, if the blocks have norms. Default true. */
   readonly finalNorm?: boolean | undefined;
-  /** The embedding is the output's matrix too. Default false. */
+  /** The output uses the matrix of the embedding. Default false. */
   readonly tiedOutput?: boolean | undefined;
-  /** Every token sees those before it alone. Default true. */
+  /** Every token sees only itself and earlier tokens. Default true. */
   readonly causal?: boolean | undefined;
 }
 
-/** Every option with its default filled in; those without a default may be undefined. */
+/** Every option with its default filled in; options without a default may be undefined. */
 type Filled<C, Open extends keyof C> = {
   readonly [N in keyof C]-?: N extends Open ? C[N] : Exclude<C[N], undefined>;
 };
@@ -85,7 +85,7 @@ type Filled<C, Open extends keyof C> = {
 /** Tensors that {@link TransformerBlock.forward} can give beside its output. */
 export type BlockReturn = 'attentionOut';
 
-/** Options of {@link TransformerBlock.forward}: those of a layer's. */
+/** Options of {@link TransformerBlock.forward}: those of {@link MultiHeadAttention.forward}. */
 export interface BlockOptions<
   R extends readonly BlockReturn[] = readonly BlockReturn[],
   T extends TraceOption = TraceOption,
@@ -94,7 +94,7 @@ export interface BlockOptions<
   readonly return?: R | undefined;
 }
 
-/** Options of {@link TransformerBlock.step}: those of a layer's. */
+/** Options of {@link TransformerBlock.step}: those of {@link MultiHeadAttention.step}. */
 export interface BlockStepOptions<
   R extends readonly BlockReturn[] = readonly BlockReturn[],
   T extends TraceOption = TraceOption,
@@ -148,7 +148,8 @@ export interface TransformerBlock {
   /** As {@link MultiHeadAttention.createCache}. */
   createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
   /**
-   * The next tokens, causally: row for row what one causal forward() over all tokens so far would give.
+   * The next tokens, causally. Gives the rows that one causal forward() over all tokens so far would
+   * give for them.
    *
    * @param x (B, n, embedDim)
    * @throws {MultiheadError} as {@link MultiHeadAttention.step}. The cache is what it was then.
@@ -179,7 +180,7 @@ export type TransformerReturn = 'logits' | 'hidden';
 
 /** What {@link Transformer.forward} and {@link Transformer.step} share. */
 interface ModelOptions<R extends readonly TransformerReturn[], T extends TraceOption> {
-  /** Default `['logits']`. With `[]` nothing is computed behind the last layer, as for a prompt. */
+  /** Default `['logits']`. With `[]` nothing after the last layer is computed, which saves time on a prompt. */
   readonly return?: R | undefined;
   /** Which steps of every layer's attention to copy out. Default `false`. */
   readonly trace?: T | undefined;
@@ -187,17 +188,17 @@ interface ModelOptions<R extends readonly TransformerReturn[], T extends TraceOp
   readonly out?: Tensor | undefined;
 }
 
-/** Options of {@link Transformer.forward}: a layer's, which apply to all of them. */
+/** Options of {@link Transformer.forward}: those of a layer, applied in every layer. */
 export interface TransformerOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,
 >
   extends Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out'>, ModelOptions<R, T> {
-  /** Sequences, one behind the other in `tokens`, all of the same length. Default 1. */
+  /** Number of sequences in `tokens`, one after the other and of equal length. Default 1. */
   readonly batch?: number | undefined;
 }
 
-/** Options of {@link Transformer.step}: a layer's, which apply to all of them. */
+/** Options of {@link Transformer.step}: those of a layer, applied in every layer. */
 export interface TransformerStepOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,
@@ -250,7 +251,8 @@ export interface Transformer {
    */
   createCache(config: LayerCacheConfig): TransformerCache;
   /**
-   * The next tokens of every batch entry: row for row what forward() over all tokens so far would give.
+   * The next tokens of every batch entry. Gives the rows that forward() over all tokens so far would
+   * give for them.
    *
    * @param tokens (batch · n), row-major
    * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another model, steps past

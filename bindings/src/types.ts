@@ -151,8 +151,8 @@ export interface Multihead {
   ): AttentionResult<R, O, C>;
 
   /**
-   * Checks and plans a call of {@link Multihead.attention} once, for hot loops: what `run()` takes
-   * beside the computation is a fraction of a microsecond.
+   * Checks and plans a call of {@link Multihead.attention} once, for hot loops: beside the computation,
+   * `run()` costs a fraction of a microsecond.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
    * nothing allocated.
@@ -268,8 +268,8 @@ export interface Multihead {
   transformer(config: TransformerConfig): Transformer;
 
   /**
-   * What the weights of each head look like: how spread they are, and how much goes to the previous
-   * token, to the first one, or to what followed an earlier occurrence of this one.
+   * Statistics of the attention weights of each head: their entropy, and how much weight goes to the
+   * previous token, to the first token, and to tokens that followed an earlier occurrence of this one.
    *
    * @param weights (B, H, N_q, N_k) with N_q ≤ N_k, as a layer gives them, or (H, N_q, N_k)
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`

@@ -1,17 +1,21 @@
 // Writing safetensors: headers that every reader accepts, and data at multiples of its element's size.
 
 import { MultiheadError } from './errors.js';
-import { halfToFloats, roundToHalf } from './half.js';
-import { checkChoice, checkOptions } from './options.js';
+import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
+import { checkChoice, copyOf, readOptions } from './options.js';
 import {
   isObject,
   isUnicode,
   lengthBytes,
   metadataName,
   mostHeaderBytes,
+  storedBytes,
+  storedDTypes,
+  storedName,
   storedTypes,
 } from './safetensors_format.js';
 import type {
+  SafetensorsDType,
   SafetensorsSource,
   SafetensorsTensor,
   WriteSafetensorsOptions,
@@ -20,16 +24,15 @@ import {
   allDTypes,
   checkData,
   checkShape,
+  coreOf,
   describe,
-  elements,
   floatDTypes,
   formatShape,
   isHalf,
   parameterRanks,
-  WasmTensor,
 } from './tensor.js';
-import type { FloatDType } from './tensor_types.js';
-import { typedArrayName } from './typed_arrays.js';
+import type { DType, FloatDType } from './tensor_types.js';
+import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 
 /**
  * Makes a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
@@ -43,12 +46,12 @@ import { typedArrayName } from './typed_arrays.js';
  * that of its shape, or more than 8 extents; `E_DISPOSED`; `E_MEMORY`
  */
 export function writeSafetensors(
-  tensors: SafetensorsSource,
+  given: SafetensorsSource,
   options: WriteSafetensorsOptions = {},
 ): Uint8Array<ArrayBuffer> {
-  if (!isObject(tensors)) throw refused('tensors', 'an object of tensors', describe(tensors));
-  checkOptions(options, ['metadata', 'dtype'], 'writeSafetensors');
-  const { metadata, dtype } = options;
+  const tensors = copyOf(given, 'tensors', []);
+  if (!isObject(tensors)) throw refused('tensors', 'an object of tensors', describe(given));
+  const { metadata, dtype } = readOptions(options, ['metadata', 'dtype'], 'writeSafetensors');
   if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
 
   const parts = Object.entries(tensors)
@@ -59,10 +62,7 @@ export function writeSafetensors(
   let end = 0;
   for (const { name, tensor } of parts) {
     const data_offsets = [end, (end += tensor.data.byteLength)];
-    entries.push([
-      name,
-      { dtype: storedTypes[tensor.dtype].name, shape: tensor.shape, data_offsets },
-    ]);
+    entries.push([name, { dtype: storedName(tensor.dtype), shape: tensor.shape, data_offsets }]);
   }
 
   const header = paddedHeader(entries);
@@ -84,46 +84,78 @@ function checkTensor(name: string, value: unknown): SafetensorsTensor {
   if (name === metadataName || !isUnicode(name)) {
     throw refused('name', `one in Unicode other than ${metadataName}`, JSON.stringify(name));
   }
-  if (value instanceof WasmTensor) {
-    value.assertLive(name);
-    const { dtype, shape, data } = value;
-    return { dtype, shape, data } as SafetensorsTensor;
+  const core = coreOf(value);
+  if (core !== undefined) {
+    core.assertLive(name);
+    const { dtype, shape } = core;
+    return { dtype, shape, data: core.view() } as SafetensorsTensor;
   }
-  if (!isObject(value)) throw refused(name, 'a tensor or { data, shape }', describe(value));
-  const { data, dtype: stated } = value;
-  const shape = checkShape(value['shape'], name, parameterRanks);
-  if (stated === 'i32') return { dtype: 'i32', shape, data: checkIntegers(name, data, shape) };
-  return { shape, ...checkData(data, shape, allDTypes, name, stated) } as SafetensorsTensor;
+  const plain: unknown = copyOf(value, name);
+  if (!isObject(plain)) throw refused(name, 'a tensor or { data, shape }', describe(value));
+  const { data: numbers, dtype: stated } = plain;
+  const shape = checkShape(plain['shape'], name, parameterRanks);
+  if (isStoredOnly(stated)) {
+    const data = checkStored(stated, name, numbers, shape);
+    return { dtype: stated, shape, data } as SafetensorsTensor;
+  }
+  const { dtype, data } = checkData(numbers, shape, allDTypes, name, stated);
+  return { dtype, shape, data: pristine(data) } as SafetensorsTensor;
 }
 
-function checkIntegers(name: string, data: unknown, shape: readonly number[]): Int32Array {
-  if (typedArrayName(data) !== 'Int32Array') {
-    throw refused(name, 'an Int32Array with dtype "i32"', describe(data));
+/** A dtype that files have and tensors of this package do not. */
+const isStoredOnly = (dtype: unknown): dtype is Exclude<SafetensorsDType, DType> =>
+  storedDTypes.includes(dtype as SafetensorsDType) && !allDTypes.includes(dtype as DType);
+
+function checkStored(
+  dtype: SafetensorsDType,
+  argument: string,
+  data: unknown,
+  shape: readonly number[],
+): SafetensorsTensor['data'] {
+  const { array } = storedTypes[dtype];
+  if (typedArrayName(data) !== array.name) {
+    const article = array.name.startsWith('Int') ? 'an' : 'a';
+    throw refused(argument, `${article} ${array.name} with dtype "${dtype}"`, describe(data));
   }
-  const integers = data as Int32Array;
-  const size = elements(shape);
-  if (integers.length === size) return integers;
+  const numbers = data as SafetensorsTensor['data'];
+  const length = storedBytes(dtype, shape) / array.BYTES_PER_ELEMENT;
+  if (lengthOf(numbers) === length) return pristine(numbers);
   throw new MultiheadError('E_SHAPE', {
-    argument: name,
-    expected: `${size} elements for shape ${formatShape(shape)}`,
-    got: `${integers.length}`,
+    argument,
+    expected: Number.isInteger(length)
+      ? `${length} elements for shape ${formatShape(shape)}`
+      : `a shape whose numbers fill whole bytes as "${dtype}"`,
+    got: Number.isInteger(length) ? `${lengthOf(numbers)}` : formatShape(shape),
   });
 }
 
-/** Booleans and integers stay what they are. */
+/** What is no float of 16, 32 or 64 bits stays what it is. */
 function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): SafetensorsTensor {
-  const { shape, data } = tensor;
-  const isFloat = tensor.dtype === 'f32' || isHalf(tensor.dtype);
-  if (dtype === undefined || dtype === tensor.dtype || !isFloat) return tensor;
-  const floats = isHalf(tensor.dtype)
-    ? halfToFloats(data as Uint16Array, tensor.dtype)
-    : (data as Float32Array);
-  return isHalf(dtype)
-    ? { dtype, shape, data: roundToHalf(floats, dtype) }
-    : { dtype, shape, data: floats };
+  if (dtype === undefined || dtype === tensor.dtype) return tensor;
+  const { shape } = tensor;
+  switch (tensor.dtype) {
+    case 'f64': {
+      const { data } = tensor;
+      return isHalf(dtype)
+        ? { dtype, shape, data: roundDoublesToHalf(data, dtype) }
+        : { dtype, shape, data: Float32Array.from(data) };
+    }
+    case 'f32':
+      return isHalf(dtype) ? { dtype, shape, data: roundToHalf(tensor.data, dtype) } : tensor;
+    case 'f16':
+    case 'bf16': {
+      const data = halfToFloats(tensor.data, tensor.dtype);
+      return isHalf(dtype)
+        ? { dtype, shape, data: roundToHalf(data, dtype) }
+        : { dtype, shape, data };
+    }
+    default:
+      return tensor;
+  }
 }
 
-function checkMetadata(metadata: unknown): Record<string, string> {
+function checkMetadata(given: unknown): Record<string, string> {
+  const metadata = copyOf(given, 'metadata', []);
   if (!isObject(metadata)) throw refused('metadata', 'an object of texts', describe(metadata));
   for (const [name, text] of Object.entries(metadata)) {
     if (typeof text === 'string' && isUnicode(name + text)) continue;

@@ -183,13 +183,6 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
       'dropout.seed',
       'x',
     ],
-    [
-      'a dropout mask without dropout',
-      { return: ['dropoutMask'] },
-      'E_OPTION',
-      'dropoutMask',
-      'dropout',
-    ],
     ['an unknown dtype', { outDtype: 'f64' }, 'E_OPTION', 'outDtype', 'f64', 'bf16'],
     ['a capture that is no list', { capture: { stage: 'raw' } }, 'E_OPTION', 'capture', 'array'],
     [

@@ -206,11 +206,11 @@ describe('npm run conformance', () => {
       { ...good, ...module, inputs: { ...module.inputs, in_proj_weight: 'eye' } },
       ...[0, 2].map((num_heads) => ({ ...good, ...heads, attrs: { num_heads } })),
       ...[
-        ...[{ layers: 0 }, { layers: 2 }, { layers: 3 }, { layers: {} }, { num_heads: 0 }],
+        ...[{ layers: 0 }, { layers: 2 }, { layers: -1 }, { layers: 2 ** 40 }, { layers: {} }, { num_heads: 0 }],
         ...[{ head_dim: 3 }, { head_dim: -2 }, { positions: 'none' }, { positions: 'learned' }],
         ...[{ positions: 3 }, { rope_base: 'x' }, { num_kv_heads: 2 }, {}],
       ].map((change) => ({ ...good, ...stack, attrs: { ...stack.attrs, ...change } })),
-      ...[{ tokens: 'eye' }, { pos_emb: 'eye' }, ofLayer(0, 'in'), { unembed: 'in' }].map((change) => ({
+      ...[{ tokens: 'eye' }, { pos_emb: 'eye' }, ofLayer(0, 'in'), ofLayer(1), { unembed: 'in' }].map((change) => ({
         ...{ ...good, ...stack, inputs: { ...stack.inputs, ...change } },
       })),
       // c_attn is (2, 2) there, and not (2, 6).
@@ -312,7 +312,7 @@ describe('npm run conformance', () => {
       header_array: withHeader([1]),
       entry_null: withHeader({ x: null }),
       entry_empty: withHeader({ x: {} }),
-      dtype: withHeader({ x: { ...x, dtype: 'F64' }, out: { ...x, data_offsets: [8, 16] } }),
+      dtype: withHeader({ x: { ...x, dtype: 'F128' }, out: { ...x, data_offsets: [8, 16] } }),
       dtype_number: withHeader({ x: { ...x, dtype: 1 } }),
       shape: withHeader({ x, out: { ...x, shape: [1, 1, 1, 3], data_offsets: [8, 16] } }),
       shape_negative: withHeader({

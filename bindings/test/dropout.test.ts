@@ -117,6 +117,20 @@ describe.each(builds)('dropout, %s', async (simd) => {
     });
   });
 
+  it('has a mask of ones at p = 0 and without dropout, hidden positions included', () => {
+    for (const dropout of [{ probability: 0 }, { probability: 0, seed: 5 }, undefined]) {
+      mh.scope(() => {
+        const { out, dropoutMask } = mh.attention(q, k, v, {
+          dropout,
+          causal: 'topLeft',
+          return: ['dropoutMask'],
+        });
+        expect(dropoutMask.data).toEqual(new Uint8Array(2 * 2 * 33 * 71).fill(1));
+        expect(out.data).toEqual(mh.attention(q, k, v, { causal: 'topLeft' }).out.data);
+      });
+    }
+  });
+
   it('takes the same seed as a number and as a bigint, and another seed for another mask', () => {
     mh.scope(() => {
       const out = (seed: number | bigint) =>

@@ -5,6 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, randomCase } from './random_case.ts';
+import { maxDifference } from './reference.ts';
 
 const tiny = [1, 4, 32, 16];
 
@@ -120,6 +121,97 @@ describe.each(builds)('prepare, %s', async (simd) => {
       const all = { ...options, mask: mh.tensor(shape, new Uint8Array(32).fill(1)) };
       expectEqual({ ...options, mask }, [q, k, v], (out, lse) => live.run(q, k, v, out, lse));
       expectEqual(all, [q, k, v], (out, lse) => copied.run(q, k, v, out, lse));
+    });
+  });
+
+  it('runs with other lengths, and allocates nothing for them', () => {
+    mh.scope(() => {
+      const shape = [3, 2, 9, 16];
+      const q = filledTensor(shape, 1);
+      const [k, v] = [filledTensor([3, 1, 40, 16], 2), filledTensor([3, 1, 40, 16], 3)];
+      const options: PrepareOptions = {
+        ...{ q: shape, kvHeads: 1, keys: 40, causal: 'bottomRightOfLength', return: ['lse'] },
+      };
+      const op = mh.prepare({ ...options, kvLengths: Int32Array.of(40, 0, 7) });
+      const before = mh.memory();
+      for (const lengths of [[1, 40, 40], [0, 0, 0], [40, 40, 40], [9, 17, 33]]) {
+        const kvLengths = Int32Array.from(lengths);
+        op.setKvLengths(kvLengths);
+        expect(mh.memory()).toEqual(before);
+        // It has been copied.
+        const given = kvLengths.slice();
+        kvLengths.fill(-1);
+        const now = { ...options, kvLengths: given };
+        expectEqual(now, [q, k, v], (out, lse) => op.run(q, k, v, out, lse), lengths.join());
+      }
+    });
+  });
+
+  it('sets lengths after the memory has grown', () => {
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const options: PrepareOptions = { q: tiny, return: ['lse'] };
+      const op = mh.prepare({ ...options, kvLengths: Int32Array.of(1) });
+      op.setKvLengths(Int32Array.of(2));
+      const { heap } = mh.memory();
+      mh.tensor([heap / 4]).dispose();
+      expect(mh.memory().heap).toBeGreaterThan(heap);
+      op.setKvLengths(Int32Array.of(31));
+      const now = { ...options, kvLengths: Int32Array.of(31) };
+      expectEqual(now, [q, k, v], (out, lse) => op.run(q, k, v, out, lse));
+    });
+  });
+
+  it('decodes over a static cache: keys are written row by row, and the lengths grow', () => {
+    const [heads, keys, width] = [2, 4096, 16];
+    const [newKeys, newValues] = [random(5).floats(heads * keys * width), random(6).floats(heads * keys * width)];
+    mh.scope(() => {
+      const shape = [1, 2 * heads, 1, width];
+      const q = filledTensor(shape, 4);
+      const out = mh.tensor(shape);
+      const [k, v] = [mh.tensor([1, heads, keys, width]), mh.tensor([1, heads, keys, width])];
+      const length = Int32Array.of(100);
+      const op = mh.prepare({ q: shape, kvHeads: heads, keys, kvLengths: length });
+      let filled = 0;
+      for (const upTo of [100, 101, 255, 256, 257, 300, 1024, 4095, 4096, 17]) {
+        for (let head = 0; head < heads; head += 1) {
+          const [from, to] = [(head * keys + filled) * width, (head * keys + Math.max(filled, upTo)) * width];
+          k.data.set(newKeys.subarray(from, to), from);
+          v.data.set(newValues.subarray(from, to), from);
+        }
+        filled = Math.max(filled, upTo);
+        length[0] = upTo;
+        op.setKvLengths(length);
+        op.run(q, k, v, out);
+        const expected = mh.attention(q, k, v, { kvLengths: length }).out;
+        expect(maxDifference(out.data, expected.data), `${upTo} keys`).toBeLessThan(2e-6);
+      }
+    });
+  });
+
+  it('refuses lengths that do not fit, and keeps those that it had', () => {
+    mh.scope(() => {
+      const [q, k, v] = inputs();
+      const kvLengths = Int32Array.of(9);
+      const op = mh.prepare({ q: tiny, return: ['lse'], kvLengths });
+      const refused = (lengths: unknown, ...expected: [MultiheadErrorCode, string]) =>
+        expectRefused(mh, () => op.setKvLengths(lengths as Int32Array), expected[0], 'kvLengths', expected[1]);
+      refused(undefined, 'E_OPTION', 'undefined');
+      refused([3], 'E_OPTION', 'number[]');
+      refused(Uint32Array.of(3), 'E_OPTION', 'Uint32Array');
+      refused(Int32Array.of(), 'E_SHAPE', '0 values');
+      refused(Int32Array.of(1, 2), 'E_SHAPE', '2 values');
+      refused(Int32Array.of(-1), 'E_OPTION', '-1 for entry 0');
+      refused(Int32Array.of(33), 'E_OPTION', '33 for entry 0');
+      const options: PrepareOptions = { q: tiny, return: ['lse'], kvLengths };
+      expectEqual(options, [q, k, v], (out, lse) => op.run(q, k, v, out, lse));
+
+      const without = mh.prepare({ q: tiny });
+      expectRefused(mh, () => without.setKvLengths(kvLengths), 'E_OPTION', 'kvLengths', 'without');
+      op.dispose();
+      expectRefused(mh, () => op.setKvLengths(kvLengths), 'E_DISPOSED', 'prepared');
+      const none = mh.prepare({ q: [0, 1, 1, 1], kvLengths: Int32Array.of() });
+      none.setKvLengths(Int32Array.of());
     });
   });
 

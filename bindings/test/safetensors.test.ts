@@ -35,21 +35,30 @@ interface Entry {
 }
 
 /** A reader that believes everything, one number at a time. */
-function plainlyRead(file: Uint8Array): Record<string, { dtype: string; shape: number[]; data: number[] }> {
+function plainlyRead(
+  file: Uint8Array,
+): Record<string, { dtype: string; shape: number[]; data: (number | bigint)[] }> {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   const start = 8 + Number(view.getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(file.subarray(8, start))) as Record<string, Entry>;
-  const readers: Record<string, [number, (at: number) => number]> = {
+  const readers: Record<string, [number, (at: number) => number | bigint]> = {
+    F64: [8, (at) => view.getFloat64(at, true)],
+    I64: [8, (at) => view.getBigInt64(at, true)],
+    U64: [8, (at) => view.getBigUint64(at, true)],
     F32: [4, (at) => view.getFloat32(at, true)],
+    C64: [4, (at) => view.getFloat32(at, true)],
     I32: [4, (at) => view.getInt32(at, true)],
+    U32: [4, (at) => view.getUint32(at, true)],
     F16: [2, (at) => view.getUint16(at, true)],
     BF16: [2, (at) => view.getUint16(at, true)],
-    BOOL: [1, (at) => view.getUint8(at)],
+    I16: [2, (at) => view.getInt16(at, true)],
+    U16: [2, (at) => view.getUint16(at, true)],
+    I8: [1, (at) => view.getInt8(at)],
   };
   const tensors = Object.entries(header).filter(([name]) => name !== '__metadata__');
   return Object.fromEntries(
     tensors.map(([name, { dtype, shape, data_offsets: [begin, end] }]) => {
-      const [bytes, read] = readers[dtype] ?? [1, () => NaN];
+      const [bytes, read] = readers[dtype] ?? [1, (at: number) => view.getUint8(at)];
       const data = [];
       for (let at = start + begin; at < start + end; at += bytes) data.push(read(at));
       return [name, { dtype: dtype.toLowerCase(), shape, data }];
@@ -62,22 +71,55 @@ const asNumbers = (tensors: Readonly<Record<string, SafetensorsTensor>>): unknow
   Object.fromEntries(
     Object.entries(tensors).map(([name, { dtype, shape, data }]) => [
       name,
-      { dtype, shape, data: Array.from(data) },
+      { dtype, shape, data: Array.from<number | bigint>(data) },
     ]),
   );
 
 const product = (shape: Shape): number => shape.reduce((a, b) => a * b, 1);
 
+/** Every dtype of the format, in the order of its documentation: bits of a number, and its typed array. */
+const formatDTypes = {
+  BOOL: [8, Uint8Array],
+  F4: [4, Uint8Array],
+  F6_E2M3: [6, Uint8Array],
+  F6_E3M2: [6, Uint8Array],
+  U8: [8, Uint8Array],
+  I8: [8, Int8Array],
+  F8_E5M2: [8, Uint8Array],
+  F8_E4M3: [8, Uint8Array],
+  F8_E8M0: [8, Uint8Array],
+  F8_E4M3FNUZ: [8, Uint8Array],
+  F8_E5M2FNUZ: [8, Uint8Array],
+  I16: [16, Int16Array],
+  U16: [16, Uint16Array],
+  F16: [16, Uint16Array],
+  BF16: [16, Uint16Array],
+  I32: [32, Int32Array],
+  U32: [32, Uint32Array],
+  F32: [32, Float32Array],
+  C64: [64, Float32Array],
+  F64: [64, Float64Array],
+  I64: [64, BigInt64Array],
+  U64: [64, BigUint64Array],
+} as const;
+const namesOfDTypes = Object.keys(formatDTypes) as (keyof typeof formatDTypes)[];
+
+/** How many of what `data` holds a tensor has: two floats for a complex number, a byte for two of 4 bits. */
+function lengthOf({ dtype, shape, data }: SafetensorsTensor): number {
+  const [bits] = formatDTypes[dtype.toUpperCase() as keyof typeof formatDTypes];
+  return (product(shape) * bits) / 8 / data.BYTES_PER_ELEMENT;
+}
+
 /** Any bits at all, NaNs among them. */
 function randomTensor(pick: Random): SafetensorsTensor {
   const shape = Array.from({ length: pick.int(0, 8) }, () => pick.int(0, 3));
-  const bytes = Uint8Array.from({ length: 4 * product(shape) }, () => pick.int(0, 255));
-  const size = product(shape);
-  const dtype = pick.pick(['f32', 'f16', 'bf16', 'bool', 'i32'] as const);
-  if (dtype === 'f32') return { dtype, shape, data: new Float32Array(bytes.buffer) };
-  if (dtype === 'i32') return { dtype, shape, data: new Int32Array(bytes.buffer) };
-  if (dtype === 'bool') return { dtype, shape, data: bytes.subarray(0, size) };
-  return { dtype, shape, data: new Uint16Array(bytes.buffer, 0, size) };
+  const name = pick.pick(namesOfDTypes);
+  const [bits, array] = formatDTypes[name];
+  // Four numbers of 4 or 6 bits fill whole bytes.
+  if (bits < 8) shape.splice(7, 1, 4);
+  const bytes = Uint8Array.from({ length: (product(shape) * bits) / 8 }, () => pick.int(0, 255));
+  const data = new array(bytes.buffer);
+  return { dtype: name.toLowerCase(), shape, data } as SafetensorsTensor;
 }
 
 const names = ['weight', 'h.0.attn.c_attn.weight', '', 'constructor', '__proto__', 'é 深', '"\\\n', '7', '{', ':'];
@@ -164,6 +206,75 @@ describe('writeSafetensors and readSafetensors', () => {
     }
   });
 
+  it('keep every dtype of the format, and give layers those that they compute with', () => {
+    const file = writeSafetensors(
+      Object.fromEntries(
+        namesOfDTypes.map((name) => {
+          const [bits, array] = formatDTypes[name];
+          const data = new array(Uint8Array.from({ length: bits }, (_, i) => 3 * i).buffer);
+          return [name, { dtype: name.toLowerCase(), shape: [2, 4], data } as SafetensorsTensor];
+        }),
+      ),
+    );
+    const { tensors, stateDict } = readSafetensors(file);
+    expect(asNumbers(tensors)).toEqual(plainlyRead(file));
+    for (const name of namesOfDTypes) {
+      expect(tensors[name]?.data).toBeInstanceOf(formatDTypes[name][1]);
+      expect(tensors[name]?.data.buffer, name).toBe(file.buffer);
+    }
+    expect(Object.keys(stateDict).sort()).toEqual(['BF16', 'F16', 'F32', 'F64']);
+    const doubles = tensors['F64']?.data as Float64Array;
+    expect(stateDict['F64']).toEqual({
+      dtype: 'f32',
+      shape: [2, 4],
+      data: Float32Array.from(doubles, Math.fround),
+    });
+    for (const name of ['F32', 'F16', 'BF16']) expect(stateDict[name]).toBe(tensors[name]);
+  });
+
+  it('read what a checkpoint has beside its weights: positions, quantised weights, a mask', () => {
+    // Behind 3 bytes, where nothing lies at a multiple of its size.
+    const header = {
+      mask: entry([3], [0, 3], 'BOOL'),
+      position_ids: entry([2], [3, 19], 'I64'),
+      quantised: entry([1, 4], [19, 23], 'F8_E4M3'),
+      running_mean: entry([1], [23, 31], 'F64'),
+      weight: entry([1], [31, 35]),
+    };
+    const text = JSON.stringify(header);
+    const file = fileOf(text.padEnd(Math.ceil(text.length / 8) * 8), 35);
+    const values = new DataView(file.buffer, file.length - 35);
+    values.setBigInt64(3, -(2n ** 62n), true);
+    values.setFloat64(23, 1 + 2 ** -40, true);
+    values.setFloat32(31, -7, true);
+    const { tensors, stateDict } = readSafetensors(file);
+    expect(tensors['position_ids']?.data[0]).toBe(-(2n ** 62n));
+    expect(tensors['quantised']?.data).toEqual(Uint8Array.of(19, 20, 21, 22));
+    expect(tensors['running_mean']?.data[0]).toBe(1 + 2 ** -40);
+    expect(tensors['weight']?.data[0]).toBe(-7);
+    expect(Object.keys(stateDict)).toEqual(['running_mean', 'weight']);
+    expect(stateDict['running_mean']?.data[0]).toBe(1);
+  });
+
+  it('round doubles once where they store them as halves', () => {
+    // Just above the middle between two halves, by less than a float tells; and just below.
+    const [above, below] = [1 + 2 ** -11 + 2 ** -40, 1 + 2 ** -10 + 2 ** -11 - 2 ** -40];
+    const [aboveB, belowB] = [1 + 2 ** -8 + 2 ** -40, 1 + 2 ** -7 + 2 ** -8 - 2 ** -40];
+    const doubles = [above, -above, below, 2 ** -25 + 2 ** -60, 1e300, -1e300, NaN, -0, 65519.999999999];
+    const stored = (dtype: 'f16' | 'bf16' | 'f32', data: number[]) => {
+      const x = { dtype: 'f64', shape: [data.length], data: Float64Array.from(data) } as const;
+      return Array.from(readSafetensors(writeSafetensors({ x }, { dtype })).stateDict['x']?.data ?? []);
+    };
+    expect(stored('f16', doubles)).toEqual([
+      ...[0x3c01, 0xbc01, 0x3c01, 0x0001],
+      ...[0x7c00, 0xfc00, 0x7e00, 0x8000, 0x7bff],
+    ]);
+    expect(stored('bf16', [aboveB, -aboveB, belowB, 1e300, -0])).toEqual([
+      ...[0x3f81, 0xbf81, 0x3f81, 0x7f80, 0x8000],
+    ]);
+    expect(stored('f32', doubles)).toEqual(doubles.map(Math.fround));
+  });
+
   it.each(builds)('take tensors, and feed layers: %s', async (simd) => {
     const mh = await loadBuild(simd);
     const x = mh.tensor([2, 3], new Float32Array([1, 2, 3, 4, 5, 6]));
@@ -225,8 +336,8 @@ describe('readSafetensors', () => {
     ['metadata that is a list', fileOf({ __metadata__: [] }), '__metadata__', /object of texts/],
     ['metadata that is no text', fileOf({ __metadata__: { a: 1 } }), '__metadata__', /under "a", got 1/],
     ['an entry that is null', fileOf({ x: null }), 'x', /an object of dtype/],
-    ['an entry without fields', fileOf({ x: {} }), 'x', /dtype F32.*got nothing/],
-    ['an unknown dtype', fileOf({ 'a.b': entry([1], [0, 8], 'F64') }, 8), 'a.b', /BF16.*got "F64"/],
+    ['an entry without fields', fileOf({ x: {} }), 'x', /a dtype of F64, F32.*got nothing/],
+    ['an unknown dtype', fileOf({ 'a.b': entry([1], [0, 16], 'F128') }, 16), 'a.b', /BF16.*got "F128"/],
     ['a dtype of JavaScript', fileOf({ x: entry([1], [0, 4], 'constructor') }, 4), 'x', /dtype/],
     ['a dtype that is a number', fileOf({ x: entry([1], [0, 4], 1) }, 4), 'x', /dtype.*got 1/],
     ['a dtype in small letters', fileOf({ x: entry([1], [0, 4], 'f32') }, 4), 'x', /dtype/],
@@ -239,8 +350,8 @@ describe('readSafetensors', () => {
     ['half an extent', fileOf({ x: entry([0.5, 2], [0, 4]) }, 4), 'x', /whole numbers/],
     ['an extent that is a text', fileOf({ x: entry(['1'], [0, 4]) }, 4), 'x', /whole numbers/],
     ['an extent beyond 2⁵³', fileOf('{"x":{"dtype":"F32","shape":[9007199254740993],"data_offsets":[0,0]}}'), 'x', /whole/],
-    ['a product beyond 2⁵³', fileOf({ x: entry([2 ** 52, 2 ** 52], [0, 4]) }, 4), 'x', /more than 2⁵³ bytes/],
-    ['a product that wraps to 0', fileOf({ x: entry([2 ** 32, 2 ** 32], [0, 0]) }), 'x', /more than 2⁵³/],
+    ['a product beyond 2⁵³', fileOf({ x: entry([2 ** 52, 2 ** 52], [0, 4]) }, 4), 'x', /more than 2⁵⁰ bytes/],
+    ['a product that wraps to 0', fileOf({ x: entry([2 ** 32, 2 ** 32], [0, 0]) }), 'x', /more than 2⁵⁰/],
     ['no offsets', fileOf({ x: { dtype: 'F32', shape: [0] } }), 'x', /data_offsets.*nothing/],
     ['one offset', fileOf({ x: entry([1], [0]) }, 4), 'x', /data_offsets/],
     ['three offsets', fileOf({ x: entry([1], [0, 4, 8]) }, 4), 'x', /data_offsets/],
@@ -251,6 +362,12 @@ describe('readSafetensors', () => {
     ['fewer bytes than the shape', fileOf({ x: entry([3], [0, 8]) }, 8), 'x', /12 bytes for F32 \(3\), got 8/],
     ['more bytes than the shape', fileOf({ x: entry([1], [0, 8]) }, 8), 'x', /4 bytes/],
     ['half an element', fileOf({ x: entry([1], [0, 3], 'F16') }, 3), 'x', /2 bytes for F16 \(1\), got 3/],
+    ['half of 8 bytes', fileOf({ x: entry([2], [0, 12], 'I64') }, 12), 'x', /16 bytes for I64 \(2\), got 12/],
+    ['half a complex number', fileOf({ x: entry([1], [0, 4], 'C64') }, 4), 'x', /8 bytes for C64 \(1\), got 4/],
+    ['numbers that end inside of a byte', fileOf({ x: entry([3], [0, 2], 'F4') }, 2), 'x', /whole bytes, got F4 \(3\)/],
+    ['6-bit numbers that end inside of a byte', fileOf({ x: entry([2, 3], [0, 5], 'F6_E2M3') }, 5), 'x', /whole bytes/],
+    ['a byte too many of 4-bit numbers', fileOf({ x: entry([4], [0, 3], 'F4') }, 3), 'x', /2 bytes for F4 \(4\), got 3/],
+    ['bits beyond 2⁵³', fileOf({ x: entry([2 ** 50], [0, 0], 'F64') }), 'x', /more than 2⁵⁰ bytes/],
     ['tensors that overlap', fileOf({ x: f32, y: entry([1], [2, 6]) }, 6), 'safetensors data', /next at 4, got one at 2/],
     ['the same bytes twice', fileOf({ x: f32, y: f32 }, 4), 'safetensors data', /side by side/],
     ['a gap', fileOf({ x: f32, y: entry([1], [8, 12]) }, 12), 'safetensors data', /next at 4, got one at 8/],
@@ -309,8 +426,9 @@ describe('readSafetensors', () => {
       try {
         const { tensors } = readSafetensors(file);
         read += 1;
-        for (const { shape, data } of Object.values(tensors)) {
-          expect(data.length).toBe(product(shape));
+        for (const tensor of Object.values(tensors)) {
+          const { data } = tensor;
+          expect(data.length).toBe(lengthOf(tensor));
           expect(data.byteLength).toBeLessThanOrEqual(file.length);
         }
       } catch (error) {
@@ -323,6 +441,8 @@ describe('readSafetensors', () => {
         a: { shape: [2, 3], data: pick.floats(6) },
         b: { shape: [5], data: new Uint16Array(5), dtype: 'bf16' },
         c: { shape: [3], data: new Uint8Array(3) },
+        d: { dtype: 'i64', shape: [1], data: new BigInt64Array(1) },
+        e: { dtype: 'f6_e2m3', shape: [4], data: new Uint8Array(3) },
       },
       { metadata: { format: 'pt' } },
     );
@@ -354,6 +474,11 @@ describe('writeSafetensors', () => {
     ['16 bits without a dtype', () => writeSafetensors({ x: { shape: [1], data: new Uint16Array(1) } as never }), 'E_OPTION', 'x'],
     ['integers as floats', () => writeSafetensors({ x: { shape: [1], data: new Int32Array(1), dtype: 'f32' } as never }), 'E_OPTION', 'x'],
     ['floats as integers', () => writeSafetensors({ x: { ...x, dtype: 'i32' } as never }), 'E_OPTION', 'x'],
+    ['bytes as 64-bit integers', () => writeSafetensors({ x: { shape: [1], data: new Uint8Array(8), dtype: 'i64' } as never }), 'E_OPTION', 'x'],
+    ['64-bit integers without a dtype', () => writeSafetensors({ x: { shape: [1], data: new BigInt64Array(1) } as never }), 'E_OPTION', 'x'],
+    ['a dtype in capitals', () => writeSafetensors({ x: { shape: [1], data: new Int32Array(1), dtype: 'I32' } as never }), 'E_OPTION', 'x'],
+    ['one float of a complex number', () => writeSafetensors({ x: { shape: [1], data: new Float32Array(1), dtype: 'c64' } }), 'E_SHAPE', 'x'],
+    ['three numbers of 4 bits', () => writeSafetensors({ x: { shape: [3], data: new Uint8Array(2), dtype: 'f4' } }), 'E_SHAPE', 'x'],
     ['no shape', () => writeSafetensors({ x: { data: new Float32Array(1) } as never }), 'E_SHAPE', 'x'],
     ['a hole in a shape', () => writeSafetensors({ x: { shape: Array<number>(1), data: x.data } }), 'E_SHAPE', 'x'],
     ['another length', () => writeSafetensors({ x: { ...x, shape: [3] } }), 'E_SHAPE', 'x'],

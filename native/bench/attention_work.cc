@@ -1,4 +1,9 @@
 // attention() on tensors: forward and decode.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 

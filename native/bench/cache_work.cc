@@ -1,6 +1,9 @@
 // One step of decoding over a KVCache.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 #include <vector>

@@ -1,5 +1,9 @@
 #include "cases.h"
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
 namespace multihead::bench {
 namespace {
 

@@ -4,8 +4,10 @@
 #include "eigen_peer.h"
 
 #include <Eigen/Core>
+#include <array>
 #include <cmath>
-#include <limits>
+#include <cstddef>
+#include <cstdint>
 
 namespace multihead::bench {
 namespace {

@@ -1,6 +1,10 @@
 // linear(): one product with weights, of many rows or of one.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "eigen_peer.h"

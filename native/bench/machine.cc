@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "hwy/highway.h"
 #include "hwy/targets.h"

@@ -18,6 +18,7 @@
 //   openblas_…    the same with OpenBLAS, of products, where the build has found one
 #include <benchmark/benchmark.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>

@@ -1,7 +1,11 @@
 // MultiHeadAttention: four projections around attention.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "eigen_peer.h"

@@ -5,6 +5,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <cstdint>
 
 namespace multihead::bench {
 

@@ -3,8 +3,12 @@
 // cache that the step fills to the last of its 1024 tokens.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <numbers>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>

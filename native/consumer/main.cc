@@ -1,6 +1,6 @@
 // The README's example: causal attention of 12 heads over 1024 tokens.
-#include <cstdio>
 #include <multihead/multihead.h>
+#include <cstdio>
 #include <vector>
 
 int main() {

@@ -1,5 +1,5 @@
 // `npm test`: sets up, builds and runs every suite; its last line counts them all.
-import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT, buildAll, buildPreset, npmProgram } from './build.mjs';
 import { SetupError, run, say, step } from './console.mjs';
@@ -135,15 +135,7 @@ const SUITES = [
     'conformance, npm',
     () => outcomeOf([process.execPath, 'bindings/conformance.mjs', 'tests/conformance'], null, conformanceCounts),
   ],
-  [
-    'benchmarks',
-    () =>
-      outcomeOf(
-        [process.execPath, '--test', '--test-reporter=tap', 'tests/native/bench.test.mjs', 'tests/native/trace.test.mjs'],
-        null,
-        nodeTestCounts,
-      ),
-  ],
+  ['programs', () => outcomeOf([process.execPath, '--test', '--test-reporter=tap', ...programTests()], null, nodeTestCounts)],
   ['npm package', () => workspaceTests('multihead', 'vitest')],
   ['page, modules', () => workspaceTests('@multihead/web', 'web')],
   [
@@ -151,6 +143,11 @@ const SUITES = [
     () => outcomeOf([process.execPath, 'tests/browser/run.mjs'], results('browser'), (counts) => counts),
   ],
 ];
+
+const programTests = () =>
+  readdirSync(join(ROOT, 'tests', 'native'))
+    .filter((name) => name.endsWith('.test.mjs'))
+    .map((name) => join('tests', 'native', name));
 
 function workspaceTests(workspace, name) {
   return outcomeOf([...npmProgram(), 'test', '-w', workspace], results(name), vitestCounts);

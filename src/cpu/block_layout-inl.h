@@ -63,7 +63,7 @@ struct Scratch {
   int32_t* last_key;     //
   RowPlace* place;       // [row]
   float* alibi_slope;    // [row]
-  float* alibi_end;      // [row] position among keys aligned at the end
+  int32_t* alibi_end;    // [row] position among keys aligned at the end
   const uint8_t** mask;  // [row] the row's mask, at key 0
   const float** bias;    // [row]
   uint8_t* careful;      // [row] whether hidden values may have touched it
@@ -193,19 +193,39 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   return s;
 }
 
-// Whether the scale goes into Q, not into the softmax: where something is added to scaled
-// scores, and where it is so far from 1 that a maximum divided by it might overflow (0 among
-// those).
-inline bool folds_scale(const ForwardParams& p) {
-  const float size = std::abs(p.scale);
-  return p.bias.given() || p.alibi_slopes != nullptr || p.softcap > 0.0F ||
-         !(size >= 1.0F / 1024.0F && size <= 1024.0F);
+// The scale as three factors, of which the last two are positive: so that nothing overflows where
+// the scaled score does not.
+struct ScaleFactors {
+  float of_queries;  // before the products
+  float of_scores;   // after them, by a pass of its own; 1 for none
+  float of_softmax;  // inside of the exponentials
+};
+
+inline bool changes_scores(const ForwardParams& p) {
+  return p.softcap > 0.0F || p.bias.given() || p.alibi_slopes != nullptr;
 }
 
-// A score of the softmax is this many times one of the products.
-inline float softmax_factor(const ForwardParams& p) {
-  return folds_scale(p) ? 1.0F : std::abs(p.scale);
+inline ScaleFactors scale_factors(const ForwardParams& p) {
+  const float size = std::abs(p.scale);
+  const float sign = std::copysign(1.0F, p.scale);
+  if (changes_scores(p)) {
+    // Something is added to scaled scores. Queries shrink before the products, scores grow after.
+    return size > 1.0F ? ScaleFactors{sign, size, 1.0F} : ScaleFactors{p.scale, 1.0F, 1.0F};
+  }
+  // The exponentials take the product of the factor and log2(e), which has to stay finite.
+  constexpr float kMost = 0x1p126F;
+  if (size > kMost) return {sign * (size / kMost), 1.0F, kMost};
+  if (size >= 1.0F) return {sign, 1.0F, size};
+  if (size == 0.0F) return {0.0F, 1.0F, 1.0F};
+  // Only a power of two goes into the queries: any other factor rounds them, an error that all
+  // products of a query share (1e-5 in the output for inputs of +-1 and a scale of 1).
+  int exponent = 0;
+  const float fraction = std::frexp(size, &exponent);
+  return {std::ldexp(sign, exponent - 1), 1.0F, 2.0F * fraction};
 }
+
+// Queries that are pairs cannot be multiplied: the whole scale goes into the softmax.
+inline ScaleFactors scale_factors_of_pairs(const ForwardParams& p) { return {1.0F, 1.0F, p.scale}; }
 
 // Whether the products may be of bf16 pairs: that was asked for, and nothing needs more, be it
 // f32 scores once more, a scale inside them or a block that begins at an odd key.
@@ -214,9 +234,9 @@ inline bool pairs_fit(const ForwardParams& p) {
     return rows.element == Element::kBF16 && rows.in_order();
   };
   return kHasPairs && p.bf16_products && fits(p.q) && fits(p.k) && fits(p.v) &&
-         p.key_width % 2 == 0 && p.k.stride[2] % 2 == 0 && p.scale > 0.0F && !folds_scale(p) &&
-         p.captures.empty() && p.weights.out.data == nullptr && p.visibility.left < 0 &&
-         p.visibility.firsts == nullptr;
+         p.key_width % 2 == 0 && !changes_scores(p) &&
+         p.scale >= 1.0F / 1024.0F && p.scale <= 1024.0F && p.captures.empty() &&
+         p.weights.out.data == nullptr && p.visibility.left < 0 && p.visibility.firsts == nullptr;
 }
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

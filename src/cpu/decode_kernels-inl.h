@@ -171,12 +171,10 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   float* const out = work.out + column;
   const size_t stride = work.out_stride;
   const size_t rest = work.width - column;
+  // From zero, and added to what is there at the end: one addition more, and a fraction of the
+  // roundings of a sum that grows key by key.
   V sum[kRows * kVecs];
-  for (size_t r = kFirst; r < kRows; ++r) {
-    for (size_t v = 0; v < kVecs; ++v) {
-      sum[r * kVecs + v] = hn::LoadU(d, out + r * stride + v * lanes);
-    }
-  }
+  for (V& s : sum) s = hn::Zero(d);
   for (size_t j = first; j < last; ++j) {
     const T* HWY_RESTRICT from = reinterpret_cast<const T*>(values[j]) + column;
     if (kBytes >= kCacheLine || asks) ahead.template ask<kLines>();
@@ -193,7 +191,8 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   }
   for (size_t r = kFirst; r < kRows; ++r) {
     for (size_t v = 0; v < kVecs; ++v) {
-      hn::StoreU(sum[r * kVecs + v], d, out + r * stride + v * lanes);
+      float* const to = out + r * stride + v * lanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), sum[r * kVecs + v]), d, to);
     }
   }
 }
@@ -317,13 +316,13 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   const ToLog2<D> to_log2(d, SoftmaxFactor(factor));
   const V subtract = finite_maximum(d, hn::LoadU(d, m));
   const Exp2Table HWY_RESTRICT table = exp2_table();
-  V sum = hn::LoadU(d, l);
+  V sum = hn::Zero(d);
   for (size_t i = 0; i < count; i += lanes) {
     const V weight = exp_of_difference(d, table, hn::LoadU(d, scores + i), subtract, to_log2);
     hn::StoreU(weight, d, scores + i);
     sum = hn::Add(sum, weight);
   }
-  hn::StoreU(sum, d, l);
+  hn::StoreU(hn::Add(hn::LoadU(d, l), sum), d, l);
   return rose;
 }
 

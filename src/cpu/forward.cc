@@ -15,8 +15,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 
 #include "cpu/kernels.h"
 #include "rules/dropout_mask.h"
@@ -57,9 +60,8 @@ class Block {
         kv_head_(job.kv_head),
         first_row_(job.first_row),
         s_(lay_out(params, scratch)),
-        folds_scale_(folds_scale(params)),
-        factor_(softmax_factor(params)),
-        softmax_factor_(factor_),
+        scale_(kPairs ? scale_factors_of_pairs(params) : scale_factors(params)),
+        softmax_factor_(scale_.of_softmax),
         vector_(hn::Lanes(d_)),
         rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - job.first_row))),
         lanes_(round_up(rows_, vector_)),
@@ -145,9 +147,15 @@ class Block {
                   static_cast<ptrdiff_t>(column % strip_lanes())];
     }
   };
+  // Of the products; bf16 is read where it lies, two numbers at a time.
+  using Key = std::conditional_t<kPairs, uint16_t, float>;
+  struct Keys {
+    const Key* data;
+    ptrdiff_t stride;
+  };
   struct KeyBlock {
     rules::KeyRange keys;
-    FloatRows k;  // row 0 is keys.first
+    Keys k;  // row 0 is keys.first
     Values v;
   };
   // Of the keys of a tile, those that each vector of lanes may see; they rise with the vector.
@@ -229,7 +237,7 @@ class Block {
       const int64_t shift = p_.alibi_shift(batch_);
       for (size_t row = 0; row < lanes_; ++row) {
         s_.alibi_slope[row] = p_.alibi_slopes[head_of(row)];
-        s_.alibi_end[row] = static_cast<float>(s_.place[row].query + shift);
+        s_.alibi_end[row] = static_cast<int32_t>(s_.place[row].query + shift);
       }
     }
   }
@@ -292,28 +300,27 @@ class Block {
   // A row of Q or K in the elements of the products.
   size_t score_depth() const { return static_cast<size_t>(p_.key_width) / (kPairs ? 2 : 1); }
 
-  // Rows that are read two bf16 at a time.
-  static const float* pairs_at(const StoredRows& rows, int64_t batch, int64_t head, int64_t row) {
-    return reinterpret_cast<const float*>(static_cast<const uint16_t*>(rows.data) +
-                                          row_offset(rows.stride, batch, head, row));
+  static const uint16_t* halves_at(const StoredRows& rows, int64_t batch, int64_t head,
+                                   int64_t row) {
+    return static_cast<const uint16_t*>(rows.data) + row_offset(rows.stride, batch, head, row);
   }
 
   // Not before they are needed: read in a burst, Q of a whole block keeps the products waiting.
   void transpose_queries(Panel& panel) {
     if (panel.transposed) return;
     panel.transposed = true;
-    const float factor = folds_scale_ ? p_.scale : std::copysign(1.0F, p_.scale);
     const auto width = static_cast<size_t>(p_.key_width);
-    const auto* const queries =
-        static_cast<const float*>(p_.q.data) + row_offset(p_.q.stride, batch_, first_head(), 0);
-    const int64_t of_member = p_.q.stride[1], of_query = p_.q.stride[2];
     const bool in_place = is_float(p_.q);
-    std::array<const float*, hn::MaxLanes(DF())> rows;
+    const auto* const queries = in_place ? static_cast<const float*>(p_.q.data) +
+                                               row_offset(p_.q.stride, batch_, first_head(), 0)
+                                         : nullptr;
+    const int64_t of_member = p_.q.stride[1], of_query = p_.q.stride[2];
+    std::array<const Key*, hn::MaxLanes(DF())> rows;
     for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += vector_) {
       for (size_t i = 0; i < vector_; ++i) {
         const RowPlace place = s_.place[lane + i];
         if constexpr (kPairs) {
-          rows[i] = pairs_at(p_.q, batch_, head_of(lane + i), place.query);
+          rows[i] = halves_at(p_.q, batch_, head_of(lane + i), place.query);
         } else if (in_place) {
           rows[i] = queries + place.member * of_member + place.query * of_query;
         } else {
@@ -323,17 +330,24 @@ class Block {
         }
       }
       float* const strip = s_.queries + lane / score_lanes() * score_lanes() * score_depth();
-      transpose_rows<!kPairs>(d_, rows.data(), score_depth(), factor, strip + lane % score_lanes(),
-                              score_lanes());
+      float* const to = strip + lane % score_lanes();
+      if constexpr (kPairs) {
+        transpose_pairs(d_, rows.data(), score_depth(), to, score_lanes());
+      } else {
+        transpose_rows(d_, rows.data(), score_depth(), scale_.of_queries, to, score_lanes());
+      }
     }
   }
 
-  FloatRows load_keys(int64_t first, size_t count) const {
-    const auto width = static_cast<size_t>(p_.key_width);
+  Keys load_keys(int64_t first, size_t count) const {
     if constexpr (kPairs) {
-      return {pairs_at(p_.k, batch_, kv_head_, first), p_.k.stride[2] / 2};
+      return {halves_at(p_.k, batch_, kv_head_, first), static_cast<ptrdiff_t>(p_.k.stride[2])};
+    } else {
+      const auto width = static_cast<size_t>(p_.key_width);
+      const FloatRows rows =
+          read_rows(d_, p_.k, batch_, kv_head_, first, count, width, width, s_.keys);
+      return {rows.data, rows.stride};
     }
-    return read_rows(d_, p_.k, batch_, kv_head_, first, count, width, width, s_.keys);
   }
 
   Values load_values(int64_t first, size_t count) const {
@@ -347,7 +361,7 @@ class Block {
     }
     const ptrdiff_t from_strip = static_cast<ptrdiff_t>(count) * strip;
     if constexpr (kPairs) {
-      const auto* rows = reinterpret_cast<const uint16_t*>(pairs_at(p_.v, batch_, kv_head_, first));
+      const uint16_t* rows = halves_at(p_.v, batch_, kv_head_, first);
       copy_pairs_to_strips<TileSize::kMaxVecs>(d_, rows, static_cast<ptrdiff_t>(p_.v.stride[2]),
                                                count, width, s_.values, from_strip);
       return {s_.values, strip, from_strip};
@@ -389,8 +403,8 @@ class Block {
 
   // Products of the panel's queries, from vector `first` of each strip, with keys
   // [from, to) of the tile.
-  Product scores_of(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
-                    size_t from) const {
+  Product<Key> scores_of(const Panel& panel, const ScoreTile& tile, const KeyBlock& block,
+                         size_t first, size_t from) const {
     const size_t width = score_depth();
     const size_t lane = first * vector_;
     const size_t in_block = panel.lane + lane;
@@ -406,7 +420,7 @@ class Block {
             .depth = width};
   }
   template <Result kResult>
-  HWY_INLINE void score_product(const Product& p, size_t keys, size_t vecs) {
+  HWY_INLINE void score_product(const Product<Key>& p, size_t keys, size_t vecs) {
     product<ALayout::kRowMajor, kElements, TileSize::kScoreVecs, kResult>(
         d_, p, keys, vecs, [&](size_t, size_t) HWY_ATTR {
           if (kPrefetches) ahead_.ask(lines_of_scores_);
@@ -417,7 +431,7 @@ class Block {
   void multiply(const Panel& panel, const ScoreTile& tile, const KeyBlock& block, size_t first,
                 size_t vecs, size_t from, size_t to, bool raises_top = false) {
     if (from >= to) return;
-    Product p = scores_of(panel, tile, block, first, from);
+    Product<Key> p = scores_of(panel, tile, block, first, from);
     if (raises_top) p.top = s_.top + panel.lane + first * vector_;
     score_product<Result::kProduct>(p, to - from, vecs);
   }
@@ -427,7 +441,7 @@ class Block {
   // first.
   bool weigh_at_once(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
     std::fill_n(s_.sum + panel.lane, panel.lanes, 0.0F);
-    Product p = scores_of(panel, tile, block, 0, 0);
+    Product<Key> p = scores_of(panel, tile, block, 0, 0);
     p.weighing = {.to_log2 = softmax_factor_.to_log2,
                   .reference = s_.m + panel.lane,
                   .sum = s_.sum + panel.lane};
@@ -458,10 +472,7 @@ class Block {
     return reach;
   }
 
-  bool plain() const {
-    return !(p_.softcap > 0.0F) && !p_.bias.given() && p_.alibi_slopes == nullptr &&
-           !p_.mask.given();
-  }
+  bool plain() const { return !changes_scores(p_) && !p_.mask.given(); }
 
   // Scores of what the panel's rows see of the tile, hidden ones -inf, and their maxima in top.
   void score_visible(const Panel& panel, const ScoreTile& tile, const KeyBlock& block,
@@ -521,6 +532,7 @@ class Block {
 
   // What changes scores between the products, up to `stage`, but for the visible range.
   void apply_passes(const Panel& panel, const ScoreTile& tile, ScoreStage stage) {
+    if (scale_.of_scores != 1.0F) scale_scores(d_, tile, scale_.of_scores);
     if (p_.softcap > 0.0F) cap_scores(d_, tile, p_.softcap);
     if (stage == ScoreStage::kCapped) return;
     if (p_.bias.given()) add_bias(d_, tile, s_.bias + panel.lane, p_.bias.stride[3]);
@@ -606,15 +618,15 @@ class Block {
 
   // out (+)= weights * V, and from the last keys the means
   void weigh(const Panel& panel, const ScoreTile& tile, const KeyBlock& block) {
-    Product p{.a = tile.scores,
-              .a_stride = static_cast<ptrdiff_t>(tile.stride),
-              .b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,
-              .b_stride = block.v.stride,
-              .b_strip = block.v.strip,
-              .c = s_.out + panel.lane * value_lanes_,
-              .c_stride = static_cast<ptrdiff_t>(value_lanes_),
-              .depth = tile.keys,
-              .accumulate = panel.started};
+    Product<> p{.a = tile.scores,
+                .a_stride = static_cast<ptrdiff_t>(tile.stride),
+                .b = block.v.data + (tile.first_key - block.keys.first) * block.v.stride,
+                .b_stride = block.v.stride,
+                .b_strip = block.v.strip,
+                .c = s_.out + panel.lane * value_lanes_,
+                .c_stride = static_cast<ptrdiff_t>(value_lanes_),
+                .depth = tile.keys,
+                .accumulate = panel.started};
     if (stores_means_ && block.keys.last >= panel.keys.last) {
       invert_sums(panel);
       p.means = {.to = out_row<float>(panel.lane),
@@ -647,7 +659,7 @@ class Block {
 
   // The sink is one more score, without a value.
   void join_sink(size_t row) {
-    const auto factor = static_cast<double>(factor_);
+    const auto factor = static_cast<double>(scale_.of_softmax);
     const auto m = static_cast<double>(s_.m[row]);
     const auto sink = static_cast<double>(p_.sinks[head_of(row)]);
     // Rounded to float before it is used: weights are computed from that maximum.
@@ -823,10 +835,10 @@ class Block {
   void store_lse(size_t row) {
     const auto sum = static_cast<double>(s_.l[row]);
     *p_.lse.row(batch_, head_of(row), s_.place[row].query) =
-        sum == 0.0
-            ? kNegInf
-            : static_cast<float>(static_cast<double>(s_.m[row]) * static_cast<double>(factor_) +
-                                 std::log(sum));
+        sum == 0.0 ? kNegInf
+                   : static_cast<float>(static_cast<double>(s_.m[row]) *
+                                            static_cast<double>(scale_.of_softmax) +
+                                        std::log(sum));
   }
 
   void store_dropout_mask(size_t row) {
@@ -961,7 +973,8 @@ class Block {
     if (!hide_unvisited(capture)) return;
     const bool weights = capture.stage == ScoreStage::kWeights;
     const bool masked = capture.stage >= ScoreStage::kMasked;
-    const auto unit = hn::Set(d_, weights ? 1.0F : factor_);
+    const bool raw = capture.stage == ScoreStage::kRaw;
+    const auto unit = hn::Set(d_, scale_.of_softmax * (raw ? scale_.of_scores : 1.0F));
     const auto hidden_weight = hn::Set(d_, kHidden);
     const auto as_asked = [&](auto value) HWY_ATTR {
       return weights ? hn::IfThenZeroElse(hn::Eq(value, hidden_weight), value)
@@ -982,8 +995,7 @@ class Block {
   int64_t kv_head_;
   const int64_t first_row_;
   const Scratch s_;
-  const bool folds_scale_;
-  const float factor_;  // a score of the softmax is factor_ times one of a tile
+  const ScaleFactors scale_;
   const SoftmaxFactor softmax_factor_;
   const DF d_;
   const size_t vector_;  // lanes of a vector

@@ -122,6 +122,7 @@ void forward_block(const ForwardParams& params, const ForwardJob& job, const For
 struct DecodeLayout {
   int64_t heads;           // key/value heads that one decode_piece() call computes
   int64_t pieces;          // of each of them
+  int64_t most_pieces;     // that there can be, whatever the lengths
   int64_t piece_keys;      // from shapes and visibility alone, so that results depend on no more
   uint64_t partial_bytes;  // of the result of one head and piece
   uint64_t scratch_bytes;  // as above

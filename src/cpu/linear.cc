@@ -2,6 +2,7 @@
 // lanes, then every row tile of x runs over it. Few rows: W is read once, where it lies.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "cpu/kernels.h"
 
@@ -116,7 +117,7 @@ void start_rows(const Job& job, size_t first, size_t rows) {
 }
 
 // A product into fewer columns than whole vectors, by way of `edge`.
-void narrow_product(Product tile, size_t rows, size_t columns, float* edge) {
+void narrow_product(Product<> tile, size_t rows, size_t columns, float* edge) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
   const size_t vecs = (columns + lanes - 1) / lanes;
@@ -159,7 +160,7 @@ void many_rows(const Job& job, float* HWY_RESTRICT packed) {
       const auto at = static_cast<ptrdiff_t>(row);
       if (first == 0) start_rows(job, row, rows);
       for (size_t k = 0; k < panel; k += step) {
-        Product tile{.a = job.x + at * job.x_stride + first + k,
+        Product<> tile{.a = job.x + at * job.x_stride + first + k,
                      .a_stride = job.x_stride,
                      .b = packed + k * width,
                      .b_stride = static_cast<ptrdiff_t>(width),

@@ -12,6 +12,8 @@
 #endif
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "cpu/simd-inl.h"
@@ -34,6 +36,15 @@ enum class Elements {
   kPairs,  // the bits of two bf16, of k and k + 1: see pair_add()
 };
 
+// An element of A, which is floats, or bf16 that are read two by two: those need not lie where a
+// float may.
+HWY_INLINE float element_of_a(const float* at) { return *at; }
+HWY_INLINE float element_of_a(const uint16_t* at) {
+  float pair;
+  std::memcpy(&pair, at, sizeof(pair));
+  return pair;
+}
+
 // Scores become weights exp2(to_log2 * (score - reference)) before they leave the registers, where
 // their exponentials overlap with the next tile's products.
 struct Weighing {
@@ -51,9 +62,10 @@ struct Means {
   float* nan;
 };
 
-// Strides in elements; they may be negative.
+// Strides in numbers of their type; they may be negative. A is uint16_t for rows of bf16.
+template <class A = float>
 struct Product {
-  const float* a;
+  const A* a;
   ptrdiff_t a_stride;
   const float* b;
   ptrdiff_t b_stride;
@@ -71,9 +83,9 @@ struct Product {
 enum class Result { kProduct, kWeights };
 
 // sum[r][v] = the sum over k < depth of A(r, k) * B[k][vector v]
-template <ALayout kLayout, Elements kElements, size_t kRows, size_t kVecs, class D,
+template <ALayout kLayout, Elements kElements, size_t kRows, size_t kVecs, class D, class A,
           class V = hn::Vec<D>>
-HWY_INLINE void add_products(D d, const float* HWY_RESTRICT a, ptrdiff_t a_stride,
+HWY_INLINE void add_products(D d, const A* HWY_RESTRICT a, ptrdiff_t a_stride,
                              const float* HWY_RESTRICT b, ptrdiff_t b_stride, size_t depth,
                              V (&sum)[kRows][kVecs]) {
   const size_t lanes = hn::Lanes(d);
@@ -89,13 +101,14 @@ HWY_INLINE void add_products(D d, const float* HWY_RESTRICT a, ptrdiff_t a_strid
     for (size_t r = 0; r < kRows; ++r) {
       const auto row_index = static_cast<ptrdiff_t>(r);
       const ptrdiff_t index = kLayout == ALayout::kRowMajor ? row_index * a_stride : row_index;
-      const V factor = hn::Set(d, a[index]);
+      const V factor = hn::Set(d, element_of_a(a + index));
       for (size_t v = 0; v < kVecs; ++v) {
         sum[r][v] = kElements == Elements::kPairs ? pair_add(factor, row[v], sum[r][v])
                                                   : mul_add(factor, row[v], sum[r][v]);
       }
     }
-    a += kLayout == ALayout::kRowMajor ? 1 : a_stride;
+    a += kLayout == ALayout::kRowMajor ? static_cast<ptrdiff_t>(sizeof(float) / sizeof(A))
+                                       : a_stride;
   }
 }
 
@@ -109,9 +122,10 @@ HWY_INLINE void add_products(D d, const float* HWY_RESTRICT a, ptrdiff_t a_strid
 #endif
 
 // Rows from `first_row` on and columns from `first_column` on, where a, b and c point.
-template <ALayout kLayout, Elements kElements, Result kResult, size_t kRows, size_t kVecs, class D>
-MULTIHEAD_TILE void product_tile(D d, const Product& p, size_t first_row, size_t first_column,
-                                 const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+template <ALayout kLayout, Elements kElements, Result kResult, size_t kRows, size_t kVecs, class D,
+          class A>
+MULTIHEAD_TILE void product_tile(D d, const Product<A>& p, size_t first_row, size_t first_column,
+                                 const A* HWY_RESTRICT a, const float* HWY_RESTRICT b,
                                  float* first_c, size_t depth) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
@@ -189,12 +203,13 @@ HWY_INLINE void cut_rows(size_t rows, const Tile& tile) {
 }
 
 // A strip of kVecs vectors: whole tiles, then what is left in halves.
-template <ALayout kLayout, Elements kElements, Result kResult, size_t kVecs, class D, class Depth>
-HWY_INLINE void product_strip(D d, const Product& p, size_t rows, size_t column,
+template <ALayout kLayout, Elements kElements, Result kResult, size_t kVecs, class D, class A,
+          class Depth>
+HWY_INLINE void product_strip(D d, const Product<A>& p, size_t rows, size_t column,
                               const float* HWY_RESTRICT b, const Depth& depth) {
   constexpr size_t kRows = TileSize::rows(kVecs);
   const ptrdiff_t a_step = kLayout == ALayout::kRowMajor ? p.a_stride : 1;
-  const float* a = p.a;
+  const A* a = p.a;
   float* c = p.c + column;
   size_t row = 0;
   const auto tile = [&](auto count) HWY_ATTR MULTIHEAD_INLINED {
@@ -211,9 +226,9 @@ HWY_INLINE void product_strip(D d, const Product& p, size_t rows, size_t column,
 // All of C: `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)` is the
 // number of k that rows row .. row + count - 1 need, and is asked before each tile.
 template <ALayout kLayout, Elements kElements = Elements::kFloats,
-          size_t kStrip = TileSize::kMaxVecs, Result kResult = Result::kProduct, class D,
+          size_t kStrip = TileSize::kMaxVecs, Result kResult = Result::kProduct, class D, class A,
           class Depth>
-HWY_INLINE void product(D d, const Product& p, size_t rows, size_t vecs, const Depth& depth) {
+HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs, const Depth& depth) {
   const float* b = p.b;
   // Strips outside, rows inside: a strip of B is read once from L2 and then reused.
   for (size_t v = 0; v < vecs; v += kStrip, b += p.b_strip) {
@@ -238,8 +253,8 @@ HWY_INLINE void product(D d, const Product& p, size_t rows, size_t vecs, const D
   }
 }
 
-template <ALayout kLayout, Elements kElements = Elements::kFloats, class D>
-HWY_INLINE void product(D d, const Product& p, size_t rows, size_t vecs) {
+template <ALayout kLayout, Elements kElements = Elements::kFloats, class D, class A>
+HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs) {
   product<kLayout, kElements>(d, p, rows, vecs, [&](size_t, size_t) { return p.depth; });
 }
 

@@ -49,6 +49,18 @@ struct ScoreTile {
   }
 };
 
+// s *= factor
+template <class D>
+HWY_NOINLINE void scale_scores(D d, const ScoreTile& tile, float factor) {
+  const auto by = hn::Set(d, factor);
+  for (size_t j = 0; j < tile.keys; ++j) {
+    float* row = tile.scores + j * tile.stride;
+    for (size_t lane = 0; lane < tile.lanes; lane += hn::Lanes(d)) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, row + lane), by), d, row + lane);
+    }
+  }
+}
+
 // s = cap * tanh(s / cap)
 template <class D>
 HWY_NOINLINE void cap_scores(D d, const ScoreTile& tile, float cap) {
@@ -61,19 +73,22 @@ HWY_NOINLINE void cap_scores(D d, const ScoreTile& tile, float cap) {
   }
 }
 
-// s -= slope[lane] * |end[lane] - key|
+// s -= slope[lane] * |end[lane] - key|. Distances are taken of integers: in a ring positions grow
+// beyond 2^24, where not every integer is a float. They fit, since no key lies beyond the last.
 template <class D>
 HWY_NOINLINE void add_alibi(D d, const ScoreTile& tile, const float* HWY_RESTRICT slope,
-                            const float* HWY_RESTRICT end) {
+                            const int32_t* HWY_RESTRICT end) {
+  const hn::RebindToSigned<D> di;
   const size_t vector = hn::Lanes(d);
   for (size_t lane = 0; lane < tile.lanes; lane += vector) {
     const auto lane_slope = hn::LoadU(d, slope + lane);
     auto distance =
-        hn::Sub(hn::LoadU(d, end + lane), hn::Set(d, static_cast<float>(tile.first_key)));
+        hn::Sub(hn::LoadU(di, end + lane), hn::Set(di, static_cast<int32_t>(tile.first_key)));
     float* at = tile.scores + lane;
     for (size_t j = 0; j < tile.keys; ++j, at += tile.stride) {
-      hn::StoreU(hn::NegMulAdd(lane_slope, hn::Abs(distance), hn::LoadU(d, at)), d, at);
-      distance = hn::Sub(distance, hn::Set(d, 1.0F));
+      const auto size = hn::Abs(hn::ConvertTo(d, distance));
+      hn::StoreU(hn::NegMulAdd(lane_slope, size, hn::LoadU(d, at)), d, at);
+      distance = hn::Sub(distance, hn::Set(di, 1));
     }
   }
 }

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,7 +37,7 @@ inline bool short_fits(const ForwardParams& p) {
                        static_cast<double>(p.queries + p.keys) *
                        static_cast<double>(p.key_width + p.value_width);
   return p.keys <= TileSize::kShortKeys && bytes <= kMostNear && is_float(p.q) && is_float(p.k) &&
-         is_float(p.v) && stores_means(p) && !folds_scale(p) && seen.left < 0 &&
+         is_float(p.v) && stores_means(p) && !changes_scores(p) && seen.left < 0 &&
          seen.firsts == nullptr && p.dropout.probability == 0.0F &&
          p.dropout_mask.data == nullptr && p.lse.data == nullptr && p.captures.empty() &&
          p.weights.out.data == nullptr;
@@ -166,7 +165,7 @@ class ShortHeads {
         batch_(job.batch),
         first_row_(job.first_row),
         s_(lay_out_short(params, scratch)),
-        factor_(softmax_factor(params)),
+        scale_(scale_factors(params)),
         vector_(hn::Lanes(d_)),
         rows_(std::min(block_lanes(params), static_cast<size_t>(params.end_row() - job.first_row))),
         lanes_(round_up(rows_, vector_)) {
@@ -232,7 +231,7 @@ class ShortHeads {
                              .top = s_.top};
     score<kVecs, kVecs>(scores, 0);
 
-    const ToLog2<DF> to_log2(d_, factor_);
+    const ToLog2<DF> to_log2(d_, SoftmaxFactor(scale_.of_softmax));
     bool sound = true;
     for (size_t v = 0; v < kVecs; ++v) {
       const size_t at = v * vector_;
@@ -258,7 +257,6 @@ class ShortHeads {
 
   template <size_t kVecs>
   HWY_INLINE void transpose_queries(size_t lane) {
-    const float sign = std::copysign(1.0F, p_.scale);
     // Padding lanes repeat the last row.
     const float* row = row_of(p_.q, first_row_ + static_cast<int64_t>(lane));
     const float* const last = row_of(p_.q, first_row_ + static_cast<int64_t>(rows_ - 1));
@@ -268,8 +266,8 @@ class ShortHeads {
         rows[i] = row;
         if (row != last) row += p_.q.stride[2];
       }
-      transpose_rows<true>(d_, rows.data(), static_cast<size_t>(p_.key_width), sign,
-                           s_.queries + v * vector_, kVecs * vector_);
+      transpose_rows(d_, rows.data(), static_cast<size_t>(p_.key_width), scale_.of_queries,
+                     s_.queries + v * vector_, kVecs * vector_);
       hn::StoreU(hn::Set(d_, kNegInf), d_, s_.top + v * vector_);
     }
   }
@@ -317,7 +315,7 @@ class ShortHeads {
   const ForwardParams& p_;
   const int64_t batch_, first_row_;
   const ShortScratch s_;
-  const SoftmaxFactor factor_;
+  const ScaleFactors scale_;
   const DF d_;
   const size_t vector_, rows_, lanes_;
   int64_t head_ = 0;

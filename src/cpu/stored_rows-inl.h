@@ -149,6 +149,10 @@ HWY_INLINE int64_t slot_of(const StoredRows& rows, int64_t batch, int64_t positi
 template <class D>
 HWY_INLINE void read_row(D d, const StoredRows& rows, int64_t batch, int64_t head, int64_t position,
                          size_t width, size_t padded, float* HWY_RESTRICT to) {
+  if (width == 0) {
+    std::fill_n(to, padded, 0.0F);
+    return;
+  }
   // Pages are shared by the batch.
   const int64_t entry = rows.pages == nullptr ? batch : 0;
   const int64_t slot = slot_of(rows, batch, position);

@@ -70,28 +70,39 @@ HWY_INLINE void store_square(D d, const Square<D>& square, hn::TFromD<D>* HWY_RE
 }
 
 // to[c * stride + r] = factor * rows[r][c] for r < Lanes(d), c < width.
-// Without kScales the factor is left out, and what are not really floats keep their bits.
-template <bool kScales, class D>
+template <class D>
 HWY_NOINLINE void transpose_rows(D d, const float* const* rows, size_t width, float factor,
                                  float* HWY_RESTRICT to, size_t stride) {
   size_t c = 0;
   const auto by = hn::Set(d, factor);
   for (; c + kSide<D> <= width; c += kSide<D>) {
     Square<D> square;
-    for (size_t r = 0; r < kSide<D>; ++r) {
-      const auto row = hn::LoadU(d, rows[r] + c);
-      square.row[r] = kScales ? hn::Mul(row, by) : row;
-    }
+    for (size_t r = 0; r < kSide<D>; ++r) square.row[r] = hn::Mul(hn::LoadU(d, rows[r] + c), by);
     transpose(d, square);
     for (size_t r = 0; r < kSide<D>; ++r) hn::StoreU(square.row[r], d, to + (c + r) * stride);
   }
   for (; c < width; ++c) {
+    for (size_t r = 0; r < kSide<D>; ++r) to[c * stride + r] = rows[r][c] * factor;
+  }
+}
+
+// The same for rows of bf16: to[c * stride + r] are the bits of numbers 2c and 2c + 1 of row r.
+template <class D>
+HWY_NOINLINE void transpose_pairs(D d, const uint16_t* const* rows, size_t pairs,
+                                  float* HWY_RESTRICT to, size_t stride) {
+  const hn::Repartition<uint16_t, D> halves;
+  size_t c = 0;
+  for (; c + kSide<D> <= pairs; c += kSide<D>) {
+    Square<D> square;
     for (size_t r = 0; r < kSide<D>; ++r) {
-      if constexpr (kScales) {
-        to[c * stride + r] = rows[r][c] * factor;
-      } else {
-        std::memcpy(to + c * stride + r, rows[r] + c, sizeof(float));
-      }
+      square.row[r] = hn::BitCast(d, hn::LoadU(halves, rows[r] + 2 * c));
+    }
+    transpose(d, square);
+    for (size_t r = 0; r < kSide<D>; ++r) hn::StoreU(square.row[r], d, to + (c + r) * stride);
+  }
+  for (; c < pairs; ++c) {
+    for (size_t r = 0; r < kSide<D>; ++r) {
+      std::memcpy(to + c * stride + r, rows[r] + 2 * c, sizeof(float));
     }
   }
 }

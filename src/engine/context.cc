@@ -5,10 +5,10 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <string>
-#include <utility>
+#include <memory>
 
 #include "cpu/kernels.h"
 #include "engine/scratch.h"
@@ -34,26 +34,32 @@ void ask_for_large_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t 
 
 }  // namespace
 
-bool Buffer::reserve(uint64_t bytes) {
-  if (bytes <= bytes_) return true;
+void* allocate(uint64_t bytes) {
   constexpr size_t kAlignment = cpu::kScratchAlignment;
   // No object is larger. Emscripten's malloc() takes what is for a negative number of bytes, and
   // gives memory back that is in use; some bytes of its own come on top.
   constexpr uint64_t kLargest = PTRDIFF_MAX - (1 << 20);
-  if (bytes > kLargest) return false;
+  if (bytes > kLargest) return nullptr;
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  void* const memory = std::aligned_alloc(kAlignment, rounded);
+  if (memory != nullptr) ask_for_large_pages(memory, rounded);
+  return memory;
+}
+
+bool Buffer::reserve(uint64_t bytes) {
+  if (bytes <= bytes_) return true;
   data_.reset();
   bytes_ = 0;
-  data_.reset(std::aligned_alloc(kAlignment, rounded));
+  data_.reset(allocate(bytes));
   if (data_ == nullptr) return false;
-  bytes_ = rounded;
-  ask_for_large_pages(data_.get(), rounded);
+  bytes_ = static_cast<size_t>(bytes);
   return true;
 }
 
 Status Scratch::reserve(int threads, uint64_t bytes) {
   for (int thread = 0; thread < threads; ++thread) {
-    if (!of_thread_[static_cast<size_t>(thread)].reserve(bytes)) return Status::out_of_memory(bytes);
+    if (!of_thread_[static_cast<size_t>(thread)].reserve(bytes))
+      return Status::out_of_memory(bytes);
   }
   return {};
 }

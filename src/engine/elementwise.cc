@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <utility>
 
 #include "cpu/elementwise.h"
+#include "engine/enumerators.h"
+#include "engine/guard.h"
 #include "engine/threads.h"
 #include "engine/validate.h"
 
@@ -56,6 +60,10 @@ Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTen
 
 Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                  const Tensor& y, Context& context) {
+  if (Status status = engine::validate_enumerator("activation", activation, Activation::kSilu);
+      !status.ok()) {
+    return status;
+  }
   const cpu::ActivationParams params{.gate = gate.data,
                                      .x = x.data,
                                      .y = y.data,
@@ -73,32 +81,39 @@ Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activ
 
 Status layer_norm(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                   float epsilon, const Tensor& y, Context& context) {
-  return normalise(x, weight, bias, epsilon, true, y, context);
+  return engine::memory_guard(
+      [&]() -> Status { return normalise(x, weight, bias, epsilon, true, y, context); });
 }
 
 Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon, const Tensor& y,
                 Context& context) {
-  return normalise(x, weight, {}, epsilon, false, y, context);
+  return engine::memory_guard(
+      [&]() -> Status { return normalise(x, weight, {}, epsilon, false, y, context); });
 }
 
 Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Context& context) {
-  if (Status status = validate_rank("x", "(rows, width)", x, 2); !status.ok()) return status;
-  for (const Status& status : {validate_exact("x", "(rows, width)", x, x.shape),
-                               validate_exact("y", "(rows, width)", y, x.shape)}) {
-    if (!status.ok()) return status;
-  }
-  return activated(x, {}, activation, y, context);
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate_rank("x", "(rows, width)", x, 2); !status.ok()) return status;
+    for (const Status& status : {validate_exact("x", "(rows, width)", x, x.shape),
+                                 validate_exact("y", "(rows, width)", y, x.shape)}) {
+      if (!status.ok()) return status;
+    }
+    return activated(x, {}, activation, y, context);
+  });
 }
 
 Status activate_gated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                       const Tensor& y, Context& context) {
-  if (Status status = validate_rank("gate", "(rows, width)", gate, 2); !status.ok()) return status;
-  for (const Status& status : {validate_exact("gate", "(rows, width)", gate, gate.shape),
-                               validate_exact("x", "(rows, width)", x, gate.shape),
-                               validate_exact("y", "(rows, width)", y, gate.shape)}) {
-    if (!status.ok()) return status;
-  }
-  return activated(gate, x, activation, y, context);
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate_rank("gate", "(rows, width)", gate, 2); !status.ok())
+      return status;
+    for (const Status& status : {validate_exact("gate", "(rows, width)", gate, gate.shape),
+                                 validate_exact("x", "(rows, width)", x, gate.shape),
+                                 validate_exact("y", "(rows, width)", y, gate.shape)}) {
+      if (!status.ok()) return status;
+    }
+    return activated(gate, x, activation, y, context);
+  });
 }
 
 }  // namespace multihead

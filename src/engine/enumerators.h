@@ -4,14 +4,13 @@
 #include <string>
 #include <type_traits>
 
-#include "engine/validate.h"
 #include "multihead/status.h"
 
 namespace multihead::engine {
 
 inline Status enumerator_error(const char* argument, int last, int value) {
-  return option_error(argument, "one of its " + std::to_string(last + 1) + " values",
-                      "number " + std::to_string(value));
+  return {StatusCode::kOption, argument, "one of its " + std::to_string(last + 1) + " values",
+          "number " + std::to_string(value)};
 }
 
 // kOption for a number that no enumerator has. The enumerators are 0 .. `last`, without gaps.

@@ -1,5 +1,8 @@
 #include "engine/forward_call.h"
 
+#include <cstdint>
+#include <optional>
+
 #include "engine/scratch.h"
 #include "engine/transform.h"
 
@@ -69,7 +72,7 @@ Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const Con
                      AttentionShape& shape) {
   if (Status status = validate_inputs(q, k, v, shape); !status.ok()) return status;
   if (Status status = validate_options(options, shape); !status.ok()) return status;
-  return validate_outputs(outputs, options, shape);
+  return validate_outputs(outputs, shape);
 }
 
 ForwardCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,

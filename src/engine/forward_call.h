@@ -1,7 +1,9 @@
 // A call of attention(), checked and planned, that only has to run: once, or again and again.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 
 #include "engine/plan.h"
 #include "engine/validate.h"

@@ -2,10 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
 #include <limits>
-#include <new>
-#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
 
+#include "engine/enumerators.h"
+#include "engine/guard.h"
 #include "engine/plan.h"
 #include "engine/scratch.h"
 #include "engine/transform.h"
@@ -82,30 +89,70 @@ void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, Type type,
 }
 
 // As KVCache::row_of() numbers the rows.
-cpu::StoredRows stored_rows(const KVCacheConfig& config, const std::vector<std::byte>& rows,
-                            const std::vector<float>& scales,
-                            const std::vector<int32_t>& page_table, int64_t width) {
+cpu::StoredRows stored_rows(const KVCacheConfig& config, const std::byte* rows, const float* scales,
+                            const int32_t* page_table, int64_t width) {
   const bool paged = config.layout == Layout::kPaged;
   cpu::StoredRows stored;
-  stored.data = rows.data();
+  stored.data = rows;
   stored.element = element_of(config.type);
   stored.scale_stride =
       paged ? cpu::RowStrides{0, 1, config.kv_heads}
             : cpu::RowStrides{config.kv_heads * config.capacity, config.capacity, 1};
   for (size_t axis = 0; axis < 3; ++axis) stored.stride[axis] = stored.scale_stride[axis] * width;
-  stored.scales = scales.data();
+  stored.scales = scales;
   if (config.layout == Layout::kRing) stored.ring = config.capacity;
   if (paged) {
-    stored.pages = page_table.data();
+    stored.pages = page_table;
     stored.pages_per_entry = pages_per_entry(config);
     stored.page_size = config.page_size;
   }
   return stored;
 }
 
-}  // namespace
+constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
+// Bytes that no machine has; sizes stop rising there.
+constexpr int64_t kTooMuch = int64_t{1} << 61;
 
-Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
+// Of numbers that are not negative.
+int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (const int64_t factor : factors) {
+    if (factor == 0) return 0;
+    result = result > kTooMuch / factor ? kTooMuch : result * factor;
+  }
+  return result;
+}
+
+// Cuts a memory into arrays, each at a cache line of its own. Without memory, for its size alone,
+// the arrays are null.
+class Carver {
+ public:
+  explicit Carver(void* memory) : base_(static_cast<std::byte*>(memory)) {}
+
+  template <class T>
+  void operator()(T*& array, int64_t count) {
+    array = base_ == nullptr || count == 0 ? nullptr : reinterpret_cast<T*>(base_ + end_);
+    const int64_t bytes = product({count, int64_t{sizeof(T)}});
+    used_ = std::min(used_ + bytes, kTooMuch);
+    constexpr int64_t kAlignment = cpu::kScratchAlignment;
+    end_ = std::min((end_ + bytes + kAlignment - 1) / kAlignment * kAlignment, kTooMuch);
+  }
+  int64_t used() const { return used_; }
+  int64_t end() const { return end_; }
+
+ private:
+  std::byte* base_;
+  int64_t used_ = 0, end_ = 0;
+};
+
+Status validate(const KVCacheConfig& config) {
+  if (Status status = engine::validate_enumerator("layout", config.layout, Layout::kPaged);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = engine::validate_enumerator("type", config.type, Type::kInt8); !status.ok()) {
+    return status;
+  }
   const struct {
     const char* name;
     int64_t value;
@@ -117,9 +164,8 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
                  {"capacity", config.capacity, 1},
                  {"page_size", config.layout == Layout::kPaged ? config.page_size : 1, 1},
                  {"pages", config.pages, 0}};
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   for (const auto& [name, value, least] : extents) {
-    if (value < least || value > kMost) {
+    if (value < least || value > kMostExtent) {
       return option_error(name, std::to_string(least) + " to 2147483647", std::to_string(value));
     }
   }
@@ -129,154 +175,170 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
         "at most key_width = " + std::to_string(config.key_width) + ", since keys hold the values",
         std::to_string(config.value_width));
   }
-  KVCache made;
-  made.config_ = config;
-  const int64_t value_width = config.values_in_keys ? 0 : config.value_width;
-  int64_t page_table = 0;
-  if (config.layout == Layout::kPaged) {
-    page_table = config.batch * pages_per_entry(config);
-    if (config.pages == 0) made.config_.pages = page_table;
-  }
-  // In double, since the product of four extents may not fit 64 bits.
-  const double rows =
-      static_cast<double>(config.kv_heads) *
-      (config.layout == Layout::kPaged
-           ? static_cast<double>(made.config_.pages) * static_cast<double>(config.page_size)
-           : static_cast<double>(config.batch) * static_cast<double>(config.capacity));
-  const double row_bytes = static_cast<double>(config.key_width + value_width) *
-                               static_cast<double>(cpu::bytes_of(element_of(config.type))) +
-                           (config.type == Type::kInt8 ? 2.0 * sizeof(float) : 0.0);
-  // Rows; then lengths and firsts, page table and free pages, 4 bytes a number.
-  const double bytes = rows * row_bytes + 8.0 * static_cast<double>(config.batch) +
-                       4.0 * static_cast<double>(page_table) +
-                       4.0 * static_cast<double>(made.config_.pages) + 4096.0;
-  // Asked for once as a whole, so that exhaustion is a Status and not an exception.
-  engine::Buffer probe;
-  const auto whole = bytes < 0x1p62 ? static_cast<uint64_t>(bytes) : uint64_t{1} << 62U;
-  if (!probe.reserve(whole)) return Status::out_of_memory(whole);
-  probe = {};
-
-  const auto count = static_cast<size_t>(rows);
-  for (const auto& [store, width] :
-       {std::pair{&made.keys_, config.key_width}, std::pair{&made.values_, value_width}}) {
-    if (store == &made.values_ && config.values_in_keys) continue;
-    store->rows.resize(count * static_cast<size_t>(width) *
-                       static_cast<size_t>(cpu::bytes_of(element_of(config.type))));
-    if (config.type == Type::kInt8) store->scales.resize(count);
-  }
-  made.page_table_.resize(static_cast<size_t>(page_table));
-  made.clear();
-  cache = std::move(made);
   return {};
 }
 
-void KVCache::clear() {
-  lengths_.assign(static_cast<size_t>(config_.batch), 0);
-  firsts_.assign(static_cast<size_t>(config_.batch), 0);
-  std::fill(page_table_.begin(), page_table_.end(), -1);
-  if (config_.layout != Layout::kPaged) return;
-  // Taken from the end: page 0 first.
-  free_pages_.resize(static_cast<size_t>(config_.pages));
-  std::iota(free_pages_.rbegin(), free_pages_.rend(), 0);
+}  // namespace
+
+Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate(config); !status.ok()) return status;
+    KVCache made;
+    made.config_ = config;
+    const bool paged = config.layout == Layout::kPaged;
+    const int64_t page_table = paged ? product({config.batch, pages_per_entry(config)}) : 0;
+    if (paged && config.pages == 0) {
+      // Page numbers are of 32 bits.
+      if (page_table > kMostExtent) return Status::out_of_memory();
+      made.config_.pages = page_table;
+    }
+    const int64_t pages = paged ? made.config_.pages : 0;
+    const int64_t rows = paged ? product({config.kv_heads, pages, config.page_size})
+                               : product({config.kv_heads, config.batch, config.capacity});
+
+    Parts& parts = made.parts_;
+    const int64_t element = cpu::bytes_of(element_of(config.type));
+    const int64_t scales = config.type == Type::kInt8 ? rows : 0;
+    // Twice: for its size, then with the memory.
+    const auto lay_out = [&](void* memory) {
+      Carver take(memory);
+      take(parts.keys.rows, product({rows, config.key_width * element}));
+      take(parts.keys.scales, scales);
+      if (!config.values_in_keys) {
+        take(parts.values.rows, product({rows, config.value_width * element}));
+        take(parts.values.scales, scales);
+      }
+      take(parts.lengths, config.batch);
+      take(parts.firsts, config.batch);
+      take(parts.page_table, page_table);
+      take(parts.free_pages, pages);
+      return take;
+    };
+    const Carver size = lay_out(nullptr);
+    const auto bytes = static_cast<uint64_t>(size.end());
+    made.memory_.reset(engine::allocate(bytes));
+    if (made.memory_ == nullptr) return Status::out_of_memory(bytes);
+    lay_out(made.memory_.get());
+    made.bytes_ = size.used();
+    made.clear();
+    cache = std::move(made);
+    return {};
+  });
 }
 
-int64_t KVCache::bytes() const {
-  const auto of_store = [](const Store& store) {
-    return store.rows.size() + store.scales.size() * sizeof(float);
-  };
-  return static_cast<int64_t>(
-      of_store(keys_) + of_store(values_) +
-      (page_table_.size() + free_pages_.size() + lengths_.size() + firsts_.size()) *
-          sizeof(int32_t));
+void KVCache::Free::operator()(void* memory) const { std::free(memory); }
+
+void KVCache::swap(KVCache& other) noexcept {
+  std::swap(config_, other.config_);
+  std::swap(memory_, other.memory_);
+  std::swap(parts_, other.parts_);
+  std::swap(free_pages_, other.free_pages_);
+  std::swap(bytes_, other.bytes_);
+}
+
+void KVCache::clear() {
+  std::fill_n(parts_.lengths, config_.batch, 0);
+  std::fill_n(parts_.firsts, config_.batch, 0);
+  if (config_.layout != Layout::kPaged) return;
+  std::fill_n(parts_.page_table, config_.batch * pages_per_entry(config_), -1);
+  // Taken from the end: page 0 first.
+  free_pages_ = config_.pages;
+  for (int64_t i = 0; i < free_pages_; ++i) {
+    parts_.free_pages[i] = static_cast<int32_t>(free_pages_ - 1 - i);
+  }
+}
+
+std::span<const int32_t> KVCache::page_table() const {
+  if (parts_.page_table == nullptr) return {};
+  return {parts_.page_table, static_cast<size_t>(config_.batch * pages_per_entry(config_))};
 }
 
 Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                        std::span<const int32_t> counts) {
-  constexpr const char* kK = "(B, H_kv, n, d_k)";
-  constexpr const char* kV = "(B, H_kv, n, d_v)";
-  if (Status status = engine::validate_rank("k", kK, k, 4); !status.ok()) return status;
-  const int64_t tokens = k.shape[2];
-  for (Status status :
-       {engine::validate_exact("k", kK, k,
-                               {config_.batch, config_.kv_heads, tokens, config_.key_width}),
-        config_.values_in_keys
-            ? Status()
-            : engine::validate_exact(
-                  "v", kV, v, {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
-    if (!status.ok()) return status;
-  }
-  if (config_.values_in_keys && v.given()) {
-    return option_error("v", "none: keys hold the values", "one");
-  }
-  if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
-    return {StatusCode::kShape, "counts",
-            std::to_string(config_.batch) + " values, one per batch entry",
-            std::to_string(counts.size())};
-  }
-  const auto count_of = [&](int64_t b) {
-    return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
-  };
-  int64_t new_pages = 0;
-  for (int64_t b = 0; b < config_.batch; ++b) {
-    const int64_t count = count_of(b);
-    if (count < 0 || count > tokens) {
-      return option_error("counts", "0 to " + number("n", tokens), std::to_string(count));
+  return engine::memory_guard([&]() -> Status {
+    constexpr const char* kK = "(B, H_kv, n, d_k)";
+    constexpr const char* kV = "(B, H_kv, n, d_v)";
+    if (Status status = engine::validate_rank("k", kK, k, 4); !status.ok()) return status;
+    const int64_t tokens = k.shape[2];
+    for (Status status :
+         {engine::validate_exact("k", kK, k,
+                                 {config_.batch, config_.kv_heads, tokens, config_.key_width}),
+          config_.values_in_keys
+              ? Status()
+              : engine::validate_exact(
+                    "v", kV, v, {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
+      if (!status.ok()) return status;
     }
-    const int64_t end = length(b) + count;
-    const bool too_long = config_.layout == Layout::kRing
-                              ? end > std::numeric_limits<int32_t>::max()
-                              : end > config_.capacity;
-    if (too_long) {
-      return option_error("k",
-                          "room for " + std::to_string(count) + " tokens in batch entry " +
-                              std::to_string(b) + " of capacity " +
-                              std::to_string(config_.capacity),
-                          std::to_string(length(b)) + " kept already");
+    if (config_.values_in_keys && v.given()) {
+      return option_error("v", "none: keys hold the values", "one");
     }
-    if (config_.layout == Layout::kPaged) {
-      const auto pages_of = [&](int64_t n) {
-        return (n + config_.page_size - 1) / config_.page_size;
-      };
-      new_pages += pages_of(end) - pages_of(length(b));
+    if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
+      return {StatusCode::kShape, "counts",
+              std::to_string(config_.batch) + " values, one per batch entry",
+              std::to_string(counts.size())};
     }
-  }
-  if (new_pages > static_cast<int64_t>(free_pages_.size())) {
-    return option_error("k", std::to_string(new_pages) + " free pages in the pool",
-                        std::to_string(free_pages_.size()));
-  }
-
-  for (int64_t b = 0; b < config_.batch; ++b) {
-    for (int64_t n = 0; n < count_of(b); ++n) {
-      const int64_t position = length(b) + n;
-      const int64_t slot = claim_slot(b, position);
-      for (int64_t h = 0; h < config_.kv_heads; ++h) {
-        const int64_t row = row_of(b, h, slot);
-        write(keys_, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n, config_.key_width,
-              row);
-        if (config_.values_in_keys) continue;
-        write(values_, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
-              config_.value_width, row);
+    const auto count_of = [&](int64_t b) {
+      return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
+    };
+    int64_t new_pages = 0;
+    for (int64_t b = 0; b < config_.batch; ++b) {
+      const int64_t count = count_of(b);
+      if (count < 0 || count > tokens) {
+        return option_error("counts", "0 to " + number("n", tokens), std::to_string(count));
+      }
+      const int64_t end = length(b) + count;
+      const bool too_long = config_.layout == Layout::kRing
+                                ? end > std::numeric_limits<int32_t>::max()
+                                : end > config_.capacity;
+      if (too_long) {
+        return option_error("k",
+                            "room for " + std::to_string(count) + " tokens in batch entry " +
+                                std::to_string(b) + " of capacity " +
+                                std::to_string(config_.capacity),
+                            std::to_string(length(b)) + " kept already");
+      }
+      if (config_.layout == Layout::kPaged) {
+        const auto pages_of = [&](int64_t n) {
+          return (n + config_.page_size - 1) / config_.page_size;
+        };
+        new_pages += pages_of(end) - pages_of(length(b));
       }
     }
-    auto& length_of_entry = lengths_[static_cast<size_t>(b)];
-    length_of_entry += static_cast<int32_t>(count_of(b));
-    if (config_.layout == Layout::kRing) {
-      auto& first = firsts_[static_cast<size_t>(b)];
-      first = std::max(first, static_cast<int32_t>(length_of_entry - config_.capacity));
+    if (new_pages > free_pages_) {
+      return option_error("k", std::to_string(new_pages) + " free pages in the pool",
+                          std::to_string(free_pages_));
     }
-  }
-  return {};
+
+    for (int64_t b = 0; b < config_.batch; ++b) {
+      for (int64_t n = 0; n < count_of(b); ++n) {
+        const int64_t position = length(b) + n;
+        const int64_t slot = claim_slot(b, position);
+        for (int64_t h = 0; h < config_.kv_heads; ++h) {
+          const int64_t row = row_of(b, h, slot);
+          write(parts_.keys, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n,
+                config_.key_width, row);
+          if (config_.values_in_keys) continue;
+          write(parts_.values, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
+                config_.value_width, row);
+        }
+      }
+      auto& length_of_entry = parts_.lengths[b];
+      length_of_entry += static_cast<int32_t>(count_of(b));
+      if (config_.layout == Layout::kRing) {
+        auto& first = parts_.firsts[b];
+        first = std::max(first, static_cast<int32_t>(length_of_entry - config_.capacity));
+      }
+    }
+    return {};
+  });
 }
 
 int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
   if (config_.layout == Layout::kRing) return position % config_.capacity;
   if (config_.layout == Layout::kContiguous) return position;
-  int32_t& page = page_table_[static_cast<size_t>(batch * pages_per_entry(config_) +
-                                                  position / config_.page_size)];
-  if (page < 0) {
-    page = free_pages_.back();
-    free_pages_.pop_back();
-  }
+  int32_t& page =
+      parts_.page_table[batch * pages_per_entry(config_) + position / config_.page_size];
+  if (page < 0) page = parts_.free_pages[--free_pages_];
   return page * config_.page_size + position % config_.page_size;
 }
 
@@ -288,86 +350,92 @@ int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
   return (batch * config_.kv_heads + head) * config_.capacity + slot;
 }
 
-void KVCache::write(Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
+void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
                     int64_t row) {
   const int64_t row_bytes = width * cpu::bytes_of(element_of(config_.type));
-  float* const scale =
-      store.scales.empty() ? nullptr : store.scales.data() + static_cast<size_t>(row);
-  write_row(from, at, width, config_.type, store.rows.data() + row * row_bytes, scale);
+  if (row_bytes == 0) return;
+  float* const scale = store.scales == nullptr ? nullptr : store.scales + row;
+  write_row(from, at, width, config_.type, store.rows + row * row_bytes, scale);
 }
 
 Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                        const AttentionOutputs& outputs, Context& context) const {
-  if (Status status = engine::validate_rank("q", "(B, H_q, N_q, d_k)", q, 4); !status.ok()) {
-    return status;
-  }
-  const int64_t keys = lengths_.empty() ? 0 : *std::max_element(lengths_.begin(), lengths_.end());
-  // Shapes alone: the rows lie here in a layout of their own.
-  const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
-  const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
-  const ConstAnyTensor k(keys_.rows.data(), DType::kF32, k_shape, contiguous_strides(k_shape));
-  const ConstAnyTensor v(values().rows.data(), DType::kF32, v_shape, contiguous_strides(v_shape));
-  engine::AttentionShape shape;
-  if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
-  if (!options.kv_lengths.empty()) {
-    return option_error("kv_lengths", "none: the cache knows its lengths", "some");
-  }
-  if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
-    return option_error(options.qk_norm.enabled ? "qk_norm" : "rope",
-                        "none: apply it to keys before append() and to queries before attend()",
-                        "one");
-  }
-  if (options.causal.alignment != Alignment::kNone &&
-      options.causal.alignment != Alignment::kBottomRight) {
-    return option_error("causal", "none or bottom_right", "another alignment");
-  }
-  if (options.window.alignment != Alignment::kNone &&
-      options.window.alignment != Alignment::kBottomRight) {
-    return option_error("window.alignment", "none or bottom_right", "another alignment");
-  }
-  // The queries are the newest tokens of each entry.
-  AttentionOptions of_cache = options;
-  of_cache.kv_lengths = lengths_;
-  if (options.causal.alignment != Alignment::kNone) {
-    of_cache.causal = Causal::bottom_right_of_length();
-  } else if (options.window.given()) {
-    of_cache.window.alignment = Alignment::kBottomRightOfLength;
-  }
-  for (Status status : {engine::validate_options(of_cache, shape),
-                        engine::validate_outputs(outputs, of_cache, shape)}) {
-    if (!status.ok()) return status;
-  }
-  engine::ForwardInputs inputs;
-  inputs.q = engine::stored_rows(q);
-  inputs.k = stored_rows(config_, keys_.rows, keys_.scales, page_table_, config_.key_width);
-  inputs.v = stored_rows(config_, values().rows, values().scales, page_table_,
-                         config_.values_in_keys ? config_.key_width : config_.value_width);
-  inputs.firsts = firsts_.data();
-  return engine::run_forward(engine::plan_forward(inputs, shape, of_cache, outputs), context);
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = engine::validate_rank("q", "(B, H_q, N_q, d_k)", q, 4); !status.ok()) {
+      return status;
+    }
+    const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
+    const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+    // Shapes alone: the rows lie here in a layout of their own.
+    const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
+    const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
+    const ConstAnyTensor k(parts_.keys.rows, DType::kF32, k_shape, contiguous_strides(k_shape));
+    const ConstAnyTensor v(values().rows, DType::kF32, v_shape, contiguous_strides(v_shape));
+    engine::AttentionShape shape;
+    if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+    if (!options.kv_lengths.empty()) {
+      return option_error("kv_lengths", "none: the cache knows its lengths", "some");
+    }
+    if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
+      return option_error(options.qk_norm.enabled ? "qk_norm" : "rope",
+                          "none: apply it to keys before append() and to queries before attend()",
+                          "one");
+    }
+    if (options.causal.alignment != Alignment::kNone &&
+        options.causal.alignment != Alignment::kBottomRight) {
+      return option_error("causal", "none or bottom_right", "another alignment");
+    }
+    if (options.window.alignment != Alignment::kNone &&
+        options.window.alignment != Alignment::kBottomRight) {
+      return option_error("window.alignment", "none or bottom_right", "another alignment");
+    }
+    // The queries are the newest tokens of each entry.
+    AttentionOptions of_cache = options;
+    of_cache.kv_lengths = lengths;
+    const bool causal = options.causal.alignment != Alignment::kNone;
+    if (causal) of_cache.causal = Causal::bottom_right_of_length();
+    if (options.window.alignment != Alignment::kNone || (options.window.given() && !causal)) {
+      of_cache.window.alignment = Alignment::kBottomRightOfLength;
+    }
+    for (Status status :
+         {engine::validate_options(of_cache, shape), engine::validate_outputs(outputs, shape)}) {
+      if (!status.ok()) return status;
+    }
+    engine::ForwardInputs inputs;
+    inputs.q = engine::stored_rows(q);
+    inputs.k = stored_rows(config_, parts_.keys.rows, parts_.keys.scales, parts_.page_table,
+                           config_.key_width);
+    inputs.v = stored_rows(config_, values().rows, values().scales, parts_.page_table,
+                           config_.values_in_keys ? config_.key_width : config_.value_width);
+    inputs.firsts = parts_.firsts;
+    return engine::run_forward(engine::plan_forward(inputs, shape, of_cache, outputs), context);
+  });
 }
 
 Status KVCache::truncate(int64_t batch, int64_t new_length) {
-  if (batch < 0 || batch >= config_.batch) {
-    return option_error("batch", "0 to " + std::to_string(config_.batch - 1),
-                        std::to_string(batch));
-  }
-  if (new_length < 0 || new_length > length(batch)) {
-    return option_error("length", "0 to " + std::to_string(length(batch)),
-                        std::to_string(new_length));
-  }
-  const auto entry = static_cast<size_t>(batch);
-  if (config_.layout == Layout::kPaged) {
-    const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
-    const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
-    for (int64_t page = used; page-- > kept;) {
-      int32_t& number = page_table_[static_cast<size_t>(batch * pages_per_entry(config_) + page)];
-      free_pages_.push_back(number);
-      number = -1;
+  return engine::memory_guard([&]() -> Status {
+    if (batch < 0 || batch >= config_.batch) {
+      return option_error("batch", "0 to " + std::to_string(config_.batch - 1),
+                          std::to_string(batch));
     }
-  }
-  lengths_[entry] = static_cast<int32_t>(new_length);
-  firsts_[entry] = new_length == 0 ? 0 : std::min(firsts_[entry], lengths_[entry]);
-  return {};
+    if (new_length < 0 || new_length > length(batch)) {
+      return option_error("length", "0 to " + std::to_string(length(batch)),
+                          std::to_string(new_length));
+    }
+    if (config_.layout == Layout::kPaged) {
+      const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
+      const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
+      for (int64_t page = used; page-- > kept;) {
+        int32_t& number = parts_.page_table[batch * pages_per_entry(config_) + page];
+        parts_.free_pages[free_pages_++] = number;
+        number = -1;
+      }
+    }
+    parts_.lengths[batch] = static_cast<int32_t>(new_length);
+    int32_t& first = parts_.firsts[batch];
+    first = new_length == 0 ? 0 : std::min(first, parts_.lengths[batch]);
+    return {};
+  });
 }
 
 }  // namespace multihead

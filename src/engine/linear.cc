@@ -1,6 +1,9 @@
 #include "multihead/linear.h"
 
+#include <cstdint>
+
 #include "cpu/kernels.h"
+#include "engine/guard.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
 #include "engine/validate.h"
@@ -19,31 +22,33 @@ cpu::Element element_of(DType dtype) {
 
 Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
               const Tensor& y, Context& context) {
-  if (Status status = engine::validate_linear(x, weight, bias, y); !status.ok()) return status;
-  const cpu::LinearParams params{.x = x.data,
-                                 .weight = {.data = weight.data,
-                                            .element = element_of(weight.dtype),
-                                            .stride = {0, 0, weight.strides[0]}},
-                                 .bias = bias.data,
-                                 .y = y.data,
-                                 .x_stride = x.strides[0],
-                                 .y_stride = y.strides[0],
-                                 .rows = x.shape[0],
-                                 .in = x.shape[1],
-                                 .out = weight.shape[0]};
-  if (params.rows == 0 || params.out == 0) return {};
-  const cpu::LinearLayout layout = cpu::linear_layout(params, context.threads());
-  engine::Scratch& scratch = context.scratch();
-  if (Status status = scratch.reserve(context.threads(), layout.scratch_bytes); !status.ok()) {
-    return status;
-  }
-  const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
-  const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
-  engine::parallel_for(context.threads(), row_jobs * column_jobs, [&](int64_t job, int thread) {
-    cpu::linear_block(params, layout, job % row_jobs * layout.job_rows,
-                      job / row_jobs * layout.job_columns, scratch.of_thread(thread));
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = engine::validate_linear(x, weight, bias, y); !status.ok()) return status;
+    const cpu::LinearParams params{.x = x.data,
+                                   .weight = {.data = weight.data,
+                                              .element = element_of(weight.dtype),
+                                              .stride = {0, 0, weight.strides[0]}},
+                                   .bias = bias.data,
+                                   .y = y.data,
+                                   .x_stride = x.strides[0],
+                                   .y_stride = y.strides[0],
+                                   .rows = x.shape[0],
+                                   .in = x.shape[1],
+                                   .out = weight.shape[0]};
+    if (params.rows == 0 || params.out == 0) return {};
+    const cpu::LinearLayout layout = cpu::linear_layout(params, context.threads());
+    engine::Scratch& scratch = context.scratch();
+    if (Status status = scratch.reserve(context.threads(), layout.scratch_bytes); !status.ok()) {
+      return status;
+    }
+    const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
+    const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
+    engine::parallel_for(context.threads(), row_jobs * column_jobs, [&](int64_t job, int thread) {
+      cpu::linear_block(params, layout, job % row_jobs * layout.job_rows,
+                        job / row_jobs * layout.job_columns, scratch.of_thread(thread));
+    });
+    return {};
   });
-  return {};
 }
 
 }  // namespace multihead

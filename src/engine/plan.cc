@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "engine/scratch.h"
 #include "engine/threads.h"
@@ -21,8 +22,10 @@ cpu::Element element_of(DType dtype) {
   return cpu::Element::kF32;
 }
 
+// Without elements there may be no address, to which nothing may be added either.
 template <class TensorLike>
 cpu::RowStrides row_strides(const TensorLike& tensor) {
+  if (tensor.shape.elements() == 0) return {};
   return {tensor.strides[0], tensor.strides[1], tensor.strides[2]};
 }
 
@@ -65,8 +68,8 @@ int threads_for(double operations, const Context& context) {
 }
 
 // Of one key/value head: the results of its pieces of keys, until they are merged.
-uint64_t partials_of_head(const cpu::DecodeLayout& layout) {
-  return static_cast<uint64_t>(layout.pieces) * layout.partial_bytes;
+uint64_t partials_of_head(const cpu::DecodeLayout& layout, int64_t pieces) {
+  return static_cast<uint64_t>(pieces) * layout.partial_bytes;
 }
 
 int64_t rows_of(const cpu::ForwardParams& params) { return params.end_row() - params.first_row(); }
@@ -82,6 +85,14 @@ void plan_rows(ForwardPlan& plan) {
   plan.layout = cpu::forward_layout(params);
   plan.blocks = (rows_of(params) + plan.layout.block_rows - 1) / plan.layout.block_rows;
   plan.jobs = params.batch * jobs_of_heads(plan) * plan.blocks;
+}
+
+// Jobs of pieces of the keys that are seen, which follow the lengths.
+void plan_pieces(ForwardPlan& plan) {
+  const cpu::ForwardParams& params = plan.params;
+  plan.decode = cpu::decode_layout(params);
+  plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
+  plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
 }
 
 bool captures(const cpu::ForwardParams& params) {
@@ -110,9 +121,7 @@ void plan_jobs(ForwardPlan& plan, bool may_decode) {
   bare.weights = {};
   plan.decodes = may_decode && params.out.data != nullptr && cpu::decode_fits(bare);
   if (!plan.decodes) return plan_rows(plan);
-  plan.decode = cpu::decode_layout(params);
-  plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
-  plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
+  plan_pieces(plan);
 }
 
 }  // namespace
@@ -155,6 +164,10 @@ ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape
   return plan;
 }
 
+void follow_lengths(ForwardPlan& plan) {
+  if (plan.decodes && plan.params.visibility.lengths != nullptr) plan_pieces(plan);
+}
+
 cpu::ForwardJob ForwardPlan::job(int64_t index) const {
   // Within a head the last rows first: with causal they see the most keys, and long jobs
   // that start late would leave the other threads idle.
@@ -172,7 +185,7 @@ Status reserve_scratch(const ForwardPlan& plan, Context& context) {
   Scratch& scratch = context.scratch();
   if (!plan.decodes) return scratch.reserve(context.threads(), plan.layout.scratch_bytes);
   const auto heads = static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads);
-  const uint64_t bytes = heads * partials_of_head(plan.decode);
+  const uint64_t bytes = heads * partials_of_head(plan.decode, plan.decode.most_pieces);
   if (!scratch.partials().reserve(bytes)) return Status::out_of_memory(bytes);
   uint64_t of_thread = plan.decode.scratch_bytes;
   if (captures(plan.params)) {
@@ -188,7 +201,7 @@ void run_decode(const ForwardPlan& plan, Context& context) {
   const cpu::DecodeLayout& layout = plan.decode;
   Scratch& scratch = context.scratch();
   const int64_t heads = params.batch * params.kv_heads;
-  const uint64_t head_bytes = partials_of_head(layout);
+  const uint64_t head_bytes = partials_of_head(layout, layout.pieces);
   const auto partials = [&](int64_t head) {
     return static_cast<char*>(scratch.partials().data()) + static_cast<uint64_t>(head) * head_bytes;
   };

@@ -1,6 +1,8 @@
 // From a checked call to kernel parameters and jobs: every default is settled here.
 #pragma once
 
+#include <cstdint>
+
 #include "cpu/kernels.h"
 #include "engine/validate.h"
 
@@ -37,7 +39,10 @@ ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shap
 ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
                         const AttentionOptions& options, const ScoreCapture& capture);
 
-// All memory that run_forward() would ask for.
+// Before a plan runs again: the lengths that it points to may be others.
+void follow_lengths(ForwardPlan& plan);
+
+// All memory that run_forward() would ask for, whatever the lengths.
 Status reserve_scratch(const ForwardPlan& plan, Context& context);
 
 // Runs every job of a plan on the context's threads.

@@ -1,8 +1,13 @@
 #include "multihead/prepared_attention.h"
 
+#include <cstdint>
+#include <memory>
 #include <new>
+#include <span>
+#include <utility>
 
 #include "engine/forward_call.h"
+#include "engine/guard.h"
 #include "engine/scratch.h"
 
 namespace multihead {
@@ -51,60 +56,67 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const ConstAnyTensor& v, const AttentionOptions& options,
                                  const AttentionOutputs& outputs, Context& context,
                                  PreparedAttention& prepared) {
-  using namespace engine;  // NOLINT(google-build-using-namespace)
-  AttentionOutputs to_come = outputs;
-  to_come.out = with_address(outputs.out);
-  to_come.lse = with_address(outputs.lse);
-  const ConstAnyTensor some_q = with_address(q), some_k = with_address(k), some_v = with_address(v);
-  AttentionShape shape;
-  if (Status status = validate_call(some_q, some_k, some_v, options, to_come, shape);
-      !status.ok()) {
-    return status;
-  }
-  std::unique_ptr<PreparedCall> call(new (std::nothrow) PreparedCall{
-      .forward = plan_call(some_q, some_k, some_v, shape, options, to_come),
-      .context = &context,
-      .lengths = options.kv_lengths,
-      .shape = shape,
-      .lse = outputs.lse.data,
-      .has_lse = outputs.lse.given(),
-      .needs_q = has_elements(q),
-      .needs_k = has_elements(k),
-      .needs_v = has_elements(v),
-      .needs_out = has_elements(outputs.out),
-      .needs_lse = has_elements(outputs.lse)});
-  if (call == nullptr) return Status::out_of_memory(sizeof(PreparedCall));
-  if (Status status = reserve_scratch(call->forward, context); !status.ok()) return status;
-  prepared.call_ = std::move(call);
-  return {};
+  return engine::memory_guard([&]() -> Status {
+    using namespace engine;  // NOLINT(google-build-using-namespace)
+    AttentionOutputs to_come = outputs;
+    to_come.out = with_address(outputs.out);
+    to_come.lse = with_address(outputs.lse);
+    const ConstAnyTensor some_q = with_address(q), some_k = with_address(k),
+                         some_v = with_address(v);
+    AttentionShape shape;
+    if (Status status = validate_call(some_q, some_k, some_v, options, to_come, shape);
+        !status.ok()) {
+      return status;
+    }
+    std::unique_ptr<PreparedCall> call(new (std::nothrow) PreparedCall{
+        .forward = plan_call(some_q, some_k, some_v, shape, options, to_come),
+        .context = &context,
+        .lengths = options.kv_lengths,
+        .shape = shape,
+        .lse = outputs.lse.data,
+        .has_lse = outputs.lse.given(),
+        .needs_q = has_elements(q),
+        .needs_k = has_elements(k),
+        .needs_v = has_elements(v),
+        .needs_out = has_elements(outputs.out),
+        .needs_lse = has_elements(outputs.lse)});
+    if (call == nullptr) return Status::out_of_memory(sizeof(PreparedCall));
+    if (Status status = reserve_scratch(call->forward, context); !status.ok()) return status;
+    prepared.call_ = std::move(call);
+    return {};
+  });
 }
 
 Status PreparedAttention::run(const void* q, const void* k, const void* v, void* out, float* lse) {
-  if (call_ == nullptr) {
-    return engine::option_error("prepared", "an operation that create() has made", "an empty one");
-  }
-  engine::PreparedCall& call = *call_;
-  if (q == nullptr && call.needs_q) return engine::no_address("q");
-  if (k == nullptr && call.needs_k) return engine::no_address("k");
-  if (v == nullptr && call.needs_v) return engine::no_address("v");
-  if (out == nullptr && call.needs_out) return engine::no_address("out");
-  if (lse != nullptr && !call.has_lse) {
-    return engine::option_error("lse", "none, since none was prepared", "one");
-  }
-  if (lse == nullptr) lse = call.lse;
-  if (lse == nullptr && call.needs_lse) return engine::no_address("lse");
-  if (!call.lengths.empty()) {
-    if (Status status = engine::validate_lengths(call.lengths, call.shape); !status.ok()) {
-      return status;
+  return engine::memory_guard([&]() -> Status {
+    if (call_ == nullptr) {
+      return engine::option_error("prepared", "an operation that create() has made",
+                                  "an empty one");
     }
-  }
-  engine::ForwardCall& forward = call.forward;
-  forward.set_queries(q);
-  forward.set_keys(k);
-  forward.plan.params.v.data = v;
-  forward.plan.params.out.data = out;
-  forward.plan.params.lse.data = lse;
-  return engine::run(forward, *call.context);
+    engine::PreparedCall& call = *call_;
+    if (q == nullptr && call.needs_q) return engine::no_address("q");
+    if (k == nullptr && call.needs_k) return engine::no_address("k");
+    if (v == nullptr && call.needs_v) return engine::no_address("v");
+    if (out == nullptr && call.needs_out) return engine::no_address("out");
+    if (lse != nullptr && !call.has_lse) {
+      return engine::option_error("lse", "none, since none was prepared", "one");
+    }
+    if (lse == nullptr) lse = call.lse;
+    if (lse == nullptr && call.needs_lse) return engine::no_address("lse");
+    if (!call.lengths.empty()) {
+      if (Status status = engine::validate_lengths(call.lengths, call.shape); !status.ok()) {
+        return status;
+      }
+    }
+    engine::ForwardCall& forward = call.forward;
+    engine::follow_lengths(forward.plan);
+    forward.set_queries(q);
+    forward.set_keys(k);
+    forward.plan.params.v.data = v;
+    forward.plan.params.out.data = out;
+    forward.plan.params.lse.data = lse;
+    return engine::run(forward, *call.context);
+  });
 }
 
 }  // namespace multihead

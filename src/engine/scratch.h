@@ -11,12 +11,15 @@
 
 namespace multihead::engine {
 
+// Memory aligned for the kernels, for std::free(): null where it is exhausted, or where `bytes` is
+// more than an object can have on this machine.
+void* allocate(uint64_t bytes);
+
 // Memory that is null, not an exception, when there is none: a build without
 // exceptions (WebAssembly) can report it too.
 class Buffer {
  public:
-  // Contents are lost when it grows. Returns false when memory is exhausted, or when `bytes`
-  // is more than an object can have on this machine.
+  // Contents are lost when it grows. Returns false where allocate() has none.
   bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }

@@ -1,6 +1,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "engine/threads.h"
 

@@ -1,3 +1,5 @@
+#include <cstdint>
+
 #include "engine/threads.h"
 
 namespace multihead::engine {

@@ -2,6 +2,7 @@
 // thread sanitizer, which cannot see into OpenMP's run-time library.
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <thread>
 #include <vector>
 

@@ -1,9 +1,13 @@
 #include "engine/transform.h"
+#include "engine/guard.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <numeric>
+#include <span>
 
 #include "engine/scratch.h"
 #include "engine/threads.h"
@@ -116,6 +120,7 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) 
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context) {
   const int64_t batch = x.shape[0], heads = x.shape[1], rows = x.shape[2], width = x.shape[3];
+  if (x.shape.elements() == 0) return {};
   const Rope& rope = transform.rope;
   const bool rotates = rope.style != Rope::Style::kNone;
   const int64_t rotary = rotated_width(rope, width);
@@ -164,19 +169,21 @@ namespace multihead {
 
 Status rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
               const Tensor& y, Context& context) {
-  using namespace engine;  // NOLINT(google-build-using-namespace)
-  if (Status status = validate_rank("x", "(B, H, N, d)", x, 4); !status.ok()) return status;
-  for (const Status& status :
-       {validate_exact("x", "(B, H, N, d)", x, x.shape),
-        validate_exact("y", "(B, H, N, d)", y, x.shape), validate_rope(rope, x.shape[3]),
-        validate_positions("positions", positions, x.shape[0], x.shape[2])}) {
-    if (!status.ok()) return status;
-  }
-  if (rope.style == Rope::Style::kNone) return option_error("rope.style", "a style", "none");
-  if (positions.empty() && x.shape.elements() != 0) {
-    return option_error("positions", "one for each row", "none");
-  }
-  return transform_rows(x, {.rope = rope, .positions = positions}, y, context);
+  return engine::memory_guard([&]() -> Status {
+    using namespace engine;  // NOLINT(google-build-using-namespace)
+    if (Status status = validate_rank("x", "(B, H, N, d)", x, 4); !status.ok()) return status;
+    for (const Status& status :
+         {validate_exact("x", "(B, H, N, d)", x, x.shape),
+          validate_exact("y", "(B, H, N, d)", y, x.shape), validate_rope(rope, x.shape[3]),
+          validate_positions("positions", positions, x.shape[0], x.shape[2])}) {
+      if (!status.ok()) return status;
+    }
+    if (rope.style == Rope::Style::kNone) return option_error("rope.style", "a style", "none");
+    if (positions.empty() && x.shape.elements() != 0) {
+      return option_error("positions", "one for each row", "none");
+    }
+    return transform_rows(x, {.rope = rope, .positions = positions}, y, context);
+  });
 }
 
 }  // namespace multihead

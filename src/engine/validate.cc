@@ -2,8 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
+
+#include "engine/enumerators.h"
 
 namespace multihead::engine {
 namespace {
@@ -28,6 +35,20 @@ Status validate_dtype(const char* argument, DType dtype) {
   if (dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16) return {};
   return shape_error(argument, "f32, f16 or bf16",
                      "element type number " + std::to_string(static_cast<int>(dtype)));
+}
+
+// Where two elements share a place, threads would write it at the same time.
+template <class TensorLike>
+Status validate_writable(const char* argument, const TensorLike& tensor) {
+  if (tensor.shape.elements() == 0) return {};
+  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
+    if (tensor.shape[axis] > 1 && tensor.strides[axis] == 0) {
+      return shape_error(argument, "a place of its own for each element",
+                         "stride 0 along axis " + std::to_string(axis) + " of extent " +
+                             std::to_string(tensor.shape[axis]));
+    }
+  }
+  return {};
 }
 
 template <class TensorLike>
@@ -80,6 +101,12 @@ Status validate_finite(const char* argument, std::span<const float> values) {
 
 Status validate_window(const AttentionOptions& options) {
   const Window& window = options.window;
+  for (const auto& [name, alignment] : {std::pair{"causal", options.causal.alignment},
+                                        std::pair{"window.alignment", window.alignment}}) {
+    if (Status status = validate_enumerator(name, alignment, Alignment::kOffset); !status.ok()) {
+      return status;
+    }
+  }
   for (const auto& [name, side] :
        {std::pair{"window.left", window.left}, std::pair{"window.right", window.right}}) {
     if (side < -1) return option_error(name, "0 or more, or -1 for open", std::to_string(side));
@@ -160,6 +187,7 @@ Status validate_rank(const char* argument, const char* letters, const TensorLike
   if (tensor.data == nullptr && elements > 0) {
     return shape_error(argument, "data for " + tensor.shape.to_string(), "a null pointer");
   }
+  if constexpr (requires { tensor.dtype; }) return validate_dtype(argument, tensor.dtype);
   return {};
 }
 
@@ -173,7 +201,11 @@ Status validate_exact(const char* argument, const char* letters, const TensorLik
   if (Status status = validate_rank(argument, letters, tensor, shape.rank()); !status.ok()) {
     return status;
   }
-  return validate_rows_contiguous(argument, tensor);
+  if (Status status = validate_rows_contiguous(argument, tensor); !status.ok()) return status;
+  if constexpr (!std::is_const_v<std::remove_pointer_t<decltype(tensor.data)>>) {
+    return validate_writable(argument, tensor);
+  }
+  return {};
 }
 
 Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -192,10 +224,6 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
            .keys = k.shape[2],
            .key_width = q.shape[3],
            .value_width = v.shape[3]};
-  for (const auto& [name, dtype] :
-       {std::pair{"q", q.dtype}, std::pair{"k", k.dtype}, std::pair{"v", v.dtype}}) {
-    if (Status status = validate_dtype(name, dtype); !status.ok()) return status;
-  }
   if (k.dtype != v.dtype) {
     return shape_error("v", std::string("the element type of k, ") + name_of(k.dtype),
                        name_of(v.dtype));
@@ -278,6 +306,10 @@ Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& 
 }
 
 Status validate_rope(const Rope& rope, int64_t width) {
+  if (Status status = validate_enumerator("rope.style", rope.style, Rope::Style::kHalf);
+      !status.ok()) {
+    return status;
+  }
   if (rope.style == Rope::Style::kNone) {
     if (rope.rotary_dim == 0) return {};
     return option_error("rope.style", "a style, since rotary_dim is given", "none");
@@ -317,6 +349,10 @@ Status validate_cumulative(const char* argument, std::span<const int32_t> cu, in
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape) {
   const Tensor& out = capture.out;
+  if (Status status = validate_enumerator("capture.stage", capture.stage, ScoreStage::kWeights);
+      !status.ok()) {
+    return status;
+  }
   if (Status status = validate_rank("capture.out", "(B, heads, rows, N_k)", out, 4); !status.ok()) {
     return status;
   }
@@ -347,9 +383,7 @@ Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape
   return {};
 }
 
-Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions& options,
-                        const AttentionShape& shape) {
-  if (Status status = validate_dtype("out", outputs.out.dtype); !status.ok()) return status;
+Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape) {
   if (Status status = validate_exact("out", "(B, H_q, N_q, d_v)", outputs.out,
                                      {shape.batch, shape.heads, shape.queries, shape.value_width});
       !status.ok()) {
@@ -370,9 +404,6 @@ Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions&
     }
   }
   if (outputs.dropout_mask.given()) {
-    if (options.dropout.probability == 0.0F) {
-      return option_error("dropout_mask", "dropout beside it", "a probability of 0");
-    }
     if (Status status = validate_exact("dropout_mask", "(B, H_q, N_q, N_k)", outputs.dropout_mask,
                                        shape.scores());
         !status.ok()) {

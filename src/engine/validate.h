@@ -1,6 +1,7 @@
 // The only place that refuses input. What passes here is legal for every later step.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -20,8 +21,7 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
 // Every option, alone, against the shape and against the others.
 Status validate_options(const AttentionOptions& options, const AttentionShape& shape);
 
-Status validate_outputs(const AttentionOutputs& outputs, const AttentionOptions& options,
-                        const AttentionShape& shape);
+Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape);
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 
@@ -41,12 +41,13 @@ Status validate_cumulative(const char* argument, std::span<const int32_t> cu, in
 Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y);
 
-// A tensor of exactly this shape: rank, extents, strides and data.
+// A tensor of exactly this shape: rank, extents, strides, element type and data. One that can be
+// written to has a place of its own for each element.
 template <class TensorLike>
 Status validate_exact(const char* argument, const char* letters, const TensorLike& tensor,
                       const Dims& shape);
 
-// The same of a tensor whose extents are free.
+// A tensor of this rank, whose extents and strides are free.
 template <class TensorLike>
 Status validate_rank(const char* argument, const char* letters, const TensorLike& tensor, int rank);
 

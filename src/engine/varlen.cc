@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 
+#include "engine/guard.h"
 #include "engine/plan.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
@@ -170,7 +173,8 @@ class PackedCall {
     const ConstAnyTensor v = sequence_of(v_, cu_k_[s], cu_k_[s + 1]);
     AttentionOutputs outputs{.out = sequence_of(outputs_.out, cu_q_[s], cu_q_[s + 1])};
     if (outputs_.lse.given()) {
-      outputs.lse = {outputs_.lse.data + cu_q_[s],
+      const bool has_rows = outputs_.lse.shape.elements() != 0;  // else it may have no address
+      outputs.lse = {has_rows ? outputs_.lse.data + cu_q_[s] : nullptr,
                      {1, q.shape[1], q.shape[2]},
                      {0, outputs_.lse.strides[0], 1}};
     }
@@ -204,15 +208,18 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         Context& context) {
-  if (Status status = validate(q, k, v, cu_q, cu_k, options, outputs); !status.ok()) return status;
-  // Every check that attention() makes, on an empty sequence, before anything is written.
-  const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};
-  if (Status status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0),
-                                options, nothing, context);
-      !status.ok()) {
-    return status;
-  }
-  return PackedCall(q, k, v, cu_q, cu_k, options, outputs).run(context);
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate(q, k, v, cu_q, cu_k, options, outputs); !status.ok())
+      return status;
+    // Every check that attention() makes, on an empty sequence, before anything is written.
+    const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};
+    if (Status status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0),
+                                  options, nothing, context);
+        !status.ok()) {
+      return status;
+    }
+    return PackedCall(q, k, v, cu_q, cu_k, options, outputs).run(context);
+  });
 }
 
 }  // namespace multihead

@@ -24,11 +24,12 @@
 #include <span>
 
 #include "multihead/context.h"
+#include "multihead/export.h"
 #include "multihead/rope.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // Where query i stands among the keys: at position p = i + offset.
 enum class Alignment : uint8_t {
@@ -151,7 +152,7 @@ struct AttentionOutputs {
   Tensor weights = {};
   // Any number of captures.
   std::span<const ScoreCapture> captures = {};
-  // 1 where dropout kept a weight, (B, H_q, N_q, N_k), hidden positions included.
+  // 1 where dropout kept a weight, (B, H_q, N_q, N_k), hidden positions included; ones if p = 0.
   TensorView<uint8_t> dropout_mask = {};
 };
 

@@ -1,13 +1,16 @@
 // What calls share: threads and scratch memory.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
-namespace multihead {
+#include "multihead/export.h"
 
-namespace engine {
+namespace multihead::engine {
 class Scratch;
 }
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 // Owns the scratch memory of every thread. It grows to the largest call seen
 // and is kept, so a repeated call allocates nothing.

@@ -4,10 +4,11 @@
 #include <cstdint>
 
 #include "multihead/context.h"
+#include "multihead/export.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // x, y (rows, width), row strides free, last axes contiguous; y may be x. Means and squares are
 // summed in float, lane by lane.

@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <span>
 
+#include "multihead/export.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // (H) each, or empty where not asked for; means over the batch and the queries. Query i stands at
 // position i + N_k - N_q among the keys. Where there is no query of the kind, 0.

@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <vector>
+#include <utility>
 
 #include "multihead/attention.h"
+#include "multihead/export.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 struct KVCacheConfig {
   enum class Layout : uint8_t {
@@ -37,14 +39,24 @@ struct KVCacheConfig {
   int64_t pages = 0;       // pages in the pool; 0 is enough for every entry at capacity
 };
 
-// Entries of a batch grow and shrink independently. A call that fails changes nothing.
+// Entries of a batch grow and shrink independently. A call that fails changes nothing. All memory
+// is allocated by create(), once; a cache can be moved, and is one of no entries then.
 class KVCache {
  public:
   // A cache of no batch entries; see create().
   KVCache() { config_.batch = 0; }
+  ~KVCache() = default;
+  KVCache(KVCache&& other) noexcept : KVCache() { swap(other); }
+  KVCache& operator=(KVCache&& other) noexcept {
+    KVCache moved(std::move(other));
+    swap(moved);
+    return *this;
+  }
+  KVCache(const KVCache&) = delete;
+  KVCache& operator=(const KVCache&) = delete;
 
-  // Errors: kOption (extents that are not positive, values_in_keys wider than keys, a pool smaller
-  // than one page), kMemory.
+  // Errors: kOption (a layout or type that is none of its enumerators, extents that are not
+  // positive, values_in_keys wider than keys, a pool smaller than one page), kMemory.
   [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
 
   // Adds n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
@@ -72,31 +84,44 @@ class KVCache {
 
   const KVCacheConfig& config() const { return config_; }
   // Tokens appended to an entry and not truncated.
-  int64_t length(int64_t batch) const { return lengths_[static_cast<size_t>(batch)]; }
+  int64_t length(int64_t batch) const { return parts_.lengths[batch]; }
   // The first of them that is still kept: more than 0 only in a ring.
-  int64_t first_kept(int64_t batch) const { return firsts_[static_cast<size_t>(batch)]; }
+  int64_t first_kept(int64_t batch) const { return parts_.firsts[batch]; }
   // Of keys, values, scales and tables.
-  int64_t bytes() const;
+  int64_t bytes() const { return bytes_; }
   // kPaged: (B, pages per entry) page numbers, -1 where there is none yet.
-  std::span<const int32_t> page_table() const { return page_table_; }
+  std::span<const int32_t> page_table() const;
 
  private:
+  // (B, H_kv, capacity, width), or for pages (pages * page_size, H_kv, width).
   struct Store {
-    // (B, H_kv, capacity, width), or for pages (pages * page_size, H_kv, width); none where keys
-    // hold the values
-    std::vector<std::byte> rows;
-    std::vector<float> scales;  // one a row; kInt8 only
+    std::byte* rows = nullptr;
+    float* scales = nullptr;  // one a row; kInt8 only
+  };
+  // Where everything lies in the cache's memory.
+  struct Parts {
+    Store keys, values;             // no values where keys hold them
+    int32_t* lengths = nullptr;     // (B)
+    int32_t* firsts = nullptr;      // (B)
+    int32_t* page_table = nullptr;  // (B, pages per entry); kPaged only
+    int32_t* free_pages = nullptr;  // (pages), of which the first free_pages_ are free; kPaged only
+  };
+  struct Free {
+    void operator()(void* memory) const;
   };
 
+  void swap(KVCache& other) noexcept;
   int64_t claim_slot(int64_t batch, int64_t position);
-  const Store& values() const { return config_.values_in_keys ? keys_ : values_; }
+  const Store& values() const { return config_.values_in_keys ? parts_.keys : parts_.values; }
   int64_t row_of(int64_t batch, int64_t head, int64_t slot) const;
-  void write(Store& store, const ConstAnyTensor& from, int64_t at, int64_t width, int64_t row);
+  void write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
+             int64_t row);
 
   KVCacheConfig config_;
-  std::vector<int32_t> lengths_, firsts_;
-  Store keys_, values_;
-  std::vector<int32_t> page_table_, free_pages_;
+  std::unique_ptr<void, Free> memory_;
+  Parts parts_;
+  int64_t free_pages_ = 0;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace multihead

@@ -5,8 +5,9 @@
 #include <cstdint>
 
 #include "multihead/attention.h"
+#include "multihead/export.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // Per head h: key = [W_uk[h] c | k_rope], value = W_uv[h] c, query = [q_nope | q_rope].
 // c is what a cache has to keep: rank + d_rope numbers a token, whatever the number of heads.

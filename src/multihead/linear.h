@@ -2,10 +2,11 @@
 #pragma once
 
 #include "multihead/context.h"
+#include "multihead/export.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 // x      (rows, in)    row stride free, last axis contiguous
 // weight (out, in)     likewise; f32, f16 or bf16

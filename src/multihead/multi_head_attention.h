@@ -11,18 +11,19 @@
 #include <span>
 
 #include "multihead/attention.h"
+#include "multihead/export.h"
 #include "multihead/kv_cache.h"
 #include "multihead/state_dict.h"
 #include "multihead/trace.h"
 
-namespace multihead {
-
-namespace engine {
+namespace multihead::engine {
 class Buffer;
 }
-namespace nn {
+namespace multihead::nn {
 class Parameters;
 }
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 struct MultiHeadAttentionConfig {
   int64_t embed_dim = 0;  // width of a query token
@@ -128,7 +129,8 @@ struct MultiHeadAttentionOutputs {
 // Keys and values that a layer has seen; see MultiHeadAttention::create_cache().
 class MultiHeadAttentionCache {
  public:
-  int64_t length(int64_t batch = 0) const { return kv_.length(batch); }
+  // Tokens of a batch entry; 0 of one that the cache does not have.
+  int64_t length(int64_t batch = 0) const;
   // Forgets the tokens of every batch entry from `length` on. Errors: kOption (negative, or more
   // than there is), and nothing is forgotten then.
   [[nodiscard]] Status rewind(int64_t length);
@@ -136,6 +138,7 @@ class MultiHeadAttentionCache {
 
  private:
   friend class MultiHeadAttention;
+  Status rewind_or_throw(int64_t length);
   KVCache kv_;
   uint64_t layer_ = 0;
 };
@@ -172,8 +175,8 @@ class MultiHeadAttention {
   [[nodiscard]] Status use_weights(const MultiHeadAttentionWeights& weights);
 
   // `trace`, if not null, receives the steps that it wants, and changes no result.
-  // Errors: kShape, kOption, kMemory. Nothing is written then, but after kMemory the weights and
-  // the trace may be.
+  // Errors: kShape, kOption, kMemory. Nothing is written then, but after kMemory the outputs may
+  // be, not the trace.
   [[nodiscard]] Status forward(const MultiHeadAttentionInputs& inputs,
                                const MultiHeadAttentionOptions& options,
                                const MultiHeadAttentionOutputs& outputs, Trace* trace,
@@ -191,7 +194,8 @@ class MultiHeadAttention {
   // cache keeps. Of `options` causal, window, rope positions,
   // kv_lengths, masks in terms of blocked and key padding are kOption errors; mask and bias cover
   // the longest length including the new tokens. Errors: kOption also for the cache of another
-  // layer and for steps past the capacity. The cache is what it was then.
+  // layer and for steps past the capacity. The cache is what it was then; but after kMemory a ring
+  // may have lost tokens that no window shows any more.
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const MultiHeadAttentionOutputs& outputs,
                             MultiHeadAttentionCache& cache, Trace* trace, Context& context) const;
@@ -201,6 +205,19 @@ class MultiHeadAttention {
   const MultiHeadAttentionWeights& weights() const { return weights_; }
 
  private:
+  // The public calls of the same names, which turn an exception into kMemory.
+  static Status create_or_throw(const MultiHeadAttentionConfig& config, MultiHeadAttention& module);
+  Status load_or_throw(const StateDict& dict);
+  Status use_weights_or_throw(const MultiHeadAttentionWeights& weights);
+  Status forward_or_throw(const MultiHeadAttentionInputs& inputs,
+                          const MultiHeadAttentionOptions& options,
+                          const MultiHeadAttentionOutputs& outputs, Trace* trace,
+                          Context& context) const;
+  Status create_cache_or_throw(const KVCacheConfig& config, MultiHeadAttentionCache& cache) const;
+  Status step_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                       const MultiHeadAttentionOutputs& outputs, MultiHeadAttentionCache& cache,
+                       Trace* trace, Context& context) const;
+
   MultiHeadAttentionConfig config_ = {};
   MultiHeadAttentionWeights weights_ = {};
   std::shared_ptr<const nn::Parameters> owned_;

@@ -5,12 +5,13 @@
 #include <memory>
 
 #include "multihead/attention.h"
+#include "multihead/export.h"
 
-namespace multihead {
-
-namespace engine {
+namespace multihead::engine {
 struct PreparedCall;
 }
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 // One call of attention(), to be run any number of times on other data. Every run gives the
 // very bits that attention() would.

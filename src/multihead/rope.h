@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <span>
 
+#include "multihead/export.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 class Context;
 

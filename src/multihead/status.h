@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
-namespace multihead {
+#include "multihead/export.h"
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 enum class StatusCode : uint8_t {
   kOk = 0,

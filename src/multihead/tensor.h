@@ -8,7 +8,9 @@
 #include <string>
 #include <type_traits>
 
-namespace multihead {
+#include "multihead/export.h"
+
+namespace MULTIHEAD_PUBLIC multihead {
 
 // Up to eight extents (or strides), outermost first. Longer lists keep their
 // true rank, so that validation can name it, but only the first eight values.

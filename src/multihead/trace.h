@@ -1,20 +1,44 @@
 // Named intermediates of a forward pass, for showing and for testing.
 #pragma once
 
+#include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "multihead/export.h"
 #include "multihead/tensor.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
+
+// The numbers of a step. Copies share the memory, which nothing writes to any more.
+class TraceValues {
+ public:
+  TraceValues() = default;
+  // `size` numbers from `data` on.
+  TraceValues(std::shared_ptr<const float> data, size_t size)
+      : data_(std::move(data)), size_(size) {}
+
+  const float* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const float* begin() const { return data(); }
+  const float* end() const { return data() + size_; }
+  float operator[](size_t index) const { return data()[index]; }
+
+ private:
+  std::shared_ptr<const float> data_;
+  size_t size_ = 0;
+};
 
 // A named intermediate, row-major.
 struct TraceStep {
   std::string name;
   Dims shape;
-  std::vector<float> values;
+  TraceValues values;
 };
 
 // What MultiHeadAttention computes on its way, in the order of computation. B batch, N_q queries,
@@ -38,7 +62,7 @@ struct Trace {
   // The names to record, in any order; empty for all. A name that is none of trace_names() is a
   // kOption error.
   std::vector<std::string> wanted = {};
-  // Replaced by each call that succeeds.
+  // Replaced by each call that succeeds; what they were after one that does not.
   std::vector<TraceStep> steps = {};
 
   bool wants(std::string_view name) const;

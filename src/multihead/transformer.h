@@ -5,15 +5,17 @@
 // linear2(activation(linear1(x))), or gated linear2(activation(linear_gate(x)) * linear1(x)).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
+#include <string>
 
 #include "multihead/elementwise.h"
+#include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
-namespace multihead {
+namespace MULTIHEAD_PUBLIC multihead {
 
 enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 
@@ -69,6 +71,8 @@ class TransformerBlock {
 
  private:
   friend class Transformer;
+  static Status create_or_throw(const TransformerBlockConfig& config, TransformerBlock& block);
+  Status load_or_throw(const StateDict& dict, ParameterNames names);
   struct Weights {
     ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
     ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
@@ -110,14 +114,20 @@ struct TransformerOutputs {
 
 class TransformerCache {
  public:
-  int64_t length() const { return layers_.empty() ? 0 : layers_.front().length(); }
+  int64_t length() const { return layers().empty() ? 0 : layers_[0].length(); }
   int64_t bytes() const;  // of the keys and values of all layers
   // Forgets the tokens from `length` on. Errors: kOption; nothing is forgotten then.
   [[nodiscard]] Status rewind(int64_t length);
 
  private:
   friend class Transformer;
-  std::vector<MultiHeadAttentionCache> layers_;
+  std::span<MultiHeadAttentionCache> layers() { return {layers_.get(), count()}; }
+  std::span<const MultiHeadAttentionCache> layers() const { return {layers_.get(), count()}; }
+  // None once the cache was moved from.
+  size_t count() const { return layers_ ? count_ : 0; }
+
+  std::unique_ptr<MultiHeadAttentionCache[]> layers_;
+  size_t count_ = 0;
 };
 
 class Transformer {
@@ -148,12 +158,17 @@ class Transformer {
   const TransformerBlock& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
 
  private:
+  static Status create_or_throw(const TransformerConfig& config, Transformer& model);
+  Status load_or_throw(const StateDict& dict, ParameterNames names);
   Status run(std::span<const int32_t> tokens, int64_t batch,
              const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
              TransformerCache* cache, Context& context) const;
+  std::span<TransformerBlock> layers() { return {layers_.get(), count()}; }
+  std::span<const TransformerBlock> layers() const { return {layers_.get(), count()}; }
+  size_t count() const { return layers_ ? static_cast<size_t>(config_.num_layers) : 0; }
 
   TransformerConfig config_ = {};
-  std::vector<TransformerBlock> layers_;
+  std::unique_ptr<TransformerBlock[]> layers_;
   ConstTensor embedding_ = {}, position_ = {}, norm_weight_ = {}, norm_bias_ = {}, output_ = {};
   std::shared_ptr<const nn::Parameters> owned_;
 };

@@ -1,8 +1,12 @@
 #include "multihead/head_statistics.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 
+#include "engine/guard.h"
 #include "engine/validate.h"
 
 namespace multihead {
@@ -42,10 +46,8 @@ void add_induction(const float* weights, const int32_t* tokens, int64_t position
   if (occurs) mean.add(sum);
 }
 
-}  // namespace
-
-Status head_statistics(const ConstTensor& weights, std::span<const int32_t> tokens,
-                       const HeadStatistics& statistics) {
+Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int32_t> tokens,
+                                const HeadStatistics& statistics) {
   constexpr const char* kLetters = "(B, H, N_q, N_k)";
   if (Status status = engine::validate_rank("weights", kLetters, weights, 4); !status.ok()) {
     return status;
@@ -99,6 +101,14 @@ Status head_statistics(const ConstTensor& weights, std::span<const int32_t> toke
     if (induces) statistics.induction[head] = induction.value();
   }
   return {};
+}
+
+}  // namespace
+
+Status head_statistics(const ConstTensor& weights, std::span<const int32_t> tokens,
+                       const HeadStatistics& statistics) {
+  return engine::memory_guard(
+      [&] { return head_statistics_or_throw(weights, tokens, statistics); });
 }
 
 }  // namespace multihead

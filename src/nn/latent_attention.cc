@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
+#include "engine/enumerators.h"
+#include "engine/guard.h"
 #include "engine/scratch.h"
 #include "engine/validate.h"
 #include "multihead/linear.h"
@@ -59,8 +62,8 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
                                      .keys = s.keys,
                                      .key_width = s.nope + s.rope,
                                      .value_width = s.value};
-  for (const Status& status : {engine::validate_options(options, shape),
-                               engine::validate_outputs(outputs, options, shape)}) {
+  for (const Status& status :
+       {engine::validate_options(options, shape), engine::validate_outputs(outputs, shape)}) {
     if (!status.ok()) return status;
   }
   if (outputs.out.dtype != DType::kF32) {
@@ -115,12 +118,11 @@ Status expanded(const LatentAttentionInputs& in, const Sizes& s, const Attention
       copy(matrix(in.q_nope, b, h), columns(matrix(q, b, h), 0, s.nope));
       copy(matrix(in.q_rope, b, h), columns(matrix(q, b, h), s.nope, s.rope));
       copy(matrix(in.k_rope, b), columns(matrix(k, b, h), s.nope, s.rope));
-      for (const Status& status :
-           {linear(matrix(in.latent, b), matrix(in.w_uk, h), {},
-                   columns(matrix(k, b, h), 0, s.nope), context),
-            linear(matrix(in.latent, b), matrix(in.w_uv, h), {}, matrix(v, b, h), context)}) {
-        if (!status.ok()) return status;
-      }
+      const ConstTensor latent = matrix(in.latent, b);
+      Status status =
+          linear(latent, matrix(in.w_uk, h), {}, columns(matrix(k, b, h), 0, s.nope), context);
+      if (status.ok()) status = linear(latent, matrix(in.w_uv, h), {}, matrix(v, b, h), context);
+      if (!status.ok()) return status;
     }
   }
   return attention(q, k, v, options, outputs, context);
@@ -169,11 +171,13 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
   return {};
 }
 
-}  // namespace
-
-Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
-                        const AttentionOptions& options, const AttentionOutputs& outputs,
-                        Context& context) {
+Status latent_attention_or_throw(const LatentAttentionInputs& inputs, LatentForm form,
+                                 const AttentionOptions& options, const AttentionOutputs& outputs,
+                                 Context& context) {
+  if (Status status = engine::validate_enumerator("form", form, LatentForm::kAbsorbed);
+      !status.ok()) {
+    return status;
+  }
   Sizes s{};
   if (Status status = validate(inputs, options, outputs, s); !status.ok()) return status;
   AttentionOptions scaled = options;
@@ -192,6 +196,15 @@ Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
   const Workspace memory(workspace.data());
   return expands ? expanded(inputs, s, scaled, outputs, memory, context)
                  : absorbed(inputs, s, scaled, outputs, memory, context);
+}
+
+}  // namespace
+
+Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
+                        const AttentionOptions& options, const AttentionOutputs& outputs,
+                        Context& context) {
+  return engine::memory_guard(
+      [&] { return latent_attention_or_throw(inputs, form, options, outputs, context); });
 }
 
 }  // namespace multihead

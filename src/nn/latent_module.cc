@@ -1,6 +1,8 @@
 #include "nn/latent_module.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -50,7 +52,7 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
     if (given) return option_error(name, "false with kv_latent_dim", "true");
   }
   if (!(c.latent_norm_eps >= 0.0F) || c.latent_norm_eps > 1.0F) {
-    return option_error("latent_norm_eps", "0 to 1", std::to_string(c.latent_norm_eps));
+    return option_error("latent_norm_eps", "0 to 1", "another value");
   }
   AttentionOptions options;
   options.rope = c.rope;
@@ -170,8 +172,7 @@ Status ModuleRun::absorb_queries() const {
 }
 
 Status ModuleRun::expand_values() const {
-  Tracer trace = tracer;
-  trace.add_heads("latent_out", latent_out.heads(config.num_heads));
+  tracer.add_heads("latent_out", latent_out.heads(config.num_heads));
   const int64_t own = own_width(config), width = config.value_dim, rank = config.kv_latent_dim;
   const ConstTensor& all = weights.kv_b_proj;
   for (int64_t h = 0; h < config.num_heads; ++h) {

@@ -1,10 +1,14 @@
 // What a MultiHeadAttention is made of: its config and its parameters.
 #include <atomic>
-#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/enumerators.h"
+#include "engine/guard.h"
 #include "engine/validate.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/latent_module.h"
@@ -76,6 +80,10 @@ Status validate_extents(const MultiHeadAttentionConfig& c) {
 
 // What the options of attention() check of a model's own ones.
 Status validate_model_options(const MultiHeadAttentionConfig& c) {
+  if (Status status = engine::validate_enumerator("rope.style", c.rope.style, Rope::Style::kHalf);
+      !status.ok()) {
+    return status;
+  }
   if (c.window.alignment != Alignment::kNone) {
     return option_error("window.alignment", "none: it is the call's", "one");
   }
@@ -104,6 +112,11 @@ Status validate_model_options(const MultiHeadAttentionConfig& c) {
 
 Status MultiHeadAttention::create(const MultiHeadAttentionConfig& config,
                                   MultiHeadAttention& module) {
+  return engine::memory_guard([&] { return create_or_throw(config, module); });
+}
+
+Status MultiHeadAttention::create_or_throw(const MultiHeadAttentionConfig& config,
+                                           MultiHeadAttention& module) {
   if (Status status = validate_extents(config); !status.ok()) return status;
   MultiHeadAttention made;
   made.config_ = config;
@@ -127,6 +140,10 @@ Status MultiHeadAttention::create(const MultiHeadAttentionConfig& config,
 }
 
 Status MultiHeadAttention::load_state_dict(const StateDict& dict) {
+  return engine::memory_guard([&] { return load_or_throw(dict); });
+}
+
+Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
   const MultiHeadAttentionConfig& c = config_;
   if (id_ == 0) return option_error("module", "one that was created", "none");
   const nn::AttentionNames names{.separate = c.kdim != c.embed_dim || c.vdim != c.embed_dim ||
@@ -134,20 +151,26 @@ Status MultiHeadAttention::load_state_dict(const StateDict& dict) {
   auto parameters = std::make_shared<nn::Parameters>();
   nn::add_attention(c, "", names, *parameters);
   if (Status status = parameters->load(dict); !status.ok()) return status;
-  Status status = use_weights(nn::attention_weights(c, "", names, *parameters));
+  Status status = use_weights_or_throw(nn::attention_weights(c, "", names, *parameters));
   if (status.ok()) owned_ = std::move(parameters);
   return status;
 }
 
 Status MultiHeadAttention::state_dict(StateDict& dict) const {
-  if (owned_ == nullptr) {
-    return option_error("state_dict", "parameters from load_state_dict()", "none, or views");
-  }
-  dict = owned_->state_dict();
-  return {};
+  return engine::memory_guard([&]() -> Status {
+    if (owned_ == nullptr) {
+      return option_error("state_dict", "parameters from load_state_dict()", "none, or views");
+    }
+    dict = owned_->state_dict();
+    return {};
+  });
 }
 
 Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights) {
+  return engine::memory_guard([&] { return use_weights_or_throw(weights); });
+}
+
+Status MultiHeadAttention::use_weights_or_throw(const MultiHeadAttentionWeights& weights) {
   if (id_ == 0) return option_error("module", "one that was created", "none");
   if (Status status = nn::validate_weights(config_, weights); !status.ok()) return status;
   std::shared_ptr<const engine::Buffer> absorbed_keys;

@@ -1,5 +1,7 @@
 #include "nn/module_masks.h"
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <tuple>
 

@@ -2,6 +2,8 @@
 // takes.
 #pragma once
 
+#include <cstdint>
+
 #include "engine/validate.h"
 #include "multihead/multi_head_attention.h"
 

@@ -1,5 +1,8 @@
 #include "nn/module_parameters.h"
 
+#include <cstdint>
+#include <string>
+
 #include "engine/validate.h"
 
 namespace multihead::nn {

@@ -2,7 +2,6 @@
 // MultiHeadAttention, alone or within a block.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "engine/scratch.h"

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "engine/threads.h"
 #include "engine/transform.h"
@@ -108,9 +112,11 @@ void mean_over_heads(const ConstTensor& weights, const Tensor& mean, Context& co
   });
 }
 
-int64_t ModuleRun::trace_floats(int64_t keys) const {
+double ModuleRun::trace_floats(int64_t keys) const {
   const int64_t b = query.batch, n = query.tokens, given = key.tokens;
-  const int64_t scores = b * config.num_heads * n * keys;
+  // Scores alone may be more than 64 bits count: keys that share memory are many for nothing.
+  const double scores = static_cast<double>(b * n) * static_cast<double>(config.num_heads) *
+                        static_cast<double>(keys);
   const bool absorbs = absorbed_keys != nullptr;
   const struct {
     const char* name;
@@ -127,17 +133,18 @@ int64_t ModuleRun::trace_floats(int64_t keys) const {
                {"q_heads", b * n * (absorbs ? config.num_heads * kept_width() : q_width())},
                {"k_heads", b * (given + appended) * (absorbs ? kept_width() : k_width())},
                {"v_heads", b * (given + appended) * (absorbs ? config.kv_latent_dim : v_width())},
-               {"scores", scores},
-               {"scaled_scores", scores},
-               {"masked_scores", scores},
-               {"weights", scores},
                {"latent_out", absorbs ? b * n * config.num_heads * config.kv_latent_dim : 0},
                {"heads_out", b * n * merged_width()},
                {"merged", b * n * merged_width()},
                {"head_shares", projects() ? b * config.num_heads * n * out_width() : 0},
                {"output", b * n * out_width()}};
-  int64_t floats = 0;
-  for (const auto& [name, count_of] : steps) floats += tracer.wants(name) ? count_of : 0;
+  double floats = 0;
+  for (const auto& [name, count_of] : steps) {
+    if (tracer.wants(name)) floats += static_cast<double>(count_of);
+  }
+  for (const char* name : {"scores", "scaled_scores", "masked_scores", "weights"}) {
+    if (tracer.wants(name)) floats += scores;
+  }
   return floats;
 }
 
@@ -211,36 +218,33 @@ Status ModuleRun::project_inputs() const {
         weights.q_bias.given() ? ConstTensor(weights.q_bias.data, {width}) : ConstTensor();
     if (Status status = project(query, weight, bias, all, context); !status.ok()) return status;
   } else {
-    for (const Status& status :
-         {project(query, weights.q_proj, weights.q_bias, q, context),
-          project(key, weights.k_proj, weights.k_bias, given(k), context),
-          project(value, weights.v_proj, weights.v_bias, given(v), context)}) {
-      if (!status.ok()) return status;
-    }
+    Status status = project(query, weights.q_proj, weights.q_bias, q, context);
+    if (status.ok()) status = project(key, weights.k_proj, weights.k_bias, given(k), context);
+    if (status.ok()) status = project(value, weights.v_proj, weights.v_bias, given(v), context);
+    return status;
   }
   return {};
 }
 
 void ModuleRun::trace_inputs() const {
-  Tracer trace = tracer;
-  trace.add_sequence("x", query);
+  tracer.add_sequence("x", query);
   if (!self) {
-    trace.add_sequence("x_key", key);
-    trace.add_sequence("x_value", value);
+    tracer.add_sequence("x_key", key);
+    tracer.add_sequence("x_value", value);
   }
-  if (config.q_latent_dim > 0) trace.add_sequence("q_latent", q_latent);
-  if (latent()) trace.add_sequence("kv_latent", kept.columns(0, config.kv_latent_dim));
+  if (config.q_latent_dim > 0) tracer.add_sequence("q_latent", q_latent);
+  if (latent()) tracer.add_sequence("kv_latent", kept.columns(0, config.kv_latent_dim));
   if (config.rope_head_dim > 0) {
-    trace.add_sequence("k_rope", kept.columns(config.kv_latent_dim, config.rope_head_dim));
+    tracer.add_sequence("k_rope", kept.columns(config.kv_latent_dim, config.rope_head_dim));
   }
-  trace.add_sequence("q", q);
+  tracer.add_sequence("q", q);
   if (absorbed_keys != nullptr) return;
   const auto given = [&](Sequence<float> rows) {
     rows.tokens = key.tokens;
     return rows;
   };
-  trace.add_sequence("k", given(k));
-  trace.add_sequence("v", given(v));
+  tracer.add_sequence("k", given(k));
+  tracer.add_sequence("v", given(v));
 }
 
 Status ModuleRun::transform(AttentionOptions& options) const {
@@ -257,25 +261,23 @@ Status ModuleRun::transform(AttentionOptions& options) const {
   given.tokens = keys;
   const Tensor key_heads =
       last_columns(absorbed_keys != nullptr ? k_heads() : given.heads(config.num_kv_heads), width);
-  for (const Status& status : {engine::transform_rows(queries,
-                                                      {.normalise = norm.enabled,
-                                                      .gain = norm.q_gain,
-                                                      .epsilon = norm.epsilon,
-                                                      .rope = rope,
-                                                      .positions = rope.q_positions,
-                                                      .query_positions = &rule},
-                                                      queries, context),
-                               engine::transform_rows(key_heads,
-                                                      {.normalise = norm.enabled,
-                                                      .gain = norm.k_gain,
-                                                      .epsilon = norm.epsilon,
-                                                      .rope = rope,
-                                                      .positions = rope.k_positions,
-                                                      .lengths = options.kv_lengths},
-                                                      key_heads, context)}) {
-    if (!status.ok()) return status;
-  }
-  return {};
+  Status status = engine::transform_rows(queries,
+                                         {.normalise = norm.enabled,
+                                          .gain = norm.q_gain,
+                                          .epsilon = norm.epsilon,
+                                          .rope = rope,
+                                          .positions = rope.q_positions,
+                                          .query_positions = &rule},
+                                         queries, context);
+  if (!status.ok()) return status;
+  return engine::transform_rows(key_heads,
+                                {.normalise = norm.enabled,
+                                 .gain = norm.k_gain,
+                                 .epsilon = norm.epsilon,
+                                 .rope = rope,
+                                 .positions = rope.k_positions,
+                                 .lengths = options.kv_lengths},
+                                key_heads, context);
 }
 
 void ModuleRun::append() const {
@@ -306,15 +308,13 @@ Tensor ModuleRun::attended_heads() const {
 }
 
 void ModuleRun::trace_heads() const {
-  Tracer trace = tracer;
-  trace.add_heads("q_heads", q_heads());
-  trace.add_heads("k_heads", k_heads());
-  trace.add_heads("v_heads", v_heads());
+  tracer.add_heads("q_heads", q_heads());
+  tracer.add_heads("k_heads", k_heads());
+  tracer.add_heads("v_heads", v_heads());
 }
 
 Status ModuleRun::finish() const {
-  Tracer trace = tracer;
-  trace.add_heads("heads_out", merged.heads(config.num_heads));
+  tracer.add_heads("heads_out", merged.heads(config.num_heads));
   if (!tools.head_scales.empty()) {
     for (int64_t b = 0; b < merged.batch; ++b) {
       for (int64_t n = 0; n < merged.tokens; ++n) {
@@ -328,12 +328,12 @@ Status ModuleRun::finish() const {
       }
     }
   }
-  trace.add_sequence("merged", merged);
+  tracer.add_sequence("merged", merged);
   if (projects()) {
     const int64_t width = config.value_dim;
-    if (trace.wants("head_shares")) {
+    if (tracer.wants("head_shares")) {
       const Tensor shares =
-          trace.add("head_shares", {merged.batch, config.num_heads, merged.tokens, out_width()});
+          tracer.add("head_shares", {merged.batch, config.num_heads, merged.tokens, out_width()});
       for (int64_t b = 0; b < merged.batch; ++b) {
         for (int64_t h = 0; h < config.num_heads; ++h) {
           const ConstTensor weight{
@@ -351,7 +351,8 @@ Status ModuleRun::finish() const {
     Status status = project(merged, weights.out_proj, weights.out_bias, out, context);
     if (!status.ok()) return status;
   }
-  trace.add_sequence("output", out);
+  tracer.add_sequence("output", out);
+  tracer.end();
   return {};
 }
 

@@ -45,7 +45,7 @@ struct ModuleRun {
   const MultiHeadAttentionConfig& config;
   const MultiHeadAttentionWeights& weights;
   const HeadTools& tools;
-  Tracer tracer;
+  Tracer& tracer;
   Context& context;
 
   Sequence<const float> query = {}, key = {}, value = {};
@@ -71,7 +71,7 @@ struct ModuleRun {
   int64_t out_width() const { return projects() ? config.out_dim : merged_width(); }
 
   // Floats of the trace's wanted steps, with `keys` in all.
-  int64_t trace_floats(int64_t keys) const;
+  double trace_floats(int64_t keys) const;
   void count(Arena& arena) const;
   void take(Arena& arena);
 

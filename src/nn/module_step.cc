@@ -1,11 +1,13 @@
 // MultiHeadAttention one or several tokens at a time, over a cache.
 #include <algorithm>
-#include <limits>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/transform.h"
+#include "engine/enumerators.h"
+#include "engine/guard.h"
 #include "nn/latent_module.h"
 #include "nn/module_run.h"
 
@@ -37,7 +39,15 @@ Status refuse_others(const MultiHeadAttentionOptions& options) {
 
 }  // namespace
 
+int64_t MultiHeadAttentionCache::length(int64_t batch) const {
+  return batch >= 0 && batch < kv_.config().batch ? kv_.length(batch) : 0;
+}
+
 Status MultiHeadAttentionCache::rewind(int64_t length) {
+  return engine::memory_guard([&] { return rewind_or_throw(length); });
+}
+
+Status MultiHeadAttentionCache::rewind_or_throw(int64_t length) {
   const KVCacheConfig& config = kv_.config();
   for (int64_t b = 0; b < config.batch; ++b) {
     if (length < 0 || length > kv_.length(b)) {
@@ -60,6 +70,11 @@ Status MultiHeadAttentionCache::rewind(int64_t length) {
 
 Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
                                         MultiHeadAttentionCache& cache) const {
+  return engine::memory_guard([&] { return create_cache_or_throw(config, cache); });
+}
+
+Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
+                                                 MultiHeadAttentionCache& cache) const {
   const MultiHeadAttentionConfig& c = config_;
   if (id_ == 0) return option_error("module", "one that was created", "none");
   if (c.add_bias_kv || c.add_zero_attn) {
@@ -71,6 +86,11 @@ Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
     return option_error(name,
                         "embed_dim = " + std::to_string(c.embed_dim) + ", as it is self-attention",
                         std::to_string(width));
+  }
+  for (const Status& status :
+       {engine::validate_enumerator("layout", config.layout, KVCacheConfig::Layout::kPaged),
+        engine::validate_enumerator("type", config.type, KVCacheConfig::Type::kInt8)}) {
+    if (!status.ok()) return status;
   }
   KVCacheConfig of_layer = config;
   const bool latent = c.kv_latent_dim > 0;
@@ -95,6 +115,15 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
                                 const MultiHeadAttentionOutputs& outputs,
                                 MultiHeadAttentionCache& cache, Trace* trace,
                                 Context& context) const {
+  return engine::memory_guard(
+      [&] { return step_or_throw(x, options, outputs, cache, trace, context); });
+}
+
+Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
+                                         const MultiHeadAttentionOptions& options,
+                                         const MultiHeadAttentionOutputs& outputs,
+                                         MultiHeadAttentionCache& cache, Trace* trace,
+                                         Context& context) const {
   if (!nn::has_weights(weights_)) {
     return option_error("module", "weights: load_state_dict() or use_weights()", "none");
   }
@@ -143,10 +172,11 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
   }
   if (Status status = refuse_others(options); !status.ok()) return status;
 
+  nn::Tracer tracer(trace);
   nn::ModuleRun run{.config = config_,
                     .weights = weights_,
                     .tools = options.heads,
-                    .tracer = nn::Tracer(trace),
+                    .tracer = tracer,
                     .context = context,
                     .query = nn::sequence_of(x, config_.batch_first),
                     .self = true,
@@ -182,7 +212,7 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
   }
   run.out = nn::sequence_of(outputs.out, config_.batch_first);
 
-  const bool unscaled = run.tracer.wants("scores");
+  const bool unscaled = tracer.wants("scores");
   const bool needs_weights = outputs.weights.given() || outputs.mean_weights.given();
   nn::Arena arena;
   run.count(arena);
@@ -190,10 +220,8 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
   if (needs_weights) arena.count_floats(scores.elements());
   const Dims attended_shape{batch, heads, tokens, kept.value_width};
   if (unscaled) arena.count_floats(attended_shape.elements());
-  for (const Status& status :
-       {arena.reserve(context.scratch().module()), run.tracer.begin(run.trace_floats(keys))}) {
-    if (!status.ok()) return status;
-  }
+  if (Status status = arena.reserve(context.scratch().module()); !status.ok()) return status;
+  if (Status status = tracer.begin(run.trace_floats(keys)); !status.ok()) return status;
   run.take(arena);
   auto* const positions = static_cast<int32_t*>(arena.take(4 * tokens));
   for (int64_t n = 0; n < tokens; ++n) positions[n] = static_cast<int32_t>(before + n);
@@ -215,8 +243,7 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
     if (unscaled) {
       AttentionOptions raw = effective;
       raw.scale = 1.0F;
-      const ScoreCapture capture{.stage = ScoreStage::kRaw,
-                                 .out = run.tracer.add("scores", scores)};
+      const ScoreCapture capture{.stage = ScoreStage::kRaw, .out = tracer.add("scores", scores)};
       const Tensor ignored(arena.take_floats(attended_shape.elements()), attended_shape);
       Status status =
           cache.kv_.attend(q, raw, {.out = ignored, .captures = {&capture, 1}}, context);
@@ -226,8 +253,8 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
     for (const auto& [name, stage] : {std::pair{"scaled_scores", ScoreStage::kRaw},
                                       {"masked_scores", ScoreStage::kMasked},
                                       {"weights", ScoreStage::kWeights}}) {
-      if (!run.tracer.wants(name)) continue;
-      captures.push_back({.stage = stage, .out = run.tracer.add(name, scores)});
+      if (!tracer.wants(name)) continue;
+      captures.push_back({.stage = stage, .out = tracer.add(name, scores)});
     }
     AttentionOutputs attended{.out = run.attended_heads(), .captures = captures};
     if (needs_weights) attended.weights = {arena.take_floats(scores.elements()), scores};
@@ -257,7 +284,8 @@ Status MultiHeadAttention::step(const ConstTensor& x, const MultiHeadAttentionOp
     }
     return run.finish();
   };
-  Status status = attend();
+  // Whatever fails from here on, the cache does not keep the tokens.
+  Status status = engine::memory_guard(attend);
   if (!status.ok()) {
     for (int64_t b = 0; b < batch; ++b) {
       if (Status undone = cache.kv_.truncate(b, before); !undone.ok()) return undone;

@@ -1,9 +1,9 @@
 #include "multihead/multi_head_attention.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <string>
-#include <vector>
 
+#include "engine/guard.h"
 #include "engine/validate.h"
 #include "nn/latent_module.h"
 #include "nn/module_masks.h"
@@ -129,6 +129,14 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
                                    const MultiHeadAttentionOptions& options,
                                    const MultiHeadAttentionOutputs& outputs, Trace* trace,
                                    Context& context) const {
+  return engine::memory_guard(
+      [&] { return forward_or_throw(inputs, options, outputs, trace, context); });
+}
+
+Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inputs,
+                                            const MultiHeadAttentionOptions& options,
+                                            const MultiHeadAttentionOutputs& outputs, Trace* trace,
+                                            Context& context) const {
   if (!nn::has_weights(weights_)) {
     return option_error("module", "weights: load_state_dict() or use_weights()", "none");
   }
@@ -136,10 +144,11 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
   if (Status status = validate_inputs(config_, inputs, layout); !status.ok()) return status;
   const ConstTensor& key = inputs.key.given() ? inputs.key : inputs.query;
   const ConstTensor& value = inputs.value.given() ? inputs.value : key;
+  nn::Tracer tracer(trace);
   nn::ModuleRun run{.config = config_,
                     .weights = weights_,
                     .tools = options.heads,
-                    .tracer = nn::Tracer(trace),
+                    .tracer = tracer,
                     .context = context,
                     .query = nn::sequence_of(inputs.query, config_.batch_first),
                     .key = nn::sequence_of(key, config_.batch_first),
@@ -171,7 +180,7 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
   }
   run.out = nn::sequence_of(outputs.out, config_.batch_first);
 
-  const bool traces_weights = run.tracer.wants("weights");
+  const bool traces_weights = tracer.wants("weights");
   const Dims scores{batch, heads, queries, keys};
   const bool keeps_weights =
       outputs.mean_weights.given() && !outputs.weights.given() && !traces_weights;
@@ -180,10 +189,8 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
   arena.count(static_cast<double>(masks.bias_bytes()));
   arena.count(static_cast<double>(masks.mask_bytes()));
   if (keeps_weights) arena.count_floats(scores.elements());
-  for (const Status& status :
-       {arena.reserve(context.scratch().module()), run.tracer.begin(run.trace_floats(keys))}) {
-    if (!status.ok()) return status;
-  }
+  if (Status status = arena.reserve(context.scratch().module()); !status.ok()) return status;
+  if (Status status = tracer.begin(run.trace_floats(keys)); !status.ok()) return status;
   run.take(arena);
   AttentionOptions effective = joined.attention;
   masks.join(arena.take(masks.bias_bytes()), arena.take(masks.mask_bytes()), effective);
@@ -199,13 +206,13 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
 
   const Tensor q = run.q_heads(), k = run.k_heads(), v = run.v_heads();
   run.trace_heads();
-  if (Status status = trace_scores(run.tracer, q, k, effective, context); !status.ok()) {
+  if (Status status = trace_scores(tracer, q, k, effective, context); !status.ok()) {
     return status;
   }
   Tensor weights = with_batch(outputs.weights, layout.batched);
-  if (traces_weights) {
-    const Tensor traced = run.tracer.add("weights", scores);
-    if (!weights.given()) weights = traced;
+  const bool copies_weights = traces_weights && weights.given();
+  if (!weights.given() && traces_weights) {
+    weights = tracer.add("weights", scores);
   } else if (keeps_weights) {
     weights = {arena.take_floats(scores.elements()), scores};
   }
@@ -214,10 +221,7 @@ Status MultiHeadAttention::forward(const MultiHeadAttentionInputs& inputs,
       !status.ok()) {
     return status;
   }
-  if (traces_weights && outputs.weights.given()) {
-    trace->steps.pop_back();
-    run.tracer.add_heads("weights", weights);
-  }
+  if (copies_weights) tracer.add_heads("weights", weights);
   if (outputs.mean_weights.given()) {
     nn::mean_over_heads(weights, with_batch(outputs.mean_weights, layout.batched), context);
   }

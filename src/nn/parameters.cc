@@ -1,7 +1,13 @@
 #include "nn/parameters.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "rules/half.h"
 
@@ -51,16 +57,27 @@ void Parameters::add(std::string name, const Dims& shape, Stored stored) {
 
 Status Parameters::load(const StateDict& dict,
                         const std::function<bool(std::string_view)>& ignored) {
-  std::vector<std::string> missing, unexpected, misshaped;
+  std::vector<std::string> missing, unexpected, misshaped, unreadable;
   std::map<std::string_view, const Item*> known;
   for (const Item& item : items_) {
     known.emplace(item.name, &item);
     const auto found = dict.find(item.name);
     if (found == dict.end()) {
       missing.push_back(item.name + " " + item.shape.to_string());
-    } else if (!(found->second.shape == item.shape) || found->second.data == nullptr) {
-      misshaped.push_back(item.name + " " + found->second.shape.to_string() + " instead of " +
+      continue;
+    }
+    const ConstAnyTensor& tensor = found->second;
+    if (!(tensor.shape == item.shape)) {
+      misshaped.push_back(item.name + " " + tensor.shape.to_string() + " instead of " +
                           item.shape.to_string());
+    } else if (tensor.strides.rank() != item.shape.rank()) {
+      unreadable.push_back(item.name + " with " + std::to_string(tensor.strides.rank()) +
+                           " strides");
+    } else if (tensor.data == nullptr) {
+      unreadable.push_back(item.name + " without data");
+    } else if (tensor.dtype > DType::kBF16) {
+      unreadable.push_back(item.name + " of element type number " +
+                           std::to_string(static_cast<int>(tensor.dtype)));
     }
   }
   for (const auto& [name, tensor] : dict) {
@@ -69,7 +86,8 @@ Status Parameters::load(const StateDict& dict,
   std::string problems;
   for (const auto& [what, names] : {std::pair{"missing: ", &missing},
                                     {"unexpected: ", &unexpected},
-                                    {"of another shape: ", &misshaped}}) {
+                                    {"of another shape: ", &misshaped},
+                                    {"not to be read: ", &unreadable}}) {
     if (!names->empty()) problems += (problems.empty() ? "" : "; ") + (what + joined(*names));
   }
   if (!problems.empty()) {

@@ -1,206 +1,375 @@
 #include "multihead/safetensors.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
-#include "engine/scratch.h"
-#include "rules/half.h"
+#include "engine/guard.h"
+#include "nn/safetensors_format.h"
 
 namespace multihead {
 namespace {
 
+using engine::memory_guard;
 using nlohmann::json;
-
-Status format_error(const std::string& what, const std::string& expected, const std::string& got) {
-  return {StatusCode::kFormat, what, expected, got};
-}
-
-// In a few words: dump() of what is nested deeply would use up the stack.
-std::string described(const json& value) {
-  if (value.is_object()) return "an object";
-  if (!value.is_array()) return value.dump(-1, ' ', true, json::error_handler_t::replace);
-  std::string text = "[";
-  for (size_t i = 0; i < value.size() && i < 9; ++i) {
-    if (i > 0) text += ",";
-    text += value[i].is_structured() ? "..." : described(value[i]);
-  }
-  return text + (value.size() > 9 ? ",...]" : "]");
-}
+using nn::format_error;
+using Type = SafetensorsEntry::Type;
 
 struct TypeInfo {
   const char* name;
-  SafetensorsEntry::Type type;
-  uint64_t bytes;
+  Type type;
+  uint64_t bits;
 };
-constexpr TypeInfo kTypes[] = {{"F32", SafetensorsEntry::Type::kF32, 4},
-                               {"I32", SafetensorsEntry::Type::kI32, 4},
-                               {"BOOL", SafetensorsEntry::Type::kBool, 1},
-                               {"F16", SafetensorsEntry::Type::kF16, 2},
-                               {"BF16", SafetensorsEntry::Type::kBF16, 2}};
+constexpr TypeInfo kTypes[] = {{"F64", Type::kF64, 64},
+                               {"F32", Type::kF32, 32},
+                               {"F16", Type::kF16, 16},
+                               {"BF16", Type::kBF16, 16},
+                               {"I64", Type::kI64, 64},
+                               {"I32", Type::kI32, 32},
+                               {"I16", Type::kI16, 16},
+                               {"I8", Type::kI8, 8},
+                               {"U64", Type::kU64, 64},
+                               {"U32", Type::kU32, 32},
+                               {"U16", Type::kU16, 16},
+                               {"U8", Type::kU8, 8},
+                               {"BOOL", Type::kBool, 8},
+                               {"C64", Type::kC64, 64},
+                               {"F8_E5M2", Type::kF8E5M2, 8},
+                               {"F8_E4M3", Type::kF8E4M3, 8},
+                               {"F8_E5M2FNUZ", Type::kF8E5M2Fnuz, 8},
+                               {"F8_E4M3FNUZ", Type::kF8E4M3Fnuz, 8},
+                               {"F8_E8M0", Type::kF8E8M0, 8},
+                               {"F6_E2M3", Type::kF6E2M3, 6},
+                               {"F6_E3M2", Type::kF6E3M2, 6},
+                               {"F4", Type::kF4, 4}};
+
+const TypeInfo* type_named(std::string_view name) {
+  const auto* const info = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                        [&](const TypeInfo& type) { return name == type.name; });
+  return info == std::end(kTypes) ? nullptr : info;
+}
+
+std::string type_names() {
+  std::string names;
+  for (const TypeInfo& type : kTypes) names += (names.empty() ? "" : ", ") + std::string(type.name);
+  return names;
+}
 
 // The format's own limit, for headers that are made to exhaust a parser.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
-constexpr const char* kMetadata = "__metadata__";
 
-// The header's text as JSON, discarded where it is none; `twice` is a name that stands twice in one
-// object, of which the parser keeps the last.
-json parse_header(const char* begin, const char* end, std::optional<std::string>& twice) {
-  // The names in each object that encloses the present one.
-  std::vector<std::set<std::string>> open;
-  const auto note = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event == json::parse_event_t::key) {
-      const auto& name = value.get_ref<const std::string&>();
-      if (!open.back().insert(name).second) twice = name;
+// One tensor as the header describes it.
+struct Described {
+  std::string name;
+  const TypeInfo* type = nullptr;
+  Dims shape;
+  uint64_t begin = 0, end = 0;
+};
+
+// Takes the header's tokens as they are parsed. There is no tree of the JSON: its destructor needs
+// memory, and a file can make it a hundred times as large as itself. Every function returns false
+// to stop, and `status` says why.
+class HeaderParser final : public json::json_sax_t {
+ public:
+  explicit HeaderParser(uint64_t data_bytes) : data_bytes_(data_bytes) {}
+
+  Status status;
+  std::vector<Described> tensors;
+
+  bool null() override { return scalar("null"); }
+  bool boolean(bool /*value*/) override { return scalar("a boolean"); }
+  bool number_integer(number_integer_t value) override { return scalar(std::to_string(value)); }
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place() == Place::kShape && value <= kMostExtent &&
+        tensor().shape.rank() < Dims::kMaxRank) {
+      tensor().shape.push_back(static_cast<int64_t>(value));
+      return true;
+    }
+    if (place() == Place::kOffsets && offsets_ < 2) {
+      (offsets_++ == 0 ? tensor().begin : tensor().end) = value;
+      return true;
+    }
+    return scalar(std::to_string(value));
+  }
+  bool number_float(number_float_t /*value*/, const string_t& text) override {
+    return scalar(text);
+  }
+  bool string(string_t& value) override {
+    if (place() == Place::kMetadata) return true;
+    if (place() == Place::kTensor && field_ == "dtype") {
+      tensor().type = type_named(value);
+      if (tensor().type != nullptr) return true;
+      return stop(tensor().name, "a dtype out of " + type_names(), value);
+    }
+    return scalar("\"" + value + "\"");
+  }
+  bool binary(binary_t& /*value*/) override { return scalar("binary data"); }  // not in JSON text
+
+  bool key(string_t& name) override {
+    if (!names_.back().insert(name).second) {
+      return stop("safetensors header", "every name once in its object", "\"" + name + "\" twice");
+    }
+    if (place() == Place::kHeader) name_ = name;
+    if (place() == Place::kTensor) field_ = name;
+    return true;
+  }
+
+  bool start_object(size_t /*size*/) override {
+    names_.emplace_back();
+    if (places_.empty()) return enter(Place::kHeader);
+    if (place() == Place::kHeader && name_ == nn::kSafetensorsMetadata) {
+      return enter(Place::kMetadata);
+    }
+    if (place() == Place::kHeader) {
+      tensors.emplace_back().name = name_;
+      has_shape_ = has_offsets_ = false;
+      return enter(Place::kTensor);
+    }
+    return scalar("an object") && enter(Place::kIgnored);
+  }
+  bool end_object() override {
+    names_.pop_back();
+    const Place left = place();
+    places_.pop_back();
+    return left != Place::kTensor || end_tensor();
+  }
+
+  bool start_array(size_t /*size*/) override {
+    if (place() == Place::kTensor && field_ == "shape") {
+      has_shape_ = true;
+      return enter(Place::kShape);
+    }
+    if (place() == Place::kTensor && field_ == "data_offsets") {
+      has_offsets_ = true;
+      offsets_ = 0;
+      return enter(Place::kOffsets);
+    }
+    return scalar("an array") && enter(Place::kIgnored);
+  }
+  bool end_array() override {
+    const Place left = place();
+    places_.pop_back();
+    if (left != Place::kOffsets) return true;
+    const Described& t = tensor();
+    if (offsets_ == 2 && t.begin <= t.end && t.end <= data_bytes_) return true;
+    return stop(t.name, offsets_expected(),
+                offsets_ < 2 ? std::to_string(offsets_) + " of them"
+                             : "[" + std::to_string(t.begin) + "," + std::to_string(t.end) + "]");
+  }
+
+  bool parse_error(size_t /*at*/, const std::string& /*token*/,
+                   const nlohmann::detail::exception& /*error*/) override {
+    return stop("safetensors header", "a JSON object from its first byte on", "something else");
+  }
+
+ private:
+  // What encloses the present token.
+  enum class Place : uint8_t { kOutside, kHeader, kMetadata, kTensor, kShape, kOffsets, kIgnored };
+  static constexpr uint64_t kMostExtent = std::numeric_limits<int64_t>::max();
+
+  Place place() const { return places_.empty() ? Place::kOutside : places_.back(); }
+  bool enter(Place place) {
+    places_.push_back(place);
+    return true;
+  }
+  Described& tensor() { return tensors.back(); }
+
+  bool stop(const std::string& what, const std::string& expected, const std::string& got) {
+    status = format_error(what, expected, got);
+    return false;
+  }
+  std::string offsets_expected() const {
+    return "data_offsets within " + std::to_string(data_bytes_) + " bytes";
+  }
+
+  // A value that is none of those that are read: wrong where one of those belongs, else of a field
+  // that the format may get one day.
+  bool scalar(const std::string& got) {
+    switch (place()) {
+      case Place::kHeader:
+        return name_ == nn::kSafetensorsMetadata
+                   ? stop(name_, "an object of texts", got)
+                   : stop(name_, "dtype, shape and data_offsets", got);
+      case Place::kMetadata:
+        return stop(nn::kSafetensorsMetadata, "an object of texts", got + " in it");
+      case Place::kShape:
+        return stop(tensor().name, kShapeExpected, got + " in it");
+      case Place::kOffsets:
+        return stop(tensor().name, offsets_expected(), got + " in it");
+      case Place::kTensor:
+        if (field_ == "dtype") return stop(tensor().name, "a text as dtype", got);
+        if (field_ == "shape") return stop(tensor().name, kShapeExpected, got);
+        if (field_ == "data_offsets") return stop(tensor().name, offsets_expected(), got);
+        return true;
+      case Place::kOutside:
+        return stop("safetensors header", "a JSON object from its first byte on", got);
+      case Place::kIgnored:
+        break;
     }
     return true;
-  };
-  return json::parse(begin, end, note, false);
+  }
+  static constexpr const char* kShapeExpected = "a shape of at most 8 extents, none negative";
+
+  bool end_tensor() {
+    const Described& t = tensor();
+    if (t.type == nullptr || !has_shape_ || !has_offsets_) {
+      return stop(t.name, "dtype, shape and data_offsets",
+                  std::string("no ") + (t.type == nullptr ? "dtype"
+                                        : has_shape_      ? "data_offsets"
+                                                          : "shape"));
+    }
+    const std::optional<uint64_t> bits = nn::bit_size(t.shape, t.type->bits);
+    if (bits && *bits % 8 == 0 && *bits / 8 == t.end - t.begin) return true;
+    return stop(t.name,
+                "data of dtype " + std::string(t.type->name) + " and shape " + t.shape.to_string(),
+                std::to_string(t.end - t.begin) + " bytes");
+  }
+
+  uint64_t data_bytes_;
+  std::vector<Place> places_;
+  std::vector<std::set<std::string>> names_;  // in each object that encloses the present token
+  std::string name_, field_;
+  bool has_shape_ = false, has_offsets_ = false;
+  int offsets_ = 0;
+};
+
+// Side by side from the first byte to the last.
+Status validate_places(std::vector<Described>& tensors, uint64_t data_bytes) {
+  std::sort(tensors.begin(), tensors.end(), [](const Described& a, const Described& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  uint64_t end = 0;
+  for (const Described& tensor : tensors) {
+    if (tensor.begin != end) {
+      return format_error("safetensors data",
+                          "tensors side by side, the next at " + std::to_string(end),
+                          "one at " + std::to_string(tensor.begin));
+    }
+    end = tensor.end;
+  }
+  if (end == data_bytes) return {};
+  return format_error("safetensors data", std::to_string(end) + " bytes",
+                      std::to_string(data_bytes));
 }
 
-bool is_text(const json& value) { return value.is_string(); }
-
-bool is_count(const json& value) {
-  return value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX;
-}
-
-// Product of the extents and the element's size, or nothing where it overflows.
-std::optional<uint64_t> byte_size(const Dims& shape, uint64_t element) {
-  uint64_t product = element;
-  for (int axis = 0; axis < shape.rank(); ++axis) {
-    const auto extent = static_cast<uint64_t>(shape[axis]);
-    if (extent != 0 && product > UINT64_MAX / extent) return std::nullopt;
-    product *= extent;
+// The tensors of F64 as f32, in the order of the map; null where there are none.
+Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
+              std::unique_ptr<float[]>& narrowed) {
+  size_t count = 0;
+  for (const auto& [name, entry] : entries) {
+    if (entry.type == Type::kF64) count += entry.data.size() / sizeof(double);
   }
-  return product;
-}
-
-Status parse_entry(const std::string& name, const json& fields, std::span<const std::byte> data,
-                   SafetensorsEntry& entry, std::pair<uint64_t, uint64_t>& range) {
-  if (!fields.is_object() || !fields.contains("dtype") || !fields.contains("shape") ||
-      !fields.contains("data_offsets") || !fields["dtype"].is_string()) {
-    return format_error(name, "dtype, shape and data_offsets", described(fields));
+  if (count == 0) return {};
+  std::unique_ptr<float[]> made(new (std::nothrow) float[count]);
+  if (made == nullptr) return Status::out_of_memory(count * sizeof(float));
+  float* to = made.get();
+  for (const auto& [name, entry] : entries) {
+    if (entry.type != Type::kF64) continue;
+    for (size_t at = 0; at < entry.data.size(); at += sizeof(double)) {
+      double value = 0;
+      // A tensor of eight bytes may lie anywhere.
+      std::memcpy(&value, entry.data.data() + at, sizeof(double));
+      *to++ = static_cast<float>(value);
+    }
   }
-  const auto dtype = fields["dtype"].get<std::string>();
-  const auto* const info = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                        [&](const TypeInfo& type) { return dtype == type.name; });
-  if (info == std::end(kTypes))
-    return format_error(name, "dtype F32, F16, BF16, I32 or BOOL", dtype);
-
-  const json& shape = fields["shape"];
-  if (!shape.is_array() || shape.size() > static_cast<size_t>(Dims::kMaxRank) ||
-      !std::all_of(shape.begin(), shape.end(), is_count)) {
-    return format_error(name, "a shape of at most 8 extents, none negative", described(shape));
-  }
-  Dims dims;
-  for (const json& extent : shape) dims.push_back(extent.get<int64_t>());
-
-  const json& offsets = fields["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !is_count(offsets[0]) ||
-      !is_count(offsets[1]) || offsets[0].get<uint64_t>() > offsets[1].get<uint64_t>() ||
-      offsets[1].get<uint64_t>() > data.size()) {
-    return format_error(name, "data_offsets within " + std::to_string(data.size()) + " bytes",
-                        described(offsets));
-  }
-  range = {offsets[0].get<uint64_t>(), offsets[1].get<uint64_t>()};
-  const std::optional<uint64_t> size = byte_size(dims, info->bytes);
-  if (!size || *size != range.second - range.first) {
-    return format_error(name, "data of dtype " + dtype + " and shape " + dims.to_string(),
-                        std::to_string(range.second - range.first) + " bytes");
-  }
-  entry = {info->type, dims, data.subspan(range.first, *size)};
+  narrowed = std::move(made);
   return {};
+}
+
+std::optional<DType> viewed_as(Type type) {
+  switch (type) {
+    case Type::kF32:
+    case Type::kF64:
+      return DType::kF32;
+    case Type::kF16:
+      return DType::kF16;
+    case Type::kBF16:
+      return DType::kBF16;
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
 
 Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
-  uint64_t header_size = 0;
-  if (bytes.size() < sizeof(header_size)) {
-    return format_error("safetensors", "at least 8 bytes", std::to_string(bytes.size()));
-  }
-  for (size_t i = sizeof(header_size); i-- > 0;) {
-    header_size = header_size << 8 | static_cast<uint64_t>(bytes[i]);
-  }
-  const uint64_t most = std::min<uint64_t>(bytes.size() - sizeof(header_size), kMostHeaderBytes);
-  if (header_size > most) {
-    return format_error("safetensors header", "at most " + std::to_string(most) + " bytes",
-                        std::to_string(header_size) + " bytes");
-  }
-  const auto* const text = reinterpret_cast<const char*>(bytes.data()) + sizeof(header_size);
-  std::optional<std::string> twice;
-  const json header = parse_header(text, text + header_size, twice);
-  if (!header.is_object() || *text != '{') {
-    return format_error("safetensors header", "a JSON object from its first byte on",
-                        "something else");
-  }
-  if (twice) {
-    return format_error("safetensors header", "every name once in its object",
-                        described(*twice) + " twice");
-  }
-
-  Safetensors parsed;
-  parsed.bytes_ = std::move(bytes);
-  const auto data = std::span<const std::byte>(parsed.bytes_)
-                        .subspan(sizeof(header_size) + static_cast<size_t>(header_size));
-  std::vector<std::pair<uint64_t, uint64_t>> ranges;
-  for (const auto& [name, fields] : header.items()) {
-    if (name == kMetadata) {
-      if (fields.is_object() && std::all_of(fields.begin(), fields.end(), is_text)) continue;
-      return format_error(name, "an object of texts", described(fields));
+  return memory_guard([&]() -> Status {
+    uint64_t header_size = 0;
+    if (bytes.size() < sizeof(header_size)) {
+      return format_error("safetensors", "at least 8 bytes", std::to_string(bytes.size()));
     }
-    SafetensorsEntry entry{};
-    if (Status status = parse_entry(name, fields, data, entry, ranges.emplace_back());
-        !status.ok()) {
-      return status;
+    for (size_t i = sizeof(header_size); i-- > 0;) {
+      header_size = header_size << 8 | static_cast<uint64_t>(bytes[i]);
     }
-    parsed.entries_.emplace(name, entry);
-  }
-  std::sort(ranges.begin(), ranges.end());
-  uint64_t end = 0;
-  for (const auto& [first, last] : ranges) {
-    if (first != end) {
-      return format_error("safetensors data",
-                          "tensors side by side, the next at " + std::to_string(end),
-                          "one at " + std::to_string(first));
+    const uint64_t most = std::min<uint64_t>(bytes.size() - sizeof(header_size), kMostHeaderBytes);
+    if (header_size > most) {
+      return format_error("safetensors header", "at most " + std::to_string(most) + " bytes",
+                          std::to_string(header_size) + " bytes");
     }
-    end = last;
-  }
-  if (end != data.size()) {
-    return format_error("safetensors data", std::to_string(end) + " bytes",
-                        std::to_string(data.size()));
-  }
-  result = std::move(parsed);
-  return {};
+    Safetensors parsed;
+    parsed.bytes_ = std::move(bytes);
+    const auto data = std::span<const std::byte>(parsed.bytes_)
+                          .subspan(sizeof(header_size) + static_cast<size_t>(header_size));
+    const auto* const text =
+        reinterpret_cast<const char*>(parsed.bytes_.data()) + sizeof(header_size);
+    HeaderParser header(data.size());
+    // Blanks in front are JSON, but not the format.
+    if (header_size == 0 || *text != '{') {
+      return format_error("safetensors header", "a JSON object from its first byte on",
+                          "something else");
+    }
+    if (!json::sax_parse(text, text + header_size, &header)) return header.status;
+    if (Status status = validate_places(header.tensors, data.size()); !status.ok()) return status;
+    for (Described& tensor : header.tensors) {
+      const auto at = static_cast<size_t>(tensor.begin);
+      parsed.entries_.emplace(
+          std::move(tensor.name),
+          SafetensorsEntry{tensor.type->type, tensor.shape,
+                           data.subspan(at, static_cast<size_t>(tensor.end) - at)});
+    }
+    if (Status status = narrow(parsed.entries_, parsed.narrowed_); !status.ok()) return status;
+    result = std::move(parsed);
+    return {};
+  });
 }
 
 Status Safetensors::read(const std::string& path, Safetensors& result) {
-  // A directory opens too, and claims to hold 2^63 bytes.
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return format_error(path, "a readable file", error ? error.message() : "something else");
-  }
-  constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return format_error(path, "a readable file", error.message());
-  if (size > kMostBytes) {
-    return format_error(path, "at most " + std::to_string(kMostBytes) + " bytes",
-                        std::to_string(size));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::vector<std::byte> bytes(static_cast<size_t>(size));
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) return format_error(path, "a readable file", "a read error");
-  return parse(std::move(bytes), result);
+  return memory_guard([&]() -> Status {
+    // A directory opens too, and claims to hold 2^63 bytes.
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) {
+      return format_error(path, "a readable file", error ? error.message() : "something else");
+    }
+    constexpr uintmax_t kMostBytes = uintmax_t{1} << 30;
+    const uintmax_t size = std::filesystem::file_size(path, error);
+    if (error) return format_error(path, "a readable file", error.message());
+    if (size > kMostBytes) {
+      return format_error(path, "at most " + std::to_string(kMostBytes) + " bytes",
+                          std::to_string(size));
+    }
+    std::ifstream file(path, std::ios::binary);
+    std::vector<std::byte> bytes(static_cast<size_t>(size));
+    file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    if (!file) return format_error(path, "a readable file", "a read error");
+    return parse(std::move(bytes), result);
+  });
 }
 
 const SafetensorsEntry* Safetensors::find(const std::string& name) const {
@@ -209,147 +378,28 @@ const SafetensorsEntry* Safetensors::find(const std::string& name) const {
 }
 
 Status Safetensors::state_dict(StateDict& dict) const {
-  StateDict views;
-  for (const auto& [name, entry] : entries_) {
-    using Type = SafetensorsEntry::Type;
-    if (entry.type == Type::kI32 || entry.type == Type::kBool) continue;
-    const DType dtype = entry.type == Type::kF32   ? DType::kF32
-                        : entry.type == Type::kF16 ? DType::kF16
-                                                   : DType::kBF16;
-    const auto address = reinterpret_cast<uintptr_t>(entry.data.data());
-    const auto alignment = static_cast<uintptr_t>(bytes_of(dtype));
-    if (address % alignment != 0) {
-      return format_error(name, "data at a multiple of " + std::to_string(alignment) + " bytes",
-                          "data beside it");
+  return memory_guard([&]() -> Status {
+    StateDict views;
+    const float* narrowed = narrowed_.get();
+    for (const auto& [name, entry] : entries_) {
+      const std::optional<DType> dtype = viewed_as(entry.type);
+      if (!dtype) continue;
+      const void* data = entry.data.data();
+      if (entry.type == Type::kF64) {
+        data = narrowed;
+        narrowed += entry.data.size() / sizeof(double);
+      }
+      const auto alignment = static_cast<uintptr_t>(bytes_of(*dtype));
+      if (reinterpret_cast<uintptr_t>(data) % alignment != 0) {
+        return format_error(name, "data at a multiple of " + std::to_string(alignment) + " bytes",
+                            "data beside it");
+      }
+      views.emplace(name,
+                    ConstAnyTensor(data, *dtype, entry.shape, contiguous_strides(entry.shape)));
     }
-    views.emplace(name, ConstAnyTensor(entry.data.data(), dtype, entry.shape,
-                                       contiguous_strides(entry.shape)));
-  }
-  dict = std::move(views);
-  return {};
-}
-
-namespace {
-
-DType dtype_of(SafetensorsType type, DType given) {
-  switch (type) {
-    case SafetensorsType::kF32:
-      return DType::kF32;
-    case SafetensorsType::kF16:
-      return DType::kF16;
-    case SafetensorsType::kBF16:
-      return DType::kBF16;
-    case SafetensorsType::kAsGiven:
-      break;
-  }
-  return given;
-}
-
-const char* format_name(DType dtype) {
-  return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
-}
-
-// Of one element, in the bytes of a little-endian machine.
-void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte*& to) {
-  const auto put = [&](auto bits) {
-    for (size_t i = 0; i < sizeof(bits); ++i) {
-      *to++ = static_cast<std::byte>(bits >> (8 * i) & 0xFFU);
-    }
-  };
-  float value = 0;
-  switch (from.dtype) {
-    case DType::kF32:
-      value = static_cast<const float*>(from.data)[at];
-      break;
-    case DType::kF16: {
-      const Float16 half = static_cast<const Float16*>(from.data)[at];
-      if (type == DType::kF16) return put(half.bits);
-      value = rules::to_float(half);
-      break;
-    }
-    case DType::kBF16: {
-      const BFloat16 half = static_cast<const BFloat16*>(from.data)[at];
-      if (type == DType::kBF16) return put(half.bits);
-      value = rules::to_float(half);
-      break;
-    }
-  }
-  if (type == DType::kF16) return put(rules::to_float16(value).bits);
-  if (type == DType::kBF16) return put(rules::to_bfloat16(value).bits);
-  put(std::bit_cast<uint32_t>(value));
-}
-
-void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type, std::byte*& to) {
-  if (axis == tensor.shape.rank()) return write_element(tensor, at, type, to);
-  for (int64_t i = 0; i < tensor.shape[axis]; ++i) {
-    write_tensor(tensor, axis + 1, at + i * tensor.strides[axis], type, to);
-  }
-}
-
-}  // namespace
-
-Status write_safetensors(const StateDict& dict, SafetensorsType type,
-                         std::vector<std::byte>& bytes) {
-  // Larger elements before smaller ones, so that each lies at a multiple of its size.
-  std::vector<std::pair<std::string, ConstAnyTensor>> tensors(dict.begin(), dict.end());
-  const auto bytes_each = [&](const ConstAnyTensor& tensor) {
-    return bytes_of(dtype_of(type, tensor.dtype));
-  };
-  std::sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) {
-    return std::pair(bytes_each(b.second), std::string_view(a.first)) <
-           std::pair(bytes_each(a.second), std::string_view(b.first));
+    dict = std::move(views);
+    return {};
   });
-  json header = json::object();
-  uint64_t end = 0;
-  for (const auto& [name, tensor] : tensors) {
-    // dump() replaces what is no UTF-8, so that the name would be another.
-    const json as_json = name;
-    if (name == kMetadata ||
-        json::parse(as_json.dump(-1, ' ', false, json::error_handler_t::replace), nullptr, false) !=
-            as_json) {
-      return format_error("name", "UTF-8 other than __metadata__",
-                          as_json.dump(-1, ' ', true, json::error_handler_t::replace));
-    }
-    if (tensor.data == nullptr && tensor.shape.elements() != 0) {
-      return format_error(name, "data for " + tensor.shape.to_string(), "none");
-    }
-    const DType dtype = dtype_of(type, tensor.dtype);
-    json extents = json::array();
-    for (int axis = 0; axis < tensor.shape.rank(); ++axis) extents.push_back(tensor.shape[axis]);
-    const uint64_t begin = end;
-    end += static_cast<uint64_t>(tensor.shape.elements() * bytes_of(dtype));
-    header[name] = {{"dtype", format_name(dtype)},
-                    {"shape", std::move(extents)},
-                    {"data_offsets", {begin, end}}};
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t size = sizeof(uint64_t) + text.size() + end;
-  engine::Buffer probe;
-  if (!probe.reserve(size)) return Status::out_of_memory(size);
-  probe = {};
-  std::vector<std::byte> file(static_cast<size_t>(size));
-  std::byte* to = file.data();
-  for (size_t i = 0; i < sizeof(uint64_t); ++i) {
-    *to++ = static_cast<std::byte>(static_cast<uint64_t>(text.size()) >> (8 * i) & 0xFFU);
-  }
-  to = std::transform(text.begin(), text.end(), to,
-                      [](char letter) { return static_cast<std::byte>(letter); });
-  for (const auto& [name, tensor] : tensors) {
-    write_tensor(tensor, 0, 0, dtype_of(type, tensor.dtype), to);
-  }
-  bytes = std::move(file);
-  return {};
-}
-
-Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path) {
-  std::vector<std::byte> bytes;
-  if (Status status = write_safetensors(dict, type, bytes); !status.ok()) return status;
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  return file ? Status() : format_error(path, "a file that can be written", "a write error");
 }
 
 }  // namespace multihead

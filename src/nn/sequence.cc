@@ -1,5 +1,7 @@
 #include "nn/sequence.h"
 
+#include <cstdint>
+
 namespace multihead::nn {
 
 Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,

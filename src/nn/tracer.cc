@@ -1,7 +1,15 @@
 #include "nn/tracer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/scratch.h"
 
@@ -29,6 +37,9 @@ constexpr std::string_view kNames[] = {"x",
                                        "merged",
                                        "head_shares",
                                        "output"};
+
+// In floats.
+constexpr size_t kAlignment = 16;
 
 }  // namespace
 
@@ -60,18 +71,31 @@ Status validate_trace(const Trace* trace) {
   return {};
 }
 
-Status Tracer::begin(int64_t floats) {
+Status Tracer::begin(double floats) {
   if (trace_ == nullptr) return {};
-  engine::Buffer probe;
-  const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float) + 4096;
-  if (!probe.reserve(bytes)) return Status::out_of_memory(bytes);
-  trace_->steps.clear();
+  auto memory = std::make_shared<engine::Buffer>();
+  // Each step begins at a multiple of 64 bytes.
+  constexpr auto kSteps = static_cast<double>(std::size(kNames));
+  const double needed = (floats + kSteps * kAlignment) * sizeof(float);
+  const auto bytes = needed < 0x1p62 ? static_cast<uint64_t>(needed) : uint64_t{1} << 62U;
+  if (!memory->reserve(bytes)) return Status::out_of_memory(bytes);
+  auto* const first = static_cast<float*>(memory->data());
+  next_ = {std::move(memory), first};
+  steps_.reserve(std::size(kNames));
   return {};
 }
 
 Tensor Tracer::add(const char* name, const Dims& shape) {
-  trace_->steps.push_back({name, shape, std::vector<float>(static_cast<size_t>(shape.elements()))});
-  return {trace_->steps.back().values.data(), shape};
+  const auto floats = static_cast<size_t>(shape.elements());
+  const std::shared_ptr<float> values = next_;
+  next_ = {values, values.get() + (floats + kAlignment - 1) / kAlignment * kAlignment};
+  std::fill_n(values.get(), floats, 0.0F);
+  steps_.push_back({name, shape, {values, floats}});
+  return {values.get(), shape};
+}
+
+void Tracer::end() {
+  if (trace_ != nullptr) trace_->steps = std::move(steps_);
 }
 
 void Tracer::add_sequence(const char* name, const Sequence<const float>& x) {

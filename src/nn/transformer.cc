@@ -1,9 +1,16 @@
 #include "multihead/transformer.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "engine/guard.h"
 #include "engine/validate.h"
 #include "nn/transformer_block.h"
 
@@ -24,23 +31,35 @@ std::string layer_name(const std::string& prefix, ParameterNames names, size_t l
   return prefix + (names == ParameterNames::kGpt2 ? "h." : "layers.") + std::to_string(layer) + ".";
 }
 
+// Null, not an exception, where there is no memory: WebAssembly has none.
+template <class T>
+Status allocate_array(int64_t count, std::unique_ptr<T[]>& array) {
+  array.reset(new (std::nothrow) T[static_cast<size_t>(count)]);
+  if (array != nullptr) return {};
+  return Status::out_of_memory(static_cast<uint64_t>(count) * sizeof(T));
+}
+
 }  // namespace
 
 int64_t TransformerCache::bytes() const {
   int64_t sum = 0;
-  for (const MultiHeadAttentionCache& layer : layers_) sum += layer.kv().bytes();
+  for (const MultiHeadAttentionCache& layer : layers()) sum += layer.kv().bytes();
   return sum;
 }
 
 Status TransformerCache::rewind(int64_t length) {
   // All or none: the layers are alike, so that the first refuses for all.
-  for (MultiHeadAttentionCache& layer : layers_) {
+  for (MultiHeadAttentionCache& layer : layers()) {
     if (Status status = layer.rewind(length); !status.ok()) return status;
   }
   return {};
 }
 
 Status Transformer::create(const TransformerConfig& config, Transformer& model) {
+  return engine::memory_guard([&] { return create_or_throw(config, model); });
+}
+
+Status Transformer::create_or_throw(const TransformerConfig& config, Transformer& model) {
   const struct {
     const char* name;
     int64_t value, least, most;
@@ -58,18 +77,20 @@ Status Transformer::create(const TransformerConfig& config, Transformer& model) 
   TransformerBlock block;
   if (Status status = TransformerBlock::create(config.block, block); !status.ok()) return status;
   made.config_.block = block.config();
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+  if (Status status = allocate_array(config.num_layers, made.layers_); !status.ok()) return status;
+  for (TransformerBlock& layer : made.layers()) {
     // Each its own: a copy would share the identity that caches know layers by.
-    if (Status status = TransformerBlock::create(config.block, made.layers_.emplace_back());
-        !status.ok()) {
-      return status;
-    }
+    if (Status status = TransformerBlock::create(config.block, layer); !status.ok()) return status;
   }
   model = std::move(made);
   return {};
 }
 
 Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names) {
+  return engine::memory_guard([&] { return load_or_throw(dict, names); });
+}
+
+Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config_.block.attention.embed_dim;
   if (width == 0) return option_error("model", "one that was created", "none");
@@ -85,8 +106,9 @@ Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names)
   auto parameters = std::make_shared<nn::Parameters>();
   parameters->add(embedding, {config_.vocab_size, width});
   if (config_.max_positions > 0) parameters->add(position, {config_.max_positions, width});
-  for (size_t layer = 0; layer < layers_.size(); ++layer) {
-    layers_[layer].add_parameters(*parameters, layer_name(prefix, names, layer), names);
+  const std::span<const TransformerBlock> blocks = layers();
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    blocks[layer].add_parameters(*parameters, layer_name(prefix, names, layer), names);
   }
   if (config_.final_norm) nn::add_norm(*parameters, norm, config_.block.norm, width);
   if (!config_.tied_output) parameters->add(output, {config_.vocab_size, width});
@@ -94,60 +116,80 @@ Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names)
     return (gpt2 && nn::is_gpt2_buffer(name)) || (config_.tied_output && name == output);
   };
   if (Status status = parameters->load(dict, ignored); !status.ok()) return status;
-  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+  // Copies take the weights, so that this model keeps its own where one of them cannot.
+  std::unique_ptr<TransformerBlock[]> loaded;
+  if (Status status = allocate_array(config_.num_layers, loaded); !status.ok()) return status;
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    loaded[layer] = blocks[layer];
     Status status =
-        layers_[layer].take_weights(*parameters, layer_name(prefix, names, layer), names);
+        loaded[layer].take_weights(*parameters, layer_name(prefix, names, layer), names);
     if (!status.ok()) return status;
-    layers_[layer].owned_ = parameters;
+    loaded[layer].owned_ = parameters;
   }
+  const ConstTensor norm_weight = parameters->find(norm + ".weight");
+  const ConstTensor norm_bias = parameters->find(norm + ".bias");
+  // Nothing from here on needs memory.
+  layers_ = std::move(loaded);
+  norm_weight_ = norm_weight;
+  norm_bias_ = norm_bias;
   embedding_ = parameters->find(embedding);
   position_ = parameters->find(position);
-  norm_weight_ = parameters->find(norm + ".weight");
-  norm_bias_ = parameters->find(norm + ".bias");
   output_ = config_.tied_output ? embedding_ : parameters->find(output);
   owned_ = std::move(parameters);
   return {};
 }
 
 Status Transformer::state_dict(StateDict& dict) const {
-  if (owned_ == nullptr) {
-    return option_error("state_dict", "parameters from load_state_dict()", "none");
-  }
-  dict = owned_->state_dict();
-  return {};
+  return engine::memory_guard([&]() -> Status {
+    if (owned_ == nullptr) {
+      return option_error("state_dict", "parameters from load_state_dict()", "none");
+    }
+    dict = owned_->state_dict();
+    return {};
+  });
 }
 
 Status Transformer::create_cache(const KVCacheConfig& config, TransformerCache& cache) const {
-  TransformerCache made;
-  for (const TransformerBlock& layer : layers_) {
-    Status status = layer.attention().create_cache(config, made.layers_.emplace_back());
-    if (!status.ok()) return status;
-  }
-  cache = std::move(made);
-  return {};
+  return engine::memory_guard([&]() -> Status {
+    TransformerCache made;
+    const std::span<const TransformerBlock> blocks = layers();
+    if (Status status = allocate_array(config_.num_layers, made.layers_); !status.ok()) {
+      return status;
+    }
+    made.count_ = blocks.size();
+    for (size_t layer = 0; layer < blocks.size(); ++layer) {
+      Status status = blocks[layer].attention().create_cache(config, made.layers_[layer]);
+      if (!status.ok()) return status;
+    }
+    cache = std::move(made);
+    return {};
+  });
 }
 
 Status Transformer::forward(std::span<const int32_t> tokens, int64_t batch,
                             const MultiHeadAttentionOptions& options,
                             const TransformerOutputs& outputs, Context& context) const {
-  return run(tokens, batch, options, outputs, nullptr, context);
+  return engine::memory_guard(
+      [&] { return run(tokens, batch, options, outputs, nullptr, context); });
 }
 
 Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttentionOptions& options,
                          const TransformerOutputs& outputs, TransformerCache& cache,
                          Context& context) const {
-  if (cache.layers_.size() != layers_.size() || layers_.empty()) {
-    return option_error("cache",
-                        "one of create_cache(), with " + std::to_string(layers_.size()) + " layers",
-                        std::to_string(cache.layers_.size()) + " layers");
-  }
-  if (!config_.causal) return option_error("causal", "a causal model for steps", "another");
   const int64_t before = cache.length();
-  const int64_t batch = cache.layers_.front().kv().config().batch;
-  Status status = run(tokens, batch, options, outputs, &cache, context);
+  Status status = engine::memory_guard([&]() -> Status {
+    if (cache.layers().size() != layers().size() || layers().empty()) {
+      return option_error(
+          "cache", "one of create_cache(), with " + std::to_string(layers().size()) + " layers",
+          std::to_string(cache.layers().size()) + " layers");
+    }
+    if (!config_.causal) return option_error("causal", "a causal model for steps", "another");
+    const int64_t batch = cache.layers().front().kv().config().batch;
+    return run(tokens, batch, options, outputs, &cache, context);
+  });
   if (status.ok()) return status;
   // Layers before the one that failed have taken the tokens in.
-  for (MultiHeadAttentionCache& layer : cache.layers_) {
+  for (MultiHeadAttentionCache& layer : cache.layers()) {
     if (layer.length() == before) continue;
     if (Status undone = layer.rewind(before); !undone.ok()) return undone;
   }
@@ -184,18 +226,21 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   if (options.heads.skip_out_proj) {
     return option_error("skip_out_proj", "false in a stack", "true");
   }
-  if (!outputs.traces.empty() && outputs.traces.size() != layers_.size()) {
-    return {StatusCode::kShape, "traces", std::to_string(layers_.size()) + ", one per layer",
+  if (!outputs.traces.empty() && outputs.traces.size() != layers().size()) {
+    return {StatusCode::kShape, "traces", std::to_string(layers().size()) + ", one per layer",
             std::to_string(outputs.traces.size())};
   }
-  const auto layers = static_cast<int64_t>(layers_.size());
+  const auto blocks = layers();
   const struct {
     const char *name, *letters;
     const Tensor& tensor;
     Dims shape;
   } given[] = {
       {"logits", "(B, N, vocab_size)", outputs.logits, {batch, length, config_.vocab_size}},
-      {"hidden", "(num_layers, B, N, embed_dim)", outputs.hidden, {layers, batch, length, width}}};
+      {"hidden",
+       "(num_layers, B, N, embed_dim)",
+       outputs.hidden,
+       {static_cast<int64_t>(blocks.size()), batch, length, width}}};
   for (const auto& [name, letters, tensor, shape] : given) {
     if (!tensor.given()) continue;
     if (Status status = validate_exact(name, letters, tensor, shape); !status.ok()) return status;
@@ -221,10 +266,10 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   MultiHeadAttentionOptions of_layer = options;
   if (config_.causal && cache == nullptr) of_layer.attention.causal = Causal::top_left();
   const Tensor hidden(x, {batch, length, width});
-  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
     // Every layer drops out other weights.
     of_layer.dropout_seed = options.dropout_seed + (static_cast<uint64_t>(layer) << 32U);
-    Status status = layers_[layer].run(
+    Status status = blocks[layer].run(
         hidden, of_layer, {.out = hidden}, cache == nullptr ? nullptr : &cache->layers_[layer],
         outputs.traces.empty() ? nullptr : &outputs.traces[layer], scratch, context);
     if (status.argument() == "x") {
@@ -247,7 +292,9 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
                 {outputs.logits.data, {count, config_.vocab_size}}, context);
 }
 
-Status gpt2_config(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
+namespace {
+
+Status gpt2_config_or_throw(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
   const std::string prefix = gpt2_prefix(dict);
   const auto shape_of = [&](const std::string& name) -> Dims {
     const auto found = dict.find(prefix + name);
@@ -274,6 +321,12 @@ Status gpt2_config(const StateDict& dict, int64_t num_heads, TransformerConfig& 
             .max_positions = position[0],
             .tied_output = true};
   return {};
+}
+
+}  // namespace
+
+Status gpt2_config(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
+  return engine::memory_guard([&] { return gpt2_config_or_throw(dict, num_heads, config); });
 }
 
 }  // namespace multihead

@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "engine/enumerators.h"
+#include "engine/guard.h"
 #include "engine/validate.h"
 #include "nn/module_parameters.h"
 
@@ -71,6 +77,10 @@ bool is_gpt2_buffer(std::string_view name) {
 }
 
 Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config) {
+  if (Status status = engine::validate_enumerator("names", names, ParameterNames::kGpt2);
+      !status.ok()) {
+    return status;
+  }
   if (names != ParameterNames::kGpt2 || config.kv_latent_dim == 0) return {};
   return option_error("names", "kTorch for latent attention, which GPT-2 has no names for",
                       "kGpt2");
@@ -79,6 +89,16 @@ Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& conf
 }  // namespace nn
 
 Status TransformerBlock::create(const TransformerBlockConfig& config, TransformerBlock& block) {
+  return engine::memory_guard([&] { return create_or_throw(config, block); });
+}
+
+Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
+                                         TransformerBlock& block) {
+  for (const Status& status :
+       {engine::validate_enumerator("activation", config.activation, Activation::kSilu),
+        engine::validate_enumerator("norm", config.norm, Norm::kRmsNorm)}) {
+    if (!status.ok()) return status;
+  }
   TransformerBlock made;
   made.config_ = config;
   if (Status status = MultiHeadAttention::create(config.attention, made.attention_); !status.ok()) {
@@ -126,25 +146,30 @@ Status TransformerBlock::take_weights(const nn::Parameters& parameters, const st
                                       ParameterNames names) {
   const BlockNames& n = names_of(names);
   const auto find = [&](const std::string& name) { return parameters.find(prefix + name); };
-  Status status = attention_.use_weights(
-      nn::attention_weights(config_.attention, prefix + n.attention, n.of_attention, parameters));
-  if (!status.ok()) return status;
   const auto weight = [&](const char* name) { return find(std::string(name) + ".weight"); };
   const auto bias = [&](const char* name) { return find(std::string(name) + ".bias"); };
-  weights_ = {.norm1_weight = weight(n.norm1),
-              .norm1_bias = bias(n.norm1),
-              .norm2_weight = weight(n.norm2),
-              .norm2_bias = bias(n.norm2),
-              .linear1_weight = weight(n.linear1),
-              .linear1_bias = bias(n.linear1),
-              .gate_weight = weight(n.gate),
-              .gate_bias = bias(n.gate),
-              .linear2_weight = weight(n.linear2),
-              .linear2_bias = bias(n.linear2)};
-  return {};
+  const Weights weights = {.norm1_weight = weight(n.norm1),
+                           .norm1_bias = bias(n.norm1),
+                           .norm2_weight = weight(n.norm2),
+                           .norm2_bias = bias(n.norm2),
+                           .linear1_weight = weight(n.linear1),
+                           .linear1_bias = bias(n.linear1),
+                           .gate_weight = weight(n.gate),
+                           .gate_bias = bias(n.gate),
+                           .linear2_weight = weight(n.linear2),
+                           .linear2_bias = bias(n.linear2)};
+  Status status = attention_.use_weights(
+      nn::attention_weights(config_.attention, prefix + n.attention, n.of_attention, parameters));
+  // Both or none.
+  if (status.ok()) weights_ = weights;
+  return status;
 }
 
 Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames names) {
+  return engine::memory_guard([&] { return load_or_throw(dict, names); });
+}
+
+Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames names) {
   if (config_.attention.embed_dim == 0) {
     return option_error("block", "one that was created", "none");
   }
@@ -160,24 +185,33 @@ Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames n
 }
 
 Status TransformerBlock::state_dict(StateDict& dict) const {
-  if (owned_ == nullptr) {
-    return option_error("state_dict", "parameters from load_state_dict()", "none");
-  }
-  dict = owned_->state_dict();
-  return {};
+  return engine::memory_guard([&]() -> Status {
+    if (owned_ == nullptr) {
+      return option_error("state_dict", "parameters from load_state_dict()", "none");
+    }
+    dict = owned_->state_dict();
+    return {};
+  });
 }
 
 Status TransformerBlock::forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                  const TransformerBlockOutputs& outputs, Trace* trace,
                                  Context& context) const {
-  return call(x, options, outputs, nullptr, trace, context);
+  return engine::memory_guard([&] { return call(x, options, outputs, nullptr, trace, context); });
 }
 
 Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                               const TransformerBlockOutputs& outputs,
                               MultiHeadAttentionCache& cache, Trace* trace,
                               Context& context) const {
-  return call(x, options, outputs, &cache, trace, context);
+  const int64_t before = cache.length();
+  Status status =
+      engine::memory_guard([&] { return call(x, options, outputs, &cache, trace, context); });
+  // The attention took the tokens in, and what follows it failed.
+  if (!status.ok() && cache.length() != before) {
+    if (Status undone = cache.rewind(before); !undone.ok()) return undone;
+  }
+  return status;
 }
 
 Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOptions& options,

@@ -1,7 +1,9 @@
 // What TransformerBlock and Transformer share.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "multihead/transformer.h"
 #include "nn/module_run.h"

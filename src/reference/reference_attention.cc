@@ -2,8 +2,11 @@
 
 #include <Eigen/Dense>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "rules/broadcast.h"
 #include "rules/dropout_mask.h"

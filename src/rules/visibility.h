@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "multihead/attention.h"
 
@@ -15,6 +16,15 @@ struct KeyRange {
   bool empty() const { return first >= last; }
   bool contains(int64_t key) const { return key >= first && key < last; }
 };
+
+// a + b, or the number of 64 bits that is nearest to it.
+constexpr int64_t saturating_add(int64_t a, int64_t b) {
+  constexpr int64_t kLowest = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
+  if (b > 0 && a > kHighest - b) return kHighest;
+  if (b < 0 && a < kLowest - b) return kLowest;
+  return a + b;
+}
 
 // The rule of one batch entry: a query sees the keys of [query + first_shift, query + last_shift)
 // that are present. Both ends of that range rise with the query.
@@ -60,15 +70,19 @@ struct Visibility {
     return 0;
   }
 
-  int64_t position(int64_t batch, int64_t query) const { return query + shift(batch); }
+  int64_t position(int64_t batch, int64_t query) const {
+    return saturating_add(query, shift(batch));
+  }
 
   EntryVisibility of_entry(int64_t batch) const {
+    // Beyond all keys from any query, and far enough from 2^63 that a query can be added.
     constexpr int64_t kOpen = int64_t{1} << 62;
     const int64_t at = shift(batch);
-    EntryVisibility entry{present(batch), left < 0 ? -kOpen : at - left, kOpen};
-    if (causal) entry.last_shift = at + 1;
-    if (right >= 0) entry.last_shift = std::min(entry.last_shift, at + right + 1);
-    return entry;
+    const int64_t first = left < 0 ? -kOpen : saturating_add(at, -left);
+    int64_t end = kOpen;
+    if (causal) end = saturating_add(at, 1);
+    if (right >= 0) end = std::min(end, saturating_add(saturating_add(at, right), 1));
+    return {present(batch), std::clamp(first, -kOpen, kOpen), std::clamp(end, -kOpen, kOpen)};
   }
 
   KeyRange of_query(int64_t batch, int64_t query) const { return of_entry(batch).of_query(query); }
@@ -76,16 +90,13 @@ struct Visibility {
 
 inline Visibility make_visibility(const AttentionOptions& options, int64_t queries, int64_t keys) {
   const bool causal = options.causal.alignment != Alignment::kNone;
-  // Positions are sums of an offset, a side and a query: none of them may overflow.
-  constexpr int64_t kFar = int64_t{1} << 60;
-  const auto bounded = [&](int64_t side) { return side < 0 ? -1 : std::min(side, kFar); };
   return {.queries = queries,
           .keys = keys,
           .causal = causal,
-          .left = bounded(options.window.left),
-          .right = bounded(options.window.right),
+          .left = options.window.left,
+          .right = options.window.right,
           .alignment = causal ? options.causal.alignment : options.window.alignment,
-          .offset = std::clamp(causal ? options.causal.offset : options.window.offset, -kFar, kFar),
+          .offset = causal ? options.causal.offset : options.window.offset,
           .lengths = options.kv_lengths.empty() ? nullptr : options.kv_lengths.data()};
 }
 

@@ -2,6 +2,8 @@
 
 import { existsSync } from 'node:fs';
 import puppeteer from 'puppeteer-core';
+import { atLeast, versionIn } from '../../native/dev/find.mjs';
+import { NEEDS } from '../../native/dev/needs.mjs';
 
 const chromiumFlags = [
   '--no-sandbox',
@@ -47,4 +49,11 @@ export function findBrowsers() {
     }
     return { name, launch: () => puppeteer.launch({ ...options, executablePath, headless: true }) };
   });
+}
+
+/** Why a browser of this version (as it states it: "firefox/140.5.0esr") is not tested; null where it is. */
+export function whyTooOld(name, stated) {
+  const { title, minimum } = NEEDS[name];
+  const version = versionIn(stated);
+  return atLeast(version, minimum) ? null : `${title} ${version} is too old: ${minimum} or newer is needed`;
 }

@@ -5,6 +5,7 @@ import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import {
+  iconFetched,
   openPage,
   site,
   snapshot,
@@ -33,9 +34,10 @@ async function failureOn(browser, server) {
 export const tests = [
   {
     name: 'nothing is asked of another origin, and nothing at all after loading',
-    async run({ browser }) {
+    async run({ browser, kind }) {
       const server = await startServer();
       const { page, origins, close } = await openPage(browser, server.url);
+      await iconFetched(server, kind);
       const loaded = server.requested.length;
       await page.click('.preset');
       await toggle(page, '#causal');
@@ -60,9 +62,10 @@ export const tests = [
   },
   {
     name: 'it goes on without the server',
-    async run({ browser }) {
+    async run({ browser, kind }) {
       const server = await startServer();
       const { page, close } = await openPage(browser, server.url);
+      await iconFetched(server, kind);
       await server.close();
       await page.click('.preset');
       await toggle(page, '[value=average]');

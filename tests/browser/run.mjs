@@ -4,7 +4,7 @@
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import { findBrowsers } from './browsers.mjs';
+import { findBrowsers, whyTooOld } from './browsers.mjs';
 import { resultFile, screenshotFolder, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
@@ -34,12 +34,12 @@ async function runIn(found, outcome) {
     outcome.skipped.push({ name, reason });
     say('–', name, reason);
   };
-  if (!found.launch) {
-    for (const { name } of chosen) skip(`${found.name}: ${name}`, found.reason);
-    return;
-  }
+  const skipAll = (reason) => chosen.forEach(({ name }) => skip(`${found.name}: ${name}`, reason));
+  if (!found.launch) return skipAll(found.reason);
   const [browser, server] = await Promise.all([found.launch(), startServer()]);
   try {
+    const tooOld = whyTooOld(found.name, await browser.version());
+    if (tooOld) return skipAll(tooOld);
     for (const test of chosen) {
       const name = `${found.name}: ${test.name}`;
       const reason = test.skip?.(found.name);

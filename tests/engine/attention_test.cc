@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "reference/reference_attention.h"
@@ -15,10 +18,6 @@
 #include "rules/half.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
-
-#ifdef __EMSCRIPTEN__
-#include <emscripten.h>
-#endif
 
 namespace multihead {
 namespace {
@@ -223,27 +222,9 @@ class AttentionOnTarget : public ::testing::TestWithParam<int64_t> {
   Context context_{2};
 };
 
-// MULTIHEAD_RANDOM_CASES asks for a longer run, MULTIHEAD_RANDOM_FIRST for other seeds.
-#ifdef __EMSCRIPTEN__
-// Emscripten's getenv() knows nothing of Node's environment.
-EM_JS(double, number_in_environment, (const char* name, double otherwise),
-      { return Number(process.env[UTF8ToString(name)] || otherwise); })
-
-int64_t from_environment(const char* name, int64_t otherwise) {
-  return static_cast<int64_t>(number_in_environment(name, static_cast<double>(otherwise)));
-}
-#else
-int64_t from_environment(const char* name, int64_t otherwise) {
-  const char* const asked = std::getenv(name);
-  return asked != nullptr ? std::atoll(asked) : otherwise;
-}
-#endif
-
 TEST_P(AttentionOnTarget, EqualsOracleOnRandomCalls) {
-  const int64_t first = from_environment("MULTIHEAD_RANDOM_FIRST", 1);
-  const int64_t cases = from_environment("MULTIHEAD_RANDOM_CASES", 250);
-  for (int64_t seed = first; seed < first + cases; ++seed) {
-    const RandomCase c = random_case(static_cast<uint64_t>(seed));
+  for (const uint64_t seed : testing::random_seeds(250)) {
+    const RandomCase c = random_case(seed);
     SCOPED_TRACE(c.description);
     expect_equals_oracle(c, context_);
     if (HasFatalFailure()) return;
@@ -525,6 +506,92 @@ TEST_P(AttentionOnTarget, LongSequenceStaysWithinTolerance) {
   EXPECT_LE(largest_difference(got.out, expected.out), 2e-6);
   EXPECT_LE(largest_difference(got.lse, expected.lse), 2e-6);
   EXPECT_LE(largest_difference(got.weights, expected.weights), 2e-6);
+}
+
+// Where scale * (q . k) is an ordinary number, no factor of it may overflow on the way. Few and
+// many queries, short heads and long ones, with and without what is added to scores.
+TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
+  for (const uint64_t seed : testing::random_seeds(150)) {
+    Random random(seed);
+    const int64_t queries = random.pick<int64_t>({1, 3, 20, 40});
+    const int64_t keys = random.pick<int64_t>({5, 40, 300});
+    const Dims q_shape{1, 2, queries, 16}, k_shape{1, random.pick<int64_t>({1, 2}), keys, 16};
+    // Powers of ten of q, of k and of the scale: the scores are of size 1.
+    const double of_q = random.uniform(-30, 30);
+    const double of_k = std::clamp<double>(random.uniform(-30, 30), -37 - of_q, 37 - of_q);
+    RandomCase c;
+    c.storage = {random.floats(q_shape.elements()), random.floats(k_shape.elements()),
+                 random.floats(k_shape.elements())};
+    for (float& value : c.storage[0]) value *= static_cast<float>(std::pow(10.0, of_q));
+    for (float& value : c.storage[1]) value *= static_cast<float>(std::pow(10.0, of_k));
+    c.q = {c.storage[0].data(), q_shape};
+    c.k = {c.storage[1].data(), k_shape};
+    c.v = {c.storage[2].data(), k_shape};
+    c.options.scale = random.pick({-1.0F, 1.0F}) * static_cast<float>(std::pow(10.0, -of_q - of_k));
+    const std::vector<float> slopes{0.1F, 0.02F}, sinks{0.5F, -1.0F};
+    std::vector<float> bias = random.floats(keys);
+    if (random.chance(0.3)) c.options.softcap = 3.0F;
+    if (random.chance(0.3)) c.options.alibi_slopes = slopes;
+    if (random.chance(0.3)) c.options.bias = {bias.data(), {1, keys}};
+    if (random.chance(0.3)) c.options.sinks = sinks;
+    if (random.chance(0.5)) c.options.causal = Causal::bottom_right();
+    c.out_shape = q_shape;
+    c.lse_shape = {1, 2, queries};
+    c.weights_shape = {1, 2, queries, keys};
+    for (const ScoreStage stage :
+         {ScoreStage::kRaw, ScoreStage::kCapped, ScoreStage::kMasked, ScoreStage::kWeights}) {
+      if (random.chance(0.4)) c.captures.push_back({.stage = stage, .heads = {}, .rows = queries});
+    }
+    SCOPED_TRACE(::testing::Message()
+                 << "seed " << seed << ": " << queries << " queries of 1e" << of_q << ", " << keys
+                 << " keys of 1e" << of_k << ", softcap " << c.options.softcap << ", alibi "
+                 << !c.options.alibi_slopes.empty() << ", bias " << c.options.bias.given());
+    const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options, true);
+    const Result got = run(c, context_);
+    ASSERT_LE(largest_difference(got.out, expected.out), 3e-6);
+    ASSERT_LE(largest_difference(got.lse, expected.lse), 6e-6);
+    ASSERT_LE(largest_difference(got.weights, expected.weights), 3e-6);
+    expect_captures(c, got, expected, 3e-6);
+
+    // Alone, an output takes other ways.
+    std::vector<float> out = poisoned(c.out_shape);
+    ASSERT_TRUE(
+        attention(c.q, c.k, c.v, c.options, {.out = {out.data(), c.out_shape}}, context_).ok());
+    ASSERT_LE(largest_difference(out, expected.out), 3e-6);
+  }
+}
+
+// Positions grow without end in a ring, beyond 2^24, where not every integer is a float. All keys
+// are one here: their memory is shared.
+TEST_P(AttentionOnTarget, AlibiDistancesAreExactAtAnyPosition) {
+  constexpr int64_t kKeys = (int64_t{1} << 30) + 101, kLeft = 64;
+  Random random(9);
+  const std::vector<float> row = random.floats(8), q = random.floats(2 * 40 * 8);
+  const std::vector<float> slopes{0.25F, 0.5F};
+  for (const int64_t queries : {1, 40}) {
+    const Dims shape{1, 2, queries, 8}, lse_shape{1, 2, queries}, k_shape{1, 2, kKeys, 8};
+    const ConstTensor k{row.data(), k_shape, {0, 0, 0, 1}};
+    std::vector<float> out = poisoned(shape), lse = poisoned(lse_shape);
+    const Status status = attention(
+        ConstTensor{q.data(), shape}, k, k,
+        {.causal = Causal::bottom_right(), .window = {.left = kLeft}, .alibi_slopes = slopes},
+        {.out = {out.data(), shape}, .lse = {lse.data(), lse_shape}}, context_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (int64_t at = 0; at < 2 * queries; ++at) {
+      double score = 0;
+      for (int64_t c = 0; c < 8; ++c) {
+        score += static_cast<double>(q[static_cast<size_t>(at * 8 + c)]) *
+                 static_cast<double>(row[static_cast<size_t>(c)]) / std::sqrt(8.0);
+      }
+      double sum = 0;
+      for (int64_t distance = 0; distance <= kLeft; ++distance) {
+        sum += std::exp(-static_cast<double>(slopes[static_cast<size_t>(at / queries)]) *
+                        static_cast<double>(distance));
+      }
+      EXPECT_NEAR(lse[static_cast<size_t>(at)], score + std::log(sum), 2e-6)
+          << "of " << queries << " queries, row " << at;
+    }
+  }
 }
 
 // Weights may be taken relative to the maximum of earlier keys: scores that later ones exceed by
@@ -847,6 +914,29 @@ TEST_P(AttentionOnTarget, DropoutKeepsItsShareAndTheMean) {
     EXPECT_NEAR(mean, 1.0, 5 * std::sqrt(p / (1 - p) / (count / 2)));
     c.options.dropout.seed = 8;
     EXPECT_NE(run(c, context_).dropout_mask, got.dropout_mask);
+  }
+}
+
+// One query, short heads and whole tiles, which kernels of their own compute.
+TEST_P(AttentionOnTarget, DropoutMaskIsOnesWithoutDropout) {
+  for (const Dims& shape : {Dims{1, 2, 1, 8}, Dims{2, 3, 5, 8}, Dims{1, 2, 130, 8}}) {
+    const int64_t keys = shape[2] + 67;
+    const Dims key_shape{shape[0], 1, keys, 8}, scores{shape[0], shape[1], shape[2], keys};
+    Random random(17);
+    const std::vector<float> q = random.floats(shape.elements());
+    const std::vector<float> k = random.floats(key_shape.elements());
+    std::vector<float> plain(q.size()), out(q.size());
+    std::vector<uint8_t> mask(static_cast<size_t>(scores.elements()), 77);
+    // Hidden positions have their places in the mask too.
+    const AttentionOptions options{.causal = Causal::top_left(), .dropout = {.seed = 9}};
+    const ConstTensor query(q.data(), shape), key(k.data(), key_shape);
+    const AttentionOutputs only_out{.out = {plain.data(), shape}};
+    const AttentionOutputs outputs{.out = {out.data(), shape},
+                                   .dropout_mask = {mask.data(), scores}};
+    ASSERT_EQ(attention(query, key, key, options, only_out, context_).message(), "");
+    ASSERT_EQ(attention(query, key, key, options, outputs, context_).message(), "");
+    EXPECT_EQ(mask, std::vector<uint8_t>(mask.size(), 1)) << shape.to_string();
+    EXPECT_LE(largest_difference(out, {plain.begin(), plain.end()}), 2e-6) << shape.to_string();
   }
 }
 

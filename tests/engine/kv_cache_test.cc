@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "rules/half.h"
@@ -577,6 +581,34 @@ TEST_F(CacheTest, CreateRefuses) {
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.capacity = int64_t{1} << 40; }), "capacity");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.page_size = 0; }), "page_size");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.pages = -1; }), "pages");
+  EXPECT_EQ(argument([](KVCacheConfig& c) { c.layout = static_cast<Layout>(3); }), "layout");
+  EXPECT_EQ(argument([](KVCacheConfig& c) { c.type = static_cast<Type>(4); }), "type");
+}
+
+TEST_F(CacheTest, MovedFromHasNothing) {
+  KVCache cache = made(config(Layout::kPaged, Type::kF32, 8));
+  const KVCache other = std::move(cache);
+  EXPECT_EQ(other.config().batch, kBatch);
+  // NOLINTNEXTLINE(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
+  EXPECT_EQ(cache.config().batch, 0);
+  EXPECT_EQ(cache.bytes(), 0);
+  EXPECT_TRUE(cache.page_table().empty());
+  cache.clear();
+}
+
+// Windows whose positions are stated as those of the causal order are the same windows.
+TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
+  Random random(21);
+  const Rows q(random, {kBatch, kHeads, 2, kWidth}), k(random, {kBatch, kKvHeads, 12, kWidth});
+  const Rows v(random, {kBatch, kKvHeads, 12, kValueWidth});
+  KVCache cache = made(config(Layout::kContiguous, Type::kF32, 12));
+  append(cache, k.view(), v.view(), std::vector<int32_t>{12, 7});
+  const Result expected =
+      attend(cache, q.view(), {.causal = Causal::bottom_right(), .window = {.left = 2}});
+  EXPECT_EQ(attend(cache, q.view(),
+                   {.causal = Causal::bottom_right(), .window = {2, -1, Alignment::kBottomRight}}),
+            expected);
+  EXPECT_EQ(attend(cache, q.view(), {.window = {2, 0, Alignment::kBottomRight}}), expected);
 }
 
 // More than a machine has is a Status, not an exception.
@@ -656,6 +688,15 @@ TEST_P(RefusedByFullCache, Appends) {
   if (GetParam() != Layout::kPaged) return;
   expect_refused(cache_.append(k_.part(0, 4), v_.part(0, 4), std::vector<int32_t>{3, 4}),
                  StatusCode::kOption, "k");
+}
+
+TEST_P(RefusedByCache, ElementTypesThatThereAreNot) {
+  ConstAnyTensor k = k_.part(0, 1), v = v_.part(0, 1);
+  k.dtype = static_cast<DType>(9);
+  expect_refused(cache_.append(k, v), StatusCode::kShape, "k");
+  k.dtype = DType::kF32;
+  v.dtype = static_cast<DType>(3);
+  expect_refused(cache_.append(k, v), StatusCode::kShape, "v");
 }
 
 TEST_P(RefusedByCache, Truncations) {

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <limits>
+#include <new>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/allocations.h"
@@ -131,6 +136,98 @@ TEST_P(PreparedOnTarget, EqualsAttentionOnRandomCalls) {
       ASSERT_TRUE(status.ok()) << status.message();
       ASSERT_EQ(got.bytes(), expected.bytes()) << "round " << round;
     }
+  }
+}
+
+// Everything that the header allows to change between runs: data and addresses of q, k, v and the
+// outputs, numbers behind the options' pointers.
+void change_what_may_change(Random& random, RandomCase& c) {
+  const auto change_floats = [&](std::span<const float> values, float low, float high) {
+    for (const float& value : values) const_cast<float&>(value) = random.uniform(low, high);
+  };
+  const AttentionOptions& o = c.options;
+  change_floats(o.alibi_slopes, 0, 0.5F);
+  change_floats(o.sinks, -3, 3);
+  change_floats(o.qk_norm.q_gain, 0.5F, 1.5F);
+  change_floats(o.qk_norm.k_gain, 0.5F, 1.5F);
+  if (o.bias.given()) {
+    change_floats({o.bias.data, static_cast<size_t>(o.bias.shape.elements())}, -2, 2);
+  }
+  for (int64_t i = 0; o.mask.given() && i < o.mask.shape.elements(); ++i) {
+    const_cast<uint8_t&>(o.mask.data[i]) = random.chance(0.8) ? 1 : 0;
+  }
+  const int64_t keys = c.k.shape[2];
+  for (const int32_t& length : o.kv_lengths) {
+    const_cast<int32_t&>(length) =
+        static_cast<int32_t>(random.chance(0.3) ? keys : random.integer(0, keys));
+  }
+  for (const std::span<const int32_t> positions : {o.rope.q_positions, o.rope.k_positions}) {
+    for (const int32_t& position : positions) {
+      const_cast<int32_t&>(position) = static_cast<int32_t>(random.integer(0, 5000));
+    }
+  }
+}
+
+// The decode path too: few queries over many keys, with lengths that grow and shrink.
+TEST_P(PreparedOnTarget, FollowsEverythingThatMayChangeBetweenRuns) {
+  Context context(2);
+  for (const uint64_t seed : testing::random_seeds(100)) {
+    Random random(seed + 1000);
+    const bool decodes = random.chance(0.5);
+    RandomCase c = random_case(
+        seed, {.max_queries = decodes ? 3 : 30, .max_keys = decodes ? 3000 : 200, .max_width = 24});
+    SCOPED_TRACE(c.description);
+    Everything got(c), expected(c);
+    PreparedAttention op;
+    Status status = PreparedAttention::create(c.q, c.k, c.v, c.options, got.outputs(), context, op);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (size_t round = 0; round < 4; ++round) {
+      change_what_may_change(random, c);
+      const Bytes q = moved_on(c.q, round), k = moved_on(c.k, 2 * round), v = moved_on(c.v, round);
+      got.spoil();
+      expected.spoil();
+      const int64_t before = allocations();
+      status = op.run(q.data(), k.data(), v.data(), got.outputs().out.data, got.outputs().lse.data);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(allocations(), before);
+      const auto of = [](ConstAnyTensor tensor, const Bytes& data) {
+        tensor.data = data.data();
+        return tensor;
+      };
+      status =
+          attention(of(c.q, q), of(c.k, k), of(c.v, v), c.options, expected.outputs(), context);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_EQ(got.bytes(), expected.bytes()) << "round " << round;
+    }
+  }
+}
+
+// A static cache: one query, keys allocated once, and a length that grows with every step.
+TEST_P(PreparedOnTarget, DecodesAGrowingLength) {
+  constexpr int64_t kKeys = 4096;
+  const Dims q_shape{1, 2, 1, 16}, kv_shape{1, 1, kKeys, 16};
+  Random random(3);
+  const std::vector<float> q = random.floats(q_shape.elements());
+  const std::vector<float> k = random.floats(kv_shape.elements());
+  const std::vector<float> v = random.floats(kv_shape.elements());
+  std::vector<float> out(q.size()), expected(q.size());
+  std::vector<int32_t> lengths{100};
+  Context context(2);
+  PreparedAttention op;
+  const AttentionOptions options{.kv_lengths = lengths};
+  ASSERT_TRUE(PreparedAttention::create({nullptr, q_shape}, {nullptr, kv_shape},
+                                        {nullptr, kv_shape}, options, {.out = {nullptr, q_shape}},
+                                        context, op)
+                  .ok());
+  const size_t scratch = context.scratch_bytes();
+  for (const int32_t length : {100, 4096, 1, 513, 0, 2047}) {
+    lengths[0] = length;
+    ASSERT_TRUE(op.run(q.data(), k.data(), v.data(), out.data()).ok());
+    EXPECT_EQ(context.scratch_bytes(), scratch);
+    ASSERT_TRUE(attention({q.data(), q_shape}, {k.data(), kv_shape}, {v.data(), kv_shape}, options,
+                          {.out = {expected.data(), q_shape}}, context)
+                    .ok());
+    EXPECT_EQ(out, expected) << "length " << length;
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <string>
@@ -128,6 +130,47 @@ TEST_F(RefusedCall, WeightsShape) {
   expect_refused(StatusCode::kShape, "weights", {"(2, 4, 5, 7)", "(2, 4, 7, 5)"});
 }
 
+// Threads would write the same number at the same time.
+TEST_F(RefusedCall, OutputsWhoseElementsShareAPlace) {
+  const Dims shared_heads{30, 0, 6, 1};
+  outputs_.out.strides = shared_heads;
+  expect_refused(StatusCode::kShape, "out", {"stride 0", "axis 1"});
+  outputs_.out = out({2, 4, 5, 6});
+  outputs_.lse = {out_.data(), {2, 4, 5}, {0, 5, 1}};
+  expect_refused(StatusCode::kShape, "lse", {"stride 0", "axis 0"});
+  outputs_.lse = {};
+  outputs_.weights = {out_.data(), {2, 4, 5, 7}, {28, 7, 0, 1}};
+  expect_refused(StatusCode::kShape, "weights", {"stride 0", "axis 2"});
+  outputs_.weights = {};
+  const std::vector<ScoreCapture> captures{{.out = {out_.data(), {2, 4, 5, 7}, {0, 35, 7, 1}}}};
+  outputs_.captures = captures;
+  expect_refused(StatusCode::kShape, "capture.out", {"stride 0", "axis 0"});
+  outputs_.captures = {};
+  // Where there is one element along an axis, its stride says nothing.
+  outputs_.out = {out_.data(), {2, 4, 5, 6}, {120, 30, 6, 1}};
+  q_ = {data_.data(), {2, 4, 5, 8}, {0, 0, 8, 1}};
+  EXPECT_TRUE(attention(q_, k_, v_, options_, outputs_, context_).ok());
+}
+
+TEST_F(RefusedCall, NumbersThatNoEnumeratorHas) {
+  options_.causal.alignment = static_cast<Alignment>(5);
+  expect_refused(StatusCode::kOption, "causal", {"number 5"});
+  options_.causal = {};
+  options_.window = {.left = 1, .alignment = static_cast<Alignment>(200)};
+  expect_refused(StatusCode::kOption, "window.alignment", {"number 200"});
+  options_.window = {};
+  options_.rope.style = static_cast<Rope::Style>(3);
+  expect_refused(StatusCode::kOption, "rope.style", {"number 3"});
+  options_.rope = {};
+  q_.dtype = static_cast<DType>(9);
+  expect_refused(StatusCode::kShape, "q", {"number 9"});
+  q_ = in({2, 4, 5, 8});
+  const std::vector<ScoreCapture> captures{
+      {.stage = static_cast<ScoreStage>(4), .out = out({2, 4, 5, 7})}};
+  outputs_.captures = captures;
+  expect_refused(StatusCode::kOption, "capture.stage", {"number 4"});
+}
+
 TEST_F(RefusedCall, MaskThatDoesNotBroadcast) {
   for (const Dims& shape : {Dims{7, 5}, Dims{5, 6}, Dims{2, 4, 5, 8}, Dims{4, 1, 5, 7},
                             Dims{1, 3, 5, 7}, Dims{1, 1, 4, 7}}) {
@@ -226,10 +269,7 @@ TEST_F(RefusedCall, DropoutOutsideItsRange) {
   }
 }
 
-TEST_F(RefusedCall, DropoutMaskWithoutDropout) {
-  outputs_.dropout_mask = {bytes_.data(), {2, 4, 5, 7}};
-  expect_refused(StatusCode::kOption, "dropout_mask", {"dropout"});
-  options_.dropout.probability = 0.5F;
+TEST_F(RefusedCall, DropoutMaskOfTheWrongShape) {
   outputs_.dropout_mask = {bytes_.data(), {2, 4, 7, 5}};
   expect_refused(StatusCode::kShape, "dropout_mask", {"(2, 4, 5, 7)", "(2, 4, 7, 5)"});
   EXPECT_EQ(bytes_, std::vector<uint8_t>(bytes_.size(), 1));

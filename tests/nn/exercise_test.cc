@@ -2,7 +2,7 @@
 // of torch.manual_seed(42), against nn.MultiheadAttention in double, at 1e-6.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 

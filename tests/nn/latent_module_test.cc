@@ -4,11 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <limits>
+#include <map>
 #include <set>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "multihead/transformer.h"
@@ -407,8 +412,7 @@ TEST(LatentModule, WeightsOfAStepAreThoseOfTheForward) {
 // scores = q_heads k_heads^T in either form.
 void expect_scores(const Trace& trace, size_t batch, size_t heads, size_t kv_heads, size_t queries,
                    size_t keys, size_t width, const std::vector<float>& k) {
-  const std::vector<float>&q = trace.find("q_heads")->values,
-        &scores = trace.find("scores")->values;
+  const TraceValues &q = trace.find("q_heads")->values, &scores = trace.find("scores")->values;
   ASSERT_EQ(q.size(), batch * heads * queries * width);
   ASSERT_EQ(scores.size(), batch * heads * queries * keys);
   for (size_t row = 0; row < batch * heads * queries; ++row) {
@@ -453,7 +457,7 @@ TEST(LatentModule, TracesTheExpandedForward) {
     EXPECT_EQ(trace.steps[i].name, expected[i].first);
     EXPECT_EQ(trace.steps[i].shape, expected[i].second) << expected[i].first;
   }
-  expect_scores(trace, 2, 3, 3, 11, 11, 10, trace.find("k_heads")->values);
+  expect_scores(trace, 2, 3, 3, 11, 11, 10, testing::vector_of(trace.find("k_heads")->values));
   // Before RoPE the shared part stands at the end of each head's key.
   const auto &shared = trace.find("k_rope")->values, &keys = trace.find("k")->values;
   for (size_t token = 0; token < 22; ++token) {
@@ -483,12 +487,16 @@ TEST(LatentModule, TracesTheAbsorbedStep) {
   EXPECT_EQ(trace.find("k_heads")->shape, (Dims{2, 1, 11, 12}));
   EXPECT_EQ(trace.find("v_heads")->shape, (Dims{2, 1, 11, 8}));
   EXPECT_EQ(trace.find("latent_out")->shape, (Dims{2, 3, 11, 8}));
-  expect_scores(trace, 2, 3, 1, 11, 11, 12, trace.find("k_heads")->values);
+  expect_scores(trace, 2, 3, 1, 11, 11, 12, testing::vector_of(trace.find("k_heads")->values));
   for (const char* name : {"x", "q_latent", "kv_latent", "k_rope", "q"}) {
-    EXPECT_EQ(trace.find(name)->values, whole.find(name)->values) << name;
+    EXPECT_EQ(testing::vector_of(trace.find(name)->values),
+              testing::vector_of(whole.find(name)->values))
+        << name;
   }
   for (const char* name : {"weights", "heads_out", "merged", "head_shares", "output"}) {
-    EXPECT_LE(largest_difference(trace.find(name)->values, whole.find(name)->values), kTolerance)
+    EXPECT_LE(largest_difference(testing::vector_of(trace.find(name)->values),
+                                 testing::vector_of(whole.find(name)->values)),
+              kTolerance)
         << name;
   }
   for (const TraceStep& step : trace.steps) {
@@ -496,7 +504,8 @@ TEST(LatentModule, TracesTheAbsorbedStep) {
     ASSERT_TRUE(cache.rewind(0).ok());
     ASSERT_TRUE(s.step(0, 11, cache, out, &one).ok());
     ASSERT_EQ(one.steps.size(), 1U) << step.name;
-    EXPECT_EQ(one.steps[0].values, step.values) << step.name;
+    EXPECT_EQ(testing::vector_of(one.steps[0].values), testing::vector_of(step.values))
+        << step.name;
   }
 }
 

@@ -1,8 +1,9 @@
 // Configs and parameters: what a module accepts, and all that is wrong with a state dict at once.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "multihead/multi_head_attention.h"

@@ -1,6 +1,10 @@
 // Token by token over a cache: row for row the one-pass causal forward.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/random_case.h"
@@ -49,7 +52,17 @@ TEST(Safetensors, RefusesWhatLies) {
       {"header beyond the file", std::vector<std::byte>(16, std::byte{0xFF})},
       {"not JSON", file("{nonsense", 4)},
       {"not an object", file("[1,2]", 4)},
-      {"unknown dtype", file(R"({"x":)" + entry("[1]", "[0,8]", "F64") + "}", 8)},
+      {"unknown dtype", file(R"({"x":)" + entry("[1]", "[0,8]", "F63") + "}", 8)},
+      {"dtype that is no text",
+       file(R"({"x":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}})", 4)},
+      {"three offsets", file(R"({"x":)" + entry("[1]", "[0,4,4]") + "}", 4)},
+      {"one offset", file(R"({"x":)" + entry("[1]", "[0]") + "}", 4)},
+      {"nine extents", file(R"({"x":)" + entry("[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", 4)},
+      {"an extent with a fraction", file(R"({"x":)" + entry("[1.0]", "[0,4]") + "}", 4)},
+      {"a shape in a shape", file(R"({"x":)" + entry("[[1]]", "[0,4]") + "}", 4)},
+      {"half a byte", file(R"({"x":)" + entry("[3]", "[0,1]", "F4") + "}", 1)},
+      {"a tensor that is a number", file(R"({"x":1})", 0)},
+      {"more behind the header's object", file("{} {}", 0)},
       {"no fields", file(R"({"x":{}})", 0)},
       {"offsets beyond the data", file(R"({"x":)" + entry("[2]", "[0,8]") + "}", 4)},
       {"offsets in the wrong order", file(R"({"x":)" + entry("[1]", "[4,0]") + "}", 4)},
@@ -112,6 +125,88 @@ TEST(Safetensors, RoundTripsEveryFloatingPointType) {
   }
 }
 
+// All dtypes of the format; real checkpoints carry most of them (masks, positions, scales, counts).
+TEST(Safetensors, ReadsEveryDtype) {
+  using Type = SafetensorsEntry::Type;
+  const struct {
+    const char* name;
+    Type type;
+    size_t bytes;  // of four elements
+  } dtypes[] = {{"BOOL", Type::kBool, 4},
+                {"F4", Type::kF4, 2},
+                {"F6_E2M3", Type::kF6E2M3, 3},
+                {"F6_E3M2", Type::kF6E3M2, 3},
+                {"U8", Type::kU8, 4},
+                {"I8", Type::kI8, 4},
+                {"F8_E5M2", Type::kF8E5M2, 4},
+                {"F8_E4M3", Type::kF8E4M3, 4},
+                {"F8_E8M0", Type::kF8E8M0, 4},
+                {"F8_E4M3FNUZ", Type::kF8E4M3Fnuz, 4},
+                {"F8_E5M2FNUZ", Type::kF8E5M2Fnuz, 4},
+                {"I16", Type::kI16, 8},
+                {"U16", Type::kU16, 8},
+                {"F16", Type::kF16, 8},
+                {"BF16", Type::kBF16, 8},
+                {"I32", Type::kI32, 16},
+                {"U32", Type::kU32, 16},
+                {"F32", Type::kF32, 16},
+                {"C64", Type::kC64, 32},
+                {"F64", Type::kF64, 32},
+                {"I64", Type::kI64, 32},
+                {"U64", Type::kU64, 32}};
+  for (const auto& [name, type, bytes] : dtypes) {
+    const std::string offsets = "[0," + std::to_string(bytes) + "]";
+    Safetensors tensors;
+    const Status status =
+        Safetensors::parse(file(R"({"x":)" + entry("[2,2]", offsets, name) + "}", bytes), tensors);
+    ASSERT_TRUE(status.ok()) << name << ": " << status.message();
+    EXPECT_EQ(tensors.find("x")->type, type) << name;
+    EXPECT_EQ(tensors.find("x")->data.size(), bytes) << name;
+  }
+}
+
+// F64 narrows to f32; what is no floating point, or of 8 bits, is no parameter.
+TEST(Safetensors, StateDictHoldsFloatingPointAlone) {
+  const double values[] = {1.0 + 0x1p-25, -0x1p-140, 1e300, std::nan("")};
+  // The doubles lie behind two bytes, so that none is where a double may be read.
+  std::vector<std::byte> bytes =
+      file(R"({"a":)" + entry("[2]", "[0,2]", "F8_E4M3") + R"(,"b":)" +
+               entry("[2,2]", "[2,34]", "F64") + R"(,"c":)" + entry("[1]", "[34,38]", "I32") +
+               R"(,"d":)" + entry("[1]", "[38,46]", "F64") + "}",
+           46);
+  std::memcpy(bytes.data() + bytes.size() - 44, values, sizeof values);
+  std::memcpy(bytes.data() + bytes.size() - 8, values + 1, sizeof(double));
+  Safetensors tensors;
+  Status status = Safetensors::parse(std::move(bytes), tensors);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(tensors.entries().size(), 4U);
+  // Views of this object's memory, wherever it is moved.
+  const Safetensors moved = std::move(tensors);
+  StateDict dict;
+  status = moved.state_dict(dict);
+  ASSERT_TRUE(status.ok()) << status.message();
+  ASSERT_EQ(dict.size(), 2U);
+  const ConstAnyTensor& b = dict.at("b");
+  EXPECT_EQ(b.dtype, DType::kF32);
+  EXPECT_EQ(b.shape, (Dims{2, 2}));
+  EXPECT_EQ(testing::element(b, 0), 1.0F);
+  EXPECT_EQ(testing::element(b, 1), -0x1p-140F);
+  EXPECT_EQ(testing::element(b, 2), INFINITY);
+  EXPECT_TRUE(std::isnan(testing::element(b, 3)));
+  EXPECT_EQ(testing::element(dict.at("d"), 0), -0x1p-140F);
+}
+
+// As the format's own reader does.
+TEST(Safetensors, PassesOverFieldsOfTheFuture) {
+  Safetensors tensors;
+  const Status status = Safetensors::parse(
+      file(R"({"x":{"dtype":"F32","note":{"a":[1,{"b":null}]},"shape":[],"data_offsets":[0,4]}})",
+           4),
+      tensors);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(tensors.find("x")->shape.rank(), 0);
+}
+
 TEST(Safetensors, RefusesAHeaderOfMoreThanAHundredMegabytes) {
   Safetensors tensors;
   const Status status = Safetensors::parse(file("{}" + std::string(100'000'000, ' '), 0), tensors);
@@ -163,6 +258,63 @@ TEST(Safetensors, RefusesToWriteWhatCannotBeRead) {
   EXPECT_EQ(write_safetensors({{"x", good}}, SafetensorsType::kF32, std::string("no/such/file"))
                 .argument(),
             "no/such/file");
+}
+
+// Address sanitizer: each of these used to write beyond the file's bytes.
+TEST(Safetensors, RefusesToWriteShapesThatAreNone) {
+  const std::vector<float> values(16);
+  std::vector<std::byte> bytes{std::byte{7}};
+  const auto refused = [&](const ConstAnyTensor& tensor, SafetensorsType type) {
+    const Status status = write_safetensors({{"x", tensor}}, type, bytes);
+    EXPECT_EQ(bytes.size(), 1U);
+    return std::pair(status.code(), status.argument());
+  };
+  using Refusal = std::pair<StatusCode, std::string>;
+  const Refusal shape{StatusCode::kShape, "x"};
+  for (const SafetensorsType type : {SafetensorsType::kAsGiven, SafetensorsType::kF16}) {
+    EXPECT_EQ(refused(ConstTensor(values.data(), {2, 1, 1, 1, 1, 1, 1, 1, 2}), type), shape);
+    EXPECT_EQ(refused(ConstTensor(values.data(), {-2, -2}), type), shape);
+    EXPECT_EQ(refused(ConstTensor(values.data(), {-1, 0}), type), shape);
+    EXPECT_EQ(refused(ConstTensor(values.data(), {2, 2}, {1}), type), shape);
+    EXPECT_EQ(refused(ConstTensor(values.data(), {1LL << 32, 1LL << 32}, {0, 0}), type), shape);
+    const ConstAnyTensor unknown(values.data(), static_cast<DType>(9), {2}, {1});
+    EXPECT_EQ(refused(unknown, type), (Refusal{StatusCode::kOption, "x"}));
+  }
+  EXPECT_EQ(refused(ConstTensor(values.data(), {2}), static_cast<SafetensorsType>(4)),
+            (Refusal{StatusCode::kOption, "type"}));
+}
+
+// Sixty-four tensors whose bytes, summed in 64 bits, are none.
+TEST(Safetensors, RefusesToWriteMoreThanAMemoryHolds) {
+  const float value = 1.0F;
+  StateDict dict;
+  for (int i = 0; i < 64; ++i) {
+    dict[std::to_string(i)] = ConstTensor(&value, {1LL << 28, 1LL << 28}, {0, 0});
+  }
+  std::vector<std::byte> bytes;
+  EXPECT_EQ(write_safetensors(dict, SafetensorsType::kF32, bytes).code(), StatusCode::kMemory);
+}
+
+TEST(Safetensors, WritesEveryNameThatIsUtf8) {
+  const float value = 1.0F;
+  StateDict dict;
+  for (const char* name : {"", "a\"b\\c", "\x01\t\n\r\b\f\x7F", "\u00e9\u20ac", "\U0001F600"}) {
+    dict[name] = ConstTensor(&value, Dims{});
+  }
+  std::vector<std::byte> bytes;
+  ASSERT_TRUE(write_safetensors(dict, SafetensorsType::kF32, bytes).ok());
+  Safetensors tensors;
+  const Status status = Safetensors::parse(bytes, tensors);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(tensors.entries().size(), dict.size());
+  for (const auto& [name, tensor] : dict) EXPECT_NE(tensors.find(name), nullptr) << name;
+  // Alone, cut off, longer than needed, a surrogate, beyond the last character.
+  for (const char* name : {"\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80",
+                           "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80"}) {
+    EXPECT_EQ(write_safetensors({{name, ConstTensor(&value, Dims{})}}, SafetensorsType::kF32, bytes)
+                  .argument(),
+              "name");
+  }
 }
 
 // A tensor of four bytes behind one of two is legal in a file and cannot be viewed.

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/random_module.h"
@@ -69,7 +71,7 @@ TEST(Trace, NamesEveryStepWithItsShape) {
     EXPECT_EQ(trace.steps[i].name, expected[i].first);
     EXPECT_EQ(trace.steps[i].shape, expected[i].second);
   }
-  EXPECT_EQ(trace.find("output")->values, out);
+  EXPECT_EQ(testing::vector_of(trace.find("output")->values), out);
   EXPECT_EQ(trace.find("nothing"), nullptr);
 }
 
@@ -85,7 +87,7 @@ TEST(Trace, RecordsWhatIsWantedAndChangesNothing) {
     EXPECT_EQ(m.run(&one, true), out) << name;
     ASSERT_EQ(one.steps.size(), 1U) << name;
     EXPECT_EQ(one.steps[0].name, name);
-    EXPECT_EQ(one.steps[0].values, values) << name;
+    EXPECT_EQ(testing::vector_of(one.steps[0].values), testing::vector_of(values)) << name;
   }
   EXPECT_EQ(all.find("weights")->shape, (Dims{2, 4, 5, 8}));
   EXPECT_EQ(all.find("k")->shape, (Dims{2, 7, 12}));
@@ -109,7 +111,7 @@ TEST(Trace, HeadSharesAddUpToTheOutput) {
   const std::vector<float> factors{1.0F, 0.0F, 2.0F};
   Trace trace;
   const std::vector<float> out = m.run(&trace, false, {.heads = {.head_scales = factors}});
-  const std::vector<float>& shares = trace.find("head_shares")->values;
+  const TraceValues& shares = trace.find("head_shares")->values;
   const std::vector<float>& bias = m.parameters.at("out_proj.bias");
   for (size_t b = 0; b < 2; ++b) {
     for (size_t cell = 0; cell < 5 * 24; ++cell) {

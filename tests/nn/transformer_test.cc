@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <deque>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <numbers>
+#include <span>
 #include <string>
 #include <vector>
 

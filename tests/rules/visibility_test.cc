@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <vector>
@@ -70,6 +71,14 @@ TEST(Visibility, ExtremeNumbersDoNotOverflow) {
   EXPECT_EQ(pattern(Causal::at_offset(kMin), 2, 3), "000 / 000");
   EXPECT_EQ(pattern({.window = {kMax, kMax}}, 2, 3), "111 / 111");
   EXPECT_EQ(pattern({.window = {0, kMax, Alignment::kOffset, kMin}}, 2, 3).size(), 9U);
+  // Sums of numbers that are each far beyond all keys.
+  constexpr int64_t kFar = int64_t{1} << 61;
+  EXPECT_EQ(pattern({.window = {-1, kMax, Alignment::kOffset, -2 * kFar}}, 2, 3), "111 / 111");
+  EXPECT_EQ(pattern({.causal = Causal::at_offset(2 * kFar), .window = {kFar, -1}}, 2, 3),
+            "000 / 000");
+  EXPECT_EQ(pattern({.window = {-1, kMax, Alignment::kOffset, kMin}}, 3, 3), "000 / 100 / 110");
+  EXPECT_EQ(pattern({.window = {kMax, -1, Alignment::kOffset, kMax}}, 2, 3), "111 / 011");
+  EXPECT_EQ(make_visibility({.causal = Causal::at_offset(kMax)}, 2, 3).position(0, 1), kMax);
   // Far off, and the window as wide: what is not reached is not seen.
   EXPECT_EQ(pattern({.window = {-1, 40, Alignment::kOffset, -50}}, 2, 3), "000 / 000");
   EXPECT_EQ(pattern({.window = {48, -1, Alignment::kOffset, 49}}, 2, 3), "011 / 001");

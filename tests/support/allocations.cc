@@ -1,6 +1,8 @@
 #include "support/allocations.h"
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 

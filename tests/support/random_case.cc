@@ -1,14 +1,40 @@
 #include "support/random_case.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "rules/half.h"
 
+#ifdef __EMSCRIPTEN__
+#include <emscripten.h>
+#else
+#include <cstdlib>
+#endif
+
 namespace multihead::testing {
 namespace {
+
+#ifdef __EMSCRIPTEN__
+// Emscripten's getenv() knows nothing of Node's environment.
+EM_JS(double, number_in_environment, (const char* name, double otherwise),
+      { return Number(process.env[UTF8ToString(name)] || otherwise); })
+
+int64_t from_environment(const char* name, int64_t otherwise) {
+  return static_cast<int64_t>(number_in_environment(name, static_cast<double>(otherwise)));
+}
+#else
+int64_t from_environment(const char* name, int64_t otherwise) {
+  const char* const asked = std::getenv(name);
+  return asked != nullptr ? std::atoll(asked) : otherwise;
+}
+#endif
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
@@ -197,6 +223,14 @@ std::string described(const RandomCase& c, uint64_t seed) {
 }
 
 }  // namespace
+
+std::vector<uint64_t> random_seeds(int64_t cases) {
+  std::vector<uint64_t> seeds(
+      static_cast<size_t>(from_environment("MULTIHEAD_RANDOM_CASES", cases)));
+  std::iota(seeds.begin(), seeds.end(),
+            static_cast<uint64_t>(from_environment("MULTIHEAD_RANDOM_FIRST", 1)));
+  return seeds;
+}
 
 std::vector<float> Random::floats(int64_t count, float low, float high) {
   std::vector<float> values(static_cast<size_t>(count));

@@ -34,6 +34,10 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+// Seeds of a random test, `cases` of them from 1 on. MULTIHEAD_RANDOM_CASES asks for another number
+// of them, MULTIHEAD_RANDOM_FIRST for another first one.
+std::vector<uint64_t> random_seeds(int64_t cases);
+
 // One capture of a random call: ScoreCapture without its output.
 struct CaptureRequest {
   ScoreStage stage = ScoreStage::kWeights;

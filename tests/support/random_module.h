@@ -1,7 +1,7 @@
 // Random MultiHeadAttention modules, and what they compute by definition.
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -45,6 +45,11 @@ ModuleExpectation expected_of(const MultiHeadAttentionConfig& config,
                               const ModuleParameters& parameters, const ModuleTokens& tokens,
                               const std::vector<uint8_t>& visible, const std::vector<float>& bias,
                               const AttentionOptions& options);
+
+// The numbers of a step of a trace.
+inline std::vector<float> vector_of(const TraceValues& values) {
+  return {values.begin(), values.end()};
+}
 
 double largest_difference(const std::vector<float>& got, const std::vector<double>& expected);
 

@@ -1,5 +1,9 @@
 #include "support/simd_targets.h"
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "hwy/highway.h"
 #include "hwy/targets.h"
 

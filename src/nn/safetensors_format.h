@@ -1,0 +1,33 @@
+// What reading and writing of safetensors files share.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+namespace multihead::nn {
+
+// A name in the header that is no tensor: an object of texts.
+inline constexpr const char* kSafetensorsMetadata = "__metadata__";
+
+inline Status format_error(const std::string& what, const std::string& expected,
+                           const std::string& got) {
+  return {StatusCode::kFormat, what, expected, got};
+}
+
+// Bits of a tensor whose extents are not negative; nothing where they are more than 64 bits count.
+inline std::optional<uint64_t> bit_size(const Dims& shape, uint64_t element_bits) {
+  uint64_t product = element_bits;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    const auto extent = static_cast<uint64_t>(shape[axis]);
+    if (extent != 0 && product > std::numeric_limits<uint64_t>::max() / extent) return std::nullopt;
+    product *= extent;
+  }
+  return product;
+}
+
+}  // namespace multihead::nn

@@ -1,0 +1,102 @@
+// The README's C++ program, its CMakeLists.txt and its command lines, as they are written there.
+//
+//   node --test tests/native/readme.test.mjs        after a build
+
+import assert from 'node:assert/strict';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { delimiter, dirname, join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { ROOT } from '../../native/dev/build.mjs';
+import { readArguments } from '../../native/dev/bench/arguments.mjs';
+import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
+
+const readme = readFileSync(join(ROOT, 'README.md'), 'utf8');
+const blocks = [...readme.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].map(([, language, code]) => ({ language, code }));
+const ofLanguage = (language) => blocks.filter((block) => block.language === language).map(({ code }) => code);
+
+/** The command lines, without their comments. */
+const commands = ofLanguage('sh')
+  .flatMap((code) => code.trim().split('\n'))
+  .map((line) => line.replace(/\s+#.*/, ''));
+const beginningWith = (...starts) => commands.filter((line) => starts.some((start) => line.startsWith(start)));
+
+let folder;
+before(() => {
+  folder = mkdtempSync(join(tmpdir(), 'multihead-readme-'));
+});
+after(() => rmSync(folder, { recursive: true }));
+
+const run = (program, args, options) => {
+  const { status, stdout, stderr, error } = spawnSync(program, args, { encoding: 'utf8', ...options });
+  assert.equal(status, 0, `${program} ${args.join(' ')}\n${error ?? ''}${stdout}${stderr}`);
+  return stdout;
+};
+
+test('the C++ program and its continuation, built with the CMakeLists.txt against the installed library', () => {
+  const [program, continuation, ...more] = ofLanguage('cpp');
+  const [project, ...others] = ofLanguage('cmake');
+  assert.deepEqual([more, others], [[], []]);
+  const end = program.lastIndexOf('}');
+  const source = `${program.slice(0, end)}\n${continuation}\n  std::printf("%g\\n", out[1]);\n}\n`;
+  const [app, prefix, build] = ['app', 'prefix', 'build'].map((name) => join(folder, name));
+  mkdirSync(app);
+  writeFileSync(join(app, 'app.cc'), source);
+  writeFileSync(join(app, 'CMakeLists.txt'), project);
+
+  run('cmake', ['--install', join(ROOT, 'build', 'native'), '--prefix', prefix]);
+  const toolchain = join(ROOT, 'build', 'toolchain', 'native.cmake');
+  run('cmake', ['-S', app, '-B', build, '-G', 'Ninja', `-DCMAKE_TOOLCHAIN_FILE=${toolchain}`, `-Dmultihead_ROOT=${prefix}`]);
+  run('cmake', ['--build', build]);
+  assert.equal(run(join(build, 'app'), []), '2\n2\n');
+});
+
+test('the programs of the command line', () => {
+  const PATH = `${dirname(NATIVE_PROGRAM)}${delimiter}${process.env.PATH}`;
+  const lines = beginningWith('multihead-');
+  assert.equal(lines.length, 4);
+  for (const line of lines) {
+    // Benchmarks take their time: that the name is one of theirs is enough.
+    const isBenchmark = line.startsWith('multihead-bench');
+    const command = isBenchmark ? `${line} --benchmark_list_tests` : line;
+    const stdout = execFileSync('sh', ['-c', command], { cwd: ROOT, encoding: 'utf8', env: { ...process.env, PATH } });
+    assert.notEqual(stdout.trim(), '', line);
+    if (line.includes('--json')) JSON.parse(stdout);
+    if (isBenchmark) assert.match(stdout, /gpt2/);
+  }
+});
+
+test('the longer random tests are there under their names', () => {
+  const lines = beginningWith('MULTIHEAD_RANDOM_CASES=');
+  assert.equal(lines.length, 3);
+  for (const line of lines) {
+    assert.match(line, /build\/(native|wasm-simd|wasm-relaxed)\/tests\/multihead_tests/);
+    if (line.includes('wasm')) continue; // The same tests, in a file of the same name.
+    const output = execFileSync('sh', ['-c', `${line} --gtest_list_tests`], { cwd: ROOT, encoding: 'utf8' });
+    assert.match(output, /OnRandomCalls/);
+  }
+});
+
+test('the options of the benchmarks', () => {
+  const lines = beginningWith('npm run bench');
+  assert.equal(lines.length, 3);
+  for (const line of lines) readArguments(line.split(' ').slice(3).filter((argument) => argument !== '--'));
+});
+
+test('scripts, presets and files that are named there exist', () => {
+  const { scripts, workspaces } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
+  for (const [, script] of readme.matchAll(/\bnpm run (\w+)/g)) assert.ok(scripts[script], `npm run ${script}`);
+  for (const [, script] of readme.matchAll(/\bnpm (start|test)\b/g)) assert.ok(scripts[script], `npm ${script}`);
+  assert.ok(workspaces.includes('bindings'));
+  const { configurePresets } = JSON.parse(readFileSync(join(ROOT, 'CMakePresets.json'), 'utf8'));
+  const presets = configurePresets.filter(({ hidden }) => !hidden).map(({ name }) => name);
+  for (const preset of presets) assert.ok(readme.includes(`\`${preset}\``), `preset ${preset}`);
+  for (const [, link] of readme.matchAll(/\]\(([^)#]+)\)/g)) {
+    if (!link.startsWith('http')) assert.ok(existsSync(join(ROOT, link)), link);
+  }
+  const [standalone, ...others] = beginningWith('cmake ');
+  assert.deepEqual(others, []);
+  const listed = readFileSync(join(ROOT, 'CMakeLists.txt'), 'utf8');
+  for (const [, option] of standalone.matchAll(/-D(\w+)=/g)) assert.ok(listed.includes(option), option);
+});
