@@ -2,6 +2,8 @@
 // order. (As Embind's value objects they cost 15 us a call, and a ninth of the module.)
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <span>
@@ -11,7 +13,11 @@
 
 namespace multihead::bindings {
 
-// Twice what the longest call needs.
+// Raise it in arguments.ts too with every change of what is written, read or returned: a module of
+// another version is refused before it runs.
+#define MULTIHEAD_WIRE_VERSION "2"
+
+// How many numbers the call writes, and then these: room for twice the longest call.
 inline double argument_block[256];
 
 template <class T>
@@ -24,10 +30,17 @@ inline uint32_t address_of(const void* pointer) {
 }
 
 // Reads the block from its beginning. What one statement reads with several calls it reads
-// between braces, where their order is that of the text.
+// between braces, where their order is that of the text. Behind the numbers written it reads zeros,
+// and never beyond the block; complete() tells.
 class Arguments {
  public:
-  double number() { return *next_++; }
+  // True once as many numbers have been read as were written.
+  bool complete() const { return read_ == written_; }
+
+  double number() {
+    const size_t index = ++read_;
+    return index <= written_ && index < std::size(argument_block) ? argument_block[index] : 0;
+  }
   float real() { return static_cast<float>(number()); }
   int32_t integer() { return static_cast<int32_t>(number()); }
   uint32_t word() { return static_cast<uint32_t>(number()); }
@@ -53,7 +66,9 @@ class Arguments {
     Void* const data = pointer<Void>(word());
     const auto dtype = choice<DType>();
     Dims shape;
-    for (int32_t axis = 0; axis < rank; ++axis) shape.push_back(integer());
+    for (int32_t axis = 0; axis < std::min(rank, Dims::kMaxRank); ++axis) {
+      shape.push_back(integer());
+    }
     return {data, dtype, shape, contiguous_strides(shape)};
   }
   ConstAnyTensor input() { return any_tensor<const void>(); }
@@ -168,7 +183,8 @@ class Arguments {
     return static_cast<uint64_t>(word()) << 32U | low;
   }
 
-  const double* next_ = std::data(argument_block);
+  size_t written_ = static_cast<size_t>(argument_block[0]);
+  size_t read_ = 0;
 };
 
 }  // namespace multihead::bindings

@@ -17,6 +17,7 @@
 
 #include "arguments.h"
 #include "handles.h"
+#include "memory.h"
 #include "multihead/multihead.h"
 
 namespace {
@@ -37,6 +38,7 @@ using multihead::bindings::at;
 using multihead::bindings::handles;
 using multihead::bindings::pointer;
 using multihead::bindings::release_object;
+using multihead::bindings::renew_reserve;
 
 uint32_t argument_address() { return address_of(std::data(argument_block)); }
 
@@ -46,37 +48,57 @@ multihead::Context& context() {
 }
 
 multihead::Status last_status;
+std::string last_text;
 // For the next call, which takes them whatever becomes of it.
 std::vector<multihead::ScoreCapture> next_captures;
 multihead::StateDict next_parameters;
 
-int32_t keep(multihead::Status status) {
-  last_status = std::move(status);
+// What calls return beside multihead::StatusCode, without a status.
+constexpr int32_t kNothingLeft = 5;     // no memory to start the call with
+constexpr int32_t kOtherArguments = 6;  // another number of them than the call reads
+
+// Runs a call, and gives its status code.
+template <class Work>
+int32_t run(Work work) {
+  if (!last_status.ok()) {  // its texts may lie in the reserve
+    last_text = {};
+    last_status = {};
+  }
+  if (!renew_reserve()) return kNothingLeft;
+  last_status = work();
   return static_cast<int32_t>(last_status.code());
 }
 
-// A handle of the object, or minus the code of what it was refused for.
-template <class T>
-int32_t keep(multihead::Status status, std::unique_ptr<T> object) {
-  const int32_t code = keep(std::move(status));
-  return code == 0 ? handles.add(object.release()) : -code;
+// Of what has been read from the block before.
+template <class Work>
+int32_t run(const Arguments& from, Work work) {
+  return from.complete() ? run(std::move(work)) : kOtherArguments;
 }
 
-// Of an object of any type, from its config.
-template <class Object, class Config>
-int32_t created(const Config& config) {
-  auto object = std::make_unique<Object>();
-  multihead::Status status = Object::create(config, *object);
-  return keep(std::move(status), std::move(object));
+// Makes an object: `work` fills it. A handle of it, or minus what run() gives.
+template <class Object, class Work>
+int32_t make(const Arguments& from, Work work) {
+  std::unique_ptr<Object> object;
+  const int32_t code = run(from, [&] {
+    object = std::make_unique<Object>();
+    return work(*object);
+  });
+  return code == 0 ? handles.add(object.release()) : -code;
 }
 
 // The captures that were pushed, which are used up with this call.
 std::vector<multihead::ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
 
-void push_capture() {
+int32_t push_capture() {
   Arguments from;
-  next_captures.push_back({from.choice<multihead::ScoreStage>(), from.tensor<float>(),
-                           from.span<int32_t>(), from.integer()});
+  const multihead::ScoreCapture capture{from.choice<multihead::ScoreStage>(), from.tensor<float>(),
+                                        from.span<int32_t>(), from.integer()};
+  const int32_t code = run(from, [&] {
+    next_captures.push_back(capture);
+    return multihead::Status();
+  });
+  if (code != 0) next_captures = {};
+  return code;
 }
 
 int32_t attention() {
@@ -84,26 +106,29 @@ int32_t attention() {
   const std::vector<multihead::ScoreCapture> captures = pushed_captures();
   const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
   const multihead::AttentionOptions options = from.options();
-  return keep(multihead::attention(q, k, v, options, from.outputs(captures), context()));
+  const multihead::AttentionOutputs outputs = from.outputs(captures);
+  return run(from, [&] { return multihead::attention(q, k, v, options, outputs, context()); });
 }
 
 int32_t prepare() {
   Arguments from;
   const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
   const multihead::AttentionOptions options = from.options();
-  auto op = std::make_unique<PreparedAttention>();
-  multihead::Status status =
-      PreparedAttention::create(q, k, v, options, from.outputs(), context(), *op);
-  return keep(std::move(status), std::move(op));
+  const multihead::AttentionOutputs outputs = from.outputs();
+  return make<PreparedAttention>(from, [&](PreparedAttention& op) {
+    return PreparedAttention::create(q, k, v, options, outputs, context(), op);
+  });
 }
 
 int32_t attention_scores() {
   Arguments from;
   const std::vector<multihead::ScoreCapture> captures = pushed_captures();
   const ConstAnyTensor q = from.input(), k = from.input();
-  return keep(multihead::attention_scores(
-      q, k, from.options(), captures.empty() ? multihead::ScoreCapture() : captures.front(),
-      context()));
+  const multihead::AttentionOptions options = from.options();
+  return run(from, [&] {
+    return multihead::attention_scores(
+        q, k, options, captures.empty() ? multihead::ScoreCapture() : captures.front(), context());
+  });
 }
 
 int32_t attention_varlen() {
@@ -111,14 +136,18 @@ int32_t attention_varlen() {
   const ConstAnyTensor q = from.input(), k = from.input(), v = from.input();
   const std::span<const int32_t> cu_q = from.span<int32_t>(), cu_k = from.span<int32_t>();
   const multihead::AttentionOptions options = from.options();
-  return keep(multihead::attention_varlen(q, k, v, cu_q, cu_k, options, from.outputs(), context()));
+  const multihead::AttentionOutputs outputs = from.outputs();
+  return run(from, [&] {
+    return multihead::attention_varlen(q, k, v, cu_q, cu_k, options, outputs, context());
+  });
 }
 
 int32_t merge_attention() {
   Arguments from;
   const multihead::Tensor out_a = from.tensor<float>(), lse_a = from.tensor<float>();
   const multihead::ConstTensor out_b = from.tensor<const float>();
-  return keep(multihead::merge_attention(out_a, lse_a, out_b, from.tensor<const float>()));
+  const multihead::ConstTensor lse_b = from.tensor<const float>();
+  return run(from, [&] { return multihead::merge_attention(out_a, lse_a, out_b, lse_b); });
 }
 
 void alibi_slopes(uint32_t address, int32_t count) {
@@ -130,7 +159,8 @@ int32_t rotate() {
   const multihead::ConstTensor x = from.tensor<const float>();
   const std::span<const int32_t> positions = from.span<int32_t>();
   const multihead::Rope rope = from.rotation();
-  return keep(multihead::rotate(x, positions, rope, from.tensor<float>(), context()));
+  const multihead::Tensor y = from.tensor<float>();
+  return run(from, [&] { return multihead::rotate(x, positions, rope, y, context()); });
 }
 
 int32_t latent_attention() {
@@ -140,15 +170,28 @@ int32_t latent_attention() {
       from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>(),
       from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>()};
   const multihead::AttentionOptions options = from.options();
-  return keep(multihead::latent_attention(inputs, form, options, from.outputs(), context()));
+  const multihead::AttentionOutputs outputs = from.outputs();
+  return run(
+      from, [&] { return multihead::latent_attention(inputs, form, options, outputs, context()); });
 }
 
-int32_t cache_create() { return created<KVCache>(Arguments().cache_config()); }
+// An object of any type, from its config.
+template <class Object, class Config>
+int32_t create(const Arguments& from, const Config& config) {
+  return make<Object>(from, [&](Object& object) { return Object::create(config, object); });
+}
+
+int32_t cache_create() {
+  Arguments from;
+  const multihead::KVCacheConfig config = from.cache_config();
+  return create<KVCache>(from, config);
+}
 
 int32_t cache_append(int32_t handle) {
   Arguments from;
   const ConstAnyTensor k = from.input(), v = from.input();
-  return keep(at<KVCache>(handle).append(k, v, from.span<int32_t>()));
+  const std::span<const int32_t> counts = from.span<int32_t>();
+  return run(from, [&] { return at<KVCache>(handle).append(k, v, counts); });
 }
 
 int32_t cache_attend(int32_t handle) {
@@ -156,11 +199,12 @@ int32_t cache_attend(int32_t handle) {
   const std::vector<multihead::ScoreCapture> captures = pushed_captures();
   const ConstAnyTensor q = from.input();
   const multihead::AttentionOptions options = from.options();
-  return keep(at<KVCache>(handle).attend(q, options, from.outputs(captures), context()));
+  const multihead::AttentionOutputs outputs = from.outputs(captures);
+  return run(from, [&] { return at<KVCache>(handle).attend(q, options, outputs, context()); });
 }
 
 int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
-  return keep(at<KVCache>(handle).truncate(batch, length));
+  return run([&] { return at<KVCache>(handle).truncate(batch, length); });
 }
 void cache_clear(int32_t handle) { at<KVCache>(handle).clear(); }
 int32_t cache_length(int32_t handle, int32_t batch) {
@@ -175,7 +219,8 @@ int32_t linear() {
   Arguments from;
   const multihead::ConstTensor x = from.tensor<const float>(), weight = from.tensor<const float>();
   const multihead::ConstTensor bias = from.tensor<const float>();
-  return keep(multihead::linear(x, weight, bias, from.tensor<float>(), context()));
+  const multihead::Tensor y = from.tensor<float>();
+  return run(from, [&] { return multihead::linear(x, weight, bias, y, context()); });
 }
 
 // Tensors by name that a call gives: what it computed on its way, or the parameters of a module.
@@ -191,17 +236,24 @@ std::vector<multihead::Trace> last_traces;  // of the layers of a stack
 
 int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
 
-// The name; address, rank, extents, and 1 for a matrix column by column go into the block.
-std::string listed(int32_t index) {
-  const Listed& tensor = last_list[static_cast<size_t>(index)];
+// Gives JavaScript a text: its address and length go into the block.
+double* write_text(const std::string& text) {
   double* next = std::data(argument_block);
+  *next++ = address_of(text.data());
+  *next++ = static_cast<double>(text.size());
+  return next;
+}
+
+// The name as a text; behind it address, rank, extents, and 1 for a matrix column by column.
+void listed(int32_t index) {
+  const Listed& tensor = last_list[static_cast<size_t>(index)];
+  double* next = write_text(tensor.name);
   *next++ = address_of(tensor.data);
   *next++ = tensor.shape.rank();
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
     *next++ = static_cast<double>(tensor.shape[axis]);
   }
   *next = tensor.by_columns ? 1 : 0;
-  return tensor.name;
 }
 
 void release_listed() {
@@ -226,43 +278,66 @@ void list_steps(const multihead::Trace& trace, const std::string& prefix) {
   }
 }
 
-// Steps of a stack have the number of their layer in front: "3.weights".
-int32_t list_trace(multihead::Status status) {
-  if (!status.ok()) release_listed();
-  list_steps(last_trace, "");
-  for (size_t layer = 0; layer < last_traces.size(); ++layer) {
-    list_steps(last_traces[layer], std::to_string(layer) + ".");
-  }
-  return keep(std::move(status));
+// Runs a call that records steps, and lists them. Steps of a stack have the number of their layer
+// in front: "3.weights".
+template <class Work>
+int32_t run_traced(const Arguments& from, Work work) {
+  return run(from, [&] {
+    multihead::Status status = work();
+    if (!status.ok()) release_listed();
+    list_steps(last_trace, "");
+    for (size_t layer = 0; layer < last_traces.size(); ++layer) {
+      list_steps(last_traces[layer], std::to_string(layer) + ".");
+    }
+    return status;
+  });
 }
 
 // Parameters; matrices that were loaded the other way round lie column by column.
 template <class Module>
 int32_t list_parameters(int32_t handle) {
-  multihead::StateDict dict;
-  const int32_t code = keep(at<Module>(handle).state_dict(dict));
-  for (const auto& [name, tensor] : dict) {
-    const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
-    last_list.push_back({name, tensor.shape, tensor.data, by_columns});
-  }
+  return run([&] {
+    multihead::StateDict dict;
+    multihead::Status status = at<Module>(handle).state_dict(dict);
+    for (const auto& [name, tensor] : dict) {
+      const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
+      last_list.push_back({name, tensor.shape, tensor.data, by_columns});
+    }
+    return status;
+  });
+}
+
+int32_t module_create() {
+  Arguments from;
+  const multihead::MultiHeadAttentionConfig config = from.module_config();
+  return create<MultiHeadAttention>(from, config);
+}
+
+int32_t push_parameter() {
+  Arguments from;
+  const ConstAnyTensor tensor = from.input();
+  const std::span<const char> name = from.span<char>();
+  const int32_t code = run(from, [&] {
+    next_parameters.insert_or_assign(std::string(name.begin(), name.end()), tensor);
+    return multihead::Status();
+  });
+  if (code != 0) next_parameters = {};
   return code;
 }
 
-int32_t module_create() { return created<MultiHeadAttention>(Arguments().module_config()); }
-
-void push_parameter(const std::string& name) {
-  next_parameters.insert_or_assign(name, Arguments().input());
-}
-
 int32_t module_load(int32_t handle) {
-  return keep(at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {})));
+  return run([&] {
+    return at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {}));
+  });
 }
 
 // Under names that the caller chooses.
 template <class Module>
 int32_t load_named(int32_t handle, int32_t names) {
-  return keep(at<Module>(handle).load_state_dict(std::exchange(next_parameters, {}),
-                                                 static_cast<multihead::ParameterNames>(names)));
+  return run([&] {
+    return at<Module>(handle).load_state_dict(std::exchange(next_parameters, {}),
+                                              static_cast<multihead::ParameterNames>(names));
+  });
 }
 
 int32_t module_forward(int32_t handle) {
@@ -271,9 +346,11 @@ int32_t module_forward(int32_t handle) {
       from.tensor<const float>(), from.tensor<const float>(), from.tensor<const float>()};
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
-  multihead::Trace* const trace = trace_of(from.word());
-  return list_trace(
-      at<MultiHeadAttention>(handle).forward(inputs, options, outputs, trace, context()));
+  const uint32_t steps = from.word();
+  return run_traced(from, [&] {
+    return at<MultiHeadAttention>(handle).forward(inputs, options, outputs, trace_of(steps),
+                                                  context());
+  });
 }
 
 // Of layers and blocks, or of stacks.
@@ -281,9 +358,10 @@ using ModuleCache = std::variant<MultiHeadAttentionCache, TransformerCache>;
 
 template <class Cache, class Module>
 int32_t cache_for(const Module& module) {
-  Cache cache;
-  multihead::Status status = module.create_cache(Arguments().cache_config(), cache);
-  return keep(std::move(status), std::make_unique<ModuleCache>(std::move(cache)));
+  Arguments from;
+  const multihead::KVCacheConfig config = from.cache_config();
+  return make<ModuleCache>(
+      from, [&](ModuleCache& made) { return module.create_cache(config, made.emplace<Cache>()); });
 }
 
 // One that was not created where the handle is that of the other kind: no module takes it.
@@ -302,8 +380,10 @@ int32_t module_cache_create(int32_t handle) {
   return cache_for<MultiHeadAttentionCache>(at<MultiHeadAttention>(handle));
 }
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
-  return keep(is_of_stack(handle) ? cache_at<TransformerCache>(handle).rewind(length)
-                                  : cache_at<MultiHeadAttentionCache>(handle).rewind(length));
+  return run([&] {
+    return is_of_stack(handle) ? cache_at<TransformerCache>(handle).rewind(length)
+                               : cache_at<MultiHeadAttentionCache>(handle).rewind(length);
+  });
 }
 int32_t module_cache_length(int32_t handle) {
   return static_cast<int32_t>(is_of_stack(handle)
@@ -321,12 +401,18 @@ int32_t module_step(int32_t handle, int32_t cache) {
   const multihead::ConstTensor x = from.tensor<const float>();
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::MultiHeadAttentionOutputs outputs = from.module_outputs();
-  multihead::Trace* const trace = trace_of(from.word());
-  return list_trace(at<MultiHeadAttention>(handle).step(
-      x, options, outputs, cache_at<MultiHeadAttentionCache>(cache), trace, context()));
+  const uint32_t steps = from.word();
+  return run_traced(from, [&] {
+    return at<MultiHeadAttention>(handle).step(
+        x, options, outputs, cache_at<MultiHeadAttentionCache>(cache), trace_of(steps), context());
+  });
 }
 
-int32_t block_create() { return created<TransformerBlock>(Arguments().block_config()); }
+int32_t block_create() {
+  Arguments from;
+  const multihead::TransformerBlockConfig config = from.block_config();
+  return create<TransformerBlock>(from, config);
+}
 
 // Without a cache forward(), else step().
 int32_t block_call(int32_t handle, MultiHeadAttentionCache* cache) {
@@ -335,9 +421,12 @@ int32_t block_call(int32_t handle, MultiHeadAttentionCache* cache) {
   const multihead::ConstTensor x = from.tensor<const float>();
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   const multihead::TransformerBlockOutputs outputs{from.tensor<float>(), from.tensor<float>()};
-  multihead::Trace* const trace = trace_of(from.word());
-  return list_trace(cache == nullptr ? block.forward(x, options, outputs, trace, context())
-                                     : block.step(x, options, outputs, *cache, trace, context()));
+  const uint32_t steps = from.word();
+  return run_traced(from, [&] {
+    multihead::Trace* const trace = trace_of(steps);
+    return cache == nullptr ? block.forward(x, options, outputs, trace, context())
+                            : block.step(x, options, outputs, *cache, trace, context());
+  });
 }
 
 int32_t block_forward(int32_t handle) { return block_call(handle, nullptr); }
@@ -348,7 +437,11 @@ int32_t block_step(int32_t handle, int32_t cache) {
   return block_call(handle, &cache_at<MultiHeadAttentionCache>(cache));
 }
 
-int32_t transformer_create() { return created<Transformer>(Arguments().transformer_config()); }
+int32_t transformer_create() {
+  Arguments from;
+  const multihead::TransformerConfig config = from.transformer_config();
+  return create<Transformer>(from, config);
+}
 
 // Without a cache forward(), else step().
 int32_t transformer_call(int32_t handle, TransformerCache* cache) {
@@ -358,12 +451,15 @@ int32_t transformer_call(int32_t handle, TransformerCache* cache) {
   const int64_t batch = from.integer();
   const multihead::MultiHeadAttentionOptions options = from.module_options();
   multihead::TransformerOutputs outputs{from.tensor<float>(), from.tensor<float>(), {}};
-  if (const multihead::Trace* const wanted = trace_of(from.word()); wanted != nullptr) {
-    last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
-    outputs.traces = last_traces;
-  }
-  return list_trace(cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
-                                     : model.step(tokens, options, outputs, *cache, context()));
+  const uint32_t steps = from.word();
+  return run_traced(from, [&] {
+    if (const multihead::Trace* const wanted = trace_of(steps); wanted != nullptr) {
+      last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
+      outputs.traces = last_traces;
+    }
+    return cache == nullptr ? model.forward(tokens, batch, options, outputs, context())
+                            : model.step(tokens, options, outputs, *cache, context());
+  });
 }
 
 int32_t transformer_forward(int32_t handle) { return transformer_call(handle, nullptr); }
@@ -383,19 +479,19 @@ int32_t head_statistics() {
     float* const data = pointer<float>(from.word());
     return {data, from.word()};
   };
-  return keep(
-      multihead::head_statistics(weights, tokens, {floats(), floats(), floats(), floats()}));
+  const multihead::HeadStatistics outputs{floats(), floats(), floats(), floats()};
+  return run(from, [&] { return multihead::head_statistics(weights, tokens, outputs); });
 }
 
-std::string error_argument() { return last_status.argument(); }
-std::string error_expected() { return last_status.expected(); }
-std::string error_got() { return last_status.got(); }
+// The parts of the last status, as texts.
+void error_argument() { write_text(last_text = last_status.argument()); }
+void error_expected() { write_text(last_text = last_status.expected()); }
+void error_got() { write_text(last_text = last_status.got()); }
 
 // 64 bytes: a cache line, and the widest vector of any target.
 uint32_t allocate(uint32_t bytes) {
   constexpr uint32_t kAlignment = 64;
-  // malloc() asks sbrk() for a signed number of bytes, some of its own among them: one beyond
-  // PTRDIFF_MAX would give memory back that is in use.
+  // sbrk() takes a signed number of bytes, some of malloc()'s own among them.
   constexpr uint32_t kLargest = INT32_MAX - (1 << 20);
   if (bytes > kLargest) return 0;
   const uint32_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
@@ -404,18 +500,23 @@ uint32_t allocate(uint32_t bytes) {
 
 void release(uint32_t address) { std::free(pointer<void>(address)); }
 
-std::string simd_target() { return multihead::simd_target(); }
-// Which of the two builds this is: Highway names both the same.
-std::string simd_build() { return MULTIHEAD_WASM_SIMD; }
+void simd_target() { write_text(last_text = multihead::simd_target()); }
 
 }  // namespace
+
+// A section of the module, so that what it is can be read before it runs: load.ts does.
+__asm__(
+    ".section .custom_section.multihead,\"\",@\n"
+    ".ascii \"" MULTIHEAD_VERSION " wire " MULTIHEAD_WIRE_VERSION " " MULTIHEAD_WASM_SIMD "\"");
 
 // Not in the table: Embind's conversion of six integers takes longer than all the rest of it.
 extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k,
                                                       uint32_t v, uint32_t out, uint32_t lse) {
-  return keep(at<PreparedAttention>(handle).run(pointer<const void>(q), pointer<const void>(k),
-                                                pointer<const void>(v), pointer<void>(out),
-                                                pointer<float>(lse)));
+  return run([&] {
+    return at<PreparedAttention>(handle).run(pointer<const void>(q), pointer<const void>(k),
+                                             pointer<const void>(v), pointer<void>(out),
+                                             pointer<float>(lse));
+  });
 }
 
 EMSCRIPTEN_BINDINGS(multihead) {
@@ -478,5 +579,4 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("allocate", &allocate);
   function("release", &release);
   function("simdTarget", &simd_target);
-  function("simdBuild", &simd_build);
 }

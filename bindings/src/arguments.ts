@@ -1,5 +1,6 @@
 // What a call is given, written as numbers into a block of WebAssembly memory that arguments.h reads in the same order.
 
+import { MultiheadError } from './errors.js';
 import type {
   CaptureArg,
   ModuleOptionsArg,
@@ -13,7 +14,10 @@ import type {
 } from './raw.js';
 import type { DType, Shape } from './types.js';
 
-/** arguments.h has room for as many; the longest call writes half of them. */
+/** As in arguments.h. A module with another one is refused before it runs. */
+export const wireVersion = 2;
+
+/** As in arguments.h: how many numbers the call writes, and room for twice the longest call. */
 const capacity = 256;
 
 /** The core's numbers for dtypes; it does not read those of booleans. */
@@ -26,12 +30,14 @@ export interface Operand {
   readonly shape: Shape;
 }
 
-/** Start with begin(), write, make the call: nothing may allocate in between. */
+const decoder = new TextDecoder();
+
+/** Start with begin(), write, close(), make the call: nothing may allocate in between. */
 export class Arguments {
   readonly #raw: RawModule;
   readonly #address: number;
   #block: Float64Array = new Float64Array();
-  #next = 0;
+  #next = 1;
 
   constructor(raw: RawModule) {
     this.#raw = raw;
@@ -39,15 +45,27 @@ export class Arguments {
   }
 
   begin(): this {
-    // A growth of the memory detaches the view.
-    if (this.#block.length === 0) {
-      this.#block = new Float64Array(this.#raw.HEAPU8.buffer, this.#address, capacity);
-    }
-    this.#next = 0;
+    this.#refresh();
+    this.#next = 1;
     return this;
   }
 
+  /** Tells the core how many numbers there are: it reads as many, or refuses the call. */
+  close(): void {
+    if (this.#next > 1 && this.#block.length === 0) throw otherArguments();
+    this.#refresh();
+    this.#block[0] = this.#next - 1;
+    this.#next = 1;
+  }
+
+  /** A growth of the memory detaches the view. */
+  #refresh(): void {
+    if (this.#block.length > 0) return;
+    this.#block = new Float64Array(this.#raw.HEAPU8.buffer, this.#address, capacity);
+  }
+
   number(value: number): this {
+    if (this.#next >= capacity) throw otherArguments();
     this.#block[this.#next] = value;
     this.#next += 1;
     return this;
@@ -117,10 +135,42 @@ export class Arguments {
     return this.number(stage).tensor(out).span(heads).number(firstRow);
   }
 
-  /** The next number of what a call has written; start with begin(). */
-  read(): number {
-    const value = this.#block[this.#next] as number;
+  /** What a call has written into the block. */
+  results(): Results {
+    this.#refresh();
+    return new Results(this.#block, this.#raw);
+  }
+}
+
+/** Reads the block from its beginning. */
+export class Results {
+  readonly #block: Float64Array;
+  readonly #raw: RawModule;
+  #next = 0;
+
+  constructor(block: Float64Array, raw: RawModule) {
+    this.#block = block;
+    this.#raw = raw;
+  }
+
+  number(): number {
+    const value = this.#block[this.#next];
+    if (value === undefined) throw otherArguments();
     this.#next += 1;
     return value;
   }
+
+  text(): string {
+    const address = this.number();
+    return decoder.decode(this.#raw.HEAPU8.subarray(address, address + this.number()));
+  }
 }
+
+/** A fault of the package, which no caller can cause. */
+export const otherArguments = (): MultiheadError =>
+  new MultiheadError('E_FATAL', {
+    argument: 'multihead',
+    expected: 'as many numbers as the call of the core reads',
+    got: 'others',
+    message: 'multihead: the package and its .wasm disagree on a call; please report this',
+  });

@@ -2,7 +2,7 @@
 
 import { maskNames, optionsArg } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkOptions } from './options.js';
+import { readOptions } from './options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from './outputs.js';
 import { floatDTypes } from './tensor.js';
 import type {
@@ -26,9 +26,9 @@ export function attention<
   q: FloatTensorLike,
   k: FloatTensorLike,
   v: FloatTensorLike,
-  options: AttentionOptions<R, O, C> = {},
+  given: AttentionOptions<R, O, C> = {},
 ): AttentionResult<R, O, C> {
-  checkOptions(options, optionNames, 'attention');
+  const options = readOptions(given, optionNames, 'attention');
 
   return call(runtime, (operands) => {
     const query = operands.input(q, floatDTypes, 'q');
@@ -45,10 +45,10 @@ export function attention<
 
     const shapes = outputShapes(extents, valueWidth);
     const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
-    pushCaptures(runtime, outputs);
+    pushCaptures(runtime, outputs, operands);
     const { args, raw } = runtime;
     args.begin().tensor(query).tensor(key).tensor(value).options(masking).outputs(outputs.arg);
-    operands.check(raw.attention());
+    operands.run(() => raw.attention());
     return outputs.result as AttentionResult<R, O, C>;
   });
 }

@@ -4,7 +4,7 @@ import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
 import { checkChoice, checkCount, checkOptions } from './options.js';
 import type { CaptureArg, SpanArg } from './raw.js';
-import { describe, type WasmTensor } from './tensor.js';
+import { coreOf, describe, type WasmTensor } from './tensor.js';
 import type { Capture, ScoreStage, Shape } from './types.js';
 
 /** In the order of multihead::ScoreStage. */
@@ -82,7 +82,7 @@ export function captureArgs(
     const shape = [batch, chosen.length || heads, rows, keys];
     const tensor = operands.output(shape, 'f32', argument);
     tensors.push(tensor);
-    args.push({ stage, out: tensor, heads: chosen, firstRow });
+    args.push({ stage, out: coreOf(tensor), heads: chosen, firstRow });
   });
   return { args, tensors };
 }

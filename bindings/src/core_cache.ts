@@ -88,7 +88,7 @@ export abstract class CoreCache extends CoreObject {
     const { args, heap } = runtime;
     const handle = call(runtime, (operands) => {
       writeConfig(args, storage, heads);
-      return operands.checkHandle(door.create());
+      return operands.make(() => door.create());
     });
     const bytes = door.bytes(handle);
     heap.count(bytes);

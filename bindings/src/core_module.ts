@@ -29,7 +29,7 @@ export abstract class CoreModule extends CoreObject {
     const { heap } = runtime;
     const handle = call(runtime, (operands) => {
       write(operands);
-      return operands.checkHandle(door.create());
+      return operands.make(() => door.create());
     });
     const memory = { bytes: 0 };
     super(runtime, handle, door, {
@@ -44,24 +44,24 @@ export abstract class CoreModule extends CoreObject {
   }
 
   stateDict(): Record<string, PlainTensor> {
-    const handle = this.ready();
+    this.ready();
     return call(this.runtime, (operands) => {
-      operands.check(this.#door.state(handle));
+      operands.run(() => this.#door.state(this.handle));
       return takeStateDict(this.runtime);
     });
   }
 
   createCache(config: LayerCacheConfig): WasmLayerCache {
-    const { handle, runtime } = this;
-    const door = this.#door;
-    const make = (): number => door.createCache(handle);
+    const { runtime } = this;
+    this.assertLive();
+    const make = (): number => this.#door.createCache(this.handle);
     return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
   }
 
-  /** The handle of one that has parameters; throws `E_DISPOSED`, `E_OPTION`. */
-  protected ready(): number {
-    const { handle } = this;
-    if (this.#loaded) return handle;
+  /** Throws `E_DISPOSED`, and `E_OPTION` where it has no parameters. */
+  protected ready(): void {
+    this.assertLive();
+    if (this.#loaded) return;
     throw new MultiheadError('E_OPTION', {
       argument: this.#door.argument,
       expected: `${this.#door.noun} with parameters: call loadStateDict() first`,
@@ -71,10 +71,11 @@ export abstract class CoreModule extends CoreObject {
 
   /** `names` is the number of multihead::ParameterNames, where the core asks for one. */
   protected load(dict: unknown, names = 0): void {
-    const { handle, runtime } = this;
+    const { runtime } = this;
+    this.assertLive();
     call(runtime, (operands) => {
       const bytes = pushStateDict(runtime, dict, operands) * bytesPerElement('f32');
-      operands.check(this.#door.load(handle, names));
+      operands.run(() => this.#door.load(this.handle, names));
       runtime.heap.count(bytes - this.#memory.bytes);
       this.#memory.bytes = bytes;
       this.#loaded = true;

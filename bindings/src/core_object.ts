@@ -12,11 +12,19 @@ export interface ObjectName {
   readonly noun: string;
 }
 
+/** Runs no code of the value's. */
+export let isCoreObject: (value: unknown) => value is CoreObject;
+
 /**
  * No function that a constructor below makes may refer to `this`: in V8 functions of one scope keep
  * alive whatever any of them refers to, and so the holding would keep its owner.
  */
 export abstract class CoreObject {
+  static {
+    isCoreObject = (value): value is CoreObject =>
+      typeof value === 'object' && value !== null && #handle in value;
+  }
+
   /** Defined on the prototype by load(): see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
 
@@ -48,9 +56,16 @@ export abstract class CoreObject {
     return this.#runtime;
   }
 
-  /** Throws `E_DISPOSED`. */
+  /** Throws `E_DISPOSED`. Ask for it where the call is made: the caller's code may dispose it until then. */
   get handle(): number {
-    if (!this.#disposed) return this.#handle;
+    this.assertLive();
+    return this.#handle;
+  }
+
+  /** Throws `E_FATAL`, `E_DISPOSED`. */
+  assertLive(): void {
+    this.#runtime.raw.assertAlive();
+    if (!this.#disposed) return;
     throw new MultiheadError('E_DISPOSED', {
       argument: this.#name.argument,
       expected: `${this.#name.noun} that is not disposed`,

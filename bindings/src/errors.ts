@@ -6,11 +6,20 @@
  * - `E_DISPOSED` a tensor, layer or cache was used after it was disposed
  * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
  * - `E_FORMAT` a file is not what its format says
+ * - `E_FATAL` the instance is dead since a call of its WebAssembly code ended with a trap: `load()` gives
+ *   a new one
  * - `E_LOAD` the engine lacks WebAssembly SIMD, or the `.wasm` is missing or not the right file
  * - `E_ABORTED` the `AbortSignal` given to `load()` was aborted
  */
 export type MultiheadErrorCode =
-  'E_SHAPE' | 'E_OPTION' | 'E_DISPOSED' | 'E_MEMORY' | 'E_FORMAT' | 'E_LOAD' | 'E_ABORTED';
+  | 'E_SHAPE'
+  | 'E_OPTION'
+  | 'E_DISPOSED'
+  | 'E_MEMORY'
+  | 'E_FORMAT'
+  | 'E_FATAL'
+  | 'E_LOAD'
+  | 'E_ABORTED';
 
 /** The parts of a {@link MultiheadError}. */
 export interface MultiheadErrorParts {

@@ -2,16 +2,16 @@
 
 import { bytesPerElement } from './memory.js';
 import { call, noSpan, type Runtime } from './operands.js';
-import { checkOptions } from './options.js';
+import { readOptions } from './options.js';
 import type { SpanArg } from './raw.js';
 import type { HeadStatistics, HeadStatisticsOptions, TensorLike } from './types.js';
 
 export function headStatistics(
   runtime: Runtime,
   weights: TensorLike,
-  options: HeadStatisticsOptions = {},
+  given: HeadStatisticsOptions = {},
 ): HeadStatistics {
-  checkOptions(options, ['tokens'], 'headStatistics');
+  const options = readOptions(given, ['tokens'], 'headStatistics');
   return call(runtime, (operands) => {
     const operand = operands.input(weights, ['f32'], 'weights');
     const { shape } = operand;
@@ -32,7 +32,7 @@ export function headStatistics(
       .tensor(operand, unbatched ? [1, ...shape] : shape)
       .span(tokens);
     for (const each of spans) args.span(each);
-    operands.check(raw.headStatistics());
+    operands.run(() => raw.headStatistics());
     const copy = (index: number) => heap.view('f32', span(index).address, heads).slice();
     return {
       ...{ entropy: copy(0), previousToken: copy(1), firstToken: copy(2) },

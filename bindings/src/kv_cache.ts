@@ -5,7 +5,7 @@ import { attentionReturns } from './attention.js';
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
 import { MultiheadError } from './errors.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkCount, checkOptions } from './options.js';
+import { checkCount, readOptions } from './options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from './outputs.js';
 import { floatDTypes } from './tensor.js';
 import type {
@@ -42,8 +42,8 @@ export class WasmKVCache extends CoreCache implements KVCache {
   readonly keyWidth: number;
   readonly valueWidth: number;
 
-  constructor(runtime: Runtime, config: KVCacheConfig) {
-    checkOptions(config, configNames, 'createCache');
+  constructor(runtime: Runtime, given: KVCacheConfig) {
+    const config = readOptions(given, configNames, 'createCache');
     const { kvHeads, keyWidth, valueWidth = keyWidth } = config;
     const storage = checkStorage(config);
     checkCount(kvHeads, 'kvHeads');
@@ -59,10 +59,11 @@ export class WasmKVCache extends CoreCache implements KVCache {
     this.kvHeads = kvHeads;
     this.keyWidth = keyWidth;
     this.valueWidth = valueWidth;
+    Object.freeze(this);
   }
 
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): void {
-    const { handle } = this;
+    this.assertLive();
     call(this.runtime, (operands) => {
       const key = operands.input(k, floatDTypes, 'k');
       const value = operands.input(v, floatDTypes, 'v');
@@ -71,7 +72,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
       const span = operands.optionalSpan(counts, 'i32', 'counts', this.batch);
       const { args, raw } = this.runtime;
       args.begin().tensor(key).tensor(value).span(span);
-      operands.check(raw.cacheAppend(handle));
+      operands.run(() => raw.cacheAppend(this.handle));
     });
   }
 
@@ -79,9 +80,9 @@ export class WasmKVCache extends CoreCache implements KVCache {
     const R extends readonly AttentionReturn[] = [],
     const O extends FloatDType = 'f32',
     const C extends readonly Capture[] = [],
-  >(q: FloatTensorLike, options: CacheAttendOptions<R, O, C> = {}): AttentionResult<R, O, C> {
-    const { handle } = this;
-    checkOptions(options, attendNames, 'attend', elsewhere);
+  >(q: FloatTensorLike, given: CacheAttendOptions<R, O, C> = {}): AttentionResult<R, O, C> {
+    this.assertLive();
+    const options = readOptions(given, attendNames, 'attend', elsewhere);
     return call(this.runtime, (operands) => {
       const query = operands.input(q, floatDTypes, 'q');
       checkRank(query, '(B, H_q, N_q, d_k)', 'q');
@@ -92,20 +93,20 @@ export class WasmKVCache extends CoreCache implements KVCache {
 
       const shapes = outputShapes(extents, this.valueWidth);
       const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
-      pushCaptures(this.runtime, outputs);
+      pushCaptures(this.runtime, outputs, operands);
       const { args, raw } = this.runtime;
       args.begin().tensor(query).options(masking).outputs(outputs.arg);
-      operands.check(raw.cacheAttend(handle));
+      operands.run(() => raw.cacheAttend(this.handle));
       return outputs.result as AttentionResult<R, O, C>;
     });
   }
 
   truncate(batch: number, length: number): void {
-    const { handle } = this;
+    this.assertLive();
     const entry = checkCount(batch, 'batch', 0);
     const rest = checkCount(length, 'length', 0);
     call(this.runtime, (operands) => {
-      operands.check(this.runtime.raw.cacheTruncate(handle, entry, rest));
+      operands.run(() => this.runtime.raw.cacheTruncate(this.handle, entry, rest));
     });
   }
 

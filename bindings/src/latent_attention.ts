@@ -4,7 +4,7 @@ import { maskNames, optionsArg } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import type { Operand } from './arguments.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkChoice, checkOptions } from './options.js';
+import { checkChoice, readOptions } from './options.js';
 import { outputShapes, prepareOutputs } from './outputs.js';
 import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from './types.js';
 
@@ -32,11 +32,11 @@ const elsewhere = {
 
 export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
   runtime: Runtime,
-  inputs: LatentAttentionInputs,
-  options: LatentAttentionOptions<R>,
+  givenInputs: LatentAttentionInputs,
+  given: LatentAttentionOptions<R>,
 ): AttentionResult<R> {
-  checkOptions(inputs, inputNames, 'inputs');
-  checkOptions(options, optionNames, 'latentAttention', elsewhere);
+  const inputs = readOptions(givenInputs, inputNames, 'inputs');
+  const options = readOptions(given, optionNames, 'latentAttention', elsewhere);
   const form = checkChoice(options.form, ['expanded', 'absorbed'], 'form');
 
   return call(runtime, (operands) => {
@@ -69,7 +69,7 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
     args.begin().number(form === 'expanded' ? 0 : 1);
     args.tensor(qNope).tensor(qRope).tensor(latent).tensor(kRope).tensor(wUk).tensor(wUv);
     args.options(masking).outputs(outputs.arg);
-    operands.check(raw.latentAttention());
+    operands.run(() => raw.latentAttention());
     return outputs.result as AttentionResult<R>;
   });
 }

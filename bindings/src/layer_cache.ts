@@ -1,10 +1,11 @@
 // The cache of a layer, a block or a stack: keys and values that the core keeps, by a handle.
 
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
+import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import type { Heap } from './memory.js';
 import { call, type Runtime } from './operands.js';
-import { checkOptions, checkWhole } from './options.js';
+import { checkWhole, readOptions } from './options.js';
 import { describe } from './tensor.js';
 import type { LayerCacheConfig, MultiHeadAttentionCache } from './types.js';
 
@@ -16,8 +17,8 @@ const elsewhere = {
 
 export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache {
   /** `make` is the core's call for a module that is live. */
-  constructor(runtime: Runtime, make: () => number, config: LayerCacheConfig) {
-    checkOptions(config, storageNames, 'createCache', elsewhere);
+  constructor(runtime: Runtime, make: () => number, given: LayerCacheConfig) {
+    const config = readOptions(given, storageNames, 'createCache', elsewhere);
     const { raw } = runtime;
     // The core knows heads and widths from the layer.
     super(runtime, checkStorage(config), [1, 1, 1], {
@@ -26,6 +27,7 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
       release: (cache) => raw.moduleCacheRelease(cache),
       what: (bytes) => `the cache of a layer, of ${bytes} bytes,`,
     });
+    Object.freeze(this);
   }
 
   get length(): number {
@@ -33,10 +35,10 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
   }
 
   rewind(length: number): void {
-    const { handle } = this;
+    this.assertLive();
     const rest = checkWhole(length, 'length');
     call(this.runtime, (operands) => {
-      operands.check(this.runtime.raw.moduleCacheRewind(handle, rest));
+      operands.run(() => this.runtime.raw.moduleCacheRewind(this.handle, rest));
     });
   }
 
@@ -47,10 +49,11 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
 
 /** A live cache of this memory; of which layer, the core checks. Throws `E_OPTION`, `E_DISPOSED`. */
 export function ownCache(given: unknown, heap: Heap): WasmLayerCache {
-  if (given instanceof WasmLayerCache && given.livesIn(heap)) return given;
+  const isCache = isCoreObject(given) && given instanceof WasmLayerCache;
+  if (isCache && given.livesIn(heap)) return given;
   throw new MultiheadError('E_OPTION', {
     argument: 'cache',
     expected: "one of this layer's createCache()",
-    got: given instanceof WasmLayerCache ? 'one of another load()' : describe(given),
+    got: isCache ? 'one of another load()' : describe(given),
   });
 }

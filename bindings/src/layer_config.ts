@@ -3,7 +3,7 @@
 import { optionsArg, rotationNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import type { Operands, Runtime } from './operands.js';
-import { checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
+import { checkCount, checkFlag, checkNumber, checkOptions, readOptions } from './options.js';
 import { describe } from './tensor.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './types.js';
 
@@ -41,8 +41,8 @@ function headWidth(embedDim: number, numHeads: number): number {
 }
 
 /** Types and defaults; most values are the core's to check. Throws `E_OPTION`. */
-export function checkConfig(config: MultiHeadAttentionConfig): Config {
-  checkOptions(config, configNames, 'multiHeadAttention');
+export function checkConfig(given: MultiHeadAttentionConfig): Config {
+  const config = readOptions(given, configNames, 'multiHeadAttention');
   const count = (name: CountName, otherwise: number): number =>
     config[name] === undefined ? otherwise : checkCount(config[name], name);
   const flag = (name: FlagName, otherwise: boolean): boolean =>

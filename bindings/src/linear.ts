@@ -1,17 +1,17 @@
 // mh.linear: y = x·Wᵀ + bias. Leading axes of x are rows to the C++ core.
 
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkOptions } from './options.js';
-import { elements, type WasmTensor } from './tensor.js';
+import { readOptions } from './options.js';
+import { coreOf, elements, type WasmTensor } from './tensor.js';
 import type { LinearOptions, TensorLike } from './types.js';
 
 export function linear(
   runtime: Runtime,
   x: TensorLike,
   weight: TensorLike,
-  options: LinearOptions = {},
+  given: LinearOptions = {},
 ): WasmTensor<'f32'> {
-  checkOptions(options, ['bias', 'out'], 'linear');
+  const options = readOptions(given, ['bias', 'out'], 'linear');
 
   return call(runtime, (operands) => {
     const input = operands.input(x, ['f32'], 'x');
@@ -30,8 +30,8 @@ export function linear(
       .tensor(input, [rows, input.shape.at(-1) ?? 0])
       .tensor(matrix)
       .tensor(bias);
-    args.tensor(y, [rows, outWidth]);
-    operands.check(raw.linear());
+    args.tensor(coreOf(y), [rows, outWidth]);
+    operands.run(() => raw.linear());
     return y;
   });
 }

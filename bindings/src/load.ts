@@ -1,14 +1,16 @@
 // Loading: choose the build, compile, instantiate. One instance serves every plain load().
 
+import { wireVersion } from './arguments.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
+import { guardModule } from './guard.js';
 import { createMultihead } from './multihead.js';
 import { checkOptions } from './options.js';
 import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
-import { describe, WasmTensor } from './tensor.js';
+import { describe, unreadable, WasmTensor } from './tensor.js';
 import type { LoadOptions, Multihead, Simd } from './types.js';
 import { version } from './version.js';
 
@@ -29,19 +31,23 @@ const builds: Record<Simd, Build> = {
   },
 };
 
+/** What plain loads share, until its instance is dead. */
 let shared: Promise<Multihead> | undefined;
 
 /**
  * Loads the WebAssembly module.
  *
  * Without `wasm` and `simd`, every call gives the same instance; with one of them, each call makes
- * an instance with a memory of its own. A failure is not remembered: a later call tries again.
+ * an instance with a memory of its own. A failure is not remembered: a later call tries again, and
+ * makes a new instance after one that is dead (`E_FATAL`).
  *
  * @throws {MultiheadError} `E_LOAD` with the address and what was wrong, `E_ABORTED`, `E_OPTION`
  */
-export async function load(options: LoadOptions = {}): Promise<Multihead> {
+export async function load(given: LoadOptions = {}): Promise<Multihead> {
+  const options = readFlat(given);
   checkOptions(options, ['wasm', 'simd', 'signal'], 'load');
   const { wasm, simd = 'auto', signal } = options;
+  checkSignal(signal);
   if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
     throw new MultiheadError('E_OPTION', {
       argument: 'simd',
@@ -53,31 +59,75 @@ export async function load(options: LoadOptions = {}): Promise<Multihead> {
   if (wasm !== undefined || simd !== 'auto')
     return abortable(instantiate(wasm, simd, signal), signal);
 
-  shared ??= instantiate(undefined, simd, undefined).catch((error: unknown) => {
-    shared = undefined;
-    throw error;
-  });
+  shared ??= loadShared();
   return abortable(shared, signal);
+}
+
+/** A copy, for which each property is read once; throws `E_OPTION`. */
+function readFlat(given: LoadOptions): LoadOptions {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
+  try {
+    return { ...given };
+  } catch (cause) {
+    throw unreadable(cause, 'load');
+  }
+}
+
+function loadShared(): Promise<Multihead> {
+  const forget = (): void => {
+    if (shared === loading) shared = undefined;
+  };
+  const loading: Promise<Multihead> = instantiate(undefined, 'auto', undefined, forget);
+  loading.catch(forget);
+  return loading;
+}
+
+/** An AbortSignal, of this or another realm; throws `E_OPTION`. */
+function checkSignal(signal: unknown): void {
+  if (signal === undefined) return;
+  try {
+    const { aborted, addEventListener, removeEventListener } = Object(signal) as AbortSignal;
+    const methods = [addEventListener, removeEventListener];
+    if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
+  } catch (cause) {
+    throw unreadable(cause, 'signal');
+  }
+  throw new MultiheadError('E_OPTION', {
+    argument: 'signal',
+    expected: 'an AbortSignal',
+    got: describe(signal),
+  });
 }
 
 async function instantiate(
   source: LoadOptions['wasm'],
   wanted: Simd | 'auto',
   signal: AbortSignal | undefined,
+  onDeath = (): void => {},
 ): Promise<Multihead> {
   const { simd, why } = chooseSimd(wanted);
   const build = builds[simd];
   const wasm = await compileWasm(source ?? build.wasm(), signal);
+  checkIdentity(simd, wasm);
   const raw = await createRaw(build, wasm);
   makeDisposable(WasmTensor, CoreObject);
-  return createMultihead(raw, {
-    simd: raw.simdBuild(),
-    target: raw.simdTarget(),
+  return createMultihead(guardModule(raw, onDeath), {
+    simd,
     threads: 1,
     version,
     wasmBytes: wasm.bytes,
     why,
   });
+}
+
+/** embind.cpp writes into the module what it is; another one is refused before any of it runs. */
+function checkIdentity(simd: Simd, { module, name }: CompiledWasm): void {
+  const wanted = `${version} wire ${wireVersion} ${simd}`;
+  const [section] = WebAssembly.Module.customSections(module, 'multihead');
+  const found = section === undefined ? undefined : new TextDecoder().decode(section);
+  if (found === wanted) return;
+  const got = found === undefined ? 'it does not say that it is multihead' : `it is "${found}"`;
+  throw loadError(name, `it is not multihead ${version}'s module for this build (${got})`);
 }
 
 async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
@@ -96,7 +146,6 @@ async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
       };
       factory({ instantiateWasm }).then(resolve, reject);
     });
-    if (typeof raw.allocate !== 'function') throw new TypeError('it does not export allocate()');
     return raw;
   } catch (error) {
     const what = error instanceof Error ? error.message : String(error);

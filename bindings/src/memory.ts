@@ -1,7 +1,9 @@
 // The WebAssembly memory of one module: blocks in it, and what they add up to.
 
 import { MultiheadError } from './errors.js';
-import type { RawModule } from './raw.js';
+import type { GuardedModule } from './guard.js';
+import type { ScopeStack } from './scope.js';
+import { bufferOf, byteOffsetOf, lengthOf } from './typed_arrays.js';
 import type { DataOf, DType, MemoryInfo } from './types.js';
 
 /** What a block holds: a tensor's numbers, or 32-bit integers. */
@@ -52,20 +54,39 @@ export interface Holding {
   free(): void;
 }
 
+/** Runs `make`, which allocates `bytes` of JavaScript's own memory; throws `E_MEMORY` where there is none. */
+export function onJavaScriptHeap<T>(bytes: number, argument: string, make: () => T): T {
+  try {
+    return make();
+  } catch (cause) {
+    if (!(cause instanceof RangeError)) throw cause;
+    throw new MultiheadError('E_MEMORY', {
+      argument,
+      expected: `${bytes} bytes (${mebibytes(bytes)}) of JavaScript's memory`,
+      got: cause.message,
+      cause,
+    });
+  }
+}
+
 export class Heap {
-  readonly #raw: RawModule;
+  /** Where tensors belong that are made of another tensor. */
+  readonly scopes: ScopeStack;
+  readonly #raw: GuardedModule;
   readonly #abandoned: FinalizationRegistry<Holding> | undefined;
   #live = 0;
   #bytes = 0;
   #peak = 0;
   #warned = false;
 
-  constructor(raw: RawModule) {
+  constructor(raw: GuardedModule, scopes: ScopeStack) {
     this.#raw = raw;
+    this.scopes = scopes;
     if (typeof FinalizationRegistry === 'function') {
       this.#abandoned = new FinalizationRegistry((held) => {
         this.#live -= 1;
-        held.free();
+        if (this.#raw.dead) return;
+        this.#free(held);
         this.#warnOnce(held.what());
       });
     }
@@ -85,8 +106,14 @@ export class Heap {
     };
   }
 
+  /** Throws `E_FATAL` once the instance is dead. */
+  assertAlive(): void {
+    this.#raw.assertAlive();
+  }
+
   /** Throws `E_MEMORY` in the name of `argument`. The memory is not cleared. */
   allocate(bytes: number, argument: string): Block {
+    this.assertAlive();
     if (bytes === 0) return { address: 0, bytes };
     const address = bytes <= addressLimit ? this.#raw.allocate(bytes) : 0;
     if (address === 0) throw outOfMemory(argument, bytes, this.buffer.byteLength);
@@ -96,8 +123,17 @@ export class Heap {
 
   release(block: Block): void {
     if (block.address === 0) return;
-    this.#raw.release(block.address);
     this.count(-block.bytes);
+    if (!this.#raw.dead) this.#raw.release(block.address);
+  }
+
+  /** In a dead instance there is nothing to be freed, and nobody to be told. */
+  #free(holding: Holding): void {
+    try {
+      holding.free();
+    } catch (error) {
+      if (!this.#raw.dead) throw error;
+    }
   }
 
   /** Adds bytes that the module itself has allocated, or freed, for an object of its caller's. */
@@ -108,12 +144,12 @@ export class Heap {
 
   /** A block with a copy of `data`, which may itself be a view of this memory. */
   allocateCopy(type: ElementType, data: ElementsOf<ElementType>, argument: string): Block {
-    const { buffer, byteOffset, byteLength, length } = data;
-    const inside = buffer === this.buffer;
-    const block = this.allocate(byteLength, argument);
+    const [length, offset] = [lengthOf(data), byteOffsetOf(data)];
+    const inside = bufferOf(data) === this.buffer;
+    const block = this.allocate(length * bytesPerElement(type), argument);
     if (block.address !== 0) {
       // The allocation may have grown the memory, and so detached `data`.
-      const source = inside ? this.view(type, byteOffset, length) : data;
+      const source = inside ? this.view(type, offset, length) : data;
       this.view(type, block.address, length).set(source);
     }
     return block;
@@ -133,7 +169,7 @@ export class Heap {
   retire(owner: object, holding: Holding): void {
     this.#abandoned?.unregister(owner);
     this.#live -= 1;
-    holding.free();
+    this.#free(holding);
   }
 
   #warnOnce(what: string): void {

@@ -2,16 +2,17 @@
 
 import { MultiheadError } from './errors.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkOptions } from './options.js';
+import { readOptions } from './options.js';
 import type { PartialAttention, Tensor } from './types.js';
 
+const known = ['out', 'lse', 'weights', 'dropoutMask', 'captures'];
+
 /** A result of attention() may hold more than these two; that is not merged. */
-function checkPart(part: unknown, argument: string): void {
-  const known = ['out', 'lse', 'weights', 'dropoutMask', 'captures'];
-  checkOptions(part, known, argument);
+function readPart(given: PartialAttention, argument: string): PartialAttention {
+  const part = readOptions(given, known, argument);
   const { out, lse } = part as Partial<PartialAttention>;
   const missing = out === undefined ? 'out' : lse === undefined ? 'lse' : undefined;
-  if (missing === undefined) return;
+  if (missing === undefined) return part;
   throw new MultiheadError('E_OPTION', {
     argument: `${argument}.${missing}`,
     expected: "a tensor (attention() gives 'lse' on request)",
@@ -21,11 +22,11 @@ function checkPart(part: unknown, argument: string): void {
 
 export function mergeAttention<A extends PartialAttention<Tensor>>(
   runtime: Runtime,
-  a: A,
-  b: PartialAttention,
+  givenA: A,
+  givenB: PartialAttention,
 ): A {
-  checkPart(a, 'a');
-  checkPart(b, 'b');
+  const a = readPart(givenA, 'a');
+  const b = readPart(givenB, 'b');
   return call(runtime, (operands) => {
     const outB = operands.input(b.out, ['f32'], 'b.out');
     const lseB = operands.input(b.lse, ['f32'], 'b.lse');
@@ -37,7 +38,7 @@ export function mergeAttention<A extends PartialAttention<Tensor>>(
     checkRank(outB, '(B, H_q, N_q, d_v)', 'b.out');
     checkRank(lseB, '(B, H_q, N_q)', 'b.lse');
     runtime.args.begin().tensor(outA).tensor(lseA).tensor(outB).tensor(lseB);
-    operands.check(runtime.raw.mergeAttention());
-    return a;
+    operands.run(() => runtime.raw.mergeAttention());
+    return givenA;
   });
 }

@@ -5,7 +5,8 @@ import { ownCache } from './layer_cache.js';
 import { checkConfig, writeModuleConfig } from './layer_config.js';
 import { forwardNames, moduleOptionsArg, notInStep, runLayer, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
-import { checkOptions } from './options.js';
+import { checkOptions, copyOf, readOptions } from './options.js';
+import { coreOf } from './tensor.js';
 import type {
   ForwardOptions,
   LayerInputs,
@@ -37,6 +38,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       createCache: (layer) => raw.moduleCacheCreate(layer),
     });
     this.config = Object.freeze(checked);
+    Object.freeze(this);
   }
 
   loadStateDict(dict: StateDict): void {
@@ -45,10 +47,10 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
 
   forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | LayerInputs,
-    options: ForwardOptions<R, T> = {},
+    given: ForwardOptions<R, T> = {},
   ): LayerResult<R, T> {
-    const handle = this.ready();
-    checkOptions(options, forwardNames, 'forward');
+    this.ready();
+    const options = readOptions(given, forwardNames, 'forward');
     const inputs = inputsOf(query);
     const { config, runtime } = this;
 
@@ -67,7 +69,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
         options,
         shapes,
         write: () => args.begin().tensor(q).tensor(k).tensor(v).moduleOptions(arg),
-        run: () => raw.moduleForward(handle),
+        run: () => raw.moduleForward(this.handle),
       }) as unknown as LayerResult<R, T>;
     });
   }
@@ -75,10 +77,10 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: MultiHeadAttentionCache,
-    options: StepOptions<R, T> = {},
+    given: StepOptions<R, T> = {},
   ): LayerResult<R, T> {
-    const handle = this.ready();
-    checkOptions(options, stepNames, 'step', notInStep);
+    this.ready();
+    const options = readOptions(given, stepNames, 'step', notInStep);
     const { config, runtime } = this;
     const own = ownCache(cache, runtime.heap);
     const before = own.length;
@@ -95,7 +97,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
         options,
         shapes,
         write: () => args.begin().tensor(input).moduleOptions(arg),
-        run: () => raw.moduleStep(handle, own.handle),
+        run: () => raw.moduleStep(this.handle, own.handle),
       }) as unknown as LayerResult<R, T>;
     });
   }
@@ -123,8 +125,10 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
 
 /** Throws `E_OPTION`. */
 function inputsOf(given: TensorLike | LayerInputs): LayerInputs {
-  const several = typeof given === 'object' && given !== null && 'query' in given;
-  if (!several) return { query: given };
-  checkOptions(given, ['query', 'key', 'value'], 'forward');
-  return given;
+  if (coreOf(given) !== undefined) return { query: given as TensorLike };
+  const inputs = copyOf(given, 'query', ['query', 'key', 'value', 'data', 'shape', 'dtype']);
+  const several = typeof inputs === 'object' && inputs !== null && 'query' in inputs;
+  if (!several) return { query: inputs };
+  checkOptions(inputs, ['query', 'key', 'value'], 'forward');
+  return inputs;
 }

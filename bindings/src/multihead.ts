@@ -3,6 +3,7 @@
 import { alibiSlopes } from './alibi.js';
 import { Arguments } from './arguments.js';
 import { attention } from './attention.js';
+import type { GuardedModule } from './guard.js';
 import { headStatistics } from './head_statistics.js';
 import { WasmKVCache } from './kv_cache.js';
 import { latentAttention } from './latent_attention.js';
@@ -11,8 +12,7 @@ import { Heap } from './memory.js';
 import { mergeAttention } from './merge.js';
 import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import type { Runtime } from './operands.js';
-import { checkOptions } from './options.js';
-import type { RawModule } from './raw.js';
+import { readOptions } from './options.js';
 import { WasmPreparedAttention } from './prepared.js';
 import { rotate } from './rope.js';
 import { ScopeStack } from './scope.js';
@@ -24,10 +24,16 @@ import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions 
 import { attentionVarlen } from './varlen.js';
 
 /** Methods are closures, so that they can be taken out of the object. */
-export function createMultihead(raw: RawModule, backend: Backend): Multihead {
-  const heap = new Heap(raw);
+export function createMultihead(
+  raw: GuardedModule,
+  backend: Omit<Backend, 'target'>,
+): Multihead {
   const scopes = new ScopeStack();
-  const runtime: Runtime = { raw, args: new Arguments(raw), heap, scopes };
+  const heap = new Heap(raw, scopes);
+  const args = new Arguments(raw);
+  const runtime: Runtime = { raw, args, heap, scopes };
+  raw.simdTarget();
+  const target = args.results().text();
 
   function tensor(shape: Shape, data?: Float32Array): Tensor;
   function tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;
@@ -36,13 +42,13 @@ export function createMultihead(raw: RawModule, backend: Backend): Multihead {
     data: SourceOf<D> | undefined,
     options: TensorOptions<D>,
   ): Tensor<D>;
-  function tensor(shape: Shape, data?: unknown, options: Partial<TensorOptions> = {}): unknown {
-    checkOptions(options, ['dtype'], 'tensor');
-    return scopes.track(makeTensor(heap, shape, data, options.dtype));
+  function tensor(shape: Shape, data?: unknown, given: Partial<TensorOptions> = {}): unknown {
+    const { dtype } = readOptions(given, ['dtype'], 'tensor');
+    return scopes.track(makeTensor(heap, shape, data, dtype));
   }
 
   const multihead: Multihead = {
-    backend: Object.freeze(backend),
+    backend: Object.freeze({ ...backend, target }),
     tensor,
     attention: (q, k, v, options) => attention(runtime, q, k, v, options),
     prepare: (options) => scopes.track(new WasmPreparedAttention(runtime, options)),

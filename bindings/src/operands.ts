@@ -1,26 +1,30 @@
 // The inputs and outputs of one call: temporary copies are freed when it ends, new outputs when it fails.
 
-import type { Arguments, Operand } from './arguments.js';
+import { otherArguments, type Arguments, type Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
+import type { GuardedModule } from './guard.js';
 import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js';
-import { Status, type RawModule, type SpanArg } from './raw.js';
+import { Status, type SpanArg } from './raw.js';
 import type { ScopeStack } from './scope.js';
 import {
   checkData,
   checkShape,
+  coreOf,
   describe,
   formatShape,
   maxExtent,
   sameShape,
-  typedArrayName,
+  unreadable,
   WasmTensor,
   type Ranks,
+  type TensorCore,
 } from './tensor.js';
+import { lengthOf, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, Shape } from './types.js';
 
 /** What every operation works with: one loaded module. */
 export interface Runtime {
-  readonly raw: RawModule;
+  readonly raw: GuardedModule;
   readonly args: Arguments;
   readonly heap: Heap;
   readonly scopes: ScopeStack;
@@ -32,14 +36,17 @@ export interface KeptInputs {
   readonly tensors: readonly NamedTensor[];
 }
 
-/** A tensor that is an input, and which. */
+/** A tensor that a call works with, and which. */
 interface NamedTensor {
-  readonly tensor: WasmTensor;
+  readonly tensor: TensorCore;
   readonly name: string;
 }
 
-/** Runs one call. What `body` has allocated through its operands does not outlive a failure. */
+/**
+ * Runs one call. Reading what the caller gave may run the caller's code, which may dispose what was
+ * checked before: so run() and make() check once more. What `body` has allocated through its operands does not outlive a failure. */
 export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
+  runtime.raw.assertAlive();
   const operands = new Operands(runtime);
   try {
     const result = body(operands);
@@ -59,6 +66,7 @@ export class Operands {
   readonly #runtime: Runtime;
   #temporaries: Block[] = [];
   readonly #inputs: NamedTensor[] = [];
+  readonly #given: NamedTensor[] = [];
   #outputs: WasmTensor[] = [];
 
   constructor(runtime: Runtime) {
@@ -67,14 +75,16 @@ export class Operands {
 
   input(value: unknown, dtypes: readonly DType[], argument: string, ranks?: Ranks): Operand {
     const { heap } = this.#runtime;
-    const like = checkTensorLike(value, dtypes, argument, ranks);
-    const { dtype, shape } = like;
-    checkExtents(shape, argument);
-    if (value instanceof WasmTensor && value.livesIn(heap)) {
-      this.#inputs.push({ tensor: value, name: argument });
-      return value;
+    const core = coreOf(value);
+    if (core?.heap === heap) {
+      checkCore(core, dtypes, argument);
+      checkExtents(core.shape, argument);
+      this.#inputs.push({ tensor: core, name: argument });
+      return core;
     }
-    const block = heap.allocateCopy(dtype, like.data, argument);
+    const { dtype, shape, data } = checkTensorLike(value, dtypes, argument, ranks);
+    checkExtents(shape, argument);
+    const block = heap.allocateCopy(dtype, data, argument);
     this.#temporaries.push(block);
     return { address: block.address, dtype, shape };
   }
@@ -94,9 +104,10 @@ export class Operands {
       });
     }
     const numbers = value as Float32Array | Int32Array;
+    const length = lengthOf(numbers);
     const block = this.#runtime.heap.allocateCopy(type, numbers, argument);
     this.#temporaries.push(block);
-    return { address: block.address, length: numbers.length };
+    return { address: block.address, length };
   }
 
   /** As span(). To the core, which checks lengths, no values are "not given": `count` of them are meant. */
@@ -138,33 +149,48 @@ export class Operands {
       this.#outputs.push(tensor);
       return tensor;
     }
-    const tensor = this.writable(given, dtype, argument);
-    if (!sameShape(tensor.shape, shape)) {
+    const core = this.#writable(given, dtype, argument);
+    if (!sameShape(core.shape, shape)) {
       throw new MultiheadError('E_SHAPE', {
         argument,
         expected: formatShape(shape),
-        got: formatShape(tensor.shape),
+        got: formatShape(core.shape),
       });
     }
-    return tensor;
+    return given as WasmTensor<D>;
   }
 
-  /** A tensor of the caller's, to write to. */
-  writable<D extends DType>(given: unknown, dtype: D, argument: string): WasmTensor<D> {
-    const tensor = ownTensor(given, this.#runtime.heap, dtype, argument);
-    checkNotAnInput(tensor, this.#inputs, argument);
-    return tensor;
+  /** A tensor of the caller's, to write to, that shares no memory with another of the call. */
+  writable<D extends DType>(given: unknown, dtype: D, argument: string): Operand {
+    return this.#writable(given, dtype, argument);
   }
 
-  /** Throws what a status code other than ok stands for. */
-  check(status: number): void {
-    checkStatus(this.#runtime, status);
+  #writable(given: unknown, dtype: DType, argument: string): TensorCore {
+    const core = ownTensor(given, this.#runtime.heap, dtype, argument);
+    checkShared(core, this.#inputs, argument);
+    checkShared(core, this.#given, argument);
+    this.#given.push({ tensor: core, name: argument });
+    return core;
   }
 
-  /** A handle of the core's; throws what minus a status code stands for. */
-  checkHandle(handle: number): number {
-    if (handle <= 0) this.check(-handle);
+  /** Makes a call of the core; throws what its status code stands for. */
+  run(raw: () => number): void {
+    this.#start();
+    checkStatus(this.#runtime, raw());
+  }
+
+  /** Makes a call of the core that gives a handle; throws what minus a status code stands for. */
+  make(raw: () => number): number {
+    this.#start();
+    const handle = raw();
+    if (handle <= 0) checkStatus(this.#runtime, -handle);
     return handle;
+  }
+
+  #start(): void {
+    for (const { tensor, name } of this.#inputs) tensor.assertLive(name);
+    for (const { tensor, name } of this.#given) tensor.assertLive(name);
+    this.#runtime.args.close();
   }
 
   /** What the call was given stays for later ones: the copies that it made, and the tensors by name. */
@@ -187,19 +213,26 @@ export class Operands {
 }
 
 /** Throws what a status code of the core's other than ok stands for. */
-export function checkStatus({ raw, heap }: Runtime, status: number): void {
+export function checkStatus({ raw, args, heap }: Runtime, status: number): void {
   if (status === Status.ok) return;
-  const argument = optionName(raw.errorArgument());
+  if (status === Status.otherArguments) throw otherArguments();
+  if (status === Status.nothingLeft) {
+    throw outOfMemory('memory', 'a megabyte for the call itself', heap.buffer.byteLength);
+  }
+  raw.errorArgument();
+  const argument = optionName(args.results().text());
   // Parameters have PyTorch's names here too.
   const inOurWords = argument === 'stateDict' ? (text: string) => text : inJavaScript;
-  const expected = inOurWords(raw.errorExpected());
+  raw.errorExpected();
+  const expected = inOurWords(args.results().text());
   if (status === Status.memory) {
     throw outOfMemory(argument, expected, heap.buffer.byteLength);
   }
+  raw.errorGot();
   throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', {
     argument,
     expected,
-    got: inOurWords(raw.errorGot()),
+    got: inOurWords(args.results().text()),
   });
 }
 
@@ -230,33 +263,36 @@ export function ownTensor<D extends DType>(
   heap: Heap,
   dtype: D,
   argument: string,
-): WasmTensor<D> {
-  if (!(given instanceof WasmTensor) || !given.livesIn(heap)) {
+): TensorCore<D> {
+  const core = coreOf(given);
+  if (core?.heap !== heap) {
     throw new MultiheadError('E_OPTION', {
       argument,
       expected: 'a tensor made by the same load()',
-      got: given instanceof WasmTensor ? 'one of another' : describe(given),
+      got: core === undefined ? describe(given) : 'one of another',
     });
   }
-  given.assertLive(argument);
-  if (given.dtype !== dtype) throw wrongDtype(argument, [dtype], given.dtype);
-  return given as WasmTensor<D>;
+  core.assertLive(argument);
+  if (core.dtype !== dtype) throw wrongDtype(argument, [dtype], core.dtype);
+  return core as TensorCore<D>;
 }
 
-/** Throws `E_OPTION`. */
-export function checkNotAnInput(
-  tensor: unknown,
-  inputs: readonly NamedTensor[],
+/** Throws `E_OPTION` for one that is among `others`, or a reshape() of one. */
+export function checkShared(
+  { storage }: TensorCore,
+  others: readonly NamedTensor[],
   argument: string,
 ): void {
-  for (const input of inputs) if (tensor === input.tensor) throw alsoAnInput(argument, input.name);
+  for (const { tensor, name } of others) {
+    if (tensor.storage === storage) throw sharesMemory(argument, name);
+  }
 }
 
-export const alsoAnInput = (argument: string, input: string): MultiheadError =>
+export const sharesMemory = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', {
     argument,
-    expected: 'a tensor that is not an input of the call',
-    got: `the same as ${input}`,
+    expected: 'a tensor that shares its memory with no other of the call',
+    got: `the same as ${other}, or another shape of it`,
   });
 
 /** Throws `E_SHAPE`. Some() and iterators are slow on the frozen shapes of tensors: with them a call took 0.5 µs more. */
@@ -282,29 +318,55 @@ export function checkRank({ shape }: { shape: Shape }, axes: string, argument: s
   throw new MultiheadError('E_SHAPE', { argument, expected: axes, got: formatShape(shape) });
 }
 
+/** Throws `E_DISPOSED`, `E_OPTION` for another type. */
+function checkCore<D extends DType>(
+  core: TensorCore,
+  dtypes: readonly D[],
+  argument: string,
+): asserts core is TensorCore<D> {
+  core.assertLive(argument);
+  if (!dtypes.includes(core.dtype as D)) throw wrongDtype(argument, dtypes, core.dtype);
+}
+
 /** Throws `E_DISPOSED`, `E_OPTION` for another type, `E_SHAPE`. */
 export function checkTensorLike<D extends DType>(
-  value: unknown,
+  given: unknown,
   dtypes: readonly D[],
   argument: string,
   ranks?: Ranks,
 ): { shape: Shape; dtype: D; data: DataOf<D> } {
-  if (value instanceof WasmTensor) {
-    value.assertLive(argument);
-    if (!dtypes.includes(value.dtype as D)) throw wrongDtype(argument, dtypes, value.dtype);
-    return value as WasmTensor<D>;
+  const core = coreOf(given);
+  if (core !== undefined) {
+    checkCore(core, dtypes, argument);
+    return { shape: core.shape, dtype: core.dtype, data: core.view() };
   }
-  if (typeof value !== 'object' || value === null || !('data' in value && 'shape' in value)) {
-    const typed = ArrayBuffer.isView(value) ? ', which has no shape' : '';
-    throw new MultiheadError('E_OPTION', {
-      argument,
-      expected: 'a tensor or { data: typed array, shape }',
-      got: describe(value) + typed,
-    });
+  const { data, shape: extents, dtype: stated } = readPlain(given, argument);
+  const shape = checkShape(extents, argument, ranks);
+  return { shape, ...checkData(data, shape, dtypes, argument, stated) };
+}
+
+interface PlainParts {
+  readonly data: unknown;
+  readonly shape: unknown;
+  readonly dtype?: unknown;
+}
+
+/** Reads each property once; throws `E_OPTION` where there is no data or no shape. */
+function readPlain(value: unknown, argument: string): PlainParts {
+  try {
+    if (typeof value === 'object' && value !== null && 'data' in value && 'shape' in value) {
+      const { data, shape, dtype } = value as PlainParts;
+      return { data, shape, dtype };
+    }
+  } catch (cause) {
+    throw unreadable(cause, argument);
   }
-  const shape = checkShape(value.shape, argument, ranks);
-  const stated = 'dtype' in value ? value.dtype : undefined;
-  return { shape, ...checkData(value.data, shape, dtypes, argument, stated) };
+  const typed = ArrayBuffer.isView(value) ? ', which has no shape' : '';
+  throw new MultiheadError('E_OPTION', {
+    argument,
+    expected: 'a tensor or { data: typed array, shape }',
+    got: describe(value) + typed,
+  });
 }
 
 function wrongDtype(argument: string, wanted: readonly DType[], got: DType): MultiheadError {

@@ -1,9 +1,98 @@
 // Checks of options objects: unknown names are errors, nothing is converted silently.
 
+import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
-import { describe, maxExtent } from './tensor.js';
+import { copiedClasses, coreOf, describe, maxExtent, unreadable } from './tensor.js';
 
 const list = (names: readonly string[]): string => names.join(', ');
+
+/** The names within what options hold. */
+const innerNames = [
+  ...['data', 'shape', 'dtype', 'left', 'right', 'align', 'offset', 'probability', 'seed'],
+  ...['qGain', 'kGain', 'epsilon', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'],
+  ...['stage', 'heads', 'rows', 'scales', 'skipOutProj', 'temperature', 'scaleByEmbedDim'],
+];
+
+/** Captures are the deepest: capture[0].heads[0]. */
+const mostLevels = 4;
+const mostEntries = 2 ** 16;
+
+/**
+ * A copy of options, in which no code of the caller's is left that could run later: objects and
+ * arrays are copied as far as calls look into them, and each property is read once. Typed arrays
+ * and objects of this package stay what they are. Throws `E_OPTION` for what throws as it is read.
+ */
+export function copyOf<T>(value: T, argument: string, names: readonly string[] = innerNames): T {
+  if (typeof value !== 'object' || value === null) return value;
+  try {
+    return copyLevel(value, argument, names, mostLevels) as T;
+  } catch (cause) {
+    throw unreadable(cause, argument);
+  }
+}
+
+function copyLevel(
+  value: unknown,
+  argument: string,
+  names: readonly string[],
+  levels: number,
+): unknown {
+  if (typeof value !== 'object' || value === null || levels === 0) return value;
+  if (coreOf(value) !== undefined || ArrayBuffer.isView(value) || isCoreObject(value)) return value;
+  const inner = (each: unknown) => copyLevel(each, argument, innerNames, levels - 1);
+  if (Array.isArray(value)) {
+    const length: unknown = value.length;
+    if (!Number.isSafeInteger(length) || (length as number) > mostEntries) {
+      throw new MultiheadError('E_OPTION', {
+        argument,
+        expected: `arrays of at most ${mostEntries} entries`,
+        got: `one of ${describe(length)}`,
+      });
+    }
+    return Array.from({ length: length as number }, (_, index) => inner(value[index]));
+  }
+
+  const copy: Record<string, unknown> = { ...value };
+  const prototype: unknown = Object.getPrototypeOf(value);
+  if (prototype !== Object.prototype && prototype !== null) {
+    copiedClasses.set(copy, describe(value).slice('a '.length));
+    for (const name of names) {
+      if (Object.hasOwn(copy, name) || !(name in value)) continue;
+      const inherited = (value as Record<string, unknown>)[name];
+      Object.defineProperty(copy, name, { value: inner(inherited), configurable: true });
+    }
+  }
+  for (const name in copy) {
+    const each = copy[name];
+    if (typeof each !== 'object' || each === null || coreOf(each) !== undefined) continue;
+    if (names.includes(name)) copy[name] = inner(each);
+  }
+  return copy;
+}
+
+const noOptions = Object.freeze({});
+
+/** The options of a call: a copy of them, of which the names have been checked as by checkOptions(). */
+export function readOptions<T extends object>(
+  options: T | undefined,
+  known: readonly string[],
+  argument: string,
+  elsewhere?: Readonly<Record<string, string>>,
+): T {
+  if (options === undefined) return noOptions as T;
+  const copy = copyOf(options, argument, known);
+  if (typeof copy === 'object' && copy !== null && !Array.isArray(copy)) {
+    if (allKnown(copy, known)) return copy;
+  }
+  checkOptions(copy, known, argument, elsewhere);
+  return copy;
+}
+
+/** Of a copy, which has no names but its own: faster than Object.keys(), which makes an array. */
+function allKnown(copy: object, known: readonly string[]): boolean {
+  for (const name in copy) if (!known.includes(name)) return false;
+  return true;
+}
 
 /**
  * Throws `E_OPTION` for what is not an object, or has a property that is not in `known`.

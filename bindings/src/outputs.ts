@@ -5,7 +5,7 @@ import { captureArgs } from './capture.js';
 import type { Operands, Runtime } from './operands.js';
 import { checkChoice, checkNames } from './options.js';
 import type { CaptureArg, OutputsArg } from './raw.js';
-import { floatDTypes, isHalf, WasmTensor } from './tensor.js';
+import { coreOf, floatDTypes, isHalf } from './tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from './types.js';
 
 /** The names in {@link OutputOptions}. */
@@ -59,21 +59,26 @@ export function prepareOutputs(
   const wanted = checkNames(names, returns, 'return');
   const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
   const result: Result = { out };
-  const arg: OutputsArg = { out, lse: undefined, weights: undefined, dropoutMask: undefined };
+  const arg: OutputsArg = {
+    out: coreOf(out),
+    lse: undefined,
+    weights: undefined,
+    dropoutMask: undefined,
+  };
   if (wanted.includes('lse')) {
     const lse = operands.output(shapes.lse, 'f32', 'lse');
     result.lse = lse;
-    arg.lse = lse;
+    arg.lse = coreOf(lse);
   }
   if (wanted.includes('weights')) {
     const weights = operands.output(shapes.scores, 'f32', 'weights');
     result.weights = weights;
-    arg.weights = weights;
+    arg.weights = coreOf(weights);
   }
   if (wanted.includes('dropoutMask')) {
     const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
     result.dropoutMask = dropoutMask;
-    arg.dropoutMask = dropoutMask;
+    arg.dropoutMask = coreOf(dropoutMask);
   }
   if (options.capture === undefined) return { result, arg, captures: [] };
 
@@ -83,15 +88,19 @@ export function prepareOutputs(
 }
 
 /** Right before the call that takes them: nothing may fail in between. */
-export function pushCaptures({ args, raw }: Runtime, { captures }: Outputs): void {
+export function pushCaptures(
+  { args, raw }: Runtime,
+  { captures }: Outputs,
+  operands: Operands,
+): void {
   for (const capture of captures) {
     args.begin().capture(capture);
-    raw.pushCapture();
+    operands.run(() => raw.pushCapture());
   }
 }
 
 function outDTypeOf({ out, outDtype }: OutputOptions): FloatDType {
   if (outDtype !== undefined) return checkChoice(outDtype, floatDTypes, 'outDtype');
-  const given: unknown = out;
-  return given instanceof WasmTensor && isHalf(given.dtype) ? given.dtype : 'f32';
+  const dtype = coreOf(out)?.dtype;
+  return isHalf(dtype) ? dtype : 'f32';
 }

@@ -4,16 +4,16 @@ import { maskNames, optionsArg } from './attention_options.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import {
-  alsoAnInput,
   call,
-  checkNotAnInput,
+  checkShared,
   checkStatus,
   noSpan,
   ownTensor,
+  sharesMemory,
   type KeptInputs,
   type Runtime,
 } from './operands.js';
-import { checkChoice, checkCount, checkNames, checkOptions } from './options.js';
+import { checkChoice, checkCount, checkNames, readOptions } from './options.js';
 import type { SpanArg } from './raw.js';
 import {
   checkShape,
@@ -21,8 +21,9 @@ import {
   floatDTypes,
   formatShape,
   sameShape,
-  typedArrayName,
+  type TensorCore,
 } from './tensor.js';
+import { lengthOf, typedArrayName } from './typed_arrays.js';
 import type {
   FloatDType,
   PreparedAttention,
@@ -66,8 +67,8 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
   readonly #kvLengths: SpanArg;
   #kvLengthsView: Int32Array | undefined;
 
-  constructor(runtime: Runtime, options: PrepareOptions) {
-    checkOptions(options, optionNames, 'prepare', elsewhere);
+  constructor(runtime: Runtime, given: PrepareOptions) {
+    const options = readOptions(given, optionNames, 'prepare', elsewhere);
     const [batch, heads, queries, width] = checkQueries(options.q);
     const { kvHeads = heads, keys = queries, valueWidth = width } = options;
     const { dtype = 'f32', kvDtype = dtype, outDtype = 'f32' } = options;
@@ -107,7 +108,7 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
         weights: undefined,
         dropoutMask: undefined,
       });
-      const handle = operands.checkHandle(raw.prepare());
+      const handle = operands.make(() => raw.prepare());
       return { handle, kvLengths: masking.kvLengths, ...operands.keepInputs() };
     });
     const name = { argument: 'prepared', noun: 'an operation' };
@@ -122,6 +123,7 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
     this.#wanted = wanted;
     this.#kept = tensors;
     this.#kvLengths = kvLengths;
+    Object.freeze(this);
   }
 
   run(
@@ -133,16 +135,25 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
   ): void {
     const { handle, runtime } = this;
     const wanted = this.#wanted;
-    const query = this.#address(q, wanted.q, 'q');
-    const key = this.#address(k, wanted.k, 'k');
-    const value = this.#address(v, wanted.v, 'v');
-    const output = this.#address(out, wanted.out, 'out');
-    const sums = this.#lseAddress(lse);
-    if (out === q) throw alsoAnInput('out', 'q');
-    if (out === k) throw alsoAnInput('out', 'k');
-    if (out === v) throw alsoAnInput('out', 'v');
-    if (this.#kept.length > 0) this.#checkKept(out);
-    const status = runtime.raw._multihead_run(handle, query, key, value, output, sums);
+    const query = this.#tensor(q, wanted.q, 'q');
+    const key = this.#tensor(k, wanted.k, 'k');
+    const value = this.#tensor(v, wanted.v, 'v');
+    const output = this.#tensor(out, wanted.out, 'out');
+    const sums = this.#lse(lse);
+    const { storage } = output;
+    if (storage === query.storage) throw sharesMemory('out', 'q');
+    if (storage === key.storage) throw sharesMemory('out', 'k');
+    if (storage === value.storage) throw sharesMemory('out', 'v');
+    if (sums !== undefined) checkSums(sums, query, key, value, output);
+    if (this.#kept.length > 0) this.#checkKept(output, sums);
+    const status = runtime.raw._multihead_run(
+      handle,
+      query.address,
+      key.address,
+      value.address,
+      output.address,
+      sums === undefined ? 0 : sums.address,
+    );
     if (status !== 0) checkStatus(runtime, status);
   }
 
@@ -166,7 +177,7 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
   }
 
   /** Throws `E_OPTION`, `E_DISPOSED`, `E_SHAPE`. */
-  #address(given: unknown, { dtype, shape }: Wanted, argument: string): number {
+  #tensor(given: unknown, { dtype, shape }: Wanted, argument: string): TensorCore {
     const tensor = ownTensor(given, this.runtime.heap, dtype, argument);
     if (!sameShape(tensor.shape, shape)) {
       throw new MultiheadError('E_SHAPE', {
@@ -175,13 +186,13 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
         got: formatShape(tensor.shape),
       });
     }
-    return tensor.address;
+    return tensor;
   }
 
-  #lseAddress(lse: unknown): number {
+  #lse(lse: unknown): TensorCore | undefined {
     const wanted = this.#wanted.lse;
-    if (wanted !== undefined) return this.#address(lse, wanted, 'lse');
-    if (lse === undefined) return 0;
+    if (wanted !== undefined) return this.#tensor(lse, wanted, 'lse');
+    if (lse === undefined) return undefined;
     throw new MultiheadError('E_OPTION', {
       argument: 'lse',
       expected: "undefined, since it was prepared without return: ['lse']",
@@ -189,10 +200,25 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
     });
   }
 
-  #checkKept(out: unknown): void {
+  #checkKept(out: TensorCore, sums: TensorCore | undefined): void {
     for (const { tensor, name } of this.#kept) tensor.assertLive(name);
-    checkNotAnInput(out, this.#kept, 'out');
+    checkShared(out, this.#kept, 'out');
+    if (sums !== undefined) checkShared(sums, this.#kept, 'lse');
   }
+}
+
+/** Throws `E_OPTION`. */
+function checkSums(
+  { storage }: TensorCore,
+  q: TensorCore,
+  k: TensorCore,
+  v: TensorCore,
+  out: TensorCore,
+): void {
+  if (storage === q.storage) throw sharesMemory('lse', 'q');
+  if (storage === k.storage) throw sharesMemory('lse', 'k');
+  if (storage === v.storage) throw sharesMemory('lse', 'v');
+  if (storage === out.storage) throw sharesMemory('lse', 'out');
 }
 
 function checkQueries(shape: unknown): [number, number, number, number] {
@@ -219,11 +245,11 @@ function checkKvLengths(lengths: unknown, count: number, keys: number): void {
     });
   }
   const values = lengths as Int32Array;
-  if (values.length !== count) {
+  if (lengthOf(values) !== count) {
     throw new MultiheadError('E_SHAPE', {
       argument,
       expected: `${count} values`,
-      got: `${values.length} values`,
+      got: `${lengthOf(values)} values`,
     });
   }
   for (let batch = 0; batch < count; batch += 1) {

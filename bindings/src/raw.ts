@@ -66,7 +66,7 @@ export interface ModuleOptionsArg {
 
 /** multihead::MultiHeadAttentionOutputs */
 export interface ModuleOutputsArg {
-  readonly out: Operand;
+  readonly out: Operand | undefined;
   readonly weights: Operand | undefined;
   readonly meanWeights: Operand | undefined;
 }
@@ -74,23 +74,39 @@ export interface ModuleOutputsArg {
 /** multihead::ScoreCapture */
 export interface CaptureArg {
   readonly stage: number;
-  readonly out: Operand;
+  readonly out: Operand | undefined;
   readonly heads: SpanArg;
   readonly firstRow: number;
 }
 
 /** multihead::AttentionOutputs; captures are pushed before the call. */
 export interface OutputsArg {
-  out: Operand;
+  out: Operand | undefined;
   lse: Operand | undefined;
   weights: Operand | undefined;
   dropoutMask: Operand | undefined;
 }
 
-/** Status codes that calls return: multihead::StatusCode. */
-export const Status = { ok: 0, shape: 1, option: 2, memory: 3, format: 4 } as const;
+/**
+ * What calls return: multihead::StatusCode, and behind it what embind.cpp says without a status:
+ * `nothingLeft` where there is no memory to start a call with, `otherArguments` where other numbers
+ * were written than the call reads.
+ */
+export const Status = {
+  ok: 0,
+  shape: 1,
+  option: 2,
+  memory: 3,
+  format: 4,
+  nothingLeft: 5,
+  otherArguments: 6,
+} as const;
 
-/** What a call is given it finds in the block: the order is stated here. Those that compute give a status code. */
+/**
+ * What a call is given it finds in the block: the order is stated here. Those that compute give a
+ * status code, those that make an object a handle above 0, or minus a status code. Texts come through
+ * the block, as an address and a number of bytes.
+ */
 export interface RawModule {
   /** Replaced whenever the memory grows. */
   HEAPU8: Uint8Array;
@@ -100,10 +116,10 @@ export interface RawModule {
   allocate(bytes: number): number;
   release(address: number): void;
   /** A capture, for the next of the three calls that take some, which consumes it even when it fails. */
-  pushCapture(): void;
+  pushCapture(): number;
   /** q, k, v, options, outputs */
   attention(): number;
-  /** The same, of which q, k, v, out and lse need no address. A handle above 0, or minus a status code. */
+  /** The same, of which q, k, v, out and lse need no address. */
   prepare(): number;
   /** An address of 0 is "not given". */
   _multihead_run(handle: number, q: number, k: number, v: number, out: number, lse: number): number;
@@ -119,7 +135,7 @@ export interface RawModule {
   rotate(): number;
   /** form, qNope, qRope, latent, kRope, wUk, wUv, options, outputs */
   latentAttention(): number;
-  /** Numbers in the order of multihead::KVCacheConfig. A handle above 0, or minus a status code. */
+  /** Numbers in the order of multihead::KVCacheConfig. */
   cacheCreate(): number;
   cacheRelease(handle: number): void;
   /** k, v, counts */
@@ -133,17 +149,17 @@ export interface RawModule {
   cacheBytes(handle: number): number;
   /** x, weight, bias, y */
   linear(): number;
-  /** Numbers in the order of multihead::MultiHeadAttentionConfig. A handle above 0, or minus a status code. */
+  /** Numbers in the order of multihead::MultiHeadAttentionConfig. */
   moduleCreate(): number;
   moduleRelease(handle: number): void;
-  /** A tensor for the next moduleLoad(), which consumes all of them even when it fails. */
-  pushParameter(name: string): void;
+  /** tensor, name; for the next moduleLoad(), which consumes all of them even when it fails. */
+  pushParameter(): number;
   moduleLoad(handle: number): number;
   /** Lists the parameters. */
   moduleState(handle: number): number;
   /** query, key, value, options, outputs, bits of the steps wanted, which it lists */
   moduleForward(handle: number): number;
-  /** Numbers in the order of multihead::KVCacheConfig. A handle above 0, or minus a status code. */
+  /** Numbers in the order of multihead::KVCacheConfig. */
   moduleCacheCreate(handle: number): number;
   moduleCacheRelease(handle: number): void;
   moduleCacheRewind(handle: number, length: number): number;
@@ -151,7 +167,7 @@ export interface RawModule {
   moduleCacheBytes(handle: number): number;
   /** x, options, outputs, bits of the steps wanted, which it lists */
   moduleStep(handle: number, cache: number): number;
-  /** Numbers in the order of multihead::TransformerBlockConfig. A handle above 0, or minus a status code. */
+  /** Numbers in the order of multihead::TransformerBlockConfig. */
   blockCreate(): number;
   blockRelease(handle: number): void;
   /** As moduleLoad(); `names` is a number of multihead::ParameterNames. */
@@ -162,7 +178,7 @@ export interface RawModule {
   /** As moduleCacheCreate(), and so are those of transformers: one kind of handle for all. */
   blockCacheCreate(handle: number): number;
   blockStep(handle: number, cache: number): number;
-  /** Numbers in the order of multihead::TransformerConfig. A handle above 0, or minus a status code. */
+  /** Numbers in the order of multihead::TransformerConfig. */
   transformerCreate(): number;
   transformerRelease(handle: number): void;
   transformerLoad(handle: number, names: number): number;
@@ -175,15 +191,15 @@ export interface RawModule {
   headStatistics(): number;
   /** The tensors that the last call listed, until releaseListed(). */
   listedCount(): number;
-  /** Gives the name, and writes address, rank, extents, and 1 for a matrix column by column into the block. */
-  listed(index: number): string;
+  /** Writes the name as a text, address, rank, extents, and 1 for a matrix column by column into the block. */
+  listed(index: number): void;
   releaseListed(): void;
-  /** The parts of the last status that was not ok. */
-  errorArgument(): string;
-  errorExpected(): string;
-  errorGot(): string;
-  simdTarget(): string;
-  simdBuild(): 'relaxed' | 'simd128';
+  /** The parts of the last status that was not ok, as texts. */
+  errorArgument(): void;
+  errorExpected(): void;
+  errorGot(): void;
+  /** A text. */
+  simdTarget(): void;
 }
 
 /** What Emscripten's glue lets its caller replace. */

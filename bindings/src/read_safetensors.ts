@@ -22,6 +22,7 @@ import type {
   SafetensorsTensor,
 } from './safetensors_types.js';
 import { describe, formatShape, parameterRanks } from './tensor.js';
+import { isArrayBuffer, pristine, typedArrayName } from './typed_arrays.js';
 
 /**
  * Reads a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
@@ -54,14 +55,11 @@ export function readSafetensors(bytes: ArrayBuffer | Uint8Array): SafetensorsFil
   return { tensors, stateDict, metadata: readMetadata(header.json[metadataName]) };
 }
 
-/** By its tag: buffers may come from another realm. A view, because slice() of Node's Buffer copies nothing. */
+/** A view, because slice() of Node's Buffer copies nothing. */
 function asBytes(bytes: unknown): Uint8Array {
-  const tag = Object.prototype.toString.call(bytes);
-  if (tag === '[object Uint8Array]') {
-    const { buffer, byteOffset, length } = bytes as Uint8Array;
-    return new Uint8Array(buffer, byteOffset, length);
-  }
-  if (tag === '[object ArrayBuffer]') return new Uint8Array(bytes as ArrayBuffer);
+  if (typedArrayName(bytes) === 'Uint8Array') return pristine(bytes as Uint8Array);
+  // A detached one has no bytes, and no view.
+  if (isArrayBuffer(bytes)) return bytes.byteLength === 0 ? new Uint8Array() : new Uint8Array(bytes);
   throw new MultiheadError('E_OPTION', {
     argument: 'bytes',
     expected: 'an ArrayBuffer or a Uint8Array',

@@ -2,7 +2,8 @@
 
 import { ropeArg, rotationNames } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkOptions } from './options.js';
+import { readOptions } from './options.js';
+import { coreOf } from './tensor.js';
 import type { RopeRotation, Tensor, TensorLike } from './types.js';
 
 export function rotate(
@@ -11,15 +12,14 @@ export function rotate(
   positions: Int32Array,
   rope: RopeRotation,
 ): Tensor {
-  checkOptions(rope, rotationNames, 'rope');
-  const arg = ropeArg(rope);
+  const arg = ropeArg(readOptions(rope, rotationNames, 'rope'));
   return call(runtime, (operands) => {
     const input = operands.input(x, ['f32'], 'x');
     checkRank(input, '(B, H, N, d)', 'x');
     const span = operands.span(positions, 'i32', 'positions');
     const y = operands.output(input.shape, 'f32', 'rotate');
-    runtime.args.begin().tensor(input).span(span).rope(arg).tensor(y);
-    operands.check(runtime.raw.rotate());
+    runtime.args.begin().tensor(input).span(span).rope(arg).tensor(coreOf(y));
+    operands.run(() => runtime.raw.rotate());
     return y;
   });
 }

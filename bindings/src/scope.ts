@@ -31,13 +31,15 @@ export class ScopeStack {
     const frame: Frame = { made: new Set(), doubtful, certain: undefined };
     this.#frames.push(frame);
     let result: T;
+    let waits: boolean;
     try {
       result = fn();
+      waits = isPromiseLike(result);
     } catch (error) {
       this.#close(frame, undefined);
       throw error;
     }
-    if (!isPromiseLike(result)) {
+    if (!waits) {
       this.#close(frame, result);
       return result;
     }
@@ -55,12 +57,21 @@ export class ScopeStack {
     return settled as T;
   }
 
+  /** A result that throws as it is looked at is passed on as an error, and nothing is kept. */
   #close(frame: Frame, result: unknown): void {
+    let kept: readonly Resource[] = [];
+    try {
+      kept = returned(result);
+    } finally {
+      this.#end(frame, new Set(kept));
+    }
+  }
+
+  #end(frame: Frame, kept: ReadonlySet<Resource>): void {
     const depth = this.#frames.indexOf(frame);
     const older = this.#frames[depth - 1];
     const beside = older !== undefined && frame.doubtful && frame.certain !== undefined;
 
-    const kept = new Set(returned(result));
     for (const resource of kept) {
       // A younger scope may have counted it as its own.
       const holders = this.#frames.slice(depth).filter(({ made }) => made.delete(resource));

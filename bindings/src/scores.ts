@@ -3,7 +3,7 @@
 import { maskNames, optionsArg } from './attention_options.js';
 import { checkRows, headsSpan, stageCode } from './capture.js';
 import { MultiheadError } from './errors.js';
-import { bytesPerElement } from './memory.js';
+import { bytesPerElement, onJavaScriptHeap } from './memory.js';
 import {
   call,
   checkRank,
@@ -12,9 +12,9 @@ import {
   type Operands,
   type Runtime,
 } from './operands.js';
-import { checkCount, checkOptions } from './options.js';
+import { checkCount, readOptions } from './options.js';
 import type { SpanArg } from './raw.js';
-import { elements, floatDTypes, WasmTensor } from './tensor.js';
+import { coreOf, elements, floatDTypes, WasmTensor } from './tensor.js';
 import type {
   DType,
   FloatTensorLike,
@@ -34,9 +34,9 @@ export function scores(
   runtime: Runtime,
   q: FloatTensorLike,
   k: FloatTensorLike,
-  options: ScoresOptions,
+  given: ScoresOptions,
 ): Generator<ScoreRows, void, undefined> {
-  checkOptions(options, optionNames, 'scores', elsewhere);
+  const options = readOptions(given, optionNames, 'scores', elsewhere);
   const stage = stageCode(options.stage, 'stage');
   const { head, chunk = 64 } = options;
   checkCount(chunk, 'chunk');
@@ -47,7 +47,7 @@ export function scores(
       got: 'both',
     });
   }
-  return stream(runtime, q, k, { ...options }, stage, chunk);
+  return stream(runtime, q, k, options, stage, chunk);
 }
 
 /** Starts with the first next(), so that nothing is held before. */
@@ -103,10 +103,12 @@ function readRows(
     const { args, raw, heap } = runtime;
     const out = { address, dtype: 'f32', shape } as const;
     args.begin().capture({ stage, out, heads: chosen, firstRow });
-    raw.pushCapture();
+    operands.run(() => raw.pushCapture());
     args.begin().tensor(query).tensor(key).options(masking);
-    operands.check(raw.attentionScores());
-    return { firstRow, rows, shape, data: heap.view('f32', address, size).slice() };
+    operands.run(() => raw.attentionScores());
+    const bytes = size * bytesPerElement('f32');
+    const data = onJavaScriptHeap(bytes, 'scores', () => heap.view('f32', address, size).slice());
+    return { firstRow, rows, shape, data };
   });
 }
 
@@ -127,7 +129,7 @@ class HeldInputs {
   keep<D extends DType>(value: TensorLike<D>, dtypes: readonly D[], argument: string): Tensor<D> {
     const { heap } = this.#runtime;
     const { data, dtype, shape } = checkTensorLike(value, dtypes, argument);
-    if (value instanceof WasmTensor && value.livesIn(heap)) return value as WasmTensor<D>;
+    if (coreOf(value)?.heap === heap) return value as Tensor<D>;
     const copy = WasmTensor.copy(heap, dtype, shape, data, argument);
     this.#copies.push(copy);
     return copy;

@@ -1,17 +1,19 @@
 // Parameters by name: given to the core, and copied out of it.
 
 import { MultiheadError } from './errors.js';
-import type { Operand } from './arguments.js';
 import type { Operands, Runtime } from './operands.js';
+import { copyOf } from './options.js';
 import { describe, elements, floatDTypes, parameterRanks } from './tensor.js';
 import { takeListed } from './trace.js';
 import type { PlainTensor } from './types.js';
+
+const encoder = new TextEncoder();
 
 /**
  * Pushes every tensor, for the call that then takes them. Gives the number of their elements. Throws
  * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`, and has pushed none then.
  */
-export function pushStateDict({ raw, args }: Runtime, dict: unknown, operands: Operands): number {
+export function pushStateDict({ raw, args, heap }: Runtime, dict: unknown, operands: Operands): number {
   if (
     typeof dict !== 'object' ||
     dict === null ||
@@ -24,15 +26,24 @@ export function pushStateDict({ raw, args }: Runtime, dict: unknown, operands: O
       got: describe(dict),
     });
   }
-  const tensors = Object.entries(dict).map(([name, tensor]): [string, Operand] => [
-    name,
-    operands.input(tensor, floatDTypes, `stateDict[${JSON.stringify(name)}]`, parameterRanks),
-  ]);
-  for (const [name, tensor] of tensors) {
-    args.begin().tensor(tensor);
-    raw.pushParameter(name);
+  const entries = Object.entries(copyOf(dict, 'stateDict', []));
+  const tensors = entries.map(([name, tensor]) => ({
+    name: encoder.encode(name),
+    tensor: operands.input(
+      tensor,
+      floatDTypes,
+      `stateDict[${JSON.stringify(name)}]`,
+      parameterRanks,
+    ),
+  }));
+  const longest = tensors.reduce((most, { name }) => Math.max(most, name.length), 0);
+  const { address } = operands.temporary(longest, 'stateDict');
+  for (const { name, tensor } of tensors) {
+    heap.view('bool', address, name.length).set(name);
+    args.begin().tensor(tensor).span({ address, length: name.length });
+    operands.run(() => raw.pushParameter());
   }
-  return tensors.reduce((sum, [, { shape }]) => sum + elements(shape), 0);
+  return tensors.reduce((sum, { tensor: { shape } }) => sum + elements(shape), 0);
 }
 
 /** The parameters that the last call has listed. */

@@ -1,8 +1,10 @@
 // Tensors in WebAssembly memory, and the checks of what is to become one.
 
+import type { Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
-import { bytesPerElement, type Block, type Heap, type Holding } from './memory.js';
+import { bytesPerElement, onJavaScriptHeap, type Block, type Heap, type Holding } from './memory.js';
+import { bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
 /** How many axes a shape may have. */
@@ -39,13 +41,40 @@ export const elements = (shape: Shape): number =>
 
 /** For error messages: what a value of the wrong type is. */
 export function describe(value: unknown): string {
-  if (value === null) return 'null';
-  if (Array.isArray(value)) return `an array of ${value.length} (number[] is never converted)`;
-  if (typeof value === 'string') return JSON.stringify(value);
-  if (typeof value === 'object') return `a ${value.constructor?.name ?? 'null-prototype object'}`;
-  if (typeof value === 'function') return 'a function';
-  return String(value);
+  try {
+    if (value === null) return 'null';
+    if (Array.isArray(value)) return `an array of ${value.length} (number[] is never converted)`;
+    if (typeof value === 'string') return JSON.stringify(value);
+    if (typeof value === 'object') return `a ${className(value)}`;
+    if (typeof value === 'function') return 'a function';
+    return String(value);
+  } catch {
+    return 'an object that cannot be looked at';
+  }
 }
+
+function className(value: object): string {
+  const copied = copiedClasses.get(value);
+  if (copied !== undefined) return copied;
+  const name: unknown = value.constructor?.name;
+  return typeof name === 'string' ? name : 'null-prototype object';
+}
+
+/** For what throws as it is read: a getter, or a proxy. Errors of ours are passed on. */
+export function unreadable(cause: unknown, argument: string): MultiheadError {
+  if (cause instanceof MultiheadError) return cause;
+  let thrown: string;
+  try {
+    thrown = String(cause);
+  } catch {
+    thrown = describe(cause);
+  }
+  const got = `one that throws as it is read (${thrown})`;
+  return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
+}
+
+/** What options.ts has copied, where it was of a class. */
+export const copiedClasses = new WeakMap<object, string>();
 
 /** A copy of a valid shape; throws `E_SHAPE` in the name of `argument`. */
 export function checkShape(
@@ -53,32 +82,37 @@ export function checkShape(
   argument: string,
   { least, most }: Ranks = tensorRanks,
 ): number[] {
-  if (!Array.isArray(shape)) {
+  const extents = readExtents(shape, most, argument);
+  if (extents === undefined) {
     throw new MultiheadError('E_SHAPE', {
       argument,
       expected: 'an array of extents',
       got: describe(shape),
     });
   }
-  // Array.from turns holes into undefined, which the test below then sees.
-  const extents: unknown[] = Array.from(shape);
-  const valid = extents.every(
-    (extent): extent is number => Number.isSafeInteger(extent) && (extent as number) >= 0,
-  );
-  if (!valid || extents.length < least || extents.length > most) {
+  let valid = extents.length >= least && extents.length <= most;
+  for (const extent of extents) valid &&= Number.isSafeInteger(extent) && (extent as number) >= 0;
+  if (!valid) {
     throw new MultiheadError('E_SHAPE', {
       argument,
       expected: `${least} to ${most} extents that are whole numbers ≥ 0`,
-      got: formatShape(extents.map(String) as unknown as Shape),
+      got: `(${extents.map(describe).join(', ')})`,
     });
   }
   return extents as number[];
 }
 
-/** The name of a typed array's class, or undefined. By its tag, because arrays may come from another realm. */
-export function typedArrayName(data: unknown): string | undefined {
-  if (!ArrayBuffer.isView(data)) return undefined;
-  return Object.prototype.toString.call(data).slice('[object '.length, -1);
+/** Each once, and one more than there may be at most; undefined for what is no array. */
+function readExtents(shape: unknown, most: number, argument: string): unknown[] | undefined {
+  try {
+    if (!Array.isArray(shape)) return undefined;
+    const extents: unknown[] = [];
+    const length = Math.min(Number(shape.length), most + 1);
+    for (let axis = 0; axis < length; axis += 1) extents.push(shape[axis]);
+    return extents;
+  } catch (cause) {
+    throw unreadable(cause, argument);
+  }
 }
 
 /** The dtype of what `data` holds; `stated` decides which half-precision floats 16 bits are. */
@@ -123,12 +157,14 @@ export function checkData<D extends DType>(
   }
   const typed = data as DataOf<D>;
   const size = elements(shape);
-  if (typed.length !== size) {
-    const detached = typed.buffer.byteLength === 0 ? ' (detached? read tensor.data anew)' : '';
+  const length = lengthOf(typed);
+  if (length !== size) {
+    const detached =
+      bufferOf(typed).byteLength === 0 ? ' (detached? read tensor.data anew)' : '';
     throw new MultiheadError('E_SHAPE', {
       argument,
       expected: `${size} elements for shape ${formatShape(shape)}`,
-      got: `${typed.length}${detached}`,
+      got: `${length}${detached}`,
     });
   }
   return { dtype: dtype as D, data: typed };
@@ -155,7 +191,9 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   }
   if (isHalf(dtype) && typedArrayName(data) === 'Float32Array') {
     const floats = checkData(data, extents, ['f32'], 'data').data;
-    return WasmTensor.copy(heap, dtype, extents, roundToHalf(floats, dtype), 'tensor');
+    const bytes = 2 * elements(extents);
+    const halves = onJavaScriptHeap(bytes, 'tensor', () => roundToHalf(pristine(floats), dtype));
+    return WasmTensor.copy(heap, dtype, extents, halves, 'tensor');
   }
   const wanted = dtype === undefined ? allDTypes : [dtype];
   const checked = checkData(data, extents, wanted, 'data', dtype);
@@ -165,30 +203,78 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
 /** Keeps a tensor alive, and its memory allocated, as long as its view is in use. */
 const owners = new WeakMap<object, WasmTensor>();
 
-export class WasmTensor<D extends DType = DType> implements Tensor<D> {
-  readonly shape: Shape;
+/** Memory that one tensor holds, or several of different shapes. */
+interface Storage {
+  readonly block: Block;
+  tensors: number;
+}
+
+/**
+ * What calls know of a tensor, out of reach of the code that uses it: properties of a
+ * {@link WasmTensor} can be replaced. Must not refer to its WasmTensor, which it outlives.
+ */
+export class TensorCore<D extends DType = DType> implements Operand, Holding {
+  readonly heap: Heap;
   readonly dtype: D;
+  readonly shape: Shape;
   readonly size: number;
-  /** Defined on the prototype by load(): see symbol_dispose.ts. */
-  declare [Symbol.dispose]: () => void;
+  readonly storage: Storage;
+  readonly address: number;
+  disposed = false;
 
-  readonly #heap: Heap;
-  readonly #block: Block;
-  readonly #holding: Holding;
-  #view: DataOf<D> | undefined;
-  #disposed = false;
-
-  private constructor(heap: Heap, dtype: D, shape: Shape, block: Block) {
-    this.#heap = heap;
-    this.#block = block;
+  /** `shape` has been checked. */
+  constructor(heap: Heap, dtype: D, shape: Shape, storage: Storage) {
+    this.heap = heap;
     this.dtype = dtype;
     this.shape = Object.freeze([...shape]);
     this.size = elements(shape);
-    this.#holding = {
-      what: () => `a tensor of shape ${formatShape(shape)}`,
-      free: () => heap.release(block),
-    };
-    heap.adopt(this, this.#holding);
+    this.storage = storage;
+    this.address = storage.block.address;
+    storage.tensors += 1;
+  }
+
+  what(): string {
+    return `a tensor of shape ${formatShape(this.shape)}`;
+  }
+
+  free(): void {
+    this.storage.tensors -= 1;
+    if (this.storage.tensors === 0) this.heap.release(this.storage.block);
+  }
+
+  /** A view of the memory as it is now. */
+  view(): DataOf<D> {
+    return this.heap.view<DType>(this.dtype, this.address, this.size) as DataOf<D>;
+  }
+
+  assertLive(argument: string): void {
+    if (!this.disposed) return;
+    throw new MultiheadError('E_DISPOSED', {
+      argument,
+      expected: 'a tensor that is not disposed',
+      got: `a disposed one of shape ${formatShape(this.shape)}`,
+    });
+  }
+}
+
+/** Of a tensor of any load(), or undefined for what is none; it runs no code of the value's. */
+export let coreOf: (value: unknown) => TensorCore | undefined;
+
+export class WasmTensor<D extends DType = DType> implements Tensor<D> {
+  static {
+    coreOf = (value) =>
+      typeof value === 'object' && value !== null && #core in value ? value.#core : undefined;
+  }
+
+  /** Defined on the prototype by load(): see symbol_dispose.ts. */
+  declare [Symbol.dispose]: () => void;
+
+  readonly #core: TensorCore<D>;
+  #view: DataOf<D> | undefined;
+
+  private constructor(heap: Heap, dtype: D, shape: Shape, storage: Storage) {
+    this.#core = new TensorCore(heap, dtype, shape, storage);
+    heap.adopt(this, this.#core);
   }
 
   /** The memory is not cleared. `shape` has been checked. */
@@ -199,7 +285,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     argument: string,
   ): WasmTensor<D> {
     const block = heap.allocate(elements(shape) * bytesPerElement(dtype), argument);
-    return new WasmTensor(heap, dtype, shape, block);
+    return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
   }
 
   /** `data` and `shape` have been checked. */
@@ -210,52 +296,70 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
     data: DataOf<D>,
     argument: string,
   ): WasmTensor<D> {
-    return new WasmTensor(heap, dtype, shape, heap.allocateCopy(dtype, data, argument));
+    const block = heap.allocateCopy(dtype, data, argument);
+    return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
+  }
+
+  get shape(): Shape {
+    return this.#core.shape;
+  }
+
+  get dtype(): D {
+    return this.#core.dtype;
+  }
+
+  get size(): number {
+    return this.#core.size;
   }
 
   get disposed(): boolean {
-    return this.#disposed;
-  }
-
-  /** Where its numbers lie, while it is live. */
-  get address(): number {
-    return this.#block.address;
+    return this.#core.disposed;
   }
 
   get data(): DataOf<D> {
-    this.assertLive('tensor');
+    const core = this.#core;
+    core.assertLive('tensor');
     // A buffer that the memory has outgrown is another object than the present one.
-    if (this.#view?.buffer !== this.#heap.buffer) {
-      this.#view = this.#heap.view<DType>(this.dtype, this.#block.address, this.size) as DataOf<D>;
+    if (this.#view === undefined || bufferOf(this.#view) !== core.heap.buffer) {
+      this.#view = core.view();
       owners.set(this.#view, this);
     }
     return this.#view;
   }
 
   toFloat32(): Float32Array {
-    const { data } = this;
-    return isHalf(this.dtype)
-      ? halfToFloats(data as Uint16Array, this.dtype)
-      : Float32Array.from(data);
+    const core = this.#core;
+    core.assertLive('tensor');
+    const { dtype, size } = core;
+    return onJavaScriptHeap(4 * size, 'toFloat32', () =>
+      isHalf(dtype) ? halfToFloats(core.view() as Uint16Array, dtype) : new Float32Array(core.view()),
+    );
+  }
+
+  reshape(shape: Shape): WasmTensor<D> {
+    const extents = checkShape(shape, 'shape');
+    const { heap, dtype, size, storage } = this.#core;
+    if (elements(extents) !== size) {
+      throw new MultiheadError('E_SHAPE', {
+        argument: 'shape',
+        expected: `extents of which the product is ${size}, as of ${formatShape(this.#core.shape)}`,
+        got: formatShape(extents),
+      });
+    }
+    this.#core.assertLive('tensor');
+    heap.assertAlive();
+    return heap.scopes.track(new WasmTensor(heap, dtype, extents, storage));
   }
 
   dispose(): void {
-    if (this.#disposed) return;
-    this.#disposed = true;
+    const core = this.#core;
+    if (core.disposed) return;
+    core.disposed = true;
     this.#view = undefined;
-    this.#heap.retire(this, this.#holding);
-  }
-
-  livesIn(heap: Heap): boolean {
-    return this.#heap === heap;
+    core.heap.retire(this, core);
   }
 
   assertLive(argument: string): void {
-    if (!this.#disposed) return;
-    throw new MultiheadError('E_DISPOSED', {
-      argument,
-      expected: 'a tensor that is not disposed',
-      got: `a disposed one of shape ${formatShape(this.shape)}`,
-    });
+    this.#core.assertLive(argument);
   }
 }

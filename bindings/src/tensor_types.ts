@@ -41,9 +41,23 @@ export interface Tensor<D extends DType = 'f32'> {
    * after a call: when the memory grows, views taken before are detached (their length becomes 0),
    * and this property gives a new one.
    *
+   * It is for use while the tensor is in use. After {@link Tensor.dispose} a view that was kept
+   * shows whatever comes to lie there next. The array itself keeps its tensor from being collected;
+   * another array on the same buffer, such as `data.subarray(1)`, does not. For numbers to keep,
+   * copy: {@link Tensor.toFloat32}, or `data.slice()` for bits and booleans.
+   *
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */
   readonly data: DataOf<D>;
+  /**
+   * A tensor of another shape on the same memory, without a copy: what is written to one shows in
+   * the other. Each has to be disposed of its own, in any order; the memory is freed with the last.
+   * Two that share memory cannot be input and output of one call.
+   *
+   * @throws {MultiheadError} `E_SHAPE` for extents that are not whole numbers ≥ 0, more than four of
+   * them, or another number of elements; `E_DISPOSED`.
+   */
+  reshape(shape: Shape): Tensor<D>;
   /**
    * A copy as numbers, exact for every dtype; booleans become 0 and 1.
    *

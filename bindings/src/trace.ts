@@ -1,5 +1,6 @@
 // The steps of a layer's call: which of them are wanted, and copies of them under JavaScript names.
 
+import { onJavaScriptHeap } from './memory.js';
 import { camelCase, type Runtime } from './operands.js';
 import { checkNames } from './options.js';
 import { elements } from './tensor.js';
@@ -48,12 +49,17 @@ export interface ListedTensor {
 export function takeListed({ raw, args, heap }: Runtime): ListedTensor[] {
   try {
     return Array.from({ length: raw.listedCount() }, (_, index) => {
-      const name = raw.listed(index);
-      const address = args.begin().read();
-      const shape = Array.from({ length: args.read() }, () => args.read());
-      const isTransposed = args.read() === 1;
-      const data = heap.view('f32', address, elements(shape));
-      return { name, shape, data: isTransposed ? turned(data, shape) : data.slice() };
+      raw.listed(index);
+      const results = args.results();
+      const name = results.text();
+      const address = results.number();
+      const shape = Array.from({ length: results.number() }, () => results.number());
+      const isTransposed = results.number() === 1;
+      const view = heap.view('f32', address, elements(shape));
+      const data = onJavaScriptHeap(4 * view.length, name, () =>
+        isTransposed ? turned(view, shape) : view.slice(),
+      );
+      return { name, shape, data };
     });
   } finally {
     raw.releaseListed();

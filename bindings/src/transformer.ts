@@ -5,7 +5,8 @@ import { MultiheadError } from './errors.js';
 import { ownCache } from './layer_cache.js';
 import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
-import { checkCount, checkNames, checkOptions } from './options.js';
+import { checkCount, checkNames, readOptions } from './options.js';
+import { coreOf } from './tensor.js';
 import { takeTraces, traceBits } from './trace.js';
 import { checkModelConfig, toLoad, writeModelConfig } from './transformer_config.js';
 import type {
@@ -55,6 +56,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
       createCache: (model) => raw.transformerCacheCreate(model),
     });
     this.config = Object.freeze(checked);
+    Object.freeze(this);
   }
 
   loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
@@ -65,12 +67,12 @@ export class WasmTransformer extends CoreModule implements Transformer {
   forward<
     const R extends readonly TransformerReturn[] = ['logits'],
     const T extends TraceOption = false,
-  >(tokens: Int32Array, options: TransformerOptions<R, T> = {}): TransformerResult<R, T> {
-    const handle = this.ready();
-    checkOptions(options, modelNames, 'forward', notInForward);
+  >(tokens: Int32Array, given: TransformerOptions<R, T> = {}): TransformerResult<R, T> {
+    this.ready();
+    const options = readOptions(given, modelNames, 'forward', notInForward);
     const { raw } = this.runtime;
     const batch = checkCount(options.batch ?? 1, 'batch');
-    const run = (): number => raw.transformerForward(handle);
+    const run = (): number => raw.transformerForward(this.handle);
     return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
   }
 
@@ -80,14 +82,14 @@ export class WasmTransformer extends CoreModule implements Transformer {
   >(
     tokens: Int32Array,
     cache: TransformerCache,
-    options: TransformerStepOptions<R, T> = {},
+    given: TransformerStepOptions<R, T> = {},
   ): TransformerResult<R, T> {
-    const handle = this.ready();
-    checkOptions(options, stepNames, 'step', notInModelStep);
+    this.ready();
+    const options = readOptions(given, stepNames, 'step', notInModelStep);
     const { raw, heap } = this.runtime;
     const own = ownCache(cache, heap);
     const { batch, length: before } = own;
-    const run = (): number => raw.transformerStep(handle, own.handle);
+    const run = (): number => raw.transformerStep(this.handle, own.handle);
     return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
   }
 
@@ -122,8 +124,8 @@ export class WasmTransformer extends CoreModule implements Transformer {
         ? operands.output([numLayers, batch, queries, embedDim], 'f32', 'hidden')
         : undefined;
       runtime.args.begin().span(span).number(batch).moduleOptions(arg);
-      runtime.args.tensor(logits).tensor(hidden).number(bits);
-      operands.check(run());
+      runtime.args.tensor(coreOf(logits)).tensor(coreOf(hidden)).number(bits);
+      operands.run(run);
       const traces = options.trace ? takeTraces(runtime, numLayers) : undefined;
       return { traces, ...(logits && { logits }), ...(hidden && { hidden }) };
     });

@@ -4,8 +4,9 @@ import { CoreModule } from './core_module.js';
 import { ownCache } from './layer_cache.js';
 import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
 import { call, checkRank, type Operands, type Runtime } from './operands.js';
-import { checkNames, checkOptions } from './options.js';
+import { checkNames, readOptions } from './options.js';
 import type { ModuleOptionsArg } from './raw.js';
+import { coreOf } from './tensor.js';
 import { takeTrace, traceBits } from './trace.js';
 import { checkBlockConfig, toLoad, writeBlockConfig } from './transformer_config.js';
 import type {
@@ -42,6 +43,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       createCache: (block) => raw.blockCacheCreate(block),
     });
     this.config = Object.freeze(checked);
+    Object.freeze(this);
   }
 
   loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
@@ -53,9 +55,9 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     x: TensorLike,
     options: BlockOptions<R, T> = {},
   ): BlockResult<R, T> {
-    const handle = this.ready();
-    checkOptions(options, forwardNames, 'forward');
-    return this.#call(x, 0, options, () => this.runtime.raw.blockForward(handle));
+    this.ready();
+    const read = readOptions(options, forwardNames, 'forward');
+    return this.#call(x, 0, read, () => this.runtime.raw.blockForward(this.handle));
   }
 
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
@@ -63,10 +65,11 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     cache: MultiHeadAttentionCache,
     options: BlockStepOptions<R, T> = {},
   ): BlockResult<R, T> {
-    const handle = this.ready();
-    checkOptions(options, stepNames, 'step', notInStep);
+    this.ready();
+    const read = readOptions(options, stepNames, 'step', notInStep);
     const own = ownCache(cache, this.runtime.heap);
-    return this.#call(x, own.length, options, () => this.runtime.raw.blockStep(handle, own.handle));
+    const run = (): number => this.runtime.raw.blockStep(this.handle, own.handle);
+    return this.#call(x, own.length, read, run);
   }
 
   #call<R extends readonly BlockReturn[], T extends TraceOption>(
@@ -87,8 +90,8 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
         ? operands.output(input.shape, 'f32', 'attentionOut')
         : undefined;
       runtime.args.begin().tensor(input).moduleOptions(arg);
-      runtime.args.tensor(output).tensor(attentionOut).number(bits);
-      operands.check(run());
+      runtime.args.tensor(coreOf(output)).tensor(coreOf(attentionOut)).number(bits);
+      operands.run(run);
       return {
         output,
         trace: options.trace ? takeTrace(runtime) : undefined,

@@ -3,8 +3,8 @@
 import { MultiheadError } from './errors.js';
 import { checkConfig, configNames, writeModuleConfig } from './layer_config.js';
 import type { Operands, Runtime } from './operands.js';
-import { checkChoice, checkCount, checkFlag, checkNumber, checkOptions } from './options.js';
-import { describe } from './tensor.js';
+import { checkChoice, checkCount, checkFlag, checkNumber, copyOf, readOptions } from './options.js';
+import { checkShape, coreOf, describe } from './tensor.js';
 import type {
   Activation,
   LoadStateDictOptions,
@@ -52,8 +52,7 @@ const without = <C extends object, N extends keyof C>(config: C, names: readonly
 
 /** Throws `E_OPTION`. */
 export function checkBlockConfig(config: TransformerBlockConfig): BlockConfig {
-  checkOptions(config, blockNames, 'transformerBlock', elsewhere);
-  return blockConfig(config);
+  return blockConfig(readOptions(config, blockNames, 'transformerBlock', elsewhere));
 }
 
 function blockConfig(config: TransformerBlockConfig): BlockConfig {
@@ -90,8 +89,9 @@ function refuseWithoutMlp(config: TransformerBlockConfig): void {
 }
 
 /** Throws `E_OPTION`. */
-export function checkModelConfig(config: TransformerConfig): ModelConfig {
-  checkOptions(config, [...aroundBlocks, ...blockNames], 'transformer', elsewhere);
+export function checkModelConfig(given: TransformerConfig): ModelConfig {
+  const names = [...aroundBlocks, ...blockNames];
+  const config = readOptions(given, names, 'transformer', elsewhere);
   const { maxPositions, finalNorm = true, tiedOutput = false, causal = true } = config;
   return {
     ...blockConfig(without(config, aroundBlocks)),
@@ -127,13 +127,13 @@ export function writeModelConfig(runtime: Runtime, config: ModelConfig, operands
 
 /** The names' number in the core, and the tensors of `dict` that it is to see; throws `E_OPTION`. */
 export function toLoad(
-  dict: StateDict,
+  given: StateDict,
   options: LoadStateDictOptions,
   tiedOutput: boolean,
 ): { names: number; dict: StateDict } {
-  checkOptions(options, ['names'], 'loadStateDict');
-  const { names = 'torch' } = options;
+  const { names = 'torch' } = readOptions(options, ['names'], 'loadStateDict');
   const code = parameterNames.indexOf(checkChoice(names, parameterNames, 'names'));
+  const dict = copyOf(given, 'stateDict', []);
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
   // The core passes these over too, and need not be given a copy first: they may be large.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';
@@ -145,29 +145,45 @@ export function toLoad(
   return { names: code, dict: Object.fromEntries(entries) };
 }
 
+const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : describe(tensor));
+
 /**
  * The configuration of a GPT-2 model whose parameters these are, for {@link Multihead.transformer}: all
  * but the number of heads stands in their shapes. Needs no `load()`.
  *
  * @param dict under GPT-2's own names: see {@link ParameterNames}
- * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing
+ * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` for what is no
+ * state dict
  */
 export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
-  const prefix = Object.hasOwn(dict, 'transformer.wte.weight') ? 'transformer.' : '';
+  const read: unknown = copyOf(dict, 'stateDict', []);
+  if (typeof read !== 'object' || read === null || Array.isArray(read)) {
+    throw new MultiheadError('E_OPTION', {
+      argument: 'stateDict',
+      expected: 'an object with a tensor for each name',
+      got: describe(dict),
+    });
+  }
+  const entries = read as Readonly<Record<string, unknown>>;
+  const prefix = Object.hasOwn(entries, 'transformer.wte.weight') ? 'transformer.' : '';
   const extents = (name: string): [number, number] => {
-    const shape = Object.hasOwn(dict, prefix + name) ? dict[prefix + name]?.shape : undefined;
-    if (shape?.length === 2) return shape as readonly number[] as [number, number];
+    const tensor = Object.hasOwn(entries, prefix + name) ? entries[prefix + name] : undefined;
+    const shape: unknown =
+      coreOf(tensor)?.shape ?? (Object(copyOf(tensor, prefix + name)) as { shape?: unknown }).shape;
+    if (Array.isArray(shape) && shape.length === 2) {
+      return checkShape(shape, prefix + name) as [number, number];
+    }
     throw new MultiheadError('E_SHAPE', {
       argument: 'stateDict',
       expected: `a matrix ${prefix}${name}`,
-      got: shape === undefined ? 'none' : `one of ${shape.length} extents`,
+      got: Array.isArray(shape) ? `one of ${shape.length} extents` : missing(tensor),
     });
   };
   const [vocabSize, embedDim] = extents('wte.weight');
   const [maxPositions] = extents('wpe.weight');
   const [, mlpDim] = extents('h.0.mlp.c_fc.weight');
   let numLayers = 1;
-  while (Object.hasOwn(dict, `${prefix}h.${numLayers}.ln_1.weight`)) numLayers += 1;
+  while (Object.hasOwn(entries, `${prefix}h.${numLayers}.ln_1.weight`)) numLayers += 1;
   return {
     ...{ numLayers, vocabSize, maxPositions, embedDim, numHeads, mlpDim },
     activation: 'geluTanh',

@@ -95,7 +95,7 @@ export interface LinearOptions {
 export interface MemoryInfo {
   /** Tensors, layers, caches and prepared operations that are not disposed. */
   readonly live: number;
-  /** Bytes that they hold. */
+  /** Bytes that they hold; memory that {@link Tensor.reshape} shares is counted once. */
   readonly bytes: number;
   /** The most `bytes` has been, temporary copies of a call included. */
   readonly peak: number;

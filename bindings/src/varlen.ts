@@ -2,7 +2,7 @@
 
 import { optionsArg, rotationNames, sharedNames } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkOptions } from './options.js';
+import { checkOptions, readOptions } from './options.js';
 import { prepareOutputs } from './outputs.js';
 import { floatDTypes } from './tensor.js';
 import type { FloatDType, FloatTensorLike, VarlenOptions, VarlenResult } from './types.js';
@@ -26,9 +26,9 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
   q: FloatTensorLike,
   k: FloatTensorLike,
   v: FloatTensorLike,
-  options: VarlenOptions<R, O>,
+  given: VarlenOptions<R, O>,
 ): VarlenResult<R, O> {
-  checkOptions(options, optionNames, 'attentionVarlen', elsewhere);
+  const options = readOptions(given, optionNames, 'attentionVarlen', elsewhere);
   if (options.rope !== undefined) {
     const positions = 'positions start at 0 in each sequence: rotate() before the call for others';
     const advice = { qPositions: positions, kPositions: positions };
@@ -57,7 +57,7 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
     const { args, raw } = runtime;
     args.begin().tensor(query).tensor(key).tensor(value).span(cuQ).span(cuK);
     args.options(masking).outputs(outputs.arg);
-    operands.check(raw.attentionVarlen());
+    operands.run(() => raw.attentionVarlen());
     return outputs.result as VarlenResult<R, O>;
   });
 }

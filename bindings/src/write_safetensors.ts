@@ -2,7 +2,7 @@
 
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
-import { checkChoice, checkOptions } from './options.js';
+import { checkChoice, copyOf, readOptions } from './options.js';
 import {
   isObject,
   isUnicode,
@@ -24,15 +24,15 @@ import {
   allDTypes,
   checkData,
   checkShape,
+  coreOf,
   describe,
   floatDTypes,
   formatShape,
   isHalf,
   parameterRanks,
-  typedArrayName,
-  WasmTensor,
 } from './tensor.js';
 import type { DType, FloatDType } from './tensor_types.js';
+import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 
 /**
  * Makes a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
@@ -46,12 +46,12 @@ import type { DType, FloatDType } from './tensor_types.js';
  * that of its shape, or more than 8 extents; `E_DISPOSED`; `E_MEMORY`
  */
 export function writeSafetensors(
-  tensors: SafetensorsSource,
+  given: SafetensorsSource,
   options: WriteSafetensorsOptions = {},
 ): Uint8Array<ArrayBuffer> {
-  if (!isObject(tensors)) throw refused('tensors', 'an object of tensors', describe(tensors));
-  checkOptions(options, ['metadata', 'dtype'], 'writeSafetensors');
-  const { metadata, dtype } = options;
+  const tensors = copyOf(given, 'tensors', []);
+  if (!isObject(tensors)) throw refused('tensors', 'an object of tensors', describe(given));
+  const { metadata, dtype } = readOptions(options, ['metadata', 'dtype'], 'writeSafetensors');
   if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
 
   const parts = Object.entries(tensors)
@@ -84,18 +84,22 @@ function checkTensor(name: string, value: unknown): SafetensorsTensor {
   if (name === metadataName || !isUnicode(name)) {
     throw refused('name', `one in Unicode other than ${metadataName}`, JSON.stringify(name));
   }
-  if (value instanceof WasmTensor) {
-    value.assertLive(name);
-    const { dtype, shape, data } = value;
-    return { dtype, shape, data } as SafetensorsTensor;
+  const core = coreOf(value);
+  if (core !== undefined) {
+    core.assertLive(name);
+    const { dtype, shape } = core;
+    return { dtype, shape, data: core.view() } as SafetensorsTensor;
   }
-  if (!isObject(value)) throw refused(name, 'a tensor or { data, shape }', describe(value));
-  const { data, dtype: stated } = value;
-  const shape = checkShape(value['shape'], name, parameterRanks);
+  const plain: unknown = copyOf(value, name);
+  if (!isObject(plain)) throw refused(name, 'a tensor or { data, shape }', describe(value));
+  const { data: numbers, dtype: stated } = plain;
+  const shape = checkShape(plain['shape'], name, parameterRanks);
   if (isStoredOnly(stated)) {
-    return { dtype: stated, shape, data: checkStored(stated, name, data, shape) } as SafetensorsTensor;
+    const data = checkStored(stated, name, numbers, shape);
+    return { dtype: stated, shape, data } as SafetensorsTensor;
   }
-  return { shape, ...checkData(data, shape, allDTypes, name, stated) } as SafetensorsTensor;
+  const { dtype, data } = checkData(numbers, shape, allDTypes, name, stated);
+  return { dtype, shape, data: pristine(data) } as SafetensorsTensor;
 }
 
 /** A dtype that files have and tensors of this package do not. */
@@ -115,13 +119,13 @@ function checkStored(
   }
   const numbers = data as SafetensorsTensor['data'];
   const length = storedBytes(dtype, shape) / array.BYTES_PER_ELEMENT;
-  if (numbers.length === length) return numbers;
+  if (lengthOf(numbers) === length) return pristine(numbers);
   throw new MultiheadError('E_SHAPE', {
     argument,
     expected: Number.isInteger(length)
       ? `${length} elements for shape ${formatShape(shape)}`
       : `a shape whose numbers fill whole bytes as "${dtype}"`,
-    got: Number.isInteger(length) ? `${numbers.length}` : formatShape(shape),
+    got: Number.isInteger(length) ? `${lengthOf(numbers)}` : formatShape(shape),
   });
 }
 
@@ -150,7 +154,8 @@ function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): Sa
   }
 }
 
-function checkMetadata(metadata: unknown): Record<string, string> {
+function checkMetadata(given: unknown): Record<string, string> {
+  const metadata = copyOf(given, 'metadata', []);
   if (!isObject(metadata)) throw refused('metadata', 'an object of texts', describe(metadata));
   for (const [name, text] of Object.entries(metadata)) {
     if (typeof text === 'string' && isUnicode(name + text)) continue;

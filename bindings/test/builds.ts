@@ -1,5 +1,6 @@
 // Every suite runs over both WebAssembly builds. The flag in vitest.config.ts makes Node 20 run the relaxed one.
 
+import { readFile } from 'node:fs/promises';
 import { load, type Multihead, type MultiheadError, type Simd } from 'multihead';
 import { expect } from 'vitest';
 
@@ -7,6 +8,34 @@ export const builds: readonly Simd[] = ['simd128', 'relaxed'];
 
 /** An instance with a memory of its own. */
 export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });
+
+type RawModule = import('../src/raw.ts').RawModule;
+
+/** An instance whose core can be reached: to exhaust its memory, or to make a call of it fail. */
+export async function openBuild(
+  simd: Simd,
+  change: (raw: RawModule) => RawModule = (raw) => raw,
+): Promise<{ mh: Multihead; raw: RawModule }> {
+  await load({ simd }); // defines Symbol.dispose
+  const dist = (name: string): string => new URL(`../dist/${name}`, import.meta.url).href;
+  const from = <M>(name: string): Promise<M> =>
+    import(/* @vite-ignore */ dist(name)) as Promise<M>;
+  const wasm = await readFile(new URL(dist(`multihead-${simd}.wasm`)));
+  const module = await WebAssembly.compile(new Uint8Array(wasm));
+  const { default: factory } = await from<typeof import('../src/multihead-simd128.mjs')>(
+    `multihead-${simd}.mjs`,
+  );
+  const raw = await factory({
+    instantiateWasm(imports, receive) {
+      void WebAssembly.instantiate(module, imports).then((made) => receive(made, module));
+      return {};
+    },
+  });
+  const { guardModule } = await from<typeof import('../src/guard.ts')>('guard.js');
+  const { createMultihead } = await from<typeof import('../src/multihead.ts')>('multihead.js');
+  const backend = { simd, threads: 1, version: '', wasmBytes: 0, why: 'a test' } as const;
+  return { mh: createMultihead(guardModule(change(raw), () => {}), backend), raw };
+}
 
 /** load() of a module that has not loaded anything before. */
 export async function freshLoad(name: string): Promise<typeof load> {

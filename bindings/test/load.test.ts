@@ -42,6 +42,42 @@ describe('load', () => {
     expectWorks(a);
   });
 
+  it.each<[string, unknown]>([
+    ['an object that is none', {}],
+    ['null', null],
+    ['text', 'abort'],
+    ['half a signal', { aborted: false }],
+  ])('refuses %s for a signal', async (_, signal) => {
+    await expect(load({ simd, signal: signal as never })).rejects.toMatchObject({
+      ...{ name: 'MultiheadError', code: 'E_OPTION', argument: 'signal' },
+    });
+  });
+
+  it('refuses options that are none, or throw', async () => {
+    const throwing = { get simd() { throw new RangeError('no'); } };
+    for (const options of [null, 3, [], throwing]) {
+      await expect(load(options as never)).rejects.toMatchObject({ code: 'E_OPTION' });
+    }
+  });
+
+  it("refuses a module of the other build, of another version, and one that is not multihead's", async () => {
+    const bytes = new Uint8Array(await readFile(wasmUrl));
+    const other = new URL('../dist/multihead-relaxed.wasm', import.meta.url);
+    await expect(load({ simd, wasm: other })).rejects.toMatchObject({
+      code: 'E_LOAD',
+      message: expect.stringMatching(/not multihead .*wire \d+ relaxed/) as string,
+    });
+    // The section's text stands in the file as it is.
+    const text = new TextDecoder('latin1').decode(bytes);
+    const at = text.indexOf(' wire ');
+    expect(at).toBeGreaterThan(0);
+    bytes[at + ' wire '.length] = '0'.charCodeAt(0);
+    await expect(load({ simd, wasm: bytes })).rejects.toMatchObject({
+      code: 'E_LOAD',
+      message: expect.stringMatching(/wire 0 simd128/) as string,
+    });
+  });
+
   it('says what it loaded', async () => {
     const { size } = statSync(wasmUrl);
     const { backend } = await load({ simd });

@@ -4,6 +4,16 @@ import { loadBuild } from './builds.ts';
 
 const pause = (ms = 1): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
+const fails = (): never => {
+  throw new RangeError('on purpose');
+};
+
+function revoked(): object {
+  const { proxy, revoke } = Proxy.revocable({}, {});
+  revoke();
+  return proxy;
+}
+
 describe('scope', () => {
   // Tests leave tensors to the garbage collector, which is garbage.test.ts's subject.
   vi.spyOn(console, 'warn').mockImplementation(() => {});
@@ -83,6 +93,30 @@ describe('scope', () => {
     };
     expect(() => mh.scope(fail)).toThrow(RangeError);
     await expect(mh.scope(async () => fail())).rejects.toThrow(RangeError);
+    expect(live()).toBe(0);
+    mh.tensor([1]);
+    expect(live()).toBe(1);
+  });
+
+  it.each<[string, () => object]>([
+    ['its then', () => Object.defineProperty({}, 'then', { get: fails })],
+    ['a value', () => ({ tensor: mh.tensor([1]), get value() { return fails(); } })],
+    ['everything', revoked],
+    ['its prototype', () => new Proxy({}, { getPrototypeOf: fails })],
+  ])('disposes everything when its result throws at %s', async (_, result) => {
+    const looked = (): unknown =>
+      mh.scope(() => {
+        mh.tensor([1]);
+        return result();
+      });
+    expect(looked).toThrow();
+    expect(live()).toBe(0);
+    const waiting = async () => {
+      mh.tensor([1]);
+      await pause();
+      return result();
+    };
+    await expect(mh.scope(waiting)).rejects.toThrow();
     expect(live()).toBe(0);
     mh.tensor([1]);
     expect(live()).toBe(1);

@@ -169,6 +169,109 @@ describe.each(builds)('tensor, %s', async (simd) => {
     }
   });
 
+  it('keeps its shape, dtype and size, whatever is assigned or defined', () => {
+    mh.scope(() => {
+      const tensor = mh.tensor([1, 1, 2, 4], new Float32Array(8).fill(1));
+      for (const [name, value] of Object.entries({
+        ...{ shape: [1, 2, 100_000, 8], dtype: 'f16', size: 1e6, disposed: true },
+      })) {
+        expect(() => Object.assign(tensor, { [name]: value }), name).toThrow(TypeError);
+      }
+      const liar = mh.tensor([1, 1, 2, 4]);
+      for (const name of ['shape', 'dtype', 'size', 'address', 'data', 'disposed']) {
+        const lie = { shape: [1, 2, 100_000, 8], dtype: 'f16' }[name] ?? 4;
+        Object.defineProperty(liar, name, { value: lie });
+      }
+      const { out } = mh.attention(tensor, tensor, liar, { out: mh.tensor([1, 1, 2, 4]) });
+      expect(out.shape).toEqual([1, 1, 2, 4]);
+      expect([...out.data]).toEqual(new Array(8).fill(0));
+      mh.attention(tensor, tensor, tensor, { out: liar });
+      const imposter: unknown = Object.create(Object.getPrototypeOf(tensor) as object);
+      const call = () => mh.attention(imposter as never, tensor, tensor);
+      expectRefused(mh, call, 'E_OPTION', 'q');
+    });
+  });
+
+  it('has other shapes on the same memory, counted once and freed with the last', () => {
+    const before = mh.memory();
+    const tensor = mh.tensor([2, 3], new Float32Array([1, 2, 3, 4, 5, 6]));
+    const row = tensor.reshape([6]);
+    const cube = row.reshape([1, 3, 2]);
+    expect(cube).toMatchObject({ shape: [1, 3, 2], dtype: 'f32', size: 6, disposed: false });
+    expect(mh.memory()).toMatchObject({ live: before.live + 3, bytes: before.bytes + 24 });
+    row.data[5] = 9;
+    expect([...tensor.data]).toEqual([1, 2, 3, 4, 5, 9]);
+    tensor.dispose();
+    cube.dispose();
+    cube.dispose();
+    expect(tensor.disposed).toBe(true);
+    expect([...row.data]).toEqual([1, 2, 3, 4, 5, 9]);
+    expect(mh.memory()).toMatchObject({ live: before.live + 1, bytes: before.bytes + 24 });
+    row.dispose();
+    expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
+    expect(errorOf(() => row.reshape([6])).code).toBe('E_DISPOSED');
+    mh.scope(() => {
+      const halves = mh.tensor([4], undefined, { dtype: 'f16' }).reshape([2, 2]);
+      expect(halves).toMatchObject({ dtype: 'f16', shape: [2, 2] });
+      expect(mh.tensor([0, 3]).reshape([5, 0]).data).toHaveLength(0);
+    });
+    expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
+  });
+
+  it('refuses shapes of another number of elements, or that are none', () => {
+    mh.scope(() => {
+      const tensor = mh.tensor([2, 3]);
+      const refused = (shape: unknown, ...words: string[]) =>
+        expectRefused(mh, () => tensor.reshape(shape as never), 'E_SHAPE', 'shape', ...words);
+      refused([4], '6', '(2, 3)', '(4)');
+      refused([-2, -3]);
+      refused([-1, 3]);
+      refused([1, 1, 1, 1, 6]);
+      refused('6');
+    });
+  });
+
+  it('does not take two shapes of one memory for input and output', () => {
+    mh.scope(() => {
+      const x = mh.tensor([1, 2, 2, 1]);
+      const out = x.reshape([1, 1, 4, 1]);
+      const q = mh.tensor([1, 1, 4, 1]);
+      const k = x.reshape([1, 1, 4, 1]);
+      expectRefused(mh, () => mh.attention(q, k, k, { out }), 'E_OPTION', 'out', 'k');
+      const op = mh.prepare({ q: [1, 1, 4, 1], return: ['lse'] });
+      const sums = (tensor: typeof q) => tensor.reshape([1, 1, 4]);
+      const [a, b] = [mh.tensor([1, 1, 4, 1]), mh.tensor([1, 1, 4, 1])];
+      const [twice, another] = [sums(a), sums(b)];
+      expectRefused(mh, () => op.run(q, k, k, out, twice), 'E_OPTION', 'out', 'k');
+      expectRefused(mh, () => op.run(q, k, k, a, twice), 'E_OPTION', 'lse', 'out');
+      op.run(q, k, k, a, another);
+      const part = { out: a, lse: twice };
+      expectRefused(mh, () => mh.mergeAttention(part, { out: b, lse: another }), 'E_OPTION', 'a.lse');
+    });
+  });
+
+  it('believes the slots of typed arrays, not their properties', () => {
+    const lying = (data: object, properties: object): never =>
+      Object.defineProperties(
+        data,
+        Object.fromEntries(Object.entries(properties).map(([name, value]) => [name, { value }])),
+      ) as never;
+    mh.scope(() => {
+      const long = lying(new Float32Array(8), { length: 4096, byteLength: 16_384 });
+      expectRefused(mh, () => mh.tensor([4096], long), 'E_SHAPE', 'data', '4096', '8');
+      expect(mh.tensor([8], long).data).toEqual(new Float32Array(8));
+      expect(mh.tensor([8], long, { dtype: 'f16' }).data).toHaveLength(8);
+      const tagged = new Float64Array(8);
+      Object.defineProperty(tagged, Symbol.toStringTag, { value: 'Float32Array' });
+      const call = () => mh.tensor([8], tagged as never);
+      expectRefused(mh, call, 'E_OPTION', 'data', 'a Float32Array');
+      const bare: Float32Array = Object.setPrototypeOf(new Float32Array([1, 2]), null) as never;
+      expect([...mh.tensor([2], bare).data]).toEqual([1, 2]);
+      const elsewhere = lying(new Float32Array([1, 2]), { buffer: mh.tensor([2]).data.buffer });
+      expect([...mh.tensor([2], elsewhere).data]).toEqual([1, 2]);
+    });
+  });
+
   it('says when a typed array is a view from before the memory grew', () => {
     mh.scope(() => {
       const old = mh.tensor([4]).data;

@@ -572,3 +572,34 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 });
+
+describe('gpt2Config', () => {
+  const matrix = (...shape: number[]) => ({ shape, data: new Float32Array(0) });
+  const dict = {
+    'wte.weight': matrix(50, 12),
+    'wpe.weight': matrix(32, 12),
+    'h.0.mlp.c_fc.weight': matrix(12, 48),
+  };
+
+  it.each<[string, unknown, string, string]>([
+    ['null', null, 'E_OPTION', 'stateDict'],
+    ['a number', 3, 'E_OPTION', 'stateDict'],
+    ['an array', [], 'E_OPTION', 'stateDict'],
+    ['a revoked proxy', revoked(), 'E_OPTION', 'stateDict'],
+    ['null for a matrix', { ...dict, 'wpe.weight': null }, 'E_SHAPE', 'stateDict'],
+    ['text for a matrix', { ...dict, 'wpe.weight': 'x' }, 'E_SHAPE', 'stateDict'],
+    ['no shape', { ...dict, 'wpe.weight': {} }, 'E_SHAPE', 'stateDict'],
+    ['a shape of text', { ...dict, 'wpe.weight': { shape: 'ab' } }, 'E_SHAPE', 'stateDict'],
+    ['extents of text', { ...dict, 'wte.weight': { shape: ['a', 'b'] } }, 'E_SHAPE', 'wte.weight'],
+    ['an entry that throws', { ...dict, 'wte.weight': revoked() }, 'E_OPTION', 'wte.weight'],
+  ])('refuses %s', (_, given, code, argument) => {
+    expect(gpt2Config(dict, 3)).toMatchObject({ vocabSize: 50, embedDim: 12, mlpDim: 48 });
+    expect(errorOf(() => gpt2Config(given as never, 3))).toMatchObject({ code, argument });
+  });
+
+  function revoked(): object {
+    const { proxy, revoke } = Proxy.revocable({}, {});
+    revoke();
+    return proxy;
+  }
+});

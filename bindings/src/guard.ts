@@ -1,0 +1,78 @@
+// A trap leaves the C++ objects as they were in the middle of a call: the instance is dead from then on.
+
+import { MultiheadError } from './errors.js';
+import type { RawModule } from './raw.js';
+
+/** A module whose calls throw `E_FATAL` from the first on that did not return. */
+export interface GuardedModule extends RawModule {
+  /** Throws `E_FATAL` once the instance is dead. */
+  assertAlive(): void;
+  readonly dead: boolean;
+}
+
+type RawCall = (...args: unknown[]) => unknown;
+
+/** `onDeath` is called once. */
+export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule {
+  let death: { readonly cause: unknown } | undefined;
+
+  const fatal = (cause: unknown): MultiheadError =>
+    new MultiheadError('E_FATAL', {
+      argument: 'multihead',
+      expected: 'an instance that works',
+      got: `one that ended with ${String(cause)}`,
+      message:
+        `multihead: this instance is dead since a call ended with "${String(cause)}"; ` +
+        'its tensors, layers and caches are lost, and load() gives a new instance',
+      cause,
+    });
+  const assertAlive = (): void => {
+    if (death !== undefined) throw fatal(death.cause);
+  };
+  const died = (cause: unknown): MultiheadError => {
+    death = { cause };
+    onDeath();
+    return fatal(cause);
+  };
+  const guarded = {
+    assertAlive,
+    get dead() {
+      return death !== undefined;
+    },
+    get HEAPU8() {
+      return raw.HEAPU8;
+    },
+    /** Written out, since a call of it takes less than a microsecond; and the glue replaces it at its first call. */
+    _multihead_run: (
+      handle: number,
+      q: number,
+      k: number,
+      v: number,
+      out: number,
+      lse: number,
+    ): number => {
+      assertAlive();
+      try {
+        return raw._multihead_run(handle, q, k, v, out, lse);
+      } catch (cause) {
+        throw died(cause);
+      }
+    },
+  } satisfies Partial<GuardedModule>;
+  for (const [name, method] of Object.entries(raw) as [string, unknown][]) {
+    if (typeof method !== 'function' || name in guarded) continue;
+    const call = method as RawCall;
+    Object.defineProperty(guarded, name, {
+      // None takes more; a rest parameter would cost each call an array.
+      value: (a?: unknown, b?: unknown, c?: unknown): unknown => {
+        assertAlive();
+        try {
+          return call(a, b, c);
+        } catch (cause) {
+          throw died(cause);
+        }
+      },
+    });
+  }
+  return guarded as unknown as GuardedModule;
+}

@@ -1,0 +1,144 @@
+// Memory to its very end, 4 GiB: blocks lie within it and apart from each other, and where none is left every call
+// says so, and works again once something is freed. Most of the memory is never touched, and so takes none.
+
+import type { Multihead } from 'multihead';
+import { describe, expect, it, vi } from 'vitest';
+import { builds, errorOf, expectWorks, openBuild } from './builds.ts';
+
+vi.spyOn(console, 'warn').mockImplementation(() => {});
+
+interface Taken {
+  readonly address: number;
+  readonly bytes: number;
+}
+
+/** All that the module gives, in blocks of ever smaller size. */
+function takeAll(allocate: (bytes: number) => number): Taken[] {
+  const taken: Taken[] = [];
+  for (let bytes = 2 ** 28; bytes >= 64; bytes /= 2) {
+    for (let address = allocate(bytes); address !== 0; address = allocate(bytes)) {
+      taken.push({ address, bytes });
+    }
+  }
+  return taken;
+}
+
+const full = (mh: Multihead): number => mh.memory().heap;
+
+describe.each(builds)('memory near 4 GiB, %s', (simd) => {
+  it('is given to its end and no further, in blocks that do not overlap', async () => {
+    const { mh, raw } = await openBuild(simd);
+    const taken = takeAll((bytes) => raw.allocate(bytes)).sort((a, b) => a.address - b.address);
+    expect(full(mh)).toBeGreaterThan(4_000_000_000);
+    expect(full(mh)).toBeLessThan(2 ** 32);
+    const sum = taken.reduce((bytes, block) => bytes + block.bytes, 0);
+    expect(sum).toBeGreaterThan(full(mh) - 3 * 2 ** 20);
+    let end = 0;
+    for (const { address, bytes } of taken) {
+      expect(address).toBeGreaterThanOrEqual(end);
+      end = address + bytes;
+    }
+    expect(end).toBeLessThanOrEqual(full(mh));
+
+    expect(errorOf(() => mh.tensor([2 ** 26]))).toMatchObject({ code: 'E_MEMORY' });
+    expect(errorOf(() => mh.tensor([1]))).toMatchObject({ code: 'E_MEMORY' });
+    for (const { address } of taken) raw.release(address);
+    const big = mh.tensor([2 ** 22]);
+    expect(big.data[2 ** 22 - 1]).toBe(0);
+    expectWorks(mh);
+  });
+
+  it('holds tensors and caches whose ends are its own', async () => {
+    const { mh, raw } = await openBuild(simd);
+    const taken: Taken[] = [];
+    for (const bytes of [2 ** 28, 2 ** 22]) {
+      for (let address = raw.allocate(bytes); address !== 0; address = raw.allocate(bytes)) {
+        taken.push({ address, bytes });
+      }
+    }
+    // The newest block is the last one in memory.
+    const [last] = [...taken].sort((a, b) => b.address - a.address);
+    raw.release(last?.address ?? 0);
+    const numbers = Float32Array.from({ length: 4096 }, (_, i) => Math.sin(i));
+    const expected = await attended(numbers);
+    mh.scope(() => {
+      const x = mh.tensor([1, 2, 128, 16], numbers);
+      const cache = mh.createCache({ kvHeads: 2, keyWidth: 16, capacity: 128 });
+      cache.append(x, x);
+      const { out } = cache.attend(x, { causal: 'bottomRight' });
+      expect(x.data.byteOffset).toBeGreaterThan(full(mh) - 16 * 2 ** 20);
+      expect(out.data).toEqual(expected);
+      expect(mh.attention(x, x, x, { causal: 'bottomRight' }).out.data).toEqual(expected);
+    });
+  });
+
+  /** The same in a memory of its own. */
+  async function attended(numbers: Float32Array): Promise<Float32Array> {
+    const { mh } = await openBuild(simd);
+    const x = mh.tensor([1, 2, 128, 16], numbers);
+    return mh.attention(x, x, x, { causal: 'bottomRight' }).out.toFloat32();
+  }
+
+  it('that is exhausted refuses calls with their own errors, again and again, and the next one works', async () => {
+    const { mh, raw } = await openBuild(simd);
+    const shape = [1, 2, 8, 4];
+    const x = mh.tensor(shape, new Float32Array(64).fill(0.5));
+    const out = mh.tensor(shape);
+    const layer = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
+    const parameters = layerParameters();
+    layer.loadStateDict(parameters);
+    const cache = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 16 });
+    const past = layer.createCache({ capacity: 16 });
+    const tokens = mh.tensor([1, 8, 4], new Float32Array(32));
+    const op = mh.prepare({ q: shape });
+    const before = mh.memory();
+    const taken = takeAll((bytes) => raw.allocate(bytes));
+
+    const long = 'a name that is much longer than any short string, '.repeat(4);
+    const calls: [string, () => unknown][] = [
+      ['E_OPTION', () => mh.attention(x, x, x, { out, scale: NaN })],
+      ['E_OPTION', () => cache.attend(x, { out, softcap: -1 })],
+      ['E_OPTION', () => cache.truncate(0, 12)],
+      ['E_OPTION', () => past.rewind(-3)],
+      ['E_OPTION', () => mh.multiHeadAttention({ embedDim: 8, numHeads: 4, numKvHeads: 3 })],
+      ['E_OPTION', () => mh.prepare({ q: shape, scale: NaN })],
+      ['E_OPTION', () => op.run(x, x, x, x)],
+      ['E_MEMORY', () => mh.tensor([1])],
+      ['E_MEMORY', () => mh.attention(x, x, x)],
+      ['E_MEMORY', () => mh.attention(x, x, x, { out, capture: [{ stage: 'raw' }] })],
+      ['E_MEMORY', () => mh.attention(x, x, x, { out, sinks: new Float32Array(2) })],
+      ['E_MEMORY', () => mh.createCache({ kvHeads: 8, keyWidth: 64, capacity: 4096 })],
+      ['E_MEMORY', () => layer.loadStateDict({ ...parameters, [long]: parameters.in_proj_bias })],
+      ['E_MEMORY', () => layer.loadStateDict(parameters)],
+      ['E_MEMORY', () => layer.forward(tokens, { trace: true })],
+      ['E_MEMORY', () => [...mh.scores(x, x, { stage: 'raw' })]],
+    ];
+    for (let round = 0; round < 20; round += 1) {
+      for (const [code, call] of calls) {
+        const error = errorOf(call);
+        // What a call needs before it can look at its options may not be there.
+        expect([code, 'E_MEMORY'], error.message).toContain(error.code);
+        expect(error.message.length).toBeGreaterThan(20);
+      }
+    }
+    expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
+    for (const { address } of taken) raw.release(address);
+    for (const [code, call] of calls.slice(0, 7)) expect(errorOf(call).code).toBe(code);
+    layer.loadStateDict(parameters);
+    expect(layer.forward(tokens).output.shape).toEqual([1, 8, 4]);
+    expectWorks(mh);
+  });
+});
+
+function layerParameters() {
+  const tensor = (...shape: number[]) => ({
+    shape,
+    data: new Float32Array(shape.reduce((a, b) => a * b)).fill(0.1),
+  });
+  return {
+    in_proj_weight: tensor(12, 4),
+    in_proj_bias: tensor(12),
+    'out_proj.weight': tensor(4, 4),
+    'out_proj.bias': tensor(4),
+  };
+}

@@ -1,0 +1,203 @@
+// What a caller may put where something else is meant: of every type, altered, detached, or with code in it.
+
+import type { Multihead } from 'multihead';
+import type { Random } from './random.ts';
+
+/** Code of a caller's that runs as its argument is read. */
+export type Trap = () => void;
+
+const passing = (target: object, trap: Trap): object =>
+  new Proxy(target, {
+    get(from, name, receiver) {
+      trap();
+      return Reflect.get(from, name, receiver) as unknown;
+    },
+  });
+
+const fails = (): never => {
+  throw new RangeError('on purpose');
+};
+
+function revoked(target: object): object {
+  const { proxy, revoke } = Proxy.revocable(target, {});
+  revoke();
+  return proxy;
+}
+
+function detached(length: number): Float32Array {
+  const array = new Float32Array(length);
+  structuredClone(array.buffer, { transfer: [array.buffer] });
+  return array;
+}
+
+interface Resizable extends ArrayBuffer {
+  resize(bytes: number): void;
+}
+const resizable = (bytes: number, most: number): Resizable =>
+  new (ArrayBuffer as unknown as new (bytes: number, options: object) => Resizable)(bytes, {
+    maxByteLength: most,
+  });
+
+function shrunk(): Float32Array {
+  const buffer = resizable(64, 128);
+  const array = new Float32Array(buffer, 32, 8);
+  buffer.resize(16);
+  return array;
+}
+
+class OfAClass {
+  readonly scale = 1;
+  get causal(): string {
+    return 'topLeft';
+  }
+}
+
+const cyclic: Record<string, unknown> = {};
+cyclic['data'] = cyclic;
+cyclic['shape'] = [cyclic];
+
+/** Values that are new at each call, since some can be used up. */
+export function hostileValue(r: Random, mh: Multihead, other: Multihead): unknown {
+  const small = [0, -0, -1, 1, 2, 3, 7, 0.5, -2.5, NaN, Infinity, -Infinity, 5e-324, 1e-40];
+  const large = [255, 65_536, 2 ** 31 - 1, 2 ** 31, 2 ** 32, 2 ** 32 + 1, 2 ** 53, 1e308, -(2 ** 31)];
+  const texts = ['', 'x', 'topLeft', 'f16', 'bool', 'length', '__proto__', '\ud800', 'x'.repeat(999)];
+  const made: (() => unknown)[] = [
+    () => r.pick(small),
+    () => r.pick(large),
+    () => r.pick(texts),
+    () => r.pick([undefined, null, true, false]),
+    () => r.pick([0n, -1n, 7n, 2n ** 63n, 2n ** 64n]),
+    () => Symbol('hostile'),
+    () => fails,
+    () => ({}),
+    () => [],
+    () => [r.pick(small), r.pick(large)],
+    () => [1, , 2],
+    () => new Array(r.pick([5, 70_000, 2 ** 32 - 1])),
+    () => Object.create(null) as unknown,
+    () => new OfAClass(),
+    () => new Map([['shape', [1]]]),
+    () => new Date(0),
+    () => /x/,
+    () => Promise.resolve(1),
+    () => JSON.parse('{"__proto__": {"scale": 2}, "shape": [1]}') as unknown,
+    () => cyclic,
+    () => new Float32Array(r.pick([0, 1, 7, 64])),
+    () => new Float64Array(4),
+    () => new Int32Array(r.pick([0, 1, 3])).fill(r.pick([-1, 0, 1, 2 ** 31 - 1])),
+    () => new Uint8Array(r.pick([0, 64])),
+    () => new BigInt64Array(2),
+    () => new DataView(new ArrayBuffer(8)),
+    () => new ArrayBuffer(8),
+    () => new Float32Array(new SharedArrayBuffer(64)),
+    () => detached(r.pick([0, 8, 64])),
+    () => shrunk(),
+    () => new Float32Array(resizable(32, 64)),
+    () => Object.defineProperty(new Float32Array(8), 'length', { value: 4096 }),
+    () => Object.defineProperty(new Float64Array(8), Symbol.toStringTag, { value: 'Float32Array' }),
+    () => Object.setPrototypeOf(new Float32Array(8), null) as unknown,
+    () => passing(new Float32Array(8), () => {}),
+    () => new Proxy({}, { get: fails, has: () => true, ownKeys: fails }),
+    () => new Proxy([], { get: (_, name) => (name === 'length' ? 2 ** 40 : 1) }),
+    () => revoked({}),
+    () => revoked([]),
+    () => ({ get data() { return fails(); }, shape: [1] }),
+    () => ({ data: new Float32Array(4), get shape() { return fails(); } }),
+    () => ({ data: detached(4), shape: [4] }),
+    () => ({ data: new Float32Array(4), shape: [2, 2], dtype: 'f16' }),
+    () => ({ data: new Float32Array(1), shape: [2 ** 31, 2 ** 31] }),
+    () => ({ data: new Float32Array(0), shape: [0, 2 ** 31] }),
+    () => ({ valueOf: fails, toString: fails, get constructor() { return fails(); } }),
+    () => ({ then: fails, dispose: fails }),
+    () => ({ offset: r.pick(large) }),
+    () => mh,
+    () => foreign(other),
+    () => gone(mh),
+    () => r.pick(tensorLikes)(mh),
+  ];
+  return r.pick(made)();
+}
+
+/** A tensor of another load(). It has the whole test to live. */
+let ofOther: object | undefined;
+const foreign = (other: Multihead): object => (ofOther ??= other.tensor([1, 2, 3, 4]));
+
+function gone(mh: Multihead): object {
+  const tensor = mh.tensor([1, 2, 3, 4]);
+  tensor.dispose();
+  return tensor;
+}
+
+const tensorLikes: ((mh: Multihead) => object)[] = [
+  (mh) => new Proxy(gone(mh), {}),
+  (mh) => revoked(gone(mh)),
+  (mh) => Object.create(gone(mh)) as object,
+];
+
+const isPlain = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' &&
+  value !== null &&
+  (Array.isArray(value) || Object.getPrototypeOf(value) === Object.prototype);
+
+interface Place {
+  readonly holder: Record<string, unknown>;
+  readonly name: string;
+}
+
+/** Every property in a tree of plain objects and arrays. */
+export function placesIn(tree: unknown): Place[] {
+  if (!isPlain(tree)) return [];
+  return Object.keys(tree).flatMap((name) => [
+    { holder: tree, name },
+    ...placesIn(tree[name]),
+  ]);
+}
+
+/** A copy of a tree; typed arrays and objects of classes are shared. */
+export function copied<T>(tree: T): T {
+  if (Array.isArray(tree)) return tree.map(copied) as T;
+  if (!isPlain(tree)) return tree;
+  return Object.fromEntries(
+    Object.entries(tree).map(([name, each]) => [name, copied(each)]),
+  ) as T;
+}
+
+/** Puts `trap` where `place` is read. */
+export function setTrap({ holder, name }: Place, trap: Trap): void {
+  const value = holder[name];
+  const get = (): unknown => {
+    trap();
+    return value;
+  };
+  Object.defineProperty(holder, name, { get, enumerable: true, configurable: true });
+}
+
+/** Changes what a value is like, not what it says. */
+export function disguise(r: Random, { holder, name }: Place): void {
+  const value = holder[name];
+  const ways: (() => void)[] = [() => setTrap({ holder, name }, () => {})];
+  if (isPlain(value)) {
+    ways.push(() => (holder[name] = passing(value, () => {})));
+    ways.push(() => (holder[name] = Object.freeze(value)));
+    if (!Array.isArray(value)) {
+      ways.push(() => (holder[name] = Object.assign(Object.create(null) as object, value)));
+      // Names of parameters are looked for in the object itself alone.
+      const areOptions = Object.keys(value).every((each) => /^[a-z]+$/i.test(each));
+      if (areOptions) ways.push(() => (holder[name] = Object.create(value)));
+    }
+  }
+  if (ArrayBuffer.isView(value)) {
+    const { constructor } = value as unknown as { constructor: new (from: unknown) => object };
+    const lies = { length: { value: 4096 }, byteOffset: { value: 3 }, buffer: { value: 'x' } };
+    ways.push(() => (holder[name] = Object.defineProperties(new constructor(value), lies)));
+    ways.push(() => (holder[name] = Object.setPrototypeOf(new constructor(value), null)));
+    ways.push(() => {
+      const array = value as Float32Array;
+      const buffer = new SharedArrayBuffer(array.byteLength + 8);
+      const Same = constructor as unknown as new (of: SharedArrayBuffer, at: number, n: number) => Float32Array;
+      holder[name] = new Same(buffer, 8, array.length);
+      (holder[name] as Float32Array).set(array);
+    });
+  }
+  r.pick(ways)();
+}
