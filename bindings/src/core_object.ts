@@ -25,6 +25,11 @@ export abstract class CoreObject {
       typeof value === 'object' && value !== null && #handle in value;
   }
 
+  /** What Vue's markRaw() sets: ref() and reactive() then hold the object itself and no proxy of it. */
+  get __v_skip(): true {
+    return true;
+  }
+
   /** Defined on the prototype by load(): see symbol_dispose.ts. */
   declare [Symbol.dispose]: () => void;
 
@@ -43,16 +48,19 @@ export abstract class CoreObject {
   }
 
   get disposed(): boolean {
+    checkNoProxy(this);
     return this.#disposed;
   }
 
   dispose(): void {
+    checkNoProxy(this);
     if (this.#disposed) return;
     this.#disposed = true;
     this.#runtime.heap.retire(this, this.#holding);
   }
 
   protected get runtime(): Runtime {
+    checkNoProxy(this);
     return this.#runtime;
   }
 
@@ -64,6 +72,7 @@ export abstract class CoreObject {
 
   /** Throws `E_FATAL`, `E_DISPOSED`. */
   assertLive(): void {
+    checkNoProxy(this);
     this.#runtime.raw.assertAlive();
     if (!this.#disposed) return;
     throw new MultiheadError('E_DISPOSED', {
@@ -72,4 +81,14 @@ export abstract class CoreObject {
       got: 'a disposed one',
     });
   }
+}
+
+/** A proxy does not have the private members of what is behind it. Throws `E_OPTION`. */
+function checkNoProxy(self: unknown): void {
+  if (isCoreObject(self)) return;
+  throw new MultiheadError('E_OPTION', {
+    argument: 'this',
+    expected: 'the object that was made',
+    got: 'a proxy of it (in Vue: toRaw() or markRaw())',
+  });
 }

@@ -12,6 +12,7 @@ import {
   coreOf,
   describe,
   formatShape,
+  isProxyOfTensor,
   maxExtent,
   sameShape,
   unreadable,
@@ -354,7 +355,8 @@ interface PlainParts {
 /** Reads each property once; throws `E_OPTION` where there is no data or no shape. */
 function readPlain(value: unknown, argument: string): PlainParts {
   try {
-    if (typeof value === 'object' && value !== null && 'data' in value && 'shape' in value) {
+    const isPlain = typeof value === 'object' && value !== null && !isProxyOfTensor(value);
+    if (isPlain && 'data' in value && 'shape' in value) {
       const { data, shape, dtype } = value as PlainParts;
       return { data, shape, dtype };
     }

@@ -6,6 +6,8 @@
 // what it returns to the caller.
 
 interface Resource {
+  /** That of our objects throws `E_OPTION` on a proxy of one. */
+  readonly disposed?: unknown;
   dispose(): void;
 }
 
@@ -62,6 +64,11 @@ export class ScopeStack {
     let kept: readonly Resource[] = [];
     try {
       kept = returned(result);
+      // Behind a proxy a tensor is not known, and would be disposed: an error says so.
+      for (const resource of kept) void resource.disposed;
+    } catch (error) {
+      kept = [];
+      throw error;
     } finally {
       this.#end(frame, new Set(kept));
     }

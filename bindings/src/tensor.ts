@@ -45,6 +45,7 @@ export function describe(value: unknown): string {
     if (value === null) return 'null';
     if (Array.isArray(value)) return `an array of ${value.length} (number[] is never converted)`;
     if (typeof value === 'string') return JSON.stringify(value);
+    if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
     if (typeof value === 'object') return `a ${className(value)}`;
     if (typeof value === 'function') return 'a function';
     return String(value);
@@ -260,10 +261,30 @@ export class TensorCore<D extends DType = DType> implements Operand, Holding {
 /** Of a tensor of any load(), or undefined for what is none; it runs no code of the value's. */
 export let coreOf: (value: unknown) => TensorCore | undefined;
 
+/** A proxy does not have the private members of what is behind it. This runs the code of the proxy. */
+export const isProxyOfTensor = (value: unknown): boolean =>
+  value instanceof WasmTensor && coreOf(value) === undefined;
+
+/** Of the `this` of a member. Throws `E_OPTION` where that is a proxy, as `new Proxy(tensor, {}).data` has it. */
+function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
+  const core = coreOf(tensor);
+  if (core !== undefined) return core as TensorCore<D>;
+  throw new MultiheadError('E_OPTION', {
+    argument: 'tensor',
+    expected: 'a tensor itself',
+    got: describe(tensor),
+  });
+}
+
 export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   static {
     coreOf = (value) =>
       typeof value === 'object' && value !== null && #core in value ? value.#core : undefined;
+  }
+
+  /** What Vue's markRaw() sets: ref() and reactive() then hold the tensor itself and no proxy of it. */
+  get __v_skip(): true {
+    return true;
   }
 
   /** Defined on the prototype by load(): see symbol_dispose.ts. */
@@ -301,23 +322,23 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   }
 
   get shape(): Shape {
-    return this.#core.shape;
+    return ownCore(this).shape;
   }
 
   get dtype(): D {
-    return this.#core.dtype;
+    return ownCore(this).dtype;
   }
 
   get size(): number {
-    return this.#core.size;
+    return ownCore(this).size;
   }
 
   get disposed(): boolean {
-    return this.#core.disposed;
+    return ownCore(this).disposed;
   }
 
   get data(): DataOf<D> {
-    const core = this.#core;
+    const core = ownCore(this);
     core.assertLive('tensor');
     // A buffer that the memory has outgrown is another object than the present one.
     if (this.#view === undefined || bufferOf(this.#view) !== core.heap.buffer) {
@@ -328,7 +349,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   }
 
   toFloat32(): Float32Array {
-    const core = this.#core;
+    const core = ownCore(this);
     core.assertLive('tensor');
     const { dtype, size } = core;
     return onJavaScriptHeap(4 * size, 'toFloat32', () =>
@@ -338,21 +359,22 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
 
   reshape(shape: Shape): WasmTensor<D> {
     const extents = checkShape(shape, 'shape');
-    const { heap, dtype, size, storage } = this.#core;
+    const core = ownCore(this);
+    const { heap, dtype, size, storage } = core;
     if (elements(extents) !== size) {
       throw new MultiheadError('E_SHAPE', {
         argument: 'shape',
-        expected: `extents of which the product is ${size}, as of ${formatShape(this.#core.shape)}`,
+        expected: `extents of which the product is ${size}, as of ${formatShape(core.shape)}`,
         got: formatShape(extents),
       });
     }
-    this.#core.assertLive('tensor');
+    core.assertLive('tensor');
     heap.assertAlive();
     return heap.scopes.track(new WasmTensor(heap, dtype, extents, storage));
   }
 
   dispose(): void {
-    const core = this.#core;
+    const core = ownCore(this);
     if (core.disposed) return;
     core.disposed = true;
     this.#view = undefined;
@@ -360,6 +382,6 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   }
 
   assertLive(argument: string): void {
-    this.#core.assertLive(argument);
+    ownCore(this).assertLive(argument);
   }
 }
