@@ -1,6 +1,8 @@
 // Every public call on tensors, and every one of a cache, while memory fails at its n-th request.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -2,7 +2,10 @@
 // every token that it was given.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "fuzz/bytes.h"

@@ -1,9 +1,9 @@
 // Runs a fuzz target on pseudo-random bytes where there is no libFuzzer, with those of its flags
 // that the tests use: -runs, -seed, -max_len, -max_total_time; -first is ours. A file's bytes are
 // run once.
-#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,6 @@
 #include <fstream>
 #include <iterator>
 #include <random>
-#include <string>
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);

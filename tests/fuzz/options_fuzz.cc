@@ -2,7 +2,10 @@
 // gives what the oracle gives.
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
 #include <vector>
 
 #include "fuzz/bytes.h"

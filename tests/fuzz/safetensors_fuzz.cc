@@ -1,7 +1,10 @@
 // Safetensors: any bytes are refused or read, never beyond them; what is read is written and read
 // again as it was; any state dict is refused or written.
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fuzz/bytes.h"

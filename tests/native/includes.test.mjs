@@ -27,6 +27,7 @@ const NAMES = {
   complex: 'complex',
   concepts: 'convertible_to floating_point integral invocable same_as',
   condition_variable: 'condition_variable',
+  csignal: 'raise signal',
   cstddef: 'byte max_align_t nullptr_t',
   cstdio: 'fclose ferror fflush fgets fopen fprintf fputc fputs fread fwrite perror printf puts snprintf',
   cstdlib: 'abort aligned_alloc atexit atoi atoll calloc exit free getenv malloc realloc strtod strtof strtol strtoll strtoull',
@@ -51,7 +52,7 @@ const NAMES = {
   optional: 'nullopt optional',
   queue: 'priority_queue queue',
   random:
-    'bernoulli_distribution discrete_distribution mt19937 mt19937_64 normal_distribution random_device uniform_int_distribution uniform_real_distribution',
+    'bernoulli_distribution discrete_distribution mt19937 mt19937_64 normal_distribution random_device seed_seq uniform_int_distribution uniform_real_distribution',
   set: 'multiset set',
   span: 'as_bytes as_writable_bytes dynamic_extent span',
   sstream: 'istringstream ostringstream stringstream',

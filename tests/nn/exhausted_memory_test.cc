@@ -1,12 +1,14 @@
 // Every public call of modules, and of safetensors files, while memory fails at its n-th request.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdio>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "multihead/multihead.h"

@@ -1,5 +1,9 @@
 #include "support/exhaustion.h"
 
+#include <cstdint>
+#include <functional>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "support/allocations.h"

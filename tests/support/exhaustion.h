@@ -1,12 +1,10 @@
 // A call while memory fails at its n-th request, for every n.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "multihead/status.h"
 
