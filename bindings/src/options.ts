@@ -58,8 +58,7 @@ function copyLevel(
     copiedClasses.set(copy, describe(value).slice('a '.length));
     for (const name of names) {
       if (Object.hasOwn(copy, name) || !(name in value)) continue;
-      const inherited = (value as Record<string, unknown>)[name];
-      Object.defineProperty(copy, name, { value: inner(inherited), configurable: true });
+      copy[name] = (value as Record<string, unknown>)[name];
     }
   }
   for (const name in copy) {

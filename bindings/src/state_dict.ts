@@ -13,7 +13,12 @@ const encoder = new TextEncoder();
  * Pushes every tensor, for the call that then takes them. Gives the number of their elements. Throws
  * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`, and has pushed none then.
  */
-export function pushStateDict({ raw, args, heap }: Runtime, dict: unknown, operands: Operands): number {
+export function pushStateDict(
+  { raw, args, heap }: Runtime,
+  given: unknown,
+  operands: Operands,
+): number {
+  const dict = copyOf(given, 'stateDict', []);
   if (
     typeof dict !== 'object' ||
     dict === null ||
@@ -23,10 +28,10 @@ export function pushStateDict({ raw, args, heap }: Runtime, dict: unknown, opera
     throw new MultiheadError('E_OPTION', {
       argument: 'stateDict',
       expected: 'an object with a tensor for each name',
-      got: describe(dict),
+      got: describe(given),
     });
   }
-  const entries = Object.entries(copyOf(dict, 'stateDict', []));
+  const entries = Object.entries(dict);
   const tensors = entries.map(([name, tensor]) => ({
     name: encoder.encode(name),
     tensor: operands.input(

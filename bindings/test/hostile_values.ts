@@ -181,8 +181,8 @@ export function disguise(r: Random, { holder, name }: Place): void {
     ways.push(() => (holder[name] = Object.freeze(value)));
     if (!Array.isArray(value)) {
       ways.push(() => (holder[name] = Object.assign(Object.create(null) as object, value)));
-      // Names of parameters are looked for in the object itself alone.
-      const areOptions = Object.keys(value).every((each) => /^[a-z]+$/i.test(each));
+      // Names of parameters, and of files' tensors and texts, are looked for in the object itself alone.
+      const areOptions = Object.keys(value).every((each) => /^[a-z]{2,}$/i.test(each));
       if (areOptions) ways.push(() => (holder[name] = Object.create(value)));
     }
   }
