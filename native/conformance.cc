@@ -392,8 +392,9 @@ struct AttributeRule {
 
 enum class Need : uint8_t { kRequired, kOptional, kOptionalMaybeEmpty };
 
+// In the name of an input or output, # stands for the number of each layer.
 struct InputRule {
-  const char* name;
+  std::string name;
   std::initializer_list<SafetensorsEntry::Type> types;
   int least_rank, most_rank;
   Need need;
@@ -402,7 +403,7 @@ struct InputRule {
 struct Operation {
   Outcome (*run)(const Case&, Context&);
   std::vector<InputRule> inputs;
-  std::vector<const char*> outputs;
+  std::vector<std::string> outputs;
   std::vector<AttributeRule> attributes;
 };
 
@@ -513,16 +514,12 @@ const std::map<std::string, Operation>& operations() {
         {{"tokens", kI32, 2, 2, Need::kRequired},
          {"tok_emb", kF32, 2, 2, Need::kRequired},
          {"pos_emb", kF32, 2, 2, Need::kOptional},
-         {"layers.0.w_q", kF32, 2, 2, Need::kRequired},
-         {"layers.0.w_k", kF32, 2, 2, Need::kRequired},
-         {"layers.0.w_v", kF32, 2, 2, Need::kRequired},
-         {"layers.0.w_o", kF32, 2, 2, Need::kRequired},
-         {"layers.1.w_q", kF32, 2, 2, Need::kOptional},
-         {"layers.1.w_k", kF32, 2, 2, Need::kOptional},
-         {"layers.1.w_v", kF32, 2, 2, Need::kOptional},
-         {"layers.1.w_o", kF32, 2, 2, Need::kOptional},
+         {"layers.#.w_q", kF32, 2, 2, Need::kRequired},
+         {"layers.#.w_k", kF32, 2, 2, Need::kRequired},
+         {"layers.#.w_v", kF32, 2, 2, Need::kRequired},
+         {"layers.#.w_o", kF32, 2, 2, Need::kRequired},
          {"unembed", kF32, 2, 2, Need::kRequired}},
-        {"hidden_0", "hidden_1", "logits"},
+        {"hidden_#", "logits"},
         {{"layers", Kind::kInteger},
          {"num_heads", Kind::kInteger},
          {"num_kv_heads", Kind::kInteger},
@@ -605,6 +602,30 @@ std::string attribute_problem(const Operation& operation, const std::string& nam
   return "attrs." + name;
 }
 
+// The rules of an operation of that many layers.
+Operation with_layers(const Operation& operation, int64_t layers) {
+  Operation result{operation.run, {}, {}, operation.attributes};
+  // Calls `add` with every name that `name` stands for.
+  const auto each = [layers](const std::string& name, auto add) {
+    const size_t at = name.find('#');
+    if (at == std::string::npos) return add(name);
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      std::string numbered = name;
+      add(numbered.replace(at, 1, std::to_string(layer)));
+    }
+  };
+  for (const InputRule& rule : operation.inputs) {
+    each(rule.name, [&](const std::string& name) {
+      result.inputs.push_back(rule);
+      result.inputs.back().name = name;
+    });
+  }
+  for (const std::string& output : operation.outputs) {
+    each(output, [&](const std::string& name) { result.outputs.push_back(name); });
+  }
+  return result;
+}
+
 std::string tensor_problem(const std::string& argument, const json& tensor,
                            const Safetensors& tensors, const SafetensorsEntry*& entry) {
   if (!tensor.is_string()) return expected(argument, "the name of a tensor", &tensor);
@@ -625,14 +646,14 @@ std::string input_problem(const Operation& operation, const json& inputs,
   for (const InputRule& rule : operation.inputs) {
     const json* const tensor = member(inputs, rule.name);
     if (tensor == nullptr) {
-      if (rule.need == Need::kRequired) return std::string(rule.name) + ": no such input";
+      if (rule.need == Need::kRequired) return rule.name + ": no such input";
       continue;
     }
     const SafetensorsEntry* entry = nullptr;
     if (auto problem = tensor_problem(rule.name, *tensor, tensors, entry); !problem.empty()) {
       return problem;
     }
-    const std::string name = rule.name;
+    const std::string& name = rule.name;
     if (std::find(rule.types.begin(), rule.types.end(), entry->type) == rule.types.end()) {
       return name + ": a tensor of a type that it cannot have";
     }
@@ -653,7 +674,7 @@ std::string output_problem(const Operation& operation, const json& outputs,
   int64_t elements = 0;
   for (const auto& [name, tensor] : outputs.items()) {
     if (std::none_of(operation.outputs.begin(), operation.outputs.end(),
-                     [&output = name](const char* known) { return known == output; })) {
+                     [&output = name](const std::string& known) { return known == output; })) {
       return "not supported yet: output " + name;
     }
     const SafetensorsEntry* entry = nullptr;
@@ -725,10 +746,17 @@ std::string run_case(const json& description, const Safetensors& tensors, Contex
   const std::string op = member(description, "op")->get<std::string>();
   const auto found = operations().find(op);
   if (found == operations().end()) return "not supported yet: op " + op;
-  const Operation& operation = found->second;
   for (const auto& [name, value] : c.attrs().items()) {
-    if (auto problem = attribute_problem(operation, name, value); !problem.empty()) return problem;
+    auto problem = attribute_problem(found->second, name, value);
+    if (!problem.empty()) return problem;
   }
+  // Every layer has inputs of its own.
+  const int64_t layers = c.integer("layers", 0);
+  if (layers < 0 || layers > static_cast<int64_t>(c.inputs().size())) {
+    return "attrs.layers: expected one of every layer's inputs at least, got " +
+           std::to_string(layers) + " layers";
+  }
+  const Operation operation = with_layers(found->second, layers);
   if (auto problem = input_problem(operation, c.inputs(), tensors); !problem.empty()) {
     return problem;
   }

@@ -1,19 +1,39 @@
 // multihead-conformance DIR: runs every golden case of a folder and prints what failed.
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 
 #include "conformance.h"
+#include "exit_code.h"
 
 int main(int argc, char** argv) {
-  const std::string first = argc > 1 ? argv[1] : "";
-  const bool asked = first == "--help" || first == "-h";
-  if (asked || argc != 2) {
-    std::fputs(
-        "usage: multihead-conformance DIR\n"
-        "DIR holds NAME.json and NAME.safetensors pairs (attention-conformance-1).\n",
-        asked ? stdout : stderr);
-    return asked ? 0 : 2;
+  using multihead::finished;
+  constexpr const char* kUsage =
+      "usage: multihead-conformance DIR\n"
+      "DIR holds NAME.json and NAME.safetensors pairs (attention-conformance-1).\n"
+      "Ends with 0 where every case passed, 1 where one failed, 2 for wrong arguments, 3 where "
+      "DIR\n"
+      "cannot be read or the output cannot be written.\n";
+  const std::string folder = argc > 1 ? argv[1] : "";
+  if (folder == "--help" || folder == "-h") {
+    std::fputs(kUsage, stdout);
+    return finished(multihead::kExitOk);
+  }
+  if (argc != 2 || folder.starts_with("-")) {
+    std::fprintf(stderr, "expected one folder, got %s\n%s",
+                 argc < 2   ? "none"
+                 : argc > 2 ? "several arguments"
+                            : folder.c_str(),
+                 kUsage);
+    return multihead::kExitUsage;
+  }
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  if (error) {
+    std::fprintf(stderr, "%s: %s\n", folder.c_str(), error.message().c_str());
+    return multihead::kExitIo;
   }
   multihead::Context context;
   struct Count {
@@ -21,7 +41,7 @@ int main(int argc, char** argv) {
   };
   std::map<std::string, Count> files;
   Count total;
-  for (const auto& result : multihead::conformance::run_folder(argv[1], context)) {
+  for (const auto& result : multihead::conformance::run_folder(folder, context)) {
     Count& file = files[result.file];
     if (result.passed()) {
       ++file.passed;
@@ -36,11 +56,7 @@ int main(int argc, char** argv) {
   for (const auto& [file, count] : files) {
     std::printf("%-12s %d passed, %d failed\n", file.c_str(), count.passed, count.failed);
   }
-  if (total.passed + total.failed == 0) {
-    std::fprintf(stderr, "%s: no cases\n", argv[1]);
-    return 1;
-  }
   std::printf("native, %s\n%d passed, %d failed\n", multihead::simd_target(), total.passed,
               total.failed);
-  return total.failed == 0 ? 0 : 1;
+  return finished(total.failed == 0 ? multihead::kExitOk : multihead::kExitFailed);
 }

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -20,11 +21,13 @@
 #include <utility>
 #include <vector>
 
+#include "exit_code.h"
 #include "multihead/multihead.h"
 
 namespace {
 
 using multihead::Dims;
+using multihead::ExitCode;
 
 struct Arguments {
   std::string sentence = "the black cat sat on the mat";
@@ -35,6 +38,7 @@ struct Arguments {
   int64_t columns = 8;
   int64_t batch = 1;
   uint32_t seed = 0;
+  bool of_scores = false;
   std::string scores = {};              // heads by '/', rows by ';', numbers by blanks or commas
   std::vector<std::string> steps = {};  // empty for all
   bool json = false;
@@ -171,9 +175,15 @@ const std::map<std::string, const char*>& meanings() {
   return kMeanings;
 }
 
-// JSON has no infinities: null stands for one.
+std::string dump(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+// JSON has no infinities: null stands for one. A step at a time, since a number takes four times as
+// much memory in JSON.
 void print_json(const std::vector<std::string>& tokens, const multihead::Trace& trace) {
-  nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+  std::printf("{\"tokens\":%s,\"steps\":[", dump(tokens).c_str());
+  const char* separator = "";
   for (const multihead::TraceStep& step : trace.steps) {
     nlohmann::ordered_json shape = nlohmann::ordered_json::array();
     for (int axis = 0; axis < step.shape.rank(); ++axis) shape.push_back(step.shape[axis]);
@@ -181,11 +191,12 @@ void print_json(const std::vector<std::string>& tokens, const multihead::Trace& 
     for (const float value : step.values) {
       values.push_back(std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr);
     }
-    steps.push_back({{"name", step.name}, {"shape", shape}, {"values", values}});
+    const nlohmann::ordered_json one = {
+        {"name", step.name}, {"shape", std::move(shape)}, {"values", std::move(values)}};
+    std::printf("%s%s", separator, dump(one).c_str());
+    separator = ",";
   }
-  const nlohmann::ordered_json all = {{"tokens", tokens}, {"steps", steps}};
-  std::printf("%s\n",
-              all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  std::printf("]}\n");
 }
 
 void print_steps(const Arguments& arguments, const std::vector<std::string>& tokens,
@@ -198,9 +209,34 @@ void print_steps(const Arguments& arguments, const std::vector<std::string>& tok
   }
 }
 
-int refuse(const std::string& problem) {
+ExitCode refuse(const std::string& problem) {
   std::fprintf(stderr, "%s\n", problem.c_str());
-  return 1;
+  return multihead::kExitUsage;
+}
+
+ExitCode refuse(const multihead::Status& status) {
+  refuse(status.message());
+  return status.code() == multihead::StatusCode::kMemory ? multihead::kExitFailed
+                                                         : multihead::kExitUsage;
+}
+
+// Numbers in the steps that are asked for, of n tokens.
+double trace_size(const Arguments& arguments, int64_t n) {
+  const auto batch = static_cast<double>(arguments.batch);
+  const auto heads = static_cast<double>(arguments.heads);
+  const auto tokens = static_cast<double>(n);
+  const auto width = static_cast<double>(arguments.embed_dim);
+  const multihead::Trace trace{.wanted = arguments.steps};
+  double size = 0;
+  for (const auto& [name, meaning] : meanings()) {
+    if (!trace.wants(name)) continue;
+    if (name == "weights" || name.ends_with("scores")) {
+      size += batch * heads * tokens * tokens;
+    } else {
+      size += batch * tokens * width * (name == "head_shares" ? heads : 1.0);
+    }
+  }
+  return size;
 }
 
 // False where it is not a number of square matrices of one size, of finite numbers.
@@ -242,7 +278,7 @@ bool parse_scores(const std::string& text, std::vector<float>& values, int64_t& 
 }
 
 // Scores as they are: attention with Q = scores, K = the identity and a scale of 1.
-int run_scores(const Arguments& arguments) {
+ExitCode run_scores(const Arguments& arguments) {
   std::vector<float> scores;
   int64_t heads = 0, n = 0;
   if (!parse_scores(arguments.scores, scores, heads, n)) {
@@ -273,7 +309,7 @@ int run_scores(const Arguments& arguments) {
         {.scale = 1.0F,
          .causal = arguments.causal ? multihead::Causal::top_left() : multihead::Causal::none()},
         capture, context);
-    if (!status.ok()) return refuse(status.message());
+    if (!status.ok()) return refuse(status);
   }
   std::vector<std::string> tokens = tokenize(arguments.sentence);
   if (static_cast<int64_t>(tokens.size()) != n) {
@@ -285,10 +321,10 @@ int run_scores(const Arguments& arguments) {
   } else {
     print_steps(arguments, tokens, trace);
   }
-  return 0;
+  return multihead::kExitOk;
 }
 
-int run(const Arguments& arguments) {
+ExitCode run(const Arguments& arguments) {
   for (const std::string& name : arguments.steps) {
     if (meanings().contains(name)) continue;
     std::string all;
@@ -299,7 +335,7 @@ int run(const Arguments& arguments) {
     }
     return refuse("--steps: expected names out of " + all + ", got " + name);
   }
-  if (!arguments.scores.empty()) return run_scores(arguments);
+  if (arguments.of_scores) return run_scores(arguments);
   const std::vector<std::string> tokens = tokenize(arguments.sentence);
   if (tokens.empty()) {
     return refuse("sentence: expected at least one word, got \"" + arguments.sentence + "\"");
@@ -310,6 +346,16 @@ int run(const Arguments& arguments) {
   }
   const auto n = static_cast<int64_t>(tokens.size());
   const int64_t width = arguments.embed_dim;
+  constexpr double kMostNumbers = 1 << 26;
+  if (const double size = trace_size(arguments, n); size > kMostNumbers) {
+    char text[160];
+    std::snprintf(
+        text, sizeof(text),
+        "--steps: expected a trace of at most %.0f numbers, got %.0f; name fewer steps, or "
+        "choose a shorter sentence",
+        kMostNumbers, size);
+    return refuse(std::string(text));
+  }
   std::mt19937 engine(arguments.seed);
   std::vector<float> x = embed(tokens, width, engine);
   const size_t floats = x.size();
@@ -340,10 +386,10 @@ int run(const Arguments& arguments) {
                                                                  : multihead::Causal::none()}},
                        {.out = {output.data(), shape}}, &trace, context);
   }
-  if (!status.ok()) return refuse(status.message());
+  if (!status.ok()) return refuse(status);
   if (arguments.json) {
     print_json(tokens, trace);
-    return 0;
+    return multihead::kExitOk;
   }
   std::printf("%lld tokens, d_model %lld, %lld heads of %lld, %s, on %s\n",
               static_cast<long long>(n), static_cast<long long>(width),
@@ -355,7 +401,7 @@ int run(const Arguments& arguments) {
       "the weights means nothing.\n",
       arguments.seed);
   print_steps(arguments, tokens, trace);
-  return 0;
+  return multihead::kExitOk;
 }
 
 }  // namespace
@@ -382,10 +428,23 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--steps", arguments.steps, "Names of the steps to print, all when not given")
       ->delimiter(',');
-  app.add_option("--scores", arguments.scores,
-                 "Scores in place of a sentence: rows between ';', heads between '/'");
+  const CLI::Option* const scores =
+      app.add_option("--scores", arguments.scores,
+                     "Scores in place of a sentence: rows between ';', heads between '/'");
   app.add_flag("--json", arguments.json, "Everything as JSON; null stands for -infinity");
   app.add_option("--seed", arguments.seed, "Seed of embeddings and weights")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  return run(arguments);
+  app.footer(
+      "Ends with 0, with 1 where there is too little memory, 2 for wrong arguments, 3 where the "
+      "output\ncannot be written.");
+  try {
+    app.parse(argc, argv);
+    arguments.of_scores = scores->count() > 0;
+    return multihead::finished(run(arguments));
+  } catch (const CLI::ParseError& error) {
+    // Also --help, which is no error.
+    return multihead::finished(app.exit(error) == 0 ? multihead::kExitOk : multihead::kExitUsage);
+  } catch (const std::bad_alloc&) {
+    std::fputs("memory: expected as much as the trace needs, got none left to allocate\n", stderr);
+    return multihead::kExitFailed;
+  }
 }

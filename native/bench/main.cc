@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "exit_code.h"
 #include "machine.h"
 #include "measure.h"
 #include "multihead/context.h"
@@ -79,6 +80,19 @@ std::string complaint(const Arguments& arguments) {
   return "";
 }
 
+void print_help() {
+  std::puts(
+      "multihead-bench [options]\n"
+      "  --target=NAME   the SIMD target to run on\n"
+      "  --save=FOLDER   writes the output of each case there\n"
+      "  --alone         leaves out Eigen and the machine's limits\n"
+      "  --help, -h      this text\n"
+      "Ends with 0, with 1 where a case failed, 2 for wrong arguments, 3 where the output cannot "
+      "be\n"
+      "written. Of Google Benchmark's:");
+  benchmark::PrintDefaultHelp();
+}
+
 void add_context(bool with_limits) {
   const auto add_number = [](const char* name, double value) {
     char text[64];
@@ -99,27 +113,38 @@ void add_context(bool with_limits) {
 
 int main(int argc, char** argv) {
   namespace mb = multihead::bench;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) != "--help" && std::string_view(argv[i]) != "-h") continue;
+    mb::print_help();
+    return multihead::finished(multihead::kExitOk);
+  }
   mb::Arguments arguments = mb::parse(argc, argv);
   int rest = static_cast<int>(arguments.rest.size());
   benchmark::Initialize(&rest, arguments.rest.data());
   if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
     std::fputs("expected --target=NAME, --save=FOLDER, --alone or an option that --help lists\n",
                stderr);
-    return 1;
+    return multihead::kExitUsage;
   }
   if (const std::string wrong = mb::complaint(arguments); !wrong.empty()) {
     std::fprintf(stderr, "%s\n", wrong.c_str());
-    return 1;
+    return multihead::kExitUsage;
   }
+  bool all_ran = true;
   const std::vector<mb::Case> cases = mb::all_cases(multihead::Context().threads());
   for (const mb::Case& which : cases) {
     benchmark::RegisterBenchmark(which.name().c_str(), [&](benchmark::State& state) {
-      mb::run_case(state, which, {.alone = arguments.alone, .save_to = arguments.save});
+      all_ran &= mb::run_case(state, which, {.alone = arguments.alone, .save_to = arguments.save});
     })->Unit(benchmark::kMicrosecond);
   }
   mb::add_context(!arguments.alone);
   std::cout << std::unitbuf;  // whoever reads the JSON sees each result when it is there
   const size_t found = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
-  return found > 0 ? 0 : 1;
+  if (!std::cout) {
+    std::fputs("standard output: cannot be written\n", stderr);
+    return multihead::kExitIo;
+  }
+  if (found == 0) return multihead::kExitUsage;  // Google Benchmark has said so
+  return multihead::finished(all_ran ? multihead::kExitOk : multihead::kExitFailed);
 }

@@ -133,6 +133,7 @@ class Session {
     const std::span<const char> bytes(reinterpret_cast<const char*>(work_->output().data()),
                                       work_->output().size_bytes());
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    file.close();
     if (!file) throw std::runtime_error("--save: cannot write into " + folder);
   }
 
@@ -177,7 +178,7 @@ std::string file_name(const Case& which) {
   return name + ".f32";
 }
 
-void run_case(benchmark::State& state, const Case& which, const RunOptions& options) {
+bool run_case(benchmark::State& state, const Case& which, const RunOptions& options) {
   static std::unique_ptr<Session> session;  // one at a time: large shapes take much memory
   static std::string name;
   try {
@@ -192,9 +193,11 @@ void run_case(benchmark::State& state, const Case& which, const RunOptions& opti
     session->sample_the_least();
     session->report(state.counters);
     if (!options.save_to.empty()) session->save(options.save_to);
+    return true;
   } catch (const std::exception& error) {
     name.clear();
     state.SkipWithError(error.what());
+    return false;
   }
 }
 

@@ -16,7 +16,7 @@ struct RunOptions {
 
 // Keeps what belongs to the case between the calls that Google Benchmark makes with ever more
 // iterations.
-void run_case(benchmark::State& state, const Case& which, const RunOptions& options);
+bool run_case(benchmark::State& state, const Case& which, const RunOptions& options);
 
 // "forward-tiny-full-f32-threads:1.f32"
 std::string file_name(const Case& which);

@@ -7,7 +7,7 @@ import { readFileSync, readdirSync, statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { SetupError, run, say, step } from './console.mjs';
+import { UsageError, run, say, step } from './console.mjs';
 import { writeIfChanged } from './files.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
@@ -109,7 +109,7 @@ runAsProgram(import.meta.url, async (what = 'all') => {
     native: ['all', () => buildPreset('native')],
     page: ['start', buildForPage],
   };
-  if (!parts[what]) throw new SetupError(`Build what? Expected ${Object.keys(parts).join(', ')}, got ${what}`);
+  if (!parts[what]) throw new UsageError(`Build what? Expected ${Object.keys(parts).join(', ')}, got ${what}`);
   const [purpose, build] = parts[what];
   await setup({ purpose });
   await build();

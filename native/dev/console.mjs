@@ -12,6 +12,20 @@ export class SetupError extends Error {
   }
 }
 
+/** Arguments that make no sense: 2, as with the native programs. */
+export class UsageError extends SetupError {
+  exitCode = 2;
+}
+
+// console.log() says nothing of what it could not write. A reader that has seen enough is no loss.
+let lost = null;
+process.stdout.on('error', (error) => (lost = lost ?? error));
+process.on('exit', () => {
+  if (!lost || lost.code === 'EPIPE') return;
+  process.exitCode = 3;
+  console.error(`standard output: ${lost.message}`);
+});
+
 const seconds = (since) => `${((performance.now() - since) / 1000).toFixed(1)} s`;
 const shown = (command) => command.map((part) => (/[\s'"$]/.test(part) ? JSON.stringify(part) : part)).join(' ');
 

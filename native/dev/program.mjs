@@ -9,6 +9,6 @@ export function runAsProgram(url, main) {
   if (!started || !existsSync(started) || url !== pathToFileURL(realpathSync(started)).href) return;
   main(...process.argv.slice(2)).catch((error) => {
     reportFailure(error);
-    process.exitCode = 1;
+    process.exitCode = error.exitCode ?? 1;
   });
 }

@@ -2,7 +2,7 @@
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT, buildAll, buildPreset, npmProgram } from './build.mjs';
-import { SetupError, run, say, step } from './console.mjs';
+import { SetupError, UsageError, run, say, step } from './console.mjs';
 import { FUZZ_TARGETS, shortRun } from './fuzz.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
@@ -155,7 +155,7 @@ runAsProgram(import.meta.url, async (filter = '') => {
 
   const total = { passed: 0, failed: 0, skipped: 0 };
   const chosen = SUITES.filter(([name]) => name.includes(filter));
-  if (!chosen.length) throw new SetupError(`No suite has "${filter}" in its name`);
+  if (!chosen.length) throw new UsageError(`No suite has "${filter}" in its name`);
   const reasons = [];
   for (const [name, suite] of chosen) {
     const { passed, failed, skipped, output } = await step(name, async (tell) => {

@@ -11,7 +11,7 @@ import { chmod, cp, mkdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { ROOT } from './build.mjs';
-import { SetupError, run, say, step } from './console.mjs';
+import { SetupError, UsageError, run, say, step } from './console.mjs';
 import { findProgram } from './find.mjs';
 import { runAsProgram } from './program.mjs';
 
@@ -142,7 +142,7 @@ runAsProgram(import.meta.url, async (...args) => {
     allowPositionals: true,
   });
   const known = positionals.length > 0 && positionals.every((suite) => Object.hasOwn(SUITES, suite));
-  if (!known || !['start', 'test', undefined].includes(values.only)) throw new SetupError(USAGE);
+  if (!known || !['start', 'test', undefined].includes(values.only)) throw new UsageError(USAGE);
   if (process.getuid?.() !== 0) throw new SetupError('A bare Debian is made by root', 'Run this as root.');
   if (!findProgram('debootstrap')) throw new SetupError('debootstrap was not found', 'Run: apt-get install debootstrap');
   for (const suite of positionals) {

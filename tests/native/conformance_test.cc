@@ -300,6 +300,62 @@ TEST_F(Conformance, ModulesWhoseWeightsDoNotFitTheirAttributesFail) {
   }
 }
 
+// The safetensors file `bytes` with one more tensor, of zeros.
+std::string with_zeros(const std::string& bytes, const std::vector<int64_t>& shape) {
+  uint64_t length = 0;
+  for (size_t i = 0; i < 8; ++i) {
+    length |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
+  }
+  json header = json::parse(bytes.substr(8, length), nullptr, false);
+  const std::string data = bytes.substr(8 + length);
+  size_t size = sizeof(float);
+  for (const int64_t extent : shape) size *= static_cast<size_t>(extent);
+  header["zeros"] = {
+      {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + size}}};
+  const std::string text = header.dump();
+  std::string result;
+  for (size_t i = 0; i < 8; ++i) result += static_cast<char>(text.size() >> (8 * i) & 0xFF);
+  return result + text + data + std::string(size, '\0');
+}
+
+TEST_F(Conformance, StacksHaveAnyNumberOfLayers) {
+  json five;
+  for (const json& one : manifest_of("stack")["cases"]) {
+    if (one["name"] == "stack_rope_half") five = one;
+  }
+  ASSERT_TRUE(five.is_object());
+  // Layers whose output projections are zeros change nothing.
+  const std::string prefix = "stack_rope_half/";
+  for (int layer = 2; layer < 5; ++layer) {
+    const std::string to = "layers." + std::to_string(layer);
+    for (const char* part : {".w_q", ".w_k", ".w_v"}) {
+      five["inputs"][to + part] = prefix + "layers.1" + part;
+    }
+    five["inputs"][to + ".w_o"] = "zeros";
+    five["outputs"]["hidden_" + std::to_string(layer)] = prefix + "hidden_1";
+  }
+  five["attrs"]["layers"] = 5;
+  json missing = five, none = five, endless = five, unknown = five;
+  missing["inputs"].erase("layers.3.w_k");
+  none["attrs"]["layers"] = 0;
+  endless["attrs"]["layers"] = int64_t{1} << 40;
+  unknown["outputs"]["hidden_5"] = prefix + "hidden_1";
+
+  const std::string tensors = text_of(tensors_of("stack"));
+  Safetensors read;
+  ASSERT_TRUE(Safetensors::read(tensors_of("stack"), read).ok());
+  const Dims w_o = read.find(prefix + "layers.1.w_o")->shape;
+  write("pack.safetensors", with_zeros(tensors, {w_o[0], w_o[1]}));
+  write("pack.json", json{{"cases", {five, missing, none, endless, unknown}}}.dump());
+  const auto results = run();
+  ASSERT_EQ(results.size(), 5U);
+  EXPECT_TRUE(results[0].passed()) << results[0].reason;
+  EXPECT_EQ(results[1].reason, "layers.3.w_k: no such input");
+  EXPECT_NE(results[2].reason.find("layers.0.w_q"), std::string::npos) << results[2].reason;
+  EXPECT_NE(results[3].reason.find("attrs.layers"), std::string::npos) << results[3].reason;
+  EXPECT_EQ(results[4].reason, "not supported yet: output hidden_5");
+}
+
 TEST_F(Conformance, PrintedFiguresMustBeCompared) {
   for (const auto& [pack, good] : samples()) {
     if (!good["inputs"].contains("printed_weights")) continue;

@@ -1,6 +1,6 @@
 // What `npm run bench` understands.
 import { parseArgs } from 'node:util';
-import { SetupError } from '../console.mjs';
+import { UsageError } from '../console.mjs';
 
 export const WHERE = ['native', 'wasm', 'browser'];
 
@@ -35,7 +35,7 @@ export const HELP = `npm run bench -- [native|wasm|browser …] [options]; nativ
   --no-build        no set-up and no build: what is there`;
 
 const oneOf = (name, value, choices) => {
-  if (!choices.includes(value)) throw new SetupError(`--${name}: expected ${choices.join(', ')}; got ${value}`);
+  if (!choices.includes(value)) throw new UsageError(`--${name}: expected ${choices.join(', ')}; got ${value}`);
 };
 
 function parsed(args) {
@@ -49,7 +49,7 @@ function parsed(args) {
     // "Unknown option '--x'. To specify …": the first sentence is what we would say.
     if (!error.code?.startsWith('ERR_PARSE_ARGS')) throw error;
     const expected = Object.keys(OPTIONS).map((name) => `--${name}`);
-    throw new SetupError(
+    throw new UsageError(
       `${error.message.split('. ', 1)[0]}; expected ${WHERE.join(', ')} or ${expected.join(', ')}`,
       HELP,
     );
@@ -60,16 +60,16 @@ function parsed(args) {
 export function readArguments(args) {
   const { values, positionals } = parsed(args);
   for (const name of positionals) {
-    if (!WHERE.includes(name)) throw new SetupError(`Expected ${WHERE.join(', ')}; got ${name}`, HELP);
+    if (!WHERE.includes(name)) throw new UsageError(`Expected ${WHERE.join(', ')}; got ${name}`, HELP);
   }
   oneOf('simd', values.simd, ['relaxed', 'simd128', 'both']);
   oneOf('browser', values.browser, ['chromium', 'firefox', 'both']);
   if (values.chart && !values.chart.endsWith('.svg'))
-    throw new SetupError(`--chart: expected a name that ends in .svg; got ${values.chart}`);
+    throw new UsageError(`--chart: expected a name that ends in .svg; got ${values.chart}`);
   try {
     new RegExp(values.filter);
   } catch (error) {
-    throw new SetupError(`--filter: expected a regular expression; got ${values.filter} (${error.message})`);
+    throw new UsageError(`--filter: expected a regular expression; got ${values.filter} (${error.message})`);
   }
   return { ...values, where: positionals.length ? positionals : ['native', 'wasm'] };
 }

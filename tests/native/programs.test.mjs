@@ -1,0 +1,116 @@
+// What the command-line programs end with: 0, 1 for a result that is wrong, 2 for arguments that make no sense, 3 for
+// what cannot be read or written; complaints on standard error alone.
+//
+//   node --test tests/native/programs.test.mjs        after a build
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { closeSync, existsSync, mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const program = (name) => join(dirname(NATIVE_PROGRAM), name);
+const goldens = join(root, 'tests', 'conformance');
+const run = (name, args, options = {}) => spawnSync(program(name), args, { encoding: 'utf8', ...options });
+
+const QUICK = {
+  'multihead-trace': ['a b'],
+  'multihead-conformance': [goldens],
+  'multihead-bench': ['--alone', '--benchmark_filter=tiny/full/f32/threads:1$', '--benchmark_min_time=0.001'],
+};
+
+function refused(name, args, code, message) {
+  const { status, stdout, stderr } = run(name, args);
+  assert.equal(status, code, `${name} ${args.join(' ')}\n${stderr}`);
+  assert.equal(stdout, '', `${name} ${args.join(' ')}`);
+  assert.match(stderr, message);
+}
+
+test('a good run ends with 0 and says nothing on standard error', () => {
+  for (const [name, args] of Object.entries(QUICK)) {
+    const { status, stdout, stderr } = run(name, args);
+    assert.equal(status, 0, stderr);
+    assert.ok(stdout.length > 0, name);
+    if (name !== 'multihead-bench') assert.equal(stderr, ''); // Google Benchmark tells of the machine there
+  }
+});
+
+const noFullDisk = existsSync('/dev/full') ? false : 'there is no /dev/full';
+
+test('a full disk is 3', { skip: noFullDisk }, () => {
+  const cases = [...Object.entries(QUICK), ['multihead-trace', ['a b', '--json']]];
+  for (const name of Object.keys(QUICK)) cases.push([name, ['--help']]);
+  for (const [name, args] of cases) {
+    const full = openSync('/dev/full', 'w');
+    try {
+      const { status, stderr } = run(name, args, { stdio: ['ignore', full, 'pipe'] });
+      assert.equal(status, 3, `${name} ${args.join(' ')}\n${stderr}`);
+      assert.match(stderr, /standard output: cannot be written/);
+    } finally {
+      closeSync(full);
+    }
+  }
+});
+
+test("npm's scripts end with 3 on a full disk, too", { skip: noFullDisk }, () => {
+  const full = openSync('/dev/full', 'w');
+  try {
+    const stdio = ['ignore', full, 'pipe'];
+    const { status, stderr } = spawnSync(process.execPath, ['native/dev/bench.mjs', '--help'], { cwd: root, stdio });
+    assert.equal(status, 3, String(stderr));
+    assert.match(String(stderr), /standard output: /);
+  } finally {
+    closeSync(full);
+  }
+});
+
+test('arguments that make no sense are 2', () => {
+  refused('multihead-trace', ['--scores', ''], 2, /^--scores: expected square matrices.*got ""/);
+  refused('multihead-trace', ['--fliter'], 2, /--fliter/);
+  refused('multihead-trace', ['--heads', 'x'], 2, /heads/);
+  refused('multihead-trace', ['a b', '--heads', '7'], 2, /^num_heads: /);
+  refused('multihead-trace', ['a b', '--head', '9'], 2, /^--head: /);
+  refused('multihead-trace', [''], 2, /^sentence: /);
+  refused('multihead-conformance', [], 2, /^expected one folder, got none/);
+  refused('multihead-conformance', ['--fliter'], 2, /^expected one folder, got --fliter/);
+  refused('multihead-conformance', ['a', 'b'], 2, /^expected one folder, got several arguments/);
+  refused('multihead-bench', ['--fliter=x'], 2, /--fliter=x/);
+  refused('multihead-bench', ['--target=mmx'], 2, /^--target: /);
+  refused('multihead-bench', ['--benchmark_filter=nothing'], 2, /./);
+  const { status, stderr } = spawnSync(process.execPath, ['native/dev/bench.mjs', '--fliter'], { cwd: root });
+  assert.equal(status, 2);
+  assert.match(String(stderr), /--fliter/);
+});
+
+test('a folder that cannot be read is 3, a case that fails 1', () => {
+  refused('multihead-conformance', ['/no/such/folder'], 3, /^\/no\/such\/folder: /);
+  const folder = mkdtempSync(join(tmpdir(), 'multihead-programs-'));
+  try {
+    writeFileSync(join(folder, 'bad.json'), '{"cases": 7}');
+    const { status, stdout } = run('multihead-conformance', [folder]);
+    assert.equal(status, 1);
+    assert.match(stdout, /^FAIL bad\/manifest: not a conformance manifest$/m);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test('--help names every option', () => {
+  const help = (name) => run(name, ['--help']).stdout;
+  const options = '--heads --d-model --causal --head --columns --batch --steps --scores --json --seed --help';
+  for (const option of options.split(' ')) assert.ok(help('multihead-trace').includes(option), option);
+  for (const option of ['--target', '--save', '--alone', '--help', '--benchmark_filter']) {
+    assert.ok(help('multihead-bench').includes(option), option);
+  }
+  assert.match(help('multihead-conformance'), /DIR/);
+});
+
+test('a trace has a limit, which fewer steps keep to', () => {
+  const words = 'word '.repeat(1500);
+  refused('multihead-trace', [words, '--heads', '16'], 2, /^--steps: expected a trace of at most 67108864 numbers, got \d+/);
+  assert.equal(run('multihead-trace', [words, '--heads', '16', '--steps', 'output']).status, 0);
+});
