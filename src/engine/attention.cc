@@ -73,10 +73,11 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
           const double lse = larger + std::log(std::exp(a_lse - larger) + std::exp(b_lse - larger));
           const auto a_share = static_cast<float>(std::exp(a_lse - lse));
           const auto b_share = static_cast<float>(std::exp(b_lse - lse));
+          *at(lse_a) = static_cast<float>(lse);
+          if (shape[3] == 0) continue;  // perhaps no data to point into
           float* const to = at(out_a);
           const float* const from = at(out_b);
           for (int64_t c = 0; c < shape[3]; ++c) to[c] = to[c] * a_share + from[c] * b_share;
-          *at(lse_a) = static_cast<float>(lse);
         }
       }
     }

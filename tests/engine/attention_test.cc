@@ -1138,6 +1138,11 @@ TEST(MergeAttention, NothingAndNaN) {
                   .ok());
   EXPECT_EQ(nothing[0], 0.0F);
   EXPECT_EQ(no_lse[0], -kInf);
+  // Values of no width, with gaps behind them: no address is computed from the null pointers.
+  const Dims none{1, 1, 4, 0}, gaps{8, 8, 2, 1};
+  ASSERT_TRUE(merge_attention({nullptr, none, gaps}, {lse.data(), lse_shape}, {nullptr, none, gaps},
+                              {other_lse.data(), lse_shape})
+                  .ok());
 }
 
 // The two rules of the paper: 8 heads, and 6, whose last two come from those of 8.

@@ -243,6 +243,7 @@ View sequence(const View& packed, int64_t first, int64_t last, int64_t size) {
   part.strides = {0, packed.strides[1], packed.strides[0], packed.strides[2]};
   using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(part.data)>>,
                                   const uint8_t, uint8_t>;
+  if (part.data == nullptr) return part;  // without elements
   part.data = static_cast<Byte*>(part.data) + first * packed.strides[0] * size;
   return part;
 }
