@@ -485,8 +485,8 @@ int32_t head_statistics() {
 
 // The parts of the last status, as texts.
 void error_argument() { write_text(last_text = last_status.argument()); }
-void error_expected() { write_text(last_text = last_status.expected()); }
-void error_got() { write_text(last_text = last_status.got()); }
+void error_expected() { write_text(last_text = last_status.marked_expected()); }
+void error_got() { write_text(last_text = last_status.marked_got()); }
 
 // 64 bytes: a cache line, and the widest vector of any target.
 uint32_t allocate(uint32_t bytes) {

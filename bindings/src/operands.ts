@@ -254,9 +254,9 @@ const renamed: Readonly<Record<string, string>> = {
 };
 const optionName = (name: string): string => renamed[name] ?? camelCase(name);
 
-/** A sentence of the core with names as JavaScript has them: "kv_lengths", not the extents "N_k" and "d_rope". */
+/** A sentence of the core, in which names of its interface stand in braces, with those of this package. */
 const inJavaScript = (text: string): string =>
-  text.replace(/\b(?!d_)[a-z]+(?:_[a-z]{2,})+\b/g, optionName);
+  text.replace(/\{([a-z_.]+)\}/g, (_, name: string) => optionName(name));
 
 /** A live tensor of this memory, without a copy of anything else; throws `E_OPTION`, `E_DISPOSED`. */
 export function ownTensor<D extends DType>(

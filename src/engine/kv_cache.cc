@@ -170,10 +170,10 @@ Status validate(const KVCacheConfig& config) {
     }
   }
   if (config.values_in_keys && config.value_width > config.key_width) {
-    return option_error(
-        "value_width",
-        "at most key_width = " + std::to_string(config.key_width) + ", since keys hold the values",
-        std::to_string(config.value_width));
+    return option_error("value_width",
+                        "at most {key_width} = " + std::to_string(config.key_width) +
+                            ", since keys hold the values",
+                        std::to_string(config.value_width));
   }
   return {};
 }
@@ -383,11 +383,11 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     }
     if (options.causal.alignment != Alignment::kNone &&
         options.causal.alignment != Alignment::kBottomRight) {
-      return option_error("causal", "none or bottom_right", "another alignment");
+      return option_error("causal", "none or {bottom_right}", "another alignment");
     }
     if (options.window.alignment != Alignment::kNone &&
         options.window.alignment != Alignment::kBottomRight) {
-      return option_error("window.alignment", "none or bottom_right", "another alignment");
+      return option_error("window.alignment", "none or {bottom_right}", "another alignment");
     }
     // The queries are the newest tokens of each entry.
     AttentionOptions of_cache = options;

@@ -124,7 +124,7 @@ Status validate_window(const AttentionOptions& options) {
   }
   for (const Alignment alignment : {options.causal.alignment, window.alignment}) {
     if (alignment == Alignment::kBottomRightOfLength && options.kv_lengths.empty()) {
-      return option_error("causal", "kv_lengths beside the bottom-right of lengths", "none");
+      return option_error("causal", "{kv_lengths} beside the bottom-right of lengths", "none");
     }
   }
   return {};
@@ -312,7 +312,7 @@ Status validate_rope(const Rope& rope, int64_t width) {
   }
   if (rope.style == Rope::Style::kNone) {
     if (rope.rotary_dim == 0) return {};
-    return option_error("rope.style", "a style, since rotary_dim is given", "none");
+    return option_error("rope.style", "a style, since {rotary_dim} is given", "none");
   }
   if (!(rope.base > 0.0) || std::isinf(rope.base)) {
     return option_error("rope.base", "a finite number above 0",

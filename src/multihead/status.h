@@ -2,6 +2,7 @@
 // a Status, and a refused call has written nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -47,12 +48,17 @@ class [[nodiscard]] Status {
     if (parts_ != nullptr) return parts_->argument;
     return ok() ? "" : "memory";
   }
-  std::string expected() const {
+  std::string expected() const { return without_marks(marked_expected()); }
+  std::string got() const { return without_marks(marked_got()); }
+
+  // The same with the names of arguments, options and functions in braces, "{num_heads} = 8", for
+  // an interface in another language, which spells them its own way.
+  std::string marked_expected() const {
     if (parts_ != nullptr) return parts_->expected;
     if (ok()) return {};
     return bytes_ == 0 ? "as much as the call needs" : std::to_string(bytes_) + " bytes";
   }
-  std::string got() const {
+  std::string marked_got() const {
     if (parts_ != nullptr) return parts_->got;
     return ok() ? "" : "none left to allocate";
   }
@@ -67,6 +73,22 @@ class [[nodiscard]] Status {
   struct Parts {
     std::string argument, expected, got;
   };
+
+  // Other braces stay: a name that a caller made up may hold some.
+  static std::string without_marks(const std::string& text) {
+    std::string plain;
+    for (size_t at = 0; at < text.size(); ++at) {
+      const size_t end =
+          text[at] == '{' ? text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.", at + 1) : at;
+      if (end > at + 1 && end < text.size() && text[end] == '}') {
+        plain.append(text, at + 1, end - at - 1);
+        at = end;
+      } else {
+        plain += text[at];
+      }
+    }
+    return plain;
+  }
 
   StatusCode code_ = StatusCode::kOk;
   uint64_t bytes_ = 0;                  // of a kMemory status without parts

@@ -50,7 +50,7 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
     if (!status.ok()) return status;
   }
   if (options.rope.style != Rope::Style::kNone) {
-    return option_error("rope", "none: q_rope and k_rope are rotated already", "one");
+    return option_error("rope", "none: {q_rope} and {k_rope} are rotated already", "one");
   }
   if (options.qk_norm.enabled) return option_error("qk_norm", "none", "one");
   if (!outputs.captures.empty()) return option_error("captures", "none", "some");

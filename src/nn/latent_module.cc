@@ -25,7 +25,7 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
     for (const auto& [name, value] :
          {std::pair{"q_latent_dim", c.q_latent_dim}, {"rope_head_dim", c.rope_head_dim}}) {
       if (value == 0) continue;
-      return option_error(name, "0 without kv_latent_dim", std::to_string(value));
+      return option_error(name, "0 without {kv_latent_dim}", std::to_string(value));
     }
     return {};
   }
@@ -36,20 +36,21 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
     int64_t value;
     bool right;
   } extents[] = {
-      {"rope_head_dim", "less than head_dim = " + std::to_string(c.head_dim), c.rope_head_dim,
+      {"rope_head_dim", "less than {head_dim} = " + std::to_string(c.head_dim), c.rope_head_dim,
        c.rope_head_dim < c.head_dim},
       {"num_kv_heads",
-       "num_heads = " + std::to_string(c.num_heads) + ", since every head has a key of the latent",
+       "{num_heads} = " + std::to_string(c.num_heads) +
+           ", since every head has a key of the latent",
        c.num_kv_heads, c.num_kv_heads == c.num_heads},
-      {"kdim", "embed_dim = " + embed + " with kv_latent_dim", c.kdim, c.kdim == c.embed_dim},
-      {"vdim", "embed_dim = " + embed + " with kv_latent_dim", c.vdim, c.vdim == c.embed_dim}};
+      {"kdim", "{embed_dim} = " + embed + " with {kv_latent_dim}", c.kdim, c.kdim == c.embed_dim},
+      {"vdim", "{embed_dim} = " + embed + " with {kv_latent_dim}", c.vdim, c.vdim == c.embed_dim}};
   for (const auto& [name, expected, value, right] : extents) {
     if (!right) return option_error(name, expected, std::to_string(value));
   }
   for (const auto& [name, given] : {std::pair{"add_bias_kv", c.add_bias_kv},
                                     {"add_zero_attn", c.add_zero_attn},
                                     {"qk_norm", c.qk_norm}}) {
-    if (given) return option_error(name, "false with kv_latent_dim", "true");
+    if (given) return option_error(name, "false with {kv_latent_dim}", "true");
   }
   if (!(c.latent_norm_eps >= 0.0F) || c.latent_norm_eps > 1.0F) {
     return option_error("latent_norm_eps", "0 to 1", "another value");
@@ -62,10 +63,10 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
 Status validate_latent_options(const MultiHeadAttentionConfig& c, const AttentionOptions& options) {
   if (c.kv_latent_dim == 0) return {};
   if (options.qk_norm.enabled) {
-    return option_error("qk_norm", "none with kv_latent_dim: latents are normalised", "one");
+    return option_error("qk_norm", "none with {kv_latent_dim}: latents are normalised", "one");
   }
   if (options.rope.style != Rope::Style::kNone && c.rope_head_dim == 0) {
-    return option_error("rope", "none with kv_latent_dim and a rope_head_dim of 0", "one");
+    return option_error("rope", "none with {kv_latent_dim} and a {rope_head_dim} of 0", "one");
   }
   return {};
 }

@@ -46,12 +46,12 @@ Status validate_extents(const MultiHeadAttentionConfig& c) {
     const char* otherwise;  // what 0 stands for; null where 0 is an error
   } extents[] = {{"embed_dim", c.embed_dim, nullptr},
                  {"num_heads", c.num_heads, nullptr},
-                 {"head_dim", c.head_dim, "embed_dim / num_heads"},
-                 {"num_kv_heads", c.num_kv_heads, "num_heads"},
-                 {"value_dim", c.value_dim, "head_dim"},
-                 {"kdim", c.kdim, "embed_dim"},
-                 {"vdim", c.vdim, "embed_dim"},
-                 {"out_dim", c.out_dim, "embed_dim"},
+                 {"head_dim", c.head_dim, "{embed_dim} / {num_heads}"},
+                 {"num_kv_heads", c.num_kv_heads, "{num_heads}"},
+                 {"value_dim", c.value_dim, "{head_dim}"},
+                 {"kdim", c.kdim, "{embed_dim}"},
+                 {"vdim", c.vdim, "{embed_dim}"},
+                 {"out_dim", c.out_dim, "{embed_dim}"},
                  {"kv_latent_dim", c.kv_latent_dim, "no latent attention"},
                  {"q_latent_dim", c.q_latent_dim, "queries of the tokens themselves"},
                  {"rope_head_dim", c.rope_head_dim, "none"}};
@@ -65,13 +65,13 @@ Status validate_extents(const MultiHeadAttentionConfig& c) {
   }
   if (c.head_dim == 0 && c.embed_dim % c.num_heads != 0) {
     return option_error("num_heads",
-                        "a divisor of embed_dim = " + std::to_string(c.embed_dim) + " (" +
+                        "a divisor of {embed_dim} = " + std::to_string(c.embed_dim) + " (" +
                             divisors_of(c.embed_dim) + ")",
                         std::to_string(c.num_heads));
   }
   if (c.num_kv_heads != 0 && c.num_heads % c.num_kv_heads != 0) {
     return option_error("num_kv_heads",
-                        "a divisor of num_heads = " + std::to_string(c.num_heads) + " (" +
+                        "a divisor of {num_heads} = " + std::to_string(c.num_heads) + " (" +
                             divisors_of(c.num_heads) + ")",
                         std::to_string(c.num_kv_heads));
   }
@@ -159,7 +159,7 @@ Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
 Status MultiHeadAttention::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
     if (owned_ == nullptr) {
-      return option_error("state_dict", "parameters from load_state_dict()", "none, or views");
+      return option_error("state_dict", "parameters from {load_state_dict}()", "none, or views");
     }
     dict = owned_->state_dict();
     return {};

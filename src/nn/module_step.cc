@@ -83,9 +83,9 @@ Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
   }
   for (const auto& [name, width] : {std::pair{"kdim", c.kdim}, {"vdim", c.vdim}}) {
     if (width == c.embed_dim) continue;
-    return option_error(name,
-                        "embed_dim = " + std::to_string(c.embed_dim) + ", as it is self-attention",
-                        std::to_string(width));
+    return option_error(
+        name, "{embed_dim} = " + std::to_string(c.embed_dim) + ", as it is self-attention",
+        std::to_string(width));
   }
   for (const Status& status :
        {engine::validate_enumerator("layout", config.layout, KVCacheConfig::Layout::kPaged),
@@ -125,16 +125,16 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
                                          MultiHeadAttentionCache& cache, Trace* trace,
                                          Context& context) const {
   if (!nn::has_weights(weights_)) {
-    return option_error("module", "weights: load_state_dict() or use_weights()", "none");
+    return option_error("module", "weights: {load_state_dict}() or {use_weights}()", "none");
   }
   if (cache.layer_ != id_) {
-    return option_error("cache", "one of this layer's create_cache()",
+    return option_error("cache", "one of this layer's {create_cache}()",
                         cache.layer_ == 0 ? "one that was not created" : "one of another layer");
   }
   const KVCacheConfig& kept = cache.kv_.config();
   const int rank = x.shape.rank();
   if (rank != 2 && rank != 3) {
-    return {StatusCode::kShape, "x", "rank 3, (B, n, embed_dim), or rank 2 without a batch",
+    return {StatusCode::kShape, "x", "rank 3, (B, n, {embed_dim}), or rank 2 without a batch",
             "rank " + std::to_string(rank) + ", " + x.shape.to_string()};
   }
   const int token_axis = rank == 3 && config_.batch_first ? 1 : 0;
@@ -148,7 +148,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
             "rank 3 for the " + std::to_string(kept.batch) + " batch entries of the cache",
             x.shape.to_string()};
   }
-  if (Status status = validate_exact("x", "(B, n, embed_dim)", x, tokens_of(config_.embed_dim));
+  if (Status status = validate_exact("x", "(B, n, {embed_dim})", x, tokens_of(config_.embed_dim));
       !status.ok()) {
     return status;
   }
@@ -200,7 +200,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   for (const Status& status :
        {nn::validate_head_tools(options.heads, config_),
         nn::validate_latent_options(config_, effective), engine::validate_options(effective, shape),
-        validate_exact("out", "(B, n, out_dim)", outputs.out, tokens_of(run.out_width())),
+        validate_exact("out", "(B, n, {out_dim})", outputs.out, tokens_of(run.out_width())),
         outputs.weights.given()
             ? validate_exact("weights", "(B, H, n, N)", outputs.weights, per_head)
             : Status(),

@@ -31,15 +31,15 @@ Status validate_query(const MultiHeadAttentionConfig& config, const ConstTensor&
                       Layout& layout) {
   const int rank = query.shape.rank();
   if (rank != 2 && rank != 3) {
-    return {StatusCode::kShape, "query", "rank 3, (B, N, embed_dim), or rank 2 without a batch",
+    return {StatusCode::kShape, "query", "rank 3, (B, N, {embed_dim}), or rank 2 without a batch",
             "rank " + std::to_string(rank) + ", " + query.shape.to_string()};
   }
   layout = {rank == 3, config.batch_first};
   Dims shape = query.shape;
   shape[rank - 1] = config.embed_dim;
-  return validate_exact("query",
-                        layout.letters("(B, N, embed_dim)", "(N, B, embed_dim)", "(N, embed_dim)"),
-                        query, shape);
+  return validate_exact(
+      "query", layout.letters("(B, N, {embed_dim})", "(N, B, {embed_dim})", "(N, {embed_dim})"),
+      query, shape);
 }
 
 Status validate_inputs(const MultiHeadAttentionConfig& config, const MultiHeadAttentionInputs& in,
@@ -86,7 +86,7 @@ Status validate_outputs(const MultiHeadAttentionOutputs& outputs, const Layout& 
       layout.batched ? Dims{batch, heads, queries, keys} : Dims{heads, queries, keys};
   const Dims mean = layout.batched ? Dims{batch, queries, keys} : Dims{queries, keys};
   const char* const letters =
-      layout.letters("(B, N_q, out_dim)", "(N_q, B, out_dim)", "(N_q, out_dim)");
+      layout.letters("(B, N_q, {out_dim})", "(N_q, B, {out_dim})", "(N_q, {out_dim})");
   if (Status status =
           validate_exact("out", letters, outputs.out, layout.shape(batch, queries, out_width));
       !status.ok()) {
@@ -138,7 +138,7 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
                                             const MultiHeadAttentionOutputs& outputs, Trace* trace,
                                             Context& context) const {
   if (!nn::has_weights(weights_)) {
-    return option_error("module", "weights: load_state_dict() or use_weights()", "none");
+    return option_error("module", "weights: {load_state_dict}() or {use_weights}()", "none");
   }
   Layout layout{};
   if (Status status = validate_inputs(config_, inputs, layout); !status.ok()) return status;

@@ -142,7 +142,7 @@ Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
 Status Transformer::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
     if (owned_ == nullptr) {
-      return option_error("state_dict", "parameters from load_state_dict()", "none");
+      return option_error("state_dict", "parameters from {load_state_dict}()", "none");
     }
     dict = owned_->state_dict();
     return {};
@@ -180,7 +180,7 @@ Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttenti
   Status status = engine::memory_guard([&]() -> Status {
     if (cache.layers().size() != layers().size() || layers().empty()) {
       return option_error(
-          "cache", "one of create_cache(), with " + std::to_string(layers().size()) + " layers",
+          "cache", "one of {create_cache}(), with " + std::to_string(layers().size()) + " layers",
           std::to_string(cache.layers().size()) + " layers");
     }
     if (!config_.causal) return option_error("causal", "a causal model for steps", "another");
@@ -199,7 +199,7 @@ Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttenti
 Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
                         const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
                         TransformerCache* cache, Context& context) const {
-  if (owned_ == nullptr) return option_error("model", "weights: load_state_dict()", "none");
+  if (owned_ == nullptr) return option_error("model", "weights: {load_state_dict}()", "none");
   const auto count = static_cast<int64_t>(tokens.size());
   if (batch < 1 || count % batch != 0) {
     return {StatusCode::kShape, "tokens",
@@ -216,7 +216,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   }
   if (config_.max_positions > 0 && before + length > config_.max_positions) {
     return option_error("tokens",
-                        "at most max_positions = " + std::to_string(config_.max_positions) +
+                        "at most {max_positions} = " + std::to_string(config_.max_positions) +
                             " for each batch entry",
                         std::to_string(before + length));
   }
@@ -236,9 +236,9 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     const Tensor& tensor;
     Dims shape;
   } given[] = {
-      {"logits", "(B, N, vocab_size)", outputs.logits, {batch, length, config_.vocab_size}},
+      {"logits", "(B, N, {vocab_size})", outputs.logits, {batch, length, config_.vocab_size}},
       {"hidden",
-       "(num_layers, B, N, embed_dim)",
+       "({num_layers}, B, N, {embed_dim})",
        outputs.hidden,
        {static_cast<int64_t>(blocks.size()), batch, length, width}}};
   for (const auto& [name, letters, tensor, shape] : given) {
@@ -274,7 +274,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
         outputs.traces.empty() ? nullptr : &outputs.traces[layer], scratch, context);
     if (status.argument() == "x") {
       // What a layer calls its input is here what came of the tokens.
-      return {status.code(), "tokens", status.expected(), status.got()};
+      return {status.code(), "tokens", status.marked_expected(), status.marked_got()};
     }
     if (!status.ok()) return status;
     if (outputs.hidden.given()) {

@@ -110,7 +110,7 @@ Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
                                     {"kdim", attention.kdim},
                                     {"vdim", attention.vdim}}) {
     if (value == width) continue;
-    return option_error(name, "embed_dim = " + std::to_string(width) + " in a block",
+    return option_error(name, "{embed_dim} = " + std::to_string(width) + " in a block",
                         std::to_string(value));
   }
   if (!attention.batch_first) return option_error("batch_first", "true in a block", "false");
@@ -187,7 +187,7 @@ Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames nam
 Status TransformerBlock::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
     if (owned_ == nullptr) {
-      return option_error("state_dict", "parameters from load_state_dict()", "none");
+      return option_error("state_dict", "parameters from {load_state_dict}()", "none");
     }
     dict = owned_->state_dict();
     return {};
@@ -219,9 +219,9 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
                               MultiHeadAttentionCache* cache, Trace* trace,
                               Context& context) const {
   if (owned_ == nullptr) {
-    return option_error("block", "weights: load_state_dict()", "none");
+    return option_error("block", "weights: {load_state_dict}()", "none");
   }
-  constexpr const char* kLetters = "(B, N, embed_dim)";
+  constexpr const char* kLetters = "(B, N, {embed_dim})";
   if (Status status = engine::validate_rank("x", kLetters, x, 3); !status.ok()) return status;
   const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
   const struct {
