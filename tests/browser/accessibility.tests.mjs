@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { openPage, screenshotFolder, snapshot } from './harness.mjs';
+import { openPage, screenshotFolder, snapshot, until } from './harness.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const themes = ['light', 'dark'];
@@ -72,7 +72,7 @@ export const tests = [
         reached.add(name.trim());
         if (name === 'switch causal') {
           await page.keyboard.press(' ');
-          await page.waitForFunction(() => document.querySelector('#causal').checked);
+          await until(page, () => document.querySelector('#causal').checked);
         }
         if (name === '') break;
       }

@@ -110,9 +110,21 @@ async function checkScheme(page, wanted) {
   assert.equal(await isDark(), wanted === 'dark', `the page is ${wanted}`);
 }
 
+/**
+ * Waits until `condition` holds in the page. Asked again and again, because Puppeteer's waitForFunction() compiles it in
+ * the page, which Firefox 140 takes for the page's own eval and forbids.
+ */
+export async function until(page, condition) {
+  const patience = performance.now() + 10_000;
+  while (!(await page.evaluate(condition))) {
+    assert.ok(performance.now() < patience, `not true within 10 s: ${condition}`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}
+
 /** Waits until the screen shows what is chosen. */
 export async function settled(page) {
-  await page.waitForFunction(() => window.multiheadPage !== undefined, { timeout: 10_000 });
+  await until(page, () => window.multiheadPage !== undefined);
   await page.evaluate(() => window.multiheadPage.settled().then(() => undefined));
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 }

@@ -1,7 +1,7 @@
 // What a visitor does: type, choose, point, share the address.
 
 import assert from 'node:assert/strict';
-import { openPage, pictures, settled, snapshot, toggle, typeSentence } from './harness.mjs';
+import { openPage, pictures, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';
 
 const presets = [
   'The bank by the river approved my loan',
@@ -124,7 +124,7 @@ export const tests = [
         await check(step);
       }
       await page.focus('#gallery [role=gridcell]');
-      await page.waitForFunction(() => document.querySelector('.readout').textContent.includes('→'));
+      await until(page, () => document.querySelector('.readout').textContent.includes('→'));
       await check('a cell pointed at');
       for (const place of ['.token', '#strip-summary', '.origin-pair', '#gallery .readout']) {
         const whole = await page.$eval(
@@ -156,7 +156,7 @@ export const tests = [
         return { x: left + width / 2, y: top + height * 4.5 };
       });
       await page.mouse.move(target.x, target.y);
-      await page.waitForFunction(() => document.querySelector('.readout').textContent.includes('→'));
+      await until(page, () => document.querySelector('.readout').textContent.includes('→'));
       const { trace } = await snapshot(page);
       const readouts = await page.$$eval('#gallery .readout', (list) => list.map((line) => line.textContent));
       readouts.forEach((text, head) => {
@@ -169,7 +169,7 @@ export const tests = [
       );
       assert.equal(marked, 4);
       await page.mouse.move(2, 2);
-      await page.waitForFunction(() => !document.querySelector('.readout').textContent.includes('→'));
+      await until(page, () => !document.querySelector('.readout').textContent.includes('→'));
       await close();
     },
   },
@@ -178,7 +178,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       await (await page.$$('.token'))[2].focus();
-      await page.waitForFunction(() =>
+      await until(page, () =>
         document.querySelector('#strip-summary').textContent.startsWith('cat looks at'),
       );
       const summary = await textOf(page, '#strip-summary');
@@ -234,7 +234,7 @@ export const tests = [
       await toggle(first.page, '[value=itself]');
       await first.page.click('#step-scores');
       await first.page.click('#show-head-3');
-      await first.page.waitForFunction(() => /step=scores.*head=3/.test(location.hash));
+      await until(first.page, () => /step=scores.*head=3/.test(location.hash));
       const address = await first.page.evaluate(() => location.href);
       const before = await snapshot(first.page);
       await first.close();
@@ -268,7 +268,7 @@ export const tests = [
       await page.evaluate(() => {
         location.hash = '#text=fixed+now';
       });
-      await page.waitForFunction(() => document.querySelector('#notice').hidden);
+      await until(page, () => document.querySelector('#notice').hidden);
       await settled(page);
       assert.deepEqual((await snapshot(page)).tokens, ['fixed', 'now']);
       await close();

@@ -320,7 +320,8 @@ std::string with_zeros(const std::string& bytes, const std::vector<int64_t>& sha
 
 TEST_F(Conformance, StacksHaveAnyNumberOfLayers) {
   json five;
-  for (const json& one : manifest_of("stack")["cases"]) {
+  const json manifest = manifest_of("stack");
+  for (const json& one : manifest["cases"]) {
     if (one["name"] == "stack_rope_half") five = one;
   }
   ASSERT_TRUE(five.is_object());
@@ -351,7 +352,7 @@ TEST_F(Conformance, StacksHaveAnyNumberOfLayers) {
   ASSERT_EQ(results.size(), 5U);
   EXPECT_TRUE(results[0].passed()) << results[0].reason;
   EXPECT_EQ(results[1].reason, "layers.3.w_k: no such input");
-  EXPECT_NE(results[2].reason.find("layers.0.w_q"), std::string::npos) << results[2].reason;
+  EXPECT_NE(results[2].reason.find("layers.0."), std::string::npos) << results[2].reason;
   EXPECT_NE(results[3].reason.find("attrs.layers"), std::string::npos) << results[3].reason;
   EXPECT_EQ(results[4].reason, "not supported yet: output hidden_5");
 }
