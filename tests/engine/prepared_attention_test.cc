@@ -107,38 +107,6 @@ class PreparedOnTarget : public ::testing::TestWithParam<int64_t> {
   testing::UseSimdTarget use_{GetParam()};
 };
 
-// Prepared without data, then run on several, in turns with attention() on the same context.
-TEST_P(PreparedOnTarget, EqualsAttentionOnRandomCalls) {
-  Context context(2);
-  for (uint64_t seed = 1; seed <= 150; ++seed) {
-    const RandomCase c = random_case(seed, {.max_queries = 40, .max_keys = 230, .max_width = 40});
-    SCOPED_TRACE(c.description);
-    Everything got(c), expected(c);
-    AttentionOutputs to_come = got.outputs();
-    to_come.out = without_data(to_come.out);
-    to_come.lse = without_data(to_come.lse);
-    PreparedAttention op;
-    Status status = PreparedAttention::create(without_data(c.q), without_data(c.k),
-                                              without_data(c.v), c.options, to_come, context, op);
-    ASSERT_TRUE(status.ok()) << status.message();
-    for (size_t round = 0; round < 3; ++round) {
-      const Bytes q = moved_on(c.q, round), k = moved_on(c.k, 2 * round), v = moved_on(c.v, round);
-      got.spoil();
-      expected.spoil();
-      status = op.run(q.data(), k.data(), v.data(), got.outputs().out.data, got.outputs().lse.data);
-      ASSERT_TRUE(status.ok()) << status.message();
-      const auto of = [](ConstAnyTensor tensor, const Bytes& data) {
-        tensor.data = data.data();
-        return tensor;
-      };
-      status =
-          attention(of(c.q, q), of(c.k, k), of(c.v, v), c.options, expected.outputs(), context);
-      ASSERT_TRUE(status.ok()) << status.message();
-      ASSERT_EQ(got.bytes(), expected.bytes()) << "round " << round;
-    }
-  }
-}
-
 // Everything that the header allows to change between runs: data and addresses of q, k, v and the
 // outputs, numbers behind the options' pointers.
 void change_what_may_change(Random& random, RandomCase& c) {
@@ -168,7 +136,8 @@ void change_what_may_change(Random& random, RandomCase& c) {
   }
 }
 
-// The decode path too: few queries over many keys, with lengths that grow and shrink.
+// Prepared without data, then run on several, in turns with attention() on the same context. The
+// decode path too: few queries over many keys, with lengths that grow and shrink.
 TEST_P(PreparedOnTarget, FollowsEverythingThatMayChangeBetweenRuns) {
   Context context(2);
   for (const uint64_t seed : testing::random_seeds(100)) {
