@@ -40,9 +40,8 @@ Status validate_dtype(const char* argument, DType dtype) {
 // Where two elements share a place, threads would write it at the same time.
 template <class TensorLike>
 Status validate_writable(const char* argument, const TensorLike& tensor) {
-  if (tensor.shape.elements() == 0) return {};
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
-    if (tensor.shape[axis] > 1 && tensor.strides[axis] == 0) {
+    if (tensor.strides[axis] == 0 && tensor.shape[axis] > 1 && tensor.shape.elements() != 0) {
       return shape_error(argument, "a place of its own for each element",
                          "stride 0 along axis " + std::to_string(axis) + " of extent " +
                              std::to_string(tensor.shape[axis]));

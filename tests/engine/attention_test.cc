@@ -231,6 +231,16 @@ TEST_P(AttentionOnTarget, EqualsOracleOnRandomCalls) {
   }
 }
 
+// Options meet each other in small calls as in large ones: a million of them takes minutes.
+TEST_P(AttentionOnTarget, EqualsOracleOnSmallRandomCalls) {
+  for (const uint64_t seed : testing::random_seeds(500)) {
+    const RandomCase c = random_case(seed, {.max_queries = 20, .max_keys = 50, .max_width = 20});
+    SCOPED_TRACE(c.description);
+    expect_equals_oracle(c, context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Widths that fit no lane count, and wide heads.
 TEST_P(AttentionOnTarget, EqualsOracleOnAnyHeadWidth) {
   for (const int64_t width : {1, 2, 3, 7, 20, 33, 80, 96, 128, 255, 256}) {
