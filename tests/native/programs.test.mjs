@@ -111,6 +111,7 @@ test('--help names every option', () => {
 
 test('a trace has a limit, which fewer steps keep to', () => {
   const words = 'word '.repeat(1500);
-  refused('multihead-trace', [words, '--heads', '16'], 2, /^--steps: expected a trace of at most 67108864 numbers, got \d+/);
+  const message = /^--steps: expected a trace of at most 67108864 numbers, got \d+/;
+  refused('multihead-trace', [words, '--heads', '16'], 2, message);
   assert.equal(run('multihead-trace', [words, '--heads', '16', '--steps', 'output']).status, 0);
 });
