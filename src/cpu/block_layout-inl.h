@@ -234,9 +234,9 @@ inline bool pairs_fit(const ForwardParams& p) {
     return rows.element == Element::kBF16 && rows.in_order();
   };
   return kHasPairs && p.bf16_products && fits(p.q) && fits(p.k) && fits(p.v) &&
-         p.key_width % 2 == 0 && !changes_scores(p) &&
-         p.scale >= 1.0F / 1024.0F && p.scale <= 1024.0F && p.captures.empty() &&
-         p.weights.out.data == nullptr && p.visibility.left < 0 && p.visibility.firsts == nullptr;
+         p.key_width % 2 == 0 && !changes_scores(p) && p.scale >= 1.0F / 1024.0F &&
+         p.scale <= 1024.0F && p.captures.empty() && p.weights.out.data == nullptr &&
+         p.visibility.left < 0 && p.visibility.firsts == nullptr;
 }
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

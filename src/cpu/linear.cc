@@ -161,14 +161,14 @@ void many_rows(const Job& job, float* HWY_RESTRICT packed) {
       if (first == 0) start_rows(job, row, rows);
       for (size_t k = 0; k < panel; k += step) {
         Product<> tile{.a = job.x + at * job.x_stride + first + k,
-                     .a_stride = job.x_stride,
-                     .b = packed + k * width,
-                     .b_stride = static_cast<ptrdiff_t>(width),
-                     .b_strip = static_cast<ptrdiff_t>(strip),
-                     .c = job.y + at * job.y_stride,
-                     .c_stride = job.y_stride,
-                     .depth = HWY_MIN(step, panel - k),
-                     .accumulate = true};
+                       .a_stride = job.x_stride,
+                       .b = packed + k * width,
+                       .b_stride = static_cast<ptrdiff_t>(width),
+                       .b_strip = static_cast<ptrdiff_t>(strip),
+                       .c = job.y + at * job.y_stride,
+                       .c_stride = job.y_stride,
+                       .depth = HWY_MIN(step, panel - k),
+                       .accumulate = true};
         product<ALayout::kRowMajor>(d, tile, rows, whole / lanes);
         if (whole == job.columns) continue;
         tile.b += whole / width * strip;

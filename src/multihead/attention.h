@@ -169,10 +169,11 @@ struct AttentionOutputs {
 //
 // Precision, f32: within 2e-6 of the same computed in double where q, k and v lie in [-1, 1], and
 // scores are no larger than some units (a score of size s is rounded to s * 6e-8 before it is
-// exponentiated, which all of its weight's error follows). Values join sums of 256 to 1024 keys, and
-// those a sum of sums: of N_k values of one sign a mean may be wrong by (256 + N_k / 256) * 3e-8 of
-// itself in the worst case, equal weights of equal values: measured, 2.4e-6 up to 8192 keys and 8e-6
-// at 131072; up to 12 query rows of a key/value head (decoding) 1e-6 at any length measured.
+// exponentiated, which all of its weight's error follows). Values join sums of 256 to 1024 keys,
+// and those a sum of sums: of N_k values of one sign a mean may be wrong by (256 + N_k / 256) *
+// 3e-8 of itself in the worst case, equal weights of equal values: measured, 2.4e-6 up to 8192 keys
+// and 8e-6 at 131072; up to 12 query rows of a key/value head (decoding) 1e-6 at any length
+// measured.
 //
 // Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous,
 // missing data), kOption (a value outside its definition, or options that contradict each
