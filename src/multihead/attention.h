@@ -167,13 +167,12 @@ struct AttentionOutputs {
 // contribute, not even where they hold NaN or infinities. The outputs may not overlap each
 // other or the inputs; each has a contiguous last axis and otherwise free strides.
 //
-// Precision, f32: within 2e-6 of the same computed in double where q, k and v lie in [-1, 1], and
-// scores are no larger than some units (a score of size s is rounded to s * 6e-8 before it is
-// exponentiated, which all of its weight's error follows). Values join sums of 256 to 1024 keys,
-// and those a sum of sums: of N_k values of one sign a mean may be wrong by (256 + N_k / 256) *
-// 3e-8 of itself in the worst case, equal weights of equal values: measured, 2.4e-6 up to 8192 keys
-// and 8e-6 at 131072; up to 12 query rows of a key/value head (decoding) 1e-6 at any length
-// measured.
+// Precision of f32: within 2e-6 of the same computed in double, for q, k and v in [-1, 1] and the
+// default scale. Larger scores lose more: a score s is rounded to s * 6e-8 before its exponential.
+// Weights and values are summed in float over 256 to 1024 keys at a time, then over those sums. The
+// worst case is equal weights of equal values, where every addition rounds the same way: the mean
+// is wrong by up to (256 + N_k / 256) * 3e-8 of itself. Measured: 2.5e-6 up to 8192 keys, 8e-6 at
+// 131072; with up to 12 query rows for each key/value head (decoding) 1e-6 at both.
 //
 // Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous,
 // missing data), kOption (a value outside its definition, or options that contradict each
