@@ -132,8 +132,9 @@ class MultiHeadAttentionCache {
  public:
   // Tokens of a batch entry; 0 of one that the cache does not have.
   int64_t length(int64_t batch = 0) const;
-  // Forgets the tokens of every batch entry from `length` on. Errors: kOption (negative, or more
-  // than there is), and nothing is forgotten then.
+  // Forgets the tokens of every batch entry from `length` on; 0 forgets them all. Errors: kOption
+  // (negative, more than there is, or in a ring a token that was overwritten), and nothing is
+  // forgotten then.
   [[nodiscard]] Status rewind(int64_t length);
   const KVCache& kv() const { return kv_; }
 

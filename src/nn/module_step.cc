@@ -54,8 +54,8 @@ Status MultiHeadAttentionCache::rewind_or_throw(int64_t length) {
       return option_error("length", "0 to " + std::to_string(kv_.length(b)),
                           std::to_string(length));
     }
-    // Asked of a copy of the lengths alone: in a ring what was overwritten cannot come back.
-    if (length < kv_.first_kept(b)) {
+    // In a ring what was overwritten cannot come back; to begin anew needs none of it.
+    if (length != 0 && length < kv_.first_kept(b)) {
       return option_error(
           "length",
           "at least " + std::to_string(kv_.first_kept(b)) + ", the first token still kept",

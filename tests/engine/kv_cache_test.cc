@@ -24,6 +24,8 @@
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+// LLVM's OpenMP library keeps what it made for threads that have ended.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libomp.so\n"; }
 #endif
 #endif
 

@@ -314,7 +314,7 @@ std::string with_zeros(const std::string& bytes, const std::vector<int64_t>& sha
       {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + size}}};
   const std::string text = header.dump();
   std::string result;
-  for (size_t i = 0; i < 8; ++i) result += static_cast<char>(text.size() >> (8 * i) & 0xFF);
+  for (size_t i = 0; i < 8; ++i) result += static_cast<char>(uint64_t{text.size()} >> (8 * i) & 0xFF);
   return result + text + data + std::string(size, '\0');
 }
 
@@ -349,7 +349,7 @@ TEST_F(Conformance, StacksHaveAnyNumberOfLayers) {
   write("pack.safetensors", with_zeros(tensors, {w_o[0], w_o[1]}));
   write("pack.json", json{{"cases", {five, missing, none, endless, unknown}}}.dump());
   const auto results = run();
-  ASSERT_EQ(results.size(), 5U);
+  ASSERT_EQ(results.size(), 5U) << results[0].reason;
   EXPECT_TRUE(results[0].passed()) << results[0].reason;
   EXPECT_EQ(results[1].reason, "layers.3.w_k: no such input");
   EXPECT_NE(results[2].reason.find("layers.0."), std::string::npos) << results[2].reason;
