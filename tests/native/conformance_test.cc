@@ -314,7 +314,8 @@ std::string with_zeros(const std::string& bytes, const std::vector<int64_t>& sha
       {"dtype", "F32"}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + size}}};
   const std::string text = header.dump();
   std::string result;
-  for (size_t i = 0; i < 8; ++i) result += static_cast<char>(uint64_t{text.size()} >> (8 * i) & 0xFF);
+  for (size_t i = 0; i < 8; ++i)
+    result += static_cast<char>(uint64_t{text.size()} >> (8 * i) & 0xFF);
   return result + text + data + std::string(size, '\0');
 }
 
