@@ -316,11 +316,17 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   const ToLog2<D> to_log2(d, SoftmaxFactor(factor));
   const V subtract = finite_maximum(d, hn::LoadU(d, m));
   const Exp2Table HWY_RESTRICT table = exp2_table();
+  // Sums of some vectors join the whole: equal weights, added one by one, round the same way.
+  constexpr size_t kJoined = 32;
   V sum = hn::Zero(d);
-  for (size_t i = 0; i < count; i += lanes) {
-    const V weight = exp_of_difference(d, table, hn::LoadU(d, scores + i), subtract, to_log2);
-    hn::StoreU(weight, d, scores + i);
-    sum = hn::Add(sum, weight);
+  for (size_t i = 0; i < count;) {
+    V part = hn::Zero(d);
+    for (const size_t end = HWY_MIN(count, i + kJoined * lanes); i < end; i += lanes) {
+      const V weight = exp_of_difference(d, table, hn::LoadU(d, scores + i), subtract, to_log2);
+      hn::StoreU(weight, d, scores + i);
+      part = hn::Add(part, weight);
+    }
+    sum = hn::Add(sum, part);
   }
   hn::StoreU(hn::Add(hn::LoadU(d, l), sum), d, l);
   return rose;

@@ -16,6 +16,7 @@
 #include "reference/reference_attention.h"
 #include "rules/dropout_mask.h"
 #include "rules/half.h"
+#include "rules/visibility.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -922,8 +923,9 @@ TEST_P(AttentionOnTarget, MergedPartsEqualTheWhole) {
                    start * whole->strides[2] * bytes_of(whole->dtype);
       }
       piece.options = options;
-      piece.options.causal.offset -= start;
-      piece.options.window.offset -= start;
+      for (int64_t* offset : {&piece.options.causal.offset, &piece.options.window.offset}) {
+        *offset = rules::saturating_add(*offset, -start);
+      }
       const auto cut = [&](auto& view) {
         if (!view.given()) return;
         const int last = view.shape.rank() - 1;
