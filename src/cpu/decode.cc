@@ -376,13 +376,15 @@ class Piece {
   void add_recent() {
     if (recent_keys_ == 0) return;
     recent_keys_ = 0;
-    for (int64_t head = 0; head < heads_; ++head) {
-      float* HWY_RESTRICT to = result(head).out;
-      float* HWY_RESTRICT from = recent(head, 0);
-      for (size_t c = 0; c < sums_of_head(); c += vector_) {
-        hn::StoreU(hn::Add(hn::LoadU(d_, to + c), hn::LoadU(d_, from + c)), d_, to + c);
-        hn::StoreU(hn::Zero(d_), d_, from + c);
-      }
+    for (int64_t head = 0; head < heads_; ++head) add_recent_of(head);
+  }
+
+  void add_recent_of(int64_t head) {
+    float* HWY_RESTRICT to = result(head).out;
+    float* HWY_RESTRICT from = recent(head, 0);
+    for (size_t c = 0; c < sums_of_head(); c += vector_) {
+      hn::StoreU(hn::Add(hn::LoadU(d_, to + c), hn::LoadU(d_, from + c)), d_, to + c);
+      hn::StoreU(hn::Zero(d_), d_, from + c);
     }
   }
 
@@ -554,8 +556,9 @@ class Piece {
 
   void add_all_values(int64_t head, size_t count) {
     // Several tiles share rows while they are in the first-level cache.
-    const size_t step = sizes_.tiles == 1 ? count : 4 * kKeyStep;
+    const size_t step = sizes_.tiles == 1 ? kRecentKeys : 4 * kKeyStep;
     for (size_t j = 0; j < count; j += step) {
+      if (j > 0 && j % kRecentKeys == 0) add_recent_of(head);
       for (size_t tile = 0; tile < sizes_.tiles; ++tile) {
         value_kernels_.add_values(
             d_, {.weights = tile_scores(head, tile) + j * sizes_.tile_rows,
