@@ -193,8 +193,8 @@ inline Scratch lay_out(const ForwardParams& p, void* memory) {
   return s;
 }
 
-// The scale as three factors, of which the last two are positive: so that nothing overflows where
-// the scaled score does not.
+// The scale as a product of three factors, so that nothing overflows unless the scaled score does.
+// The last two are positive.
 struct ScaleFactors {
   float of_queries;  // before the products
   float of_scores;   // after them, by a pass of its own; 1 for none

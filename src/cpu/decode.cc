@@ -49,9 +49,9 @@ constexpr size_t kAheadBytes = 16384;
 constexpr int64_t kTokenBytes = 8192;
 constexpr size_t kKeyStep = 8;  // a multiple of every DecodeTile::keys()
 constexpr size_t kLeastBlock = 16, kMostBlock = 512;
-// Keys whose values are summed apart before they join the whole piece's sum: a sum of thousands of
-// equal terms, one by one, rounds each of them the same way (1e-5 of a mean of 131072 equal values,
-// 6e-7 so). Once in so many keys it takes no time.
+// Values are summed over this many keys first, then added to the sum of the piece. In one long sum
+// of equal terms every addition rounds the same way: a mean of 131072 equal values was wrong by
+// 1e-5, and is by 6e-7 this way, in the same time.
 constexpr size_t kRecentKeys = 256;
 // Pieces are made until there are this many jobs, but none of fewer keys.
 constexpr int64_t kJobs = 64;

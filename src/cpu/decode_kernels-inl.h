@@ -171,8 +171,8 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   float* const out = work.out + column;
   const size_t stride = work.out_stride;
   const size_t rest = work.width - column;
-  // From zero, and added to what is there at the end: one addition more, and a fraction of the
-  // roundings of a sum that grows key by key.
+  // Summed from zero and added to `out` at the end: one addition more, but fewer roundings at the
+  // size of the whole sum.
   V sum[kRows * kVecs];
   for (V& s : sum) s = hn::Zero(d);
   for (size_t j = first; j < last; ++j) {
@@ -316,7 +316,7 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   const ToLog2<D> to_log2(d, SoftmaxFactor(factor));
   const V subtract = finite_maximum(d, hn::LoadU(d, m));
   const Exp2Table HWY_RESTRICT table = exp2_table();
-  // Sums of some vectors join the whole: equal weights, added one by one, round the same way.
+  // Summed in parts, as values are: see kRecentKeys in decode.cc.
   constexpr size_t kJoined = 32;
   V sum = hn::Zero(d);
   for (size_t i = 0; i < count;) {
