@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "machine_peak.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd-inl.h"
+#include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -10,8 +10,8 @@
 #define HWY_TARGET_INCLUDE "cpu/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd-inl.h"
-#include "cpu/softmax-inl.h"
+#include "cpu/simd/exp2-inl.h"
+#include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

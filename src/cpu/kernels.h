@@ -1,154 +1,92 @@
-// The door to the CPU kernels: what the engine may call. Everything here is checked and
-// planned already; a kernel validates nothing and knows no default.
+// The door to the CPU kernels: what the engine may call. Everything here is checked and planned
+// already; a kernel validates nothing and knows no default.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
-#include "multihead/attention.h"
-#include "rules/broadcast.h"
-#include "rules/visibility.h"
+#include "rules/arena.h"
+#include "rules/attention_params.h"
+#include "rules/geometry.h"
 
 namespace multihead::cpu {
 
-// Strides over (B, H, N), in elements; the last axis of what they belong to is contiguous.
-using RowStrides = std::array<int64_t, 3>;
+using rules::AttentionParams;
+using rules::BlockGeometry;
+using rules::row_offset;
+using rules::SplitGeometry;
+using rules::StoredRows;
 
-inline int64_t row_offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t row) {
-  return batch * stride[0] + head * stride[1] + row * stride[2];
-}
+// Of all scratch memory that kernels are given.
+inline constexpr size_t kScratchAlignment = rules::Arena::kAlignment;
 
-template <class T>
-struct Rows {
-  T* data = nullptr;
-  RowStrides stride{};
-
-  T* row(int64_t batch, int64_t head, int64_t position) const {
-    return data + row_offset(stride, batch, head, position);
-  }
+// What the engine must know of the SIMD target in use to cut a call into jobs. Widths in floats.
+struct TargetTraits {
+  int64_t lanes;            // of a vector
+  int64_t strip_lanes;      // of a tile of weights times V
+  int64_t panel_lanes;      // queries whose scores against a key block are made and used at a time
+  int64_t block_panels;     // most panels of a block of queries
+  int64_t key_block;        // most keys of one step of the online softmax
+  int64_t short_keys;       // most keys of forward_short_heads()
+  int64_t decode_few_rows;  // rows up to which decoding has a tile of just so many
+  int64_t least_jobs;       // that a call is cut into if it has rows enough
+  bool bf16_pairs;          // multiplies pairs of bf16
+  bool prefetches;
 };
+TargetTraits target_traits();
 
-enum class Element : uint8_t { kF32, kF16, kBF16, kInt8 };
-
-constexpr int64_t bytes_of(Element element) {
-  return element == Element::kF32 ? 4 : element == Element::kInt8 ? 1 : 2;
-}
-
-// Rows of any storage type, and where the row of a position lies.
-struct StoredRows {
-  const void* data = nullptr;
-  Element element = Element::kF32;
-  RowStrides stride{};
-
-  // kInt8: one factor a row.
-  const float* scales = nullptr;
-  RowStrides scale_stride{};
-
-  // A ring keeps position j in row j % ring; pages keep it in row
-  // pages[batch][j / page_size] * page_size + j % page_size. 0 and null otherwise.
-  int64_t ring = 0;
-  const int32_t* pages = nullptr;
-  int64_t pages_per_entry = 0;
-  int64_t page_size = 0;
-
-  bool in_order() const { return ring == 0 && pages == nullptr; }
-};
-
-struct WritableRows {
-  void* data = nullptr;
-  Element element = Element::kF32;
-  RowStrides stride{};
-};
-
-struct ForwardParams {
-  StoredRows q, k, v;
-  WritableRows out;            // data may be null
-  Rows<float> lse;             // data may be null; one value a row
-  Rows<uint8_t> dropout_mask;  // data may be null
-  std::span<const ScoreCapture> captures;
-  ScoreCapture weights;  // out.data may be null
-
-  int64_t batch, heads, kv_heads, queries, keys, key_width, value_width;
-  int64_t first_query, end_query;  // the queries that are computed
-  float scale;
-  rules::Visibility visibility;
-  rules::Broadcast<uint8_t> mask;
-  rules::Broadcast<float> bias;
-  const float* alibi_slopes;  // (H_q), may be null
-  float softcap;              // 0 is none
-  const float* sinks;         // (H_q), may be null
-  Dropout dropout;
-  bool bf16_products;
-
-  // The query heads that share a key/value head are one list of rows, position by
-  // position: row r is head r % group() of the group at query r / group().
-  int64_t group() const { return heads / kv_heads; }
-  int64_t first_row() const { return first_query * group(); }
-  int64_t end_row() const { return end_query * group(); }
-
-  // A query's position for ALiBi, less its index: the last query stands at the last key. In a
-  // cache every entry ends at its own length.
-  int64_t alibi_shift(int64_t of_batch) const {
-    const bool cached = visibility.firsts != nullptr;
-    return (cached ? visibility.present(of_batch).last : keys) - queries;
-  }
-};
-
-struct ForwardLayout {
-  int64_t block_rows;      // rows that one forward_block() call computes
-  int64_t heads;           // of so many key/value heads, one after the other
-  uint64_t scratch_bytes;  // of memory that such a call needs, aligned to kScratchAlignment
-};
-
-inline constexpr size_t kScratchAlignment = 64;
-
-ForwardLayout forward_layout(const ForwardParams& params);
-
-// Rows first_row .. first_row + block_rows - 1 of one batch entry and of its key/value heads
+// Rows first_row .. first_row + geometry.rows - 1 of one batch entry and of its key/value heads
 // kv_head .. end_head - 1.
-struct ForwardJob {
+struct BlockJob {
   int64_t batch, kv_head, end_head, first_row;
 };
 
-// `next` is what the same thread is likely to compute then, and brought nearer meanwhile; may be
-// null.
-void forward_block(const ForwardParams& params, const ForwardJob& job, const ForwardJob* next,
-                   void* scratch);
+// The memory that one job needs.
+uint64_t block_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry);
+uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry);
 
-// Few query rows against many keys, see decode.cc. The keys that the rows see are cut into
-// pieces, which may be computed in any order and on any threads; then they are merged.
-struct DecodeLayout {
-  int64_t heads;           // key/value heads that one decode_piece() call computes
-  int64_t pieces;          // of each of them
-  int64_t most_pieces;     // that there can be, whatever the lengths
-  int64_t piece_keys;      // from shapes and visibility alone, so that results depend on no more
-  uint64_t partial_bytes;  // of the result of one head and piece
-  uint64_t scratch_bytes;  // as above
-};
+// One job. `next` is the job that the same thread probably computes afterwards, for prefetching
+// alone; may be null.
+void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
+                   const BlockJob& job, const BlockJob* next, void* scratch);
+// With products of bf16 pairs, where the plan found that they fit.
+void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
+                        const BlockJob& job, const BlockJob* next, void* scratch);
+// For up to TargetTraits::short_keys keys and few options; the same bits as forward_block().
+void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,
+                         const BlockJob& job, void* scratch);
+
+// Decoding: few query rows against many keys, see attention/decode.cc. The keys that the rows see
+// are split; splits may be computed in any order and on any threads, then they are merged.
+inline constexpr int64_t kMostDecodeRows = 12;
+inline constexpr int64_t kDecodeKeyStep = 8;  // keys, a multiple of which a prefetch distance is
 
 struct DecodeJob {
-  int64_t batch, kv_head, piece;  // the first of its heads
+  int64_t batch, kv_head, split;  // the first of geometry.heads heads
 };
 
-// Query rows of a key/value head up to which decode_piece() is the faster way.
-inline constexpr int64_t kMostDecodeRows = 12;
+uint64_t decode_scratch_bytes(const AttentionParams& params, const SplitGeometry& geometry);
+// Of the result of one head and split.
+uint64_t decode_partial_bytes(const AttentionParams& params, const SplitGeometry& geometry);
 
-// Whether decode_piece() does all that is asked for.
-bool decode_fits(const ForwardParams& params);
+// The result of the job's first head goes to `partials`, that of each next one geometry.splits *
+// decode_partial_bytes() behind it.
+void decode_split(const AttentionParams& params, const SplitGeometry& geometry,
+                  const DecodeJob& job, void* partials, void* scratch);
 
-DecodeLayout decode_layout(const ForwardParams& params);
-
-// The partial result of the job's first head goes to `partials`, that of the next one
-// layout.pieces * layout.partial_bytes behind it.
-void decode_piece(const ForwardParams& params, const DecodeLayout& layout, const DecodeJob& job,
-                  void* partials, void* scratch);
-
-// Writes the outputs of one batch entry and key/value head from its `layout.pieces` partial
-// results, of which the first is overwritten.
-void decode_merge(const ForwardParams& params, const DecodeLayout& layout, int64_t batch,
+// Writes the outputs of one batch entry and key/value head from its geometry.splits results, of
+// which the first is overwritten.
+void decode_merge(const AttentionParams& params, const SplitGeometry& geometry, int64_t batch,
                   int64_t kv_head, void* partials);
+
+// attention over disjoint keys, joined into `a`: rows of out (B, H, N, width), lse (B, H, N).
+struct MergeParams {
+  rules::Rows<float> out_a, lse_a;
+  rules::Rows<const float> out_b, lse_b;
+  int64_t rows, width;
+};
+// The rows of one batch entry and head.
+void merge_rows(const MergeParams& params, int64_t batch, int64_t head);
 
 // y = x W^T + bias. Strides in elements from row to row.
 struct LinearParams {
@@ -162,7 +100,7 @@ struct LinearParams {
 
 struct LinearLayout {
   int64_t job_rows, job_columns;  // the block of y that one linear_block() call computes
-  uint64_t scratch_bytes;         // of memory that such a call needs, aligned likewise
+  uint64_t scratch_bytes;         // of memory that such a call needs
 };
 
 LinearLayout linear_layout(const LinearParams& params, int threads);

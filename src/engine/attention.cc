@@ -1,13 +1,15 @@
 #include "multihead/attention.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
-#include "engine/forward_call.h"
+#include "cpu/kernels.h"
 #include "engine/guard.h"
+#include "engine/plan.h"
+#include "engine/run.h"
 #include "engine/validate.h"
 
 namespace multihead {
@@ -19,7 +21,7 @@ Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAn
     if (Status status = engine::validate_call(q, k, v, options, outputs, shape); !status.ok()) {
       return status;
     }
-    engine::ForwardCall call = engine::plan_call(q, k, v, shape, options, outputs);
+    engine::PlannedCall call = engine::plan_call(q, k, v, shape, options, outputs);
     return engine::run(call, context);
   });
 }
@@ -38,7 +40,7 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
          {engine::validate_options(options, shape), engine::validate_capture(capture, shape)}) {
       if (!status.ok()) return status;
     }
-    engine::ForwardCall call = engine::plan_scores_call(q, k, shape, options, capture);
+    engine::PlannedCall call = engine::plan_scores_call(q, k, shape, options, capture);
     return engine::run(call, context);
   });
 }
@@ -58,28 +60,18 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
           validate_exact("lse_b", kLse, lse_b, rows)}) {
       if (!status.ok()) return status;
     }
+    const auto rows_of = [](const auto& tensor) {
+      using T = std::remove_pointer_t<decltype(tensor.data)>;
+      return rules::Rows<T>{tensor.data, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
+    };
+    const cpu::MergeParams params{.out_a = rows_of(out_a),
+                                  .lse_a = rows_of(lse_a),
+                                  .out_b = rows_of(out_b),
+                                  .lse_b = rows_of(lse_b),
+                                  .rows = shape[2],
+                                  .width = shape[3]};
     for (int64_t b = 0; b < shape[0]; ++b) {
-      for (int64_t h = 0; h < shape[1]; ++h) {
-        for (int64_t i = 0; i < shape[2]; ++i) {
-          const auto at = [&](const auto& tensor) {
-            return tensor.data + b * tensor.strides[0] + h * tensor.strides[1] +
-                   i * tensor.strides[2];
-          };
-          const auto a_lse = static_cast<double>(*at(lse_a));
-          const auto b_lse = static_cast<double>(*at(lse_b));
-          // Neither part sees a key.
-          const double larger = std::max(a_lse, b_lse);
-          if (std::isinf(larger) && larger < 0 && !std::isnan(b_lse)) continue;
-          const double lse = larger + std::log(std::exp(a_lse - larger) + std::exp(b_lse - larger));
-          const auto a_share = static_cast<float>(std::exp(a_lse - lse));
-          const auto b_share = static_cast<float>(std::exp(b_lse - lse));
-          *at(lse_a) = static_cast<float>(lse);
-          if (shape[3] == 0) continue;  // perhaps no data to point into
-          float* const to = at(out_a);
-          const float* const from = at(out_b);
-          for (int64_t c = 0; c < shape[3]; ++c) to[c] = to[c] * a_share + from[c] * b_share;
-        }
-      }
+      for (int64_t h = 0; h < shape[1]; ++h) cpu::merge_rows(params, b, h);
     }
     return {};
   });

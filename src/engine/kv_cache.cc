@@ -1,7 +1,6 @@
 #include "multihead/kv_cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,13 +10,15 @@
 #include <string>
 #include <utility>
 
+#include "engine/cached_rows.h"
 #include "engine/enumerators.h"
 #include "engine/guard.h"
 #include "engine/plan.h"
+#include "engine/run.h"
 #include "engine/scratch.h"
 #include "engine/transform.h"
 #include "engine/validate.h"
-#include "rules/half.h"
+#include "rules/arena.h"
 
 namespace multihead {
 namespace {
@@ -26,88 +27,6 @@ using engine::number;
 using engine::option_error;
 using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
-
-cpu::Element element_of(Type type) {
-  switch (type) {
-    case Type::kF16:
-      return cpu::Element::kF16;
-    case Type::kBF16:
-      return cpu::Element::kBF16;
-    case Type::kInt8:
-      return cpu::Element::kInt8;
-    case Type::kF32:
-      break;
-  }
-  return cpu::Element::kF32;
-}
-
-int64_t pages_per_entry(const KVCacheConfig& config) {
-  return (config.capacity + config.page_size - 1) / config.page_size;
-}
-
-float read_element(const ConstAnyTensor& tensor, int64_t at) {
-  switch (tensor.dtype) {
-    case DType::kF16:
-      return rules::to_float(static_cast<const Float16*>(tensor.data)[at]);
-    case DType::kBF16:
-      return rules::to_float(static_cast<const BFloat16*>(tensor.data)[at]);
-    case DType::kF32:
-      break;
-  }
-  return static_cast<const float*>(tensor.data)[at];
-}
-
-// One row in the cache's type; `scale` is the row's own, of int8 only.
-void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, Type type, std::byte* to,
-               float* scale) {
-  const auto each = [&](auto* target, auto convert) {
-    for (int64_t c = 0; c < width; ++c) target[c] = convert(read_element(from, at + c));
-  };
-  switch (type) {
-    case Type::kF32:
-      return each(reinterpret_cast<float*>(to), [](float value) { return value; });
-    case Type::kF16:
-      return each(reinterpret_cast<Float16*>(to), rules::to_float16);
-    case Type::kBF16:
-      return each(reinterpret_cast<BFloat16*>(to), rules::to_bfloat16);
-    case Type::kInt8:
-      break;
-  }
-  if (scale == nullptr) return;  // never: kInt8 has scales
-  float largest = 0.0F;
-  for (int64_t c = 0; c < width; ++c) {
-    const float magnitude = std::abs(read_element(from, at + c));
-    // NaN and infinity have no place among integers: they stay in the scale, and so in the row.
-    if (!(magnitude <= largest)) largest = magnitude;
-  }
-  *scale = largest / 127.0F;
-  const float inverse = largest > 0.0F && std::isfinite(largest) ? 127.0F / largest : 0.0F;
-  each(reinterpret_cast<int8_t*>(to), [&](float value) {
-    if (!std::isfinite(largest)) return static_cast<int8_t>(1);
-    return static_cast<int8_t>(std::nearbyint(std::clamp(value * inverse, -127.0F, 127.0F)));
-  });
-}
-
-// As KVCache::row_of() numbers the rows.
-cpu::StoredRows stored_rows(const KVCacheConfig& config, const std::byte* rows, const float* scales,
-                            const int32_t* page_table, int64_t width) {
-  const bool paged = config.layout == Layout::kPaged;
-  cpu::StoredRows stored;
-  stored.data = rows;
-  stored.element = element_of(config.type);
-  stored.scale_stride =
-      paged ? cpu::RowStrides{0, 1, config.kv_heads}
-            : cpu::RowStrides{config.kv_heads * config.capacity, config.capacity, 1};
-  for (size_t axis = 0; axis < 3; ++axis) stored.stride[axis] = stored.scale_stride[axis] * width;
-  stored.scales = scales;
-  if (config.layout == Layout::kRing) stored.ring = config.capacity;
-  if (paged) {
-    stored.pages = page_table;
-    stored.pages_per_entry = pages_per_entry(config);
-    stored.page_size = config.page_size;
-  }
-  return stored;
-}
 
 constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
 // Bytes that no machine has; sizes stop rising there.
@@ -122,28 +41,6 @@ int64_t product(std::initializer_list<int64_t> factors) {
   }
   return result;
 }
-
-// Cuts a memory into arrays, each at a cache line of its own. Without memory, for its size alone,
-// the arrays are null.
-class Carver {
- public:
-  explicit Carver(void* memory) : base_(static_cast<std::byte*>(memory)) {}
-
-  template <class T>
-  void operator()(T*& array, int64_t count) {
-    array = base_ == nullptr || count == 0 ? nullptr : reinterpret_cast<T*>(base_ + end_);
-    const int64_t bytes = product({count, int64_t{sizeof(T)}});
-    used_ = std::min(used_ + bytes, kTooMuch);
-    constexpr int64_t kAlignment = cpu::kScratchAlignment;
-    end_ = std::min((end_ + bytes + kAlignment - 1) / kAlignment * kAlignment, kTooMuch);
-  }
-  int64_t used() const { return used_; }
-  int64_t end() const { return end_; }
-
- private:
-  std::byte* base_;
-  int64_t used_ = 0, end_ = 0;
-};
 
 Status validate(const KVCacheConfig& config) {
   if (Status status = engine::validate_enumerator("layout", config.layout, Layout::kPaged);
@@ -186,7 +83,7 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
     KVCache made;
     made.config_ = config;
     const bool paged = config.layout == Layout::kPaged;
-    const int64_t page_table = paged ? product({config.batch, pages_per_entry(config)}) : 0;
+    const int64_t page_table = paged ? product({config.batch, engine::pages_per_entry(config)}) : 0;
     if (paged && config.pages == 0) {
       // Page numbers are of 32 bits.
       if (page_table > kMostExtent) return Status::out_of_memory();
@@ -197,29 +94,30 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
                                : product({config.kv_heads, config.batch, config.capacity});
 
     Parts& parts = made.parts_;
-    const int64_t element = cpu::bytes_of(element_of(config.type));
-    const int64_t scales = config.type == Type::kInt8 ? rows : 0;
+    const int64_t element = bytes_of(config.type);
+    const bool has_scales = config.type == Type::kInt8;
     // Twice: for its size, then with the memory.
     const auto lay_out = [&](void* memory) {
-      Carver take(memory);
-      take(parts.keys.rows, product({rows, config.key_width * element}));
-      take(parts.keys.scales, scales);
-      if (!config.values_in_keys) {
-        take(parts.values.rows, product({rows, config.value_width * element}));
-        take(parts.values.scales, scales);
+      rules::Arena take(memory);
+      const auto take_rows = [&](Store& store, int64_t width) {
+        take(store.rows, static_cast<uint64_t>(product({rows, width * element})));
+        if (has_scales) take(store.scales, static_cast<uint64_t>(rows));
+      };
+      take_rows(parts.keys, config.key_width);
+      if (!config.values_in_keys) take_rows(parts.values, config.value_width);
+      take(parts.lengths, static_cast<uint64_t>(config.batch));
+      take(parts.firsts, static_cast<uint64_t>(config.batch));
+      if (paged) {
+        take(parts.page_table, static_cast<uint64_t>(page_table));
+        take(parts.free_pages, static_cast<uint64_t>(pages));
       }
-      take(parts.lengths, config.batch);
-      take(parts.firsts, config.batch);
-      take(parts.page_table, page_table);
-      take(parts.free_pages, pages);
       return take;
     };
-    const Carver size = lay_out(nullptr);
-    const auto bytes = static_cast<uint64_t>(size.end());
-    made.memory_.reset(engine::allocate(bytes));
-    if (made.memory_ == nullptr) return Status::out_of_memory(bytes);
+    const rules::Arena size = lay_out(nullptr);
+    made.memory_.reset(engine::allocate(size.bytes()));
+    if (made.memory_ == nullptr) return Status::out_of_memory(size.bytes());
     lay_out(made.memory_.get());
-    made.bytes_ = size.used();
+    made.bytes_ = static_cast<int64_t>(size.used());
     made.clear();
     cache = std::move(made);
     return {};
@@ -240,7 +138,7 @@ void KVCache::clear() {
   std::fill_n(parts_.lengths, config_.batch, 0);
   std::fill_n(parts_.firsts, config_.batch, 0);
   if (config_.layout != Layout::kPaged) return;
-  std::fill_n(parts_.page_table, config_.batch * pages_per_entry(config_), -1);
+  std::fill_n(parts_.page_table, config_.batch * engine::pages_per_entry(config_), -1);
   // Taken from the end: page 0 first.
   free_pages_ = config_.pages;
   for (int64_t i = 0; i < free_pages_; ++i) {
@@ -250,7 +148,7 @@ void KVCache::clear() {
 
 std::span<const int32_t> KVCache::page_table() const {
   if (parts_.page_table == nullptr) return {};
-  return {parts_.page_table, static_cast<size_t>(config_.batch * pages_per_entry(config_))};
+  return {parts_.page_table, static_cast<size_t>(config_.batch * engine::pages_per_entry(config_))};
 }
 
 Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -337,7 +235,7 @@ int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
   if (config_.layout == Layout::kRing) return position % config_.capacity;
   if (config_.layout == Layout::kContiguous) return position;
   int32_t& page =
-      parts_.page_table[batch * pages_per_entry(config_) + position / config_.page_size];
+      parts_.page_table[batch * engine::pages_per_entry(config_) + position / config_.page_size];
   if (page < 0) page = parts_.free_pages[--free_pages_];
   return page * config_.page_size + position % config_.page_size;
 }
@@ -352,10 +250,9 @@ int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
 
 void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
                     int64_t row) {
-  const int64_t row_bytes = width * cpu::bytes_of(element_of(config_.type));
-  if (row_bytes == 0) return;
-  float* const scale = store.scales == nullptr ? nullptr : store.scales + row;
-  write_row(from, at, width, config_.type, store.rows + row * row_bytes, scale);
+  if (width == 0) return;
+  engine::write_row(from, at, width, {.rows = store.rows, .scales = store.scales}, config_.type,
+                    row);
 }
 
 Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
@@ -401,14 +298,15 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
          {engine::validate_options(of_cache, shape), engine::validate_outputs(outputs, shape)}) {
       if (!status.ok()) return status;
     }
-    engine::ForwardInputs inputs;
+    engine::AttentionInputs inputs;
     inputs.q = engine::stored_rows(q);
-    inputs.k = stored_rows(config_, parts_.keys.rows, parts_.keys.scales, parts_.page_table,
-                           config_.key_width);
-    inputs.v = stored_rows(config_, values().rows, values().scales, parts_.page_table,
-                           config_.values_in_keys ? config_.key_width : config_.value_width);
+    inputs.k = engine::cached_rows(config_, parts_.keys.rows, parts_.keys.scales, parts_.page_table,
+                                   config_.key_width);
+    inputs.v =
+        engine::cached_rows(config_, values().rows, values().scales, parts_.page_table,
+                            config_.values_in_keys ? config_.key_width : config_.value_width);
     inputs.firsts = parts_.firsts;
-    return engine::run_forward(engine::plan_forward(inputs, shape, of_cache, outputs), context);
+    return engine::run(engine::plan_attention(inputs, shape, of_cache, outputs), context);
   });
 }
 
@@ -426,7 +324,7 @@ Status KVCache::truncate(int64_t batch, int64_t new_length) {
       const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
       const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
       for (int64_t page = used; page-- > kept;) {
-        int32_t& number = parts_.page_table[batch * pages_per_entry(config_) + page];
+        int32_t& number = parts_.page_table[batch * engine::pages_per_entry(config_) + page];
         parts_.free_pages[free_pages_++] = number;
         number = -1;
       }

@@ -10,16 +10,6 @@
 
 namespace multihead {
 
-namespace {
-
-cpu::Element element_of(DType dtype) {
-  return dtype == DType::kF16    ? cpu::Element::kF16
-         : dtype == DType::kBF16 ? cpu::Element::kBF16
-                                 : cpu::Element::kF32;
-}
-
-}  // namespace
-
 Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
               const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
@@ -28,7 +18,7 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     const bool reads = x.shape[1] > 0;
     const cpu::LinearParams params{.x = x.data,
                                    .weight = {.data = weight.data,
-                                              .element = element_of(weight.dtype),
+                                              .type = weight.dtype,
                                               .stride = {0, 0, reads ? weight.strides[0] : 0}},
                                    .bias = bias.data,
                                    .y = y.data,

@@ -3,35 +3,57 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 
-#include "engine/scratch.h"
-#include "engine/threads.h"
+#include "cpu/kernels.h"
+#include "engine/cut.h"
+#include "rules/dropout_mask.h"
 
 namespace multihead::engine {
 namespace {
 
-cpu::Element element_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return cpu::Element::kF16;
-    case DType::kBF16:
-      return cpu::Element::kBF16;
-    case DType::kF32:
-      break;
-  }
-  return cpu::Element::kF32;
-}
+using cpu::TargetTraits;
+using rules::AttentionParams;
+using rules::ScaleFactors;
+using rules::StoredRows;
 
 // Without elements there may be no address, to which nothing may be added either.
 template <class TensorLike>
-cpu::RowStrides row_strides(const TensorLike& tensor) {
+rules::RowStrides row_strides(const TensorLike& tensor) {
   if (tensor.shape.elements() == 0) return {};
   return {tensor.strides[0], tensor.strides[1], tensor.strides[2]};
 }
 
-cpu::ForwardParams shared_params(const ForwardInputs& inputs, const AttentionShape& shape,
-                                 const AttentionOptions& options) {
-  cpu::ForwardParams params{};
+ScaleFactors scale_factors(const AttentionParams& p, float scale) {
+  const float size = std::abs(scale);
+  const float sign = std::copysign(1.0F, scale);
+  if (p.changes_scores()) {
+    // Scores are scaled before something is added. A scale below 1 makes queries smaller before
+    // the products, one above 1 makes scores larger after them.
+    return size > 1.0F ? ScaleFactors{sign, size, 1.0F} : ScaleFactors{scale, 1.0F, 1.0F};
+  }
+  // The exponentials multiply their factor by log2(e), which has to stay finite.
+  constexpr float kMost = 0x1p126F;
+  if (size > kMost) return {sign * (size / kMost), 1.0F, kMost};
+  if (size >= 1.0F) return {sign, 1.0F, size};
+  if (size == 0.0F) return {0.0F, 1.0F, 1.0F};
+  // Only a power of two goes into the queries: any other factor rounds them, an error that all
+  // products of a query share (1e-5 in the output for inputs of +-1 and a scale of 1).
+  int exponent = 0;
+  const float fraction = std::frexp(size, &exponent);
+  return {std::ldexp(sign, exponent - 1), 1.0F, 2.0F * fraction};
+}
+
+rules::DropoutParams dropout_params(const Dropout& dropout) {
+  if (dropout.probability == 0.0F) return {};
+  return {.seed = dropout.seed,
+          .threshold = rules::dropout_threshold(dropout.probability),
+          .scale = 1.0F / (1.0F - dropout.probability)};
+}
+
+AttentionParams params_of(const AttentionInputs& inputs, const AttentionShape& shape,
+                          const AttentionOptions& options, const Shard* shard) {
+  AttentionParams params{};
   params.q = inputs.q;
   params.k = inputs.k;
   params.v = inputs.v;
@@ -44,105 +66,34 @@ cpu::ForwardParams shared_params(const ForwardInputs& inputs, const AttentionSha
   params.value_width = shape.value_width;
   params.first_query = 0;
   params.end_query = shape.queries;
-  params.scale = options.scale.value_or(
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key_width))));
   params.visibility = rules::make_visibility(options, shape.queries, shape.keys);
   params.visibility.firsts = inputs.firsts;
   if (inputs.lengths != nullptr) params.visibility.lengths = inputs.lengths;
+  if (shard != nullptr) {
+    params.first = shard->first;
+    params.visibility.queries = shard->queries;
+    params.visibility.keys = shard->keys;
+    params.visibility.first_query = shard->first.query;
+    params.visibility.first_key = shard->first.key;
+  }
+  params.softcap = options.softcap;
   params.mask = rules::broadcast_to_scores(options.mask);
   params.bias = rules::broadcast_to_scores(options.bias);
   params.alibi_slopes = options.alibi_slopes.empty() ? nullptr : options.alibi_slopes.data();
-  params.softcap = options.softcap;
   params.sinks = options.sinks.empty() ? nullptr : options.sinks.data();
-  params.dropout = options.dropout;
-  params.bf16_products = options.bf16_products;
+  params.dropout = dropout_params(options.dropout);
   return params;
 }
 
-// How many threads are worth waking: a second costs up to 6 us; two broke even between 2.6e5 and
-// 5e5 operations.
-int threads_for(double operations, const Context& context) {
-  constexpr double kLeast = 2.5e5;  // for each
-  return static_cast<int>(
-      std::clamp(operations / kLeast, 1.0, static_cast<double>(context.threads())));
+float scale_of(const AttentionShape& shape, const AttentionOptions& options) {
+  return options.scale.value_or(
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key_width))));
 }
 
-// Of one key/value head: the results of its pieces of keys, until they are merged.
-uint64_t partials_of_head(const cpu::DecodeLayout& layout, int64_t pieces) {
-  return static_cast<uint64_t>(pieces) * layout.partial_bytes;
-}
-
-int64_t rows_of(const cpu::ForwardParams& params) { return params.end_row() - params.first_row(); }
-
-int64_t jobs_of_heads(const ForwardPlan& plan) {
-  return (plan.params.kv_heads + plan.layout.heads - 1) / plan.layout.heads;
-}
-
-// Jobs of whole rows, which can do everything.
-void plan_rows(ForwardPlan& plan) {
-  const cpu::ForwardParams& params = plan.params;
-  plan.decodes = false;
-  plan.layout = cpu::forward_layout(params);
-  plan.blocks = (rows_of(params) + plan.layout.block_rows - 1) / plan.layout.block_rows;
-  plan.jobs = params.batch * jobs_of_heads(plan) * plan.blocks;
-}
-
-// Jobs of pieces of the keys that are seen, which follow the lengths.
-void plan_pieces(ForwardPlan& plan) {
-  const cpu::ForwardParams& params = plan.params;
-  plan.decode = cpu::decode_layout(params);
-  plan.blocks = (params.kv_heads + plan.decode.heads - 1) / plan.decode.heads;
-  plan.jobs = params.batch * plan.blocks * plan.decode.pieces;
-}
-
-bool captures(const cpu::ForwardParams& params) {
-  return !params.captures.empty() || params.weights.out.data != nullptr;
-}
-
-// What is captured beside a call that decodes: apart, so that it does not change a bit of the
-// output.
-ForwardPlan plan_captures(const ForwardPlan& plan) {
-  ForwardPlan result = plan;
-  result.params.out.data = nullptr;
-  result.params.lse.data = nullptr;
-  plan_rows(result);
-  return result;
-}
-
-void plan_jobs(ForwardPlan& plan, bool may_decode) {
-  const cpu::ForwardParams& params = plan.params;
-  const int64_t rows = params.kv_heads == 0 ? 0 : rows_of(params);
-  if (params.batch * rows == 0) return;
-  plan.operations = 2.0 * static_cast<double>(params.batch * params.kv_heads * rows) *
-                    static_cast<double>(params.keys) *
-                    static_cast<double>(params.key_width + params.value_width);
-  cpu::ForwardParams bare = params;
-  bare.captures = {};
-  bare.weights = {};
-  plan.decodes = may_decode && params.out.data != nullptr && cpu::decode_fits(bare);
-  if (!plan.decodes) return plan_rows(plan);
-  plan_pieces(plan);
-}
-
-}  // namespace
-
-cpu::StoredRows stored_rows(const ConstAnyTensor& tensor) {
-  cpu::StoredRows rows;
-  rows.data = tensor.data;
-  rows.element = element_of(tensor.dtype);
-  rows.stride = row_strides(tensor);
-  return rows;
-}
-
-ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shape,
-                         const AttentionOptions& options, const AttentionOutputs& outputs,
-                         bool may_decode) {
-  ForwardPlan plan{};
-  plan.params = shared_params(inputs, shape, options);
-  cpu::ForwardParams& params = plan.params;
+void set_outputs(AttentionParams& params, const AttentionOutputs& outputs) {
   // An output without elements is none, whether it has an address or not.
   params.out = {.data = outputs.out.shape.elements() == 0 ? nullptr : outputs.out.data,
-                .element = element_of(outputs.out.dtype),
+                .type = outputs.out.dtype,
                 .stride = row_strides(outputs.out)};
   if (outputs.lse.given()) params.lse = {outputs.lse.data, row_strides(outputs.lse)};
   if (outputs.dropout_mask.given()) {
@@ -150,98 +101,180 @@ ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shap
   }
   params.weights.out = outputs.weights;
   params.captures = outputs.captures;
-  plan_jobs(plan, may_decode);
-  return plan;
 }
 
-ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
-                        const AttentionOptions& options, const ScoreCapture& capture) {
-  ForwardPlan plan{};
-  plan.params = shared_params(inputs, shape, options);
-  plan.params.captures = {&capture, 1};
-  plan.params.first_query = capture.first_row;
-  plan.params.end_query = capture.first_row + capture.out.shape[2];
-  plan_jobs(plan, false);
-  return plan;
+bool dense_floats(const StoredRows& rows) { return rows.type == DType::kF32 && rows.in_order(); }
+
+Objection objection_to_decode(const AttentionParams& p, bool packed) {
+  if (packed) return Objection::kPacked;
+  if (p.out.data == nullptr) return Objection::kNoWork;
+  if (p.rows() > kMostDecodeRows) return Objection::kManyRows;
+  if (p.dropout.given() || p.dropout_mask.data != nullptr) return Objection::kDropout;
+  return Objection::kNone;
 }
 
-void follow_lengths(ForwardPlan& plan) {
-  if (plan.decodes && plan.params.visibility.lengths != nullptr) plan_pieces(plan);
-}
-
-cpu::ForwardJob ForwardPlan::job(int64_t index) const {
-  // Within a head the last rows first: with causal they see the most keys, and long jobs
-  // that start late would leave the other threads idle.
-  const int64_t heads = index / blocks;
-  const int64_t block = blocks - 1 - index % blocks;
-  const int64_t of_batch = jobs_of_heads(*this);
-  const int64_t kv_head = heads % of_batch * layout.heads;
-  return {.batch = heads / of_batch,
-          .kv_head = kv_head,
-          .end_head = std::min(kv_head + layout.heads, params.kv_heads),
-          .first_row = params.first_row() + block * layout.block_rows};
-}
-
-Status reserve_scratch(const ForwardPlan& plan, Context& context) {
-  Scratch& scratch = context.scratch();
-  if (!plan.decodes) return scratch.reserve(context.threads(), plan.layout.scratch_bytes);
-  const auto heads = static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads);
-  const uint64_t bytes = heads * partials_of_head(plan.decode, plan.decode.most_pieces);
-  if (!scratch.partials().reserve(bytes)) return Status::out_of_memory(bytes);
-  uint64_t of_thread = plan.decode.scratch_bytes;
-  if (captures(plan.params)) {
-    of_thread = std::max(of_thread, plan_captures(plan).layout.scratch_bytes);
-  }
-  return scratch.reserve(context.threads(), of_thread);
-}
-
-namespace {
-
-void run_decode(const ForwardPlan& plan, Context& context) {
-  const cpu::ForwardParams& params = plan.params;
-  const cpu::DecodeLayout& layout = plan.decode;
-  Scratch& scratch = context.scratch();
-  const int64_t heads = params.batch * params.kv_heads;
-  const uint64_t head_bytes = partials_of_head(layout, layout.pieces);
-  const auto partials = [&](int64_t head) {
-    return static_cast<char*>(scratch.partials().data()) + static_cast<uint64_t>(head) * head_bytes;
+Objection objection_to_bf16(const AttentionParams& p, float scale, bool asked,
+                            const TargetTraits& target) {
+  if (!asked) return Objection::kNotAsked;
+  if (!target.bf16_pairs) return Objection::kNoInstruction;
+  const auto fits = [](const StoredRows& rows) {
+    return rows.type == DType::kBF16 && rows.in_order();
   };
-  parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {
-    const int64_t block = index / layout.pieces;
-    const cpu::DecodeJob job{.batch = block / plan.blocks,
-                             .kv_head = block % plan.blocks * layout.heads,
-                             .piece = index % layout.pieces};
-    cpu::decode_piece(params, layout, job,
-                      partials(job.batch * params.kv_heads + job.kv_head) +
-                          static_cast<uint64_t>(job.piece) * layout.partial_bytes,
-                      scratch.of_thread(thread));
-  });
-  const auto merged = static_cast<double>(static_cast<uint64_t>(heads) * head_bytes);
-  parallel_for(threads_for(merged, context), heads, [&](int64_t head, int) {
-    cpu::decode_merge(params, layout, head / params.kv_heads, head % params.kv_heads,
-                      partials(head));
-  });
+  if (!fits(p.q) || !fits(p.k) || !fits(p.v) || p.key_width % 2 != 0) return Objection::kNotBf16;
+  if (p.captures_anything()) return Objection::kCapture;
+  // Pairs of keys begin at even ones, and queries that are pairs cannot be scaled.
+  if (p.changes_scores() || p.visibility.left >= 0 || p.visibility.firsts != nullptr ||
+      p.visibility.first_key % 2 != 0 || scale < 1.0F / 1024.0F || scale > 1024.0F) {
+    return Objection::kOption;
+  }
+  return Objection::kNone;
+}
+
+// Inputs and outputs, in bytes, that caches hold. Beyond, blocks are faster, which copy V and
+// natively prefetch: of heads of 64 x 64, 24 (1.6 MB) gain 10 %, 96 of them 3 to 6 %, but 192 would
+// lose 3 to 5 % and 384 16 to 27 %; in WebAssembly 24 gain 8 % and 384 would lose 6 %.
+constexpr double kMaxCacheResidentBytes = 4 << 20;
+
+Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits& target,
+                                   bool stores_normalised) {
+  if (p.keys > target.short_keys) return Objection::kManyKeys;
+  if (!dense_floats(p.q) || !dense_floats(p.k) || !dense_floats(p.v)) {
+    return Objection::kNotDenseFloats;
+  }
+  const double bytes = sizeof(float) * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
+                       static_cast<double>(p.queries + p.keys) *
+                       static_cast<double>(p.key_width + p.value_width);
+  if (bytes > kMaxCacheResidentBytes) return Objection::kBeyondCache;
+  if (p.captures_anything() || p.dropout_mask.data != nullptr) return Objection::kCapture;
+  if (p.changes_scores() || p.visibility.left >= 0 || p.visibility.firsts != nullptr ||
+      p.mask.given() || p.sinks != nullptr || p.dropout.given() || p.group() != 1) {
+    return Objection::kOption;
+  }
+  return stores_normalised ? Objection::kNone : Objection::kNotDenseFloats;
+}
+
+void cut_splits(AttentionPlan& plan, const TargetTraits& target) {
+  const AttentionParams& p = plan.params;
+  plan.splits = cut_into_splits(p, target);
+  plan.jobs =
+      p.batch * ((p.kv_heads + plan.splits.heads - 1) / plan.splits.heads) * plan.splits.splits;
+}
+
+// The one place where a path is chosen.
+void choose_path(AttentionPlan& plan, float scale, bool bf16_products, bool packed) {
+  AttentionParams& p = plan.params;
+  if (p.batch * p.rows() == 0) {
+    plan.not_decode = plan.not_bf16 = plan.not_short = Objection::kNoWork;
+    return;
+  }
+  const TargetTraits target = cpu::target_traits();
+  plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
+                    static_cast<double>(p.keys) * static_cast<double>(p.key_width + p.value_width);
+  plan.blocks = cut_into_blocks(p, target);
+  plan.not_decode = objection_to_decode(p, packed);
+  plan.not_bf16 = objection_to_bf16(p, scale, bf16_products, target);
+  plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalised);
+  if (plan.not_decode == Objection::kNone) {
+    plan.path = Path::kDecode;
+  } else if (plan.not_bf16 == Objection::kNone) {
+    plan.path = Path::kBf16Blocks;
+  } else if (plan.not_short == Objection::kNone) {
+    plan.path = Path::kShortHeads;
+  }
+  p.scale = scale_factors(p, scale);
+
+  if (plan.path == Path::kDecode) {
+    cut_splits(plan, target);
+    plan.scratch_bytes = cpu::decode_scratch_bytes(p, plan.splits);
+    plan.partial_bytes = cpu::decode_partial_bytes(p, plan.splits);
+    if (plan.captures_beside_decode()) {
+      plan.scratch_bytes = std::max(plan.scratch_bytes, cpu::block_scratch_bytes(p, plan.blocks));
+    }
+    return;
+  }
+  const int64_t blocks = (p.rows() + plan.blocks.rows - 1) / plan.blocks.rows;
+  plan.jobs = p.batch * ((p.kv_heads + plan.blocks.heads - 1) / plan.blocks.heads) * blocks;
+  plan.scratch_bytes = cpu::block_scratch_bytes(p, plan.blocks);
+  if (plan.path == Path::kShortHeads) {
+    plan.scratch_bytes =
+        std::max(plan.scratch_bytes, cpu::short_heads_scratch_bytes(p, plan.blocks));
+  }
+}
+
+std::optional<InputTransforms> transforms_of(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                             const AttentionShape& shape,
+                                             const AttentionOptions& options) {
+  if (!options.qk_norm.enabled && options.rope.style == Rope::Style::kNone) return {};
+  return InputTransforms{.q = q,
+                         .k = k,
+                         .norm = options.qk_norm,
+                         .rope = options.rope,
+                         .positions = rules::make_visibility(options, shape.queries, shape.keys),
+                         .lengths = options.kv_lengths};
+}
+
+// q and k as the kernels will see them: where they are transformed, without an address yet.
+AttentionInputs inputs_of(const ConstAnyTensor& q, const ConstAnyTensor& k, bool transformed) {
+  return {.q = stored_rows(transformed ? ConstTensor(nullptr, q.shape) : q),
+          .k = stored_rows(transformed ? ConstTensor(nullptr, k.shape) : k),
+          .v = {}};
 }
 
 }  // namespace
 
-Status run_forward(const ForwardPlan& plan, Context& context) {
-  if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
-  if (plan.decodes) {
-    run_decode(plan, context);
-    return captures(plan.params) ? run_forward(plan_captures(plan), context) : Status();
-  }
-  const Scratch& scratch = context.scratch();
-  const int threads = threads_for(plan.operations, context);
-  parallel_for(threads, plan.jobs, [&](int64_t index, int thread) {
-    const cpu::ForwardJob job = plan.job(index);
-    // Jobs are handed out in order: the others are at those between.
-    const int64_t then = index + threads;
-    const cpu::ForwardJob next = then < plan.jobs ? plan.job(then) : job;
-    cpu::forward_block(plan.params, job, then < plan.jobs ? &next : nullptr,
-                       scratch.of_thread(thread));
-  });
-  return {};
+StoredRows stored_rows(const ConstAnyTensor& tensor) {
+  StoredRows rows;
+  rows.data = tensor.data;
+  rows.type = tensor.dtype;
+  rows.stride = row_strides(tensor);
+  return rows;
+}
+
+AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape& shape,
+                             const AttentionOptions& options, const AttentionOutputs& outputs,
+                             const Shard* shard) {
+  AttentionPlan plan{};
+  plan.params = params_of(inputs, shape, options, shard);
+  set_outputs(plan.params, outputs);
+  choose_path(plan, scale_of(shape, options), options.bf16_products, /*packed=*/false);
+  return plan;
+}
+
+AttentionPlan plan_packed(const AttentionInputs& inputs, const AttentionShape& shape,
+                          const AttentionOptions& options, const AttentionOutputs& outputs) {
+  AttentionPlan plan{};
+  plan.params = params_of(inputs, shape, options, nullptr);
+  set_outputs(plan.params, outputs);
+  choose_path(plan, scale_of(shape, options), options.bf16_products, /*packed=*/true);
+  return plan;
+}
+
+void follow_lengths(AttentionPlan& plan) {
+  if (plan.path != Path::kDecode || plan.params.visibility.lengths == nullptr) return;
+  cut_splits(plan, cpu::target_traits());
+}
+
+PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionShape& shape, const AttentionOptions& options,
+                      const AttentionOutputs& outputs) {
+  PlannedCall call{.plan = {}, .transforms = transforms_of(q, k, shape, options)};
+  AttentionInputs inputs = inputs_of(q, k, call.transforms.has_value());
+  inputs.v = stored_rows(v);
+  call.plan = plan_attention(inputs, shape, options, outputs);
+  return call;
+}
+
+PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                             const AttentionShape& shape, const AttentionOptions& options,
+                             const ScoreCapture& capture) {
+  PlannedCall call{.plan = {}, .transforms = transforms_of(q, k, shape, options)};
+  AttentionParams& params = call.plan.params;
+  params = params_of(inputs_of(q, k, call.transforms.has_value()), shape, options, nullptr);
+  params.captures = {&capture, 1};
+  params.first_query = capture.first_row;
+  params.end_query = capture.first_row + capture.out.shape[2];
+  choose_path(call.plan, scale_of(shape, options), options.bf16_products, /*packed=*/false);
+  return call;
 }
 
 }  // namespace multihead::engine

@@ -1,51 +1,107 @@
-// From a checked call to kernel parameters and jobs: every default is settled here.
+// From a checked call to parameters and jobs: which path serves it, how it is cut, and every
+// default. Nothing after this file chooses anything.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
-#include "cpu/kernels.h"
+#include "engine/transform.h"
 #include "engine/validate.h"
+#include "rules/attention_params.h"
+#include "rules/geometry.h"
 
 namespace multihead::engine {
 
-struct ForwardPlan {
-  cpu::ForwardParams params;
-  cpu::ForwardLayout layout;
-  int64_t blocks;  // of rows, for each batch entry and key/value head; of heads, if it decodes
-  int64_t jobs;
-  bool decodes;  // then `decode` and not `layout`, and pieces of keys, not blocks
-  cpu::DecodeLayout decode;
-  double operations;  // at most
-
-  cpu::ForwardJob job(int64_t index) const;
+enum class Path : uint8_t {
+  kBlocks,      // blocks of query rows walk along blocks of keys; does everything
+  kBf16Blocks,  // the same with products of bf16 pairs; kBlocks again where a result is NaN
+  kShortHeads,  // few keys, few options: less set-up for each head
+  kDecode,      // few query rows: the keys are split, and the results merged
 };
 
-// A tensor of rank 4 as the kernels see it.
-cpu::StoredRows stored_rows(const ConstAnyTensor& tensor);
+// Why a path does not serve a call.
+enum class Objection : uint8_t {
+  kNone,
+  kNoWork,    // no rows or no output
+  kManyRows,  // more query rows for each key/value head than decoding is faster for
+  kPacked,    // sequences of different lengths, whose jobs run side by side
+  kDropout,
+  kCapture,         // scores, weights or the dropout mask are asked for
+  kNotAsked,        // bf16_products is off
+  kNoInstruction,   // this processor has none for it
+  kNotBf16,         // q, k or v is not dense bf16, or d_k is odd
+  kNotDenseFloats,  // q, k, v or out is not dense f32 in whole vectors
+  kManyKeys,        // more keys than are one step
+  kBeyondCache,     // operands that no cache holds
+  kOption,          // an option that the path does not know
+};
+
+struct AttentionPlan {
+  rules::AttentionParams params;
+  Path path;
+  Objection not_decode, not_bf16, not_short;  // of the paths that come before
+  rules::BlockGeometry blocks;                // kDecode: of the captures beside it
+  rules::SplitGeometry splits;                // kDecode alone
+  uint64_t scratch_bytes;                     // of each thread
+  uint64_t partial_bytes;                     // kDecode: of the result of one head and split
+  int64_t jobs;
+  double operations;  // multiplications and additions, at most
+
+  // kDecode computes out and lse; blocks then compute what is captured, so that a capture does not
+  // change a bit of the output.
+  bool captures_beside_decode() const {
+    return path == Path::kDecode && params.captures_anything();
+  }
+};
 
 // What is attended to, wherever it lies.
-struct ForwardInputs {
-  cpu::StoredRows q, k, v;
+struct AttentionInputs {
+  rules::StoredRows q, k, v;
   const int32_t* firsts = nullptr;   // (B): the first key that is there; null for 0
   const int32_t* lengths = nullptr;  // (B): instead of options.kv_lengths; null for those
 };
 
-// `may_decode`: few rows may be planned as decoding, which only run_forward() knows.
-ForwardPlan plan_forward(const ForwardInputs& inputs, const AttentionShape& shape,
-                         const AttentionOptions& options, const AttentionOutputs& outputs,
-                         bool may_decode = true);
+// The whole problem of which a call computes a shard.
+struct Shard {
+  rules::Coordinates first;
+  int64_t queries, keys;  // of the whole problem
+};
 
-// The same for captures alone.
-ForwardPlan plan_scores(const ForwardInputs& inputs, const AttentionShape& shape,
-                        const AttentionOptions& options, const ScoreCapture& capture);
+rules::StoredRows stored_rows(const ConstAnyTensor& tensor);
+
+AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape& shape,
+                             const AttentionOptions& options, const AttentionOutputs& outputs,
+                             const Shard* shard = nullptr);
+
+// A sequence of a packed call: never kDecode.
+AttentionPlan plan_packed(const AttentionInputs& inputs, const AttentionShape& shape,
+                          const AttentionOptions& options, const AttentionOutputs& outputs);
 
 // Before a plan runs again: the lengths that it points to may be others.
-void follow_lengths(ForwardPlan& plan);
+void follow_lengths(AttentionPlan& plan);
 
-// All memory that run_forward() would ask for, whatever the lengths.
-Status reserve_scratch(const ForwardPlan& plan, Context& context);
+// "blocks of 64 query rows and 256 keys; not decode: ..." for people who wonder about a time.
+std::string explain(const AttentionPlan& plan);
 
-// Runs every job of a plan on the context's threads.
-Status run_forward(const ForwardPlan& plan, Context& context);
+// A call of attention(): its plan, and what happens to q and k before.
+struct PlannedCall {
+  AttentionPlan plan;
+  std::optional<InputTransforms> transforms;
+
+  void set_queries(const void* data) {
+    (transforms ? transforms->q.data : plan.params.q.data) = data;
+  }
+  void set_keys(const void* data) { (transforms ? transforms->k.data : plan.params.k.data) = data; }
+};
+
+PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionShape& shape, const AttentionOptions& options,
+                      const AttentionOutputs& outputs);
+
+// attention_scores(): one capture, of whose rows alone scores are computed.
+PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                             const AttentionShape& shape, const AttentionOptions& options,
+                             const ScoreCapture& capture);
 
 }  // namespace multihead::engine

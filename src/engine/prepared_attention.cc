@@ -6,15 +6,16 @@
 #include <span>
 #include <utility>
 
-#include "engine/forward_call.h"
 #include "engine/guard.h"
+#include "engine/plan.h"
+#include "engine/run.h"
 #include "engine/scratch.h"
 
 namespace multihead {
 namespace engine {
 
 struct PreparedCall {
-  ForwardCall forward;
+  PlannedCall forward;
   Context* context;
   std::span<const int32_t> lengths;
   AttentionShape shape;
@@ -108,7 +109,7 @@ Status PreparedAttention::run(const void* q, const void* k, const void* v, void*
         return status;
       }
     }
-    engine::ForwardCall& forward = call.forward;
+    engine::PlannedCall& forward = call.forward;
     engine::follow_lengths(forward.plan);
     forward.set_queries(q);
     forward.set_keys(k);

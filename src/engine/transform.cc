@@ -1,5 +1,4 @@
 #include "engine/transform.h"
-#include "engine/guard.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,28 +8,15 @@
 #include <numeric>
 #include <span>
 
+#include "engine/guard.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
 #include "engine/validate.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "rules/rope.h"
 
 namespace multihead::engine {
 namespace {
-
-void decode_row(const ConstAnyTensor& x, int64_t offset, int64_t width, float* to) {
-  const auto decode = [&]<class T>(const T* from) {
-    for (int64_t c = 0; c < width; ++c) to[c] = rules::to_float(from[c]);
-  };
-  switch (x.dtype) {
-    case DType::kF32:
-      return decode(static_cast<const float*>(x.data) + offset);
-    case DType::kF16:
-      return decode(static_cast<const Float16*>(x.data) + offset);
-    case DType::kBF16:
-      return decode(static_cast<const BFloat16*>(x.data) + offset);
-  }
-}
 
 void normalise_row(const Transform& transform, int64_t width, float* row) {
   // Sums beside each other: one alone waits for every addition, 80 ns at a width of 64.
@@ -94,7 +80,8 @@ int64_t position_of(const Transform& transform, int64_t batch, int64_t row, int6
     if (rule == nullptr) return position;
     rules::Visibility of_sequence = *rule;
     of_sequence.queries = starts[s + 1] - starts[s];
-    of_sequence.keys = transform.key_sequences[s + 1] - transform.key_sequences[s];
+    of_sequence.keys = of_sequence.shard_keys =
+        transform.key_sequences[s + 1] - transform.key_sequences[s];
     return of_sequence.position(0, position);
   }
   const auto given = static_cast<int64_t>(transform.positions.size());
@@ -107,7 +94,43 @@ int64_t rotated_width(const Rope& rope, int64_t width) {
   return rope.rotary_dim != 0 ? rope.rotary_dim : width;
 }
 
+Status reserve_copies(const InputTransforms& transforms, Context& context) {
+  const int64_t floats = transforms.q.shape.elements() + transforms.k.shape.elements();
+  const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float);
+  return context.scratch().transformed().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
+}
+
 }  // namespace
+
+Status reserve_for_transform(const InputTransforms& transforms, Context& context) {
+  if (Status status = reserve_copies(transforms, context); !status.ok()) return status;
+  return reserve_for_transform(transforms.rope, transforms.q.shape[3], context);
+}
+
+Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
+                        Context& context) {
+  const auto& [q, k, norm, rope, positions, lengths] = transforms;
+  const Transform of_q{.normalise = norm.enabled,
+                       .gain = norm.q_gain,
+                       .epsilon = norm.epsilon,
+                       .rope = rope,
+                       .positions = rope.q_positions,
+                       .query_positions = &positions};
+  Transform of_k = of_q;
+  of_k.gain = norm.k_gain;
+  of_k.positions = rope.k_positions;
+  of_k.query_positions = nullptr;
+  of_k.lengths = lengths;
+
+  if (Status status = reserve_copies(transforms, context); !status.ok()) return status;
+  const Tensor new_q(static_cast<float*>(context.scratch().transformed().data()), q.shape);
+  const Tensor new_k(new_q.data + q.shape.elements(), k.shape);
+  if (Status status = transform_rows(q, of_q, new_q, context); !status.ok()) return status;
+  if (Status status = transform_rows(k, of_k, new_k, context); !status.ok()) return status;
+  params.q.data = new_q.data;
+  params.k.data = new_k.data;
+  return {};
+}
 
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) {
   // Frequencies, the cosines and sines of one token for all its heads, and one row.
@@ -154,7 +177,9 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
       for (int64_t head = 0; head < heads; ++head) {
         float* const to = y.data + b * y.strides[0] + head * y.strides[1] + row * y.strides[2];
         float* const from = rotates ? decoded : to;
-        decode_row(x, b * x.strides[0] + head * x.strides[1] + row * x.strides[2], width, from);
+        rules::read_floats(x.data, x.dtype,
+                           b * x.strides[0] + head * x.strides[1] + row * x.strides[2], width,
+                           from);
         if (transform.normalise) normalise_row(transform, width, from);
         rules::rotate_vector(from, to, width, rotary, rope.style, cos, sin);
       }

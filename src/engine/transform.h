@@ -1,10 +1,11 @@
-// What happens to queries and keys before the product: QK-norm, then RoPE.
+// QK-norm, then RoPE: what happens to queries and keys before they are multiplied.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "multihead/attention.h"
+#include "rules/attention_params.h"
 #include "rules/visibility.h"
 
 namespace multihead::engine {
@@ -25,6 +26,22 @@ struct Transform {
 
   bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
 };
+
+// Of a call of attention().
+struct InputTransforms {
+  ConstAnyTensor q, k;
+  QkNorm norm;
+  Rope rope;
+  rules::Visibility positions;  // of queries, where rope gives none
+  std::span<const int32_t> lengths;
+};
+
+// All memory that transform_inputs() would ask for.
+Status reserve_for_transform(const InputTransforms& transforms, Context& context);
+
+// Transformed copies of q and k in the context's memory, to which params then point.
+Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
+                        Context& context);
 
 // All memory that transform_rows() of vectors of `width` would ask for.
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);

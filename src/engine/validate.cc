@@ -251,6 +251,14 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
   return {};
 }
 
+Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const AttentionOptions& options, const AttentionOutputs& outputs,
+                     AttentionShape& shape) {
+  if (Status status = validate_inputs(q, k, v, shape); !status.ok()) return status;
+  if (Status status = validate_options(options, shape); !status.ok()) return status;
+  return validate_outputs(outputs, shape);
+}
+
 Status validate_options(const AttentionOptions& options, const AttentionShape& shape) {
   if (options.scale && !std::isfinite(*options.scale)) {
     return option_error("scale", "a finite number", words_of(*options.scale));

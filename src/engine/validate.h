@@ -18,6 +18,11 @@ struct AttentionShape {
 Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                        AttentionShape& shape);
 
+// All of attention()'s checks, which give the shape.
+Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const AttentionOptions& options, const AttentionOutputs& outputs,
+                     AttentionShape& shape);
+
 // Every option, alone, against the shape and against the others.
 Status validate_options(const AttentionOptions& options, const AttentionShape& shape);
 

@@ -10,6 +10,7 @@
 
 #include "engine/guard.h"
 #include "engine/plan.h"
+#include "engine/run.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
 #include "engine/transform.h"
@@ -19,6 +20,7 @@
 namespace multihead {
 namespace {
 
+using engine::AttentionPlan;
 using engine::option_error;
 
 // Rows first .. last - 1 of a packed (T, H, d), as (1, H, rows, d).
@@ -93,9 +95,8 @@ class PackedCall {
     engine::parallel_for(context.threads(), jobs_, [&](int64_t index, int thread) {
       const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
       const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
-      const engine::ForwardPlan& plan = plans_[place];
-      cpu::forward_block(plan.params, plan.job(index - first_job_[place]), nullptr,
-                         scratch.of_thread(thread));
+      const AttentionPlan& plan = plans_[place];
+      engine::run_block(plan, index - first_job_[place], nullptr, scratch.of_thread(thread));
     });
     return {};
   }
@@ -142,12 +143,12 @@ class PackedCall {
 
   // The longest sequences first: a long one that starts late would leave the other threads idle.
   Status order_jobs(Context& context) {
-    using engine::ForwardPlan;
-    static_assert(std::is_trivially_copyable_v<ForwardPlan>);
-    const uint64_t bytes = sequences() * (sizeof(ForwardPlan) + sizeof(int64_t) + sizeof(int32_t));
+    static_assert(std::is_trivially_copyable_v<AttentionPlan>);
+    const uint64_t bytes =
+        sequences() * (sizeof(AttentionPlan) + sizeof(int64_t) + sizeof(int32_t));
     engine::Buffer& memory = context.scratch().plans();
     if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
-    plans_ = {static_cast<ForwardPlan*>(memory.data()), sequences()};
+    plans_ = {static_cast<AttentionPlan*>(memory.data()), sequences()};
     first_job_ = {reinterpret_cast<int64_t*>(plans_.data() + sequences()), sequences()};
     const std::span order{reinterpret_cast<int32_t*>(first_job_.data() + sequences()), sequences()};
     std::iota(order.begin(), order.end(), 0);
@@ -159,16 +160,16 @@ class PackedCall {
     });
     uint64_t scratch_bytes = 0;
     for (size_t place = 0; place < sequences(); ++place) {
-      const ForwardPlan& plan =
+      const AttentionPlan& plan =
           *std::construct_at(&plans_[place], plan_of(static_cast<size_t>(order[place])));
       first_job_[place] = jobs_;
       jobs_ += plan.jobs;
-      scratch_bytes = std::max(scratch_bytes, plan.layout.scratch_bytes);
+      scratch_bytes = std::max(scratch_bytes, plan.scratch_bytes);
     }
     return context.scratch().reserve(context.threads(), scratch_bytes);
   }
 
-  engine::ForwardPlan plan_of(size_t s) const {
+  AttentionPlan plan_of(size_t s) const {
     const ConstAnyTensor q = sequence_of(q_, cu_q_[s], cu_q_[s + 1]);
     const ConstAnyTensor k = sequence_of(k_, cu_k_[s], cu_k_[s + 1]);
     const ConstAnyTensor v = sequence_of(v_, cu_k_[s], cu_k_[s + 1]);
@@ -182,7 +183,7 @@ class PackedCall {
     AttentionOptions options = options_;
     // Dropout would be the same in all of them: the sequence's number goes into the seed.
     options.dropout.seed += static_cast<uint64_t>(s) << 32U;
-    return engine::plan_forward(
+    return engine::plan_packed(
         {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
         {.batch = 1,
          .heads = q.shape[1],
@@ -191,15 +192,15 @@ class PackedCall {
          .keys = k.shape[2],
          .key_width = q.shape[3],
          .value_width = v.shape[3]},
-        options, outputs, /*may_decode=*/false);
+        options, outputs);
   }
 
   ConstAnyTensor q_, k_, v_;
   std::span<const int32_t> cu_q_, cu_k_;
   const AttentionOptions& options_;
   const AttentionOutputs& outputs_;
-  std::span<engine::ForwardPlan> plans_;  // of the sequences, the longest first
-  std::span<int64_t> first_job_;          // of each plan
+  std::span<AttentionPlan> plans_;  // of the sequences, the longest first
+  std::span<int64_t> first_job_;    // of each plan
   int64_t jobs_ = 0;
 };
 

@@ -19,12 +19,8 @@ struct KVCacheConfig {
     kRing,        // the same, and the newest `capacity` tokens overwrite the oldest: for windows
     kPaged,  // pages of page_size tokens, taken from a pool as sequences grow (arXiv:2309.06180)
   };
-  enum class Type : uint8_t {
-    kF32,
-    kF16,
-    kBF16,
-    kInt8,  // symmetric, with one float scale (largest magnitude / 127) per token and head
-  };
+  // kInt8 has one scale per token and head.
+  using Type = DType;
 
   int64_t batch = 1;
   int64_t kv_heads = 0;

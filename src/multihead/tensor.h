@@ -105,11 +105,22 @@ struct BFloat16 {
   uint16_t bits = 0;
 };
 
-enum class DType : uint8_t { kF32, kF16, kBF16 };
+// Element types of storage. Tensors are f32, f16 or bf16; a KVCache may be int8 too.
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kInt8,  // symmetric, with one float scale (largest magnitude / 127) for each row
+};
 
-constexpr int64_t bytes_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr int64_t bytes_of(DType dtype) {
+  return dtype == DType::kF32 ? 4 : dtype == DType::kInt8 ? 1 : 2;
+}
 constexpr const char* name_of(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+  return dtype == DType::kF32    ? "f32"
+         : dtype == DType::kF16  ? "f16"
+         : dtype == DType::kBF16 ? "bf16"
+                                 : "int8";
 }
 
 template <class T>

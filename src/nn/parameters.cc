@@ -6,10 +6,11 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace multihead::nn {
 namespace {
@@ -26,14 +27,9 @@ void copy_strided(const T* from, const Dims& shape, const Dims& strides, int axi
 }
 
 void copy_tensor(const ConstAnyTensor& from, float* to) {
-  switch (from.dtype) {
-    case DType::kF32:
-      return copy_strided(static_cast<const float*>(from.data), from.shape, from.strides, 0, to);
-    case DType::kF16:
-      return copy_strided(static_cast<const Float16*>(from.data), from.shape, from.strides, 0, to);
-    case DType::kBF16:
-      return copy_strided(static_cast<const BFloat16*>(from.data), from.shape, from.strides, 0, to);
-  }
+  rules::visit_element(from.dtype, [&]<class T>(std::type_identity<T>) {
+    copy_strided(static_cast<const T*>(from.data), from.shape, from.strides, 0, to);
+  });
 }
 
 ConstAnyTensor transposed(ConstAnyTensor tensor) {

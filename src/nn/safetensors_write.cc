@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,7 @@
 #include "engine/guard.h"
 #include "multihead/safetensors.h"
 #include "nn/safetensors_format.h"
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace multihead {
 namespace {
@@ -46,27 +47,17 @@ void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte
       *to++ = static_cast<std::byte>(bits >> (8 * i) & 0xFFU);
     }
   };
-  float value = 0;
-  switch (from.dtype) {
-    case DType::kF32:
-      value = static_cast<const float*>(from.data)[at];
-      break;
-    case DType::kF16: {
-      const Float16 half = static_cast<const Float16*>(from.data)[at];
-      if (type == DType::kF16) return put(half.bits);
-      value = rules::to_float(half);
-      break;
+  rules::visit_element(from.dtype, [&]<class T>(std::type_identity<T>) {
+    const T stored = static_cast<const T*>(from.data)[at];
+    // The bits as they are, so that a NaN keeps its payload.
+    if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+      if (type == kDTypeOf<T>) return put(stored.bits);
     }
-    case DType::kBF16: {
-      const BFloat16 half = static_cast<const BFloat16*>(from.data)[at];
-      if (type == DType::kBF16) return put(half.bits);
-      value = rules::to_float(half);
-      break;
-    }
-  }
-  if (type == DType::kF16) return put(rules::to_float16(value).bits);
-  if (type == DType::kBF16) return put(rules::to_bfloat16(value).bits);
-  put(std::bit_cast<uint32_t>(value));
+    const float value = rules::to_float(stored);
+    if (type == DType::kF16) return put(rules::to_float16(value).bits);
+    if (type == DType::kBF16) return put(rules::to_bfloat16(value).bits);
+    put(std::bit_cast<uint32_t>(value));
+  });
 }
 
 void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type, std::byte*& to) {

@@ -6,11 +6,12 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "rules/broadcast.h"
 #include "rules/dropout_mask.h"
-#include "rules/half.h"
+#include "rules/element.h"
 #include "rules/rope.h"
 #include "rules/visibility.h"
 
@@ -23,15 +24,9 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 constexpr double kNegInf = -std::numeric_limits<double>::infinity();
 
 double element(const ConstAnyTensor& tensor, int64_t index) {
-  switch (tensor.dtype) {
-    case DType::kF16:
-      return static_cast<double>(rules::to_float(static_cast<const Float16*>(tensor.data)[index]));
-    case DType::kBF16:
-      return static_cast<double>(rules::to_float(static_cast<const BFloat16*>(tensor.data)[index]));
-    case DType::kF32:
-      break;
-  }
-  return static_cast<double>(static_cast<const float*>(tensor.data)[index]);
+  return rules::visit_element(tensor.dtype, [&]<class T>(std::type_identity<T>) {
+    return static_cast<double>(rules::to_float(static_cast<const T*>(tensor.data)[index]));
+  });
 }
 
 // One head, (N, d).

@@ -39,8 +39,12 @@ struct EntryVisibility {
 };
 
 // Causal order, window and lengths together leave each query one range of keys.
+//
+// A call may be a shard of a larger problem: its query 0 is query first_query of the whole, its
+// keys are first_key .. first_key + shard_keys - 1. Alignments, lengths and window are those of the
+// whole problem; ranges are given in keys of the shard.
 struct Visibility {
-  int64_t queries = 0;
+  int64_t queries = 0;  // of the whole problem
   int64_t keys = 0;
   bool causal = false;
   int64_t left = -1, right = -1;  // window; -1 is open
@@ -48,36 +52,25 @@ struct Visibility {
   int64_t offset = 0;                // read only with kOffset
   const int32_t* lengths = nullptr;  // (B): keys of each batch entry; null for all
   const int32_t* firsts = nullptr;   // (B): keys below are gone from a cache; null for none
+  int64_t first_query = 0, first_key = 0;
+  int64_t shard_keys = 0;
 
-  // The first key that is there, and the end of those.
+  // The keys of the shard that are there.
   KeyRange present(int64_t batch) const {
-    return {firsts == nullptr ? 0 : firsts[batch], lengths == nullptr ? keys : lengths[batch]};
+    const KeyRange whole = whole_present(batch);
+    return {std::clamp<int64_t>(whole.first - first_key, 0, shard_keys),
+            std::clamp<int64_t>(whole.last - first_key, 0, shard_keys)};
   }
 
-  // A query's position among the keys, less its index.
-  int64_t shift(int64_t batch) const {
-    switch (alignment) {
-      case Alignment::kBottomRight:
-        return keys - queries;
-      case Alignment::kBottomRightOfLength:
-        return present(batch).last - queries;
-      case Alignment::kOffset:
-        return offset;
-      case Alignment::kNone:
-      case Alignment::kTopLeft:
-        break;
-    }
-    return 0;
-  }
-
+  // The position among the whole problem's keys of a query of the shard.
   int64_t position(int64_t batch, int64_t query) const {
-    return saturating_add(query, shift(batch));
+    return saturating_add(saturating_add(query, first_query), shift(batch));
   }
 
   EntryVisibility of_entry(int64_t batch) const {
     // Beyond all keys from any query, and far enough from 2^63 that a query can be added.
     constexpr int64_t kOpen = int64_t{1} << 62;
-    const int64_t at = shift(batch);
+    const int64_t at = saturating_add(shift(batch), first_query - first_key);
     const int64_t first = left < 0 ? -kOpen : saturating_add(at, -left);
     int64_t end = kOpen;
     if (causal) end = saturating_add(at, 1);
@@ -86,6 +79,34 @@ struct Visibility {
   }
 
   KeyRange of_query(int64_t batch, int64_t query) const { return of_entry(batch).of_query(query); }
+
+  // ALiBi's distance of query i from key j of the shard is |i + alibi_shift() - j|. The last query
+  // of the whole problem stands at its last key; in a cache every entry ends at its own length.
+  int64_t alibi_shift(int64_t batch) const {
+    const int64_t end = firsts != nullptr ? whole_present(batch).last : keys;
+    return end - queries + first_query - first_key;
+  }
+
+ private:
+  KeyRange whole_present(int64_t batch) const {
+    return {firsts == nullptr ? 0 : firsts[batch], lengths == nullptr ? keys : lengths[batch]};
+  }
+
+  // A query's position among the keys, less its index, in the whole problem.
+  int64_t shift(int64_t batch) const {
+    switch (alignment) {
+      case Alignment::kBottomRight:
+        return keys - queries;
+      case Alignment::kBottomRightOfLength:
+        return whole_present(batch).last - queries;
+      case Alignment::kOffset:
+        return offset;
+      case Alignment::kNone:
+      case Alignment::kTopLeft:
+        break;
+    }
+    return 0;
+  }
 };
 
 inline Visibility make_visibility(const AttentionOptions& options, int64_t queries, int64_t keys) {
@@ -97,7 +118,8 @@ inline Visibility make_visibility(const AttentionOptions& options, int64_t queri
           .right = options.window.right,
           .alignment = causal ? options.causal.alignment : options.window.alignment,
           .offset = causal ? options.causal.offset : options.window.offset,
-          .lengths = options.kv_lengths.empty() ? nullptr : options.kv_lengths.data()};
+          .lengths = options.kv_lengths.empty() ? nullptr : options.kv_lengths.data(),
+          .shard_keys = keys};
 }
 
 }  // namespace multihead::rules

@@ -63,7 +63,7 @@ const NAMES = {
   thread: 'this_thread thread',
   tuple: 'apply forward_as_tuple ignore make_tuple tie tuple tuple_cat tuple_element_t tuple_size_v',
   type_traits:
-    'add_const_t bool_constant common_type_t conditional_t decay_t enable_if_t false_type integral_constant invoke_result_t is_arithmetic_v is_base_of_v is_const_v is_constant_evaluated is_convertible_v is_enum_v is_floating_point_v is_integral_v is_invocable_v is_nothrow_move_assignable_v is_nothrow_move_constructible_v is_pointer_v is_same_v is_signed_v is_standard_layout_v is_trivial_v is_trivially_copyable_v is_unsigned_v is_void_v make_signed_t make_unsigned_t remove_const_t remove_cv_t remove_cvref_t remove_pointer_t remove_reference_t true_type type_identity_t underlying_type_t void_t',
+    'add_const_t bool_constant common_type_t conditional_t decay_t enable_if_t false_type integral_constant invoke_result_t is_arithmetic_v is_base_of_v is_const_v is_constant_evaluated is_convertible_v is_enum_v is_floating_point_v is_integral_v is_invocable_v is_nothrow_move_assignable_v is_nothrow_move_constructible_v is_pointer_v is_same_v is_signed_v is_standard_layout_v is_trivial_v is_trivially_copyable_v is_unsigned_v is_void_v make_signed_t make_unsigned_t remove_const_t remove_cv_t remove_cvref_t remove_pointer_t remove_reference_t true_type type_identity type_identity_t underlying_type_t void_t',
   unordered_map: 'unordered_map',
   unordered_set: 'unordered_set',
   utility:

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "rules/half.h"
+#include "rules/element.h"
 
 #ifdef __EMSCRIPTEN__
 #include <emscripten.h>
@@ -264,15 +264,9 @@ ConstAnyTensor stored(RandomCase& result, std::vector<float> values, DType type,
 }
 
 float element(const ConstAnyTensor& tensor, int64_t index) {
-  switch (tensor.dtype) {
-    case DType::kF16:
-      return rules::to_float(static_cast<const Float16*>(tensor.data)[index]);
-    case DType::kBF16:
-      return rules::to_float(static_cast<const BFloat16*>(tensor.data)[index]);
-    case DType::kF32:
-      break;
-  }
-  return static_cast<const float*>(tensor.data)[index];
+  float value = 0.0F;
+  rules::read_floats(tensor.data, tensor.dtype, index, 1, &value);
+  return value;
 }
 
 RandomCase random_case(uint64_t seed, const CaseLimits& limits) {

@@ -1,0 +1,255 @@
+// Linear projection y = x W^T + b. Many rows: a block of W is turned to have its outputs in the
+// lanes, then every row tile of x runs over it. Few rows: W is read once, where it lies.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/gemm/linear.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/gemm/linear_weights-inl.h"
+#include "cpu/gemm/micro_kernel-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/stored_rows-inl.h"
+#include "cpu/simd/tile_size.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
+
+// Up to here W is read where it lies, beyond it is packed. Zen 4, 16 and 32 rows, GFLOP/s with and
+// without packing: 83 and 103, 94 and 100 with 32 registers; 74 and 82, 83 and 83 with 16.
+constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
+
+// Of a packed panel of W: 384 kB stay in L2 beside what x and y need.
+constexpr size_t kPanelColumns = 64;
+constexpr size_t kPanelDepth = 1536;
+// Rows of y that stay in L1 while the panel goes by, this much of its depth at a time. No
+// blocking of depth at all is within 1 % on 512x768x768, but rounds three times as much.
+constexpr size_t kRowBlock = 48;
+constexpr size_t kDepthBlock = 256;
+
+// A job packs its panel itself: that is paid by this many rows.
+constexpr int64_t kLeastJobRows = 128;
+constexpr int64_t kJobsPerThread = 4;
+
+size_t strip_width() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
+
+size_t panel_columns() { return round_up(kPanelColumns, strip_width()); }
+
+// Equal parts, so that none is much shorter than the others.
+size_t part_of(size_t depth, size_t most) {
+  const size_t parts = (depth + most - 1) / most;
+  return parts == 0 ? 0 : round_up((depth + parts - 1) / parts, hn::Lanes(DF()));
+}
+
+// Half-precision weights of as many outputs as lanes are widened before they are used.
+size_t widened_floats(const LinearParams& p, size_t depth) {
+  return p.weight.type == DType::kF32 ? 0 : hn::Lanes(DF()) * depth;
+}
+
+LinearLayout linear_sizes(const LinearParams& p, int threads) {
+  const auto in = static_cast<size_t>(p.in);
+  if (p.rows <= kFewRows) {
+    return {.job_rows = p.rows,
+            .job_columns = static_cast<int64_t>(panel_columns()),
+            .scratch_bytes = sizeof(float) * widened_floats(p, in)};
+  }
+  const auto job_columns = static_cast<int64_t>(panel_columns());
+  const int64_t column_jobs = (p.out + job_columns - 1) / job_columns;
+  const int64_t wanted = threads == 1 ? 1 : threads * kJobsPerThread;
+  const int64_t row_jobs = std::clamp<int64_t>((wanted + column_jobs - 1) / column_jobs, 1,
+                                               std::max<int64_t>(1, p.rows / kLeastJobRows));
+  const size_t depth = part_of(in, kPanelDepth);
+  const size_t floats =
+      panel_columns() * depth + kRowBlock * strip_width() + widened_floats(p, depth);
+  return {.job_rows = (p.rows + row_jobs - 1) / row_jobs,
+          .job_columns = job_columns,
+          .scratch_bytes = sizeof(float) * floats};
+}
+
+struct Job {
+  const float* x;
+  StoredRows weight;  // from the job's first column on
+  float* y;
+  const float* bias;  // may be null
+  size_t rows, columns, depth;
+  ptrdiff_t x_stride, y_stride;
+};
+
+// Elements first .. first + depth - 1 of the weights of as many outputs as lanes.
+WeightRows<DF> weights_of(const Job& job, size_t column, size_t first, size_t depth,
+                          float* HWY_RESTRICT scratch) {
+  const size_t given = HWY_MIN(hn::Lanes(DF()), job.columns - column);
+  StoredRows rows = job.weight;
+  const auto row = static_cast<int64_t>(column);
+  // Beside read_rows(): a call for every vector of outputs took 3 % of 1x768x2304.
+  if (HWY_LIKELY(rows.type == DType::kF32)) {
+    const float* data = static_cast<const float*>(rows.data) + row * rows.stride[2] + first;
+    return {{data, static_cast<ptrdiff_t>(rows.stride[2])}, given};
+  }
+  rows.data =
+      static_cast<const std::byte*>(rows.data) + static_cast<int64_t>(first) * bytes_of(rows.type);
+  return {read_rows(DF(), rows, 0, 0, row, given, depth, depth, scratch), given};
+}
+
+void start_rows(const Job& job, size_t first, size_t rows) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  for (size_t row = first; row < first + rows; ++row) {
+    float* const y = job.y + static_cast<ptrdiff_t>(row) * job.y_stride;
+    for (size_t c = 0; c < job.columns; c += lanes) {
+      const size_t rest = job.columns - c;
+      const auto start = job.bias == nullptr ? hn::Zero(d) : load_up_to(d, job.bias + c, rest);
+      store_up_to(d, start, y + c, rest);
+    }
+  }
+}
+
+// A product into fewer columns than whole vectors, by way of `edge`.
+void narrow_product(Product<> tile, size_t rows, size_t columns, float* edge) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t vecs = (columns + lanes - 1) / lanes;
+  float* const y = tile.c;
+  const ptrdiff_t y_stride = tile.c_stride;
+  const auto width = static_cast<ptrdiff_t>(vecs * lanes);
+  tile.c = edge;
+  tile.c_stride = width;
+  tile.accumulate = false;
+  product<ALayout::kRowMajor>(d, tile, rows, vecs);
+  for (ptrdiff_t row = 0; row < static_cast<ptrdiff_t>(rows); ++row) {
+    for (size_t c = 0; c < columns; c += lanes) {
+      float* const at = y + row * y_stride + c;
+      const size_t rest = columns - c;
+      const auto sum = hn::Add(hn::Load(d, edge + row * width + c), load_up_to(d, at, rest));
+      store_up_to(d, sum, at, rest);
+    }
+  }
+}
+
+void many_rows(const Job& job, float* HWY_RESTRICT packed) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t width = strip_width();
+  const size_t most = part_of(job.depth, kPanelDepth);
+  const size_t strip = most * width;
+  const size_t whole = job.columns / width * width;
+  float* const edge = packed + panel_columns() * most;
+  float* const widened = edge + kRowBlock * width;
+  if (job.depth == 0) start_rows(job, 0, job.rows);
+  for (size_t first = 0; first < job.depth; first += most) {
+    const size_t panel = HWY_MIN(most, job.depth - first);
+    for (size_t c = 0; c < job.columns; c += lanes) {
+      pack_rows(d, weights_of(job, c, first, panel, widened), panel,
+                packed + c / width * strip + c % width, width);
+    }
+    const size_t step = part_of(panel, kDepthBlock);
+    for (size_t row = 0; row < job.rows; row += kRowBlock) {
+      const size_t rows = HWY_MIN(kRowBlock, job.rows - row);
+      const auto at = static_cast<ptrdiff_t>(row);
+      if (first == 0) start_rows(job, row, rows);
+      for (size_t k = 0; k < panel; k += step) {
+        Product<> tile{.a = job.x + at * job.x_stride + first + k,
+                       .a_stride = job.x_stride,
+                       .b = packed + k * width,
+                       .b_stride = static_cast<ptrdiff_t>(width),
+                       .b_strip = static_cast<ptrdiff_t>(strip),
+                       .c = job.y + at * job.y_stride,
+                       .c_stride = job.y_stride,
+                       .depth = HWY_MIN(step, panel - k),
+                       .accumulate = true};
+        product<ALayout::kRowMajor>(d, tile, rows, whole / lanes);
+        if (whole == job.columns) continue;
+        tile.b += whole / width * strip;
+        tile.c += whole;
+        narrow_product(tile, rows, job.columns - whole, edge);
+      }
+    }
+  }
+}
+
+// As many outputs as lanes, of kRows rows.
+template <size_t kRows>
+void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t column) {
+  const DF d;
+  const float* const x = job.x + static_cast<ptrdiff_t>(row) * job.x_stride;
+  Square<DF> sums[kRows];
+  if constexpr (kRows == 1) {
+    dot_products_in_order(d, x, weights, job.depth, sums[0]);
+  } else {
+    constexpr size_t kOuts = kRows == 2 || kManyRegisters ? 4 : 2;
+    for (size_t o = 0; o < kSide<DF>; o += kOuts) {
+      dot_products<kRows, kOuts>(d, x, job.x_stride, weights.row + o, job.depth, sums, o);
+    }
+  }
+  const size_t rest = job.columns - column;
+  for (size_t r = 0; r < kRows; ++r) {
+    auto sum = sum_of_lanes(d, sums[r]);
+    if (job.bias != nullptr) sum = hn::Add(sum, load_up_to(d, job.bias + column, rest));
+    store_up_to(d, sum, job.y + static_cast<ptrdiff_t>(row + r) * job.y_stride + column, rest);
+  }
+}
+
+// The weights of a vector of outputs stay in the nearer caches while all rows go by.
+void few_rows(const Job& job, float* HWY_RESTRICT widened) {
+  for (size_t column = 0; column < job.columns; column += hn::Lanes(DF())) {
+    const WeightRows<DF> weights = weights_of(job, column, 0, job.depth, widened);
+    size_t row = 0;
+    for (; row + 4 <= job.rows; row += 4) few_dots<4>(job, weights, row, column);
+    if (row + 2 <= job.rows) {
+      few_dots<2>(job, weights, row, column);
+      row += 2;
+    }
+    if (row < job.rows) few_dots<1>(job, weights, row, column);
+  }
+}
+
+void linear(const LinearParams& p, const LinearLayout& layout, int64_t first_row,
+            int64_t first_column, void* scratch) {
+  Job job{.x = p.x + first_row * p.x_stride,
+          .weight = p.weight,
+          .y = p.y + first_row * p.y_stride + first_column,
+          .bias = p.bias == nullptr ? nullptr : p.bias + first_column,
+          .rows = static_cast<size_t>(std::min(layout.job_rows, p.rows - first_row)),
+          .columns = static_cast<size_t>(std::min(layout.job_columns, p.out - first_column)),
+          .depth = static_cast<size_t>(p.in),
+          .x_stride = static_cast<ptrdiff_t>(p.x_stride),
+          .y_stride = static_cast<ptrdiff_t>(p.y_stride)};
+  job.weight.data = static_cast<const std::byte*>(p.weight.data) +
+                    first_column * p.weight.stride[2] * bytes_of(p.weight.type);
+  if (p.rows <= kFewRows) {
+    few_rows(job, static_cast<float*>(scratch));
+  } else {
+    many_rows(job, static_cast<float*>(scratch));
+  }
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(linear_sizes);
+HWY_EXPORT(linear);
+
+LinearLayout linear_layout(const LinearParams& params, int threads) {
+  return HWY_DYNAMIC_DISPATCH(linear_sizes)(params, threads);
+}
+
+void linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
+                  int64_t first_column, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(linear)(params, layout, first_row, first_column, scratch);
+}
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,95 @@
+// The words of rules/dropout_mask.h, queries in the lanes.
+#if defined(MULTIHEAD_CPU_SIMD_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_SIMD_PHILOX_INL_H_
+#undef MULTIHEAD_CPU_SIMD_PHILOX_INL_H_
+#else
+#define MULTIHEAD_CPU_SIMD_PHILOX_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/base.h"
+#include "hwy/highway.h"
+#include "rules/dropout_mask.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+struct PhiloxKeys {
+  static constexpr size_t kRounds = 10;
+  uint32_t multiply0 = 0xD2511F53U, multiply1 = 0xCD9E8D57U;
+  uint32_t key0[kRounds], key1[kRounds];
+
+  explicit PhiloxKeys(uint64_t seed) {
+    for (size_t round = 0; round < kRounds; ++round) {
+      const auto times = static_cast<uint32_t>(round);
+      key0[round] = static_cast<uint32_t>(seed) + times * 0x9E3779B9U;
+      key1[round] = static_cast<uint32_t>(seed >> 32U) + times * 0xBB67AE85U;
+    }
+    // Vectors of numbers that the compiler knows would be built anew each time by V8.
+    hwy::PreventElision(multiply0);
+    hwy::PreventElision(multiply1);
+  }
+};
+
+// The counter (key group, query, head, batch) of rules::philox4x32() varies with the lane in its
+// middle words alone, so the first two rounds multiply either what is the same in all lanes, or
+// what is the same for all key groups: eight rounds are left.
+template <class DU>
+class DropoutWords {
+  using V = hn::Vec<DU>;
+
+ public:
+  HWY_INLINE DropoutWords(DU du, const PhiloxKeys& keys, uint32_t batch, V head, V query)
+      : du_(du),
+        keys_(keys),
+        multiply0_(hn::Set(du, keys.multiply0)),
+        multiply1_(hn::Set(du, keys.multiply1)),
+        batch_(batch),
+        first1_(hn::Mul(head, multiply1_)) {
+    const V first0 = hn::Xor3(hn::MulHigh(head, multiply1_), query, hn::Set(du, keys.key0[0]));
+    second2_ = hn::MulHigh(first0, multiply0_);
+    second3_ = hn::Mul(first0, multiply0_);
+  }
+
+  // Of keys 4 * group .. 4 * group + 3.
+  HWY_INLINE void of_group(uint32_t group, V (&words)[4]) const {
+    const uint64_t product0 = uint64_t{keys_.multiply0} * group;
+    const uint32_t first2 = static_cast<uint32_t>(product0 >> 32U) ^ batch_ ^ keys_.key1[0];
+    const uint64_t product1 = uint64_t{keys_.multiply1} * first2;
+    const auto first3 = static_cast<uint32_t>(product0);
+    V c0 = hn::Xor(first1_, hn::Set(du_, static_cast<uint32_t>(product1 >> 32U) ^ keys_.key0[1]));
+    V c1 = hn::Set(du_, static_cast<uint32_t>(product1));
+    V c2 = hn::Xor(second2_, hn::Set(du_, first3 ^ keys_.key1[1]));
+    V c3 = second3_;
+    for (size_t round = 2; round < PhiloxKeys::kRounds; ++round) {
+      const V high0 = hn::MulHigh(c0, multiply0_);
+      const V high1 = hn::MulHigh(c2, multiply1_);
+      const V low0 = hn::Mul(c0, multiply0_);
+      const V low1 = hn::Mul(c2, multiply1_);
+      c0 = hn::Xor3(high1, c1, hn::Set(du_, keys_.key0[round]));
+      c1 = low1;
+      c2 = hn::Xor3(high0, c3, hn::Set(du_, keys_.key1[round]));
+      c3 = low0;
+    }
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
+  }
+
+ private:
+  const DU du_;
+  const PhiloxKeys& keys_;
+  const V multiply0_, multiply1_;
+  const uint32_t batch_;
+  const V first1_;       // word 1 after the first round
+  V second2_, second3_;  // after the second; without what is the same in all lanes
+};
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_SIMD_PHILOX_INL_H_

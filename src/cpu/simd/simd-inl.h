@@ -1,0 +1,83 @@
+// The project's seam over Highway: what it lacks, or does in more instructions than needed.
+// Per-target include guard: this file is compiled once for each SIMD target.
+#if defined(MULTIHEAD_CPU_SIMD_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
+#undef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
+#else
+#define MULTIHEAD_CPU_SIMD_SIMD_INL_H_
+#endif
+
+#include <cstddef>
+#include <limits>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;
+
+inline constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+constexpr size_t round_up(size_t value, size_t step) { return (value + step - 1) / step * step; }
+
+// For a lambda whose captures a loop keeps in registers: if it were called, they would be in
+// memory.
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+#define MULTIHEAD_INLINED __attribute__((always_inline))
+#else
+#define MULTIHEAD_INLINED
+#endif
+
+// a * b + c. Highway up to 1.2 multiplies and adds on WebAssembly even where relaxed SIMD
+// is on, and LLVM does not fuse the two: one instruction instead of two in the inner loop.
+template <class V>
+HWY_INLINE V mul_add(V a, V b, V c) {
+#if HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
+  return V{wasm_f32x4_relaxed_madd(a.raw, b.raw, c.raw)};
+#else
+  return hn::MulAdd(a, b, c);
+#endif
+}
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+// x - floor(x), and a * 2^floor(x): single instructions of AVX-512 that Highway does not offer.
+// Right for infinities; NaN stays NaN.
+template <class T>
+HWY_INLINE hn::Vec512<T> minus_floor(hn::Vec512<T> x) {
+  constexpr int kFloor = 1;
+  return hn::Vec512<T>{_mm512_reduce_ps(x.raw, kFloor)};
+}
+template <class T>
+HWY_INLINE hn::Vec512<T> times_exp2_floor(hn::Vec512<T> a, hn::Vec512<T> x) {
+  return hn::Vec512<T>{_mm512_scalef_ps(a.raw, x.raw)};
+}
+#endif
+
+// How the micro-kernel multiplies one element of A by a vector of B.
+struct F32Arithmetic {
+  template <class V>
+  static HWY_INLINE V multiply_add(V a, V b, V c) {
+    return mul_add(a, b, c);
+  }
+};
+
+// Pairs of bf16, summed in f32: every lane of a float vector holds the bits of two numbers.
+#if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
+inline constexpr bool kHasBf16Pairs = true;
+struct Bf16PairArithmetic {
+  template <class V>
+  static HWY_INLINE V multiply_add(V a, V b, V c) {
+    return V{_mm512_dpbf16_ps(c.raw, reinterpret_cast<__m512bh>(a.raw),
+                              reinterpret_cast<__m512bh>(b.raw))};
+  }
+};
+#else
+inline constexpr bool kHasBf16Pairs = false;
+#endif
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_SIMD_SIMD_INL_H_

@@ -1,0 +1,79 @@
+// Tile and block sizes per SIMD target. A tile keeps rows x vecs sums in registers: enough of
+// them to hide the latency of the fused multiply-add, no more than there are registers.
+//
+// Included once per target, from the -inl files.
+#if defined(MULTIHEAD_CPU_SIMD_TILE_SIZE_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_SIMD_TILE_SIZE_H_
+#undef MULTIHEAD_CPU_SIMD_TILE_SIZE_H_
+#else
+#define MULTIHEAD_CPU_SIMD_TILE_SIZE_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+namespace multihead::cpu::HWY_NAMESPACE {
+
+struct TileSize {
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64  // 32 registers
+  // Zen 4, share of the FMA peak in cache: 4x4 98.9 %, 8x3 97.3, 6x4 97.4, 12x2 96.5.
+  static constexpr size_t kMaxVecs = 4;
+  static constexpr size_t kScoreVecs = kMaxVecs;
+  static constexpr size_t rows(size_t vecs) { return vecs > 2 ? 4 : 8; }
+  static constexpr size_t kPanelVecs = 4;
+  static constexpr size_t kBlockPanels = 4;
+  static constexpr int64_t kKeyBlock = 256;
+  static constexpr bool kFuseExpIntoQK = true;
+  static constexpr size_t kExpsAtOnce = 2;
+#elif HWY_TARGET <= HWY_AVX2  // 16 registers, fused multiply-add
+  // Zen 4, Q*K with 64 columns: 4x3 97 %, 6x2 94; P*V is as fast with 6x2, and 64 columns of V are
+  // whole strips of two.
+  static constexpr size_t kMaxVecs = 2;
+  static constexpr size_t kScoreVecs = 3;
+  static constexpr size_t rows(size_t vecs) { return vecs == 3 ? 4 : vecs == 2 ? 6 : 8; }
+  static constexpr size_t kPanelVecs = 3;
+  static constexpr size_t kBlockPanels = 15;
+  static constexpr int64_t kKeyBlock = 256;
+  static constexpr bool kFuseExpIntoQK = false;
+  static constexpr size_t kExpsAtOnce = 6;
+#elif HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
+  // V8 keeps 12 accumulators in registers as 6x2, but spills 4x3.
+  static constexpr size_t kMaxVecs = 2;
+  static constexpr size_t kScoreVecs = kMaxVecs;
+  static constexpr size_t rows(size_t vecs) { return vecs == 2 ? 6 : 8; }
+  static constexpr size_t kPanelVecs = 6;
+  static constexpr size_t kBlockPanels = 32;
+  static constexpr int64_t kKeyBlock = 256;
+  static constexpr bool kFuseExpIntoQK = false;
+  static constexpr size_t kExpsAtOnce = 2;
+#else  // 16 registers, of which multiply and add take one more
+  static constexpr size_t kMaxVecs = 4;
+  static constexpr size_t kScoreVecs = kMaxVecs;
+  static constexpr size_t rows(size_t vecs) { return vecs > 2 ? 2 : 4; }
+  static constexpr size_t kPanelVecs = 12;
+  static constexpr size_t kBlockPanels = 8;
+  static constexpr int64_t kKeyBlock = 192;
+  static constexpr bool kFuseExpIntoQK = false;
+  static constexpr size_t kExpsAtOnce = 2;
+#endif
+  // Up to so many keys are one step for short_heads-inl.h. With 256, bert and vit in cache gain 3-4
+  // % on AVX-512 and lose 8-13 % on AVX2.
+  static constexpr int64_t kShortKeys = 64;
+  // kMaxVecs, rows(vecs): size of a tile of every product; kScoreVecs: width of a tile of scores.
+  // kPanelVecs: vectors of queries whose scores against a key block are made, weighted and used
+  // before the next ones; they stay in the nearer caches.
+  // kBlockPanels: most panels that share a key block while it is in L2. With 32 instead of 8,
+  // long-8k gains 3 % in WebAssembly, whose single thread needs no smaller jobs. kKeyBlock: most
+  // keys of one step of the online softmax. With 256, vit's 197 keys are one step. kFuseExpIntoQK:
+  // scores become weights while they are in registers, from the second key block on. gpt2-1k full
+  // gains 2 % on AVX-512 and nothing on AVX2; WebAssembly loses 3 %, because with 16 registers the
+  // waiting sums are spilled. kExpsAtOnce: keys whose exponentials are computed together. gpt2-1k
+  // on AVX2: six are 0.7 % faster than two or four; eight, which do not fit the registers, lose 3.5
+  // %. Elsewhere no difference.
+};
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+
+#endif  // MULTIHEAD_CPU_SIMD_TILE_SIZE_H_

@@ -1,0 +1,28 @@
+// The rows of a KV cache: where they lie, and how tokens are written into them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "multihead/kv_cache.h"
+#include "rules/attention_params.h"
+
+namespace multihead::engine {
+
+int64_t pages_per_entry(const KVCacheConfig& config);
+
+// Keys or values of a cache, of `width` each, as the kernels read them; rows are numbered as by
+// KVCache::row_of().
+rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows,
+                              const float* scales, const int32_t* page_table, int64_t width);
+
+struct CachedRows {
+  std::byte* rows;
+  float* scales;  // kInt8 alone
+};
+
+// Elements at .. at + width - 1 of `from`, rounded to `type`, into row `row`.
+void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, const CachedRows& to,
+               DType type, int64_t row);
+
+}  // namespace multihead::engine

@@ -1,0 +1,143 @@
+#include "engine/cut.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace multihead::engine {
+namespace {
+
+using cpu::TargetTraits;
+using rules::AttentionParams;
+using rules::BlockGeometry;
+using rules::SplitGeometry;
+using rules::StoredRows;
+
+constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+constexpr int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// Rows whose attention takes as long as the set-up of a job: that of 32 tokens of some heads.
+int64_t rows_worth_a_job(const AttentionParams& p) {
+  constexpr int64_t kMultiplyAdds = int64_t{1} << 17;
+  // Divided one by one: their product may be too large for an integer.
+  return kMultiplyAdds / std::max<int64_t>(1, p.keys) /
+         std::max<int64_t>(1, p.key_width + p.value_width);
+}
+
+// Few rows (short sequences) take a smaller block, as do few heads, so that many threads have work.
+int64_t block_rows(const AttentionParams& p, const TargetTraits& target) {
+  const int64_t share = p.batch * p.kv_heads * p.rows() / target.least_jobs;
+  const int64_t most = target.panel_lanes * target.block_panels;
+  const int64_t wanted = std::min(std::max(share + 1, rows_worth_a_job(p)), most);
+  return std::min({most, round_up(wanted, target.panel_lanes), round_up(p.rows(), target.lanes)});
+}
+
+// Even blocks, so that the last one is not left with a few keys.
+int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
+  constexpr int64_t kUnit = 8;
+  const int64_t blocks = blocks_of(p.keys, target.key_block);
+  return blocks == 0 ? 0 : round_up(blocks_of(p.keys, blocks), kUnit);
+}
+
+// Rows of V that lie far apart, as with heads interleaved (B, N, H, d), share few sets of the
+// first-level cache, as does a strip that is narrower than V's rows. A copied block of V is read
+// faster then, unless V is small or few rows share the copy. K, of which a tile needs a few rows at
+// a time, is not copied: that took 2-6 % of bert with heads interleaved. Rows that end within a
+// vector need zeros behind them.
+bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
+  constexpr int64_t kRowsWorthACopy = 32;
+  constexpr int64_t kSmall = 2048;  // floats that the first-level cache holds wherever they lie
+  const bool as_floats = p.v.type == DType::kF32 && p.v.in_order();
+  const bool spread = p.v.stride[2] != p.value_width || p.value_width > target.strip_lanes;
+  return !as_floats || p.value_width % target.lanes != 0 ||
+         (rows >= kRowsWorthACopy && p.keys * p.value_width > kSmall && spread);
+}
+
+// Output rows that are whole vectors of floats, evenly spaced, and that nothing changes after the
+// product with V.
+bool stores_normalised(const AttentionParams& p, const TargetTraits& target) {
+  return p.out.data != nullptr && p.out.type == DType::kF32 && p.value_width % target.lanes == 0 &&
+         p.group() == 1 && !p.mask.given() && p.sinks == nullptr;
+}
+
+// Keys and values of a block of decoding. Beside 32 kB, 64 kB read 64 MB 4 % faster natively, 3 to
+// 6 % in WebAssembly, which touches each block before it uses it; 128 kB would gain 2 % more there
+// where the second-level cache is large, and lose where it is not.
+constexpr int64_t kBlockBytes = 65536;
+// Where the first row of a tile leads, longer blocks interrupt memory's order less often.
+constexpr int64_t kLedBlockBytes = 262144;
+// More bytes than a shared cache leaves to a call.
+constexpr double kFromMemory = 1 << 24;
+// Prefetch distance. A Zen 4's decode of 64 MB, relative to 16 kB: 4 kB 74 %, 8 kB 98 %, 32 kB
+// 100 %.
+constexpr int64_t kPrefetchBytes = 16384;
+// Bytes of one token's heads that a job takes together, where those lie side by side.
+constexpr int64_t kTokenBytes = 8192;
+constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
+// The keys are split until there are so many jobs, but no split has fewer keys.
+constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
+
+// Whether the heads of a token are neighbours in memory, and not the tokens of a head.
+bool heads_side_by_side(const StoredRows& rows) {
+  return rows.stride[1] > 0 && rows.stride[1] < rows.stride[2];
+}
+
+}  // namespace
+
+BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits& target) {
+  BlockGeometry g;
+  g.rows = block_rows(params, target);
+  // Small heads share a job.
+  g.heads = std::clamp<int64_t>(rows_worth_a_job(params) / std::max<int64_t>(1, params.rows()), 1,
+                                std::max<int64_t>(1, params.kv_heads));
+  g.key_block = keys_of_step(params, target);
+  g.key_blocks = g.key_block == 0 ? 0 : blocks_of(params.keys, g.key_block);
+  g.copies_values = copies_values(params, g.rows, target);
+  g.stores_normalised = stores_normalised(params, target);
+  return g;
+}
+
+SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits& target) {
+  SplitGeometry g;
+  constexpr int64_t kTileRows = 4;
+  g.rows = params.rows();
+  g.tile_rows = g.rows <= target.decode_few_rows ? g.rows : g.rows <= 2 ? 1 : kTileRows;
+  g.tiles = blocks_of(g.rows, g.tile_rows);
+
+  const int64_t row_bytes = std::max({int64_t{1}, params.key_width * bytes_of(params.k.type),
+                                      params.value_width * bytes_of(params.v.type)});
+  const double bytes = 2.0 * static_cast<double>(params.batch) *
+                       static_cast<double>(params.kv_heads) * static_cast<double>(params.keys) *
+                       static_cast<double>(row_bytes);
+  const bool side_by_side = heads_side_by_side(params.k);
+  g.first_row_leads = !target.prefetches && g.tiles == 1 && g.tile_rows == kTileRows &&
+                      !side_by_side && params.k.type == DType::kF32 && bytes >= kFromMemory;
+  if (side_by_side) {
+    // A head alone would touch every page of memory.
+    g.key_block = target.prefetches ? 32 : 16;
+    g.heads = std::clamp(kTokenBytes / row_bytes, int64_t{1}, params.kv_heads);
+    g.prefetch_rows = g.heads * g.key_block;
+  } else {
+    const int64_t block_bytes = g.first_row_leads ? kLedBlockBytes : kBlockBytes;
+    g.key_block = std::clamp(block_bytes / row_bytes, kLeastBlock, kMostBlock) / 16 * 16;
+    g.heads = 1;
+    constexpr int64_t kStep = cpu::kDecodeKeyStep;
+    g.prefetch_rows = std::clamp(kPrefetchBytes / row_bytes / kStep * kStep, kStep, g.key_block);
+  }
+
+  int64_t longest = 0;
+  for (int64_t batch = 0; batch < params.batch; ++batch) {
+    const rules::KeyRange seen = params.seen_keys(batch);
+    if (!seen.empty()) longest = std::max(longest, seen.last - seen.first);
+  }
+  const int64_t heads = std::max<int64_t>(1, params.batch * params.kv_heads);
+  const auto splits_of = [&](int64_t keys) {
+    return std::clamp(blocks_of(kSplitJobs, heads), int64_t{1},
+                      std::max<int64_t>(1, keys / kLeastSplit));
+  };
+  g.most_splits = splits_of(params.keys);
+  g.split_keys = round_up(blocks_of(longest, splits_of(longest)), g.key_block);
+  g.splits = longest == 0 ? 1 : blocks_of(longest, g.split_keys);
+  return g;
+}
+
+}  // namespace multihead::engine

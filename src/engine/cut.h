@@ -1,0 +1,22 @@
+// Cuts a call into jobs: how many query rows, heads and keys one job takes.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/kernels.h"
+#include "rules/attention_params.h"
+#include "rules/geometry.h"
+
+namespace multihead::engine {
+
+// Query rows of a key/value head up to which decoding is the faster path.
+inline constexpr int64_t kMostDecodeRows = cpu::kMostDecodeRows;
+
+rules::BlockGeometry cut_into_blocks(const rules::AttentionParams& params,
+                                     const cpu::TargetTraits& target);
+
+// From the longest range of keys that an entry sees: cut again where the lengths changed.
+rules::SplitGeometry cut_into_splits(const rules::AttentionParams& params,
+                                     const cpu::TargetTraits& target);
+
+}  // namespace multihead::engine

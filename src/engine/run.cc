@@ -1,0 +1,147 @@
+#include "engine/run.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/cut.h"
+#include "engine/scratch.h"
+#include "engine/threads.h"
+#include "engine/transform.h"
+
+namespace multihead::engine {
+namespace {
+
+using rules::AttentionParams;
+using rules::BlockGeometry;
+using rules::SplitGeometry;
+
+// How many threads are worth waking: a second costs up to 6 us; two broke even between 2.6e5 and
+// 5e5 operations.
+int threads_for(double operations, const Context& context) {
+  constexpr double kLeast = 2.5e5;  // for each
+  return static_cast<int>(
+      std::clamp(operations / kLeast, 1.0, static_cast<double>(context.threads())));
+}
+
+int64_t jobs_of(const AttentionParams& p, const BlockGeometry& g) {
+  return p.batch * ((p.kv_heads + g.heads - 1) / g.heads) * ((p.rows() + g.rows - 1) / g.rows);
+}
+
+// Within a head the last rows first: with causal order they see the most keys, and long jobs that
+// start late would leave the other threads idle.
+cpu::BlockJob block_job(const AttentionParams& p, const BlockGeometry& g, int64_t index) {
+  const int64_t blocks = (p.rows() + g.rows - 1) / g.rows;
+  const int64_t heads = index / blocks;
+  const int64_t block = blocks - 1 - index % blocks;
+  const int64_t of_batch = (p.kv_heads + g.heads - 1) / g.heads;
+  const int64_t kv_head = heads % of_batch * g.heads;
+  return {.batch = heads / of_batch,
+          .kv_head = kv_head,
+          .end_head = std::min(kv_head + g.heads, p.kv_heads),
+          .first_row = p.first_row() + block * g.rows};
+}
+
+void run_decode(const AttentionPlan& plan, Context& context) {
+  const AttentionParams& p = plan.params;
+  const SplitGeometry& g = plan.splits;
+  Scratch& scratch = context.scratch();
+  const int64_t heads = p.batch * p.kv_heads;
+  const uint64_t head_bytes = static_cast<uint64_t>(g.splits) * plan.partial_bytes;
+  const auto partials = [&](int64_t head) {
+    return static_cast<char*>(scratch.partials().data()) + static_cast<uint64_t>(head) * head_bytes;
+  };
+  const int64_t of_batch = (p.kv_heads + g.heads - 1) / g.heads;
+  parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {
+    const int64_t part = index / g.splits;
+    const cpu::DecodeJob job{
+        .batch = part / of_batch, .kv_head = part % of_batch * g.heads, .split = index % g.splits};
+    cpu::decode_split(p, g, job,
+                      partials(job.batch * p.kv_heads + job.kv_head) +
+                          static_cast<uint64_t>(job.split) * plan.partial_bytes,
+                      scratch.of_thread(thread));
+  });
+  const auto merged = static_cast<double>(static_cast<uint64_t>(heads) * head_bytes);
+  parallel_for(threads_for(merged, context), heads, [&](int64_t head, int) {
+    cpu::decode_merge(p, g, head / p.kv_heads, head % p.kv_heads, partials(head));
+  });
+}
+
+void run_captures(const AttentionPlan& plan, Context& context) {
+  AttentionParams captures = plan.params;
+  captures.out.data = nullptr;
+  captures.lse.data = nullptr;
+  const Scratch& scratch = context.scratch();
+  parallel_for(threads_for(plan.operations, context), jobs_of(captures, plan.blocks),
+               [&](int64_t index, int thread) {
+                 cpu::forward_block(captures, plan.blocks, block_job(captures, plan.blocks, index),
+                                    nullptr, scratch.of_thread(thread));
+               });
+}
+
+}  // namespace
+
+Status reserve_scratch(const AttentionPlan& plan, Context& context) {
+  Scratch& scratch = context.scratch();
+  if (plan.path == Path::kDecode) {
+    const auto results =
+        static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads * plan.splits.most_splits);
+    const uint64_t bytes = results * plan.partial_bytes;
+    if (!scratch.partials().reserve(bytes)) return Status::out_of_memory(bytes);
+  }
+  return scratch.reserve(context.threads(), plan.scratch_bytes);
+}
+
+Status reserve_scratch(const PlannedCall& call, Context& context) {
+  if (call.transforms) {
+    if (Status status = reserve_for_transform(*call.transforms, context); !status.ok()) {
+      return status;
+    }
+  }
+  return reserve_scratch(call.plan, context);
+}
+
+void run_block(const AttentionPlan& plan, int64_t index, const int64_t* next, void* scratch) {
+  const AttentionParams& p = plan.params;
+  const cpu::BlockJob job = block_job(p, plan.blocks, index);
+  const cpu::BlockJob next_job = next != nullptr ? block_job(p, plan.blocks, *next) : job;
+  const cpu::BlockJob* const prefetched = next != nullptr ? &next_job : nullptr;
+  switch (plan.path) {
+    case Path::kShortHeads:
+      return cpu::forward_short_heads(p, plan.blocks, job, scratch);
+    case Path::kBf16Blocks:
+      return cpu::forward_bf16_block(p, plan.blocks, job, prefetched, scratch);
+    case Path::kBlocks:
+    case Path::kDecode:
+      return cpu::forward_block(p, plan.blocks, job, prefetched, scratch);
+  }
+}
+
+Status run(const AttentionPlan& plan, Context& context) {
+  if (plan.jobs == 0) return {};
+  if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
+  if (plan.path == Path::kDecode) {
+    run_decode(plan, context);
+    if (plan.captures_beside_decode()) run_captures(plan, context);
+    return {};
+  }
+  const Scratch& scratch = context.scratch();
+  const int threads = threads_for(plan.operations, context);
+  parallel_for(threads, plan.jobs, [&](int64_t index, int thread) {
+    // Jobs are handed out in order, so the thread's next one is probably this.
+    const int64_t next = index + threads;
+    run_block(plan, index, next < plan.jobs ? &next : nullptr, scratch.of_thread(thread));
+  });
+  return {};
+}
+
+Status run(PlannedCall& call, Context& context) {
+  if (call.transforms) {
+    if (Status status = transform_inputs(*call.transforms, call.plan.params, context);
+        !status.ok()) {
+      return status;
+    }
+  }
+  return run(call.plan, context);
+}
+
+}  // namespace multihead::engine

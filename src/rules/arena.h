@@ -1,0 +1,38 @@
+// Cuts one block of memory into arrays.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace multihead::rules {
+
+// Each array begins at a cache line of its own. Without memory, to learn its size alone, the arrays
+// are null: lay everything out twice, with null and then with bytes() of memory. Sizes are in 64
+// bits and saturate, so that what a machine cannot have is refused by allocate(), not wrapped.
+class Arena {
+ public:
+  static constexpr uint64_t kAlignment = 64;
+
+  explicit Arena(void* memory) : base_(static_cast<std::byte*>(memory)) {}
+
+  template <class T>
+  void operator()(T*& array, uint64_t count) {
+    array = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + bytes_);
+    const uint64_t bytes = count > kMost / sizeof(T) ? kMost : count * sizeof(T);
+    used_ = std::min(used_ + bytes, kMost);
+    bytes_ = std::min((bytes_ + bytes + kAlignment - 1) / kAlignment * kAlignment, kMost);
+  }
+
+  uint64_t bytes() const { return bytes_; }
+  // Without the gaps between arrays.
+  uint64_t used() const { return used_; }
+
+ private:
+  static constexpr uint64_t kMost = uint64_t{1} << 61;  // no machine has as much
+
+  std::byte* base_;
+  uint64_t bytes_ = 0, used_ = 0;
+};
+
+}  // namespace multihead::rules

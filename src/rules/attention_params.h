@@ -1,0 +1,138 @@
+// One attention call as every backend sees it: addresses, strides, extents and resolved options.
+// The engine fills it from a checked call; nothing in here has a default left to apply.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "multihead/attention.h"
+#include "rules/broadcast.h"
+#include "rules/visibility.h"
+
+namespace multihead::rules {
+
+// Strides over (B, H, N), in elements; the last axis of the tensor is contiguous.
+using RowStrides = std::array<int64_t, 3>;
+
+inline int64_t row_offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t row) {
+  return batch * stride[0] + head * stride[1] + row * stride[2];
+}
+
+// Rows of T.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  RowStrides stride{};
+
+  T* row(int64_t batch, int64_t head, int64_t position) const {
+    return data + row_offset(stride, batch, head, position);
+  }
+};
+
+// Rows of any storage type, and where the row of a position lies.
+struct StoredRows {
+  const void* data = nullptr;
+  DType type = DType::kF32;
+  RowStrides stride{};
+
+  // kInt8: one factor for each row.
+  const float* scales = nullptr;
+  RowStrides scale_stride{};
+
+  // A ring keeps position j in row j % ring; pages keep it in row
+  // pages[batch][j / page_size] * page_size + j % page_size. 0 and null otherwise.
+  int64_t ring = 0;
+  const int32_t* pages = nullptr;
+  int64_t pages_per_entry = 0;
+  int64_t page_size = 0;
+
+  bool in_order() const { return ring == 0 && pages == nullptr; }
+};
+
+struct WritableRows {
+  void* data = nullptr;
+  DType type = DType::kF32;
+  RowStrides stride{};
+};
+
+// A score is multiplied by of_queries * of_scores * of_softmax, in three places, so that nothing
+// overflows unless the scaled score does. The last two are positive.
+struct ScaleFactors {
+  float of_queries = 1.0F;  // before the products
+  float of_scores = 1.0F;   // after the products, in a pass of its own; 1 for no pass
+  float of_softmax = 1.0F;  // in the exponentials
+};
+
+// Dropout of weights, see rules/dropout_mask.h.
+struct DropoutParams {
+  uint64_t seed = 0;
+  uint64_t threshold = 0;  // 0 keeps everything
+  float scale = 1.0F;      // 1 / (1 - p), of the weights that are kept
+
+  bool given() const { return threshold != 0; }
+};
+
+// Where the first batch entry, query head, query and key of this call stand in the whole problem,
+// when the call is one shard of it. Dropout and ALiBi use these coordinates; causal order, window
+// and lengths use them through `visibility`.
+struct Coordinates {
+  int64_t batch = 0, head = 0, query = 0, key = 0;
+};
+
+struct AttentionParams {
+  StoredRows q, k, v;
+  WritableRows out;            // data may be null
+  Rows<float> lse;             // data may be null; one value a row
+  Rows<uint8_t> dropout_mask;  // data may be null
+  std::span<const ScoreCapture> captures;
+  ScoreCapture weights;  // out.data may be null
+
+  int64_t batch, heads, kv_heads, queries, keys, key_width, value_width;
+  int64_t first_query, end_query;  // the queries that are computed
+  Coordinates first;
+  Visibility visibility;
+  ScaleFactors scale;
+  float softcap;  // 0 for none
+  Broadcast<uint8_t> mask;
+  Broadcast<float> bias;
+  const float* alibi_slopes;  // (H_q), may be null
+  const float* sinks;         // (H_q), may be null
+  DropoutParams dropout;
+
+  // The query heads that share a key/value head form one list of rows, query by query: row r is
+  // head r % group() of the group at query r / group().
+  int64_t group() const { return heads / kv_heads; }
+  int64_t first_row() const { return first_query * group(); }
+  int64_t end_row() const { return end_query * group(); }
+  int64_t rows() const { return kv_heads == 0 ? 0 : end_row() - first_row(); }
+
+  // Keys that some query of the call sees in a batch entry.
+  KeyRange seen_keys(int64_t of_batch) const {
+    KeyRange seen{keys, 0};
+    const EntryVisibility entry = visibility.of_entry(of_batch);
+    for (int64_t query = first_query; query < end_query; ++query) {
+      const KeyRange range = entry.of_query(query);
+      if (range.empty()) continue;
+      seen.first = std::min(seen.first, range.first);
+      seen.last = std::max(seen.last, range.last);
+    }
+    return seen;
+  }
+
+  bool captures_weights() const {
+    return weights.out.data != nullptr ||
+           std::any_of(captures.begin(), captures.end(), [](const ScoreCapture& capture) {
+             return capture.stage == ScoreStage::kWeights;
+           });
+  }
+  bool captures_anything() const { return !captures.empty() || weights.out.data != nullptr; }
+  bool needs_softmax() const {
+    return out.data != nullptr || lse.data != nullptr || captures_weights();
+  }
+  // Whether a pass changes scores after the products, other than hiding some.
+  bool changes_scores() const { return softcap > 0.0F || bias.given() || alibi_slopes != nullptr; }
+};
+
+}  // namespace multihead::rules

@@ -1,0 +1,224 @@
+// Which path serves a call, and shards of a problem, which together are the whole.
+#include "engine/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/run.h"
+#include "multihead/attention.h"
+#include "support/random_case.h"
+
+namespace multihead::engine {
+namespace {
+
+using testing::Random;
+
+// A call of (1, heads, queries, width) against as many or fewer heads of keys, without options.
+struct Call {
+  int64_t heads, kv_heads, queries, keys, width;
+  DType type = DType::kF32;
+  AttentionOptions options = {};
+  std::vector<float> memory =
+      std::vector<float>(static_cast<size_t>(heads * width * std::max(queries, keys)));
+  AttentionOutputs outputs = {};
+
+  AttentionPlan plan() {
+    const Dims q_shape{1, heads, queries, width}, k_shape{1, kv_heads, keys, width};
+    const ConstAnyTensor q(memory.data(), type, q_shape, contiguous_strides(q_shape));
+    const ConstAnyTensor k(memory.data(), type, k_shape, contiguous_strides(k_shape));
+    outputs.out = {memory.data(), q_shape};
+    AttentionShape shape;
+    const Status status = validate_call(q, k, k, options, outputs, shape);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return plan_call(q, k, k, shape, options, outputs).plan;
+  }
+};
+
+TEST(Plan, TakesTheFirstPathThatServesTheCall) {
+  EXPECT_EQ((Call{4, 4, 32, 32, 64}.plan().path), Path::kShortHeads);
+  EXPECT_EQ((Call{4, 4, 128, 128, 64}.plan().path), Path::kBlocks);
+  EXPECT_EQ((Call{4, 1, 3, 4096, 64}.plan().path), Path::kDecode);  // 12 rows for a key/value head
+  EXPECT_EQ((Call{4, 1, 4, 4096, 64}.plan().path), Path::kBlocks);
+  Call bf16{4, 4, 128, 128, 64, DType::kBF16};
+  EXPECT_EQ(bf16.plan().path, Path::kBlocks);
+  bf16.options.bf16_products = true;
+  const AttentionPlan plan = bf16.plan();
+  EXPECT_EQ(plan.path,
+            plan.not_bf16 == Objection::kNoInstruction ? Path::kBlocks : Path::kBf16Blocks);
+}
+
+TEST(Plan, SaysWhy) {
+  EXPECT_EQ(explain(Call{4, 4, 1, 4096, 64}.plan()).substr(0, 7), "decode:");
+  EXPECT_EQ(explain(Call{4, 4, 0, 4096, 64}.plan()), "nothing to compute");
+
+  Call call{4, 4, 128, 64, 64};
+  EXPECT_EQ(explain(call.plan()).substr(0, 12), "short heads:");
+  const std::vector<float> slopes(4, 0.5F);
+  call.options.alibi_slopes = slopes;
+  const AttentionPlan plan = call.plan();
+  EXPECT_EQ(plan.path, Path::kBlocks);
+  EXPECT_EQ(plan.not_decode, Objection::kManyRows);
+  EXPECT_EQ(plan.not_bf16, Objection::kNotAsked);
+  EXPECT_EQ(plan.not_short, Objection::kOption);
+  EXPECT_NE(explain(plan).find("not short heads, since it has an option"), std::string::npos)
+      << explain(plan);
+}
+
+// A problem whose options all depend on where a query or key stands.
+struct Problem {
+  int64_t batch = 2, heads = 4, kv_heads = 2, queries, keys, width = 16;
+  std::vector<float> q, k, v, slopes, bias;
+  std::vector<int32_t> lengths;
+  AttentionOptions options;
+
+  explicit Problem(uint64_t seed) {
+    Random random(seed);
+    queries = random.chance(0.3) ? random.integer(1, 8) : random.integer(9, 60);
+    keys = random.integer(2, 300);
+    q = random.floats(batch * heads * queries * width);
+    k = random.floats(batch * kv_heads * keys * width);
+    v = random.floats(batch * kv_heads * keys * width);
+    if (random.chance(0.5)) {
+      slopes.resize(static_cast<size_t>(heads));
+      alibi_slopes(slopes);
+    }
+    if (random.chance(0.5)) {
+      for (int64_t b = 0; b < batch; ++b) {
+        lengths.push_back(static_cast<int32_t>(random.integer(0, keys)));
+      }
+      options.kv_lengths = lengths;
+    }
+    if (random.chance(0.7)) {
+      options.causal = random.pick({Causal::top_left(), Causal::bottom_right(),
+                                    Causal::at_offset(random.integer(-20, 200))});
+    }
+    if (random.chance(0.5)) options.window.left = random.integer(0, 100);
+    if (random.chance(0.3)) options.window.right = random.integer(0, 50);
+    if (random.chance(0.5)) {
+      options.dropout = {.probability = 0.3F, .seed = static_cast<uint64_t>(seed) * 77};
+    }
+  }
+};
+
+struct Part {
+  int64_t first, end;
+};
+
+// Two parts of [0, count), of which one may be empty.
+std::vector<Part> two_parts(Random& random, int64_t count, int64_t unit) {
+  const int64_t cut = random.integer(0, count / unit) * unit;
+  return {{0, cut}, {cut, count}};
+}
+
+struct Result {
+  std::vector<float> out, lse;
+};
+
+// The shard's rows of the whole result: those over its keys alone.
+void run_shard(const Problem& p, const Part& batch, const Part& heads, const Part& queries,
+               const Part& keys, const AnyTensor& out, const Tensor& lse, Context& context) {
+  const int64_t group = p.heads / p.kv_heads;
+  const auto part_of = [&](const std::vector<float>& data, int64_t all_heads, int64_t first_head,
+                           int64_t head_count, int64_t rows, const Part& part) {
+    const int64_t at = ((batch.first * all_heads + first_head) * rows + part.first) * p.width;
+    return ConstAnyTensor(ConstTensor(
+        data.data() + at, {batch.end - batch.first, head_count, part.end - part.first, p.width},
+        {all_heads * rows * p.width, rows * p.width, p.width, 1}));
+  };
+  const ConstAnyTensor q =
+      part_of(p.q, p.heads, heads.first, heads.end - heads.first, p.queries, queries);
+  const int64_t kv_heads = (heads.end - heads.first) / group;
+  const ConstAnyTensor k = part_of(p.k, p.kv_heads, heads.first / group, kv_heads, p.keys, keys);
+  const ConstAnyTensor v = part_of(p.v, p.kv_heads, heads.first / group, kv_heads, p.keys, keys);
+  AttentionOptions options = p.options;
+  if (!p.slopes.empty()) {
+    options.alibi_slopes = std::span(p.slopes).subspan(
+        static_cast<size_t>(heads.first), static_cast<size_t>(heads.end - heads.first));
+  }
+  if (!p.lengths.empty()) {
+    options.kv_lengths = std::span(p.lengths).subspan(static_cast<size_t>(batch.first));
+  }
+  const AttentionShape shape{.batch = q.shape[0],
+                             .heads = q.shape[1],
+                             .kv_heads = kv_heads,
+                             .queries = q.shape[2],
+                             .keys = k.shape[2],
+                             .key_width = p.width,
+                             .value_width = p.width};
+  const Shard shard{.first = {.batch = batch.first,
+                              .head = heads.first,
+                              .query = queries.first,
+                              .key = keys.first},
+                    .queries = p.queries,
+                    .keys = p.keys};
+  const AttentionPlan plan =
+      plan_attention({.q = stored_rows(q), .k = stored_rows(k), .v = stored_rows(v)}, shape,
+                     options, {.out = out, .lse = lse}, &shard);
+  ASSERT_TRUE(run(plan, context).ok());
+}
+
+TEST(Plan, ShardsAreTogetherTheWhole) {
+  Context context(2);
+  for (const uint64_t seed : testing::random_seeds(150)) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Problem p(seed);
+    if (!p.slopes.empty()) p.options.alibi_slopes = p.slopes;
+    const auto rows = static_cast<size_t>(p.batch * p.heads * p.queries);
+    const Dims q_shape{p.batch, p.heads, p.queries, p.width};
+    const Dims k_shape{p.batch, p.kv_heads, p.keys, p.width};
+    const Dims lse_shape{p.batch, p.heads, p.queries};
+    Result whole{std::vector<float>(rows * static_cast<size_t>(p.width)), std::vector<float>(rows)};
+    ASSERT_TRUE(
+        attention({p.q.data(), q_shape}, {p.k.data(), k_shape}, {p.v.data(), k_shape}, p.options,
+                  {.out = {whole.out.data(), q_shape}, .lse = {whole.lse.data(), lse_shape}},
+                  context)
+            .ok());
+
+    Random random(seed + 1000000);
+    Result joined{std::vector<float>(whole.out.size(), std::numeric_limits<float>::quiet_NaN()),
+                  std::vector<float>(rows)};
+    Result second = joined;
+    const std::vector<Part> key_parts = two_parts(random, p.keys, 1);
+    for (const Part& batch : two_parts(random, p.batch, 1)) {
+      for (const Part& heads : two_parts(random, p.heads, p.heads / p.kv_heads)) {
+        for (const Part& queries : two_parts(random, p.queries, 1)) {
+          const Dims shape{batch.end - batch.first, heads.end - heads.first,
+                           queries.end - queries.first, p.width};
+          if (shape.elements() == 0) continue;
+          const int64_t row = (batch.first * p.heads + heads.first) * p.queries + queries.first;
+          const Dims out_strides = contiguous_strides(q_shape);
+          const Dims lse_strides = contiguous_strides(lse_shape);
+          const auto out_of = [&](Result& r) {
+            return Tensor(r.out.data() + row * p.width, shape, out_strides);
+          };
+          const auto lse_of = [&](Result& r) {
+            return Tensor(r.lse.data() + row, {shape[0], shape[1], shape[2]}, lse_strides);
+          };
+          run_shard(p, batch, heads, queries, key_parts[0], out_of(joined), lse_of(joined),
+                    context);
+          run_shard(p, batch, heads, queries, key_parts[1], out_of(second), lse_of(second),
+                    context);
+          ASSERT_TRUE(
+              merge_attention(out_of(joined), lse_of(joined), out_of(second), lse_of(second)).ok());
+        }
+      }
+    }
+    for (size_t i = 0; i < whole.out.size(); ++i) {
+      ASSERT_NEAR(joined.out[i], whole.out[i], 4e-6F) << "element " << i;
+    }
+    for (size_t i = 0; i < rows; ++i) {
+      if (joined.lse[i] == whole.lse[i]) continue;  // -inf
+      ASSERT_NEAR(joined.lse[i], whole.lse[i], 4e-6F) << "row " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace multihead::engine
