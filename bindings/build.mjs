@@ -7,6 +7,8 @@ import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
+import './tables.mjs';
+
 const here = dirname(fileURLToPath(import.meta.url));
 const made = join(here, '..', 'build', 'bindings-dist');
 

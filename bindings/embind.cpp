@@ -3,6 +3,7 @@
 // lifetime and ownership are the TypeScript package's.
 #include <emscripten/bind.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "engine/error.h"
 #include "handles.h"
 #include "memory.h"
 #include "multihead/multihead.h"
@@ -244,15 +246,20 @@ double* write_text(const std::string& text) {
   return next;
 }
 
+double* write_shape(const Dims& shape, double* next) {
+  *next++ = shape.rank();
+  for (int axis = 0; axis < std::min(shape.rank(), Dims::kMaxRank); ++axis) {
+    *next++ = static_cast<double>(shape[axis]);
+  }
+  return next;
+}
+
 // The name as a text; behind it address, rank, extents, and 1 for a matrix column by column.
 void listed(int32_t index) {
   const Listed& tensor = last_list[static_cast<size_t>(index)];
   double* next = write_text(tensor.name);
   *next++ = address_of(tensor.data);
-  *next++ = tensor.shape.rank();
-  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
-    *next++ = static_cast<double>(tensor.shape[axis]);
-  }
+  next = write_shape(tensor.shape, next);
   *next = tensor.by_columns ? 1 : 0;
 }
 
@@ -483,10 +490,18 @@ int32_t head_statistics() {
   return run(from, [&] { return multihead::head_statistics(weights, tokens, outputs); });
 }
 
-// The parts of the last status, as texts.
-void error_argument() { write_text(last_text = last_status.argument()); }
-void error_expected() { write_text(last_text = last_status.marked_expected()); }
-void error_got() { write_text(last_text = last_status.marked_got()); }
+// The last status that was not ok, as messages.ts reads it.
+void last_error() {
+  const multihead::Status::Record& error = *last_status.record();
+  double* next = write_text(error.text);
+  *next++ = static_cast<double>(error.message);
+  *next++ = static_cast<double>(error.argument);
+  *next++ = static_cast<double>(error.axes);
+  *next++ = error.real;
+  for (const int64_t number : error.numbers) *next++ = static_cast<double>(number);
+  next = write_shape(error.shape, next);
+  write_shape(error.given, next);
+}
 
 // 64 bytes: a cache line, and the widest vector of any target.
 uint32_t allocate(uint32_t bytes) {
@@ -573,9 +588,7 @@ EMSCRIPTEN_BINDINGS(multihead) {
   function("transformerCacheCreate", &transformer_cache_create);
   function("transformerStep", &transformer_step);
   function("headStatistics", &head_statistics);
-  function("errorArgument", &error_argument);
-  function("errorExpected", &error_expected);
-  function("errorGot", &error_got);
+  function("lastError", &last_error);
   function("allocate", &allocate);
   function("release", &release);
   function("simdTarget", &simd_target);

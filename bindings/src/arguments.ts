@@ -23,6 +23,9 @@ const capacity = 256;
 /** The core's numbers for dtypes; it does not read those of booleans. */
 const dtypeCode: Record<DType, number> = { f32: 0, f16: 1, bf16: 2, bool: 0 };
 
+/** What multihead::Dims holds of a shape. */
+const maxRank = 8;
+
 /** Where a tensor lies and how it is shaped: row-major without gaps. */
 export interface Operand {
   readonly address: number;
@@ -158,6 +161,10 @@ export class Results {
     if (value === undefined) throw otherArguments();
     this.#next += 1;
     return value;
+  }
+
+  shape(): number[] {
+    return Array.from({ length: Math.min(this.number(), maxRank) }, () => this.number());
   }
 
   text(): string {

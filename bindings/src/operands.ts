@@ -4,6 +4,7 @@ import { otherArguments, type Arguments, type Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js';
+import { readError } from './messages.js';
 import { Status, type SpanArg } from './raw.js';
 import type { ScopeStack } from './scope.js';
 import {
@@ -220,43 +221,13 @@ export function checkStatus({ raw, args, heap }: Runtime, status: number): void 
   if (status === Status.nothingLeft) {
     throw outOfMemory('memory', 'a megabyte for the call itself', heap.buffer.byteLength);
   }
-  raw.errorArgument();
-  const argument = optionName(args.results().text());
-  // Parameters have PyTorch's names here too.
-  const inOurWords = argument === 'stateDict' ? (text: string) => text : inJavaScript;
-  raw.errorExpected();
-  const expected = inOurWords(args.results().text());
+  raw.lastError();
+  const error = readError(args.results());
   if (status === Status.memory) {
-    throw outOfMemory(argument, expected, heap.buffer.byteLength);
+    throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
   }
-  raw.errorGot();
-  throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', {
-    argument,
-    expected,
-    got: inOurWords(args.results().text()),
-  });
+  throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', error);
 }
-
-/** C++ names to JavaScript's: "num_heads" to "numHeads". */
-export const camelCase = (name: string): string =>
-  name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
-
-/** Arguments that this package calls otherwise than the core. */
-const renamed: Readonly<Record<string, string>> = {
-  alibi_slopes: 'alibi',
-  'window.alignment': 'window.align',
-  head_scales: 'heads.scales',
-  temperature: 'heads.temperature',
-  out_a: 'a.out',
-  lse_a: 'a.lse',
-  out_b: 'b.out',
-  lse_b: 'b.lse',
-};
-const optionName = (name: string): string => renamed[name] ?? camelCase(name);
-
-/** A sentence of the core, in which names of its interface stand in braces, with those of this package. */
-const inJavaScript = (text: string): string =>
-  text.replace(/\{([a-z_.]+)\}/g, (_, name: string) => optionName(name));
 
 /** A live tensor of this memory, without a copy of anything else; throws `E_OPTION`, `E_DISPOSED`. */
 export function ownTensor<D extends DType>(

@@ -194,10 +194,8 @@ export interface RawModule {
   /** Writes the name as a text, address, rank, extents, and 1 for a matrix column by column into the block. */
   listed(index: number): void;
   releaseListed(): void;
-  /** The parts of the last status that was not ok, as texts. */
-  errorArgument(): void;
-  errorExpected(): void;
-  errorGot(): void;
+  /** Writes the last status that was not ok into the block: messages.ts reads it. */
+  lastError(): void;
   /** A text. */
   simdTarget(): void;
 }

@@ -1,7 +1,7 @@
 // The steps of a layer's call: which of them are wanted, and copies of them under JavaScript names.
 
 import { onJavaScriptHeap } from './memory.js';
-import { camelCase, type Runtime } from './operands.js';
+import type { Runtime } from './operands.js';
 import { checkNames } from './options.js';
 import { elements } from './tensor.js';
 import type { TraceName, TraceStep } from './types.js';
@@ -31,6 +31,10 @@ export const traceNames: readonly TraceName[] = [
   'output',
 ];
 
+/** A name of the core's: "x_key". */
+const nameOf = (step: string): TraceName =>
+  step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName;
+
 /** A bit for each name that a `trace` option asks for; throws `E_OPTION`. */
 export function traceBits(option: unknown): number {
   if (option === undefined || option === false) return 0;
@@ -53,7 +57,7 @@ export function takeListed({ raw, args, heap }: Runtime): ListedTensor[] {
       const results = args.results();
       const name = results.text();
       const address = results.number();
-      const shape = Array.from({ length: results.number() }, () => results.number());
+      const shape = results.shape();
       const isTransposed = results.number() === 1;
       const view = heap.view('f32', address, elements(shape));
       const data = onJavaScriptHeap(4 * view.length, name, () =>
@@ -79,7 +83,7 @@ function turned(columns: Float32Array, [rows = 0, width = 0]: readonly number[])
 export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep>> {
   const trace: Partial<Record<TraceName, TraceStep>> = {};
   for (const step of takeListed(runtime)) {
-    const name = camelCase(step.name) as TraceName;
+    const name = nameOf(step.name);
     trace[name] = { ...step, name };
   }
   return trace;
@@ -93,7 +97,7 @@ export function takeTraces(
   const traces = Array.from({ length: layers }, () => ({}) as ReturnType<typeof takeTrace>);
   for (const { name: numbered, shape, data } of takeListed(runtime)) {
     const [layer = '', step = ''] = numbered.split('.');
-    const name = camelCase(step) as TraceName;
+    const name = nameOf(step);
     const trace = traces[Number(layer)];
     if (trace !== undefined) trace[name] = { name, shape, data };
   }

@@ -44,7 +44,7 @@ export async function buildForWasmBenchmarks() {
 /** bindings/dist: what the npm package holds. */
 export function buildPackage() {
   const modules = WASM_PRESETS.map((preset) => `build/${preset}/bindings`);
-  const inputs = [...modules, 'bindings/src', 'bindings/build.mjs', 'bindings/package.json', 'bindings/tsconfig.json'];
+  const inputs = [...modules, 'bindings/src', 'bindings/build.mjs', 'bindings/tables.mjs', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 
@@ -90,8 +90,8 @@ function fingerprint(paths) {
     if (!entry) return;
     if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
     for (const name of readdirSync(path).sort()) {
-      // CMake's own bookkeeping lies beside the modules.
-      if (name !== 'CMakeFiles' && name !== 'cmake_install.cmake') add(join(path, name));
+      // CMake's own bookkeeping lies beside the modules, and tables.ts is made by the package's build.
+      if (!['CMakeFiles', 'cmake_install.cmake', 'tables.ts'].includes(name)) add(join(path, name));
     }
   };
   for (const path of paths) add(join(ROOT, path));

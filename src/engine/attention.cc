@@ -49,15 +49,16 @@ Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTens
                        const ConstTensor& lse_b) {
   return engine::memory_guard([&]() -> Status {
     using engine::validate_exact;
-    constexpr const char* kOut = "(B, H_q, N_q, d_v)";
-    constexpr const char* kLse = "(B, H_q, N_q)";
-    if (Status status = engine::validate_rank("out_a", kOut, out_a, 4); !status.ok()) return status;
+    using engine::Axes;
+    using engine::Name;
+    if (Status status = engine::validate_rank(Name::kOutA, Axes::kOut, out_a, 4); !status.ok())
+      return status;
     const Dims& shape = out_a.shape;
     const Dims rows{shape[0], shape[1], shape[2]};
-    for (const Status& status :
-         {validate_exact("out_a", kOut, out_a, shape), validate_exact("lse_a", kLse, lse_a, rows),
-          validate_exact("out_b", kOut, out_b, shape),
-          validate_exact("lse_b", kLse, lse_b, rows)}) {
+    for (const Status& status : {validate_exact(Name::kOutA, Axes::kOut, out_a, shape),
+                                 validate_exact(Name::kLseA, Axes::kLse, lse_a, rows),
+                                 validate_exact(Name::kOutB, Axes::kOut, out_b, shape),
+                                 validate_exact(Name::kLseB, Axes::kLse, lse_b, rows)}) {
       if (!status.ok()) return status;
     }
     const auto rows_of = [](const auto& tensor) {

@@ -14,6 +14,9 @@
 namespace multihead {
 namespace {
 
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::validate_exact;
 using engine::validate_rank;
 
@@ -28,20 +31,20 @@ void over_rows(int64_t rows, int64_t width, Context& context, Run&& run) {
 
 Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                  float epsilon, bool centred, const Tensor& y, Context& context) {
-  if (Status status = validate_rank("x", "(rows, width)", x, 2); !status.ok()) return status;
+  if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
   const int64_t width = x.shape[1];
-  for (const Status& status : {validate_exact("x", "(rows, width)", x, x.shape),
-                               validate_exact("y", "(rows, width)", y, x.shape)}) {
+  for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
+                               validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
     if (!status.ok()) return status;
   }
-  for (const auto& [name, tensor] : {std::pair{"weight", &weight}, {"bias", &bias}}) {
+  for (const auto& [name, tensor] : {std::pair{Name::kWeight, &weight}, {Name::kBias, &bias}}) {
     if (!tensor->given()) continue;
-    if (Status status = validate_exact(name, "(width)", *tensor, {width}); !status.ok()) {
+    if (Status status = validate_exact(name, Axes::kWidth, *tensor, {width}); !status.ok()) {
       return status;
     }
   }
   if (!(epsilon >= 0.0F) || std::isinf(epsilon)) {
-    return engine::option_error("epsilon", "a finite number, 0 or more", "another");
+    return engine::real_error(Name::kEpsilon, Message::kFiniteNotNegative, epsilon);
   }
   if (width == 0) return {};
   const cpu::NormParams params{.x = x.data,
@@ -60,7 +63,7 @@ Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTen
 
 Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                  const Tensor& y, Context& context) {
-  if (Status status = engine::validate_enumerator("activation", activation, Activation::kSilu);
+  if (Status status = engine::validate_enumerator(Name::kActivation, activation, Activation::kSilu);
       !status.ok()) {
     return status;
   }
@@ -95,9 +98,9 @@ Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon, 
 
 Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_rank("x", "(rows, width)", x, 2); !status.ok()) return status;
-    for (const Status& status : {validate_exact("x", "(rows, width)", x, x.shape),
-                                 validate_exact("y", "(rows, width)", y, x.shape)}) {
+    if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
+    for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
+                                 validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
       if (!status.ok()) return status;
     }
     return activated(x, {}, activation, y, context);
@@ -107,11 +110,11 @@ Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Co
 Status activate_gated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
                       const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate_rank("gate", "(rows, width)", gate, 2); !status.ok())
+    if (Status status = validate_rank(Name::kGate, Axes::kRows, gate, 2); !status.ok())
       return status;
-    for (const Status& status : {validate_exact("gate", "(rows, width)", gate, gate.shape),
-                                 validate_exact("x", "(rows, width)", x, gate.shape),
-                                 validate_exact("y", "(rows, width)", y, gate.shape)}) {
+    for (const Status& status : {validate_exact(Name::kGate, Axes::kRows, gate, gate.shape),
+                                 validate_exact(Name::kX, Axes::kRows, x, gate.shape),
+                                 validate_exact(Name::kY, Axes::kRows, y, gate.shape)}) {
       if (!status.ok()) return status;
     }
     return activated(gate, x, activation, y, context);

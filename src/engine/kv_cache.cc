@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <limits>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "engine/cached_rows.h"
@@ -23,8 +22,11 @@
 namespace multihead {
 namespace {
 
-using engine::number;
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::option_error;
+using engine::shape_error;
 using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
@@ -43,34 +45,33 @@ int64_t product(std::initializer_list<int64_t> factors) {
 }
 
 Status validate(const KVCacheConfig& config) {
-  if (Status status = engine::validate_enumerator("layout", config.layout, Layout::kPaged);
+  if (Status status = engine::validate_enumerator(Name::kLayout, config.layout, Layout::kPaged);
       !status.ok()) {
     return status;
   }
-  if (Status status = engine::validate_enumerator("type", config.type, Type::kInt8); !status.ok()) {
+  if (Status status = engine::validate_enumerator(Name::kType, config.type, Type::kInt8);
+      !status.ok()) {
     return status;
   }
   const struct {
-    const char* name;
+    Name name;
     int64_t value;
     int64_t least;
-  } extents[] = {{"batch", config.batch, 1},
-                 {"kv_heads", config.kv_heads, 1},
-                 {"key_width", config.key_width, 0},
-                 {"value_width", config.value_width, 0},
-                 {"capacity", config.capacity, 1},
-                 {"page_size", config.layout == Layout::kPaged ? config.page_size : 1, 1},
-                 {"pages", config.pages, 0}};
+  } extents[] = {{Name::kBatch, config.batch, 1},
+                 {Name::kKvHeads, config.kv_heads, 1},
+                 {Name::kKeyWidth, config.key_width, 0},
+                 {Name::kValueWidth, config.value_width, 0},
+                 {Name::kCapacity, config.capacity, 1},
+                 {Name::kPageSize, config.layout == Layout::kPaged ? config.page_size : 1, 1},
+                 {Name::kPages, config.pages, 0}};
   for (const auto& [name, value, least] : extents) {
     if (value < least || value > kMostExtent) {
-      return option_error(name, std::to_string(least) + " to 2147483647", std::to_string(value));
+      return option_error(name, Message::kRange, least, kMostExtent, value);
     }
   }
   if (config.values_in_keys && config.value_width > config.key_width) {
-    return option_error("value_width",
-                        "at most {key_width} = " + std::to_string(config.key_width) +
-                            ", since keys hold the values",
-                        std::to_string(config.value_width));
+    return option_error(Name::kValueWidth, Message::kValueWidthInKeys, config.key_width,
+                        config.value_width);
   }
   return {};
 }
@@ -154,26 +155,24 @@ std::span<const int32_t> KVCache::page_table() const {
 Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                        std::span<const int32_t> counts) {
   return engine::memory_guard([&]() -> Status {
-    constexpr const char* kK = "(B, H_kv, n, d_k)";
-    constexpr const char* kV = "(B, H_kv, n, d_v)";
-    if (Status status = engine::validate_rank("k", kK, k, 4); !status.ok()) return status;
+    if (Status status = engine::validate_rank(Name::kK, Axes::kCacheK, k, 4); !status.ok())
+      return status;
     const int64_t tokens = k.shape[2];
     for (Status status :
-         {engine::validate_exact("k", kK, k,
+         {engine::validate_exact(Name::kK, Axes::kCacheK, k,
                                  {config_.batch, config_.kv_heads, tokens, config_.key_width}),
-          config_.values_in_keys
-              ? Status()
-              : engine::validate_exact(
-                    "v", kV, v, {config_.batch, config_.kv_heads, tokens, config_.value_width})}) {
+          config_.values_in_keys ? Status()
+                                 : engine::validate_exact(Name::kV, Axes::kCacheV, v,
+                                                          {config_.batch, config_.kv_heads, tokens,
+                                                           config_.value_width})}) {
       if (!status.ok()) return status;
     }
     if (config_.values_in_keys && v.given()) {
-      return option_error("v", "none: keys hold the values", "one");
+      return option_error(Name::kV, Message::kValuesInKeys);
     }
     if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
-      return {StatusCode::kShape, "counts",
-              std::to_string(config_.batch) + " values, one per batch entry",
-              std::to_string(counts.size())};
+      return shape_error(Name::kCounts, Message::kValuePerBatchEntry, config_.batch,
+                         static_cast<int64_t>(counts.size()));
     }
     const auto count_of = [&](int64_t b) {
       return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
@@ -182,18 +181,14 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
     for (int64_t b = 0; b < config_.batch; ++b) {
       const int64_t count = count_of(b);
       if (count < 0 || count > tokens) {
-        return option_error("counts", "0 to " + number("n", tokens), std::to_string(count));
+        return option_error(Name::kCounts, Message::kCountRange, tokens, count);
       }
       const int64_t end = length(b) + count;
       const bool too_long = config_.layout == Layout::kRing
                                 ? end > std::numeric_limits<int32_t>::max()
                                 : end > config_.capacity;
       if (too_long) {
-        return option_error("k",
-                            "room for " + std::to_string(count) + " tokens in batch entry " +
-                                std::to_string(b) + " of capacity " +
-                                std::to_string(config_.capacity),
-                            std::to_string(length(b)) + " kept already");
+        return option_error(Name::kK, Message::kCacheRoom, count, b, config_.capacity, length(b));
       }
       if (config_.layout == Layout::kPaged) {
         const auto pages_of = [&](int64_t n) {
@@ -203,8 +198,7 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
       }
     }
     if (new_pages > free_pages_) {
-      return option_error("k", std::to_string(new_pages) + " free pages in the pool",
-                          std::to_string(free_pages_));
+      return option_error(Name::kK, Message::kFreePages, new_pages, free_pages_);
     }
 
     for (int64_t b = 0; b < config_.batch; ++b) {
@@ -258,7 +252,7 @@ void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, 
 Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                        const AttentionOutputs& outputs, Context& context) const {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = engine::validate_rank("q", "(B, H_q, N_q, d_k)", q, 4); !status.ok()) {
+    if (Status status = engine::validate_rank(Name::kQ, Axes::kQ, q, 4); !status.ok()) {
       return status;
     }
     const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
@@ -271,20 +265,19 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     engine::AttentionShape shape;
     if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
     if (!options.kv_lengths.empty()) {
-      return option_error("kv_lengths", "none: the cache knows its lengths", "some");
+      return option_error(Name::kKvLengths, Message::kLengthsOfCache);
     }
     if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
-      return option_error(options.qk_norm.enabled ? "qk_norm" : "rope",
-                          "none: apply it to keys before append() and to queries before attend()",
-                          "one");
+      return option_error(options.qk_norm.enabled ? Name::kQkNorm : Name::kRope,
+                          Message::kTransformOfCache);
     }
     if (options.causal.alignment != Alignment::kNone &&
         options.causal.alignment != Alignment::kBottomRight) {
-      return option_error("causal", "none or {bottom_right}", "another alignment");
+      return option_error(Name::kCausal, Message::kAlignmentOfCache);
     }
     if (options.window.alignment != Alignment::kNone &&
         options.window.alignment != Alignment::kBottomRight) {
-      return option_error("window.alignment", "none or {bottom_right}", "another alignment");
+      return option_error(Name::kWindowAlignment, Message::kAlignmentOfCache);
     }
     // The queries are the newest tokens of each entry.
     AttentionOptions of_cache = options;
@@ -313,12 +306,10 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
 Status KVCache::truncate(int64_t batch, int64_t new_length) {
   return engine::memory_guard([&]() -> Status {
     if (batch < 0 || batch >= config_.batch) {
-      return option_error("batch", "0 to " + std::to_string(config_.batch - 1),
-                          std::to_string(batch));
+      return option_error(Name::kBatch, Message::kRange, 0, config_.batch - 1, batch);
     }
     if (new_length < 0 || new_length > length(batch)) {
-      return option_error("length", "0 to " + std::to_string(length(batch)),
-                          std::to_string(new_length));
+      return option_error(Name::kLength, Message::kRange, 0, length(batch), new_length);
     }
     if (config_.layout == Layout::kPaged) {
       const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;

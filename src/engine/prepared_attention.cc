@@ -41,9 +41,7 @@ bool has_elements(const TensorLike& tensor) {
   return tensor.given() && tensor.shape.elements() != 0;
 }
 
-Status no_address(const char* argument) {
-  return {StatusCode::kShape, argument, "an address, since there are elements", "a null pointer"};
-}
+Status no_address(Name argument) { return shape_error(argument, Message::kAddress); }
 
 }  // namespace
 }  // namespace engine
@@ -91,19 +89,18 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
 Status PreparedAttention::run(const void* q, const void* k, const void* v, void* out, float* lse) {
   return engine::memory_guard([&]() -> Status {
     if (call_ == nullptr) {
-      return engine::option_error("prepared", "an operation that create() has made",
-                                  "an empty one");
+      return engine::option_error(engine::Name::kPrepared, engine::Message::kPreparedCall);
     }
     engine::PreparedCall& call = *call_;
-    if (q == nullptr && call.needs_q) return engine::no_address("q");
-    if (k == nullptr && call.needs_k) return engine::no_address("k");
-    if (v == nullptr && call.needs_v) return engine::no_address("v");
-    if (out == nullptr && call.needs_out) return engine::no_address("out");
+    if (q == nullptr && call.needs_q) return engine::no_address(engine::Name::kQ);
+    if (k == nullptr && call.needs_k) return engine::no_address(engine::Name::kK);
+    if (v == nullptr && call.needs_v) return engine::no_address(engine::Name::kV);
+    if (out == nullptr && call.needs_out) return engine::no_address(engine::Name::kOut);
     if (lse != nullptr && !call.has_lse) {
-      return engine::option_error("lse", "none, since none was prepared", "one");
+      return engine::option_error(engine::Name::kLse, engine::Message::kNotPrepared);
     }
     if (lse == nullptr) lse = call.lse;
-    if (lse == nullptr && call.needs_lse) return engine::no_address("lse");
+    if (lse == nullptr && call.needs_lse) return engine::no_address(engine::Name::kLse);
     if (!call.lengths.empty()) {
       if (Status status = engine::validate_lengths(call.lengths, call.shape); !status.ok()) {
         return status;

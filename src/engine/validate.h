@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 
+#include "engine/error.h"
 #include "multihead/attention.h"
 
 namespace multihead::engine {
@@ -37,11 +37,11 @@ Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& 
 Status validate_rope(const Rope& rope, int64_t width);
 
 // positions has N, or B * N, or (optionally) no elements.
-Status validate_positions(const char* argument, std::span<const int32_t> positions, int64_t batch,
+Status validate_positions(Name argument, std::span<const int32_t> positions, int64_t batch,
                           int64_t tokens);
 
 // cu: 0, then never falling, up to `total`.
-Status validate_cumulative(const char* argument, std::span<const int32_t> cu, int64_t total);
+Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t total);
 
 Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y);
@@ -49,18 +49,10 @@ Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const
 // A tensor of exactly this shape: rank, extents, strides, element type and data. One that can be
 // written to has a place of its own for each element.
 template <class TensorLike>
-Status validate_exact(const char* argument, const char* letters, const TensorLike& tensor,
-                      const Dims& shape);
+Status validate_exact(Name argument, Axes axes, const TensorLike& tensor, const Dims& shape);
 
 // A tensor of this rank, whose extents and strides are free.
 template <class TensorLike>
-Status validate_rank(const char* argument, const char* letters, const TensorLike& tensor, int rank);
-
-Status option_error(const std::string& argument, const std::string& expected,
-                    const std::string& got);
-
-// "batch entry 2"-like words around numbers, without the formatting of floats, which would
-// be a tenth of the WebAssembly build.
-std::string number(const char* name, int64_t value);
+Status validate_rank(Name argument, Axes axes, const TensorLike& tensor, int rank);
 
 }  // namespace multihead::engine

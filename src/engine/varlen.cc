@@ -4,7 +4,6 @@
 #include <memory>
 #include <numeric>
 #include <span>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -21,7 +20,11 @@ namespace multihead {
 namespace {
 
 using engine::AttentionPlan;
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::option_error;
+using engine::shape_error;
 
 // Rows first .. last - 1 of a packed (T, H, d), as (1, H, rows, d).
 template <class View>
@@ -40,44 +43,45 @@ View sequence_of(const View& packed, int64_t first, int64_t last) {
 Status validate(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                 std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
                 const AttentionOptions& options, const AttentionOutputs& outputs) {
-  for (const Status& status : {engine::validate_rank("q", "(T_q, H_q, d_k)", q, 3),
-                               engine::validate_rank("k", "(T_k, H_kv, d_k)", k, 3),
-                               engine::validate_rank("v", "(T_k, H_kv, d_v)", v, 3)}) {
+  for (const Status& status : {engine::validate_rank(Name::kQ, Axes::kPackedQ, q, 3),
+                               engine::validate_rank(Name::kK, Axes::kPackedK, k, 3),
+                               engine::validate_rank(Name::kV, Axes::kPackedV, v, 3)}) {
     if (!status.ok()) return status;
   }
   if (v.shape[0] != k.shape[0]) {
-    return {StatusCode::kShape, "v", "as many rows as k, " + std::to_string(k.shape[0]),
-            v.shape.to_string()};
+    return shape_error(Name::kV, Message::kRowsAsKeys, v.shape, k.shape[0]);
   }
-  for (const Status& status : {engine::validate_cumulative("cu_q", cu_q, q.shape[0]),
-                               engine::validate_cumulative("cu_k", cu_k, k.shape[0])}) {
+  for (const Status& status : {engine::validate_cumulative(Name::kCuQ, cu_q, q.shape[0]),
+                               engine::validate_cumulative(Name::kCuK, cu_k, k.shape[0])}) {
     if (!status.ok()) return status;
   }
   if (cu_q.size() != cu_k.size()) {
-    return option_error("cu_k", "as many sequences as cu_q, " + std::to_string(cu_q.size() - 1),
-                        std::to_string(cu_k.size() - 1));
+    return option_error(Name::kCuK, Message::kSequencesAsQueries,
+                        static_cast<int64_t>(cu_q.size()) - 1,
+                        static_cast<int64_t>(cu_k.size()) - 1);
   }
   const struct {
-    const char* name;
+    Name name;
     bool given;
-  } per_batch[] = {{"mask", options.mask.given()},
-                   {"bias", options.bias.given()},
-                   {"kv_lengths", !options.kv_lengths.empty()},
-                   {"rope.q_positions", !options.rope.q_positions.empty()},
-                   {"rope.k_positions", !options.rope.k_positions.empty()},
-                   {"captures", !outputs.captures.empty()},
-                   {"weights", outputs.weights.given()},
-                   {"dropout_mask", outputs.dropout_mask.given()}};
+  } per_batch[] = {{Name::kMask, options.mask.given()},
+                   {Name::kBias, options.bias.given()},
+                   {Name::kKvLengths, !options.kv_lengths.empty()},
+                   {Name::kRopeQPositions, !options.rope.q_positions.empty()},
+                   {Name::kRopeKPositions, !options.rope.k_positions.empty()},
+                   {Name::kCaptures, !outputs.captures.empty()},
+                   {Name::kWeights, outputs.weights.given()},
+                   {Name::kDropoutMask, outputs.dropout_mask.given()}};
   for (const auto& [name, given] : per_batch) {
-    if (given) return option_error(name, "nothing with packed sequences", "one");
+    if (given) return option_error(name, Message::kNotPacked);
   }
   const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
-  if (Status status = engine::validate_exact("out", "(T_q, H_q, d_v)", outputs.out, out_shape);
+  if (Status status = engine::validate_exact(Name::kOut, Axes::kPackedOut, outputs.out, out_shape);
       !status.ok()) {
     return status;
   }
   if (!outputs.lse.given()) return {};
-  return engine::validate_exact("lse", "(H_q, T_q)", outputs.lse, {q.shape[1], q.shape[0]});
+  return engine::validate_exact(Name::kLse, Axes::kPackedLse, outputs.lse,
+                                {q.shape[1], q.shape[0]});
 }
 
 // A checked call: its sequences, their plans and the order of their jobs.

@@ -10,3 +10,11 @@
 #define MULTIHEAD_PUBLIC_BEGIN
 #define MULTIHEAD_PUBLIC_END
 #endif
+
+// Passed and returned in a register although it has a destructor: in WebAssembly that makes calls
+// and checks of a Status a few bytes each. Elsewhere the compilers would disagree about it.
+#if defined(__EMSCRIPTEN__)
+#define MULTIHEAD_TRIVIAL_ABI [[clang::trivial_abi]]
+#else
+#define MULTIHEAD_TRIVIAL_ABI
+#endif

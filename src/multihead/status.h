@@ -2,9 +2,7 @@
 // a Status, and a refused call has written nothing.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -23,76 +21,52 @@ enum class StatusCode : uint8_t {
 
 // Names the argument, what was expected and what came, so that a caller can
 // print one sentence (`message()`) or build an error object from the parts.
-// Success allocates nothing, and neither does out_of_memory().
-class [[nodiscard]] Status {
+// Success is a null pointer. An error points to a record of numbers; the
+// sentences are made when they are asked for.
+class [[nodiscard]] MULTIHEAD_TRIVIAL_ABI Status {
  public:
-  Status() = default;
-  Status(StatusCode code, std::string argument, std::string expected, std::string got)
-      : code_(code),
-        parts_(std::make_shared<const Parts>(
-            Parts{std::move(argument), std::move(expected), std::move(got)})) {}
-
-  static Status ok_status() { return {}; }
-
-  // kMemory: `bytes` could not be allocated; 0 where the number is not known.
-  static Status out_of_memory(uint64_t bytes = 0) noexcept {
-    Status status;
-    status.code_ = StatusCode::kMemory;
-    status.bytes_ = bytes;
-    return status;
+  Status() noexcept = default;
+  // An error in words of the caller's own.
+  Status(StatusCode code, std::string argument, std::string expected, std::string got);
+  Status(const Status& other) noexcept : record_(other.record_) {
+    if (record_ != nullptr) share();
+  }
+  Status(Status&& other) noexcept : record_(std::exchange(other.record_, nullptr)) {}
+  Status& operator=(Status other) noexcept {
+    std::swap(record_, other.record_);
+    return *this;
+  }
+  ~Status() {
+    if (record_ != nullptr) release();
   }
 
-  bool ok() const { return code_ == StatusCode::kOk; }
-  StatusCode code() const { return code_; }
-  std::string argument() const {
-    if (parts_ != nullptr) return parts_->argument;
-    return ok() ? "" : "memory";
-  }
-  std::string expected() const { return without_marks(marked_expected()); }
-  std::string got() const { return without_marks(marked_got()); }
+  static Status ok_status() noexcept { return {}; }
 
-  // The same with the names of arguments, options and functions in braces, "{num_heads} = 8", for
-  // an interface in another language, which spells them its own way.
-  std::string marked_expected() const {
-    if (parts_ != nullptr) return parts_->expected;
-    if (ok()) return {};
-    return bytes_ == 0 ? "as much as the call needs" : std::to_string(bytes_) + " bytes";
-  }
-  std::string marked_got() const {
-    if (parts_ != nullptr) return parts_->got;
-    return ok() ? "" : "none left to allocate";
-  }
+  // kMemory: `bytes` could not be allocated; 0 where the number is not known. The first such error
+  // at a time allocates nothing.
+  static Status out_of_memory(uint64_t bytes = 0) noexcept;
 
-  // "k: expected (B, H_kv, N_k, 64), got (1, 2, 8, 32)"; empty when ok.
-  std::string message() const {
-    if (ok()) return {};
-    return argument() + ": expected " + expected() + ", got " + got();
-  }
+  bool ok() const noexcept { return record_ == nullptr; }
+  StatusCode code() const noexcept;
+
+  // All empty when ok.
+  std::string argument() const;
+  std::string expected() const;
+  std::string got() const;
+  // "k: expected (B, H_kv, N_k, 64), got (1, 2, 8, 32)"
+  std::string message() const;
+
+  struct Record;
+  // Null when ok. For the library itself, and for bindings that make sentences of their own.
+  const Record* record() const noexcept { return record_; }
+  // Takes over a record that nobody else has.
+  explicit Status(Record* record) noexcept : record_(record) {}
 
  private:
-  struct Parts {
-    std::string argument, expected, got;
-  };
+  void share() const noexcept;
+  void release() noexcept;
 
-  // Other braces stay: a name that a caller made up may hold some.
-  static std::string without_marks(const std::string& text) {
-    std::string plain;
-    for (size_t at = 0; at < text.size(); ++at) {
-      const size_t end =
-          text[at] == '{' ? text.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.", at + 1) : at;
-      if (end > at + 1 && end < text.size() && text[end] == '}') {
-        plain.append(text, at + 1, end - at - 1);
-        at = end;
-      } else {
-        plain += text[at];
-      }
-    }
-    return plain;
-  }
-
-  StatusCode code_ = StatusCode::kOk;
-  uint64_t bytes_ = 0;                  // of a kMemory status without parts
-  std::shared_ptr<const Parts> parts_;  // null when ok, and for out_of_memory()
+  Record* record_ = nullptr;
 };
 
 }  // namespace multihead

@@ -4,13 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "engine/guard.h"
 #include "engine/validate.h"
 
 namespace multihead {
 namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::shape_error;
 
 struct Mean {
   double sum = 0;
@@ -48,37 +52,36 @@ void add_induction(const float* weights, const int32_t* tokens, int64_t position
 
 Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int32_t> tokens,
                                 const HeadStatistics& statistics) {
-  constexpr const char* kLetters = "(B, H, N_q, N_k)";
-  if (Status status = engine::validate_rank("weights", kLetters, weights, 4); !status.ok()) {
+  if (Status status = engine::validate_rank(Name::kWeights, Axes::kStatistics, weights, 4);
+      !status.ok()) {
     return status;
   }
-  if (Status status = engine::validate_exact("weights", kLetters, weights, weights.shape);
+  if (Status status =
+          engine::validate_exact(Name::kWeights, Axes::kStatistics, weights, weights.shape);
       !status.ok()) {
     return status;
   }
   const int64_t batch = weights.shape[0], heads = weights.shape[1];
   const int64_t queries = weights.shape[2], keys = weights.shape[3];
   if (queries > keys) {
-    return {StatusCode::kShape, "weights", std::string(kLetters) + " with N_q <= N_k",
-            weights.shape.to_string()};
+    return shape_error(Name::kWeights, Message::kQueriesWithinKeys, Axes::kStatistics, {},
+                       weights.shape);
   }
-  const auto validate_count = [](const char* name, size_t given, int64_t expected) -> Status {
+  const auto validate_count = [](Name name, size_t given, int64_t expected) -> Status {
     if (given == 0 || static_cast<int64_t>(given) == expected) return {};
-    return {StatusCode::kShape, name, std::to_string(expected) + " values",
-            std::to_string(given) + " values"};
+    return shape_error(name, Message::kValueCount, expected, static_cast<int64_t>(given));
   };
   const bool induces = !statistics.induction.empty();
   for (const Status& status :
-       {validate_count("entropy", statistics.entropy.size(), heads),
-        validate_count("previous_token", statistics.previous_token.size(), heads),
-        validate_count("first_token", statistics.first_token.size(), heads),
-        validate_count("induction", statistics.induction.size(), heads),
-        validate_count("tokens", tokens.size(), batch * keys)}) {
+       {validate_count(Name::kEntropy, statistics.entropy.size(), heads),
+        validate_count(Name::kPreviousToken, statistics.previous_token.size(), heads),
+        validate_count(Name::kFirstToken, statistics.first_token.size(), heads),
+        validate_count(Name::kInduction, statistics.induction.size(), heads),
+        validate_count(Name::kTokens, tokens.size(), batch * keys)}) {
     if (!status.ok()) return status;
   }
   if (induces && tokens.empty() && batch * keys > 0) {
-    return {StatusCode::kShape, "tokens", std::to_string(batch * keys) + " values for induction",
-            "none"};
+    return shape_error(Name::kTokens, Message::kTokensForInduction, batch * keys);
   }
   for (int64_t h = 0; h < heads; ++h) {
     Mean entropy, previous, first, induction;

@@ -19,17 +19,17 @@ struct Sizes {
 
 Status validate(const LatentAttentionInputs& in, const AttentionOptions& options,
                 const AttentionOutputs& outputs, Sizes& s) {
+  using engine::Axes;
+  using engine::Message;
+  using engine::Name;
   using engine::option_error;
+  using engine::shape_error;
   using engine::validate_exact;
   using engine::validate_rank;
-  constexpr const char* kQNope = "(B, H, N_q, d_nope)";
-  constexpr const char* kQRope = "(B, H, N_q, d_rope)";
-  constexpr const char* kLatent = "(B, N_k, rank)";
-  constexpr const char* kWuv = "(H, d_v, rank)";
-  for (const Status& status :
-       {validate_rank("q_nope", kQNope, in.q_nope, 4),
-        validate_rank("q_rope", kQRope, in.q_rope, 4),
-        validate_rank("latent", kLatent, in.latent, 3), validate_rank("w_uv", kWuv, in.w_uv, 3)}) {
+  for (const Status& status : {validate_rank(Name::kQNope, Axes::kQNope, in.q_nope, 4),
+                               validate_rank(Name::kQRope, Axes::kQRope, in.q_rope, 4),
+                               validate_rank(Name::kLatent, Axes::kLatent, in.latent, 3),
+                               validate_rank(Name::kWUv, Axes::kWUv, in.w_uv, 3)}) {
     if (!status.ok()) return status;
   }
   s = {.batch = in.q_nope.shape[0],
@@ -41,20 +41,21 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
        .rank = in.latent.shape[2],
        .value = in.w_uv.shape[1]};
   for (const Status& status :
-       {validate_exact("q_nope", kQNope, in.q_nope, in.q_nope.shape),
-        validate_exact("q_rope", kQRope, in.q_rope, {s.batch, s.heads, s.queries, s.rope}),
-        validate_exact("latent", kLatent, in.latent, {s.batch, s.keys, s.rank}),
-        validate_exact("k_rope", "(B, N_k, d_rope)", in.k_rope, {s.batch, s.keys, s.rope}),
-        validate_exact("w_uk", "(H, d_nope, rank)", in.w_uk, {s.heads, s.nope, s.rank}),
-        validate_exact("w_uv", kWuv, in.w_uv, {s.heads, s.value, s.rank})}) {
+       {validate_exact(Name::kQNope, Axes::kQNope, in.q_nope, in.q_nope.shape),
+        validate_exact(Name::kQRope, Axes::kQRope, in.q_rope,
+                       {s.batch, s.heads, s.queries, s.rope}),
+        validate_exact(Name::kLatent, Axes::kLatent, in.latent, {s.batch, s.keys, s.rank}),
+        validate_exact(Name::kKRope, Axes::kKRope, in.k_rope, {s.batch, s.keys, s.rope}),
+        validate_exact(Name::kWUk, Axes::kWUk, in.w_uk, {s.heads, s.nope, s.rank}),
+        validate_exact(Name::kWUv, Axes::kWUv, in.w_uv, {s.heads, s.value, s.rank})}) {
     if (!status.ok()) return status;
   }
   if (options.rope.style != Rope::Style::kNone) {
-    return option_error("rope", "none: {q_rope} and {k_rope} are rotated already", "one");
+    return option_error(Name::kRope, Message::kRotatedAlready);
   }
-  if (options.qk_norm.enabled) return option_error("qk_norm", "none", "one");
-  if (!outputs.captures.empty()) return option_error("captures", "none", "some");
-  if (outputs.dropout_mask.given()) return option_error("dropout_mask", "none", "one");
+  if (options.qk_norm.enabled) return option_error(Name::kQkNorm, Message::kNone);
+  if (!outputs.captures.empty()) return option_error(Name::kCaptures, Message::kNone);
+  if (outputs.dropout_mask.given()) return option_error(Name::kDropoutMask, Message::kNone);
   const engine::AttentionShape shape{.batch = s.batch,
                                      .heads = s.heads,
                                      .kv_heads = s.heads,
@@ -67,7 +68,7 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
     if (!status.ok()) return status;
   }
   if (outputs.out.dtype != DType::kF32) {
-    return {StatusCode::kShape, "out", "f32", name_of(outputs.out.dtype)};
+    return shape_error(Name::kOut, Message::kF32, static_cast<int>(outputs.out.dtype));
   }
   return {};
 }
@@ -177,7 +178,7 @@ Status absorbed(const LatentAttentionInputs& in, const Sizes& s, const Attention
 Status latent_attention_or_throw(const LatentAttentionInputs& inputs, LatentForm form,
                                  const AttentionOptions& options, const AttentionOutputs& outputs,
                                  Context& context) {
-  if (Status status = engine::validate_enumerator("form", form, LatentForm::kAbsorbed);
+  if (Status status = engine::validate_enumerator(engine::Name::kForm, form, LatentForm::kAbsorbed);
       !status.ok()) {
     return status;
   }

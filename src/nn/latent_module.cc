@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "engine/threads.h"
@@ -14,7 +13,10 @@
 namespace multihead::nn {
 namespace {
 
+using engine::Message;
+using engine::Name;
 using engine::option_error;
+using engine::real_error;
 
 int64_t own_width(const MultiHeadAttentionConfig& c) { return c.head_dim - c.rope_head_dim; }
 
@@ -23,37 +25,29 @@ int64_t own_width(const MultiHeadAttentionConfig& c) { return c.head_dim - c.rop
 Status validate_latent_config(const MultiHeadAttentionConfig& c) {
   if (c.kv_latent_dim == 0) {
     for (const auto& [name, value] :
-         {std::pair{"q_latent_dim", c.q_latent_dim}, {"rope_head_dim", c.rope_head_dim}}) {
+         {std::pair{Name::kQLatentDim, c.q_latent_dim}, {Name::kRopeHeadDim, c.rope_head_dim}}) {
       if (value == 0) continue;
-      return option_error(name, "0 without {kv_latent_dim}", std::to_string(value));
+      return option_error(name, Message::kZeroWithoutLatent, value);
     }
     return {};
   }
-  const std::string embed = std::to_string(c.embed_dim);
-  const struct {
-    const char* name;
-    std::string expected;
-    int64_t value;
-    bool right;
-  } extents[] = {
-      {"rope_head_dim", "less than {head_dim} = " + std::to_string(c.head_dim), c.rope_head_dim,
-       c.rope_head_dim < c.head_dim},
-      {"num_kv_heads",
-       "{num_heads} = " + std::to_string(c.num_heads) +
-           ", since every head has a key of the latent",
-       c.num_kv_heads, c.num_kv_heads == c.num_heads},
-      {"kdim", "{embed_dim} = " + embed + " with {kv_latent_dim}", c.kdim, c.kdim == c.embed_dim},
-      {"vdim", "{embed_dim} = " + embed + " with {kv_latent_dim}", c.vdim, c.vdim == c.embed_dim}};
-  for (const auto& [name, expected, value, right] : extents) {
-    if (!right) return option_error(name, expected, std::to_string(value));
+  if (c.rope_head_dim >= c.head_dim) {
+    return option_error(Name::kRopeHeadDim, Message::kBelowHeadDim, c.head_dim, c.rope_head_dim);
   }
-  for (const auto& [name, given] : {std::pair{"add_bias_kv", c.add_bias_kv},
-                                    {"add_zero_attn", c.add_zero_attn},
-                                    {"qk_norm", c.qk_norm}}) {
-    if (given) return option_error(name, "false with {kv_latent_dim}", "true");
+  if (c.num_kv_heads != c.num_heads) {
+    return option_error(Name::kNumKvHeads, Message::kHeadsOfLatent, c.num_heads, c.num_kv_heads);
+  }
+  for (const auto& [name, value] : {std::pair{Name::kKdim, c.kdim}, {Name::kVdim, c.vdim}}) {
+    if (value == c.embed_dim) continue;
+    return option_error(name, Message::kWidthWithLatent, c.embed_dim, value);
+  }
+  for (const auto& [name, given] : {std::pair{Name::kAddBiasKv, c.add_bias_kv},
+                                    {Name::kAddZeroAttn, c.add_zero_attn},
+                                    {Name::kQkNorm, c.qk_norm}}) {
+    if (given) return option_error(name, Message::kFalseWithLatent);
   }
   if (!(c.latent_norm_eps >= 0.0F) || c.latent_norm_eps > 1.0F) {
-    return option_error("latent_norm_eps", "0 to 1", "another value");
+    return real_error(Name::kLatentNormEps, Message::kZeroToOne, c.latent_norm_eps);
   }
   AttentionOptions options;
   options.rope = c.rope;
@@ -63,10 +57,10 @@ Status validate_latent_config(const MultiHeadAttentionConfig& c) {
 Status validate_latent_options(const MultiHeadAttentionConfig& c, const AttentionOptions& options) {
   if (c.kv_latent_dim == 0) return {};
   if (options.qk_norm.enabled) {
-    return option_error("qk_norm", "none with {kv_latent_dim}: latents are normalised", "one");
+    return option_error(Name::kQkNorm, Message::kNormWithLatent);
   }
   if (options.rope.style != Rope::Style::kNone && c.rope_head_dim == 0) {
-    return option_error("rope", "none with {kv_latent_dim} and a {rope_head_dim} of 0", "one");
+    return option_error(Name::kRope, Message::kRopeWithLatent);
   }
   return {};
 }

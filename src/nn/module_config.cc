@@ -1,11 +1,8 @@
 // What a MultiHeadAttention is made of: its config and its parameters.
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "engine/enumerators.h"
 #include "engine/guard.h"
@@ -17,78 +14,54 @@
 namespace multihead {
 namespace {
 
+using engine::Message;
+using engine::Name;
 using engine::option_error;
-
-// In ascending order: those up to the root, then what each of them goes with.
-std::string divisors_of(int64_t number) {
-  std::vector<int64_t> divisors;
-  for (int64_t low = 1; low * low <= number; ++low) {
-    if (number % low == 0) divisors.push_back(low);
-  }
-  for (size_t i = divisors.size(); i-- > 0;) {
-    const int64_t low = divisors[i];
-    if (low != number / low) divisors.push_back(number / low);
-  }
-  std::string text;
-  for (size_t i = 0; i < divisors.size(); ++i) {
-    if (i > 0) text += i + 1 == divisors.size() ? " or " : ", ";
-    text += std::to_string(divisors[i]);
-  }
-  return text;
-}
 
 Status validate_extents(const MultiHeadAttentionConfig& c) {
   // Far beyond any model, and small enough for products of three.
   constexpr int64_t kMost = 1 << 20;
   const struct {
-    const char* name;
+    Name name;
+    Message message;  // says what 0 stands for, where it is not an error
     int64_t value;
-    const char* otherwise;  // what 0 stands for; null where 0 is an error
-  } extents[] = {{"embed_dim", c.embed_dim, nullptr},
-                 {"num_heads", c.num_heads, nullptr},
-                 {"head_dim", c.head_dim, "{embed_dim} / {num_heads}"},
-                 {"num_kv_heads", c.num_kv_heads, "{num_heads}"},
-                 {"value_dim", c.value_dim, "{head_dim}"},
-                 {"kdim", c.kdim, "{embed_dim}"},
-                 {"vdim", c.vdim, "{embed_dim}"},
-                 {"out_dim", c.out_dim, "{embed_dim}"},
-                 {"kv_latent_dim", c.kv_latent_dim, "no latent attention"},
-                 {"q_latent_dim", c.q_latent_dim, "queries of the tokens themselves"},
-                 {"rope_head_dim", c.rope_head_dim, "none"}};
-  for (const auto& [name, value, otherwise] : extents) {
-    if (value >= (otherwise == nullptr ? 1 : 0) && value <= kMost) continue;
-    return option_error(name,
-                        otherwise == nullptr
-                            ? "a number from 1 to 1048576"
-                            : "a number up to 1048576, or 0 for " + std::string(otherwise),
-                        std::to_string(value));
+  } extents[] = {{Name::kEmbedDim, Message::kExtent, c.embed_dim},
+                 {Name::kNumHeads, Message::kExtent, c.num_heads},
+                 {Name::kHeadDim, Message::kExtentOrWidthPerHead, c.head_dim},
+                 {Name::kNumKvHeads, Message::kExtentOrNumHeads, c.num_kv_heads},
+                 {Name::kValueDim, Message::kExtentOrHeadDim, c.value_dim},
+                 {Name::kKdim, Message::kExtentOrEmbedDim, c.kdim},
+                 {Name::kVdim, Message::kExtentOrEmbedDim, c.vdim},
+                 {Name::kOutDim, Message::kExtentOrEmbedDim, c.out_dim},
+                 {Name::kKvLatentDim, Message::kExtentOrNoLatent, c.kv_latent_dim},
+                 {Name::kQLatentDim, Message::kExtentOrTokens, c.q_latent_dim},
+                 {Name::kRopeHeadDim, Message::kExtentOrNone, c.rope_head_dim}};
+  for (const auto& [name, message, value] : extents) {
+    if (value >= (message == Message::kExtent ? 1 : 0) && value <= kMost) continue;
+    return option_error(name, message, value);
   }
   if (c.head_dim == 0 && c.embed_dim % c.num_heads != 0) {
-    return option_error("num_heads",
-                        "a divisor of {embed_dim} = " + std::to_string(c.embed_dim) + " (" +
-                            divisors_of(c.embed_dim) + ")",
-                        std::to_string(c.num_heads));
+    return option_error(Name::kNumHeads, Message::kDivisorOfEmbedDim, c.embed_dim, c.num_heads);
   }
   if (c.num_kv_heads != 0 && c.num_heads % c.num_kv_heads != 0) {
-    return option_error("num_kv_heads",
-                        "a divisor of {num_heads} = " + std::to_string(c.num_heads) + " (" +
-                            divisors_of(c.num_heads) + ")",
-                        std::to_string(c.num_kv_heads));
+    return option_error(Name::kNumKvHeads, Message::kDivisorOfNumHeads, c.num_heads,
+                        c.num_kv_heads);
   }
   return {};
 }
 
 // What the options of attention() check of a model's own ones.
 Status validate_model_options(const MultiHeadAttentionConfig& c) {
-  if (Status status = engine::validate_enumerator("rope.style", c.rope.style, Rope::Style::kHalf);
+  if (Status status =
+          engine::validate_enumerator(Name::kRopeStyle, c.rope.style, Rope::Style::kHalf);
       !status.ok()) {
     return status;
   }
   if (c.window.alignment != Alignment::kNone) {
-    return option_error("window.alignment", "none: it is the call's", "one");
+    return option_error(Name::kWindowAlignment, Message::kAlignmentOfCall);
   }
   if (!c.rope.q_positions.empty() || !c.rope.k_positions.empty()) {
-    return option_error("rope", "no positions: they are the call's", "some");
+    return option_error(Name::kRope, Message::kPositionsOfCall);
   }
   AttentionOptions options;
   options.scale = 1.0F;  // any: a width of 0 has no default
@@ -145,7 +118,7 @@ Status MultiHeadAttention::load_state_dict(const StateDict& dict) {
 
 Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
   const MultiHeadAttentionConfig& c = config_;
-  if (id_ == 0) return option_error("module", "one that was created", "none");
+  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
   const nn::AttentionNames names{.separate = c.kdim != c.embed_dim || c.vdim != c.embed_dim ||
                                              dict.contains("q_proj_weight")};
   auto parameters = std::make_shared<nn::Parameters>();
@@ -159,7 +132,7 @@ Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
 Status MultiHeadAttention::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
     if (owned_ == nullptr) {
-      return option_error("state_dict", "parameters from {load_state_dict}()", "none, or views");
+      return option_error(Name::kStateDict, Message::kOwnParameters);
     }
     dict = owned_->state_dict();
     return {};
@@ -171,7 +144,7 @@ Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights)
 }
 
 Status MultiHeadAttention::use_weights_or_throw(const MultiHeadAttentionWeights& weights) {
-  if (id_ == 0) return option_error("module", "one that was created", "none");
+  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
   if (Status status = nn::validate_weights(config_, weights); !status.ok()) return status;
   std::shared_ptr<const engine::Buffer> absorbed_keys;
   if (config_.kv_latent_dim > 0) {

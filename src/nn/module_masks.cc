@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <tuple>
 
 #include "rules/broadcast.h"
@@ -10,6 +9,11 @@
 
 namespace multihead::nn {
 namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::shape_error;
 
 // (B, N_k) or (N_k) as (B, 1, 1, N_k); anything else stays, for validate() to refuse.
 template <class T>
@@ -31,8 +35,8 @@ ConstBoolTensor over_heads(const ConstBoolTensor& view, const Dims& scores) {
 }
 
 template <class T>
-Status validate_reach(const char* argument, const char* letters, const TensorView<const T>& view,
-                      const Dims& given, const Dims& scores) {
+Status validate_reach(Name argument, Axes axes, const TensorView<const T>& view, const Dims& given,
+                      const Dims& scores) {
   if (!view.given()) return {};
   const int rank = view.shape.rank();
   bool fits = (rank == 2 || rank == 4) && (view.data != nullptr || view.shape.elements() == 0);
@@ -42,9 +46,8 @@ Status validate_reach(const char* argument, const char* letters, const TensorVie
   }
   if (fits) return {};
   const bool lost = view.data == nullptr && view.shape.elements() != 0;
-  return {StatusCode::kShape, argument,
-          std::string(letters) + " for (B, H, N_q, N_k) = " + scores.to_string(),
-          lost ? "no data" : given.to_string()};
+  return shape_error(argument, lost ? Message::kMaskData : Message::kMaskReach, axes, scores,
+                     given);
 }
 
 // Raises the extents of `reach` to where a component of that view varies.
@@ -78,23 +81,21 @@ ModuleMasks::ModuleMasks(const MultiHeadAttentionOptions& options,
 
 Status ModuleMasks::validate() const {
   const Dims scores = shape_.scores();
-  for (const Status& status :
-       {validate_reach("attn_mask_blocked", "(N_q, N_k), (B, H, N_q, N_k) or (B * H, N_q, N_k)",
-                       blocked_, options_.attn_mask_blocked.shape, scores),
-        validate_reach("key_padding_blocked", "(B, N_k)", padding_,
-                       options_.key_padding_blocked.shape, scores),
-        validate_reach("key_padding_bias", "(B, N_k)", key_bias_, options_.key_padding_bias.shape,
-                       scores)}) {
+  for (const Status& status : {validate_reach(Name::kAttnMaskBlocked, Axes::kBlockedMask, blocked_,
+                                              options_.attn_mask_blocked.shape, scores),
+                               validate_reach(Name::kKeyPaddingBlocked, Axes::kPadding, padding_,
+                                              options_.key_padding_blocked.shape, scores),
+                               validate_reach(Name::kKeyPaddingBias, Axes::kPadding, key_bias_,
+                                              options_.key_padding_bias.shape, scores)}) {
     if (!status.ok()) return status;
   }
   for (const auto& [argument, rank, keys, given] :
-       {std::tuple{"key_padding_blocked", padding_.shape.rank(), padding_.shape[3],
+       {std::tuple{Name::kKeyPaddingBlocked, padding_.shape.rank(), padding_.shape[3],
                    options_.key_padding_blocked.shape},
-        std::tuple{"key_padding_bias", key_bias_.shape.rank(), key_bias_.shape[3],
+        std::tuple{Name::kKeyPaddingBias, key_bias_.shape.rank(), key_bias_.shape[3],
                    options_.key_padding_bias.shape}}) {
     if (rank == 0 || keys == scores[3]) continue;
-    return {StatusCode::kShape, argument, "(B, N_k) with N_k = " + std::to_string(scores[3]),
-            given.to_string()};
+    return shape_error(argument, Message::kPaddingKeys, Axes::kPadding, {}, given, scores[3]);
   }
   return {};
 }

@@ -8,6 +8,9 @@
 namespace multihead::nn {
 namespace {
 
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::option_error;
 using engine::validate_exact;
 
@@ -140,7 +143,7 @@ MultiHeadAttentionWeights attention_weights(const MultiHeadAttentionConfig& c,
 
 Status validate_weights(const MultiHeadAttentionConfig& c, const MultiHeadAttentionWeights& w) {
   if (w.out_bias.given() && !w.out_proj.given()) {
-    return option_error("out_bias", "out_proj beside it", "no out_proj");
+    return option_error(Name::kOutBias, Message::kOutProjForBias);
   }
   const Rows rows(c);
   const bool latent = c.kv_latent_dim > 0, q_latent = c.q_latent_dim > 0;
@@ -148,76 +151,56 @@ Status validate_weights(const MultiHeadAttentionConfig& c, const MultiHeadAttent
   const auto required_if = [](bool there) { return there ? Need::kRequired : Need::kNone; };
   const auto optional_if = [](bool there) { return there ? Need::kOptional : Need::kNone; };
   const struct {
-    const char* name;
-    const char* letters;
+    Name name;
+    Axes axes;
     const ConstTensor& tensor;
     Dims shape;
     Need need;
   } parameters[] = {
-      {"q_proj",
-       "(num_heads * head_dim, embed_dim)",
-       w.q_proj,
-       {rows.q, c.embed_dim},
-       required_if(!q_latent)},
-      {"k_proj",
-       "(num_kv_heads * head_dim, kdim)",
-       w.k_proj,
-       {rows.k, c.kdim},
-       required_if(!latent)},
-      {"v_proj",
-       "(num_kv_heads * value_dim, vdim)",
-       w.v_proj,
-       {rows.v, c.vdim},
-       required_if(!latent)},
-      {"q_bias", "(num_heads * head_dim)", w.q_bias, {rows.q}, optional_if(!latent)},
-      {"k_bias", "(num_kv_heads * head_dim)", w.k_bias, {rows.k}, optional_if(!latent)},
-      {"v_bias", "(num_kv_heads * value_dim)", w.v_bias, {rows.v}, optional_if(!latent)},
-      {"out_proj",
-       "(out_dim, num_heads * value_dim)",
+      {Name::kQProj, Axes::kQProj, w.q_proj, {rows.q, c.embed_dim}, required_if(!q_latent)},
+      {Name::kKProj, Axes::kKProj, w.k_proj, {rows.k, c.kdim}, required_if(!latent)},
+      {Name::kVProj, Axes::kVProj, w.v_proj, {rows.v, c.vdim}, required_if(!latent)},
+      {Name::kQBias, Axes::kQBias, w.q_bias, {rows.q}, optional_if(!latent)},
+      {Name::kKBias, Axes::kKBias, w.k_bias, {rows.k}, optional_if(!latent)},
+      {Name::kVBias, Axes::kVBias, w.v_bias, {rows.v}, optional_if(!latent)},
+      {Name::kOutProj,
+       Axes::kOutProj,
        w.out_proj,
        {c.out_dim, rows.merged},
        required_if(c.out_proj)},
-      {"out_bias", "(out_dim)", w.out_bias, {c.out_dim}, Need::kOptional},
-      {"bias_k", "(num_kv_heads * head_dim)", w.bias_k, {rows.k}, required_if(c.add_bias_kv)},
-      {"bias_v", "(num_kv_heads * value_dim)", w.bias_v, {rows.v}, required_if(c.add_bias_kv)},
-      {"sinks", "(num_heads)", w.sinks, {c.num_heads}, required_if(c.sinks)},
-      {"q_norm", "(head_dim)", w.q_norm, {c.head_dim}, optional_if(c.qk_norm)},
-      {"k_norm", "(head_dim)", w.k_norm, {c.head_dim}, optional_if(c.qk_norm)},
-      {"q_a_proj",
-       "(q_latent_dim, embed_dim)",
+      {Name::kOutBias, Axes::kOutBias, w.out_bias, {c.out_dim}, Need::kOptional},
+      {Name::kBiasK, Axes::kKBias, w.bias_k, {rows.k}, required_if(c.add_bias_kv)},
+      {Name::kBiasV, Axes::kVBias, w.bias_v, {rows.v}, required_if(c.add_bias_kv)},
+      {Name::kSinks, Axes::kSinks, w.sinks, {c.num_heads}, required_if(c.sinks)},
+      {Name::kQNorm, Axes::kHeadNorm, w.q_norm, {c.head_dim}, optional_if(c.qk_norm)},
+      {Name::kKNorm, Axes::kHeadNorm, w.k_norm, {c.head_dim}, optional_if(c.qk_norm)},
+      {Name::kQAProj,
+       Axes::kQAProj,
        w.q_a_proj,
        {c.q_latent_dim, c.embed_dim},
        required_if(q_latent)},
-      {"q_a_bias", "(q_latent_dim)", w.q_a_bias, {c.q_latent_dim}, optional_if(q_latent)},
-      {"q_a_norm", "(q_latent_dim)", w.q_a_norm, {c.q_latent_dim}, optional_if(q_latent)},
-      {"q_b_proj",
-       "(num_heads * head_dim, q_latent_dim)",
-       w.q_b_proj,
-       {rows.q, c.q_latent_dim},
-       required_if(q_latent)},
-      {"kv_a_proj",
-       "(kv_latent_dim + rope_head_dim, embed_dim)",
+      {Name::kQABias, Axes::kQLatent, w.q_a_bias, {c.q_latent_dim}, optional_if(q_latent)},
+      {Name::kQANorm, Axes::kQLatent, w.q_a_norm, {c.q_latent_dim}, optional_if(q_latent)},
+      {Name::kQBProj, Axes::kQBProj, w.q_b_proj, {rows.q, c.q_latent_dim}, required_if(q_latent)},
+      {Name::kKvAProj,
+       Axes::kKvAProj,
        w.kv_a_proj,
        {latent_rows(c), c.embed_dim},
        required_if(latent)},
-      {"kv_a_bias",
-       "(kv_latent_dim + rope_head_dim)",
-       w.kv_a_bias,
-       {latent_rows(c)},
-       optional_if(latent)},
-      {"kv_a_norm", "(kv_latent_dim)", w.kv_a_norm, {c.kv_latent_dim}, optional_if(latent)},
-      {"kv_b_proj",
-       "(num_heads * (head_dim - rope_head_dim + value_dim), kv_latent_dim)",
+      {Name::kKvABias, Axes::kKvABias, w.kv_a_bias, {latent_rows(c)}, optional_if(latent)},
+      {Name::kKvANorm, Axes::kKvLatent, w.kv_a_norm, {c.kv_latent_dim}, optional_if(latent)},
+      {Name::kKvBProj,
+       Axes::kKvBProj,
        w.kv_b_proj,
        {expanded_rows(c), c.kv_latent_dim},
        required_if(latent)},
   };
-  for (const auto& [name, letters, tensor, shape, need] : parameters) {
+  for (const auto& [name, axes, tensor, shape, need] : parameters) {
     if (need == Need::kNone && tensor.given()) {
-      return option_error(name, "none, as the config says", "one");
+      return option_error(name, Message::kNotInConfig);
     }
     if (need != Need::kRequired && !tensor.given()) continue;
-    if (Status status = validate_exact(name, letters, tensor, shape); !status.ok()) return status;
+    if (Status status = validate_exact(name, axes, tensor, shape); !status.ok()) return status;
   }
   return {};
 }

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "engine/threads.h"
@@ -15,6 +14,9 @@
 
 namespace multihead::nn {
 namespace {
+
+using engine::Message;
+using engine::Name;
 
 std::span<const float> span_of(const ConstTensor& tensor) {
   if (!tensor.given()) return {};
@@ -68,17 +70,16 @@ AttentionOptions joined_options(const MultiHeadAttentionConfig& config,
 Status validate_head_tools(const HeadTools& tools, const MultiHeadAttentionConfig& config) {
   if (!tools.head_scales.empty() &&
       static_cast<int64_t>(tools.head_scales.size()) != config.num_heads) {
-    return {StatusCode::kShape, "head_scales",
-            std::to_string(config.num_heads) + " values, one per head",
-            std::to_string(tools.head_scales.size()) + " values"};
+    return engine::shape_error(Name::kHeadScales, Message::kValuePerHead, config.num_heads,
+                               static_cast<int64_t>(tools.head_scales.size()));
   }
   for (const float factor : tools.head_scales) {
     if (!std::isfinite(factor)) {
-      return engine::option_error("head_scales", "finite numbers", "another");
+      return engine::real_error(Name::kHeadScales, Message::kFiniteNumbers, factor);
     }
   }
   if (!(tools.temperature > 0.0F) || std::isinf(tools.temperature)) {
-    return engine::option_error("temperature", "a finite number above 0", "another");
+    return engine::real_error(Name::kTemperature, Message::kFinitePositive, tools.temperature);
   }
   return {};
 }

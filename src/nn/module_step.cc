@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,25 +13,30 @@
 namespace multihead {
 namespace {
 
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::option_error;
+using engine::shape_error;
 using engine::validate_exact;
 
 // What step() decides by itself.
 Status refuse_others(const MultiHeadAttentionOptions& options) {
   const AttentionOptions& given = options.attention;
   const struct {
-    const char* name;
+    Name name;
     bool is_given;
-  } decided[] = {{"causal", given.causal.alignment != Alignment::kNone},
-                 {"window", given.window.given() || given.window.alignment != Alignment::kNone},
-                 {"kv_lengths", !given.kv_lengths.empty()},
-                 {"rope", given.rope.style != Rope::Style::kNone ||
-                              !given.rope.q_positions.empty() || !given.rope.k_positions.empty()},
-                 {"attn_mask_blocked", options.attn_mask_blocked.given()},
-                 {"key_padding_blocked", options.key_padding_blocked.given()},
-                 {"key_padding_bias", options.key_padding_bias.given()}};
+  } decided[] = {
+      {Name::kCausal, given.causal.alignment != Alignment::kNone},
+      {Name::kWindow, given.window.given() || given.window.alignment != Alignment::kNone},
+      {Name::kKvLengths, !given.kv_lengths.empty()},
+      {Name::kRope, given.rope.style != Rope::Style::kNone || !given.rope.q_positions.empty() ||
+                        !given.rope.k_positions.empty()},
+      {Name::kAttnMaskBlocked, options.attn_mask_blocked.given()},
+      {Name::kKeyPaddingBlocked, options.key_padding_blocked.given()},
+      {Name::kKeyPaddingBias, options.key_padding_bias.given()}};
   for (const auto& [name, is_given] : decided) {
-    if (is_given) return option_error(name, "none in a step", "one");
+    if (is_given) return option_error(name, Message::kNoneInStep);
   }
   return {};
 }
@@ -51,15 +55,11 @@ Status MultiHeadAttentionCache::rewind_or_throw(int64_t length) {
   const KVCacheConfig& config = kv_.config();
   for (int64_t b = 0; b < config.batch; ++b) {
     if (length < 0 || length > kv_.length(b)) {
-      return option_error("length", "0 to " + std::to_string(kv_.length(b)),
-                          std::to_string(length));
+      return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
     }
     // In a ring what was overwritten cannot come back; to begin anew needs none of it.
     if (length != 0 && length < kv_.first_kept(b)) {
-      return option_error(
-          "length",
-          "at least " + std::to_string(kv_.first_kept(b)) + ", the first token still kept",
-          std::to_string(length));
+      return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
     }
   }
   for (int64_t b = 0; b < config.batch; ++b) {
@@ -76,20 +76,18 @@ Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
 Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
                                                  MultiHeadAttentionCache& cache) const {
   const MultiHeadAttentionConfig& c = config_;
-  if (id_ == 0) return option_error("module", "one that was created", "none");
+  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
   if (c.add_bias_kv || c.add_zero_attn) {
-    return option_error(c.add_bias_kv ? "add_bias_kv" : "add_zero_attn",
-                        "false in a module with a cache", "true");
+    return option_error(c.add_bias_kv ? Name::kAddBiasKv : Name::kAddZeroAttn,
+                        Message::kFalseWithCache);
   }
-  for (const auto& [name, width] : {std::pair{"kdim", c.kdim}, {"vdim", c.vdim}}) {
+  for (const auto& [name, width] : {std::pair{Name::kKdim, c.kdim}, {Name::kVdim, c.vdim}}) {
     if (width == c.embed_dim) continue;
-    return option_error(
-        name, "{embed_dim} = " + std::to_string(c.embed_dim) + ", as it is self-attention",
-        std::to_string(width));
+    return option_error(name, Message::kWidthOfSelfAttention, c.embed_dim, width);
   }
   for (const Status& status :
-       {engine::validate_enumerator("layout", config.layout, KVCacheConfig::Layout::kPaged),
-        engine::validate_enumerator("type", config.type, KVCacheConfig::Type::kInt8)}) {
+       {engine::validate_enumerator(Name::kLayout, config.layout, KVCacheConfig::Layout::kPaged),
+        engine::validate_enumerator(Name::kType, config.type, KVCacheConfig::Type::kInt8)}) {
     if (!status.ok()) return status;
   }
   KVCacheConfig of_layer = config;
@@ -100,9 +98,7 @@ Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
   of_layer.values_in_keys = latent;
   if (of_layer.layout == KVCacheConfig::Layout::kRing &&
       (c.window.left < 0 || of_layer.capacity <= c.window.left)) {
-    return option_error(
-        "capacity", "more than window.left in a ring, and a window",
-        std::to_string(of_layer.capacity) + " with window.left = " + std::to_string(c.window.left));
+    return option_error(Name::kCapacity, Message::kRingCapacity, of_layer.capacity, c.window.left);
   }
   MultiHeadAttentionCache made;
   if (Status status = KVCache::create(of_layer, made.kv_); !status.ok()) return status;
@@ -125,17 +121,16 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
                                          MultiHeadAttentionCache& cache, Trace* trace,
                                          Context& context) const {
   if (!nn::has_weights(weights_)) {
-    return option_error("module", "weights: {load_state_dict}() or {use_weights}()", "none");
+    return option_error(Name::kModule, Message::kLoadedOrUsed);
   }
   if (cache.layer_ != id_) {
-    return option_error("cache", "one of this layer's {create_cache}()",
-                        cache.layer_ == 0 ? "one that was not created" : "one of another layer");
+    return option_error(Name::kCache,
+                        cache.layer_ == 0 ? Message::kCacheNotCreated : Message::kCacheOfAnother);
   }
   const KVCacheConfig& kept = cache.kv_.config();
   const int rank = x.shape.rank();
   if (rank != 2 && rank != 3) {
-    return {StatusCode::kShape, "x", "rank 3, (B, n, {embed_dim}), or rank 2 without a batch",
-            "rank " + std::to_string(rank) + ", " + x.shape.to_string()};
+    return shape_error(Name::kX, Message::kRank3Or2, Axes::kStepX, {}, x.shape, rank);
   }
   const int token_axis = rank == 3 && config_.batch_first ? 1 : 0;
   const int64_t tokens = x.shape[token_axis];
@@ -144,11 +139,9 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     return config_.batch_first ? Dims{kept.batch, tokens, width} : Dims{tokens, kept.batch, width};
   };
   if (rank == 2 && kept.batch != 1) {
-    return {StatusCode::kShape, "x",
-            "rank 3 for the " + std::to_string(kept.batch) + " batch entries of the cache",
-            x.shape.to_string()};
+    return shape_error(Name::kX, Message::kRank3ForBatch, x.shape, kept.batch);
   }
-  if (Status status = validate_exact("x", "(B, n, {embed_dim})", x, tokens_of(config_.embed_dim));
+  if (Status status = validate_exact(Name::kX, Axes::kStepX, x, tokens_of(config_.embed_dim));
       !status.ok()) {
     return status;
   }
@@ -156,19 +149,13 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   const int64_t keys = before + tokens;
   const bool ring = kept.layout == KVCacheConfig::Layout::kRing;
   if (!ring && keys > kept.capacity) {
-    return option_error("x",
-                        "at most " + std::to_string(kept.capacity - before) +
-                            " tokens beside the " + std::to_string(before) +
-                            " in the cache of capacity " + std::to_string(kept.capacity),
-                        std::to_string(tokens));
+    return option_error(Name::kX, Message::kStepRoom, kept.capacity - before, before, kept.capacity,
+                        tokens);
   }
   // The first of the new tokens still has to see its window after the last was written.
   if (ring && keys > kept.capacity && tokens > kept.capacity - config_.window.left) {
-    return option_error("x",
-                        "at most " + std::to_string(kept.capacity - config_.window.left) +
-                            " tokens at once in a ring of " + std::to_string(kept.capacity) +
-                            " with window.left = " + std::to_string(config_.window.left),
-                        std::to_string(tokens));
+    return option_error(Name::kX, Message::kStepRing, kept.capacity - config_.window.left,
+                        kept.capacity, config_.window.left, tokens);
   }
   if (Status status = refuse_others(options); !status.ok()) return status;
 
@@ -200,12 +187,12 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   for (const Status& status :
        {nn::validate_head_tools(options.heads, config_),
         nn::validate_latent_options(config_, effective), engine::validate_options(effective, shape),
-        validate_exact("out", "(B, n, {out_dim})", outputs.out, tokens_of(run.out_width())),
+        validate_exact(Name::kOut, Axes::kStepOut, outputs.out, tokens_of(run.out_width())),
         outputs.weights.given()
-            ? validate_exact("weights", "(B, H, n, N)", outputs.weights, per_head)
+            ? validate_exact(Name::kWeights, Axes::kStepWeights, outputs.weights, per_head)
             : Status(),
         outputs.mean_weights.given()
-            ? validate_exact("mean_weights", "(B, n, N)", outputs.mean_weights, mean)
+            ? validate_exact(Name::kMeanWeights, Axes::kStepMeanWeights, outputs.mean_weights, mean)
             : Status(),
         nn::validate_trace(trace)}) {
     if (!status.ok()) return status;

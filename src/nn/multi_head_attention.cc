@@ -1,7 +1,6 @@
 #include "multihead/multi_head_attention.h"
 
 #include <cstdint>
-#include <string>
 
 #include "engine/guard.h"
 #include "engine/validate.h"
@@ -12,13 +11,16 @@
 namespace multihead {
 namespace {
 
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::option_error;
+using engine::shape_error;
 using engine::validate_exact;
 
 struct Layout {
   bool batched, batch_first;
-  const char* letters(const char* batch_first_, const char* tokens_first,
-                      const char* unbatched) const {
+  Axes axes(Axes batch_first_, Axes tokens_first, Axes unbatched) const {
     return !batched ? unbatched : batch_first ? batch_first_ : tokens_first;
   }
   Dims shape(int64_t batch, int64_t tokens, int64_t width) const {
@@ -31,15 +33,14 @@ Status validate_query(const MultiHeadAttentionConfig& config, const ConstTensor&
                       Layout& layout) {
   const int rank = query.shape.rank();
   if (rank != 2 && rank != 3) {
-    return {StatusCode::kShape, "query", "rank 3, (B, N, {embed_dim}), or rank 2 without a batch",
-            "rank " + std::to_string(rank) + ", " + query.shape.to_string()};
+    return shape_error(Name::kQuery, Message::kRank3Or2, Axes::kBatchTokens, {}, query.shape, rank);
   }
   layout = {rank == 3, config.batch_first};
   Dims shape = query.shape;
   shape[rank - 1] = config.embed_dim;
-  return validate_exact(
-      "query", layout.letters("(B, N, {embed_dim})", "(N, B, {embed_dim})", "(N, {embed_dim})"),
-      query, shape);
+  return validate_exact(Name::kQuery,
+                        layout.axes(Axes::kBatchTokens, Axes::kTokensBatch, Axes::kTokens), query,
+                        shape);
 }
 
 Status validate_inputs(const MultiHeadAttentionConfig& config, const MultiHeadAttentionInputs& in,
@@ -50,19 +51,18 @@ Status validate_inputs(const MultiHeadAttentionConfig& config, const MultiHeadAt
   const ConstTensor& value = in.value.given() ? in.value : key;
   const int axis = layout.batched && config.batch_first ? 1 : 0;
   if (key.shape.rank() != in.query.shape.rank()) {
-    return {StatusCode::kShape, "key",
-            "the rank of the query, " + std::to_string(in.query.shape.rank()),
-            key.shape.to_string()};
+    return shape_error(Name::kKey, Message::kRankOfQuery, key.shape, in.query.shape.rank());
   }
   const int64_t keys = key.shape[axis];
   if (config.kv_latent_dim > 0 && !nn::same_view(key, value)) {
-    return option_error("value", "the key, as one latent makes both", "another tensor");
+    return option_error(Name::kValue, Message::kKeyOfLatent);
   }
   for (const Status& status :
-       {validate_exact("key", layout.letters("(B, N_k, kdim)", "(N_k, B, kdim)", "(N_k, kdim)"),
+       {validate_exact(Name::kKey, layout.axes(Axes::kBatchKeys, Axes::kKeysBatch, Axes::kKeys),
                        key, layout.shape(query.batch, keys, config.kdim)),
-        validate_exact("value", layout.letters("(B, N_k, vdim)", "(N_k, B, vdim)", "(N_k, vdim)"),
-                       value, layout.shape(query.batch, keys, config.vdim))}) {
+        validate_exact(Name::kValue,
+                       layout.axes(Axes::kBatchValues, Axes::kValuesBatch, Axes::kValues), value,
+                       layout.shape(query.batch, keys, config.vdim))}) {
     if (!status.ok()) return status;
   }
   return {};
@@ -85,21 +85,21 @@ Status validate_outputs(const MultiHeadAttentionOutputs& outputs, const Layout& 
   const Dims per_head =
       layout.batched ? Dims{batch, heads, queries, keys} : Dims{heads, queries, keys};
   const Dims mean = layout.batched ? Dims{batch, queries, keys} : Dims{queries, keys};
-  const char* const letters =
-      layout.letters("(B, N_q, {out_dim})", "(N_q, B, {out_dim})", "(N_q, {out_dim})");
+  const Axes axes = layout.axes(Axes::kBatchOut, Axes::kOutBatch, Axes::kOutTokens);
   if (Status status =
-          validate_exact("out", letters, outputs.out, layout.shape(batch, queries, out_width));
+          validate_exact(Name::kOut, axes, outputs.out, layout.shape(batch, queries, out_width));
       !status.ok()) {
     return status;
   }
   if (outputs.weights.given()) {
-    if (Status status = validate_exact("weights", "(B, H, N_q, N)", outputs.weights, per_head);
+    if (Status status =
+            validate_exact(Name::kWeights, Axes::kModuleWeights, outputs.weights, per_head);
         !status.ok()) {
       return status;
     }
   }
   if (!outputs.mean_weights.given()) return {};
-  return validate_exact("mean_weights", "(B, N_q, N)", outputs.mean_weights, mean);
+  return validate_exact(Name::kMeanWeights, Axes::kMeanWeights, outputs.mean_weights, mean);
 }
 
 Status trace_scores(nn::Tracer& tracer, const ConstTensor& q, const ConstTensor& k,
@@ -138,7 +138,7 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
                                             const MultiHeadAttentionOutputs& outputs, Trace* trace,
                                             Context& context) const {
   if (!nn::has_weights(weights_)) {
-    return option_error("module", "weights: {load_state_dict}() or {use_weights}()", "none");
+    return option_error(Name::kModule, Message::kLoadedOrUsed);
   }
   Layout layout{};
   if (Status status = validate_inputs(config_, inputs, layout); !status.ok()) return status;
@@ -167,7 +167,7 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
   MultiHeadAttentionOptions joined = options;
   joined.attention = nn::joined_options(config_, weights_, options);
   if (run.appended > 0 && !joined.attention.alibi_slopes.empty()) {
-    return option_error("alibi_slopes", "none beside keys that the module appends", "some");
+    return option_error(Name::kAlibiSlopes, Message::kAlibiBesideAppended);
   }
   const nn::ModuleMasks masks(joined, shape, run.appended);
   for (const Status& status :

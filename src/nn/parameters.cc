@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error.h"
 #include "rules/element.h"
 
 namespace multihead::nn {
@@ -87,8 +88,9 @@ Status Parameters::load(const StateDict& dict,
     if (!names->empty()) problems += (problems.empty() ? "" : "; ") + (what + joined(*names));
   }
   if (!problems.empty()) {
-    return {StatusCode::kShape, "state_dict",
-            "the " + std::to_string(items_.size()) + " parameters of this module", problems};
+    return engine::text_error(StatusCode::kShape, engine::Name::kStateDict,
+                              engine::Message::kParameters, std::move(problems),
+                              static_cast<int64_t>(items_.size()));
   }
   engine::Buffer memory;
   // Not null where there is nothing to keep.

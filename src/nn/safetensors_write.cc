@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/enumerators.h"
 #include "engine/guard.h"
 #include "multihead/safetensors.h"
 #include "nn/safetensors_format.h"
@@ -19,7 +18,6 @@ namespace multihead {
 namespace {
 
 using engine::memory_guard;
-using engine::validate_enumerator;
 using nn::format_error;
 
 DType dtype_of(SafetensorsType type, DType given) {
@@ -130,6 +128,15 @@ void append_text(std::string_view text, std::string& to) {
 // More than any memory, and little enough for sums of two.
 constexpr uint64_t kMostBytes = uint64_t{1} << 62U;
 
+// The enumerators are 0 .. `last`, without gaps.
+template <class Enum>
+Status validate_number(const std::string& argument, Enum value, Enum last) {
+  if (value <= last) return {};
+  return {StatusCode::kOption, argument,
+          "one of its " + std::to_string(static_cast<int>(last) + 1) + " values",
+          "number " + std::to_string(static_cast<int>(value))};
+}
+
 Status validate_tensor(const std::string& name, const ConstAnyTensor& tensor) {
   if (name == nn::kSafetensorsMetadata || !is_utf8(name)) {
     return format_error("name", "UTF-8 other than __metadata__", readable(name));
@@ -150,7 +157,7 @@ Status validate_tensor(const std::string& name, const ConstAnyTensor& tensor) {
       return shape_error("extents of 0 or more", tensor.shape.to_string());
     }
   }
-  if (Status status = validate_enumerator(name.c_str(), tensor.dtype, DType::kBF16); !status.ok()) {
+  if (Status status = validate_number(name, tensor.dtype, DType::kBF16); !status.ok()) {
     return status;
   }
   if (nn::bit_size(tensor.shape, 32).value_or(kMostBytes) >= kMostBytes) {
@@ -194,7 +201,7 @@ std::string header_of(const std::vector<Placed>& tensors) {
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes) {
   return memory_guard([&]() -> Status {
-    if (Status status = validate_enumerator("type", type, SafetensorsType::kBF16); !status.ok()) {
+    if (Status status = validate_number("type", type, SafetensorsType::kBF16); !status.ok()) {
       return status;
     }
     std::vector<Placed> tensors;

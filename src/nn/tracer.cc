@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error.h"
 #include "engine/scratch.h"
 
 namespace multihead {
@@ -62,11 +63,8 @@ Status validate_trace(const Trace* trace) {
   if (trace == nullptr) return {};
   for (const std::string& name : trace->wanted) {
     if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames)) continue;
-    std::string all;
-    for (const std::string_view known : kNames) {
-      all += (all.empty() ? "" : ", ") + std::string(known);
-    }
-    return {StatusCode::kOption, "trace.wanted", "names out of " + all, name};
+    return engine::text_error(StatusCode::kOption, engine::Name::kTraceWanted,
+                              engine::Message::kTraceName, name);
   }
   return {};
 }

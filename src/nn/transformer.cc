@@ -17,7 +17,11 @@
 namespace multihead {
 namespace {
 
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::option_error;
+using engine::shape_error;
 using engine::validate_exact;
 
 constexpr const char* kPrefix = "transformer.";
@@ -61,15 +65,14 @@ Status Transformer::create(const TransformerConfig& config, Transformer& model) 
 
 Status Transformer::create_or_throw(const TransformerConfig& config, Transformer& model) {
   const struct {
-    const char* name;
+    Name name;
     int64_t value, least, most;
-  } extents[] = {{"num_layers", config.num_layers, 0, 1 << 16},
-                 {"vocab_size", config.vocab_size, 1, 1 << 26},
-                 {"max_positions", config.max_positions, 0, 1 << 26}};
+  } extents[] = {{Name::kNumLayers, config.num_layers, 0, 1 << 16},
+                 {Name::kVocabSize, config.vocab_size, 1, 1 << 26},
+                 {Name::kMaxPositions, config.max_positions, 0, 1 << 26}};
   for (const auto& [name, value, least, most] : extents) {
     if (value >= least && value <= most) continue;
-    return option_error(name, std::to_string(least) + " to " + std::to_string(most),
-                        std::to_string(value));
+    return option_error(name, Message::kRange, least, most, value);
   }
   Transformer made;
   made.config_ = config;
@@ -93,7 +96,7 @@ Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names)
 Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config_.block.attention.embed_dim;
-  if (width == 0) return option_error("model", "one that was created", "none");
+  if (width == 0) return option_error(Name::kModel, Message::kCreated);
   if (Status status = nn::validate_names(names, config_.block.attention); !status.ok()) {
     return status;
   }
@@ -142,7 +145,7 @@ Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
 Status Transformer::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
     if (owned_ == nullptr) {
-      return option_error("state_dict", "parameters from {load_state_dict}()", "none");
+      return option_error(Name::kStateDict, Message::kOwnParameters);
     }
     dict = owned_->state_dict();
     return {};
@@ -179,11 +182,11 @@ Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttenti
   const int64_t before = cache.length();
   Status status = engine::memory_guard([&]() -> Status {
     if (cache.layers().size() != layers().size() || layers().empty()) {
-      return option_error(
-          "cache", "one of {create_cache}(), with " + std::to_string(layers().size()) + " layers",
-          std::to_string(cache.layers().size()) + " layers");
+      return option_error(Name::kCache, Message::kCacheOfModel,
+                          static_cast<int64_t>(layers().size()),
+                          static_cast<int64_t>(cache.layers().size()));
     }
-    if (!config_.causal) return option_error("causal", "a causal model for steps", "another");
+    if (!config_.causal) return option_error(Name::kCausal, Message::kCausalModel);
     const int64_t batch = cache.layers().front().kv().config().batch;
     return run(tokens, batch, options, outputs, &cache, context);
   });
@@ -199,54 +202,49 @@ Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttenti
 Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
                         const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
                         TransformerCache* cache, Context& context) const {
-  if (owned_ == nullptr) return option_error("model", "weights: {load_state_dict}()", "none");
+  if (owned_ == nullptr) return option_error(Name::kModel, Message::kLoaded);
   const auto count = static_cast<int64_t>(tokens.size());
   if (batch < 1 || count % batch != 0) {
-    return {StatusCode::kShape, "tokens",
-            "as many for each of the " + std::to_string(batch) + " batch entries",
-            std::to_string(count)};
+    return shape_error(Name::kTokens, Message::kTokensPerEntry, batch, count);
   }
   const int64_t length = count / batch, width = config_.block.attention.embed_dim;
   const int64_t before = cache == nullptr ? 0 : cache->length();
   for (const int32_t token : tokens) {
     if (token < 0 || token >= config_.vocab_size) {
-      return option_error("tokens", "0 to " + std::to_string(config_.vocab_size - 1),
-                          std::to_string(token));
+      return option_error(Name::kTokens, Message::kRange, 0, config_.vocab_size - 1, token);
     }
   }
   if (config_.max_positions > 0 && before + length > config_.max_positions) {
-    return option_error("tokens",
-                        "at most {max_positions} = " + std::to_string(config_.max_positions) +
-                            " for each batch entry",
-                        std::to_string(before + length));
+    return option_error(Name::kTokens, Message::kMaxPositions, config_.max_positions,
+                        before + length);
   }
   if (options.attention.causal.alignment != Alignment::kNone) {
-    return option_error("causal", "none: it is the model's", "one");
+    return option_error(Name::kCausal, Message::kCausalOfModel);
   }
   if (options.heads.skip_out_proj) {
-    return option_error("skip_out_proj", "false in a stack", "true");
+    return option_error(Name::kSkipOutProj, Message::kFalseInStack);
   }
   if (!outputs.traces.empty() && outputs.traces.size() != layers().size()) {
-    return {StatusCode::kShape, "traces", std::to_string(layers().size()) + ", one per layer",
-            std::to_string(outputs.traces.size())};
+    return shape_error(Name::kTraces, Message::kTracePerLayer,
+                       static_cast<int64_t>(layers().size()),
+                       static_cast<int64_t>(outputs.traces.size()));
   }
   const auto blocks = layers();
   const struct {
-    const char *name, *letters;
+    Name name;
+    Axes axes;
     const Tensor& tensor;
     Dims shape;
-  } given[] = {
-      {"logits", "(B, N, {vocab_size})", outputs.logits, {batch, length, config_.vocab_size}},
-      {"hidden",
-       "({num_layers}, B, N, {embed_dim})",
-       outputs.hidden,
-       {static_cast<int64_t>(blocks.size()), batch, length, width}}};
-  for (const auto& [name, letters, tensor, shape] : given) {
+  } given[] = {{Name::kLogits, Axes::kLogits, outputs.logits, {batch, length, config_.vocab_size}},
+               {Name::kHidden,
+                Axes::kHidden,
+                outputs.hidden,
+                {static_cast<int64_t>(blocks.size()), batch, length, width}}};
+  for (const auto& [name, axes, tensor, shape] : given) {
     if (!tensor.given()) continue;
-    if (Status status = validate_exact(name, letters, tensor, shape); !status.ok()) return status;
+    if (Status status = validate_exact(name, axes, tensor, shape); !status.ok()) return status;
     if (!(tensor.strides == contiguous_strides(shape))) {
-      return {StatusCode::kShape, name, "a contiguous tensor",
-              "strides " + tensor.strides.to_string()};
+      return shape_error(name, Message::kContiguous, tensor.strides);
     }
   }
 
@@ -272,11 +270,8 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     Status status = blocks[layer].run(
         hidden, of_layer, {.out = hidden}, cache == nullptr ? nullptr : &cache->layers_[layer],
         outputs.traces.empty() ? nullptr : &outputs.traces[layer], scratch, context);
-    if (status.argument() == "x") {
-      // What a layer calls its input is here what came of the tokens.
-      return {status.code(), "tokens", status.marked_expected(), status.marked_got()};
-    }
-    if (!status.ok()) return status;
+    // Report the layer's error on `x` as an error on `tokens`.
+    if (!status.ok()) return engine::renamed(status, Name::kX, Name::kTokens);
     if (outputs.hidden.given()) {
       std::copy_n(x, count * width,
                   outputs.hidden.data + static_cast<int64_t>(layer) * count * width);
@@ -306,7 +301,8 @@ Status gpt2_config_or_throw(const StateDict& dict, int64_t num_heads, Transforme
                                     {"wpe.weight", &position},
                                     {"h.0.mlp.c_fc.weight", &mlp}}) {
     if (shape->rank() == 2) continue;
-    return {StatusCode::kShape, "state_dict", "a matrix " + prefix + name, "none"};
+    return engine::text_error(StatusCode::kShape, Name::kStateDict, Message::kMatrix,
+                              prefix + name);
   }
   int64_t layers = 1;
   while (dict.contains(layer_name(prefix, ParameterNames::kGpt2, static_cast<size_t>(layers)) +

@@ -16,7 +16,12 @@
 namespace multihead {
 namespace {
 
+using engine::Axes;
+using engine::Message;
+using engine::Name;
 using engine::option_error;
+using engine::real_error;
+using engine::shape_error;
 using engine::validate_exact;
 
 // What each naming calls the parts of a block.
@@ -77,13 +82,12 @@ bool is_gpt2_buffer(std::string_view name) {
 }
 
 Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config) {
-  if (Status status = engine::validate_enumerator("names", names, ParameterNames::kGpt2);
+  if (Status status = engine::validate_enumerator(Name::kNames, names, ParameterNames::kGpt2);
       !status.ok()) {
     return status;
   }
   if (names != ParameterNames::kGpt2 || config.kv_latent_dim == 0) return {};
-  return option_error("names", "kTorch for latent attention, which GPT-2 has no names for",
-                      "kGpt2");
+  return option_error(Name::kNames, Message::kNamesOfLatent);
 }
 
 }  // namespace nn
@@ -95,8 +99,8 @@ Status TransformerBlock::create(const TransformerBlockConfig& config, Transforme
 Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
                                          TransformerBlock& block) {
   for (const Status& status :
-       {engine::validate_enumerator("activation", config.activation, Activation::kSilu),
-        engine::validate_enumerator("norm", config.norm, Norm::kRmsNorm)}) {
+       {engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu),
+        engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm)}) {
     if (!status.ok()) return status;
   }
   TransformerBlock made;
@@ -106,19 +110,18 @@ Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
   }
   const MultiHeadAttentionConfig& attention = made.attention_.config();
   const int64_t width = attention.embed_dim;
-  for (const auto& [name, value] : {std::pair{"out_dim", attention.out_dim},
-                                    {"kdim", attention.kdim},
-                                    {"vdim", attention.vdim}}) {
+  for (const auto& [name, value] : {std::pair{Name::kOutDim, attention.out_dim},
+                                    {Name::kKdim, attention.kdim},
+                                    {Name::kVdim, attention.vdim}}) {
     if (value == width) continue;
-    return option_error(name, "{embed_dim} = " + std::to_string(width) + " in a block",
-                        std::to_string(value));
+    return option_error(name, Message::kWidthInBlock, width, value);
   }
-  if (!attention.batch_first) return option_error("batch_first", "true in a block", "false");
+  if (!attention.batch_first) return option_error(Name::kBatchFirst, Message::kBatchFirstInBlock);
   if (config.mlp_dim < 0 || config.mlp_dim > 1 << 24) {
-    return option_error("mlp_dim", "0 for none, to 16777216", std::to_string(config.mlp_dim));
+    return option_error(Name::kMlpDim, Message::kMlpDim, config.mlp_dim);
   }
   if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
-    return option_error("norm_eps", "a finite number, 0 or more", "another");
+    return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
   }
   made.config_.attention = attention;
   block = std::move(made);
@@ -171,7 +174,7 @@ Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames n
 
 Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames names) {
   if (config_.attention.embed_dim == 0) {
-    return option_error("block", "one that was created", "none");
+    return option_error(Name::kBlock, Message::kCreated);
   }
   if (Status status = nn::validate_names(names, config_.attention); !status.ok()) return status;
   auto parameters = std::make_shared<nn::Parameters>();
@@ -187,7 +190,7 @@ Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames nam
 Status TransformerBlock::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
     if (owned_ == nullptr) {
-      return option_error("state_dict", "parameters from {load_state_dict}()", "none");
+      return option_error(Name::kStateDict, Message::kOwnParameters);
     }
     dict = owned_->state_dict();
     return {};
@@ -219,21 +222,21 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
                               MultiHeadAttentionCache* cache, Trace* trace,
                               Context& context) const {
   if (owned_ == nullptr) {
-    return option_error("block", "weights: {load_state_dict}()", "none");
+    return option_error(Name::kBlock, Message::kLoaded);
   }
-  constexpr const char* kLetters = "(B, N, {embed_dim})";
-  if (Status status = engine::validate_rank("x", kLetters, x, 3); !status.ok()) return status;
+  constexpr Axes kAxes = Axes::kBatchTokens;
+  if (Status status = engine::validate_rank(Name::kX, kAxes, x, 3); !status.ok()) return status;
   const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
   const struct {
-    const char* name;
+    Name name;
     const ConstTensor tensor;
-  } tensors[] = {{"x", x}, {"out", outputs.out}, {"attention_out", outputs.attention_out}};
+  } tensors[] = {
+      {Name::kX, x}, {Name::kOut, outputs.out}, {Name::kAttentionOut, outputs.attention_out}};
   for (const auto& [name, tensor] : tensors) {
-    if (std::string_view(name) == "attention_out" && !tensor.given()) continue;
-    if (Status status = validate_exact(name, kLetters, tensor, shape); !status.ok()) return status;
+    if (name == Name::kAttentionOut && !tensor.given()) continue;
+    if (Status status = validate_exact(name, kAxes, tensor, shape); !status.ok()) return status;
     if (!(tensor.strides == contiguous_strides(shape))) {
-      return {StatusCode::kShape, name, "a contiguous tensor",
-              "strides " + tensor.strides.to_string()};
+      return shape_error(name, Message::kContiguous, tensor.strides);
     }
   }
   const int64_t rows = shape[0] * shape[1];

@@ -468,16 +468,6 @@ TEST_F(RefusedCall, Rotating) {
             "rope.rotary_dim");
 }
 
-// A binding spells names its own way: it is told where they stand.
-TEST(Status, MarksTheNamesOfItsInterface) {
-  const Status status(StatusCode::kOption, "num_heads", "a divisor of {embed_dim} = 8 ({1, 2}",
-                      "{window.left} in \"{A}\" and {");
-  EXPECT_EQ(status.expected(), "a divisor of embed_dim = 8 ({1, 2}");
-  EXPECT_EQ(status.got(), "window.left in \"{A}\" and {");
-  EXPECT_EQ(status.marked_expected(), "a divisor of {embed_dim} = 8 ({1, 2}");
-  EXPECT_EQ(status.message(), "num_heads: expected " + status.expected() + ", got " + status.got());
-}
-
 TEST(AcceptedCall, WidthZeroWithAScaleAveragesTheValues) {
   const std::vector<float> v = {1, 2, 3};
   std::vector<float> out(1);

@@ -1,0 +1,70 @@
+// Errors as data. An error is a code, the argument, a message and numbers, all out of messages.inc;
+// its sentences are made where they are asked for: messages.cc, or bindings/src/messages.ts.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+namespace multihead::engine {
+
+enum class Name : uint8_t {
+#define MULTIHEAD_NAME(name, cpp, javascript) name,
+#include "engine/messages.inc"
+};
+
+enum class Axes : uint8_t {
+#define MULTIHEAD_AXES(name, text) name,
+#include "engine/messages.inc"
+};
+
+enum class Message : uint8_t {
+#define MULTIHEAD_MESSAGE(name, expected, got) name,
+#include "engine/messages.inc"
+};
+
+// The numbers fill in {0} to {3} of the message.
+Status option_error(Name argument, Message message, int64_t first = 0, int64_t second = 0,
+                    int64_t third = 0, int64_t fourth = 0);
+// With {real}.
+Status real_error(Name argument, Message message, double real);
+
+Status shape_error(Name argument, Message message, int64_t first = 0, int64_t second = 0,
+                   int64_t third = 0);
+// With {given}.
+Status shape_error(Name argument, Message message, const Dims& given, int64_t first = 0,
+                   int64_t second = 0);
+// With {axes}, {shape} and {given}.
+Status shape_error(Name argument, Message message, Axes axes, const Dims& shape, const Dims& given,
+                   int64_t first = 0, int64_t second = 0, int64_t third = 0);
+
+// With {text}.
+Status text_error(StatusCode code, Name argument, Message message, std::string text,
+                  int64_t first = 0);
+
+// The error with `to` as its argument where that was `from`.
+Status renamed(const Status& status, Name from, Name to);
+
+}  // namespace multihead::engine
+
+namespace multihead {
+
+struct Status::Record {
+  StatusCode code = StatusCode::kOk;
+  engine::Message message{};
+  engine::Name argument{};
+  engine::Axes axes{};
+  std::array<int64_t, 4> numbers{};
+  double real = 0;
+  Dims shape, given;
+  std::string text;
+  // Of Message::kWords, whose {text} is what came.
+  std::string own_argument, own_expected;
+  std::atomic<uint32_t> uses = 1;
+};
+
+}  // namespace multihead
