@@ -99,9 +99,10 @@ const fewer = {
 };
 const tests = (preset) => at(preset, 'tests', 'multihead_tests');
 
+const WIDE_SUITES = ['npm package', 'page, browsers'];
 const SUITES = [
-  ['core, native', () => googleTest('native', [tests('native')])],
   ['core, address sanitizer', () => googleTest('asan', [tests('asan')], fewer)],
+  ['core, native', () => googleTest('native', [tests('native')])],
   ...FUZZ_TARGETS.map((name) => [
     `fuzz ${name}`,
     () => outcomeOf(shortRun(name), null, (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), failed: 0 })),
@@ -157,7 +158,7 @@ runAsProgram(import.meta.url, async (filter = '') => {
   const chosen = SUITES.filter(([name]) => name.includes(filter));
   if (!chosen.length) throw new UsageError(`No suite has "${filter}" in its name`);
   const reasons = [];
-  for (const [name, suite] of chosen) {
+  const runSuite = async ([name, suite]) => {
     const { passed, failed, skipped, output } = await step(name, async (tell) => {
       const outcome = await suite();
       tell(`${outcome.passed} passed, ${outcome.failed} failed`);
@@ -168,7 +169,14 @@ runAsProgram(import.meta.url, async (filter = '') => {
     total.failed += failed;
     total.skipped += skipped.length;
     reasons.push(...skipped.map((test) => `skipped: ${name}: ${test.name}: ${test.reason}`));
-  }
+  };
+  // Most suites keep one core busy; two at a time, the longest first. The others use every core.
+  const waiting = chosen.filter(([name]) => !WIDE_SUITES.includes(name));
+  const lane = async () => {
+    while (waiting.length) await runSuite(waiting.shift());
+  };
+  await Promise.all([lane(), lane()]);
+  for (const suite of chosen.filter(([name]) => WIDE_SUITES.includes(name))) await runSuite(suite);
   for (const reason of reasons) say(reason);
   say(`\nAll suites, ${((performance.now() - begun) / 1000).toFixed(0)} s`);
   say(`${total.passed} passed, ${total.failed} failed${total.skipped ? `, ${total.skipped} skipped` : ''}`);

@@ -1,6 +1,8 @@
 // Runs a test once on every SIMD target that is compiled in and that this machine has.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,5 +21,17 @@ class UseSimdTarget {
   UseSimdTarget(const UseSimdTarget&) = delete;
   UseSimdTarget& operator=(const UseSimdTarget&) = delete;
 };
+
+// Calls check() on every target of simd_targets(), with the target's name in messages. What does
+// not depend on the target, above all the oracle's result, is computed once, outside.
+template <class Check>
+void on_every_target(const Check& check) {
+  for (const int64_t target : simd_targets()) {
+    const UseSimdTarget use(target);
+    const ::testing::ScopedTrace trace(__FILE__, __LINE__, simd_target_name(target));
+    check();
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
 
 }  // namespace multihead::testing

@@ -98,10 +98,12 @@ double tolerance(const RandomCase& c, const ReferenceOutputs& expected) {
 
 void expect_equals_oracle(const RandomCase& c, Context& context) {
   const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options);
-  const Result got = run(c, context);
   const double allowed = tolerance(c, expected);
-  expect_near(got.out, expected.out, c.out_type, allowed, "out");
-  expect_near(got.lse, expected.lse, DType::kF32, 2 * allowed, "lse");
+  testing::on_every_target([&] {
+    const Result got = run(c, context);
+    expect_near(got.out, expected.out, c.out_type, allowed, "out");
+    expect_near(got.lse, expected.lse, DType::kF32, 2 * allowed, "lse");
+  });
 }
 
 // Every option that decoding knows; one to a few rows for each key/value head, and keys for
@@ -115,13 +117,12 @@ RandomCase decode_case(uint64_t seed) {
 
 int64_t rows_of(const RandomCase& c) { return c.q.shape[2] * c.q.shape[1] / c.k.shape[1]; }
 
-class DecodeOnTarget : public ::testing::TestWithParam<int64_t> {
+class Decode : public ::testing::Test {
  protected:
-  testing::UseSimdTarget use_{GetParam()};
   Context context_{2};
 };
 
-TEST_P(DecodeOnTarget, EqualsOracleOnRandomCalls) {
+TEST_F(Decode, EqualsOracleOnRandomCalls) {
   int decoded = 0;
   for (uint64_t seed = 1; seed <= 160; ++seed) {
     const RandomCase c = decode_case(seed);
@@ -149,7 +150,7 @@ RandomCase plain_case(int64_t group, int64_t kv_heads, int64_t keys, int64_t wid
 }
 
 // Groups of 1 to 16 rows; widths that fit no lane count, and those of latent attention.
-TEST_P(DecodeOnTarget, EqualsOracleOnAnyGroupAndWidth) {
+TEST_F(Decode, EqualsOracleOnAnyGroupAndWidth) {
   for (const int64_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
     for (const auto& [width, value_width] :
          {std::pair{1, 1}, {3, 5}, {20, 33}, {64, 64}, {100, 0}, {128, 128}, {576, 512}}) {
@@ -164,7 +165,7 @@ TEST_P(DecodeOnTarget, EqualsOracleOnAnyGroupAndWidth) {
 
 // More than caches hold: there WebAssembly has the first row of a tile read memory. Widths end in a
 // part of a vector, and in one vector alone.
-TEST_P(DecodeOnTarget, EqualsOracleOnMoreThanCachesHold) {
+TEST_F(Decode, EqualsOracleOnMoreThanCachesHold) {
   struct Extents {
     int64_t group, width, value_width;
   };
@@ -177,7 +178,7 @@ TEST_P(DecodeOnTarget, EqualsOracleOnMoreThanCachesHold) {
 }
 
 // NaN in some keys and values: rows that see them are NaN where the oracle's are, others equal it.
-TEST_P(DecodeOnTarget, NaNReachesOnlyTheRowsThatSeeIt) {
+TEST_F(Decode, NaNReachesOnlyTheRowsThatSeeIt) {
   for (uint64_t seed = 1000; seed < 1100; ++seed) {
     RandomCase c = decode_case(seed);
     if (c.k.shape.elements() == 0 || c.v.shape.elements() == 0) continue;
@@ -200,16 +201,18 @@ TEST_P(DecodeOnTarget, NaNReachesOnlyTheRowsThatSeeIt) {
       }
     }
     const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options);
-    const Result got = run(c, context_);
     const double allowed = tolerance(c, expected);
-    expect_near(got.out, expected.out, c.out_type, allowed, "out");
-    expect_near(got.lse, expected.lse, DType::kF32, 2 * allowed, "lse");
+    testing::on_every_target([&] {
+      const Result got = run(c, context_);
+      expect_near(got.out, expected.out, c.out_type, allowed, "out");
+      expect_near(got.lse, expected.lse, DType::kF32, 2 * allowed, "lse");
+    });
     if (HasFatalFailure()) return;
   }
 }
 
 // Enough keys that they are cut into pieces, and enough work that threads share it.
-TEST_P(DecodeOnTarget, SameBitsWhateverTheThreadCount) {
+TEST_F(Decode, SameBitsWhateverTheThreadCount) {
   Context one(1), two(2), three(3);
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     Random random(seed);
@@ -229,9 +232,11 @@ TEST_P(DecodeOnTarget, SameBitsWhateverTheThreadCount) {
     c.out_shape = q;
     c.lse_shape = {batch, heads, q[2]};
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const Result alone = run(c, one);
-    ASSERT_TRUE(same_bits(alone, run(c, two)));
-    ASSERT_TRUE(same_bits(alone, run(c, three)));
+    testing::on_every_target([&] {
+      const Result alone = run(c, one);
+      ASSERT_TRUE(same_bits(alone, run(c, two)));
+      ASSERT_TRUE(same_bits(alone, run(c, three)));
+    });
     expect_equals_oracle(c, three);
     if (HasFatalFailure()) return;
   }
@@ -254,7 +259,7 @@ std::vector<float> rounded(std::vector<float> values, int64_t width, Type type) 
 }
 
 // Long caches of every layout and type: pages and a ring's seam in the middle of blocks.
-TEST_P(DecodeOnTarget, LongCachesOfEveryFormatEqualTheOracle) {
+TEST_F(Decode, LongCachesOfEveryFormatEqualTheOracle) {
   constexpr int64_t kTokens = 1301, kKvHeads = 3, kHeads = 12, kWidth = 40, kCapacity = 1100;
   const Dims kv{1, kKvHeads, kTokens, kWidth}, q_shape{1, kHeads, 2, kWidth};
   for (const Layout layout : {Layout::kContiguous, Layout::kRing, Layout::kPaged}) {
@@ -275,12 +280,6 @@ TEST_P(DecodeOnTarget, LongCachesOfEveryFormatEqualTheOracle) {
                                   cache)
                       .ok());
       ASSERT_TRUE(cache.append({k.data(), kv}, {v.data(), kv}).ok());
-      std::vector<float> out(q.size(), kNaN), lse(kHeads * 2, kNaN);
-      ASSERT_TRUE(cache
-                      .attend({q.data(), q_shape}, {.causal = Causal::bottom_right()},
-                              {.out = {out.data(), q_shape}, .lse = {lse.data(), {1, kHeads, 2}}},
-                              context_)
-                      .ok());
       const std::vector<float> kept_k = rounded(k, kWidth, type), kept_v = rounded(v, kWidth, type);
       const int64_t first = layout == Layout::kRing ? kTokens - kCapacity : 0;
       const Dims kept{1, kKvHeads, kTokens - first, kWidth};
@@ -290,17 +289,20 @@ TEST_P(DecodeOnTarget, LongCachesOfEveryFormatEqualTheOracle) {
       const ReferenceOutputs expected =
           reference::attention(ConstTensor(q.data(), q_shape), part(kept_k), part(kept_v),
                                {.causal = Causal::bottom_right()});
-      expect_near(out, expected.out, DType::kF32, 2e-6, "out");
-      expect_near(lse, expected.lse, DType::kF32, 4e-6, "lse");
+      testing::on_every_target([&] {
+        std::vector<float> out(q.size(), kNaN), lse(kHeads * 2, kNaN);
+        ASSERT_TRUE(cache
+                        .attend({q.data(), q_shape}, {.causal = Causal::bottom_right()},
+                                {.out = {out.data(), q_shape}, .lse = {lse.data(), {1, kHeads, 2}}},
+                                context_)
+                        .ok());
+        expect_near(out, expected.out, DType::kF32, 2e-6, "out");
+        expect_near(lse, expected.lse, DType::kF32, 4e-6, "lse");
+      });
       if (HasFatalFailure()) return;
     }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(EveryTarget, DecodeOnTarget, ::testing::ValuesIn(testing::simd_targets()),
-                         [](const ::testing::TestParamInfo<int64_t>& target) {
-                           return testing::simd_target_name(target.param);
-                         });
 
 }  // namespace
 }  // namespace multihead
