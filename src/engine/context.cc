@@ -76,12 +76,12 @@ size_t Scratch::bytes() const {
 Context::Context(int threads)
     : threads_(std::clamp(threads > 0 ? threads : engine::available_threads(), 1,
                           engine::most_threads())),
-      scratch_(std::make_unique<engine::Scratch>(threads_)) {}
+      internals_(std::make_unique<Internals>(threads_)) {}
 Context::~Context() = default;
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 
-size_t Context::scratch_bytes() const { return scratch_->bytes(); }
+size_t Context::scratch_bytes() const { return internals_->scratch.bytes(); }
 
 const char* simd_target() { return cpu::target_name(); }
 

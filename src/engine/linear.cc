@@ -29,7 +29,7 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
                                    .out = weight.shape[0]};
     if (params.rows == 0 || params.out == 0) return {};
     const cpu::LinearLayout layout = cpu::linear_layout(params, context.threads());
-    engine::Scratch& scratch = context.scratch();
+    engine::Scratch& scratch = engine::scratch_of(context);
     if (Status status = scratch.reserve(context.threads(), layout.scratch_bytes); !status.ok()) {
       return status;
     }

@@ -14,20 +14,9 @@
 namespace multihead {
 namespace engine {
 
-struct PreparedCall {
-  PlannedCall forward;
-  Context* context;
-  std::span<const int32_t> lengths;
-  AttentionShape shape;
-  float* lse;  // where a run that brings none writes it
-  bool has_lse;
-  // Whether there are elements, and so an address is needed.
-  bool needs_q, needs_k, needs_v, needs_out, needs_lse;
-};
-
 namespace {
 
-// Where there will be data: the checks want an address where there are elements.
+// Stands for data that is not there yet: the checks want an address where there are elements.
 char data_to_come;
 
 template <class TensorLike>
@@ -45,6 +34,17 @@ Status no_address(Name argument) { return shape_error(argument, Message::kAddres
 
 }  // namespace
 }  // namespace engine
+
+struct PreparedAttention::Call {
+  engine::PlannedCall forward;
+  Context* context;
+  std::span<const int32_t> lengths;
+  engine::AttentionShape shape;
+  float* lse;  // where a run that brings none writes it
+  bool has_lse;
+  // Whether there are elements, and so an address is needed.
+  bool needs_q, needs_k, needs_v, needs_out, needs_lse;
+};
 
 PreparedAttention::PreparedAttention() = default;
 PreparedAttention::~PreparedAttention() = default;
@@ -67,7 +67,7 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
         !status.ok()) {
       return status;
     }
-    std::unique_ptr<PreparedCall> call(new (std::nothrow) PreparedCall{
+    std::unique_ptr<Call> call(new (std::nothrow) Call{
         .forward = plan_call(some_q, some_k, some_v, shape, options, to_come),
         .context = &context,
         .lengths = options.kv_lengths,
@@ -79,7 +79,7 @@ Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& 
         .needs_v = has_elements(v),
         .needs_out = has_elements(outputs.out),
         .needs_lse = has_elements(outputs.lse)});
-    if (call == nullptr) return Status::out_of_memory(sizeof(PreparedCall));
+    if (call == nullptr) return Status::out_of_memory(sizeof(Call));
     if (Status status = reserve_scratch(call->forward, context); !status.ok()) return status;
     prepared.call_ = std::move(call);
     return {};
@@ -91,7 +91,7 @@ Status PreparedAttention::run(const void* q, const void* k, const void* v, void*
     if (call_ == nullptr) {
       return engine::option_error(engine::Name::kPrepared, engine::Message::kPreparedCall);
     }
-    engine::PreparedCall& call = *call_;
+    Call& call = *call_;
     if (q == nullptr && call.needs_q) return engine::no_address(engine::Name::kQ);
     if (k == nullptr && call.needs_k) return engine::no_address(engine::Name::kK);
     if (v == nullptr && call.needs_v) return engine::no_address(engine::Name::kV);

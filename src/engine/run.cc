@@ -44,7 +44,7 @@ cpu::BlockJob block_job(const AttentionParams& p, const BlockGeometry& g, int64_
 void run_decode(const AttentionPlan& plan, Context& context) {
   const AttentionParams& p = plan.params;
   const SplitGeometry& g = plan.splits;
-  Scratch& scratch = context.scratch();
+  Scratch& scratch = scratch_of(context);
   const int64_t heads = p.batch * p.kv_heads;
   const uint64_t head_bytes = static_cast<uint64_t>(g.splits) * plan.partial_bytes;
   const auto partials = [&](int64_t head) {
@@ -70,7 +70,7 @@ void run_captures(const AttentionPlan& plan, Context& context) {
   AttentionParams captures = plan.params;
   captures.out.data = nullptr;
   captures.lse.data = nullptr;
-  const Scratch& scratch = context.scratch();
+  const Scratch& scratch = scratch_of(context);
   parallel_for(threads_for(plan.operations, context), jobs_of(captures, plan.blocks),
                [&](int64_t index, int thread) {
                  cpu::forward_block(captures, plan.blocks, block_job(captures, plan.blocks, index),
@@ -81,7 +81,7 @@ void run_captures(const AttentionPlan& plan, Context& context) {
 }  // namespace
 
 Status reserve_scratch(const AttentionPlan& plan, Context& context) {
-  Scratch& scratch = context.scratch();
+  Scratch& scratch = scratch_of(context);
   if (plan.path == Path::kDecode) {
     const auto results =
         static_cast<uint64_t>(plan.params.batch * plan.params.kv_heads * plan.splits.most_splits);
@@ -124,7 +124,7 @@ Status run(const AttentionPlan& plan, Context& context) {
     if (plan.captures_beside_decode()) run_captures(plan, context);
     return {};
   }
-  const Scratch& scratch = context.scratch();
+  const Scratch& scratch = scratch_of(context);
   const int threads = threads_for(plan.operations, context);
   parallel_for(threads, plan.jobs, [&](int64_t index, int thread) {
     // Jobs are handed out in order, so the thread's next one is probably this.

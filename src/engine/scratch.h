@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "multihead/context.h"
 #include "multihead/status.h"
 
 namespace multihead::engine {
@@ -41,17 +42,14 @@ class Scratch {
   void* of_thread(int thread) const { return of_thread_[static_cast<size_t>(thread)].data(); }
   size_t bytes() const;
 
-  // One buffer shared by the steps of a module's call, apart from the kernels' scratch.
-  Buffer& workspace() { return workspace_; }
-  // Queries and keys after QK-norm and RoPE.
-  Buffer& transformed() { return transformed_; }
-  // Of packed sequences, one each.
-  Buffer& plans() { return plans_; }
-  // Results of decoding's pieces, until they are merged.
-  Buffer& partials() { return partials_; }
-  // Of a module that calls what uses workspace(), and of a stack that calls modules.
+  // Each buffer belongs to one level of calls, because calls nest: a transformer calls modules,
+  // which call latent attention, which calls attention().
+  Buffer& transformed() { return transformed_; }  // queries and keys after QK-norm and RoPE
+  Buffer& plans() { return plans_; }              // one for each packed sequence
+  Buffer& partials() { return partials_; }        // results of decoding's splits, until merged
+  Buffer& workspace() { return workspace_; }      // of latent attention
   Buffer& module() { return module_; }
-  Buffer& stack() { return stack_; }
+  Buffer& stack() { return stack_; }  // of a transformer and its blocks
 
  private:
   std::vector<Buffer> of_thread_;
@@ -62,5 +60,19 @@ class Scratch {
   Buffer module_;
   Buffer stack_;
 };
+
+}  // namespace multihead::engine
+
+// What a Context holds, out of reach of its users.
+struct multihead::Context::Internals {
+  engine::Scratch scratch;
+
+  explicit Internals(int threads) : scratch(threads) {}
+  static engine::Scratch& scratch_of(Context& context) { return context.internals_->scratch; }
+};
+
+namespace multihead::engine {
+
+inline Scratch& scratch_of(Context& context) { return Context::Internals::scratch_of(context); }
 
 }  // namespace multihead::engine

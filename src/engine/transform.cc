@@ -97,7 +97,7 @@ int64_t rotated_width(const Rope& rope, int64_t width) {
 Status reserve_copies(const InputTransforms& transforms, Context& context) {
   const int64_t floats = transforms.q.shape.elements() + transforms.k.shape.elements();
   const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float);
-  return context.scratch().transformed().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
+  return scratch_of(context).transformed().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ Status transform_inputs(const InputTransforms& transforms, rules::AttentionParam
   of_k.lengths = lengths;
 
   if (Status status = reserve_copies(transforms, context); !status.ok()) return status;
-  const Tensor new_q(static_cast<float*>(context.scratch().transformed().data()), q.shape);
+  const Tensor new_q(static_cast<float*>(scratch_of(context).transformed().data()), q.shape);
   const Tensor new_k(new_q.data + q.shape.elements(), k.shape);
   if (Status status = transform_rows(q, of_q, new_q, context); !status.ok()) return status;
   if (Status status = transform_rows(k, of_k, new_k, context); !status.ok()) return status;
@@ -137,7 +137,7 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) 
   const auto pairs = static_cast<uint64_t>(rotated_width(rope, width)) / 2;
   const uint64_t bytes = pairs * (sizeof(double) + 2 * sizeof(float)) +
                          static_cast<uint64_t>(width) * sizeof(float) + 1;
-  return context.scratch().reserve(context.threads(), bytes);
+  return scratch_of(context).reserve(context.threads(), bytes);
 }
 
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
@@ -149,7 +149,7 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
   const int64_t rotary = rotated_width(rope, width);
   const int64_t pairs = rotary / 2;
   if (Status status = reserve_for_transform(rope, width, context); !status.ok()) return status;
-  const Scratch& scratch = context.scratch();
+  const Scratch& scratch = scratch_of(context);
   // Tokens that share the frequencies, which take as long as the angles of a token.
   constexpr int64_t kTokens = 32;
   const int64_t tokens = batch * rows;

@@ -95,7 +95,7 @@ class PackedCall {
   Status run(Context& context) {
     if (Status status = transform(context); !status.ok()) return status;
     if (Status status = order_jobs(context); !status.ok()) return status;
-    engine::Scratch& scratch = context.scratch();
+    engine::Scratch& scratch = engine::scratch_of(context);
     engine::parallel_for(context.threads(), jobs_, [&](int64_t index, int thread) {
       const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
       const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
@@ -126,7 +126,7 @@ class PackedCall {
     of_k.gain = norm.k_gain;
     of_k.query_positions = nullptr;
     of_k.sequences = cu_k_;
-    engine::Buffer& memory = context.scratch().transformed();
+    engine::Buffer& memory = engine::scratch_of(context).transformed();
     const auto bytes =
         static_cast<uint64_t>(q_.shape.elements() + k_.shape.elements()) * sizeof(float);
     if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
@@ -150,7 +150,7 @@ class PackedCall {
     static_assert(std::is_trivially_copyable_v<AttentionPlan>);
     const uint64_t bytes =
         sequences() * (sizeof(AttentionPlan) + sizeof(int64_t) + sizeof(int32_t));
-    engine::Buffer& memory = context.scratch().plans();
+    engine::Buffer& memory = engine::scratch_of(context).plans();
     if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
     plans_ = {static_cast<AttentionPlan*>(memory.data()), sequences()};
     first_job_ = {reinterpret_cast<int64_t*>(plans_.data() + sequences()), sequences()};
@@ -170,7 +170,7 @@ class PackedCall {
       jobs_ += plan.jobs;
       scratch_bytes = std::max(scratch_bytes, plan.scratch_bytes);
     }
-    return context.scratch().reserve(context.threads(), scratch_bytes);
+    return engine::scratch_of(context).reserve(context.threads(), scratch_bytes);
   }
 
   AttentionPlan plan_of(size_t s) const {

@@ -6,10 +6,6 @@
 
 #include "multihead/export.h"
 
-namespace multihead::engine {
-class Scratch;
-}
-
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -31,11 +27,12 @@ class Context {
   int threads() const { return threads_; }
   // Bytes of scratch held now, over all threads.
   size_t scratch_bytes() const;
-  engine::Scratch& scratch() { return *scratch_; }
+
+  struct Internals;  // the library's own
 
  private:
   int threads_;
-  std::unique_ptr<engine::Scratch> scratch_;
+  std::unique_ptr<Internals> internals_;
 };
 
 // The SIMD target that calls run on here, by Highway's name ("AVX3_SPR", "AVX2", "WASM", ...).

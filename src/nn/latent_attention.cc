@@ -194,7 +194,7 @@ Status latent_attention_or_throw(const LatentAttentionInputs& inputs, LatentForm
       s.batch * s.heads * s.queries * (width + (expands ? 0 : s.rank)) +
       s.batch * (expands ? s.heads : 1) * s.keys * (width + (expands ? s.value : 0)) +
       s.rank * s.nope;
-  engine::Buffer& workspace = context.scratch().workspace();
+  engine::Buffer& workspace = engine::scratch_of(context).workspace();
   const auto bytes = static_cast<uint64_t>(floats) * sizeof(float) + sizeof(float);
   if (!workspace.reserve(bytes)) return Status::out_of_memory(bytes);
   const Workspace memory(workspace.data());

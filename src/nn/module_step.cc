@@ -207,7 +207,8 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   if (needs_weights) arena.count_floats(scores.elements());
   const Dims attended_shape{batch, heads, tokens, kept.value_width};
   if (unscaled) arena.count_floats(attended_shape.elements());
-  if (Status status = arena.reserve(context.scratch().module()); !status.ok()) return status;
+  if (Status status = arena.reserve(engine::scratch_of(context).module()); !status.ok())
+    return status;
   if (Status status = tracer.begin(run.trace_floats(keys)); !status.ok()) return status;
   run.take(arena);
   auto* const positions = static_cast<int32_t*>(arena.take(4 * tokens));

@@ -189,7 +189,8 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
   arena.count(static_cast<double>(masks.bias_bytes()));
   arena.count(static_cast<double>(masks.mask_bytes()));
   if (keeps_weights) arena.count_floats(scores.elements());
-  if (Status status = arena.reserve(context.scratch().module()); !status.ok()) return status;
+  if (Status status = arena.reserve(engine::scratch_of(context).module()); !status.ok())
+    return status;
   if (Status status = tracer.begin(run.trace_floats(keys)); !status.ok()) return status;
   run.take(arena);
   AttentionOptions effective = joined.attention;

@@ -251,7 +251,8 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   nn::Arena arena;
   TransformerBlock::Scratch::count(config_.block, count, arena);
   arena.count_floats(count * width);
-  if (Status status = arena.reserve(context.scratch().stack()); !status.ok()) return status;
+  if (Status status = arena.reserve(engine::scratch_of(context).stack()); !status.ok())
+    return status;
   const auto scratch = TransformerBlock::Scratch::take(config_.block, count, arena);
   float* const x = arena.take_floats(count * width);
   for (int64_t row = 0; row < count; ++row) {

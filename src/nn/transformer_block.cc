@@ -242,7 +242,8 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
   const int64_t rows = shape[0] * shape[1];
   nn::Arena arena;
   Scratch::count(config_, rows, arena);
-  if (Status status = arena.reserve(context.scratch().stack()); !status.ok()) return status;
+  if (Status status = arena.reserve(engine::scratch_of(context).stack()); !status.ok())
+    return status;
   return run(x, options, outputs, cache, trace, Scratch::take(config_, rows, arena), context);
 }
 
