@@ -137,18 +137,12 @@ class KvSplit {
     }
   }
 
-  // Slots of a block of seen keys; behind the end the last one is repeated. Returns false if
-  // there is no such key.
+  // Slots of a block of seen keys; behind the end the last slot is repeated. Returns false if there
+  // is no such key.
   bool find_slots(int64_t first, int64_t* to) const {
     const int64_t count = std::min(block(), seen_.last - first);
     if (count <= 0) return false;
-    for (int64_t j = 0; j < count;) {
-      int64_t slot = slot_of(p_.k, batch_, first + j);
-      const int64_t run = p_.k.ring != 0          ? p_.k.ring - slot
-                          : p_.k.pages != nullptr ? p_.k.page_size - (first + j) % p_.k.page_size
-                                                  : count;
-      for (const int64_t end = std::min(j + run, count); j < end; ++j) to[j] = slot++;
-    }
+    fill_slots(p_.k, batch_, first, count, to);
     std::fill(to + count, to + block(), to[count - 1]);
     return true;
   }

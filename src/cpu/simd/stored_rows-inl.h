@@ -160,6 +160,18 @@ HWY_INLINE int64_t slot_of(const StoredRows& rows, int64_t batch, int64_t positi
   return page * rows.page_size + position % rows.page_size;
 }
 
+// slot_of() of positions first .. first + count - 1, run by run.
+inline void fill_slots(const StoredRows& rows, int64_t batch, int64_t first, int64_t count,
+                       int64_t* to) {
+  for (int64_t j = 0; j < count;) {
+    int64_t slot = slot_of(rows, batch, first + j);
+    int64_t run = count;
+    if (rows.ring != 0) run = rows.ring - slot;
+    if (rows.pages != nullptr) run = rows.page_size - (first + j) % rows.page_size;
+    for (const int64_t end = std::min(j + run, count); j < end; ++j) to[j] = slot++;
+  }
+}
+
 template <class D>
 HWY_INLINE void read_row(D d, const StoredRows& rows, int64_t batch, int64_t head, int64_t position,
                          size_t width, size_t padded, float* HWY_RESTRICT to) {
