@@ -12,9 +12,9 @@
 
 namespace multihead::engine {
 
-// Runs `work`, which returns a Status; an allocation that fails in it is kMemory. `work` must leave
-// every object as it was when it throws. A build without exceptions (WebAssembly) cannot get here
-// with a failed allocation: operator new ends the program.
+// Runs `work`, which returns a Status; a failed allocation in it gives kMemory. If `work` throws,
+// it must have left every object unchanged. In a build without exceptions (WebAssembly) a failed
+// operator new ends the program before this.
 template <class Work>
 Status memory_guard(Work&& work) {
 #if defined(__cpp_exceptions)

@@ -31,10 +31,10 @@ using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
 constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
-// Bytes that no machine has; sizes stop rising there.
+// More bytes than any machine has: sizes saturate here.
 constexpr int64_t kTooMuch = int64_t{1} << 61;
 
-// Of numbers that are not negative.
+// The product of factors that are not negative.
 int64_t product(std::initializer_list<int64_t> factors) {
   int64_t result = 1;
   for (const int64_t factor : factors) {
@@ -97,7 +97,7 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
     Parts& parts = made.parts_;
     const int64_t element = bytes_of(config.type);
     const bool has_scales = config.type == Type::kInt8;
-    // Twice: for its size, then with the memory.
+    // Called twice: to learn the size, then with the memory.
     const auto lay_out = [&](void* memory) {
       rules::Arena take(memory);
       const auto take_rows = [&](Store& store, int64_t width) {
@@ -257,7 +257,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     }
     const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
     const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-    // Shapes alone: the rows lie here in a layout of their own.
+    // For their shapes alone: the cache has a layout of its own.
     const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
     const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
     const ConstAnyTensor k(parts_.keys.rows, DType::kF32, k_shape, contiguous_strides(k_shape));

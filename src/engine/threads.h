@@ -7,10 +7,10 @@
 
 namespace multihead::engine {
 
-// What the machine offers.
+// Hardware threads of the machine.
 int available_threads();
 
-// What a Context may ask for.
+// The most that a Context may ask for.
 int most_threads();
 
 // Calls run(state, job, thread) once for every job in [0, jobs), thread in [0, threads).

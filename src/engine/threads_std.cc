@@ -1,10 +1,10 @@
 // Threads of the standard library, where the compiler has no OpenMP (Apple's), and under the
 // thread sanitizer, which cannot see into OpenMP's run-time library.
 //
-// As in OpenMP's libraries, each thread that calls has a pool of its own: threads are created when
-// a call first wants them, sleep between calls, and are joined when the calling thread ends.
-// Callers never wait for each other. Until both of two threads are at work it takes 22 us where the
-// second one sleeps, 57 us where it has to be created.
+// As in OpenMP's libraries, each calling thread has a pool of its own: threads are created when a
+// call first wants them, sleep between calls, and are joined when the calling thread ends. Callers
+// never wait for each other. The second thread starts to work after 22 us if it sleeps, after 57 us
+// if it has to be created.
 #if !defined(_WIN32)
 #include <unistd.h>
 #endif
@@ -63,7 +63,7 @@ class Pool {
     }
     for (int helper = 0; helper < helpers; ++helper) wake_.notify_one();
     work(0);
-    // Threads that have not woken up by now are not waited for.
+    // Does not wait for threads that have not woken up yet.
     std::unique_lock lock(mutex_);
     open_ = 0;
     done_.wait(lock, [this] { return busy_ == 0; });
@@ -73,7 +73,7 @@ class Pool {
   bool is_of_this_process() const { return process_ == process_id(); }
 
  private:
-  // Where no thread can be created, the call goes on with those that there are.
+  // If no thread can be created, the call continues with the existing ones.
   void grow(size_t wanted) {
     while (threads_.size() < wanted) {
       try {
@@ -112,7 +112,7 @@ class Pool {
   bool stopping_ = false;
   int open_ = 0;  // how many more threads may join the call; also the next one's number
   int busy_ = 0;  // how many have joined and not finished
-  // Of the call, not written while anyone is busy with it.
+  // The current call; not written while any thread works on it.
   int64_t jobs_ = 0;
   Run run_ = nullptr;
   void* state_ = nullptr;

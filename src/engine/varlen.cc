@@ -35,7 +35,7 @@ View sequence_of(const View& packed, int64_t first, int64_t last) {
   const int64_t step = first * packed.strides[0] * bytes_of(packed.dtype);
   view.data = packed.data == nullptr ? nullptr : static_cast<Byte*>(packed.data) + step;
   view.shape = {1, packed.shape[1], last - first, packed.shape[2]};
-  // With the last stride as it is: attention() refuses one that is not 1.
+  // The last stride is kept, so that attention() refuses one that is not 1.
   view.strides = {0, packed.strides[1], packed.strides[0], packed.strides[2]};
   return view;
 }
@@ -185,7 +185,7 @@ class PackedCall {
                      {0, outputs_.lse.strides[0], 1}};
     }
     AttentionOptions options = options_;
-    // Dropout would be the same in all of them: the sequence's number goes into the seed.
+    // The sequence's number is added to the seed, else all sequences would drop the same weights.
     options.dropout.seed += static_cast<uint64_t>(s) << 32U;
     return engine::plan_packed(
         {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
@@ -217,7 +217,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
   return engine::memory_guard([&]() -> Status {
     if (Status status = validate(q, k, v, cu_q, cu_k, options, outputs); !status.ok())
       return status;
-    // Every check that attention() makes, on an empty sequence, before anything is written.
+    // An empty sequence goes through all checks of attention() before anything is written.
     const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};
     if (Status status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0),
                                   options, nothing, context);

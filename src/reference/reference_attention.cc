@@ -109,7 +109,7 @@ ReferenceOutputs attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            bool with_stages) {
   const int64_t batch = q.shape[0], heads = q.shape[1], queries = q.shape[2], width = q.shape[3];
   const int64_t kv_heads = k.shape[1], keys = k.shape[2], value_width = v.shape[3];
-  // The default is a float: so it is what a caller can give.
+  // Rounded to float, as a caller could give it.
   const auto scale = static_cast<double>(
       options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(width)))));
   const auto cap = static_cast<double>(options.softcap);

@@ -1,8 +1,9 @@
 // Which attention weights dropout keeps: a pure function of (seed, b, h, i, j), so the same on
 // every machine, build and number of threads, and recomputable by anyone who has Philox.
 //
-//   word = philox4x32(counter = (floor(j / 4), i, h, b), key = (low, high 32 bits of seed))[j mod
-//   4] kept = word >= round(p * 2^32)
+//   counter = (floor(j / 4), i, h, b),  key = (low, high 32 bits of seed)
+//   word    = philox4x32(counter, key)[j mod 4]
+//   kept    = word >= round(p * 2^32)
 //
 // Philox 4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 // SC 2011; the generator of cuRAND, PyTorch's CUDA dropout and NumPy's Philox (there 4x64).
@@ -32,7 +33,7 @@ constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-// What a word has to reach to be kept; 0 <= p < 1.
+// A weight is kept if its word reaches this; 0 <= p < 1.
 constexpr uint64_t dropout_threshold(float probability) {
   // Never negative, so this rounds to nearest; std::llround is not constexpr.
   // NOLINTNEXTLINE(bugprone-incorrect-roundings)

@@ -1,5 +1,4 @@
-// The storage types of tensors and caches: one switch over them, and one number at a time in and
-// out of each.
+// The storage types of tensors and caches: the one switch over them, and scalar conversions.
 #pragma once
 
 #include <cstdint>

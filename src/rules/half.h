@@ -1,5 +1,5 @@
-// Half-precision storage to float and back, one number at a time, in integers: the same bits on
-// every machine.
+// Scalar conversions between half-precision storage and float, in integers: the same bits on every
+// machine.
 #pragma once
 
 #include <bit>

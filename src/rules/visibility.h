@@ -1,4 +1,4 @@
-// Who sees whom by position: one rule for every backend and the oracle.
+// Which keys a query sees by position: the one rule of every backend.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct KeyRange {
   bool contains(int64_t key) const { return key >= first && key < last; }
 };
 
-// a + b, or the number of 64 bits that is nearest to it.
+// a + b, or the nearest 64-bit integer.
 constexpr int64_t saturating_add(int64_t a, int64_t b) {
   constexpr int64_t kLowest = std::numeric_limits<int64_t>::min();
   constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
@@ -68,7 +68,7 @@ struct Visibility {
   }
 
   EntryVisibility of_entry(int64_t batch) const {
-    // Beyond all keys from any query, and far enough from 2^63 that a query can be added.
+    // Open on that side: beyond all keys, and small enough that a query index can be added.
     constexpr int64_t kOpen = int64_t{1} << 62;
     const int64_t at = saturating_add(shift(batch), first_query - first_key);
     const int64_t first = left < 0 ? -kOpen : saturating_add(at, -left);

@@ -1,12 +1,12 @@
-// The inner loops of decoding: lanes along the width of a row, not along queries, since one
-// to four queries would leave most of a vector empty. Rows of K and V are given by pointers, so
-// that dense, strided, ring and paged storage are the same, and are converted in registers.
+// The inner loops of decoding. Lanes run along the width of a row, not along queries: one to four
+// queries would leave most of a vector empty. Rows of K and V are given by pointers, so that dense,
+// strided, ring and paged storage are the same, and are converted to floats in registers.
 //
-// A tile is kRows query rows; its scores lie key by key, [key][kRows]. Where its first row leads
-// (kLeads), that row alone reads what comes from memory, in memory's order, and the others find it
-// in the cache: in WebAssembly, which cannot prefetch, faster than bringing a block near before all
-// of them read it (64 MB: 13 instead of 10 to 11.5 GB/s with relaxed SIMD, 12 instead of 9 to 10
-// with simd128), but slower where a cache holds it already (8 MB: 14.6 instead of 16.7).
+// A tile is kRows query rows; its scores are stored key by key, [key][kRows]. With kLeads, the
+// first row of the tile reads K and V from memory, in order, and the other rows then find them in
+// the cache. In WebAssembly, which cannot prefetch, that is faster than touching each block before
+// all rows read it (64 MB: 13 instead of 10 to 11.5 GB/s with relaxed SIMD, 12 instead of 9 to 10
+// with simd128), but slower if a cache holds the block already (8 MB: 14.6 instead of 16.7).
 #if defined(MULTIHEAD_CPU_ATTENTION_DECODE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_DECODE_KERNELS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_DECODE_KERNELS_INL_H_
@@ -26,6 +26,7 @@
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "hwy/highway.h"
+#include "rules/element.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
@@ -55,18 +56,18 @@ struct DecodeTile {
 #endif
   // Tiles of two rows, of every storage type, are a twelfth of the whole WebAssembly module.
   static constexpr size_t kFewRows = HWY_ARCH_WASM ? 1 : 2;
-  // As few rows at a time as the latency of a multiply-add allows: read so, memory comes nearly in
-  // its order.
+  // As few keys at a time as the latency of a multiply-add allows, so that memory is read nearly in
+  // order.
   static constexpr size_t keys(size_t rows) { return std::min<size_t>(4, 8 / rows); }
-  // Rows of V that are added before their sums are stored: more, and memory is not asked for them
-  // as they lie; fewer, and storing costs (Zen 4, AVX-512, 64 MB and 4 MB of keys and values: 4
-  // rows 21 and 37 GB/s, 8 rows 19.5 and 39; AVX2: 4 rows 20.5 and 31, 8 rows 22.5 and 34).
+  // Rows of V that are added before the sums are stored. With more rows memory is not read in
+  // order, with fewer the stores cost more. Zen 4 with 64 MB and 4 MB of keys and values, in GB/s:
+  // AVX-512, 4 rows 21 and 37, 8 rows 19.5 and 39; AVX2, 4 rows 20.5 and 31, 8 rows 22.5 and 34.
   static constexpr size_t value_rows(size_t rows, size_t element_bytes) {
     if (HWY_ARCH_WASM) return rows == 4 ? 16 : 32;
     const size_t of_floats = rows == 1 ? 16 : kAccumulators == 16 ? 4 : 8;
     return of_floats * sizeof(float) / element_bytes;
   }
-  // Of a strip: no more than rows of 64 floats hold.
+  // Vectors of a strip of columns; not wider than 64 floats, the usual head.
   static constexpr size_t vecs(size_t rows) {
     return std::min<size_t>(HWY_TARGET <= HWY_AVX3 ? 4 : 8, kAccumulators / rows);
   }
@@ -92,7 +93,7 @@ HWY_INLINE void store_sums(D d, V (&sum)[kCount], float* HWY_RESTRICT to) {
 struct ScoreWork {
   const float* q;           // [vector of the width][kRows][lane], zero from the width on
   const char* const* keys;  // a row each
-  size_t count;             // of keys, in whole steps of DecodeTile::keys(kRows)
+  size_t count;             // number of keys, a multiple of DecodeTile::keys(kRows)
   size_t width;
   float* scores;
   const char* const* prefetched;  // as many rows that are needed soon; null for none
@@ -157,7 +158,7 @@ struct ValueWork {
   size_t prefetched_bytes;        // of each
 };
 
-// Rows kFirst .. kRows - 1 of a strip of kVecs vectors, of which only a single one may reach beyond
+// Rows kFirst .. kRows - 1 of a strip of kVecs vectors. Only a strip of one vector may reach beyond
 // the width.
 template <class T, size_t kFirst, size_t kRows, size_t kVecs, class D>
 HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last, size_t column,
@@ -173,8 +174,8 @@ HWY_INLINE void add_strip(D d, const ValueWork& work, size_t first, size_t last,
   float* const out = work.out + column;
   const size_t stride = work.out_stride;
   const size_t rest = work.width - column;
-  // Summed from zero and added to `out` at the end: one addition more, but fewer roundings at the
-  // size of the whole sum.
+  // Summed from zero and added to `out` at the end: fewer additions round at the size of the whole
+  // sum.
   V sum[kRows * kVecs];
   for (V& s : sum) s = hn::Zero(d);
   for (size_t j = first; j < last; ++j) {
@@ -212,9 +213,9 @@ HWY_INLINE void add_first_row(D d, const ValueWork& work, size_t key) {
   }
 }
 
-// out[row] += weight * v over the keys, some rows at a time, so that they are read nearly as they
-// lie. All strips in one function: V8 inlines one of a single strip into its caller, and is at half
-// the speed there.
+// out[row] += weight * v over the keys, some rows of V at a time, so that memory is read nearly in
+// order. All strips are in one function: V8 would inline a function of a single strip into its
+// caller, at half the speed.
 template <class T, size_t kRows, bool kLeads, class D>
 HWY_NOINLINE void add_values(D d, const ValueWork& work) {
   constexpr size_t kVecs = DecodeTile::vecs(kRows);
@@ -260,7 +261,7 @@ HWY_NOINLINE bool all_finite(D d, const char* const* rows, size_t count, size_t 
   return hn::AllTrue(d, hn::Eq(sum, hn::Zero(d)));
 }
 
-// One row as floats, to whole vectors.
+// One row as floats, padded with zeros to whole vectors.
 template <class T, class D>
 HWY_NOINLINE void read_floats(D d, const char* row, size_t width, float* HWY_RESTRICT to) {
   const FloatReader<T, D> read(d);
@@ -362,7 +363,7 @@ constexpr DecodeKernels<D> decode_kernels() {
           .softmax = &decode_softmax<kRows, D>};
 }
 
-// Leading is for tiles of four rows of floats in WebAssembly.
+// kLeads exists for tiles of four rows of floats in WebAssembly alone.
 template <class T, class D>
 DecodeKernels<D> decode_kernels(size_t tile_rows, [[maybe_unused]] bool leads) {
   if (tile_rows == 1) return decode_kernels<T, 1, D>();
@@ -373,6 +374,14 @@ DecodeKernels<D> decode_kernels(size_t tile_rows, [[maybe_unused]] bool leads) {
     if (leads) return decode_kernels<T, 4, D, true>();
   }
   return decode_kernels<T, 4, D>();
+}
+
+template <class D>
+DecodeKernels<D> decode_kernels_for(DType type, const SplitGeometry& g) {
+  return rules::visit_element(type, [&]<class T>(std::type_identity<T>) HWY_ATTR {
+    return decode_kernels<typename SimdElement<T>::type, D>(static_cast<size_t>(g.tile_rows),
+                                                            g.first_row_leads);
+  });
 }
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 
 #include "cpu/attention/decode_kernels-inl.h"
@@ -22,7 +21,6 @@
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "hwy/highway.h"
-#include "rules/element.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
@@ -43,8 +41,8 @@ class KvSplit {
         g_(geometry),
         sizes_(params, geometry),
         s_(lay_out_split(sizes_, scratch)),
-        score_kernels_(kernels_for(params.k.type, geometry)),
-        value_kernels_(kernels_for(params.v.type, geometry)),
+        score_kernels_(decode_kernels_for<DF>(params.k.type, geometry)),
+        value_kernels_(decode_kernels_for<DF>(params.v.type, geometry)),
         batch_(job.batch),
         first_head_(job.kv_head),
         heads_(std::min(geometry.heads, params.kv_heads - job.kv_head)),
@@ -81,13 +79,6 @@ class KvSplit {
   }
 
  private:
-  static DecodeKernels<DF> kernels_for(DType type, const SplitGeometry& g) {
-    return rules::visit_element(type, [&]<class T>(std::type_identity<T>) HWY_ATTR {
-      return decode_kernels<typename SimdElement<T>::type, DF>(static_cast<size_t>(g.tile_rows),
-                                                               g.first_row_leads);
-    });
-  }
-
   int64_t block() const { return static_cast<int64_t>(sizes_.block); }
   DecodePartial result(int64_t head) const {
     return lay_out_partial(sizes_, partials_ + static_cast<uint64_t>(head) * partial_step_);
@@ -170,7 +161,8 @@ class KvSplit {
   // A block of keys and values.
   void attend(int64_t first) {
     const auto count = static_cast<size_t>(std::min(block(), keys_.last - first));
-    // Where a token's heads lie side by side they are read so: heads in the inner loop.
+    // If a token's heads lie side by side, heads are the inner loop, so that memory is read in
+    // order.
     const size_t step = heads_ == 1 ? round_up(count, static_cast<size_t>(kDecodeKeyStep))
                                     : static_cast<size_t>(kDecodeKeyStep);
     if (!kPrefetches && !g_.first_row_leads) {
@@ -249,7 +241,7 @@ class KvSplit {
     }
   }
 
-  // Scores or weights times the scales of int8 rows.
+  // Multiplies scores or weights by the scales of int8 rows.
   void scale_tiles(const StoredRows& rows, int64_t head, size_t count) {
     find_scales(rows, head);
     for (size_t tile = 0; tile < sizes_.tiles; ++tile) {

@@ -1,5 +1,5 @@
-// Linear projection y = x W^T + b. Many rows: a block of W is turned to have its outputs in the
-// lanes, then every row tile of x runs over it. Few rows: W is read once, where it lies.
+// Linear projection y = x W^T + b. With many rows, a block of W is packed with its outputs in the
+// vector lanes and used by every row tile of x. With few rows, W is read once, where it lies.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,19 +24,20 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 
-// Up to here W is read where it lies, beyond it is packed. Zen 4, 16 and 32 rows, GFLOP/s with and
-// without packing: 83 and 103, 94 and 100 with 32 registers; 74 and 82, 83 and 83 with 16.
+// Up to so many rows W is not packed. Zen 4, GFLOP/s packed and not packed: with 32 registers 83
+// and 103 (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
-// Of a packed panel of W: 384 kB stay in L2 beside what x and y need.
+// Size of a packed panel of W: 384 kB, which stay in L2 beside the rows of x and y.
 constexpr size_t kPanelColumns = 64;
 constexpr size_t kPanelDepth = 1536;
-// Rows of y that stay in L1 while the panel goes by, this much of its depth at a time. No
-// blocking of depth at all is within 1 % on 512x768x768, but rounds three times as much.
+// A block of rows of y stays in L1 while the panel is used, kDepthBlock of its depth at a time. On
+// 512x768x768 no blocking of depth is as fast within 1 %, but its rounding error is three times
+// larger.
 constexpr size_t kRowBlock = 48;
 constexpr size_t kDepthBlock = 256;
 
-// A job packs its panel itself: that is paid by this many rows.
+// Each job packs its own panel, which pays from this many rows on.
 constexpr int64_t kLeastJobRows = 128;
 constexpr int64_t kJobsPerThread = 4;
 
@@ -44,13 +45,13 @@ size_t strip_width() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 
 size_t panel_columns() { return round_up(kPanelColumns, strip_width()); }
 
-// Equal parts, so that none is much shorter than the others.
+// The length of equal parts, none longer than `most`.
 size_t part_of(size_t depth, size_t most) {
   const size_t parts = (depth + most - 1) / most;
   return parts == 0 ? 0 : round_up((depth + parts - 1) / parts, hn::Lanes(DF()));
 }
 
-// Half-precision weights of as many outputs as lanes are widened before they are used.
+// Scratch for half-precision weights of one vector of outputs, as floats.
 size_t widened_floats(const LinearParams& p, size_t depth) {
   return p.weight.type == DType::kF32 ? 0 : hn::Lanes(DF()) * depth;
 }
@@ -84,13 +85,13 @@ struct Job {
   ptrdiff_t x_stride, y_stride;
 };
 
-// Elements first .. first + depth - 1 of the weights of as many outputs as lanes.
+// Elements first .. first + depth - 1 of the weights of one vector of outputs.
 WeightRows<DF> weights_of(const Job& job, size_t column, size_t first, size_t depth,
                           float* HWY_RESTRICT scratch) {
   const size_t given = HWY_MIN(hn::Lanes(DF()), job.columns - column);
   StoredRows rows = job.weight;
   const auto row = static_cast<int64_t>(column);
-  // Beside read_rows(): a call for every vector of outputs took 3 % of 1x768x2304.
+  // Dense floats without read_rows(): that call for every vector of outputs took 3 % of 1x768x2304.
   if (HWY_LIKELY(rows.type == DType::kF32)) {
     const float* data = static_cast<const float*>(rows.data) + row * rows.stride[2] + first;
     return {{data, static_cast<ptrdiff_t>(rows.stride[2])}, given};
@@ -113,7 +114,7 @@ void start_rows(const Job& job, size_t first, size_t rows) {
   }
 }
 
-// A product into fewer columns than whole vectors, by way of `edge`.
+// A product whose columns end within a vector; `edge` holds whole vectors.
 void narrow_product(Product<> tile, size_t rows, size_t columns, float* edge) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
@@ -176,7 +177,7 @@ void many_rows(const Job& job, float* HWY_RESTRICT packed) {
   }
 }
 
-// As many outputs as lanes, of kRows rows.
+// One vector of outputs of kRows rows.
 template <size_t kRows>
 void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t column) {
   const DF d;
@@ -198,7 +199,7 @@ void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t 
   }
 }
 
-// The weights of a vector of outputs stay in the nearer caches while all rows go by.
+// Outputs outside, rows inside: the weights of a vector of outputs stay in L1 or L2 for all rows.
 void few_rows(const Job& job, float* HWY_RESTRICT widened) {
   for (size_t column = 0; column < job.columns; column += hn::Lanes(DF())) {
     const WeightRows<DF> weights = weights_of(job, column, 0, job.depth, widened);

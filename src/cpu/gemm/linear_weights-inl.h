@@ -1,4 +1,4 @@
-// Rows of a weight matrix: turned into strips of columns, or multiplied where they lie.
+// Rows of a weight matrix: packed into strips of columns, or multiplied where they lie.
 #if defined(MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_
 #undef MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_
@@ -17,8 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Zeros from `count` on. The branch is worth it: stores under a mask are microcode on AVX2, where
-// 512x64x768 fell from 101 to 77 GFLOP/s with nothing but those in front of the product.
+// Zeros from `count` on. The branch avoids masked stores, which are microcode on AVX2: with them,
+// 512x64x768 fell from 101 to 77 GFLOP/s.
 template <class D>
 HWY_INLINE hn::Vec<D> load_up_to(D d, const float* from, size_t count) {
   return HWY_LIKELY(count >= hn::Lanes(d)) ? hn::LoadU(d, from) : hn::LoadN(d, from, count);
@@ -60,9 +60,9 @@ HWY_NOINLINE void pack_rows(D d, const WeightRows<D>& rows, size_t depth, float*
   }
 }
 
-// sums.row[o] = the products of x with rows.row[o], lane by lane. The rows one after the other, and
-// nothing prefetched: from memory, a GPT-2-small step's weights come at 25 GB/s, the speed of
-// reading alone. Two rows at a time came at 14, eight at 20 (in WebAssembly four at 13).
+// sums.row[o] = the products of x with rows.row[o], lane by lane. Rows are read one after the
+// other, without prefetches: the weights of a GPT-2-small step come from memory at 25 GB/s, the
+// speed of reading alone. Two rows at a time reached 14 GB/s, eight 20 (in WebAssembly four 13).
 template <class D>
 HWY_NOINLINE void dot_products_in_order(D d, const float* HWY_RESTRICT x, const WeightRows<D>& rows,
                                         size_t depth, Square<D>& sums) {

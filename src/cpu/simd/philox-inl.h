@@ -28,15 +28,15 @@ struct PhiloxKeys {
       key0[round] = static_cast<uint32_t>(seed) + times * 0x9E3779B9U;
       key1[round] = static_cast<uint32_t>(seed >> 32U) + times * 0xBB67AE85U;
     }
-    // Vectors of numbers that the compiler knows would be built anew each time by V8.
+    // V8 would rebuild vectors of known constants at every use.
     hwy::PreventElision(multiply0);
     hwy::PreventElision(multiply1);
   }
 };
 
-// The counter (key group, query, head, batch) of rules::philox4x32() varies with the lane in its
-// middle words alone, so the first two rounds multiply either what is the same in all lanes, or
-// what is the same for all key groups: eight rounds are left.
+// In the counter (key group, query, head, batch) of rules::philox4x32() only query and head vary
+// with the lane. So each product of the first two rounds is the same either in all lanes or for all
+// key groups, and is computed once; eight rounds are left.
 template <class DU>
 class DropoutWords {
   using V = hn::Vec<DU>;

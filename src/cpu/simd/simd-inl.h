@@ -1,5 +1,5 @@
-// The project's seam over Highway: what it lacks, or does in more instructions than needed.
-// Per-target include guard: this file is compiled once for each SIMD target.
+// Operations that Highway lacks, or does in more instructions than needed. This file, as every
+// -inl.h, is compiled once for each SIMD target.
 #if defined(MULTIHEAD_CPU_SIMD_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
 #undef MULTIHEAD_CPU_SIMD_SIMD_INL_H_
@@ -43,7 +43,7 @@ HWY_INLINE V mul_add(V a, V b, V c) {
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 // x - floor(x), and a * 2^floor(x): single instructions of AVX-512 that Highway does not offer.
-// Right for infinities; NaN stays NaN.
+// Infinities and NaN are handled as in the formulas.
 template <class T>
 HWY_INLINE hn::Vec512<T> minus_floor(hn::Vec512<T> x) {
   constexpr int kFloor = 1;

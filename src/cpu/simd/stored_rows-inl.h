@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Without an instruction for it, Highway 1.2 makes large numbers of f16's infinities and NaN.
+// Without an instruction for f16, Highway 1.2 converts infinities and NaN to large numbers.
 inline constexpr bool kConvertsF16 = !HWY_ARCH_WASM && !(HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2);
 
 // Highway's name of an element type.
@@ -207,8 +207,8 @@ inline bool is_dense_floats(const StoredRows& rows) {
   return rows.type == DType::kF32 && rows.in_order();
 }
 
-// Positions first .. first + count - 1 as rows of at least `padded` floats: where they lie if
-// they can be used so, else copied to `scratch`, which holds count * padded floats.
+// Positions first .. first + count - 1 as rows of at least `padded` floats: in place if possible,
+// else copied to `scratch`, which holds count * padded floats.
 template <class D>
 HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int64_t head,
                                  int64_t first, size_t count, size_t width, size_t padded,

@@ -17,12 +17,15 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// score -> cap * tanh(score / cap), within 3 units in the cap's last place and, where it is small,
-// 4 in its own: below 0.625 of the cap score * R(x^2), else cap * (1 - t) / (1 + t) where t = e^(-2
-// |x|). Here x is the score over the cap's power of two, which rounds nothing, and the rest of the
-// cap is in the coefficients.
+// score -> cap * tanh(score / cap). The error is at most 3 units in the last place of the cap, and
+// 4 units in the last place of a small result.
 //
-// One quotient of polynomials over the whole range takes a third less time, and errs by 6 units.
+//   |score| < 0.625 cap   score * R(x^2)
+//   else                  cap * (1 - t) / (1 + t), t = e^(-2 |score| / cap)
+//
+// x is the score divided by the cap's power of two, which does not round; the rest of the cap is in
+// the coefficients of R. A single quotient of polynomials over the whole range takes a third less
+// time, with an error of 6 units.
 struct ScoreCap {
   // Relative error 3.929e-9 on [-0.625, 0.625], by Lawson's iteration in 40 digits.
   static constexpr size_t kTerms = 6;

@@ -58,20 +58,26 @@ struct TileSize {
   static constexpr bool kFuseExpIntoQK = false;
   static constexpr size_t kExpsAtOnce = 2;
 #endif
-  // Up to so many keys are one step for short_heads-inl.h. With 256, bert and vit in cache gain 3-4
-  // % on AVX-512 and lose 8-13 % on AVX2.
+  // Up to so many keys are one step for short_heads-inl.h. With 256, bert and vit in cache gain 3
+  // to 4 % on AVX-512 and lose 8 to 13 % on AVX2.
   static constexpr int64_t kShortKeys = 64;
-  // kMaxVecs, rows(vecs): size of a tile of every product; kScoreVecs: width of a tile of scores.
+
+  // kMaxVecs, rows(vecs): size of a tile of every product. kScoreVecs: width of a tile of scores.
+
   // kPanelVecs: vectors of queries whose scores against a key block are made, weighted and used
-  // before the next ones; they stay in the nearer caches.
+  // before the next ones. They stay in L1 or L2.
+
   // kBlockPanels: most panels that share a key block while it is in L2. With 32 instead of 8,
-  // long-8k gains 3 % in WebAssembly, whose single thread needs no smaller jobs. kKeyBlock: most
-  // keys of one step of the online softmax. With 256, vit's 197 keys are one step. kFuseExpIntoQK:
-  // scores become weights while they are in registers, from the second key block on. gpt2-1k full
-  // gains 2 % on AVX-512 and nothing on AVX2; WebAssembly loses 3 %, because with 16 registers the
-  // waiting sums are spilled. kExpsAtOnce: keys whose exponentials are computed together. gpt2-1k
-  // on AVX2: six are 0.7 % faster than two or four; eight, which do not fit the registers, lose 3.5
-  // %. Elsewhere no difference.
+  // long-8k gains 3 % in WebAssembly, whose single thread needs no smaller jobs.
+
+  // kKeyBlock: most keys of one step of the online softmax. With 256, vit's 197 keys are one step.
+
+  // kFuseExpIntoQK: scores become weights while they are in registers, from the second key block
+  // on. gpt2-1k full gains 2 % on AVX-512 and nothing on AVX2. WebAssembly loses 3 %, because with
+  // 16 registers the waiting sums are spilled.
+
+  // kExpsAtOnce: keys whose exponentials are computed together. gpt2-1k on AVX2: six are 0.7 %
+  // faster than two or four; eight, which do not fit the registers, lose 3.5 %.
 };
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 inline constexpr size_t kSide = HWY_MAX_LANES_D(D);
 
-// As many vectors as one has lanes.
+// As many vectors as a vector has lanes.
 template <class D>
 struct Square {
   hn::Vec<D> row[kSide<D>];
@@ -42,8 +42,8 @@ HWY_INLINE void transpose([[maybe_unused]] D d, [[maybe_unused]] Square<D>& squa
   }
 }
 
-// Elements first .. first + count - 1, `stride` apart, of as many rows as given; the last row
-// stands for those that are missing, `fill` for elements beyond count.
+// Elements first .. first + count - 1, `stride` apart, of `given` rows. Missing rows repeat the
+// last one; elements beyond `count` are `fill`.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE Square<D> load_square(D d, const T* const* rows, size_t given, int64_t first,
                                  int64_t stride, size_t count, T fill) {
@@ -108,7 +108,7 @@ HWY_NOINLINE void transpose_pairs(D d, const uint16_t* const* rows, size_t pairs
   }
 }
 
-// to[r][c] = change(from[c * stride + r]) for c < width, but for rows that are null.
+// to[r][c] = change(from[c * stride + r]) for c < width. Rows that are null are skipped.
 template <class D, class Change>
 HWY_INLINE void transpose_back(D d, const float* HWY_RESTRICT from, size_t stride, size_t width,
                                float* const* to, const Change& change) {
