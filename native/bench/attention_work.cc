@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "eigen_peer.h"
+#include "engine/plan.h"
+#include "engine/validate.h"
 #include "inputs.h"
 #include "oracle_error.h"
 #include "work.h"
@@ -47,12 +50,14 @@ class AttentionWork : public Work {
   }
 
   Status run(Context& context) override {
-    AttentionOutputs outputs{.out = Tensor{out_.data(), q_shape_, q_strides_}};
-    if (!weights_.empty()) {
-      outputs.weights = {weights_.data(),
-                         {shape_.batch, shape_.heads, shape_.queries, shape_.keys}};
-    }
-    return attention(q(), k(), v(), options_, outputs, context);
+    return attention(q(), k(), v(), options_, outputs(), context);
+  }
+
+  std::string explanation() override {
+    engine::AttentionShape shape;
+    const Status status = engine::validate_call(q(), k(), v(), options_, outputs(), shape);
+    if (!status.ok()) return status.message();
+    return engine::explain(engine::plan_call(q(), k(), v(), shape, options_, outputs()).plan);
   }
 
   std::span<const float> output() const override { return out_; }
@@ -106,6 +111,15 @@ class AttentionWork : public Work {
   ConstAnyTensor q() const { return q_.view(q_shape_, q_strides_); }
   ConstAnyTensor k() const { return k_.view(k_shape_, k_strides_); }
   ConstAnyTensor v() const { return v_.view(k_shape_, k_strides_); }
+
+  AttentionOutputs outputs() {
+    AttentionOutputs outputs{.out = Tensor{out_.data(), q_shape_, q_strides_}};
+    if (!weights_.empty()) {
+      outputs.weights = {weights_.data(),
+                         {shape_.batch, shape_.heads, shape_.queries, shape_.keys}};
+    }
+    return outputs;
+  }
 
   Shape shape_;
   Mask mask_kind_;

@@ -1,6 +1,6 @@
 // multihead-bench: attention at the shapes people use, on Google Benchmark.
 //
-//   multihead-bench [--target=NAME] [--save=FOLDER] [--alone] [--benchmark_…]
+//   multihead-bench [--target=NAME] [--save=FOLDER] [--alone] [--explain] [--benchmark_…]
 //
 // --alone leaves out Eigen and the machine's limits: one turn in a comparison with another program.
 //
@@ -38,7 +38,7 @@ namespace {
 
 struct Arguments {
   std::string target, save;
-  bool alone = false;
+  bool alone = false, explain = false;
   std::vector<char*> rest;  // Google Benchmark's
 };
 
@@ -59,6 +59,8 @@ Arguments parse(int argc, char** argv) {
       arguments.save = *folder;
     } else if (std::string_view(argv[i]) == "--alone") {
       arguments.alone = true;
+    } else if (std::string_view(argv[i]) == "--explain") {
+      arguments.explain = true;
     } else {
       if (value_of(argv[i], "--benchmark_list_tests")) arguments.alone = true;  // at once
       arguments.rest.push_back(argv[i]);
@@ -86,6 +88,7 @@ void print_help() {
       "  --target=NAME   the SIMD target to run on\n"
       "  --save=FOLDER   writes the output of each case there\n"
       "  --alone         leaves out Eigen and the machine's limits\n"
+      "  --explain       says which path serves a case, and why the others do not\n"
       "  --help, -h      this text\n"
       "Ends with 0, with 1 where a case failed, 2 for wrong arguments, 3 where the output cannot "
       "be\n"
@@ -122,8 +125,10 @@ int main(int argc, char** argv) {
   int rest = static_cast<int>(arguments.rest.size());
   benchmark::Initialize(&rest, arguments.rest.data());
   if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
-    std::fputs("expected --target=NAME, --save=FOLDER, --alone or an option that --help lists\n",
-               stderr);
+    std::fputs(
+        "expected --target=NAME, --save=FOLDER, --alone, --explain or an option that --help "
+        "lists\n",
+        stderr);
     return multihead::kExitUsage;
   }
   if (const std::string wrong = mb::complaint(arguments); !wrong.empty()) {
@@ -134,7 +139,9 @@ int main(int argc, char** argv) {
   const std::vector<mb::Case> cases = mb::all_cases(multihead::Context().threads());
   for (const mb::Case& which : cases) {
     benchmark::RegisterBenchmark(which.name().c_str(), [&](benchmark::State& state) {
-      all_ran &= mb::run_case(state, which, {.alone = arguments.alone, .save_to = arguments.save});
+      all_ran &= mb::run_case(
+          state, which,
+          {.alone = arguments.alone, .explain = arguments.explain, .save_to = arguments.save});
     })->Unit(benchmark::kMicrosecond);
   }
   mb::add_context(!arguments.alone);

@@ -128,6 +128,8 @@ class Session {
     report_peer(counters, "openblas", openblas_, work_->openblas_output());
   }
 
+  std::string explanation() { return work_->explanation(); }
+
   void save(const std::string& folder) const {
     std::ofstream file(folder + "/" + file_name(which_), std::ios::binary);
     const std::span<const char> bytes(reinterpret_cast<const char*>(work_->output().data()),
@@ -192,6 +194,7 @@ bool run_case(benchmark::State& state, const Case& which, const RunOptions& opti
     while (state.KeepRunningBatch(session->batch())) session->sample();
     session->sample_the_least();
     session->report(state.counters);
+    if (options.explain) state.SetLabel(session->explanation());
     if (!options.save_to.empty()) session->save(options.save_to);
     return true;
   } catch (const std::exception& error) {

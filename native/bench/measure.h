@@ -11,6 +11,7 @@ namespace multihead::bench {
 
 struct RunOptions {
   bool alone = false;        // without Eigen, and without shares of the machine's limits
+  bool explain = false;      // label each case with the path that serves it
   std::string save_to = {};  // a folder for the output as raw floats, see file_name(); or nowhere
 };
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "cases.h"
 #include "multihead/context.h"
@@ -22,6 +23,8 @@ class Work {
   // Bytes of keys and values, of weights, or of both (a step), that one run must read, where that
   // is what bounds it; else 0.
   virtual double bytes() const { return 0; }
+  // Which path of attention() serves it and why; empty where it is not one call of attention().
+  virtual std::string explanation() { return {}; }
   // Largest difference of the output from the float64 oracle, on a sample.
   virtual double error() const = 0;
 
