@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 
 namespace multihead::bindings {
@@ -25,11 +24,11 @@ inline double scaled(double x, int64_t exponent) {
 
 // e^r for |r| <= ln(2) / 2, by Taylor's series.
 inline double small_exp_reduced(double r) {
+  constexpr double kFactorials[] = {6227020800.0, 479001600.0, 39916800.0, 3628800.0,
+                                    362880.0,     40320.0,     5040.0,     720.0,
+                                    120.0,        24.0,        6.0,        2.0};
   double sum = 0;
-  for (const double factorial : {6227020800.0, 479001600.0, 39916800.0, 3628800.0, 362880.0,
-                                 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0, 2.0}) {
-    sum = sum * r + 1.0 / factorial;
-  }
+  for (const double factorial : kFactorials) sum = sum * r + 1.0 / factorial;
   return 1.0 + (r + r * r * sum);
 }
 
