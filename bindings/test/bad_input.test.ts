@@ -79,7 +79,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
     ['a number for slopes', { alibi: 8 }, 'E_OPTION', 'alibi', 'Float32Array'],
     ['a softcap below 0', { softcap: -1 }, 'E_OPTION', 'softcap'],
     ['a softcap of NaN', { softcap: NaN }, 'E_OPTION', 'softcap', 'NaN'],
-    ['an infinite softcap', { softcap: Infinity }, 'E_OPTION', 'softcap', 'infinity'],
+    ['an infinite softcap', { softcap: Infinity }, 'E_OPTION', 'softcap', 'got Infinity'],
     ['a softcap that is no number', { softcap: true }, 'E_OPTION', 'softcap', 'true'],
     ['sinks of the wrong count', { sinks: floats(2) }, 'E_SHAPE', 'sinks', '4', '2'],
     ['no sinks', { sinks: floats(0) }, 'E_SHAPE', 'sinks', '4'],

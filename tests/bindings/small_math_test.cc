@@ -1,0 +1,93 @@
+#include "../../bindings/small_math.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+
+namespace multihead::bindings {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// How many numbers apart two of the same sign are.
+int64_t ulps(double a, double b) {
+  return std::abs(std::bit_cast<int64_t>(a) - std::bit_cast<int64_t>(b));
+}
+
+TEST(SmallMath, ExpIsWithinTwoUlps) {
+  std::mt19937_64 random(1);
+  for (const double range : {1e-8, 0.3, 1.0, 30.0, 700.0}) {
+    std::uniform_real_distribution<double> numbers(-range, range);
+    for (int i = 0; i < 20000; ++i) {
+      const double x = numbers(random);
+      EXPECT_LE(ulps(small_exp(x), std::exp(x)), 2) << x;
+      EXPECT_LE(ulps(small_exp2(x), std::exp2(x)), 2) << x;
+    }
+  }
+}
+
+TEST(SmallMath, ExpAtItsLimits) {
+  EXPECT_EQ(small_exp(0), 1);
+  EXPECT_EQ(small_exp(kInfinity), kInfinity);
+  EXPECT_EQ(small_exp(-kInfinity), 0);
+  EXPECT_TRUE(std::isnan(small_exp(kNaN)));
+  EXPECT_LE(ulps(small_exp(709.78), std::exp(709.78)), 2);
+  EXPECT_EQ(small_exp(709.79), kInfinity);
+  for (const double x : {-708.0, -720.0, -740.0, -745.0, -745.1, -746.0}) {
+    EXPECT_LE(ulps(small_exp(x), std::exp(x)), 1) << x;
+  }
+  for (int exponent = -1080; exponent <= 1023; ++exponent) {
+    EXPECT_EQ(small_exp2(exponent), std::exp2(exponent)) << exponent;
+  }
+  EXPECT_EQ(small_exp2(1024), kInfinity);
+  EXPECT_EQ(small_exp2(-kInfinity), 0);
+  EXPECT_TRUE(std::isnan(small_exp2(kNaN)));
+}
+
+TEST(SmallMath, LogIsWithinTwoUlps) {
+  std::mt19937_64 random(2);
+  for (const double range : {1e-9, 1e-3, 0.5, 1.0, 50.0, 700.0}) {
+    std::uniform_real_distribution<double> numbers(-range, range);
+    for (int i = 0; i < 20000; ++i) {
+      const double x = std::exp(numbers(random));
+      EXPECT_LE(ulps(small_log(x), std::log(x)), 2) << x;
+    }
+  }
+  for (const double x :
+       {5e-324, 1e-310, std::numeric_limits<double>::min(), std::numeric_limits<double>::max(),
+        0.70710678118654752, 1.4142135623730951, 1.4142135623730949}) {
+    EXPECT_LE(ulps(small_log(x), std::log(x)), 2) << x;
+  }
+}
+
+TEST(SmallMath, LogAtItsLimits) {
+  EXPECT_EQ(small_log(1), 0);
+  EXPECT_EQ(small_log(0), -kInfinity);
+  EXPECT_EQ(small_log(kInfinity), kInfinity);
+  EXPECT_TRUE(std::isnan(small_log(-1)));
+  EXPECT_TRUE(std::isnan(small_log(kNaN)));
+}
+
+// The frequencies of RoPE, at any base that is allowed.
+TEST(SmallMath, PowersOfPositiveBases) {
+  EXPECT_EQ(small_pow(10000, 0), 1);
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<double> numbers(0, 1);
+  for (const double base : {1e-30, 0.5, 1.0, 2.0, 10000.0, 500000.0, 1e30}) {
+    for (int i = 0; i < 1000; ++i) {
+      const double y = -numbers(random), wanted = std::pow(base, y);
+      EXPECT_NEAR(small_pow(base, y) / wanted, 1.0, 3e-14) << base << "^" << y;
+      if (base >= 0.5 && base <= 500000) {
+        EXPECT_NEAR(small_pow(base, y) / wanted, 1.0, 4e-15) << base << "^" << y;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace multihead::bindings
