@@ -226,13 +226,13 @@ int32_t linear() {
 }
 
 // Tensors by name that a call gives: what it computed on its way, or the parameters of a module.
-struct Listed {
+struct NamedTensor {
   std::string name;
   Dims shape;
   const void* data;  // floats without gaps
   bool by_columns = false;
 };
-std::vector<Listed> last_list;
+std::vector<NamedTensor> last_list;
 multihead::Trace last_trace;
 std::vector<multihead::Trace> last_traces;  // of the layers of a stack
 
@@ -256,7 +256,7 @@ double* write_shape(const Dims& shape, double* next) {
 
 // The name as a text; behind it address, rank, extents, and 1 for a matrix column by column.
 void listed(int32_t index) {
-  const Listed& tensor = last_list[static_cast<size_t>(index)];
+  const NamedTensor& tensor = last_list[static_cast<size_t>(index)];
   double* next = write_text(tensor.name);
   *next++ = address_of(tensor.data);
   next = write_shape(tensor.shape, next);
@@ -388,8 +388,8 @@ int32_t module_cache_create(int32_t handle) {
 }
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
   return run([&] {
-    return is_of_stack(handle) ? cache_at<TransformerCache>(handle).rewind(length)
-                               : cache_at<MultiHeadAttentionCache>(handle).rewind(length);
+    return is_of_stack(handle) ? cache_at<TransformerCache>(handle).truncate(length)
+                               : cache_at<MultiHeadAttentionCache>(handle).truncate(length);
   });
 }
 int32_t module_cache_length(int32_t handle) {

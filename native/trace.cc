@@ -169,7 +169,7 @@ const std::map<std::string, const char*>& meanings() {
       {"weights", "softmax of each row: every row sums to 1"},
       {"heads_out", "weights V, each head by itself"},
       {"merged", "heads side by side again: (B, H, N, d) -> (B, N, H d)"},
-      {"head_shares", "z_h W_O^h: what each head adds to the output; their sum is the output"},
+      {"per_head_output", "z_h W_O^h: what each head adds to the output; their sum is the output"},
       {"output", "merged W_O^T"},
   };
   return kMeanings;
@@ -233,7 +233,7 @@ double trace_size(const Arguments& arguments, int64_t n) {
     if (name == "weights" || name.ends_with("scores")) {
       size += batch * heads * tokens * tokens;
     } else {
-      size += batch * tokens * width * (name == "head_shares" ? heads : 1.0);
+      size += batch * tokens * width * (name == "per_head_output" ? heads : 1.0);
     }
   }
   return size;

@@ -31,9 +31,11 @@ export const traceNames: readonly TraceName[] = [
   'output',
 ];
 
-/** A name of the core's: "x_key". */
+/** The JavaScript name of one of the core's, "xKey" for "x_key". */
 const nameOf = (step: string): TraceName =>
-  step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName;
+  step === 'per_head_output'
+    ? 'headShares'
+    : (step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName);
 
 /** A bit for each name that a `trace` option asks for; throws `E_OPTION`. */
 export function traceBits(option: unknown): number {
@@ -43,14 +45,14 @@ export function traceBits(option: unknown): number {
 }
 
 /** A tensor that the core has listed: a copy on the JavaScript heap. */
-export interface ListedTensor {
+export interface NamedTensor {
   readonly name: string;
   readonly shape: number[];
   readonly data: Float32Array;
 }
 
 /** What the last call has listed, which is gone afterwards. */
-export function takeListed({ raw, args, heap }: Runtime): ListedTensor[] {
+export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
   try {
     return Array.from({ length: raw.listedCount() }, (_, index) => {
       raw.listed(index);

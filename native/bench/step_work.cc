@@ -1,6 +1,6 @@
-// One decode step of a GPT-2-small-shaped stack: 12 layers of width 768 with 12 heads and an MLP of
-// 3072 (GELU by tanh), 1024 learned positions, 50257 tokens with the embedding as output, and a
-// cache that the step fills to the last of its 1024 tokens.
+// One decode step of a GPT-2-small-shaped transformer: 12 layers of width 768 with 12 heads and an
+// MLP of 3072 (GELU by tanh), 1024 learned positions, 50257 tokens with the embedding as output,
+// and a cache that the step fills to the last of its 1024 tokens.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -53,7 +53,7 @@ class StepWork : public Work {
     const int32_t tokens[] = {kToken};
     Status status =
         model_.step(tokens, {}, {.logits = {logits_.data(), {1, 1, kVocabulary}}}, cache_, context);
-    return status.ok() ? cache_.rewind(shape_.keys - 1) : status;
+    return status.ok() ? cache_.truncate(shape_.keys - 1) : status;
   }
 
   std::span<const float> output() const override { return logits_; }

@@ -1,4 +1,5 @@
-// LayerNorm, RMSNorm and activations, a row at a time.
+// LayerNorm, RMSNorm, activations, sums, embeddings and what is done to heads as wholes, a row at a
+// time.
 #include "cpu/elementwise.h"
 
 #include <algorithm>
@@ -69,24 +70,36 @@ V activation(DF d, Activation which, V x) {
   return hn::Mul(x, sigmoid(d, x));
 }
 
-// Calls each(column, lanes) over the columns of a row; the last may have fewer lanes.
+// All lanes of a vector, or the first few where a row ends.
+struct AllLanes {
+  V load(const float* from) const { return hn::LoadU(DF(), from); }
+  void store(V value, float* to) const { hn::StoreU(value, DF(), to); }
+  V or_zero(V value) const { return value; }
+};
+struct FirstLanes {
+  size_t lanes;
+  V load(const float* from) const { return hn::LoadN(DF(), from, lanes); }
+  void store(V value, float* to) const { hn::StoreN(value, DF(), to, lanes); }
+  V or_zero(V value) const { return hn::IfThenElseZero(hn::FirstN(DF(), lanes), value); }
+};
+
+// Calls each(column, lanes) for every vector of a row.
 template <class Each>
-void over_columns(int64_t width, Each&& each) {
+HWY_INLINE void over_columns(int64_t width, Each&& each) {
   const auto columns = static_cast<size_t>(width);
   const size_t lanes = hn::Lanes(DF());
-  for (size_t column = 0; column < columns; column += lanes) {
-    each(column, std::min(lanes, columns - column));
-  }
+  size_t column = 0;
+  for (; column + lanes <= columns; column += lanes) each(column, AllLanes());
+  if (column < columns) each(column, FirstLanes{columns - column});
 }
 
-// Sum of value(lanes of the row), of which those beyond the row are 0.
+// Sum of value(column, lanes) over a row.
 template <class Value>
-float sum_of(int64_t width, Value&& value) {
+HWY_INLINE float sum_of(int64_t width, Value&& value) {
   const DF d;
   V sum = hn::Zero(d);
-  over_columns(width, [&](size_t column, size_t lanes) {
-    const V terms = value(column, lanes);
-    sum = hn::Add(sum, hn::IfThenElse(hn::FirstN(d, lanes), terms, hn::Zero(d)));
+  over_columns(width, [&](size_t column, auto lanes) {
+    sum = hn::Add(sum, lanes.or_zero(value(column, lanes)));
   });
   return hn::ReduceSum(d, sum);
 }
@@ -97,19 +110,19 @@ void normalise(const NormParams& p, int64_t first, int64_t end) {
   for (int64_t row = first; row < end; ++row) {
     const float* const x = p.x + row * p.x_stride;
     float* const y = p.y + row * p.y_stride;
-    const auto load = [&](size_t column, size_t lanes) { return hn::LoadN(d, x + column, lanes); };
+    const auto load = [&](size_t column, auto lanes) { return lanes.load(x + column); };
     // Twice over the row, which is in the cache: the difference of large squares would cancel.
     const V mean = hn::Set(d, p.centred ? sum_of(p.width, load) / width : 0.0F);
-    const float squares = sum_of(p.width, [&](size_t column, size_t lanes) {
-      const V centred = hn::Sub(load(column, lanes), mean);
+    const float squares = sum_of(p.width, [&](size_t column, auto lanes) {
+      const V centred = hn::Sub(lanes.load(x + column), mean);
       return hn::Mul(centred, centred);
     });
     const V factor = hn::Set(d, 1.0F / std::sqrt(squares / width + p.epsilon));
-    over_columns(p.width, [&](size_t column, size_t lanes) {
-      V value = hn::Mul(hn::Sub(load(column, lanes), mean), factor);
-      if (p.weight != nullptr) value = hn::Mul(value, hn::LoadN(d, p.weight + column, lanes));
-      if (p.bias != nullptr) value = hn::Add(value, hn::LoadN(d, p.bias + column, lanes));
-      hn::StoreN(value, d, y + column, lanes);
+    over_columns(p.width, [&](size_t column, auto lanes) {
+      V value = hn::Mul(hn::Sub(lanes.load(x + column), mean), factor);
+      if (p.weight != nullptr) value = hn::Mul(value, lanes.load(p.weight + column));
+      if (p.bias != nullptr) value = hn::Add(value, lanes.load(p.bias + column));
+      lanes.store(value, y + column);
     });
   }
 }
@@ -120,10 +133,63 @@ void activate(const ActivationParams& p, int64_t first, int64_t end) {
     const float* const gate = p.gate + row * p.gate_stride;
     const float* const x = p.x == nullptr ? nullptr : p.x + row * p.x_stride;
     float* const y = p.y + row * p.y_stride;
-    over_columns(p.width, [&](size_t column, size_t lanes) {
-      V value = activation(d, p.activation, hn::LoadN(d, gate + column, lanes));
-      if (x != nullptr) value = hn::Mul(value, hn::LoadN(d, x + column, lanes));
-      hn::StoreN(value, d, y + column, lanes);
+    over_columns(p.width, [&](size_t column, auto lanes) {
+      V value = activation(d, p.activation, lanes.load(gate + column));
+      if (x != nullptr) value = hn::Mul(value, lanes.load(x + column));
+      lanes.store(value, y + column);
+    });
+  }
+}
+
+void sum(const float* a, const float* b, float* y, int64_t count) {
+  over_columns(count, [&](size_t column, auto lanes) {
+    lanes.store(hn::Add(lanes.load(a + column), lanes.load(b + column)), y + column);
+  });
+}
+
+void embed(const EmbedParams& p, int64_t first, int64_t end) {
+  for (int64_t row = first; row < end; ++row) {
+    const float* const token = p.embeddings + p.tokens[row] * p.width;
+    float* const y = p.y + row * p.width;
+    if (p.positions == nullptr) {
+      std::copy_n(token, p.width, y);
+    } else {
+      sum(token, p.positions + (p.first_position + row % p.sequence) * p.width, y, p.width);
+    }
+  }
+}
+
+void scale_heads(const ScaleHeadsParams& p, int64_t first, int64_t end) {
+  const DF d;
+  for (int64_t row = first; row < end; ++row) {
+    float* const token = p.x + row / p.tokens * p.stride[0] + row % p.tokens * p.stride[2];
+    for (int64_t h = 0; h < p.heads; ++h) {
+      float* const x = token + h * p.stride[1];
+      const float factor = p.factors[h];
+      if (factor == 0.0F) {
+        std::fill_n(x, p.width, 0.0F);
+        continue;
+      }
+      over_columns(p.width, [&](size_t column, auto lanes) {
+        lanes.store(hn::Mul(lanes.load(x + column), hn::Set(d, factor)), x + column);
+      });
+    }
+  }
+}
+
+void mean_heads(const MeanHeadsParams& p, int64_t first, int64_t end) {
+  const DF d;
+  const V factor = hn::Set(d, static_cast<float>(1.0 / static_cast<double>(p.heads)));
+  for (int64_t row = first; row < end; ++row) {
+    const int64_t b = row / p.tokens, n = row % p.tokens;
+    const float* const x = p.x + b * p.x_stride[0] + n * p.x_stride[2];
+    float* const y = p.y + b * p.y_stride[0] + n * p.y_stride[1];
+    over_columns(p.width, [&](size_t column, auto lanes) {
+      V sum = lanes.load(x + column);
+      for (int64_t h = 1; h < p.heads; ++h) {
+        sum = hn::Add(sum, lanes.load(x + h * p.x_stride[1] + column));
+      }
+      lanes.store(hn::Mul(sum, factor), y + column);
     });
   }
 }
@@ -137,6 +203,10 @@ namespace multihead::cpu {
 
 HWY_EXPORT(normalise);
 HWY_EXPORT(activate);
+HWY_EXPORT(sum);
+HWY_EXPORT(embed);
+HWY_EXPORT(scale_heads);
+HWY_EXPORT(mean_heads);
 
 void norm_rows(const NormParams& params, int64_t first, int64_t end) {
   HWY_DYNAMIC_DISPATCH(normalise)(params, first, end);
@@ -144,6 +214,22 @@ void norm_rows(const NormParams& params, int64_t first, int64_t end) {
 
 void activation_rows(const ActivationParams& params, int64_t first, int64_t end) {
   HWY_DYNAMIC_DISPATCH(activate)(params, first, end);
+}
+
+void embed_rows(const EmbedParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(embed)(params, first, end);
+}
+
+void scale_heads_rows(const ScaleHeadsParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(scale_heads)(params, first, end);
+}
+
+void mean_heads_rows(const MeanHeadsParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(mean_heads)(params, first, end);
+}
+
+void add(const float* a, const float* b, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(sum)(a, b, y, count);
 }
 
 }  // namespace multihead::cpu

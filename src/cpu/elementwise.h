@@ -28,8 +28,41 @@ struct ActivationParams {
   Activation activation;
 };
 
+// Row r is token r, at position first_position + r % sequence.
+struct EmbedParams {
+  const int32_t* tokens;
+  const float* embeddings;  // (vocabulary, width)
+  const float* positions;   // (positions, width); may be null
+  int64_t first_position, sequence;
+  int64_t width;
+  float* y;  // (rows, width)
+};
+
+// (B, H, N, width), of which row r is all heads of token r % tokens of batch entry r / tokens.
+// Strides of batch, head and token.
+struct ScaleHeadsParams {
+  float* x;
+  int64_t stride[3];
+  int64_t heads, tokens, width;
+  const float* factors;  // (heads)
+};
+
+// The same rows; y (B, N, width) with strides of batch and token.
+struct MeanHeadsParams {
+  const float* x;
+  float* y;
+  int64_t x_stride[3], y_stride[2];
+  int64_t heads, tokens, width;
+};
+
 // Rows first .. end - 1.
 void norm_rows(const NormParams& params, int64_t first, int64_t end);
 void activation_rows(const ActivationParams& params, int64_t first, int64_t end);
+void embed_rows(const EmbedParams& params, int64_t first, int64_t end);
+void scale_heads_rows(const ScaleHeadsParams& params, int64_t first, int64_t end);
+void mean_heads_rows(const MeanHeadsParams& params, int64_t first, int64_t end);
+
+// y = a + b; y may be a or b.
+void add(const float* a, const float* b, float* y, int64_t count);
 
 }  // namespace multihead::cpu

@@ -1,15 +1,16 @@
-#include "multihead/elementwise.h"
+#include "engine/elementwise.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "cpu/elementwise.h"
 #include "engine/enumerators.h"
 #include "engine/guard.h"
-#include "engine/threads.h"
 #include "engine/validate.h"
+#include "multihead/elementwise.h"
 
 namespace multihead {
 namespace {
@@ -17,17 +18,9 @@ namespace {
 using engine::Axes;
 using engine::Message;
 using engine::Name;
+using engine::over_rows;
 using engine::validate_exact;
 using engine::validate_rank;
-
-// A job of some thousand elements: a thread's turn costs less than its work then.
-template <class Run>
-void over_rows(int64_t rows, int64_t width, Context& context, Run&& run) {
-  const int64_t chunk = std::max<int64_t>(1, 16384 / std::max<int64_t>(width, 1));
-  engine::parallel_for(context.threads(), (rows + chunk - 1) / chunk, [&](int64_t job, int) {
-    run(job * chunk, std::min(rows, (job + 1) * chunk));
-  });
-}
 
 Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                  float epsilon, bool centred, const Tensor& y, Context& context) {
@@ -83,6 +76,75 @@ Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activ
 }
 
 }  // namespace
+
+namespace engine {
+
+void add(const float* a, const float* b, float* y, int64_t count, const Context& context) {
+  over_rows(count, 1, context, [&](int64_t first, int64_t end) {
+    cpu::add(a + first, b + first, y + first, end - first);
+  });
+}
+
+void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context) {
+  const int64_t heads = from.shape[1], tokens = from.shape[2], width = from.shape[3];
+  if (width == 0) return;  // data may be null
+  over_rows(from.shape[0] * heads * tokens, width, context, [&](int64_t row, int64_t end) {
+    // Head by head: divisions for every row would cost as much as a short copy.
+    for (int64_t next; row < end; row = next) {
+      const int64_t b = row / tokens / heads, h = row / tokens % heads, n = row % tokens;
+      next = std::min(end, row + tokens - n);
+      const auto first = [&](const Dims& strides) {
+        return b * strides[0] + h * strides[1] + n * strides[2];
+      };
+      const float* source = from.data + first(from.strides);
+      float* target = to.data + first(to.strides);
+      for (; row < next; ++row, source += from.strides[2], target += to.strides[2]) {
+        std::copy_n(source, width, target);
+      }
+    }
+  });
+}
+
+void embed(std::span<const int32_t> tokens, const Embeddings& embeddings, int64_t first_position,
+           int64_t sequence, float* y, const Context& context) {
+  const cpu::EmbedParams params{.tokens = tokens.data(),
+                                .embeddings = embeddings.tokens,
+                                .positions = embeddings.positions,
+                                .first_position = first_position,
+                                .sequence = sequence,
+                                .width = embeddings.width,
+                                .y = y};
+  over_rows(static_cast<int64_t>(tokens.size()), embeddings.width, context,
+            [&](int64_t first, int64_t end) { cpu::embed_rows(params, first, end); });
+}
+
+void scale_heads(const Tensor& heads, std::span<const float> factors, const Context& context) {
+  const cpu::ScaleHeadsParams params{
+      .x = heads.data,
+      .stride = {heads.strides[0], heads.strides[1], heads.strides[2]},
+      .heads = heads.shape[1],
+      .tokens = heads.shape[2],
+      .width = heads.shape[3],
+      .factors = factors.data()};
+  over_rows(heads.shape[0] * params.tokens, params.heads * params.width, context,
+            [&](int64_t first, int64_t end) { cpu::scale_heads_rows(params, first, end); });
+}
+
+void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context& context) {
+  if (heads.shape[3] == 0) return;  // data may be null
+  const cpu::MeanHeadsParams params{
+      .x = heads.data,
+      .y = mean.data,
+      .x_stride = {heads.strides[0], heads.strides[1], heads.strides[2]},
+      .y_stride = {mean.strides[0], mean.strides[1]},
+      .heads = heads.shape[1],
+      .tokens = heads.shape[2],
+      .width = heads.shape[3]};
+  over_rows(heads.shape[0] * params.tokens, params.heads * params.width, context,
+            [&](int64_t first, int64_t end) { cpu::mean_heads_rows(params, first, end); });
+}
+
+}  // namespace engine
 
 Status layer_norm(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
                   float epsilon, const Tensor& y, Context& context) {

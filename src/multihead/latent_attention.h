@@ -1,5 +1,6 @@
-// Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1): keys and values
-// of all heads come from one low-rank latent per token, plus a shared part that carries RoPE.
+// Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1). One low-rank
+// latent per token makes the keys and values of all heads. A second vector per token, turned by
+// RoPE, is part of every head's key.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// Per head h: key = [W_uk[h] c | k_rope], value = W_uv[h] c, query = [q_nope | q_rope].
-// c is what a cache has to keep: rank + d_rope numbers a token, whatever the number of heads.
+// For head h: key = [W_uk[h] latent | k_rope], value = W_uv[h] latent, query = [q_nope | q_rope].
+// A cache has to keep latent and k_rope alone: rank + d_rope numbers per token for all heads.
 struct LatentAttentionInputs {
   ConstTensor q_nope;  // (B, H, N_q, d_nope)
   ConstTensor q_rope;  // (B, H, N_q, d_rope), already rotated
@@ -22,14 +23,15 @@ struct LatentAttentionInputs {
 };
 
 enum class LatentForm : uint8_t {
-  kExpanded,  // keys and values of every head are made, then attended to: prefill
-  kAbsorbed,  // W_uk goes into the query and W_uv into the output, and attention runs on the
-              // latent itself, one key/value head for all: decoding
+  kExpanded,  // computes keys and values of every head, then attends to them: for prefill
+  kAbsorbed,  // multiplies queries by W_uk and outputs by W_uv, and attends to the latent as the
+              // one key and value head of all query heads: for decoding
 };
 
-// out (B, H, N_q, d_v). The scale defaults to 1/sqrt(d_nope + d_rope) in both forms, which give
-// the same result up to rounding. Of the outputs only `out` (f32), `lse` and `weights` are
-// allowed; options.rope and qk_norm are kOption errors.
+// out (B, H, N_q, d_v). Both forms give the same result up to rounding; the scale defaults to
+// 1/sqrt(d_nope + d_rope). Outputs other than `out` (f32), `lse` and `weights`, options.rope and
+// options.qk_norm are kOption errors. If w_uk and w_uv are views of one matrix with the rows of
+// kv_b_proj (see MultiHeadAttentionWeights), one product expands all heads, which is faster.
 [[nodiscard]] Status latent_attention(const LatentAttentionInputs& inputs, LatentForm form,
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, Context& context);

@@ -1,5 +1,5 @@
-// Reading and writing safetensors files (huggingface.co/docs/safetensors, format section): eight
-// bytes of header length, a JSON header, raw little-endian row-major data.
+// Reads and writes safetensors files (huggingface.co/docs/safetensors, "Format"): eight bytes of
+// header length, a JSON header, then raw little-endian row-major data.
 #pragma once
 
 #include <cstddef>
@@ -49,54 +49,53 @@ struct SafetensorsEntry {
   std::span<const std::byte> data;
 };
 
-// The file's bytes and what its header says of them.
+// A parsed file: its bytes, and the name, type, shape and data of each tensor.
 class Safetensors {
  public:
   Safetensors() = default;
   Safetensors(Safetensors&&) noexcept = default;
   Safetensors& operator=(Safetensors&&) noexcept = default;
-  // Not copied: entries and state dict are views of this object's memory.
+  // Not copyable: entries and state dicts are views of this object's memory.
   Safetensors(const Safetensors&) = delete;
   Safetensors& operator=(const Safetensors&) = delete;
 
-  // Takes over `bytes`. Errors: kFormat, naming the tensor and what is wrong with it (a header
-  // beyond the file or 100 MB, a name twice in it, an unknown dtype, offsets that lie outside the
-  // data, overlap or leave gaps, or a size that is not that of the shape); kMemory. `result` is
-  // unchanged then.
+  // Errors: kFormat, naming the tensor and the problem (a header longer than the file or 100 MB, a
+  // name that occurs twice, an unknown dtype, offsets outside the data, overlapping or with gaps, a
+  // size that does not match the shape); kMemory. `result` is unchanged.
   static Status parse(std::vector<std::byte> bytes, Safetensors& result);
-  // Up to 1 GiB. Errors: those of parse(), and kFormat where there is no file that can be read.
+  // Files of up to 1 GiB. Errors: those of parse(), and kFormat if the file cannot be read.
   static Status read(const std::string& path, Safetensors& result);
 
-  // Views of all tensors of F32, F16 and BF16, and of F64 as f32 (rounded to nearest; parse() made
-  // those). Left out: integers, booleans, complex numbers, and floating point of 8 bits and fewer,
-  // which means something only with scales that the format does not know. The views live as long as
-  // this does and is not assigned to. Errors: kFormat, naming a tensor that does not lie at a
-  // multiple of its element's size; kMemory.
+  // Views of the F32, F16 and BF16 tensors, and of the F64 ones, which parse() rounded to the
+  // nearest f32. Left out are integers, booleans, complex numbers, and floating point of 8 bits and
+  // fewer, whose scales the format does not hold. The views are valid until this object is
+  // destroyed or assigned to. Errors: kFormat, naming a tensor whose offset is not a multiple of
+  // its element size; kMemory.
   Status state_dict(StateDict& dict) const;
 
-  // Null where there is none of that name.
+  // Null if there is no tensor of that name.
   const SafetensorsEntry* find(const std::string& name) const;
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
 
  private:
   std::vector<std::byte> bytes_;
   std::map<std::string, SafetensorsEntry> entries_;
-  // The tensors of F64 as f32, side by side in the order of their names.
+  // The F64 tensors as f32, one after another in the order of their names.
   std::unique_ptr<float[]> narrowed_;
 };
 
 enum class SafetensorsType : uint8_t { kAsGiven, kF32, kF16, kBF16 };
 
-// A file of these tensors, every one of `type` (rounded to nearest, ties to even) or of its own.
-// The header is padded with spaces so that the data is aligned to 8, and they lie in the order of
-// their names, larger elements before smaller ones, so that each is aligned to its element.
-// Errors: kFormat (a name that is not UTF-8, or `__metadata__`); kShape (a rank above 8, an extent
-// that is negative, no data); kOption (a type or dtype of no name); kMemory. Nothing is written
-// then.
+// Writes a file of all tensors of `dict`, converted to `type` (rounded to nearest, ties to even)
+// unless it is kAsGiven. Spaces after the header align the data to 8 bytes. Tensors with larger
+// elements come first, so that each is aligned to its element size; within one size they are in the
+// order of their names. Errors: kFormat (a name that is not UTF-8, or is `__metadata__`); kShape (a
+// rank above 8, a negative extent, no data); kOption (a `type` or dtype that does not exist);
+// kMemory. Nothing is written on an error.
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes);
-// The same into a file. Errors: kFormat too where it cannot be written; the file may be incomplete
-// then.
+// The same to a file. Errors: also kFormat if the file cannot be written; it may then be
+// incomplete.
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path);
 
 }  // namespace multihead

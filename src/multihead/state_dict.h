@@ -1,4 +1,4 @@
-// Parameters by name, as torch.nn.Module.state_dict() has them.
+// Parameters by name, as in torch.nn.Module.state_dict().
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// Views of f32, f16 or bf16 memory that somebody else keeps; any strides.
+// Views of f32, f16 or bf16 memory, with any strides. The owner must keep it alive.
 using StateDict = std::map<std::string, ConstAnyTensor, std::less<>>;
 
 }  // namespace multihead

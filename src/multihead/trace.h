@@ -1,4 +1,4 @@
-// Named intermediates of a forward pass, for showing and for testing.
+// Named intermediate results of a forward pass, to show and to test.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,10 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// The numbers of a step. Copies share the memory, which nothing writes to any more.
+// The values of a step, read-only. Copies share their memory.
 class TraceValues {
  public:
   TraceValues() = default;
-  // `size` numbers from `data` on.
   TraceValues(std::shared_ptr<const float> data, size_t size)
       : data_(std::move(data)), size_(size) {}
 
@@ -35,43 +34,43 @@ class TraceValues {
   size_t size_ = 0;
 };
 
-// A named intermediate, row-major.
+// One intermediate result, row-major.
 struct TraceStep {
   std::string name;
   Dims shape;
   TraceValues values;
 };
 
-// What MultiHeadAttention computes on its way, in the order of computation. B batch, N_q queries,
-// N_k keys (appended ones from k_heads on), H and H_kv heads. An unbatched or sequence-first call
-// is traced as the batch-first one that it amounts to.
+// The steps of MultiHeadAttention, in the order of computation. B batch entries, N_q queries, N_k
+// keys (from k_heads on with the appended ones), H query heads, H_kv key heads. Shapes are
+// batch-first, for unbatched and sequence-first calls too.
 //
 //   x (B, N_q, embed_dim) · x_key, x_value (B, N_k, kdim or vdim), in cross-attention only ·
-//   q_latent (B, N_q, q_latent_dim), kv_latent (B, N_k, kv_latent_dim), both normalised, and k_rope
-//   (B, N_k, rope_head_dim), in latent attention only ·
+//   q_latent (B, N_q, q_latent_dim), kv_latent (B, N_k, kv_latent_dim), both after their norm, and
+//   k_rope (B, N_k, rope_head_dim) before RoPE, in latent attention only ·
 //   q, k, v (B, N, heads * head_dim) · q_heads, k_heads, v_heads (B, H or H_kv, N, head_dim), after
 //   QK-norm and RoPE · scores (B, H, N_q, N_k), Q K^T · scaled_scores · masked_scores, -inf where
 //   hidden · weights · heads_out (B, H, N_q, value_dim) · merged (B, N_q, H * value_dim), after
-//   head_scales · head_shares (B, H, N_q, out_dim), z_h W_O^h, which add up to the output less its
-//   bias · output (B, N_q, out_dim)
+//   head_scales · per_head_output (B, H, N_q, out_dim), z_h W_O^h, which add up to the output less
+//   its bias · output (B, N_q, out_dim)
 //
-// A step over latents makes no k and v. There k_heads and v_heads are what is kept, of one head:
-// (B, 1, n, kv_latent_dim + rope_head_dim), and the first kv_latent_dim of it. q_heads
-// (B, H, n, kv_latent_dim + rope_head_dim) are the queries of those; latent_out
-// (B, H, n, kv_latent_dim), weights times v_heads, comes before heads_out.
+// step() of latent attention computes no k and v. Its k_heads are what the cache keeps, one head
+// (B, 1, n, kv_latent_dim + rope_head_dim); its v_heads are the first kv_latent_dim of that;
+// q_heads (B, H, n, kv_latent_dim + rope_head_dim) are the absorbed queries. latent_out
+// (B, H, n, kv_latent_dim), the weights times v_heads, comes before heads_out.
 struct Trace {
-  // The names to record, in any order; empty for all. A name that is none of trace_names() is a
-  // kOption error.
+  // The names to record, in any order; empty for all. Names that are not in trace_names() are
+  // kOption errors.
   std::vector<std::string> wanted = {};
-  // Replaced by each call that succeeds; what they were after one that does not.
+  // Replaced by each call that succeeds.
   std::vector<TraceStep> steps = {};
 
   bool wants(std::string_view name) const;
-  // The step of that name, or null.
+  // Null if there is no such step.
   const TraceStep* find(std::string_view name) const;
 };
 
-// All of the above, in that order.
+// The names of all steps, in the order above.
 std::span<const std::string_view> trace_names();
 
 }  // namespace multihead

@@ -1,4 +1,4 @@
-// Transformer blocks and stacks of them: attention and an MLP, each added to what went in.
+// Transformers and their blocks: attention and an MLP, each with a residual connection.
 //
 // Pre-norm (GPT-2, Llama): a = x + attention(norm1(x)), out = a + mlp(norm2(a)). Post-norm (Vaswani
 // et al. 2017): a = norm1(x + attention(x)), out = norm2(a + mlp(a)). The MLP is
@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "multihead/elementwise.h"
 #include "multihead/export.h"
@@ -21,8 +20,8 @@ namespace multihead {
 enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 
 struct TransformerBlockConfig {
-  MultiHeadAttentionConfig attention = {};  // batch-first, of out_dim = embed_dim
-  int64_t mlp_dim = 0;                      // width inside the MLP; 0 leaves it out
+  MultiHeadAttentionConfig attention = {};  // batch-first; kdim, vdim and out_dim are embed_dim
+  int64_t mlp_dim = 0;                      // width of the MLP's hidden layer; 0 for no MLP
   Activation activation = Activation::kGelu;
   bool gated = false;
   bool mlp_bias = true;
@@ -31,38 +30,39 @@ struct TransformerBlockConfig {
   float norm_eps = 1e-5F;
 };
 
-// Under which names parameters are read.
+// The names of parameters in a state dict.
 enum class ParameterNames : uint8_t {
-  // torch.nn.TransformerEncoderLayer: self_attn.* (as MultiHeadAttention has them), linear1,
-  // linear2 and norm1, norm2 .weight and .bias; here also linear_gate. A stack has them under
-  // layers.N., and embedding.weight, position.weight, norm.weight, norm.bias, output.weight.
+  // Those of torch.nn.TransformerEncoderLayer: self_attn.* (see MultiHeadAttention), and .weight
+  // and
+  // .bias of linear1, linear2, norm1 and norm2; also of linear_gate, which PyTorch does not have.
+  // In
+  // a Transformer each begins with layers.N., and there are embedding.weight, position.weight,
+  // norm.weight, norm.bias and output.weight.
   kTorch,
-  // GPT-2's own: h.N.ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, and wte, wpe,
-  // ln_f,
-  // lm_head, with or without "transformer." in front; matrices are (in, out) as its Conv1D has
-  // them.
-  // The buffers attn.bias and attn.masked_bias, and the lm_head of a tied model, are passed over.
+  // GPT-2's: h.N.ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, and wte, wpe, ln_f and
+  // lm_head, with or without "transformer." in front. Matrices are (in, out), as in its Conv1D. The
+  // buffers attn.bias and attn.masked_bias are ignored, and so is the lm_head of a tied model.
   kGpt2,
 };
 
 struct TransformerBlockOutputs {
   Tensor out = {};            // (B, N, embed_dim)
-  Tensor attention_out = {};  // what attention adds, (B, N, embed_dim); optional
+  Tensor attention_out = {};  // of the attention, before it is added; (B, N, embed_dim), optional
 };
 
 class TransformerBlock {
  public:
   [[nodiscard]] static Status create(const TransformerBlockConfig& config, TransformerBlock& block);
-  // As MultiHeadAttention::load_state_dict().
+  // See MultiHeadAttention::load_state_dict().
   [[nodiscard]] Status load_state_dict(const StateDict& dict,
                                        ParameterNames names = ParameterNames::kTorch);
   [[nodiscard]] Status state_dict(StateDict& dict) const;
 
-  // x (B, N, embed_dim), without gaps; `options` and `trace` are those of the attention.
+  // x (B, N, embed_dim), contiguous. `options` and `trace` are the attention's.
   [[nodiscard]] Status forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                const TransformerBlockOutputs& outputs, Trace* trace,
                                Context& context) const;
-  // The next tokens, causally; see MultiHeadAttention::step().
+  // The next tokens, with causal attention over the cache; see MultiHeadAttention::step().
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache& cache,
                             Trace* trace, Context& context) const;
@@ -78,12 +78,9 @@ class TransformerBlock {
     ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
     ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
   };
+  struct Memory;  // parameters; weights_ are views of them
   struct Scratch;
 
-  void add_parameters(nn::Parameters& parameters, const std::string& prefix,
-                      ParameterNames names) const;
-  Status take_weights(const nn::Parameters& parameters, const std::string& prefix,
-                      ParameterNames names);
   Status call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
               const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache, Trace* trace,
               Context& context) const;
@@ -94,37 +91,37 @@ class TransformerBlock {
   TransformerBlockConfig config_ = {};
   MultiHeadAttention attention_ = {};
   Weights weights_ = {};
-  std::shared_ptr<const nn::Parameters> owned_;
+  std::shared_ptr<const Memory> memory_;
 };
 
 struct TransformerConfig {
   TransformerBlockConfig block = {};
   int64_t num_layers = 0;
   int64_t vocab_size = 0;
-  int64_t max_positions = 0;  // of learned position embeddings; 0 has none
-  bool final_norm = true;     // where the blocks have norms
-  bool tied_output = false;   // the embedding is the output's weight too
+  int64_t max_positions = 0;  // number of learned position embeddings; 0 for none
+  bool final_norm = true;     // a norm after the last layer, if the blocks have norms
+  bool tied_output = false;   // the embedding is also the weight of the output
   bool causal = true;
 };
 
 struct TransformerOutputs {
   Tensor logits = {};            // (B, N, vocab_size); optional
-  Tensor hidden = {};            // after each layer, (num_layers, B, N, embed_dim); optional
-  std::span<Trace> traces = {};  // of each layer's attention, or none
+  Tensor hidden = {};            // output of each layer, (num_layers, B, N, embed_dim); optional
+  std::span<Trace> traces = {};  // one for the attention of each layer; optional
 };
 
 class TransformerCache {
  public:
   int64_t length() const { return layers().empty() ? 0 : layers_[0].length(); }
   int64_t bytes() const;  // of the keys and values of all layers
-  // Forgets the tokens from `length` on. Errors: kOption; nothing is forgotten then.
-  [[nodiscard]] Status rewind(int64_t length);
+  // Removes the tokens from position `length` on. Errors: kOption; the cache is unchanged.
+  [[nodiscard]] Status truncate(int64_t length);
 
  private:
   friend class Transformer;
   std::span<MultiHeadAttentionCache> layers() { return {layers_.get(), count()}; }
   std::span<const MultiHeadAttentionCache> layers() const { return {layers_.get(), count()}; }
-  // None once the cache was moved from.
+  // 0 after the cache was moved from.
   size_t count() const { return layers_ ? count_ : 0; }
 
   std::unique_ptr<MultiHeadAttentionCache[]> layers_;
@@ -134,22 +131,23 @@ class TransformerCache {
 class Transformer {
  public:
   [[nodiscard]] static Status create(const TransformerConfig& config, Transformer& model);
-  // One error names all that is wrong, over all layers.
+  // One error names every wrong tensor of all layers.
   [[nodiscard]] Status load_state_dict(const StateDict& dict,
                                        ParameterNames names = ParameterNames::kTorch);
-  // Under the names that were loaded.
+  // Views of the loaded parameters, under the names they were loaded with.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
 
-  // tokens (batch * N), row-major, each from 0 to vocab_size - 1. `options` apply to every layer;
-  // their causal is the config's. Errors: kShape, kOption (also more tokens than max_positions),
-  // kMemory. Nothing is written then, but after kMemory some of the outputs may be.
+  // tokens (batch * N), row-major, each from 0 to vocab_size - 1. `options` apply to every layer,
+  // except causal, which the config sets. Errors: kShape, kOption (also for more tokens than
+  // max_positions), kMemory. Nothing is written on an error, except that kMemory may leave some
+  // outputs written.
   [[nodiscard]] Status forward(std::span<const int32_t> tokens, int64_t batch,
                                const MultiHeadAttentionOptions& options,
                                const TransformerOutputs& outputs, Context& context) const;
 
-  // For step(): batch, capacity, layout, type and pages of `config` are read.
+  // For step(). Reads batch, capacity, layout, type and pages of `config`.
   [[nodiscard]] Status create_cache(const KVCacheConfig& config, TransformerCache& cache) const;
-  // The next tokens of every batch entry. The cache is what it was where there is an error.
+  // The next tokens of every batch entry. On an error the cache is unchanged.
   [[nodiscard]] Status step(std::span<const int32_t> tokens,
                             const MultiHeadAttentionOptions& options,
                             const TransformerOutputs& outputs, TransformerCache& cache,
@@ -168,14 +166,18 @@ class Transformer {
   std::span<const TransformerBlock> layers() const { return {layers_.get(), count()}; }
   size_t count() const { return layers_ ? static_cast<size_t>(config_.num_layers) : 0; }
 
+  struct Weights {
+    ConstTensor embedding, position, norm_weight, norm_bias, output;
+  };
+
   TransformerConfig config_ = {};
   std::unique_ptr<TransformerBlock[]> layers_;
-  ConstTensor embedding_ = {}, position_ = {}, norm_weight_ = {}, norm_bias_ = {}, output_ = {};
-  std::shared_ptr<const nn::Parameters> owned_;
+  Weights weights_ = {};
+  std::shared_ptr<const TransformerBlock::Memory> memory_;  // the layers share it
 };
 
-// The config of a GPT-2 model whose state dict this is: all but the number of heads stands in its
-// shapes. Errors: kShape, naming the tensor that is missing.
+// The config of a GPT-2 model, read from the shapes of its state dict. They do not tell the number
+// of heads. Errors: kShape, naming the missing tensor.
 [[nodiscard]] Status gpt2_config(const StateDict& dict, int64_t num_heads,
                                  TransformerConfig& config);
 

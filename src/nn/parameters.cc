@@ -1,9 +1,8 @@
 #include "nn/parameters.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -39,41 +38,69 @@ ConstAnyTensor transposed(ConstAnyTensor tensor) {
   return tensor;
 }
 
-}  // namespace
-
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text;
 }
 
-void Parameters::add(std::string name, const Dims& shape, Stored stored) {
-  items_.push_back({std::move(name), shape, stored, floats_});
-  floats_ += shape.elements();
+Dims shape_in_dict(const Dims& shape, DictLayout layout) {
+  switch (layout) {
+    case DictLayout::kTransposed:
+      return {shape[1], shape[0]};
+    case DictLayout::kThreeAxes:
+      return {1, 1, shape[0]};
+    case DictLayout::kAsInMemory:
+      break;
+  }
+  return shape;
 }
 
-Status Parameters::load(const StateDict& dict,
+}  // namespace
+
+void ParameterList::add(std::string name, const Dims& shape, ParameterRole role, ConstTensor& view,
+                        DictLayout layout) {
+  targets_.push_back({&view, shape, elements_});
+  if (!parameters_.empty() && parameters_.back().name == name) {
+    parameters_.back().shape[layout == DictLayout::kTransposed ? 1 : 0] += shape[0];
+  } else {
+    parameters_.push_back({std::move(name), shape_in_dict(shape, layout), role, layout, elements_});
+  }
+  elements_ += shape.elements();
+}
+
+void ParameterList::add_linear(const std::string& name, int64_t out, int64_t in, DictLayout layout,
+                               ConstTensor& weight, ConstTensor* bias) {
+  add(name + ".weight", {out, in}, ParameterRole::kWeight, weight, layout);
+  if (bias != nullptr) add(name + ".bias", {out}, ParameterRole::kBias, *bias);
+}
+
+void ParameterList::bind(const float* memory) const {
+  for (const Target& target : targets_) *target.view = {memory + target.offset, target.shape};
+}
+
+Status Parameters::load(const ParameterList& list, const StateDict& dict,
                         const std::function<bool(std::string_view)>& ignored) {
   std::vector<std::string> missing, unexpected, misshaped, unreadable;
-  std::map<std::string_view, const Item*> known;
-  for (const Item& item : items_) {
-    known.emplace(item.name, &item);
-    const auto found = dict.find(item.name);
+  std::set<std::string_view> known;
+  for (const Parameter& parameter : list.parameters()) {
+    known.insert(parameter.name);
+    const auto found = dict.find(parameter.name);
     if (found == dict.end()) {
-      missing.push_back(item.name + " " + item.shape.to_string());
+      missing.push_back(parameter.name + " " + parameter.shape.to_string());
       continue;
     }
     const ConstAnyTensor& tensor = found->second;
-    if (!(tensor.shape == item.shape)) {
-      misshaped.push_back(item.name + " " + tensor.shape.to_string() + " instead of " +
-                          item.shape.to_string());
-    } else if (tensor.strides.rank() != item.shape.rank()) {
-      unreadable.push_back(item.name + " with " + std::to_string(tensor.strides.rank()) +
+    if (!(tensor.shape == parameter.shape)) {
+      misshaped.push_back(parameter.name + " " + tensor.shape.to_string() + " instead of " +
+                          parameter.shape.to_string());
+    } else if (tensor.strides.rank() != parameter.shape.rank()) {
+      unreadable.push_back(parameter.name + " with " + std::to_string(tensor.strides.rank()) +
                            " strides");
     } else if (tensor.data == nullptr) {
-      unreadable.push_back(item.name + " without data");
+      unreadable.push_back(parameter.name + " without data");
     } else if (tensor.dtype > DType::kBF16) {
-      unreadable.push_back(item.name + " of element type number " +
+      unreadable.push_back(parameter.name + " of element type number " +
                            std::to_string(static_cast<int>(tensor.dtype)));
     }
   }
@@ -90,36 +117,32 @@ Status Parameters::load(const StateDict& dict,
   if (!problems.empty()) {
     return engine::text_error(StatusCode::kShape, engine::Name::kStateDict,
                               engine::Message::kParameters, std::move(problems),
-                              static_cast<int64_t>(items_.size()));
+                              static_cast<int64_t>(list.parameters().size()));
   }
   engine::Buffer memory;
-  // Not null where there is nothing to keep.
-  const uint64_t bytes = static_cast<uint64_t>(floats_) * sizeof(float) + sizeof(float);
+  // One float more, so that a module of no parameters has memory too.
+  const uint64_t bytes = (static_cast<uint64_t>(list.elements()) + 1) * sizeof(float);
   if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
-  for (const Item& item : items_) {
-    const ConstAnyTensor& tensor = dict.find(item.name)->second;
-    copy_tensor(item.stored == Stored::kTransposed ? transposed(tensor) : tensor,
-                static_cast<float*>(memory.data()) + item.offset);
+  std::vector<Parameter> parameters(list.parameters().begin(), list.parameters().end());
+  auto* const values = static_cast<float*>(memory.data());
+  for (const Parameter& parameter : parameters) {
+    const ConstAnyTensor& tensor = dict.find(parameter.name)->second;
+    copy_tensor(parameter.layout == DictLayout::kTransposed ? transposed(tensor) : tensor,
+                values + parameter.offset);
   }
+  list_ = std::move(parameters);
   memory_ = std::move(memory);
+  list.bind(values);
   return {};
-}
-
-ConstTensor Parameters::find(std::string_view name) const {
-  const auto found = std::find_if(items_.begin(), items_.end(),
-                                  [&](const Item& item) { return item.name == name; });
-  if (found == items_.end() || memory_.data() == nullptr) return {};
-  Dims shape = found->shape;
-  if (found->stored == Stored::kTransposed) std::swap(shape[0], shape[1]);
-  return {static_cast<const float*>(memory_.data()) + found->offset, shape};
 }
 
 StateDict Parameters::state_dict() const {
   StateDict dict;
-  if (memory_.data() == nullptr) return dict;
-  for (const Item& item : items_) {
-    const ConstAnyTensor tensor = find(item.name);
-    dict.emplace(item.name, item.stored == Stored::kTransposed ? transposed(tensor) : tensor);
+  for (const Parameter& parameter : list_) {
+    const bool turned = parameter.layout == DictLayout::kTransposed;
+    const Dims& shape = parameter.shape;
+    const ConstTensor stored(values(parameter), turned ? Dims{shape[1], shape[0]} : shape);
+    dict.emplace(parameter.name, turned ? transposed(stored) : ConstAnyTensor(stored));
   }
   return dict;
 }

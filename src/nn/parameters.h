@@ -1,8 +1,10 @@
-// The parameters of a module: named, f32, in one block of memory.
+// The one list of a module's parameters: loading, checking, views, state dicts, and later gradients
+// and optimisers all iterate over it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,39 +15,84 @@
 
 namespace multihead::nn {
 
+// What a parameter is for. Optimisers tell them apart: weight decay usually spares biases and
+// gains.
+enum class ParameterRole : uint8_t {
+  kWeight,     // matrix of a linear layer
+  kBias,       // of a linear layer or a LayerNorm
+  kGain,       // factor of a LayerNorm, an RMS norm or QK-norm
+  kEmbedding,  // of tokens or positions
+  kAppended,   // key or value that the module appends: bias_k, bias_v
+  kSink,       // logit per head
+};
+
+// The shape of a parameter in a state dict. In memory a matrix is (out, in), a vector (width).
+enum class DictLayout : uint8_t {
+  kAsInMemory,
+  kTransposed,  // (in, out): Conv1D of the GPT-2 code
+  kThreeAxes,   // (1, 1, width): bias_k and bias_v
+};
+
+struct Parameter {
+  std::string name;
+  Dims shape;  // in the state dict
+  ParameterRole role;
+  DictLayout layout;
+  int64_t offset;  // of its first element in the memory of all parameters
+};
+
+// Parameters in the order in which they lie in memory, without gaps, and for each the view (a
+// member of a module's weights) that bind() points at it.
+class ParameterList {
+ public:
+  // Adds a parameter of `shape` in memory. Successive calls with the same name add rows to one
+  // tensor of the state dict: in_proj_weight has those of q, k and v.
+  void add(std::string name, const Dims& shape, ParameterRole role, ConstTensor& view,
+           DictLayout layout = DictLayout::kAsInMemory);
+
+  // `name`.weight (out, in) and, where `bias` is not null, `name`.bias (out).
+  void add_linear(const std::string& name, int64_t out, int64_t in, DictLayout layout,
+                  ConstTensor& weight, ConstTensor* bias);
+
+  std::span<const Parameter> parameters() const { return parameters_; }
+  int64_t elements() const { return elements_; }
+
+  // Points every view at its part of `memory`: elements() floats.
+  void bind(const float* memory) const;
+
+ private:
+  struct Target {
+    ConstTensor* view;
+    Dims shape;
+    int64_t offset;
+  };
+  std::vector<Parameter> parameters_;
+  std::vector<Target> targets_;
+  int64_t elements_ = 0;
+};
+
+// The parameters of a module and their values, f32, in one block of memory.
 class Parameters {
  public:
-  enum class Stored : uint8_t {
-    kAsIs,
-    kTransposed,  // (in, out) in the state dict, (out, in) here: Conv1D of the GPT-2 code
-  };
+  // Copies every parameter of `list` and binds its views to the copies. One kShape error names all
+  // missing, unexpected and misshaped tensors. Names that `ignored` accepts are not unexpected. An
+  // error changes nothing.
+  Status load(const ParameterList& list, const StateDict& dict,
+              const std::function<bool(std::string_view)>& ignored = {});
 
-  // `shape` is that of the state dict. Parameters lie side by side in the order of these calls.
-  void add(std::string name, const Dims& shape, Stored stored = Stored::kAsIs);
-
-  // Copies every parameter. Missing, unexpected and misshaped tensors are all named in one kShape
-  // error; those that `ignored` accepts are none. Nothing is changed by an error.
-  Status load(const StateDict& dict, const std::function<bool(std::string_view)>& ignored = {});
-
-  // Of no rank where there is no such parameter. Valid while this object lives.
-  ConstTensor find(std::string_view name) const;
+  bool empty() const { return memory_.data() == nullptr; }
+  std::span<const Parameter> list() const { return list_; }
+  // The elements of a parameter of list().
+  const float* values(const Parameter& parameter) const {
+    return static_cast<const float*>(memory_.data()) + parameter.offset;
+  }
 
   // Views under the names and in the shapes of load().
   StateDict state_dict() const;
 
  private:
-  struct Item {
-    std::string name;
-    Dims shape;
-    Stored stored;
-    int64_t offset;
-  };
-  std::vector<Item> items_;
-  int64_t floats_ = 0;
+  std::vector<Parameter> list_;
   engine::Buffer memory_;
 };
-
-// "a, b and 3 more"-like lists stay readable.
-std::string joined(const std::vector<std::string>& words);
 
 }  // namespace multihead::nn

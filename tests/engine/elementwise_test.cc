@@ -1,5 +1,6 @@
-// Normalisations and activations against double, on every SIMD target of the machine.
-#include "multihead/elementwise.h"
+// Normalisations and activations against double, the rest against plain loops; on every SIMD target
+// of the machine.
+#include "engine/elementwise.h"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "multihead/elementwise.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -127,6 +129,126 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
         }
       }
     }
+  }
+}
+
+// Long enough for several threads, and with each remainder of a vector.
+TEST_P(ElementwiseOnTarget, SumsOfAnyLength) {
+  Random random(1);
+  for (const int64_t count : {0, 1, 2, 3, 5, 8, 13, 16, 21, 34, 63, 64, 65, 16384, 50001}) {
+    const std::vector<float> a = random.floats(count), b = random.floats(count);
+    std::vector<float> expected, y(a.size() + 1, 42.0F), in_place = a;
+    for (size_t i = 0; i < a.size(); ++i) expected.push_back(a[i] + b[i]);
+    engine::add(a.data(), b.data(), y.data(), count, context_);
+    engine::add(in_place.data(), b.data(), in_place.data(), count, context_);
+    EXPECT_EQ(y.back(), 42.0F);
+    y.pop_back();
+    EXPECT_EQ(y, expected) << count;
+    EXPECT_EQ(in_place, expected) << count;
+  }
+}
+
+TEST_P(ElementwiseOnTarget, EmbeddingsWithAndWithoutPositions) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const int64_t width = random.integer(1, 70), batch = random.integer(1, 3);
+    const int64_t sequence = random.integer(1, random.chance(0.2) ? 900 : 9);
+    const int64_t vocabulary = random.integer(1, 30), first = random.integer(0, 5);
+    const std::vector<float> table = random.floats(vocabulary * width);
+    const std::vector<float> positions = random.floats((first + sequence) * width);
+    std::vector<int32_t> tokens(static_cast<size_t>(batch * sequence));
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random.integer(0, vocabulary - 1));
+    for (const bool has_positions : {false, true}) {
+      std::vector<float> expected;
+      for (size_t row = 0; row < tokens.size(); ++row) {
+        const int64_t position = first + static_cast<int64_t>(row) % sequence;
+        for (int64_t c = 0; c < width; ++c) {
+          const float value = table[static_cast<size_t>(tokens[row] * width + c)];
+          expected.push_back(
+              has_positions ? value + positions[static_cast<size_t>(position * width + c)] : value);
+        }
+      }
+      std::vector<float> y(expected.size());
+      engine::embed(tokens, {table.data(), has_positions ? positions.data() : nullptr, width},
+                    first, sequence, y.data(), context_);
+      EXPECT_EQ(y, expected);
+    }
+  }
+}
+
+// Heads beside one another in each token's row, or one after another, with gaps.
+struct Heads {
+  Dims shape, strides;
+  std::vector<float> data;
+
+  explicit Heads(Random& random)
+      : shape{random.integer(1, 3), random.integer(1, 5), random.integer(1, 9),
+              random.integer(1, random.chance(0.2) ? 2000 : 70)} {
+    const int64_t head = shape[3] + random.integer(0, 2);
+    const bool tokens_first = random.chance(0.5);
+    const int64_t token = tokens_first ? shape[1] * head + random.integer(0, 2) : head;
+    strides = {shape[1] * shape[2] * (head + 2), tokens_first ? head : shape[2] * head, token, 1};
+    data = random.floats(shape[0] * strides[0]);
+  }
+
+  size_t index(int64_t b, int64_t h, int64_t n, int64_t c) const {
+    return static_cast<size_t>(b * strides[0] + h * strides[1] + n * strides[2] + c);
+  }
+  template <class Each>
+  void for_each(Each&& each) const {
+    for (int64_t b = 0; b < shape[0]; ++b) {
+      for (int64_t h = 0; h < shape[1]; ++h) {
+        for (int64_t n = 0; n < shape[2]; ++n) {
+          for (int64_t c = 0; c < shape[3]; ++c) each(b, h, n, c);
+        }
+      }
+    }
+  }
+};
+
+TEST_P(ElementwiseOnTarget, CopiesScalesAndAveragesHeads) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Heads from(random);
+    const Dims& shape = from.shape;
+
+    Heads copied = from;
+    std::fill(copied.data.begin(), copied.data.end(), 42.0F);
+    std::vector<float> expected = copied.data;
+    from.for_each([&](auto... at) { expected[from.index(at...)] = from.data[from.index(at...)]; });
+    engine::copy_rows({from.data.data(), shape, from.strides},
+                      {copied.data.data(), shape, from.strides}, context_);
+    EXPECT_EQ(copied.data, expected);
+
+    std::vector<float> factors = random.floats(shape[1], -2.0F, 2.0F);
+    factors[0] = 0.0F;
+    Heads scaled = from;
+    scaled.data[0] = std::numeric_limits<float>::quiet_NaN();
+    expected = scaled.data;
+    from.for_each([&](int64_t b, int64_t h, int64_t n, int64_t c) {
+      float& value = expected[from.index(b, h, n, c)];
+      const float factor = factors[static_cast<size_t>(h)];
+      value = factor == 0.0F ? 0.0F : value * factor;
+    });
+    engine::scale_heads({scaled.data.data(), shape, from.strides}, factors, context_);
+    EXPECT_EQ(scaled.data, expected);
+
+    const Dims mean_shape{shape[0], shape[2], shape[3]};
+    std::vector<float> mean(static_cast<size_t>(mean_shape.elements()));
+    expected.assign(mean.size(), 0.0F);
+    const auto at = [&](int64_t b, int64_t n, int64_t c) {
+      return static_cast<size_t>((b * shape[2] + n) * shape[3] + c);
+    };
+    from.for_each([&](int64_t b, int64_t h, int64_t n, int64_t c) {
+      expected[at(b, n, c)] += from.data[from.index(b, h, n, c)];
+    });
+    const auto factor = static_cast<float>(1.0 / static_cast<double>(shape[1]));
+    for (float& value : expected) value *= factor;
+    engine::mean_over_heads({from.data.data(), shape, from.strides}, {mean.data(), mean_shape},
+                            context_);
+    EXPECT_EQ(mean, expected);
   }
 }
 

@@ -94,17 +94,17 @@ test('B, N, d_model, H = 2, 5, 64, 8: the shapes that an article prints', () => 
 });
 
 test('the steps asked for, in text and as JSON', () => {
-  const trace = json('a b c', '--steps', 'weights,head_shares,output', '--causal');
+  const trace = json('a b c', '--steps', 'weights,per_head_output,output', '--causal');
   assert.deepEqual(trace.tokens, ['a', 'b', 'c']);
   assert.deepEqual(
     trace.steps.map(({ name, shape }) => [name, shape]),
     [
       ['weights', [1, 4, 3, 3]],
-      ['head_shares', [1, 4, 3, 64]],
+      ['per_head_output', [1, 4, 3, 64]],
       ['output', [1, 3, 64]],
     ],
   );
-  const { values: shares } = step(trace, 'head_shares');
+  const { values: shares } = step(trace, 'per_head_output');
   const { values: output } = step(trace, 'output');
   for (let i = 0; i < output.length; i += 1) {
     const sum = [0, 1, 2, 3].reduce((total, head) => total + shares[head * 192 + i], 0);

@@ -311,10 +311,10 @@ TEST(ExhaustedMemory, CachesKeepTheirTokens) {
                   .state = [=] { return layer->cached() + bits_of_trace(layer->trace); }};
         });
       }
-      expect_survives_exhaustion("rewind", [&]() -> Attempt {
+      expect_survives_exhaustion("truncate", [&]() -> Attempt {
         const auto layer = std::make_shared<Layer>(config);
         layer->begin(kept);
-        return {.call = [=] { return layer->cache.rewind(2); },
+        return {.call = [=] { return layer->cache.truncate(2); },
                 .result = [=] { return layer->cached(); },
                 .state = [=] { return layer->cached(); }};
       });
@@ -497,10 +497,10 @@ TEST(ExhaustedMemory, StacksRun) {
                   },
               .state = [=] { return std::to_string(stack->cache.length()); }};
     });
-    expect_survives_exhaustion("rewind", [&]() -> Attempt {
+    expect_survives_exhaustion("truncate", [&]() -> Attempt {
       const auto stack = std::make_shared<Stack>(latent);
       stack->begin();
-      return {.call = [=] { return stack->cache.rewind(1); },
+      return {.call = [=] { return stack->cache.truncate(1); },
               .result = [=] { return std::to_string(stack->cache.length()); },
               .state = [=] { return std::to_string(stack->cache.length()); }};
     });
@@ -665,7 +665,7 @@ TEST(ExhaustedMemory, RefusalsAreRefusals) {
   });
   MultiHeadAttentionCache cache;
   refuses("create_cache", [&] { return layer->module.create_cache({.capacity = -1}, cache); });
-  refuses("rewind", [&] { return layer->cache.rewind(1000); });
+  refuses("truncate", [&] { return layer->cache.truncate(1000); });
   Transformer model;
   refuses("create", [&] { return Transformer::create({.num_layers = -1}, model); });
   refuses("load_state_dict", [&] { return stack->model.load_state_dict(unknown); });
@@ -678,7 +678,7 @@ TEST(ExhaustedMemory, RefusalsAreRefusals) {
   });
   TransformerCache of_stack;
   refuses("create_cache", [&] { return stack->model.create_cache({.capacity = -1}, of_stack); });
-  refuses("rewind", [&] { return stack->cache.rewind(-1); });
+  refuses("truncate", [&] { return stack->cache.truncate(-1); });
   TransformerBlock block;
   refuses("create", [&] { return TransformerBlock::create({}, block); });
   refuses("load_state_dict", [&] { return stack->block.load_state_dict(unknown); });

@@ -46,7 +46,7 @@ class LayerPlayer {
       case 1:
         return create_cache();
       case 2:
-        return rewind();
+        return truncate();
       case 3:
         return refused();
       case 4: {
@@ -85,7 +85,7 @@ class LayerPlayer {
     const testing::ModuleParameters parameters = testing::random_parameters(config_, random_);
     ASSERT_TRUE(layer_.load_state_dict(parameters.dict).ok());
     if (capacity_ > 0) {
-      ASSERT_TRUE(cache_.rewind(0).ok());
+      ASSERT_TRUE(cache_.truncate(0).ok());
       tokens_.clear();
     }
   }
@@ -101,10 +101,10 @@ class LayerPlayer {
     ring_ = layout == Layout::kRing;
     tokens_.clear();
   }
-  void rewind() {
+  void truncate() {
     const int64_t to = random_.integer(-1, length() + 1);
     const bool legal = to >= cache_.kv().first_kept(0) && to <= length();
-    ASSERT_EQ(cache_.rewind(to).ok(), legal) << to;
+    ASSERT_EQ(cache_.truncate(to).ok(), legal) << to;
     if (legal) tokens_.resize(static_cast<size_t>(to * 8));
   }
   // Every one of these leaves cache, trace and output as they are.
@@ -197,7 +197,7 @@ class StackPlayer {
       case 1: {
         const int64_t to = random_.integer(-1, length() + 1);
         const bool legal = to >= 0 && to <= length();
-        ASSERT_EQ(cache_.rewind(to).ok(), legal);
+        ASSERT_EQ(cache_.truncate(to).ok(), legal);
         if (legal) tokens_.resize(static_cast<size_t>(to));
         return;
       }
@@ -268,7 +268,7 @@ class StackPlayer {
     ASSERT_TRUE(status.ok()) << status.message();
     values_ = std::move(values);
     if (cache_.length() > 0) {
-      ASSERT_TRUE(cache_.rewind(0).ok());
+      ASSERT_TRUE(cache_.truncate(0).ok());
     }
     tokens_.clear();
   }

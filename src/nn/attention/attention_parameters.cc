@@ -1,0 +1,157 @@
+#include "nn/attention/attention_parameters.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/guard.h"
+#include "engine/validate.h"
+#include "nn/attention/latent_module.h"
+
+namespace multihead {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+
+namespace nn {
+
+std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionConfig& c,
+                                                     const AttentionNames& names) {
+  using W = MultiHeadAttentionWeights;
+  using enum ParameterRole;
+  const bool latent = c.kv_latent_dim > 0, q_latent = c.q_latent_dim > 0;
+  const int64_t q_rows = c.num_heads * c.head_dim;
+  const int64_t k_rows = c.num_kv_heads * c.head_dim, v_rows = c.num_kv_heads * c.value_dim;
+  const int64_t compressed_kv_dim = c.kv_latent_dim + c.rope_head_dim;
+  const int64_t kv_b_rows = c.num_heads * (c.head_dim - c.rope_head_dim + c.value_dim);
+  const auto projection = [&](const char* alone) -> std::string {
+    return names.separate ? alone : names.in_proj_weight;
+  };
+  const std::string q_proj = latent ? "q_proj.weight" : projection("q_proj_weight");
+  const std::string out_proj = latent ? "o_proj" : names.out_proj;
+
+  std::vector<AttentionParameter> list;
+  const auto add = [&](ConstTensor W::*member, Name argument, Axes axes, const Dims& shape,
+                       ParameterRole role, bool exists, const std::string& name) {
+    list.push_back({member, argument, axes, shape, role, exists, name});
+  };
+  add(&W::q_proj, Name::kQProj, Axes::kQProj, {q_rows, c.embed_dim}, kWeight, !q_latent, q_proj);
+  add(&W::k_proj, Name::kKProj, Axes::kKProj, {k_rows, c.kdim}, kWeight, !latent,
+      projection("k_proj_weight"));
+  add(&W::v_proj, Name::kVProj, Axes::kVProj, {v_rows, c.vdim}, kWeight, !latent,
+      projection("v_proj_weight"));
+  add(&W::q_bias, Name::kQBias, Axes::kQBias, {q_rows}, kBias, !latent, names.in_proj_bias);
+  add(&W::k_bias, Name::kKBias, Axes::kKBias, {k_rows}, kBias, !latent, names.in_proj_bias);
+  add(&W::v_bias, Name::kVBias, Axes::kVBias, {v_rows}, kBias, !latent, names.in_proj_bias);
+
+  add(&W::q_a_proj, Name::kQAProj, Axes::kQAProj, {c.q_latent_dim, c.embed_dim}, kWeight, q_latent,
+      "q_a_proj.weight");
+  add(&W::q_a_bias, Name::kQABias, Axes::kQLatent, {c.q_latent_dim}, kBias, q_latent,
+      "q_a_proj.bias");
+  add(&W::q_a_norm, Name::kQANorm, Axes::kQLatent, {c.q_latent_dim}, kGain, q_latent,
+      "q_a_layernorm.weight");
+  add(&W::q_b_proj, Name::kQBProj, Axes::kQBProj, {q_rows, c.q_latent_dim}, kWeight, q_latent,
+      "q_b_proj.weight");
+  add(&W::kv_a_proj, Name::kKvAProj, Axes::kKvAProj, {compressed_kv_dim, c.embed_dim}, kWeight,
+      latent, "kv_a_proj_with_mqa.weight");
+  add(&W::kv_a_bias, Name::kKvABias, Axes::kKvABias, {compressed_kv_dim}, kBias, latent,
+      "kv_a_proj_with_mqa.bias");
+  add(&W::kv_a_norm, Name::kKvANorm, Axes::kKvLatent, {c.kv_latent_dim}, kGain, latent,
+      "kv_a_layernorm.weight");
+  add(&W::kv_b_proj, Name::kKvBProj, Axes::kKvBProj, {kv_b_rows, c.kv_latent_dim}, kWeight, latent,
+      "kv_b_proj.weight");
+
+  add(&W::out_proj, Name::kOutProj, Axes::kOutProj, {c.out_dim, c.num_heads * c.value_dim}, kWeight,
+      c.out_proj, out_proj + ".weight");
+  add(&W::out_bias, Name::kOutBias, Axes::kOutBias, {c.out_dim}, kBias, c.out_proj,
+      out_proj + ".bias");
+  add(&W::bias_k, Name::kBiasK, Axes::kKBias, {k_rows}, kAppended, c.add_bias_kv, "bias_k");
+  add(&W::bias_v, Name::kBiasV, Axes::kVBias, {v_rows}, kAppended, c.add_bias_kv, "bias_v");
+  add(&W::sinks, Name::kSinks, Axes::kSinks, {c.num_heads}, kSink, c.sinks, "sinks");
+  add(&W::q_norm, Name::kQNorm, Axes::kHeadNorm, {c.head_dim}, kGain, c.qk_norm, "q_norm.weight");
+  add(&W::k_norm, Name::kKNorm, Axes::kHeadNorm, {c.head_dim}, kGain, c.qk_norm, "k_norm.weight");
+  return list;
+}
+
+void list_attention(const MultiHeadAttentionConfig& config, const std::string& prefix,
+                    const AttentionNames& names, MultiHeadAttentionWeights& weights,
+                    ParameterList& list) {
+  for (const AttentionParameter& p : attention_parameters(config, names)) {
+    if (!p.exists || (p.role == ParameterRole::kBias && !config.bias)) continue;
+    const DictLayout layout = p.role == ParameterRole::kAppended ? DictLayout::kThreeAxes
+                              : p.role == ParameterRole::kWeight ? names.matrices
+                                                                 : DictLayout::kAsInMemory;
+    list.add(prefix + p.name, p.shape, p.role, weights.*p.member, layout);
+  }
+}
+
+Status validate_weights(const MultiHeadAttentionConfig& config,
+                        const MultiHeadAttentionWeights& weights) {
+  if (weights.out_bias.given() && !weights.out_proj.given()) {
+    return option_error(Name::kOutBias, Message::kOutProjForBias);
+  }
+  for (const AttentionParameter& p : attention_parameters(config)) {
+    const ConstTensor& tensor = weights.*p.member;
+    if (!p.exists && tensor.given()) {
+      return option_error(p.argument, Message::kNotInConfig);
+    }
+    if (!tensor.given() && (!p.exists || p.optional())) continue;
+    Status status = engine::validate_exact(p.argument, p.axes, tensor, p.shape);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace nn
+
+Status MultiHeadAttention::load_state_dict(const StateDict& dict) {
+  return engine::memory_guard([&] { return load_or_throw(dict); });
+}
+
+Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
+  const MultiHeadAttentionConfig& c = config_;
+  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
+  const nn::AttentionNames names{.separate = c.kdim != c.embed_dim || c.vdim != c.embed_dim ||
+                                             dict.contains("q_proj_weight")};
+  MultiHeadAttentionWeights weights;
+  nn::ParameterList list;
+  nn::list_attention(c, "", names, weights, list);
+  auto memory = std::make_shared<Memory>();
+  if (Status status = memory->parameters.load(list, dict); !status.ok()) return status;
+  return use_weights_or_throw(weights, std::move(memory));
+}
+
+Status MultiHeadAttention::state_dict(StateDict& dict) const {
+  return engine::memory_guard([&]() -> Status {
+    if (memory_ == nullptr || memory_->parameters.empty()) {
+      return option_error(Name::kStateDict, Message::kOwnParameters);
+    }
+    dict = memory_->parameters.state_dict();
+    return {};
+  });
+}
+
+Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights) {
+  return engine::memory_guard(
+      [&] { return use_weights_or_throw(weights, std::make_shared<Memory>()); });
+}
+
+Status MultiHeadAttention::use_weights_or_throw(const MultiHeadAttentionWeights& weights,
+                                                std::shared_ptr<Memory> memory) {
+  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
+  if (Status status = nn::validate_weights(config_, weights); !status.ok()) return status;
+  if (config_.kv_latent_dim > 0) {
+    Status status = nn::make_absorbed_keys(config_, weights.kv_b_proj, memory->absorbed_keys);
+    if (!status.ok()) return status;
+  }
+  weights_ = weights;
+  memory_ = std::move(memory);
+  return {};
+}
+
+}  // namespace multihead

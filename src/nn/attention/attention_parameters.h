@@ -1,0 +1,66 @@
+// The parameters of a MultiHeadAttention: which members of its weights there are, in which shapes,
+// and under which names a state dict holds them, alone or within a block.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/scratch.h"
+#include "multihead/multi_head_attention.h"
+#include "nn/parameters.h"
+
+namespace multihead {
+
+struct MultiHeadAttention::Memory {
+  nn::Parameters parameters;     // copies that load_state_dict() made; empty after use_weights()
+  engine::Buffer absorbed_keys;  // of latent attention; see nn::make_absorbed_keys()
+};
+
+namespace nn {
+
+// What differs between the names of PyTorch and of GPT-2. Latent attention has DeepSeek's names.
+struct AttentionNames {
+  const char* in_proj_weight = "in_proj_weight";
+  const char* in_proj_bias = "in_proj_bias";
+  const char* out_proj = "out_proj";
+  DictLayout matrices = DictLayout::kAsInMemory;
+  // q_proj_weight, k_proj_weight and v_proj_weight instead of in_proj_weight; in_proj_bias stays.
+  bool separate = false;
+};
+
+// One member of MultiHeadAttentionWeights.
+struct AttentionParameter {
+  ConstTensor MultiHeadAttentionWeights::*member;
+  engine::Name argument;  // the member's name, in errors
+  engine::Axes axes;      // the shape in terms of the config
+  Dims shape;
+  ParameterRole role;
+  bool exists;       // in a module of this config
+  std::string name;  // of the tensor in a state dict; several parameters can be rows of one tensor
+
+  // use_weights() may leave out biases and gains.
+  bool optional() const { return role == ParameterRole::kBias || role == ParameterRole::kGain; }
+};
+
+// Every member, in the order in which parameters lie in memory. `config` is that of a module that
+// was created.
+std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionConfig& config,
+                                                     const AttentionNames& names = {});
+
+// Adds to `list` those that a state dict holds, with the members of `weights` as views.
+void list_attention(const MultiHeadAttentionConfig& config, const std::string& prefix,
+                    const AttentionNames& names, MultiHeadAttentionWeights& weights,
+                    ParameterList& list);
+
+// Whether use_weights() or load_state_dict() succeeded.
+inline bool has_weights(const MultiHeadAttentionWeights& weights) {
+  return weights.q_proj.given() || weights.q_b_proj.given();
+}
+
+// Checks what use_weights() is given.
+Status validate_weights(const MultiHeadAttentionConfig& config,
+                        const MultiHeadAttentionWeights& weights);
+
+}  // namespace nn
+}  // namespace multihead

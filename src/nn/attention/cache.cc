@@ -1,0 +1,80 @@
+// MultiHeadAttentionCache, and its making by MultiHeadAttention::create_cache().
+#include <cstdint>
+#include <utility>
+
+#include "engine/enumerators.h"
+#include "engine/error.h"
+#include "engine/guard.h"
+#include "multihead/multi_head_attention.h"
+
+namespace multihead {
+
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+
+int64_t MultiHeadAttentionCache::length(int64_t batch) const {
+  return batch >= 0 && batch < kv_.config().batch ? kv_.length(batch) : 0;
+}
+
+Status MultiHeadAttentionCache::truncate(int64_t length) {
+  return engine::memory_guard([&] { return truncate_or_throw(length); });
+}
+
+Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
+  const KVCacheConfig& config = kv_.config();
+  for (int64_t b = 0; b < config.batch; ++b) {
+    if (length < 0 || length > kv_.length(b)) {
+      return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
+    }
+    // Tokens that a ring has overwritten are lost. An empty cache needs none of them.
+    if (length != 0 && length < kv_.first_kept(b)) {
+      return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
+    }
+  }
+  for (int64_t b = 0; b < config.batch; ++b) {
+    if (Status status = kv_.truncate(b, length); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
+                                        MultiHeadAttentionCache& cache) const {
+  return engine::memory_guard([&] { return create_cache_or_throw(config, cache); });
+}
+
+Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
+                                                 MultiHeadAttentionCache& cache) const {
+  const MultiHeadAttentionConfig& c = config_;
+  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
+  if (c.add_bias_kv || c.add_zero_attn) {
+    return option_error(c.add_bias_kv ? Name::kAddBiasKv : Name::kAddZeroAttn,
+                        Message::kFalseWithCache);
+  }
+  for (const auto& [name, width] : {std::pair{Name::kKdim, c.kdim}, {Name::kVdim, c.vdim}}) {
+    if (width == c.embed_dim) continue;
+    return option_error(name, Message::kWidthOfSelfAttention, c.embed_dim, width);
+  }
+  for (const Status& status :
+       {engine::validate_enumerator(Name::kLayout, config.layout, KVCacheConfig::Layout::kPaged),
+        engine::validate_enumerator(Name::kType, config.type, KVCacheConfig::Type::kInt8)}) {
+    if (!status.ok()) return status;
+  }
+  KVCacheConfig of_layer = config;
+  const bool latent = c.kv_latent_dim > 0;
+  of_layer.kv_heads = latent ? 1 : c.num_kv_heads;
+  of_layer.key_width = latent ? c.kv_latent_dim + c.rope_head_dim : c.head_dim;
+  of_layer.value_width = latent ? c.kv_latent_dim : c.value_dim;
+  of_layer.values_in_keys = latent;
+  if (of_layer.layout == KVCacheConfig::Layout::kRing &&
+      (c.window.left < 0 || of_layer.capacity <= c.window.left)) {
+    return option_error(Name::kCapacity, Message::kRingCapacity, of_layer.capacity, c.window.left);
+  }
+  MultiHeadAttentionCache made;
+  if (Status status = KVCache::create(of_layer, made.kv_); !status.ok()) return status;
+  made.layer_ = id_;
+  cache = std::move(made);
+  return {};
+}
+
+}  // namespace multihead

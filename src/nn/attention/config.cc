@@ -1,0 +1,114 @@
+// MultiHeadAttention::create(): the config, checked and with its defaults.
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "engine/enumerators.h"
+#include "engine/guard.h"
+#include "engine/validate.h"
+#include "multihead/multi_head_attention.h"
+#include "nn/attention/attention_parameters.h"
+#include "nn/attention/latent_module.h"
+
+namespace multihead {
+namespace {
+
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+
+Status validate_extents(const MultiHeadAttentionConfig& c) {
+  // Far beyond any model, and small enough that products of three fit 64 bits.
+  constexpr int64_t kMost = 1 << 20;
+  const struct {
+    Name name;
+    Message message;  // says what 0 stands for, where it is not an error
+    int64_t value;
+  } extents[] = {{Name::kEmbedDim, Message::kExtent, c.embed_dim},
+                 {Name::kNumHeads, Message::kExtent, c.num_heads},
+                 {Name::kHeadDim, Message::kExtentOrWidthPerHead, c.head_dim},
+                 {Name::kNumKvHeads, Message::kExtentOrNumHeads, c.num_kv_heads},
+                 {Name::kValueDim, Message::kExtentOrHeadDim, c.value_dim},
+                 {Name::kKdim, Message::kExtentOrEmbedDim, c.kdim},
+                 {Name::kVdim, Message::kExtentOrEmbedDim, c.vdim},
+                 {Name::kOutDim, Message::kExtentOrEmbedDim, c.out_dim},
+                 {Name::kKvLatentDim, Message::kExtentOrNoLatent, c.kv_latent_dim},
+                 {Name::kQLatentDim, Message::kExtentOrTokens, c.q_latent_dim},
+                 {Name::kRopeHeadDim, Message::kExtentOrNone, c.rope_head_dim}};
+  for (const auto& [name, message, value] : extents) {
+    if (value >= (message == Message::kExtent ? 1 : 0) && value <= kMost) continue;
+    return option_error(name, message, value);
+  }
+  if (c.head_dim == 0 && c.embed_dim % c.num_heads != 0) {
+    return option_error(Name::kNumHeads, Message::kDivisorOfEmbedDim, c.embed_dim, c.num_heads);
+  }
+  if (c.num_kv_heads != 0 && c.num_heads % c.num_kv_heads != 0) {
+    return option_error(Name::kNumKvHeads, Message::kDivisorOfNumHeads, c.num_heads,
+                        c.num_kv_heads);
+  }
+  return {};
+}
+
+// Checks the config's options as those of a call to attention().
+Status validate_model_options(const MultiHeadAttentionConfig& c) {
+  if (Status status =
+          engine::validate_enumerator(Name::kRopeStyle, c.rope.style, Rope::Style::kHalf);
+      !status.ok()) {
+    return status;
+  }
+  if (c.window.alignment != Alignment::kNone) {
+    return option_error(Name::kWindowAlignment, Message::kAlignmentOfCall);
+  }
+  if (!c.rope.q_positions.empty() || !c.rope.k_positions.empty()) {
+    return option_error(Name::kRope, Message::kPositionsOfCall);
+  }
+  AttentionOptions options;
+  options.scale = 1.0F;  // any: a key width of 0 has no default scale
+  options.window = c.window;
+  options.softcap = c.softcap;
+  options.rope = c.rope;
+  options.qk_norm.enabled = c.qk_norm;
+  options.qk_norm.epsilon = c.qk_norm ? c.qk_norm_eps : options.qk_norm.epsilon;
+  options.dropout.probability = c.dropout;
+  const engine::AttentionShape shape{.batch = 1,
+                                     .heads = c.num_heads,
+                                     .kv_heads = c.num_kv_heads,
+                                     .queries = 1,
+                                     .keys = 1,
+                                     .key_width = nn::transformed_width(c),
+                                     .value_width = c.value_dim};
+  return engine::validate_options(options, shape);
+}
+
+}  // namespace
+
+Status MultiHeadAttention::create(const MultiHeadAttentionConfig& config,
+                                  MultiHeadAttention& module) {
+  return engine::memory_guard([&] { return create_or_throw(config, module); });
+}
+
+Status MultiHeadAttention::create_or_throw(const MultiHeadAttentionConfig& config,
+                                           MultiHeadAttention& module) {
+  if (Status status = validate_extents(config); !status.ok()) return status;
+  MultiHeadAttention made;
+  made.config_ = config;
+  MultiHeadAttentionConfig& c = made.config_;
+  const auto otherwise = [](int64_t& value, int64_t instead) {
+    if (value == 0) value = instead;
+  };
+  otherwise(c.head_dim, c.embed_dim / c.num_heads);
+  otherwise(c.num_kv_heads, c.num_heads);
+  otherwise(c.kdim, c.embed_dim);
+  otherwise(c.vdim, c.embed_dim);
+  if (Status status = nn::validate_latent_config(c); !status.ok()) return status;
+  otherwise(c.value_dim, c.head_dim - c.rope_head_dim);
+  otherwise(c.out_dim, c.embed_dim);
+  if (!c.out_proj) c.out_dim = c.num_heads * c.value_dim;
+  if (Status status = validate_model_options(c); !status.ok()) return status;
+  static std::atomic<uint64_t> made_so_far{0};
+  made.id_ = ++made_so_far;
+  module = std::move(made);
+  return {};
+}
+
+}  // namespace multihead

@@ -1,0 +1,117 @@
+#include "multihead/head_statistics.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/guard.h"
+#include "engine/validate.h"
+
+namespace multihead {
+namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::shape_error;
+
+struct Mean {
+  double sum = 0;
+  int64_t count = 0;
+  void add(double value) {
+    sum += value;
+    ++count;
+  }
+  float value() const {
+    return count == 0 ? 0.0F : static_cast<float>(sum / static_cast<double>(count));
+  }
+};
+
+double entropy_of(const float* weights, int64_t keys) {
+  double sum = 0;
+  for (int64_t j = 0; j < keys; ++j) {
+    const auto weight = static_cast<double>(weights[j]);
+    // The limit of w ln w at 0 is 0.
+    if (weight > 0.0) sum -= weight * std::log(weight);
+  }
+  return sum;
+}
+
+// Adds the weight on the keys that follow earlier occurrences of the token at `position`, if any.
+void add_induction(const float* weights, const int32_t* tokens, int64_t position, Mean& mean) {
+  double sum = 0;
+  bool occurs = false;
+  for (int64_t j = 0; j < position; ++j) {
+    if (tokens[j] != tokens[position]) continue;
+    occurs = true;
+    sum += static_cast<double>(weights[j + 1]);
+  }
+  if (occurs) mean.add(sum);
+}
+
+Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int32_t> tokens,
+                                const HeadStatistics& statistics) {
+  if (Status status = engine::validate_rank(Name::kWeights, Axes::kStatistics, weights, 4);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status =
+          engine::validate_exact(Name::kWeights, Axes::kStatistics, weights, weights.shape);
+      !status.ok()) {
+    return status;
+  }
+  const int64_t batch = weights.shape[0], heads = weights.shape[1];
+  const int64_t queries = weights.shape[2], keys = weights.shape[3];
+  if (queries > keys) {
+    return shape_error(Name::kWeights, Message::kQueriesWithinKeys, Axes::kStatistics, {},
+                       weights.shape);
+  }
+  const auto validate_count = [](Name name, size_t given, int64_t expected) -> Status {
+    if (given == 0 || static_cast<int64_t>(given) == expected) return {};
+    return shape_error(name, Message::kValueCount, expected, static_cast<int64_t>(given));
+  };
+  const bool induces = !statistics.induction.empty();
+  for (const Status& status :
+       {validate_count(Name::kEntropy, statistics.entropy.size(), heads),
+        validate_count(Name::kPreviousToken, statistics.previous_token.size(), heads),
+        validate_count(Name::kFirstToken, statistics.first_token.size(), heads),
+        validate_count(Name::kInduction, statistics.induction.size(), heads),
+        validate_count(Name::kTokens, tokens.size(), batch * keys)}) {
+    if (!status.ok()) return status;
+  }
+  if (induces && tokens.empty() && batch * keys > 0) {
+    return shape_error(Name::kTokens, Message::kTokensForInduction, batch * keys);
+  }
+  for (int64_t h = 0; h < heads; ++h) {
+    Mean entropy, previous, first, induction;
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t i = 0; i < queries; ++i) {
+        const float* const row =
+            weights.data + b * weights.strides[0] + h * weights.strides[1] + i * weights.strides[2];
+        const int64_t position = i + keys - queries;
+        entropy.add(entropy_of(row, keys));
+        if (position == 0) continue;
+        previous.add(static_cast<double>(row[position - 1]));
+        first.add(static_cast<double>(row[0]));
+        if (induces) add_induction(row, tokens.data() + b * keys, position, induction);
+      }
+    }
+    const auto head = static_cast<size_t>(h);
+    if (!statistics.entropy.empty()) statistics.entropy[head] = entropy.value();
+    if (!statistics.previous_token.empty()) statistics.previous_token[head] = previous.value();
+    if (!statistics.first_token.empty()) statistics.first_token[head] = first.value();
+    if (induces) statistics.induction[head] = induction.value();
+  }
+  return {};
+}
+
+}  // namespace
+
+Status head_statistics(const ConstTensor& weights, std::span<const int32_t> tokens,
+                       const HeadStatistics& statistics) {
+  return engine::memory_guard(
+      [&] { return head_statistics_or_throw(weights, tokens, statistics); });
+}
+
+}  // namespace multihead

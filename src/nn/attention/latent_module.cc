@@ -1,0 +1,132 @@
+#include "nn/attention/latent_module.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "engine/validate.h"
+#include "multihead/elementwise.h"
+#include "nn/attention/latent_forms.h"
+#include "nn/attention/module_call.h"
+#include "nn/call_memory.h"
+
+namespace multihead::nn {
+namespace {
+
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::real_error;
+
+int64_t qk_nope_head_dim(const MultiHeadAttentionConfig& c) { return c.head_dim - c.rope_head_dim; }
+
+LatentWeights latent_weights(const MultiHeadAttentionConfig& c, const ConstTensor& kv_b_proj) {
+  return split_kv_b_proj(kv_b_proj, c.num_heads, qk_nope_head_dim(c));
+}
+
+}  // namespace
+
+Status validate_latent_config(const MultiHeadAttentionConfig& c) {
+  if (c.kv_latent_dim == 0) {
+    for (const auto& [name, value] :
+         {std::pair{Name::kQLatentDim, c.q_latent_dim}, {Name::kRopeHeadDim, c.rope_head_dim}}) {
+      if (value == 0) continue;
+      return option_error(name, Message::kZeroWithoutLatent, value);
+    }
+    return {};
+  }
+  if (c.rope_head_dim >= c.head_dim) {
+    return option_error(Name::kRopeHeadDim, Message::kBelowHeadDim, c.head_dim, c.rope_head_dim);
+  }
+  if (c.num_kv_heads != c.num_heads) {
+    return option_error(Name::kNumKvHeads, Message::kHeadsOfLatent, c.num_heads, c.num_kv_heads);
+  }
+  for (const auto& [name, value] : {std::pair{Name::kKdim, c.kdim}, {Name::kVdim, c.vdim}}) {
+    if (value == c.embed_dim) continue;
+    return option_error(name, Message::kWidthWithLatent, c.embed_dim, value);
+  }
+  for (const auto& [name, given] : {std::pair{Name::kAddBiasKv, c.add_bias_kv},
+                                    {Name::kAddZeroAttn, c.add_zero_attn},
+                                    {Name::kQkNorm, c.qk_norm}}) {
+    if (given) return option_error(name, Message::kFalseWithLatent);
+  }
+  if (!(c.latent_norm_eps >= 0.0F) || c.latent_norm_eps > 1.0F) {
+    return real_error(Name::kLatentNormEps, Message::kZeroToOne, c.latent_norm_eps);
+  }
+  AttentionOptions options;
+  options.rope = c.rope;
+  return validate_latent_options(c, options);
+}
+
+Status validate_latent_options(const MultiHeadAttentionConfig& c, const AttentionOptions& options) {
+  if (c.kv_latent_dim == 0) return {};
+  if (options.qk_norm.enabled) {
+    return option_error(Name::kQkNorm, Message::kNormWithLatent);
+  }
+  if (options.rope.style != Rope::Style::kNone && c.rope_head_dim == 0) {
+    return option_error(Name::kRope, Message::kRopeWithLatent);
+  }
+  return {};
+}
+
+Status make_absorbed_keys(const MultiHeadAttentionConfig& c, const ConstTensor& kv_b_proj,
+                          engine::Buffer& absorbed_keys) {
+  const uint64_t bytes = static_cast<uint64_t>(c.num_heads) *
+                         static_cast<uint64_t>(qk_nope_head_dim(c)) *
+                         static_cast<uint64_t>(c.kv_latent_dim) * sizeof(float);
+  if (!absorbed_keys.reserve(bytes)) return Status::out_of_memory(bytes);
+  transpose_key_weights(latent_weights(c, kv_b_proj).w_uk, 0, c.num_heads,
+                        static_cast<float*>(absorbed_keys.data()));
+  return {};
+}
+
+void ModuleCall::lay_out_latent(rules::Arena& take) {
+  q_latent = sequence_like(query, config.q_latent_dim, take);
+  compressed_kv = sequence_like(key, compressed_kv_width(), take);
+  if (absorbed_keys == nullptr) {
+    const LatentWeights split = latent_weights(config, weights.kv_b_proj);
+    take(expansion, saturated_elements(expansion_shape(split, key.batch, key.tokens)));
+    return;
+  }
+  absorbed_q = sequence_like(query, config.num_heads * compressed_kv_width(), take);
+  latent_out = sequence_like(query, config.num_heads * config.kv_latent_dim, take);
+}
+
+Status ModuleCall::project_latent() const {
+  // RMS norm of the first columns of every row, in place.
+  const auto normalise = [&](const Sequence<float>& rows, int64_t columns,
+                             const ConstTensor& gain) {
+    const Tensor tokens(rows.data, {rows.batch * rows.tokens, columns}, {rows.width, 1});
+    return rms_norm(tokens, gain, config.latent_norm_eps, tokens, context);
+  };
+  if (config.q_latent_dim == 0) {
+    if (Status status = project(query, weights.q_proj, {}, q, context); !status.ok()) return status;
+  } else {
+    Status status = project(query, weights.q_a_proj, weights.q_a_bias, q_latent, context);
+    if (status.ok()) status = normalise(q_latent, config.q_latent_dim, weights.q_a_norm);
+    if (status.ok()) status = project(q_latent, weights.q_b_proj, {}, q, context);
+    if (!status.ok()) return status;
+  }
+  Status status = project(key, weights.kv_a_proj, weights.kv_a_bias, compressed_kv, context);
+  if (status.ok()) status = normalise(compressed_kv, config.kv_latent_dim, weights.kv_a_norm);
+  if (!status.ok() || absorbed_keys != nullptr) return status;
+  return expand_keys_values(
+      latent_weights(config, weights.kv_b_proj), compressed_kv.columns(0, config.kv_latent_dim),
+      compressed_kv.columns(config.kv_latent_dim, config.rope_head_dim),
+      k.heads(config.num_kv_heads), v.heads(config.num_kv_heads), expansion, context);
+}
+
+Status ModuleCall::absorb_queries() const {
+  const int64_t nope = qk_nope_head_dim(config);
+  const Tensor heads = q.heads(config.num_heads);
+  return nn::absorb_queries({absorbed_keys, {config.num_heads, config.kv_latent_dim, nope}},
+                            columns_of(heads, 0, nope),
+                            columns_of(heads, nope, config.rope_head_dim), q_heads(), context);
+}
+
+Status ModuleCall::expand_values() const {
+  tracer.add_heads("latent_out", attended_heads());
+  return expand_outputs(latent_weights(config, weights.kv_b_proj).w_uv, attended_heads(),
+                        merged.heads(config.num_heads), context);
+}
+
+}  // namespace multihead::nn

@@ -1,0 +1,36 @@
+// Scratch memory of one call of a module: all its arrays in one buffer of the context.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/scratch.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+#include "rules/arena.h"
+
+namespace multihead::nn {
+
+// shape.elements(), or at least 2^62 where the product is beyond that: keys of stride 0 can be more
+// than any memory.
+inline uint64_t saturated_elements(const Dims& shape) {
+  double product = 1;
+  for (int axis = 0; axis < shape.rank(); ++axis) product *= static_cast<double>(shape[axis]);
+  return product < 0x1p62 ? static_cast<uint64_t>(shape.elements()) : uint64_t{1} << 62U;
+}
+
+// Calls lay_out(arena) twice: without memory, for the size, then with that much of `buffer`.
+// Errors: kMemory.
+template <class LayOut>
+Status reserve(engine::Buffer& buffer, LayOut&& lay_out) {
+  rules::Arena size(nullptr);
+  lay_out(size);
+  // Never empty, so that arrays without elements have an address too.
+  const uint64_t bytes = std::max(size.bytes(), rules::Arena::kAlignment);
+  if (!buffer.reserve(bytes)) return Status::out_of_memory(bytes);
+  rules::Arena memory(buffer.data());
+  lay_out(memory);
+  return {};
+}
+
+}  // namespace multihead::nn

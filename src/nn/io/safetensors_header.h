@@ -1,0 +1,33 @@
+// The header of a safetensors file: JSON that names each tensor, its type, shape and place.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "multihead/safetensors.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+namespace multihead::nn {
+
+struct TypeInfo {
+  const char* name;  // in the header
+  SafetensorsEntry::Type type;
+  uint64_t bits;
+};
+
+struct HeaderEntry {
+  std::string name;
+  const TypeInfo* type = nullptr;
+  Dims shape;
+  uint64_t begin = 0, end = 0;  // bytes of the data behind the header
+};
+
+// Reads the header of a file with `data_bytes` of data, and checks that its tensors fill them
+// without overlaps or gaps. `tensors` are in the order of their data. Errors: kFormat.
+Status parse_safetensors_header(std::string_view text, uint64_t data_bytes,
+                                std::vector<HeaderEntry>& tensors);
+
+}  // namespace multihead::nn

@@ -1,0 +1,259 @@
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "engine/guard.h"
+#include "multihead/safetensors.h"
+#include "nn/io/safetensors_format.h"
+#include "rules/element.h"
+
+namespace multihead {
+namespace {
+
+using engine::memory_guard;
+using nn::format_error;
+
+DType dtype_of(SafetensorsType type, DType given) {
+  switch (type) {
+    case SafetensorsType::kF32:
+      return DType::kF32;
+    case SafetensorsType::kF16:
+      return DType::kF16;
+    case SafetensorsType::kBF16:
+      return DType::kBF16;
+    case SafetensorsType::kAsGiven:
+      break;
+  }
+  return given;
+}
+
+const char* format_name(DType dtype) {
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
+}
+
+// Of one element, in the bytes of a little-endian machine.
+void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte*& to) {
+  const auto put = [&](auto bits) {
+    for (size_t i = 0; i < sizeof(bits); ++i) {
+      *to++ = static_cast<std::byte>(bits >> (8 * i) & 0xFFU);
+    }
+  };
+  rules::visit_element(from.dtype, [&]<class T>(std::type_identity<T>) {
+    const T stored = static_cast<const T*>(from.data)[at];
+    // The bits as they are, so that a NaN keeps its payload.
+    if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+      if (type == kDTypeOf<T>) return put(stored.bits);
+    }
+    const float value = rules::to_float(stored);
+    if (type == DType::kF16) return put(rules::to_float16(value).bits);
+    if (type == DType::kBF16) return put(rules::to_bfloat16(value).bits);
+    put(std::bit_cast<uint32_t>(value));
+  });
+}
+
+void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type, std::byte*& to) {
+  if (axis == tensor.shape.rank()) return write_element(tensor, at, type, to);
+  for (int64_t i = 0; i < tensor.shape[axis]; ++i) {
+    write_tensor(tensor, axis + 1, at + i * tensor.strides[axis], type, to);
+  }
+}
+
+// How many bytes the character at the start of `text` has in UTF-8; 0 where it is none (RFC 3629).
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80) return 0;
+  }
+  // Longer than needed, a surrogate, or beyond U+10FFFF.
+  const unsigned char second = byte(1);
+  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
+      (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
+    return 0;
+  }
+  return length;
+}
+
+// `text` with whatever is no UTF-8 replaced.
+std::string readable(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    result += length == 0 ? std::string_view("\uFFFD") : text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return result;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+// As JSON, between quotes.
+void append_text(std::string_view text, std::string& to) {
+  constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+  constexpr char kDigits[] = "0123456789abcdef";
+  to += '"';
+  for (const char letter : text) {
+    const size_t at = kEscaped.find(letter);
+    if (at != std::string_view::npos) {
+      to += '\\';
+      to += kLetters[at];
+    } else if (static_cast<unsigned char>(letter) < 0x20) {
+      to += "\\u00";
+      to += kDigits[static_cast<unsigned char>(letter) >> 4U];
+      to += kDigits[static_cast<unsigned char>(letter) & 0xFU];
+    } else {
+      to += letter;
+    }
+  }
+  to += '"';
+}
+
+// More than any memory, and little enough for sums of two.
+constexpr uint64_t kMostBytes = uint64_t{1} << 62U;
+
+// The enumerators are 0 .. `last`, without gaps.
+template <class Enum>
+Status validate_number(const std::string& argument, Enum value, Enum last) {
+  if (value <= last) return {};
+  return {StatusCode::kOption, argument,
+          "one of its " + std::to_string(static_cast<int>(last) + 1) + " values",
+          "number " + std::to_string(static_cast<int>(value))};
+}
+
+Status validate_tensor(const std::string& name, const ConstAnyTensor& tensor) {
+  if (name == nn::kSafetensorsMetadata || !is_utf8(name)) {
+    return format_error("name", "UTF-8 other than __metadata__", readable(name));
+  }
+  const auto shape_error = [&](const std::string& expected, const std::string& got) -> Status {
+    return {StatusCode::kShape, name, expected, got};
+  };
+  const int rank = tensor.shape.rank();
+  if (rank > Dims::kMaxRank) {
+    return shape_error("at most 8 extents", "rank " + std::to_string(rank));
+  }
+  if (tensor.strides.rank() != rank) {
+    return shape_error("as many strides as extents, " + std::to_string(rank),
+                       std::to_string(tensor.strides.rank()) + " strides");
+  }
+  for (int axis = 0; axis < rank; ++axis) {
+    if (tensor.shape[axis] < 0) {
+      return shape_error("extents of 0 or more", tensor.shape.to_string());
+    }
+  }
+  if (Status status = validate_number(name, tensor.dtype, DType::kBF16); !status.ok()) {
+    return status;
+  }
+  if (nn::bit_size(tensor.shape, 32).value_or(kMostBytes) >= kMostBytes) {
+    return shape_error("fewer than 2^57 elements", tensor.shape.to_string());
+  }
+  if (tensor.data == nullptr && tensor.shape.elements() != 0) {
+    return shape_error("data for " + tensor.shape.to_string(), "none");
+  }
+  return {};
+}
+
+struct Placed {
+  const std::string* name;
+  const ConstAnyTensor* tensor;
+  DType dtype;
+  uint64_t begin, end;  // of its data
+};
+
+// The header of tensors in the order of their names, as long as a multiple of eight bytes.
+std::string header_of(const std::vector<Placed>& tensors) {
+  std::string text = "{";
+  for (const Placed& placed : tensors) {
+    if (text.size() > 1) text += ',';
+    append_text(*placed.name, text);
+    text += ":{\"data_offsets\":[" + std::to_string(placed.begin) + "," +
+            std::to_string(placed.end) + "],\"dtype\":\"" + format_name(placed.dtype) +
+            "\",\"shape\":[";
+    const Dims& shape = placed.tensor->shape;
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      text += (axis > 0 ? "," : "") + std::to_string(shape[axis]);
+    }
+    text += "]}";
+  }
+  text += '}';
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+Status write_safetensors(const StateDict& dict, SafetensorsType type,
+                         std::vector<std::byte>& bytes) {
+  return memory_guard([&]() -> Status {
+    if (Status status = validate_number("type", type, SafetensorsType::kBF16); !status.ok()) {
+      return status;
+    }
+    std::vector<Placed> tensors;
+    tensors.reserve(dict.size());
+    for (const auto& [name, tensor] : dict) {
+      if (Status status = validate_tensor(name, tensor); !status.ok()) return status;
+      tensors.push_back({&name, &tensor, dtype_of(type, tensor.dtype), 0, 0});
+    }
+    // Larger elements before smaller ones, so that each lies at a multiple of its size.
+    uint64_t end = 0;
+    for (const int64_t bytes_each : {4, 2}) {
+      for (Placed& placed : tensors) {
+        if (bytes_of(placed.dtype) != bytes_each) continue;
+        placed.begin = end;
+        end += static_cast<uint64_t>(placed.tensor->shape.elements() * bytes_each);
+        placed.end = end;
+        if (end > kMostBytes) return Status::out_of_memory(end);
+      }
+    }
+    const std::string header = header_of(tensors);
+    const uint64_t size = sizeof(uint64_t) + header.size() + end;
+    std::vector<std::byte> file;
+    if (size > file.max_size()) return Status::out_of_memory(size);
+    file.resize(static_cast<size_t>(size));
+    std::byte* to = file.data();
+    for (size_t i = 0; i < sizeof(uint64_t); ++i) {
+      *to++ = static_cast<std::byte>(static_cast<uint64_t>(header.size()) >> (8 * i) & 0xFFU);
+    }
+    std::byte* const data = std::transform(header.begin(), header.end(), to, [](char letter) {
+      return static_cast<std::byte>(letter);
+    });
+    for (const Placed& placed : tensors) {
+      // No loop over the other extents of a tensor without elements: they may be of any size.
+      if (placed.begin == placed.end) continue;
+      to = data + placed.begin;
+      write_tensor(*placed.tensor, 0, 0, placed.dtype, to);
+    }
+    bytes = std::move(file);
+    return {};
+  });
+}
+
+Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path) {
+  return memory_guard([&]() -> Status {
+    std::vector<std::byte> bytes;
+    if (Status status = write_safetensors(dict, type, bytes); !status.ok()) return status;
+    std::ofstream file(path, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+    file.close();
+    return file ? Status() : format_error(path, "a file that can be written", "a write error");
+  });
+}
+
+}  // namespace multihead

@@ -1,0 +1,337 @@
+#include "multihead/transformer.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/elementwise.h"
+#include "engine/guard.h"
+#include "engine/validate.h"
+#include "multihead/linear.h"
+#include "nn/call_memory.h"
+#include "nn/transformer/transformer_block.h"
+
+namespace multihead {
+namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::shape_error;
+using engine::validate_exact;
+
+constexpr const char* kPrefix = "transformer.";
+
+// "transformer." if the names of this dict have it in front, else nothing.
+std::string gpt2_prefix(const StateDict& dict) {
+  return dict.contains(std::string(kPrefix) + "wte.weight") ? kPrefix : "";
+}
+
+std::string layer_name(const std::string& prefix, ParameterNames names, size_t layer) {
+  return prefix + (names == ParameterNames::kGpt2 ? "h." : "layers.") + std::to_string(layer) + ".";
+}
+
+// Without exceptions, which WebAssembly does not have.
+template <class T>
+Status allocate_array(int64_t count, std::unique_ptr<T[]>& array) {
+  array.reset(new (std::nothrow) T[static_cast<size_t>(count)]);
+  if (array != nullptr) return {};
+  return Status::out_of_memory(static_cast<uint64_t>(count) * sizeof(T));
+}
+
+}  // namespace
+
+int64_t TransformerCache::bytes() const {
+  int64_t sum = 0;
+  for (const MultiHeadAttentionCache& layer : layers()) sum += layer.kv().bytes();
+  return sum;
+}
+
+Status TransformerCache::truncate(int64_t length) {
+  // The layers have the same tokens: the first refuses before any is changed.
+  for (MultiHeadAttentionCache& layer : layers()) {
+    if (Status status = layer.truncate(length); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status Transformer::create(const TransformerConfig& config, Transformer& model) {
+  return engine::memory_guard([&] { return create_or_throw(config, model); });
+}
+
+Status Transformer::create_or_throw(const TransformerConfig& config, Transformer& model) {
+  const struct {
+    Name name;
+    int64_t value, least, most;
+  } extents[] = {{Name::kNumLayers, config.num_layers, 0, 1 << 16},
+                 {Name::kVocabSize, config.vocab_size, 1, 1 << 26},
+                 {Name::kMaxPositions, config.max_positions, 0, 1 << 26}};
+  for (const auto& [name, value, least, most] : extents) {
+    if (value >= least && value <= most) continue;
+    return option_error(name, Message::kRange, least, most, value);
+  }
+  Transformer made;
+  made.config_ = config;
+  // Checks the config of a model without layers too.
+  TransformerBlock block;
+  if (Status status = TransformerBlock::create(config.block, block); !status.ok()) return status;
+  made.config_.block = block.config();
+  if (Status status = allocate_array(config.num_layers, made.layers_); !status.ok()) return status;
+  for (TransformerBlock& layer : made.layers()) {
+    // Not a copy: caches tell layers apart by an identity that copies share.
+    if (Status status = TransformerBlock::create(config.block, layer); !status.ok()) return status;
+  }
+  model = std::move(made);
+  return {};
+}
+
+Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names) {
+  return engine::memory_guard([&] { return load_or_throw(dict, names); });
+}
+
+Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
+  const bool gpt2 = names == ParameterNames::kGpt2;
+  const int64_t width = config_.block.attention.embed_dim;
+  if (width == 0) return option_error(Name::kModel, Message::kCreated);
+  if (Status status = nn::validate_names(names, config_.block.attention); !status.ok()) {
+    return status;
+  }
+  const std::string prefix = gpt2 ? gpt2_prefix(dict) : "";
+  const std::string embedding = prefix + (gpt2 ? "wte.weight" : "embedding.weight");
+  const std::string position = prefix + (gpt2 ? "wpe.weight" : "position.weight");
+  const std::string norm = prefix + (gpt2 ? "ln_f" : "norm");
+  const std::string output = gpt2 ? "lm_head.weight" : "output.weight";
+
+  // Loads copies of the layers, so that an error leaves this model unchanged.
+  const auto blocks = layers();
+  std::unique_ptr<TransformerBlock[]> loaded;
+  std::unique_ptr<MultiHeadAttentionWeights[]> attention;
+  if (Status status = allocate_array(config_.num_layers, loaded); !status.ok()) return status;
+  if (Status status = allocate_array(config_.num_layers, attention); !status.ok()) return status;
+  Weights weights;
+  nn::ParameterList list;
+  list.add(embedding, {config_.vocab_size, width}, nn::ParameterRole::kEmbedding,
+           weights.embedding);
+  if (config_.max_positions > 0) {
+    list.add(position, {config_.max_positions, width}, nn::ParameterRole::kEmbedding,
+             weights.position);
+  }
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    loaded[layer] = blocks[layer];
+    TransformerBlock::Memory::list(loaded[layer], layer_name(prefix, names, layer), names,
+                                   attention[layer], list);
+  }
+  if (config_.final_norm) {
+    nn::list_norm(norm, config_.block.norm, width, weights.norm_weight, weights.norm_bias, list);
+  }
+  if (!config_.tied_output) {
+    list.add(output, {config_.vocab_size, width}, nn::ParameterRole::kWeight, weights.output);
+  }
+  const auto ignored = [&](std::string_view name) {
+    return (gpt2 && nn::is_gpt2_buffer(name)) || (config_.tied_output && name == output);
+  };
+  auto memory = std::make_shared<TransformerBlock::Memory>();
+  if (Status status = memory->parameters.load(list, dict, ignored); !status.ok()) return status;
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    Status status = loaded[layer].attention_.use_weights(attention[layer]);
+    if (!status.ok()) return status;
+    loaded[layer].memory_ = memory;
+  }
+  if (config_.tied_output) weights.output = weights.embedding;
+  layers_ = std::move(loaded);
+  weights_ = weights;
+  memory_ = std::move(memory);
+  return {};
+}
+
+Status Transformer::state_dict(StateDict& dict) const {
+  return engine::memory_guard([&]() -> Status {
+    if (memory_ == nullptr) {
+      return option_error(Name::kStateDict, Message::kOwnParameters);
+    }
+    dict = memory_->parameters.state_dict();
+    return {};
+  });
+}
+
+Status Transformer::create_cache(const KVCacheConfig& config, TransformerCache& cache) const {
+  return engine::memory_guard([&]() -> Status {
+    TransformerCache made;
+    const std::span<const TransformerBlock> blocks = layers();
+    if (Status status = allocate_array(config_.num_layers, made.layers_); !status.ok()) {
+      return status;
+    }
+    made.count_ = blocks.size();
+    for (size_t layer = 0; layer < blocks.size(); ++layer) {
+      Status status = blocks[layer].attention().create_cache(config, made.layers_[layer]);
+      if (!status.ok()) return status;
+    }
+    cache = std::move(made);
+    return {};
+  });
+}
+
+Status Transformer::forward(std::span<const int32_t> tokens, int64_t batch,
+                            const MultiHeadAttentionOptions& options,
+                            const TransformerOutputs& outputs, Context& context) const {
+  return engine::memory_guard(
+      [&] { return run(tokens, batch, options, outputs, nullptr, context); });
+}
+
+Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttentionOptions& options,
+                         const TransformerOutputs& outputs, TransformerCache& cache,
+                         Context& context) const {
+  const int64_t before = cache.length();
+  Status status = engine::memory_guard([&]() -> Status {
+    if (cache.layers().size() != layers().size() || layers().empty()) {
+      return option_error(Name::kCache, Message::kCacheOfModel,
+                          static_cast<int64_t>(layers().size()),
+                          static_cast<int64_t>(cache.layers().size()));
+    }
+    if (!config_.causal) return option_error(Name::kCausal, Message::kCausalModel);
+    const int64_t batch = cache.layers().front().kv().config().batch;
+    return run(tokens, batch, options, outputs, &cache, context);
+  });
+  if (status.ok()) return status;
+  // The layers before the failed one have appended the tokens.
+  for (MultiHeadAttentionCache& layer : cache.layers()) {
+    if (layer.length() == before) continue;
+    if (Status undone = layer.truncate(before); !undone.ok()) return undone;
+  }
+  return status;
+}
+
+Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
+                        const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
+                        TransformerCache* cache, Context& context) const {
+  if (memory_ == nullptr) return option_error(Name::kModel, Message::kLoaded);
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (batch < 1 || count % batch != 0) {
+    return shape_error(Name::kTokens, Message::kTokensPerEntry, batch, count);
+  }
+  const int64_t length = count / batch, width = config_.block.attention.embed_dim;
+  const int64_t before = cache == nullptr ? 0 : cache->length();
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      return option_error(Name::kTokens, Message::kRange, 0, config_.vocab_size - 1, token);
+    }
+  }
+  if (config_.max_positions > 0 && before + length > config_.max_positions) {
+    return option_error(Name::kTokens, Message::kMaxPositions, config_.max_positions,
+                        before + length);
+  }
+  if (options.attention.causal.alignment != Alignment::kNone) {
+    return option_error(Name::kCausal, Message::kCausalOfModel);
+  }
+  if (options.heads.skip_out_proj) {
+    return option_error(Name::kSkipOutProj, Message::kFalseInStack);
+  }
+  if (!outputs.traces.empty() && outputs.traces.size() != layers().size()) {
+    return shape_error(Name::kTraces, Message::kTracePerLayer,
+                       static_cast<int64_t>(layers().size()),
+                       static_cast<int64_t>(outputs.traces.size()));
+  }
+  const auto blocks = layers();
+  const struct {
+    Name name;
+    Axes axes;
+    const Tensor& tensor;
+    Dims shape;
+  } given[] = {{Name::kLogits, Axes::kLogits, outputs.logits, {batch, length, config_.vocab_size}},
+               {Name::kHidden,
+                Axes::kHidden,
+                outputs.hidden,
+                {static_cast<int64_t>(blocks.size()), batch, length, width}}};
+  for (const auto& [name, axes, tensor, shape] : given) {
+    if (!tensor.given()) continue;
+    if (Status status = validate_exact(name, axes, tensor, shape); !status.ok()) return status;
+    if (!(tensor.strides == contiguous_strides(shape))) {
+      return shape_error(name, Message::kContiguous, tensor.strides);
+    }
+  }
+
+  TransformerBlock::Scratch scratch;
+  float* x = nullptr;
+  Status reserved = nn::reserve(engine::scratch_of(context).stack(), [&](rules::Arena& take) {
+    scratch.lay_out(config_.block, count, take);
+    take(x, nn::saturated_elements({count, width}));
+  });
+  if (!reserved.ok()) return reserved;
+  engine::embed(tokens,
+                {.tokens = weights_.embedding.data,
+                 .positions = config_.max_positions == 0 ? nullptr : weights_.position.data,
+                 .width = width},
+                before, length, x, context);
+  MultiHeadAttentionOptions of_layer = options;
+  if (config_.causal && cache == nullptr) of_layer.attention.causal = Causal::top_left();
+  const Tensor hidden(x, {batch, length, width});
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    // Layers drop out different weights.
+    of_layer.dropout_seed = options.dropout_seed + (static_cast<uint64_t>(layer) << 32U);
+    Status status = blocks[layer].run(
+        hidden, of_layer, {.out = hidden}, cache == nullptr ? nullptr : &cache->layers_[layer],
+        outputs.traces.empty() ? nullptr : &outputs.traces[layer], scratch, context);
+    // Report the layer's error on `x` as an error on `tokens`.
+    if (!status.ok()) return engine::renamed(status, Name::kX, Name::kTokens);
+    if (outputs.hidden.given()) {
+      const Dims one_head{1, 1, count, width};
+      float* const to = outputs.hidden.data + static_cast<int64_t>(layer) * count * width;
+      engine::copy_rows(ConstTensor(x, one_head), {to, one_head}, context);
+    }
+  }
+  if (!outputs.logits.given()) return {};
+  if (weights_.norm_weight.given()) {
+    Status status =
+        nn::normalise(config_.block.norm, {x, {count, width}}, weights_.norm_weight,
+                      weights_.norm_bias, config_.block.norm_eps, {x, {count, width}}, context);
+    if (!status.ok()) return status;
+  }
+  return linear({x, {count, width}}, weights_.output, {},
+                {outputs.logits.data, {count, config_.vocab_size}}, context);
+}
+
+namespace {
+
+Status gpt2_config_or_throw(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
+  const std::string prefix = gpt2_prefix(dict);
+  const auto shape_of = [&](const std::string& name) -> Dims {
+    const auto found = dict.find(prefix + name);
+    return found == dict.end() || found->second.shape.rank() != 2 ? Dims{} : found->second.shape;
+  };
+  const Dims embedding = shape_of("wte.weight"), position = shape_of("wpe.weight");
+  const Dims mlp = shape_of("h.0.mlp.c_fc.weight");
+  for (const auto& [name, shape] : {std::pair{"wte.weight", &embedding},
+                                    {"wpe.weight", &position},
+                                    {"h.0.mlp.c_fc.weight", &mlp}}) {
+    if (shape->rank() == 2) continue;
+    return engine::text_error(StatusCode::kShape, Name::kStateDict, Message::kMatrix,
+                              prefix + name);
+  }
+  int64_t layers = 1;
+  while (dict.contains(layer_name(prefix, ParameterNames::kGpt2, static_cast<size_t>(layers)) +
+                       "ln_1.weight")) {
+    ++layers;
+  }
+  config = {.block = {.attention = {.embed_dim = embedding[1], .num_heads = num_heads},
+                      .mlp_dim = mlp[1],
+                      .activation = Activation::kGeluTanh},
+            .num_layers = layers,
+            .vocab_size = embedding[0],
+            .max_positions = position[0],
+            .tied_output = true};
+  return {};
+}
+
+}  // namespace
+
+Status gpt2_config(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
+  return engine::memory_guard([&] { return gpt2_config_or_throw(dict, num_heads, config); });
+}
+
+}  // namespace multihead

@@ -1,0 +1,291 @@
+#include "nn/transformer/transformer_block.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "engine/elementwise.h"
+#include "engine/enumerators.h"
+#include "engine/guard.h"
+#include "engine/validate.h"
+#include "multihead/linear.h"
+#include "nn/attention/attention_parameters.h"
+#include "nn/call_memory.h"
+
+namespace multihead {
+namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::real_error;
+using engine::shape_error;
+using engine::validate_exact;
+
+// Prefixes of the parameters of a block's parts.
+struct BlockNames {
+  const char *norm1, *norm2, *attention, *linear1, *linear2, *gate;
+  nn::AttentionNames of_attention;
+};
+
+constexpr BlockNames kTorchNames{"norm1",       "norm2", "self_attn.", "linear1", "linear2",
+                                 "linear_gate", {}};
+constexpr BlockNames kGpt2Names{
+    "ln_1",
+    "ln_2",
+    "attn.",
+    "mlp.c_fc",
+    "mlp.c_proj",
+    "mlp.c_gate",
+    {"c_attn.weight", "c_attn.bias", "c_proj", nn::DictLayout::kTransposed}};
+
+const BlockNames& names_of(ParameterNames names) {
+  return names == ParameterNames::kGpt2 ? kGpt2Names : kTorchNames;
+}
+
+}  // namespace
+
+namespace nn {
+
+void list_norm(const std::string& name, Norm norm, int64_t width, ConstTensor& weight,
+               ConstTensor& bias, ParameterList& list) {
+  if (norm == Norm::kNone) return;
+  list.add(name + ".weight", {width}, ParameterRole::kGain, weight);
+  if (norm == Norm::kLayerNorm) list.add(name + ".bias", {width}, ParameterRole::kBias, bias);
+}
+
+Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
+                 const ConstTensor& bias, float epsilon, const Tensor& y, Context& context) {
+  return norm == Norm::kRmsNorm ? rms_norm(x, weight, epsilon, y, context)
+                                : layer_norm(x, weight, bias, epsilon, y, context);
+}
+
+bool is_gpt2_buffer(std::string_view name) {
+  // Preceded by a dot or nothing: c_attn.bias is a parameter.
+  const auto is = [&](std::string_view buffer) {
+    if (!name.ends_with(buffer)) return false;
+    const std::string_view before = name.substr(0, name.size() - buffer.size());
+    return before.empty() || before.ends_with('.');
+  };
+  return is("attn.bias") || is("attn.masked_bias");
+}
+
+Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config) {
+  if (Status status = engine::validate_enumerator(Name::kNames, names, ParameterNames::kGpt2);
+      !status.ok()) {
+    return status;
+  }
+  if (names != ParameterNames::kGpt2 || config.kv_latent_dim == 0) return {};
+  return option_error(Name::kNames, Message::kNamesOfLatent);
+}
+
+}  // namespace nn
+
+Status TransformerBlock::create(const TransformerBlockConfig& config, TransformerBlock& block) {
+  return engine::memory_guard([&] { return create_or_throw(config, block); });
+}
+
+Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
+                                         TransformerBlock& block) {
+  for (const Status& status :
+       {engine::validate_enumerator(Name::kActivation, config.activation, Activation::kSilu),
+        engine::validate_enumerator(Name::kNorm, config.norm, Norm::kRmsNorm)}) {
+    if (!status.ok()) return status;
+  }
+  TransformerBlock made;
+  made.config_ = config;
+  if (Status status = MultiHeadAttention::create(config.attention, made.attention_); !status.ok()) {
+    return status;
+  }
+  const MultiHeadAttentionConfig& attention = made.attention_.config();
+  const int64_t width = attention.embed_dim;
+  for (const auto& [name, value] : {std::pair{Name::kOutDim, attention.out_dim},
+                                    {Name::kKdim, attention.kdim},
+                                    {Name::kVdim, attention.vdim}}) {
+    if (value == width) continue;
+    return option_error(name, Message::kWidthInBlock, width, value);
+  }
+  if (!attention.batch_first) return option_error(Name::kBatchFirst, Message::kBatchFirstInBlock);
+  if (config.mlp_dim < 0 || config.mlp_dim > 1 << 24) {
+    return option_error(Name::kMlpDim, Message::kMlpDim, config.mlp_dim);
+  }
+  if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
+    return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
+  }
+  made.config_.attention = attention;
+  block = std::move(made);
+  return {};
+}
+
+void TransformerBlock::Memory::list(TransformerBlock& block, const std::string& prefix,
+                                    ParameterNames names, MultiHeadAttentionWeights& attention,
+                                    nn::ParameterList& list) {
+  const TransformerBlockConfig& c = block.config_;
+  const BlockNames& n = names_of(names);
+  const int64_t width = c.attention.embed_dim;
+  Weights& w = block.weights_;
+  nn::list_norm(prefix + n.norm1, c.norm, width, w.norm1_weight, w.norm1_bias, list);
+  nn::list_attention(c.attention, prefix + n.attention, n.of_attention, attention, list);
+  if (c.mlp_dim == 0) return;
+  nn::list_norm(prefix + n.norm2, c.norm, width, w.norm2_weight, w.norm2_bias, list);
+  const auto list_linear = [&](const char* name, int64_t out, int64_t in, ConstTensor& weight,
+                               ConstTensor& bias) {
+    list.add_linear(prefix + name, out, in, n.of_attention.matrices, weight,
+                    c.mlp_bias ? &bias : nullptr);
+  };
+  list_linear(n.linear1, c.mlp_dim, width, w.linear1_weight, w.linear1_bias);
+  if (c.gated) list_linear(n.gate, c.mlp_dim, width, w.gate_weight, w.gate_bias);
+  list_linear(n.linear2, width, c.mlp_dim, w.linear2_weight, w.linear2_bias);
+}
+
+Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames names) {
+  return engine::memory_guard([&] { return load_or_throw(dict, names); });
+}
+
+Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames names) {
+  if (config_.attention.embed_dim == 0) {
+    return option_error(Name::kBlock, Message::kCreated);
+  }
+  if (Status status = nn::validate_names(names, config_.attention); !status.ok()) return status;
+  // Loads a copy, so that an error leaves this block unchanged.
+  TransformerBlock loaded = *this;
+  MultiHeadAttentionWeights attention;
+  nn::ParameterList list;
+  Memory::list(loaded, "", names, attention, list);
+  const bool gpt2 = names == ParameterNames::kGpt2;
+  const auto ignored = [&](std::string_view name) { return gpt2 && nn::is_gpt2_buffer(name); };
+  auto memory = std::make_shared<Memory>();
+  if (Status status = memory->parameters.load(list, dict, ignored); !status.ok()) return status;
+  if (Status status = loaded.attention_.use_weights(attention); !status.ok()) return status;
+  loaded.memory_ = std::move(memory);
+  *this = std::move(loaded);
+  return {};
+}
+
+Status TransformerBlock::state_dict(StateDict& dict) const {
+  return engine::memory_guard([&]() -> Status {
+    if (memory_ == nullptr) {
+      return option_error(Name::kStateDict, Message::kOwnParameters);
+    }
+    dict = memory_->parameters.state_dict();
+    return {};
+  });
+}
+
+Status TransformerBlock::forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                                 const TransformerBlockOutputs& outputs, Trace* trace,
+                                 Context& context) const {
+  return engine::memory_guard([&] { return call(x, options, outputs, nullptr, trace, context); });
+}
+
+Status TransformerBlock::step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                              const TransformerBlockOutputs& outputs,
+                              MultiHeadAttentionCache& cache, Trace* trace,
+                              Context& context) const {
+  const int64_t before = cache.length();
+  Status status =
+      engine::memory_guard([&] { return call(x, options, outputs, &cache, trace, context); });
+  // The attention appended the tokens, and a later step failed.
+  if (!status.ok() && cache.length() != before) {
+    if (Status undone = cache.truncate(before); !undone.ok()) return undone;
+  }
+  return status;
+}
+
+Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                              const TransformerBlockOutputs& outputs,
+                              MultiHeadAttentionCache* cache, Trace* trace,
+                              Context& context) const {
+  if (memory_ == nullptr) {
+    return option_error(Name::kBlock, Message::kLoaded);
+  }
+  constexpr Axes kAxes = Axes::kBatchTokens;
+  if (Status status = engine::validate_rank(Name::kX, kAxes, x, 3); !status.ok()) return status;
+  const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
+  const struct {
+    Name name;
+    const ConstTensor tensor;
+  } tensors[] = {
+      {Name::kX, x}, {Name::kOut, outputs.out}, {Name::kAttentionOut, outputs.attention_out}};
+  for (const auto& [name, tensor] : tensors) {
+    if (name == Name::kAttentionOut && !tensor.given()) continue;
+    if (Status status = validate_exact(name, kAxes, tensor, shape); !status.ok()) return status;
+    if (!(tensor.strides == contiguous_strides(shape))) {
+      return shape_error(name, Message::kContiguous, tensor.strides);
+    }
+  }
+  const int64_t rows = shape[0] * shape[1];
+  Scratch scratch;
+  Status reserved = nn::reserve(engine::scratch_of(context).stack(),
+                                [&](rules::Arena& take) { scratch.lay_out(config_, rows, take); });
+  return reserved.ok() ? run(x, options, outputs, cache, trace, scratch, context) : reserved;
+}
+
+Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
+                             Trace* trace, const Scratch& scratch, Context& context) const {
+  const int64_t width = config_.attention.embed_dim, inner = config_.mlp_dim;
+  const int64_t rows = x.shape[0] * x.shape[1], floats = rows * width;
+  const Dims flat{rows, width};
+  const bool norms = config_.norm != Norm::kNone;
+  const bool before = norms && config_.norm_first, after = norms && !config_.norm_first;
+  const auto normalise = [&](const float* from, bool first, float* to) {
+    return nn::normalise(
+        config_.norm, {from, flat}, first ? weights_.norm1_weight : weights_.norm2_weight,
+        first ? weights_.norm1_bias : weights_.norm2_bias, config_.norm_eps, {to, flat}, context);
+  };
+  const float* attended_to = x.data;
+  if (before) {
+    if (Status status = normalise(x.data, true, scratch.normed); !status.ok()) return status;
+    attended_to = scratch.normed;
+  }
+  const ConstTensor input(attended_to, x.shape);
+  const Tensor attended(scratch.attended, x.shape);
+  Status status =
+      cache == nullptr
+          ? attention_.forward({.query = input}, options, {.out = attended}, trace, context)
+          : attention_.step(input, options, {.out = attended}, *cache, trace, context);
+  if (!status.ok()) return status;
+  // Outputs are written from here on. x may be out, and is not read after the sum.
+  if (outputs.attention_out.given()) {
+    const Dims one_head{1, 1, rows, width};
+    engine::copy_rows(ConstTensor(scratch.attended, one_head),
+                      {outputs.attention_out.data, one_head}, context);
+  }
+  float* const out = outputs.out.data;
+  engine::add(x.data, scratch.attended, out, floats, context);
+  if (after) {
+    if (status = normalise(out, true, out); !status.ok()) return status;
+  }
+  if (inner == 0) return {};
+
+  const float* mlp_in = out;
+  if (before) {
+    if (status = normalise(out, false, scratch.normed); !status.ok()) return status;
+    mlp_in = scratch.normed;
+  }
+  const Dims wide{rows, inner};
+  const ConstTensor from(mlp_in, flat);
+  const Tensor hidden(scratch.inner, wide), gate(scratch.gate, wide);
+  status = linear(from, weights_.linear1_weight, weights_.linear1_bias, hidden, context);
+  if (!status.ok()) return status;
+  if (config_.gated) {
+    status = linear(from, weights_.gate_weight, weights_.gate_bias, gate, context);
+    if (!status.ok()) return status;
+    status = activate_gated(gate, hidden, config_.activation, hidden, context);
+  } else {
+    status = activate(hidden, config_.activation, hidden, context);
+  }
+  if (!status.ok()) return status;
+  status = linear(hidden, weights_.linear2_weight, weights_.linear2_bias, {scratch.attended, flat},
+                  context);
+  if (!status.ok()) return status;
+  engine::add(out, scratch.attended, out, floats, context);
+  return after ? normalise(out, false, out) : Status();
+}
+
+}  // namespace multihead
