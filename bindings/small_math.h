@@ -1,5 +1,6 @@
-// exp, log and powers without tables. The C library's take 11 kB of numbers, which do not compress:
-// a tenth of the module. Within 2 units in the last place, pow() as its comment says.
+// exp, log, powers, sine and cosine without tables. The C library's take 14 kB of numbers, which do
+// not compress: a tenth of the module. Within 2 units in the last place, sine and cosine within
+// 4e-16, pow() as its comment says.
 #pragma once
 
 #include <bit>
@@ -79,5 +80,77 @@ inline double small_log(double x) {
 
 // For x > 0; the relative error is that of x^y = e^(y ln x), 1e-16 times the exponent.
 inline double small_pow(double x, double y) { return y == 0 ? 1.0 : small_exp(y * small_log(x)); }
+
+// 2 / pi: 64 zeros, then the bits behind the point.
+inline constexpr uint32_t kTwoOverPi[] = {
+    0x00000000, 0x00000000, 0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041,
+    0xfe5163ab, 0xdebbc561, 0xb7246e3a, 0x424dd2e0, 0x06492eea, 0x09d1921c, 0xfe1deb1c, 0xb129a73e,
+    0xe88235f5, 0x2ebb4484, 0xe99c7026, 0xb45f7e41, 0x3991d639, 0x835339f4, 0x9c845f8b, 0xbdf9283b,
+    0x1ff897ff, 0xde05980f, 0xef2f118b, 0x5a0a6d1f, 0x6d367ecf, 0x27cb09b7, 0x4f463f66, 0x9e5fea2d,
+    0x7527bac7, 0xebe5f17b, 0x3d0739f7, 0x8a5292ea, 0x6bfb5fb1, 0x1f8d5d08, 0x56033046, 0xfc7b6bab};
+
+// An angle as quadrant * pi / 2 + rest, |rest| <= pi / 4.
+struct ReducedAngle {
+  double rest;
+  uint32_t quadrant;
+};
+
+// For finite angles from pi / 4 on. With x = m 2^e, x (2 / pi) / 4 is m times 2^(e - 2) (2 / pi),
+// of which only the 192 bits behind the point matter (Payne and Hanek, 1983).
+inline ReducedAngle reduced(double x) {
+  const auto bits = std::bit_cast<uint64_t>(x);
+  const uint64_t m = (bits & ((uint64_t{1} << 52U) - 1)) | uint64_t{1} << 52U;
+  // e - 2 + 64, from 9 on.
+  const auto from = static_cast<uint32_t>(bits >> 52U) - 1075 + 62;
+  constexpr int kWords = 6;
+  uint32_t part[kWords], product[kWords] = {};  // the last of them first
+  for (uint32_t i = 0; i < kWords; ++i) {
+    const uint32_t word = from / 32 + i, shift = from % 32;
+    const uint64_t both = uint64_t{kTwoOverPi[word]} << 32U | kTwoOverPi[word + 1];
+    part[kWords - 1 - i] = static_cast<uint32_t>(both >> (32 - shift));
+  }
+  for (int half = 0; half < 2; ++half) {
+    const uint64_t factor = half == 0 ? m & 0xffffffffU : m >> 32U;
+    uint64_t carry = 0;
+    for (int i = 0; i + half < kWords; ++i) {
+      carry += factor * part[i] + product[i + half];
+      product[i + half] = static_cast<uint32_t>(carry);
+      carry >>= 32U;
+    }
+  }
+  const auto pair = [&](int i) { return uint64_t{product[i + 1]} << 32U | product[i]; };
+  const uint64_t high = pair(4), low = pair(2);
+  // The fraction of a quadrant, from -1/2 to 1/2.
+  const auto fraction = static_cast<int64_t>(high << 2U | low >> 62U);
+  const auto quadrant = static_cast<uint32_t>(high >> 62U) + (fraction < 0 ? 1 : 0);
+  constexpr double kHalfPi = 1.5707963267948966;
+  return {(static_cast<double>(fraction) * 0x1p-64 + static_cast<double>(low << 2U) * 0x1p-128) *
+              kHalfPi,
+          quadrant};
+}
+
+// sin(x + quadrants * pi / 2)
+inline double small_sine(double x, uint32_t quadrants) {
+  const double size = x < 0 ? -x : x;
+  if (!(size < std::numeric_limits<double>::infinity())) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  double r = x;
+  if (size > 0.78) {
+    const ReducedAngle angle = reduced(size);
+    r = x < 0 ? -angle.rest : angle.rest;
+    quadrants += x < 0 ? 0 - angle.quadrant : angle.quadrant;
+  }
+  // Taylor's series: each term is the one before times -r^2 / (n (n + 1)).
+  const bool is_cos = (quadrants & 1U) != 0;
+  const double square = r * r;
+  double sum = 0;
+  for (double n = is_cos ? 17 : 18; n > 1; n -= 2) sum = -(1.0 + sum) * square / (n * (n + 1));
+  const double value = is_cos ? 1.0 - (0.5 + 0.5 * sum) * square : r + r * sum;
+  return (quadrants & 2U) != 0 ? -value : value;
+}
+
+inline double small_sin(double x) { return small_sine(x, 0); }
+inline double small_cos(double x) { return small_sine(x, 1); }
 
 }  // namespace multihead::bindings

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -87,6 +88,32 @@ TEST(SmallMath, PowersOfPositiveBases) {
       }
     }
   }
+}
+
+TEST(SmallMath, SineAndCosineOfAnyAngle) {
+  std::mt19937_64 random(4);
+  for (const double range : {1e-9, 0.5, 1.0, 10.0, 1e6, 1e9, 1e15, 1e22, 1e100, 1e300}) {
+    std::uniform_real_distribution<double> numbers(-range, range);
+    for (int i = 0; i < 5000; ++i) {
+      const double x = numbers(random);
+      EXPECT_NEAR(small_sin(x), std::sin(x), 4e-16) << x;
+      EXPECT_NEAR(small_cos(x), std::cos(x), 4e-16) << x;
+    }
+  }
+  // Multiples of pi / 2 as doubles, where the rest is as small as it gets.
+  for (int n = 1; n < 2000; ++n) {
+    const double x = n * 1.5707963267948966;
+    EXPECT_LE(std::min(ulps(small_sin(x), std::sin(x)), ulps(small_cos(x), std::cos(x))), 4) << x;
+    EXPECT_NEAR(small_sin(x), std::sin(x), 4e-16) << x;
+    EXPECT_NEAR(small_cos(x), std::cos(x), 4e-16) << x;
+  }
+  constexpr double kMost = std::numeric_limits<double>::max();
+  EXPECT_NEAR(small_sin(kMost), std::sin(kMost), 4e-16);
+  EXPECT_NEAR(small_cos(-kMost), std::cos(kMost), 4e-16);
+  EXPECT_EQ(small_sin(0), 0);
+  EXPECT_EQ(small_cos(0), 1);
+  EXPECT_TRUE(std::isnan(small_sin(kInfinity)));
+  EXPECT_TRUE(std::isnan(small_cos(kNaN)));
 }
 
 }  // namespace
