@@ -15,7 +15,7 @@ namespace multihead::bindings {
 
 // Raise it in arguments.ts too with every change of what is written, read or returned: a module of
 // another version is refused before it runs.
-#define MULTIHEAD_WIRE_VERSION "2"
+#define MULTIHEAD_WIRE_VERSION "3"
 
 // How many numbers the call writes, and then these: room for twice the longest call.
 inline double argument_block[256];

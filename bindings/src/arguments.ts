@@ -15,7 +15,7 @@ import type {
 import type { DType, Shape } from './types.js';
 
 /** As in arguments.h. A module with another one is refused before it runs. */
-export const wireVersion = 2;
+export const wireVersion = 3;
 
 /** As in arguments.h: how many numbers the call writes, and room for twice the longest call. */
 const capacity = 256;
