@@ -12,6 +12,7 @@
 #include "fuzz/operands.h"
 #include "multihead/multihead.h"
 #include "reference/reference_attention.h"
+#include "rules/element.h"
 
 namespace {
 
@@ -113,15 +114,9 @@ AttentionOptions options_of(Operands& operands, Bytes& from, const Shape& s, boo
 }
 
 float element(const AnyTensor& tensor, int64_t at) {
-  switch (tensor.dtype) {
-    case DType::kF16:
-      return rules::to_float(static_cast<const Float16*>(tensor.data)[at]);
-    case DType::kBF16:
-      return rules::to_float(static_cast<const BFloat16*>(tensor.data)[at]);
-    case DType::kF32:
-      break;
-  }
-  return static_cast<const float*>(tensor.data)[at];
+  float value = 0.0F;
+  rules::read_floats(tensor.data, tensor.dtype, at, 1, &value);
+  return value;
 }
 
 // Row-major `expected` against a tensor of any strides.
