@@ -1,6 +1,5 @@
 // What a shared library exports: the declarations between MULTIHEAD_PUBLIC_BEGIN and _END in the
-// public headers. Everything else is compiled with hidden visibility; internal types that a public
-// header names are declared in front of MULTIHEAD_PUBLIC_BEGIN.
+// public headers. Everything else is compiled with hidden visibility.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__EMSCRIPTEN__)
