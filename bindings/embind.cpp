@@ -59,14 +59,20 @@ multihead::StateDict next_parameters;
 constexpr int32_t kNothingLeft = 5;     // no memory to start the call with
 constexpr int32_t kOtherArguments = 6;  // another number of them than the call reads
 
-// Runs a call, and gives its status code.
-template <class Work>
-int32_t run(Work work) {
-  if (!last_status.ok()) {  // its texts may lie in the reserve
+// Frees the last error, which may lie in the reserve, and renews the reserve. False where there is
+// no memory for it.
+bool has_reserve() {
+  if (!last_status.ok()) {
     last_text = {};
     last_status = {};
   }
-  if (!renew_reserve()) return kNothingLeft;
+  return renew_reserve();
+}
+
+// Runs a call, and gives its status code.
+template <class Work>
+int32_t run(Work work) {
+  if (!has_reserve()) return kNothingLeft;
   last_status = work();
   return static_cast<int32_t>(last_status.code());
 }
@@ -508,7 +514,8 @@ uint32_t allocate(uint32_t bytes) {
   constexpr uint32_t kAlignment = 64;
   // sbrk() takes a signed number of bytes, some of malloc()'s own among them.
   constexpr uint32_t kLargest = INT32_MAX - (1 << 20);
-  if (bytes > kLargest) return 0;
+  // The reserve comes first: without it the next call could not report its error.
+  if (bytes > kLargest || !has_reserve()) return 0;
   const uint32_t rounded = (bytes + kAlignment) / kAlignment * kAlignment;
   return address_of(std::aligned_alloc(kAlignment, rounded));
 }

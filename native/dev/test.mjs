@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync } from 'node:f
 import { join } from 'node:path';
 import { ROOT, buildAll, buildPreset, npmProgram } from './build.mjs';
 import { SetupError, UsageError, run, say, step } from './console.mjs';
-import { FUZZ_TARGETS, shortRun } from './fuzz.mjs';
+import { FUZZ_ENVIRONMENT, FUZZ_TARGETS, shortRun } from './fuzz.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
@@ -105,7 +105,7 @@ const SUITES = [
   ['core, native', () => googleTest('native', [tests('native')])],
   ...FUZZ_TARGETS.map((name) => [
     `fuzz ${name}`,
-    () => outcomeOf(shortRun(name), null, (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), failed: 0 })),
+    () => outcomeOf(shortRun(name), null, (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), failed: 0 }), { env: FUZZ_ENVIRONMENT }),
   ]),
   ['core, thread sanitizer', () => googleTest('tsan', [tests('tsan')], fewer)],
   ['core, wasm simd128', () => googleTest('wasm-simd', [process.execPath, `${tests('wasm-simd')}.cjs`])],

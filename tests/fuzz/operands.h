@@ -47,9 +47,7 @@ class Operands {
   ConstBoolTensor bools(Dims shape) {
     disturb(shape);
     const Dims strides = strides_of(shape, true);
-    std::vector<uint8_t>& memory = allocate(shape, strides, DType::kF16);
-    memory.resize(memory.size() / 2);
-    memory.shrink_to_fit();
+    std::vector<uint8_t>& memory = allocate(shape, strides, DType::kInt8);
     for (uint8_t& byte : memory) byte = from_.byte() % 4 == 0 ? 0 : 1;
     return {memory.data(), shape, strides};
   }
@@ -90,11 +88,8 @@ class Operands {
       const float value = number();
       const uint16_t half =
           dtype == DType::kF16 ? rules::to_float16(value).bits : rules::to_bfloat16(value).bits;
-      if (size == 4) {
-        std::memcpy(memory.data() + at, &value, 4);
-      } else {
-        std::memcpy(memory.data() + at, &half, 2);
-      }
+      // Of a type that calls refuse, int8 or an unknown one, any bytes do.
+      std::memcpy(memory.data() + at, size == 4 ? static_cast<const void*>(&value) : &half, size);
     }
     return finish(memory, dtype, shape, strides);
   }
