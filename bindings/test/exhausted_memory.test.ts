@@ -15,7 +15,7 @@ interface Taken {
 /** All that the module gives, in blocks of ever smaller size. */
 function takeAll(allocate: (bytes: number) => number): Taken[] {
   const taken: Taken[] = [];
-  for (let bytes = 2 ** 28; bytes >= 64; bytes /= 2) {
+  for (let bytes = 2 ** 28; bytes >= 1; bytes /= 2) {
     for (let address = allocate(bytes); address !== 0; address = allocate(bytes)) {
       taken.push({ address, bytes });
     }
