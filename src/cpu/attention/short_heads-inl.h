@@ -32,7 +32,8 @@ struct ShortScratch {
   float* queries;     // [key_width][lanes of a strip], transposed
   float* scores;      // [key][lanes of a strip]
   float* row_max;     // [lane of a strip]
-  float* inverse;     // [lane of a strip] 1 / sum of the weights
+  float* row_sum;     // [lane of a strip] sum of the weights
+  float* inverse;     // [lane of a strip] 1 / row_sum
   int32_t* last_key;  // [row]
   uint64_t bytes;
 };
@@ -43,6 +44,7 @@ inline ShortScratch lay_out_short(const AttentionParams& p, const BlockGeometry&
   take(s.queries, score_lanes() * static_cast<uint64_t>(p.key_width));
   take(s.scores, score_lanes() * static_cast<uint64_t>(p.keys));
   take(s.row_max, score_lanes());
+  take(s.row_sum, score_lanes());
   take(s.inverse, score_lanes());
   take(s.last_key, static_cast<uint64_t>(g.rows));
   s.bytes = take.bytes();
@@ -225,13 +227,11 @@ class ShortHeads {
       const auto sum = exp_and_sum(d_, s_.scores + at, stride, visible_end(last, v), row_max,
                                    to_log2, exp2_table());
       sound &= hn::AllTrue(d_, hn::Gt(sum, hn::Zero(d_)));
-      if (p_.lse.data != nullptr) {
-        hn::StoreU(sum, d_, s_.inverse + at);
-        store_lse(lane + at, std::min(vector_, rows - std::min(rows, at)), at);
-      }
+      hn::StoreU(sum, d_, s_.row_sum + at);
       hn::StoreU(hn::Div(hn::Set(d_, 1.0F), sum), d_, s_.inverse + at);
     }
 
+    if (p_.lse.data != nullptr) store_lse(lane, rows);
     const auto first = first_row_ + static_cast<int64_t>(lane);
     const ShortOutput output{
         .weights = s_.scores,
@@ -262,12 +262,11 @@ class ShortHeads {
     }
   }
 
-  // From the sums in s_.inverse. Of a row that sees nothing a block writes it again.
-  void store_lse(size_t first, size_t count, size_t at) const {
-    for (size_t i = 0; i < count; ++i) {
-      const auto row = first_row_ + static_cast<int64_t>(first + i);
-      *p_.lse.row(batch_, head_, row) =
-          rules::lse_of(s_.row_max[at + i], p_.scale.of_softmax, s_.inverse[at + i]);
+  // Of a strip. A row that sees nothing is written again by a block.
+  HWY_NOINLINE void store_lse(size_t lane, size_t rows) const {
+    for (size_t i = 0; i < rows; ++i) {
+      *p_.lse.row(batch_, head_, first_row_ + static_cast<int64_t>(lane + i)) =
+          rules::lse_of(s_.row_max[i], p_.scale.of_softmax, s_.row_sum[i]);
     }
   }
 
