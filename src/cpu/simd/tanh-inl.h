@@ -6,6 +6,7 @@
 #define MULTIHEAD_CPU_SIMD_TANH_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -38,7 +39,8 @@ struct ScoreCap {
                                    0.020591449783143009, -0.0056604187840968008};
     int exponent = 0;
     const double rest = std::frexp(static_cast<double>(limit), &exponent);
-    to_x = std::ldexp(1.0F, -exponent);
+    // 2^127 for subnormal caps: a factor of infinity would make NaN of a score of 0.
+    to_x = std::ldexp(1.0F, std::min(-exponent, 127));
     to_log2 = static_cast<float>(-2.0 * 1.4426950408889634 / rest);
     double power = 1.0;
     for (size_t i = 0; i < kTerms; ++i, power /= rest * rest) {

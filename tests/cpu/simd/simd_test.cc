@@ -79,6 +79,19 @@ void check_score_cap() {
     EXPECT_TRUE(std::isnan(
         mapped({kNaN}, [&](DF d, hn::Vec<DF> v) HWY_ATTR { return cap_score(d, of, v); })[0]));
   }
+  // A subnormal cap bounds every score, and makes none NaN.
+  const float least = std::numeric_limits<float>::denorm_min();
+  for (const float cap : {least, 1e-41F, 1e-38F}) {
+    const ScoreCap of(cap);
+    const std::vector<float> y =
+        mapped({0.0F, -0.0F, 1.0F, -8.0F, kInf, -kInf, cap},
+               [&](DF d, hn::Vec<DF> v) HWY_ATTR { return cap_score(d, of, v); });
+    EXPECT_EQ(y[0], 0.0F);
+    EXPECT_EQ(y[1], 0.0F);
+    for (const float value : y) EXPECT_LE(std::abs(value), cap);
+    EXPECT_GE(y[2], 0.0F);
+    EXPECT_LE(y[3], 0.0F);
+  }
 }
 
 template <class D>
