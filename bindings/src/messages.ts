@@ -5,7 +5,7 @@ import { axes, messages, names } from './tables.js';
 import { formatShape } from './tensor.js';
 
 /** In the order of multihead::DType. */
-const dtypes = ['f32', 'f16', 'bf16'];
+const dtypes = ['f32', 'f16', 'bf16', 'int8'];
 
 /** What embind.cpp's last_error() has written. */
 export function readError(results: Results): { argument: string; expected: string; got: string } {

@@ -58,8 +58,9 @@ void forward_short_heads(const AttentionParams& params, const BlockGeometry& geo
 
 // Decoding: few query rows against many keys, see attention/decode.cc. The keys that the rows see
 // are split; splits may be computed in any order and on any threads, then they are merged.
-inline constexpr int64_t kMostDecodeRows = 12;
-inline constexpr int64_t kDecodeKeyStep = 8;  // keys, a multiple of which a prefetch distance is
+inline constexpr int64_t kMostDecodeRows = 12;  // of a key/value head: blocks are faster beyond
+inline constexpr int64_t kDecodeTileRows = 4;   // that share a row of K or V, if there are many
+inline constexpr int64_t kDecodeKeyStep = 8;    // keys, a multiple of which a prefetch distance is
 
 struct DecodeJob {
   int64_t batch, kv_head, split;  // the first of geometry.heads heads

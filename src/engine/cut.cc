@@ -10,7 +10,6 @@ using cpu::TargetTraits;
 using rules::AttentionParams;
 using rules::BlockGeometry;
 using rules::SplitGeometry;
-using rules::StoredRows;
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 constexpr int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -46,17 +45,9 @@ int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
 bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
   constexpr int64_t kRowsWorthACopy = 32;
   constexpr int64_t kSmall = 2048;  // floats that the first-level cache holds wherever they lie
-  const bool as_floats = p.v.type == DType::kF32 && p.v.in_order();
   const bool spread = p.v.stride[2] != p.value_width || p.value_width > target.strip_lanes;
-  return !as_floats || p.value_width % target.lanes != 0 ||
+  return !p.v.dense_floats() || p.value_width % target.lanes != 0 ||
          (rows >= kRowsWorthACopy && p.keys * p.value_width > kSmall && spread);
-}
-
-// Output rows that are whole vectors of floats, evenly spaced, and that nothing changes after the
-// product with V.
-bool stores_normalised(const AttentionParams& p, const TargetTraits& target) {
-  return p.out.data != nullptr && p.out.type == DType::kF32 && p.value_width % target.lanes == 0 &&
-         p.group() == 1 && !p.mask.given() && p.sinks == nullptr;
 }
 
 // Keys and values of a block of decoding. Beside 32 kB, 64 kB read 64 MB 4 % faster natively, 3 to
@@ -76,52 +67,53 @@ constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
 // The keys are split until there are so many jobs, but no split has fewer keys.
 constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
 
-// Whether the heads of a token are neighbours in memory, and not the tokens of a head.
-bool heads_side_by_side(const StoredRows& rows) {
-  return rows.stride[1] > 0 && rows.stride[1] < rows.stride[2];
-}
-
 }  // namespace
 
 BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits& target) {
   BlockGeometry g;
   g.rows = block_rows(params, target);
+  g.row_parts = blocks_of(params.rows(), g.rows);
   // Small heads share a job.
   g.heads = std::clamp<int64_t>(rows_worth_a_job(params) / std::max<int64_t>(1, params.rows()), 1,
                                 std::max<int64_t>(1, params.kv_heads));
+  g.head_parts = blocks_of(params.kv_heads, g.heads);
+  g.jobs = params.batch * g.head_parts * g.row_parts;
   g.key_block = keys_of_step(params, target);
   g.key_blocks = g.key_block == 0 ? 0 : blocks_of(params.keys, g.key_block);
   g.copies_values = copies_values(params, g.rows, target);
-  g.stores_normalised = stores_normalised(params, target);
+  g.stores_vectors = params.out.data != nullptr && params.out.type == DType::kF32 &&
+                     params.value_width % target.lanes == 0;
+  // Rows are evenly spaced, and nothing changes them after the product with V.
+  g.stores_normalised =
+      g.stores_vectors && params.group() == 1 && !params.mask.given() && params.sinks == nullptr;
   return g;
 }
 
 SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits& target) {
   SplitGeometry g;
-  constexpr int64_t kTileRows = 4;
   g.rows = params.rows();
-  g.tile_rows = g.rows <= target.decode_few_rows ? g.rows : g.rows <= 2 ? 1 : kTileRows;
+  g.tile_rows = g.rows <= target.decode_few_rows ? g.rows : g.rows <= 2 ? 1 : cpu::kDecodeTileRows;
   g.tiles = blocks_of(g.rows, g.tile_rows);
 
-  const int64_t row_bytes = std::max({int64_t{1}, params.key_width * bytes_of(params.k.type),
-                                      params.value_width * bytes_of(params.v.type)});
+  g.row_bytes = std::max({int64_t{1}, params.key_width * bytes_of(params.k.type),
+                          params.value_width * bytes_of(params.v.type)});
   const double bytes = 2.0 * static_cast<double>(params.batch) *
                        static_cast<double>(params.kv_heads) * static_cast<double>(params.keys) *
-                       static_cast<double>(row_bytes);
-  const bool side_by_side = heads_side_by_side(params.k);
-  g.first_row_leads = !target.prefetches && g.tiles == 1 && g.tile_rows == kTileRows &&
+                       static_cast<double>(g.row_bytes);
+  const bool side_by_side = params.k.heads_side_by_side();
+  g.first_row_leads = !target.prefetches && g.tiles == 1 && g.tile_rows == cpu::kDecodeTileRows &&
                       !side_by_side && params.k.type == DType::kF32 && bytes >= kFromMemory;
   if (side_by_side) {
     // A head alone would touch every page of memory.
     g.key_block = target.prefetches ? 32 : 16;
-    g.heads = std::clamp(kTokenBytes / row_bytes, int64_t{1}, params.kv_heads);
+    g.heads = std::clamp(kTokenBytes / g.row_bytes, int64_t{1}, params.kv_heads);
     g.prefetch_rows = g.heads * g.key_block;
   } else {
     const int64_t block_bytes = g.first_row_leads ? kLedBlockBytes : kBlockBytes;
-    g.key_block = std::clamp(block_bytes / row_bytes, kLeastBlock, kMostBlock) / 16 * 16;
+    g.key_block = std::clamp(block_bytes / g.row_bytes, kLeastBlock, kMostBlock) / 16 * 16;
     g.heads = 1;
     constexpr int64_t kStep = cpu::kDecodeKeyStep;
-    g.prefetch_rows = std::clamp(kPrefetchBytes / row_bytes / kStep * kStep, kStep, g.key_block);
+    g.prefetch_rows = std::clamp(kPrefetchBytes / g.row_bytes / kStep * kStep, kStep, g.key_block);
   }
 
   int64_t longest = 0;
@@ -137,6 +129,8 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
   g.most_splits = splits_of(params.keys);
   g.split_keys = round_up(blocks_of(longest, splits_of(longest)), g.key_block);
   g.splits = longest == 0 ? 1 : blocks_of(longest, g.split_keys);
+  g.head_parts = blocks_of(params.kv_heads, g.heads);
+  g.jobs = params.batch * g.head_parts * g.splits;
   return g;
 }
 

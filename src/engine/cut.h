@@ -1,16 +1,11 @@
 // Cuts a call into jobs: how many query rows, heads and keys one job takes.
 #pragma once
 
-#include <cstdint>
-
 #include "cpu/kernels.h"
 #include "rules/attention_params.h"
 #include "rules/geometry.h"
 
 namespace multihead::engine {
-
-// Query rows of a key/value head up to which decoding is the faster path.
-inline constexpr int64_t kMostDecodeRows = cpu::kMostDecodeRows;
 
 rules::BlockGeometry cut_into_blocks(const rules::AttentionParams& params,
                                      const cpu::TargetTraits& target);

@@ -49,7 +49,7 @@ std::string explain(const AttentionPlan& plan) {
   const auto unless = [](const char* path, Objection objection) {
     return std::string("; not ") + path + ", since " + words_of(objection);
   };
-  if (plan.jobs == 0) return "nothing to compute";
+  if (plan.jobs() == 0) return "nothing to compute";
   if (plan.path == Path::kDecode) {
     return "decode: " + count_of(plan.splits.rows, " query rows for each key/value head, ") +
            count_of(plan.splits.splits, " splits of ") + count_of(plan.splits.split_keys, " keys");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <optional>
 
 #include "cpu/kernels.h"
@@ -103,12 +102,10 @@ void set_outputs(AttentionParams& params, const AttentionOutputs& outputs) {
   params.captures = outputs.captures;
 }
 
-bool dense_floats(const StoredRows& rows) { return rows.type == DType::kF32 && rows.in_order(); }
-
 Objection objection_to_decode(const AttentionParams& p, bool packed) {
   if (packed) return Objection::kPacked;
   if (p.out.data == nullptr) return Objection::kNoWork;
-  if (p.rows() > kMostDecodeRows) return Objection::kManyRows;
+  if (p.rows() > cpu::kMostDecodeRows) return Objection::kManyRows;
   if (p.dropout.given() || p.dropout_mask.data != nullptr) return Objection::kDropout;
   return Objection::kNone;
 }
@@ -138,7 +135,7 @@ constexpr double kMaxCacheResidentBytes = 4 << 20;
 Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits& target,
                                    bool stores_normalised) {
   if (p.keys > target.short_keys) return Objection::kManyKeys;
-  if (!dense_floats(p.q) || !dense_floats(p.k) || !dense_floats(p.v)) {
+  if (!p.q.dense_floats() || !p.k.dense_floats() || !p.v.dense_floats()) {
     return Objection::kNotDenseFloats;
   }
   const double bytes = sizeof(float) * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
@@ -153,13 +150,6 @@ Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits&
   return stores_normalised ? Objection::kNone : Objection::kNotDenseFloats;
 }
 
-void cut_splits(AttentionPlan& plan, const TargetTraits& target) {
-  const AttentionParams& p = plan.params;
-  plan.splits = cut_into_splits(p, target);
-  plan.jobs =
-      p.batch * ((p.kv_heads + plan.splits.heads - 1) / plan.splits.heads) * plan.splits.splits;
-}
-
 // The one place where a path is chosen.
 void choose_path(AttentionPlan& plan, float scale, bool bf16_products, bool packed) {
   AttentionParams& p = plan.params;
@@ -170,32 +160,26 @@ void choose_path(AttentionPlan& plan, float scale, bool bf16_products, bool pack
   const TargetTraits target = cpu::target_traits();
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) * static_cast<double>(p.key_width + p.value_width);
-  plan.blocks = cut_into_blocks(p, target);
+  p.scale = scale_factors(p, scale);
   plan.not_decode = objection_to_decode(p, packed);
-  plan.not_bf16 = objection_to_bf16(p, scale, bf16_products, target);
-  plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalised);
   if (plan.not_decode == Objection::kNone) {
     plan.path = Path::kDecode;
-  } else if (plan.not_bf16 == Objection::kNone) {
+    plan.splits = cut_into_splits(p, target);
+    plan.scratch_bytes = cpu::decode_scratch_bytes(p, plan.splits);
+    plan.partial_bytes = cpu::decode_partial_bytes(p, plan.splits);
+    if (!plan.captures_beside_decode()) return;
+    plan.blocks = cut_into_blocks(p, target);
+    plan.scratch_bytes = std::max(plan.scratch_bytes, cpu::block_scratch_bytes(p, plan.blocks));
+    return;
+  }
+  plan.blocks = cut_into_blocks(p, target);
+  plan.scratch_bytes = cpu::block_scratch_bytes(p, plan.blocks);
+  plan.not_bf16 = objection_to_bf16(p, scale, bf16_products, target);
+  plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalised);
+  if (plan.not_bf16 == Objection::kNone) {
     plan.path = Path::kBf16Blocks;
   } else if (plan.not_short == Objection::kNone) {
     plan.path = Path::kShortHeads;
-  }
-  p.scale = scale_factors(p, scale);
-
-  if (plan.path == Path::kDecode) {
-    cut_splits(plan, target);
-    plan.scratch_bytes = cpu::decode_scratch_bytes(p, plan.splits);
-    plan.partial_bytes = cpu::decode_partial_bytes(p, plan.splits);
-    if (plan.captures_beside_decode()) {
-      plan.scratch_bytes = std::max(plan.scratch_bytes, cpu::block_scratch_bytes(p, plan.blocks));
-    }
-    return;
-  }
-  const int64_t blocks = (p.rows() + plan.blocks.rows - 1) / plan.blocks.rows;
-  plan.jobs = p.batch * ((p.kv_heads + plan.blocks.heads - 1) / plan.blocks.heads) * blocks;
-  plan.scratch_bytes = cpu::block_scratch_bytes(p, plan.blocks);
-  if (plan.path == Path::kShortHeads) {
     plan.scratch_bytes =
         std::max(plan.scratch_bytes, cpu::short_heads_scratch_bytes(p, plan.blocks));
   }
@@ -236,22 +220,13 @@ AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape
   AttentionPlan plan{};
   plan.params = params_of(inputs, shape, options, shard);
   set_outputs(plan.params, outputs);
-  choose_path(plan, scale_of(shape, options), options.bf16_products, /*packed=*/false);
-  return plan;
-}
-
-AttentionPlan plan_packed(const AttentionInputs& inputs, const AttentionShape& shape,
-                          const AttentionOptions& options, const AttentionOutputs& outputs) {
-  AttentionPlan plan{};
-  plan.params = params_of(inputs, shape, options, nullptr);
-  set_outputs(plan.params, outputs);
-  choose_path(plan, scale_of(shape, options), options.bf16_products, /*packed=*/true);
+  choose_path(plan, scale_of(shape, options), options.bf16_products, inputs.packed);
   return plan;
 }
 
 void follow_lengths(AttentionPlan& plan) {
   if (plan.path != Path::kDecode || plan.params.visibility.lengths == nullptr) return;
-  cut_splits(plan, cpu::target_traits());
+  plan.splits = cut_into_splits(plan.params, cpu::target_traits());
 }
 
 PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,

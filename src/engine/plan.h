@@ -40,13 +40,15 @@ enum class Objection : uint8_t {
 struct AttentionPlan {
   rules::AttentionParams params;
   Path path;
-  Objection not_decode, not_bf16, not_short;  // of the paths that come before
-  rules::BlockGeometry blocks;                // kDecode: of the captures beside it
-  rules::SplitGeometry splits;                // kDecode alone
-  uint64_t scratch_bytes;                     // of each thread
-  uint64_t partial_bytes;                     // kDecode: of the result of one head and split
-  int64_t jobs;
-  double operations;  // multiplications and additions, at most
+  // Why the paths that are asked first do not serve it; the others are not asked after kDecode.
+  Objection not_decode, not_bf16, not_short;
+  rules::BlockGeometry blocks;  // kDecode: of the captures beside it
+  rules::SplitGeometry splits;  // kDecode alone
+  uint64_t scratch_bytes;       // of each thread
+  uint64_t partial_bytes;       // kDecode: of the result of one head and split
+  double operations;            // multiplications and additions, at most
+
+  int64_t jobs() const { return path == Path::kDecode ? splits.jobs : blocks.jobs; }
 
   // kDecode computes out and lse; blocks then compute what is captured, so that a capture does not
   // change a bit of the output.
@@ -60,6 +62,7 @@ struct AttentionInputs {
   rules::StoredRows q, k, v;
   const int32_t* firsts = nullptr;   // (B): the first key that is there; null for 0
   const int32_t* lengths = nullptr;  // (B): instead of options.kv_lengths; null for those
+  bool packed = false;               // one sequence of a packed call: never kDecode
 };
 
 // The whole problem of which a call computes a shard.
@@ -73,10 +76,6 @@ rules::StoredRows stored_rows(const ConstAnyTensor& tensor);
 AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape& shape,
                              const AttentionOptions& options, const AttentionOutputs& outputs,
                              const Shard* shard = nullptr);
-
-// A sequence of a packed call: never kDecode.
-AttentionPlan plan_packed(const AttentionInputs& inputs, const AttentionShape& shape,
-                          const AttentionOptions& options, const AttentionOutputs& outputs);
 
 // Before a plan runs again: the lengths that it points to may be others.
 void follow_lengths(AttentionPlan& plan);

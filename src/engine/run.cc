@@ -23,19 +23,13 @@ int threads_for(double operations, const Context& context) {
       std::clamp(operations / kLeast, 1.0, static_cast<double>(context.threads())));
 }
 
-int64_t jobs_of(const AttentionParams& p, const BlockGeometry& g) {
-  return p.batch * ((p.kv_heads + g.heads - 1) / g.heads) * ((p.rows() + g.rows - 1) / g.rows);
-}
-
 // Within a head the last rows first: with causal order they see the most keys, and long jobs that
 // start late would leave the other threads idle.
 cpu::BlockJob block_job(const AttentionParams& p, const BlockGeometry& g, int64_t index) {
-  const int64_t blocks = (p.rows() + g.rows - 1) / g.rows;
-  const int64_t heads = index / blocks;
-  const int64_t block = blocks - 1 - index % blocks;
-  const int64_t of_batch = (p.kv_heads + g.heads - 1) / g.heads;
-  const int64_t kv_head = heads % of_batch * g.heads;
-  return {.batch = heads / of_batch,
+  const int64_t heads = index / g.row_parts;
+  const int64_t block = g.row_parts - 1 - index % g.row_parts;
+  const int64_t kv_head = heads % g.head_parts * g.heads;
+  return {.batch = heads / g.head_parts,
           .kv_head = kv_head,
           .end_head = std::min(kv_head + g.heads, p.kv_heads),
           .first_row = p.first_row() + block * g.rows};
@@ -50,11 +44,11 @@ void run_decode(const AttentionPlan& plan, Context& context) {
   const auto partials = [&](int64_t head) {
     return static_cast<char*>(scratch.partials().data()) + static_cast<uint64_t>(head) * head_bytes;
   };
-  const int64_t of_batch = (p.kv_heads + g.heads - 1) / g.heads;
-  parallel_for(threads_for(plan.operations, context), plan.jobs, [&](int64_t index, int thread) {
+  parallel_for(threads_for(plan.operations, context), g.jobs, [&](int64_t index, int thread) {
     const int64_t part = index / g.splits;
-    const cpu::DecodeJob job{
-        .batch = part / of_batch, .kv_head = part % of_batch * g.heads, .split = index % g.splits};
+    const cpu::DecodeJob job{.batch = part / g.head_parts,
+                             .kv_head = part % g.head_parts * g.heads,
+                             .split = index % g.splits};
     cpu::decode_split(p, g, job,
                       partials(job.batch * p.kv_heads + job.kv_head) +
                           static_cast<uint64_t>(job.split) * plan.partial_bytes,
@@ -71,7 +65,7 @@ void run_captures(const AttentionPlan& plan, Context& context) {
   captures.out.data = nullptr;
   captures.lse.data = nullptr;
   const Scratch& scratch = scratch_of(context);
-  parallel_for(threads_for(plan.operations, context), jobs_of(captures, plan.blocks),
+  parallel_for(threads_for(plan.operations, context), plan.blocks.jobs,
                [&](int64_t index, int thread) {
                  cpu::forward_block(captures, plan.blocks, block_job(captures, plan.blocks, index),
                                     nullptr, scratch.of_thread(thread));
@@ -100,11 +94,12 @@ Status reserve_scratch(const PlannedCall& call, Context& context) {
   return reserve_scratch(call.plan, context);
 }
 
-void run_block(const AttentionPlan& plan, int64_t index, const int64_t* next, void* scratch) {
+void run_block(const AttentionPlan& plan, int64_t index, int64_t next, void* scratch) {
   const AttentionParams& p = plan.params;
   const cpu::BlockJob job = block_job(p, plan.blocks, index);
-  const cpu::BlockJob next_job = next != nullptr ? block_job(p, plan.blocks, *next) : job;
-  const cpu::BlockJob* const prefetched = next != nullptr ? &next_job : nullptr;
+  const bool has_next = next < plan.blocks.jobs;
+  const cpu::BlockJob next_job = has_next ? block_job(p, plan.blocks, next) : job;
+  const cpu::BlockJob* const prefetched = has_next ? &next_job : nullptr;
   switch (plan.path) {
     case Path::kShortHeads:
       return cpu::forward_short_heads(p, plan.blocks, job, scratch);
@@ -117,7 +112,7 @@ void run_block(const AttentionPlan& plan, int64_t index, const int64_t* next, vo
 }
 
 Status run(const AttentionPlan& plan, Context& context) {
-  if (plan.jobs == 0) return {};
+  if (plan.jobs() == 0) return {};
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
   if (plan.path == Path::kDecode) {
     run_decode(plan, context);
@@ -126,10 +121,9 @@ Status run(const AttentionPlan& plan, Context& context) {
   }
   const Scratch& scratch = scratch_of(context);
   const int threads = threads_for(plan.operations, context);
-  parallel_for(threads, plan.jobs, [&](int64_t index, int thread) {
+  parallel_for(threads, plan.jobs(), [&](int64_t index, int thread) {
     // Jobs are handed out in order, so the thread's next one is probably this.
-    const int64_t next = index + threads;
-    run_block(plan, index, next < plan.jobs ? &next : nullptr, scratch.of_thread(thread));
+    run_block(plan, index, index + threads, scratch.of_thread(thread));
   });
   return {};
 }

@@ -17,8 +17,8 @@ Status reserve_scratch(const AttentionPlan& plan, Context& context);
 Status run(PlannedCall& call, Context& context);
 Status run(const AttentionPlan& plan, Context& context);
 
-// One job of a plan that does not decode, in the memory of one thread. `next` as in
-// forward_block().
-void run_block(const AttentionPlan& plan, int64_t index, const int64_t* next, void* scratch);
+// One job of a plan that does not decode, in the memory of one thread. `next` is the thread's
+// probable next job, for prefetching; the number of jobs, or more, for none.
+void run_block(const AttentionPlan& plan, int64_t index, int64_t next, void* scratch);
 
 }  // namespace multihead::engine

@@ -100,7 +100,7 @@ class PackedCall {
       const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
       const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
       const AttentionPlan& plan = plans_[place];
-      engine::run_block(plan, index - first_job_[place], nullptr, scratch.of_thread(thread));
+      engine::run_block(plan, index - first_job_[place], plan.jobs(), scratch.of_thread(thread));
     });
     return {};
   }
@@ -167,7 +167,7 @@ class PackedCall {
       const AttentionPlan& plan =
           *std::construct_at(&plans_[place], plan_of(static_cast<size_t>(order[place])));
       first_job_[place] = jobs_;
-      jobs_ += plan.jobs;
+      jobs_ += plan.jobs();
       scratch_bytes = std::max(scratch_bytes, plan.scratch_bytes);
     }
     return engine::scratch_of(context).reserve(context.threads(), scratch_bytes);
@@ -187,16 +187,18 @@ class PackedCall {
     AttentionOptions options = options_;
     // The sequence's number is added to the seed, else all sequences would drop the same weights.
     options.dropout.seed += static_cast<uint64_t>(s) << 32U;
-    return engine::plan_packed(
-        {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
-        {.batch = 1,
-         .heads = q.shape[1],
-         .kv_heads = k.shape[1],
-         .queries = q.shape[2],
-         .keys = k.shape[2],
-         .key_width = q.shape[3],
-         .value_width = v.shape[3]},
-        options, outputs);
+    return engine::plan_attention({.q = engine::stored_rows(q),
+                                   .k = engine::stored_rows(k),
+                                   .v = engine::stored_rows(v),
+                                   .packed = true},
+                                  {.batch = 1,
+                                   .heads = q.shape[1],
+                                   .kv_heads = k.shape[1],
+                                   .queries = q.shape[2],
+                                   .keys = k.shape[2],
+                                   .key_width = q.shape[3],
+                                   .value_width = v.shape[3]},
+                                  options, outputs);
   }
 
   ConstAnyTensor q_, k_, v_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "engine/guard.h"
 #include "rules/element.h"
 
 namespace multihead::nn {
@@ -145,6 +146,16 @@ StateDict Parameters::state_dict() const {
     dict.emplace(parameter.name, turned ? transposed(stored) : ConstAnyTensor(stored));
   }
   return dict;
+}
+
+Status read_state_dict(const Parameters* own, StateDict& dict) {
+  return engine::memory_guard([&]() -> Status {
+    if (own == nullptr || own->empty()) {
+      return engine::option_error(engine::Name::kStateDict, engine::Message::kOwnParameters);
+    }
+    dict = own->state_dict();
+    return {};
+  });
 }
 
 }  // namespace multihead::nn

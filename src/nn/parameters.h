@@ -95,4 +95,8 @@ class Parameters {
   engine::Buffer memory_;
 };
 
+// The state_dict() of every module: that of `own`, or kOption where it has no parameters of its
+// own.
+Status read_state_dict(const Parameters* own, StateDict& dict);
+
 }  // namespace multihead::nn

@@ -49,6 +49,9 @@ struct StoredRows {
   int64_t page_size = 0;
 
   bool in_order() const { return ring == 0 && pages == nullptr; }
+  bool dense_floats() const { return type == DType::kF32 && in_order(); }
+  // The heads of a token are neighbours in memory, and not the tokens of a head.
+  bool heads_side_by_side() const { return stride[1] > 0 && stride[1] < stride[2]; }
 };
 
 struct WritableRows {

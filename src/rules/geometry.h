@@ -10,11 +10,16 @@ namespace multihead::rules {
 // Jobs of whole query rows.
 struct BlockGeometry {
   int64_t rows = 0;        // query rows of a job
+  int64_t row_parts = 0;   // jobs that all rows of a head take
   int64_t heads = 0;       // key/value heads of a job, one after the other
+  int64_t head_parts = 0;  // jobs that all heads of a batch entry take
+  int64_t jobs = 0;        // in all
   int64_t key_block = 0;   // keys of one step of the online softmax
   int64_t key_blocks = 0;  // steps that all keys take
   // V is copied into strips of columns before it is multiplied.
   bool copies_values = false;
+  // Output rows are whole vectors of floats, which are stored where they belong.
+  bool stores_vectors = false;
   // Output rows leave the registers normalised, with the last key block.
   bool stores_normalised = false;
 };
@@ -23,6 +28,8 @@ struct BlockGeometry {
 // 2023).
 struct SplitGeometry {
   int64_t heads = 0;        // key/value heads of a job, which walk along the keys together
+  int64_t head_parts = 0;   // jobs that all heads of a batch entry take, for each split
+  int64_t jobs = 0;         // in all
   int64_t splits = 0;       // of the keys of each head
   int64_t most_splits = 0;  // that there can be, whatever the lengths
   int64_t split_keys = 0;   // keys of a split
@@ -30,6 +37,7 @@ struct SplitGeometry {
   int64_t rows = 0;         // query rows of a key/value head
   int64_t tile_rows = 0;    // of which a tile takes so many
   int64_t tiles = 0;
+  int64_t row_bytes = 0;      // of K or V, the wider one
   int64_t prefetch_rows = 0;  // distance, in rows of K or V, from the row in use to the prefetched
   bool first_row_leads = false;  // see cpu/attention/decode_kernels-inl.h
 };

@@ -33,8 +33,7 @@ struct DecodeSizes {
         prefetch_rows(static_cast<size_t>(g.prefetch_rows)),
         key_lanes(round_up(static_cast<size_t>(p.key_width), hn::Lanes(DF()))),
         value_lanes(round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()))),
-        row_bytes(static_cast<size_t>(std::max(
-            {int64_t{1}, p.key_width * bytes_of(p.k.type), p.value_width * bytes_of(p.v.type)}))) {}
+        row_bytes(static_cast<size_t>(g.row_bytes)) {}
 
   size_t padded_rows() const { return tiles * tile_rows; }
   size_t tile_scores() const { return block * tile_rows + hn::MaxLanes(DF()); }

@@ -19,10 +19,10 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr size_t kMostTileRows = 4;
+inline constexpr auto kMostTileRows = static_cast<size_t>(kDecodeTileRows);
 // Rows of the last tile that are missing repeat the last row.
 inline constexpr size_t kMostPaddedRows =
-    (static_cast<size_t>(kMostDecodeRows) + kMostTileRows - 1) / kMostTileRows * kMostTileRows;
+    round_up(static_cast<size_t>(kMostDecodeRows), kMostTileRows);
 
 // One query row.
 struct DecodeRow {

@@ -231,7 +231,7 @@ class KvSplit {
 
   void touch_all(const char** rows, const StoredRows& stored, int64_t width, size_t count) {
     const int64_t bytes = width * bytes_of(stored.type);
-    if (stored.stride[1] > 0 && stored.stride[1] < stored.stride[2]) {
+    if (stored.heads_side_by_side()) {
       const int64_t others = (heads_ - 1) * stored.stride[1] * bytes_of(stored.type);
       touched_ += score_kernels_.touch(rows, count, static_cast<size_t>(others + bytes));
       return;

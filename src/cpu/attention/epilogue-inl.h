@@ -55,12 +55,6 @@ T* out_row(const QueryBlock<Products>& b, size_t row) {
          row_offset(b.p.out.stride, b.batch, b.head_of(row), b.s.place[row].query);
 }
 
-// Whether output rows are whole vectors of floats, which are stored where they belong.
-inline bool stores_vectors(const AttentionParams& p) {
-  return p.out.data != nullptr && p.out.type == DType::kF32 &&
-         static_cast<size_t>(p.value_width) % hn::Lanes(DF()) == 0;
-}
-
 template <class Products>
 void store_out_row(const QueryBlock<Products>& b, size_t row) {
   const float* const from = b.s.out + row * b.value_lanes;
@@ -104,7 +98,7 @@ bool normalise_usual(const QueryBlock<Products>& b) {
   if (b.g.stores_normalised) {
     return hn::AllFalse(b.d, hn::MaskFromVec(hn::LoadU(b.d, b.s.nan)));
   }
-  if (!stores_vectors(b.p)) return false;
+  if (!b.g.stores_vectors) return false;
   for (const Panel& panel : b.panels()) invert_sums(b, panel);
   auto nan = hn::MaskFalse(b.d);
   // Locals, which the stores cannot change: a third of this loop's time where rows are short.
@@ -136,7 +130,7 @@ bool normalise_row(const QueryBlock<Products>& b, size_t row) {
   // Scores that are -inf by overflow, not because they are hidden, have no softmax.
   if (sum == 0.0F && sees_a_key(b, row)) sum = std::numeric_limits<float>::quiet_NaN();
   float* const out = b.s.out + row * b.value_lanes;
-  float* const to = stores_vectors(b.p) ? out_row<float>(b, row) : out;
+  float* const to = b.g.stores_vectors ? out_row<float>(b, row) : out;
   // A sum of 0 is a row that sees nothing: the largest weight of any other is 1 or more.
   const bool sees_nothing = sum == 0.0F;
   const float* const from = b.g.stores_normalised ? to : out;

@@ -88,12 +88,19 @@ void forward(const AttentionParams& params, const BlockGeometry& geometry, const
   for (; b.kv_head < job.end_head; ++b.kv_head) forward_head(b, next);
 }
 
+// The job, of one of its heads.
+BlockJob job_of_head(const BlockJob& job, int64_t kv_head) {
+  return {
+      .batch = job.batch, .kv_head = kv_head, .end_head = kv_head + 1, .first_row = job.first_row};
+}
+
 void forward_bf16([[maybe_unused]] const AttentionParams& params,
                   [[maybe_unused]] const BlockGeometry& geometry,
                   [[maybe_unused]] const BlockJob& job, [[maybe_unused]] const BlockJob* next,
                   [[maybe_unused]] void* scratch) {
 #if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
-  for (BlockJob head = job; head.kv_head < job.end_head; ++head.kv_head) {
+  for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
+    const BlockJob head = job_of_head(job, kv_head);
     QueryBlock<Bf16PairProducts> b(params, geometry, head, scratch);
     load_rows(b);
     compute(b, next);
@@ -102,9 +109,7 @@ void forward_bf16([[maybe_unused]] const AttentionParams& params,
       continue;
     }
     // A masked recompute needs f32 scores.
-    BlockJob alone = head;
-    alone.end_head = head.kv_head + 1;
-    forward(params, geometry, alone, next, scratch);
+    forward(params, geometry, head, next, scratch);
   }
 #endif
 }
@@ -112,11 +117,9 @@ void forward_bf16([[maybe_unused]] const AttentionParams& params,
 void forward_short(const AttentionParams& params, const BlockGeometry& geometry,
                    const BlockJob& job, void* scratch) {
   ShortHeads heads(params, geometry, job, scratch);
-  for (BlockJob head = job; head.kv_head < job.end_head; ++head.kv_head) {
-    if (heads.compute(head.kv_head)) continue;
-    BlockJob alone = head;
-    alone.end_head = head.kv_head + 1;
-    forward(params, geometry, alone, nullptr, scratch);
+  for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
+    if (heads.compute(kv_head)) continue;
+    forward(params, geometry, job_of_head(job, kv_head), nullptr, scratch);
     heads.load_rows();
   }
 }

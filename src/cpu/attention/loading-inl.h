@@ -30,7 +30,7 @@ void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
   panel.transposed = true;
   const StoredRows& q = b.p.q;
   const auto width = static_cast<size_t>(b.p.key_width);
-  const bool in_place = !std::is_same_v<Key, float> || is_dense_floats(q);
+  const bool in_place = !std::is_same_v<Key, float> || q.dense_floats();
   const int64_t head_stride = q.stride[1], query_stride = q.stride[2];
   const auto* const queries =
       in_place ? static_cast<const Key*>(q.data) + row_offset(q.stride, b.batch, b.first_head(), 0)

@@ -43,7 +43,7 @@ struct F32Products {
   static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                           int64_t first, size_t count, float* to, ptrdiff_t strip, float* row) {
     const auto width = static_cast<size_t>(p.value_width);
-    if (is_dense_floats(p.v)) {
+    if (p.v.dense_floats()) {
       const FloatRows rows = read_rows(d, p.v, batch, head, first, count, width, width, nullptr);
       copy_to_strips<TileSize::kMaxVecs>(d, rows, count, width, to, strip);
       return;

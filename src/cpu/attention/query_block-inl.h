@@ -78,12 +78,12 @@ inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry&
   BlockScratch s{};
   rules::Arena take(memory);
   take(s.queries, round_up(rows, score_lanes()) * key_width);
-  take(s.query, is_dense_floats(p.q) ? 0 : vector * key_width);
+  take(s.query, p.q.dense_floats() ? 0 : vector * key_width);
   take(s.scores, keys * std::min<uint64_t>(rows, panel_lanes()));
   take(s.out, rows * value_lanes);
-  take(s.keys, is_dense_floats(p.k) ? 0 : keys * key_width);
+  take(s.keys, p.k.dense_floats() ? 0 : keys * key_width);
   take(s.values, g.copies_values ? keys * round_up(value_lanes, strip_lanes()) : 0);
-  take(s.value, g.copies_values && !is_dense_floats(p.v) ? value_width : 0);
+  take(s.value, g.copies_values && !p.v.dense_floats() ? value_width : 0);
   take(s.row_max, rows);
   take(s.reference, rows);
   take(s.row_sum, rows);

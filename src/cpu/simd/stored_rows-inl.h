@@ -203,17 +203,13 @@ struct FloatRows {
   ptrdiff_t stride;
 };
 
-inline bool is_dense_floats(const StoredRows& rows) {
-  return rows.type == DType::kF32 && rows.in_order();
-}
-
 // Positions first .. first + count - 1 as rows of at least `padded` floats: in place if possible,
 // else copied to `scratch`, which holds count * padded floats.
 template <class D>
 HWY_NOINLINE FloatRows read_rows(D d, const StoredRows& rows, int64_t batch, int64_t head,
                                  int64_t first, size_t count, size_t width, size_t padded,
                                  float* HWY_RESTRICT scratch) {
-  if (is_dense_floats(rows) && width == padded) {
+  if (rows.dense_floats() && width == padded) {
     return {static_cast<const float*>(rows.data) + row_offset(rows.stride, batch, head, first),
             static_cast<ptrdiff_t>(rows.stride[2])};
   }

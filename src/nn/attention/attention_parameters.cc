@@ -127,13 +127,7 @@ Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
 }
 
 Status MultiHeadAttention::state_dict(StateDict& dict) const {
-  return engine::memory_guard([&]() -> Status {
-    if (memory_ == nullptr || memory_->parameters.empty()) {
-      return option_error(Name::kStateDict, Message::kOwnParameters);
-    }
-    dict = memory_->parameters.state_dict();
-    return {};
-  });
+  return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
 }
 
 Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights) {

@@ -151,13 +151,7 @@ Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
 }
 
 Status Transformer::state_dict(StateDict& dict) const {
-  return engine::memory_guard([&]() -> Status {
-    if (memory_ == nullptr) {
-      return option_error(Name::kStateDict, Message::kOwnParameters);
-    }
-    dict = memory_->parameters.state_dict();
-    return {};
-  });
+  return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
 }
 
 Status Transformer::create_cache(const KVCacheConfig& config, TransformerCache& cache) const {

@@ -167,13 +167,7 @@ Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames nam
 }
 
 Status TransformerBlock::state_dict(StateDict& dict) const {
-  return engine::memory_guard([&]() -> Status {
-    if (memory_ == nullptr) {
-      return option_error(Name::kStateDict, Message::kOwnParameters);
-    }
-    dict = memory_->parameters.state_dict();
-    return {};
-  });
+  return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
 }
 
 Status TransformerBlock::forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
