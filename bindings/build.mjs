@@ -12,13 +12,9 @@ import './tables.mjs';
 const here = dirname(fileURLToPath(import.meta.url));
 const made = join(here, '..', 'build', 'bindings-dist');
 
-const builds = [
-  ['wasm-simd', 'multihead-simd128'],
-  ['wasm-relaxed', 'multihead-relaxed'],
-];
-const files = builds.flatMap(([preset, name]) =>
+const files = ['multihead-simd128', 'multihead-relaxed'].flatMap((name) =>
   ['.mjs', '.wasm'].map((extension) => ({
-    from: join(here, '..', 'build', preset, 'bindings', name + extension),
+    from: join(here, '..', 'build', 'wasm', 'bindings', name + extension),
     to: join(made, name + extension),
   })),
 );

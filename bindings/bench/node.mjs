@@ -22,8 +22,7 @@ const tell = (line) => console.log(JSON.stringify(line));
 
 const { load } = await import('../dist/index.js');
 const mh = await load({ simd: values.simd });
-const preset = values.simd === 'relaxed' ? 'wasm-relaxed' : 'wasm-simd';
-const { default: loadPeak } = await import(`../../build/${preset}/native/multihead-peak.mjs`);
+const { default: loadPeak } = await import(`../../build/wasm/native/${values.simd}/multihead-peak.mjs`);
 const peak = await loadPeak();
 const { limits, machine } = machineOf(mh, peak);
 tell({ machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...machine } });

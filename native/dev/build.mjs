@@ -13,7 +13,6 @@ import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
-const WASM_PRESETS = ['wasm-simd', 'wasm-relaxed'];
 
 /** Configures and builds one preset of CMakePresets.json. */
 export function buildPreset(preset, { options = [], target } = {}) {
@@ -30,21 +29,19 @@ export function buildPreset(preset, { options = [], target } = {}) {
 export async function buildWasm({ tests }) {
   // Stated both ways, since CMake remembers the last.
   const options = [`-DMULTIHEAD_TESTS=${tests ? 'ON' : 'OFF'}`, `-DMULTIHEAD_PROGRAMS=${tests ? 'ON' : 'OFF'}`];
-  const target = tests ? undefined : 'multihead_wasm';
-  for (const preset of WASM_PRESETS) await buildPreset(preset, { options, target });
+  await buildPreset('wasm', { options, target: tests ? undefined : 'multihead_wasm' });
 }
 
 /** The package, and the modules that measure what WebAssembly reaches at most. */
 export async function buildForWasmBenchmarks() {
   const options = ['-DMULTIHEAD_TESTS=OFF', '-DMULTIHEAD_PROGRAMS=ON'];
-  for (const preset of WASM_PRESETS) await buildPreset(preset, { options, target: ['multihead_wasm', 'multihead-peak'] });
+  await buildPreset('wasm', { options, target: ['multihead_wasm', 'multihead-peak'] });
   await buildPackage();
 }
 
 /** bindings/dist: what the npm package holds. */
 export function buildPackage() {
-  const modules = WASM_PRESETS.map((preset) => `build/${preset}/bindings`);
-  const inputs = [...modules, 'bindings/src', 'bindings/build.mjs', 'bindings/tables.mjs', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
+  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/tables.mjs', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 

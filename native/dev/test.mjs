@@ -108,10 +108,10 @@ const SUITES = [
     () => outcomeOf(shortRun(name), null, (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), failed: 0 }), { env: FUZZ_ENVIRONMENT }),
   ]),
   ['core, thread sanitizer', () => googleTest('tsan', [tests('tsan')], fewer)],
-  ['core, wasm simd128', () => googleTest('wasm-simd', [process.execPath, `${tests('wasm-simd')}.cjs`])],
+  ['core, wasm simd128', () => googleTest('wasm-simd128', [process.execPath, `${tests('wasm')}.cjs`])],
   [
     'core, wasm relaxed',
-    () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm-relaxed')}.cjs`]),
+    () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm')}_relaxed.cjs`]),
   ],
   ['CMake package', () => nodeTests(['tests/packaging/cmake.test.mjs'])],
   [

@@ -168,8 +168,10 @@ void choose_path(AttentionPlan& plan, float scale, bool bf16_products, bool pack
     plan.scratch_bytes = cpu::decode_scratch_bytes(p, plan.splits);
     plan.partial_bytes = cpu::decode_partial_bytes(p, plan.splits);
     if (!plan.captures_beside_decode()) return;
-    plan.blocks = cut_into_blocks(p, target);
-    plan.scratch_bytes = std::max(plan.scratch_bytes, cpu::block_scratch_bytes(p, plan.blocks));
+    const AttentionParams captures = p.without_results();
+    plan.blocks = cut_into_blocks(captures, target);
+    plan.scratch_bytes =
+        std::max(plan.scratch_bytes, cpu::block_scratch_bytes(captures, plan.blocks));
     return;
   }
   plan.blocks = cut_into_blocks(p, target);

@@ -61,9 +61,7 @@ void run_decode(const AttentionPlan& plan, Context& context) {
 }
 
 void run_captures(const AttentionPlan& plan, Context& context) {
-  AttentionParams captures = plan.params;
-  captures.out.data = nullptr;
-  captures.lse.data = nullptr;
+  const AttentionParams captures = plan.params.without_results();
   const Scratch& scratch = scratch_of(context);
   parallel_for(threads_for(plan.operations, context), plan.blocks.jobs,
                [&](int64_t index, int thread) {

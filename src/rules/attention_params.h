@@ -130,6 +130,13 @@ struct AttentionParams {
              return capture.stage == ScoreStage::kWeights;
            });
   }
+  // With captures alone: neither out nor lse is computed.
+  AttentionParams without_results() const {
+    AttentionParams captures = *this;
+    captures.out.data = nullptr;
+    captures.lse.data = nullptr;
+    return captures;
+  }
   bool captures_anything() const { return !captures.empty() || weights.out.data != nullptr; }
   bool needs_softmax() const {
     return out.data != nullptr || lse.data != nullptr || captures_weights();

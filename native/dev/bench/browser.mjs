@@ -15,11 +15,11 @@ async function makeSite() {
   await mkdir(SITE, { recursive: true });
   await cp(at('bindings', 'bench'), join(SITE, 'bench'), { recursive: true });
   await cp(at('bindings', 'dist'), join(SITE, 'dist'), { recursive: true });
-  for (const [simd, preset] of Object.entries({ relaxed: 'wasm-relaxed', simd128: 'wasm-simd' })) {
+  for (const simd of ['relaxed', 'simd128']) {
     for (const extension of ['mjs', 'wasm']) {
       await mkdir(join(SITE, simd), { recursive: true });
       await copyFile(
-        at('build', preset, 'native', `multihead-peak.${extension}`),
+        at('build', 'wasm', 'native', simd, `multihead-peak.${extension}`),
         join(SITE, simd, `multihead-peak.${extension}`),
       );
     }
