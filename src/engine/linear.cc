@@ -28,14 +28,17 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
                                    .in = x.shape[1],
                                    .out = weight.shape[0]};
     if (params.rows == 0 || params.out == 0) return {};
-    const cpu::LinearLayout layout = cpu::linear_layout(params, context.threads());
+    const double operations = 2.0 * static_cast<double>(params.rows) *
+                              static_cast<double>(params.in) * static_cast<double>(params.out);
+    const int threads = engine::threads_for(operations, context.threads());
+    const cpu::LinearLayout layout = cpu::linear_layout(params, threads);
     engine::Scratch& scratch = engine::scratch_of(context);
-    if (Status status = scratch.reserve(context.threads(), layout.scratch_bytes); !status.ok()) {
+    if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) {
       return status;
     }
     const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
     const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
-    engine::parallel_for(context.threads(), row_jobs * column_jobs, [&](int64_t job, int thread) {
+    engine::parallel_for(threads, row_jobs * column_jobs, [&](int64_t job, int thread) {
       cpu::linear_block(params, layout, job % row_jobs * layout.job_rows,
                         job / row_jobs * layout.job_columns, scratch.of_thread(thread));
     });

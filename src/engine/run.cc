@@ -15,14 +15,6 @@ using rules::AttentionParams;
 using rules::BlockGeometry;
 using rules::SplitGeometry;
 
-// How many threads are worth waking: a second costs up to 6 us; two broke even between 2.6e5 and
-// 5e5 operations.
-int threads_for(double operations, const Context& context) {
-  constexpr double kLeast = 2.5e5;  // for each
-  return static_cast<int>(
-      std::clamp(operations / kLeast, 1.0, static_cast<double>(context.threads())));
-}
-
 // Within a head the last rows first: with causal order they see the most keys, and long jobs that
 // start late would leave the other threads idle.
 cpu::BlockJob block_job(const AttentionParams& p, const BlockGeometry& g, int64_t index) {
@@ -44,18 +36,19 @@ void run_decode(const AttentionPlan& plan, Context& context) {
   const auto partials = [&](int64_t head) {
     return static_cast<char*>(scratch.partials().data()) + static_cast<uint64_t>(head) * head_bytes;
   };
-  parallel_for(threads_for(plan.operations, context), g.jobs, [&](int64_t index, int thread) {
-    const int64_t part = index / g.splits;
-    const cpu::DecodeJob job{.batch = part / g.head_parts,
-                             .kv_head = part % g.head_parts * g.heads,
-                             .split = index % g.splits};
-    cpu::decode_split(p, g, job,
-                      partials(job.batch * p.kv_heads + job.kv_head) +
-                          static_cast<uint64_t>(job.split) * plan.partial_bytes,
-                      scratch.of_thread(thread));
-  });
+  parallel_for(threads_for(plan.operations, context.threads()), g.jobs,
+               [&](int64_t index, int thread) {
+                 const int64_t part = index / g.splits;
+                 const cpu::DecodeJob job{.batch = part / g.head_parts,
+                                          .kv_head = part % g.head_parts * g.heads,
+                                          .split = index % g.splits};
+                 cpu::decode_split(p, g, job,
+                                   partials(job.batch * p.kv_heads + job.kv_head) +
+                                       static_cast<uint64_t>(job.split) * plan.partial_bytes,
+                                   scratch.of_thread(thread));
+               });
   const auto merged = static_cast<double>(static_cast<uint64_t>(heads) * head_bytes);
-  parallel_for(threads_for(merged, context), heads, [&](int64_t head, int) {
+  parallel_for(threads_for(merged, context.threads()), heads, [&](int64_t head, int) {
     cpu::decode_merge(p, g, head / p.kv_heads, head % p.kv_heads, partials(head));
   });
 }
@@ -63,7 +56,7 @@ void run_decode(const AttentionPlan& plan, Context& context) {
 void run_captures(const AttentionPlan& plan, Context& context) {
   const AttentionParams captures = plan.params.without_results();
   const Scratch& scratch = scratch_of(context);
-  parallel_for(threads_for(plan.operations, context), plan.blocks.jobs,
+  parallel_for(threads_for(plan.operations, context.threads()), plan.blocks.jobs,
                [&](int64_t index, int thread) {
                  cpu::forward_block(captures, plan.blocks, block_job(captures, plan.blocks, index),
                                     nullptr, scratch.of_thread(thread));
@@ -118,7 +111,7 @@ Status run(const AttentionPlan& plan, Context& context) {
     return {};
   }
   const Scratch& scratch = scratch_of(context);
-  const int threads = threads_for(plan.operations, context);
+  const int threads = threads_for(plan.operations, context.threads());
   parallel_for(threads, plan.jobs(), [&](int64_t index, int thread) {
     // Jobs are handed out in order, so the thread's next one is probably this.
     run_block(plan, index, index + threads, scratch.of_thread(thread));

@@ -153,7 +153,9 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
   // Tokens that share the frequencies, which take as long as the angles of a token.
   constexpr int64_t kTokens = 32;
   const int64_t tokens = batch * rows;
-  parallel_for(context.threads(), (tokens + kTokens - 1) / kTokens, [&](int64_t job, int thread) {
+  const double operations = 8.0 * static_cast<double>(x.shape.elements());
+  const int threads = threads_for(operations, context.threads());
+  parallel_for(threads, (tokens + kTokens - 1) / kTokens, [&](int64_t job, int thread) {
     auto* const frequency = static_cast<double*>(scratch.of_thread(thread));
     auto* const cos = reinterpret_cast<float*>(frequency + pairs);
     float* const sin = cos + pairs;
