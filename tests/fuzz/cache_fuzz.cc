@@ -102,6 +102,9 @@ class Sequence {
       FUZZ_CHECK(cache_.config().batch == 0, "a cache that was refused");
       return;
     }
+    // A legal cache of millions of entries is small, but the model of it here is not.
+    constexpr int64_t kMostEntries = 1024;
+    if (config.batch > kMostEntries) return;
     model_.config = config;
     model_.entries.resize(static_cast<size_t>(config.batch));
     while (from_.left() > 0) {
