@@ -7,11 +7,14 @@
 
 #include "rules/arena.h"
 #include "rules/attention_params.h"
+#include "rules/backward_params.h"
 #include "rules/geometry.h"
 
 namespace multihead::cpu {
 
 using rules::AttentionParams;
+using rules::BackwardGeometry;
+using rules::BackwardParams;
 using rules::BlockGeometry;
 using rules::row_offset;
 using rules::SplitGeometry;
@@ -79,6 +82,21 @@ void decode_split(const AttentionParams& params, const SplitGeometry& geometry,
 // which the first is overwritten.
 void decode_merge(const AttentionParams& params, const SplitGeometry& geometry, int64_t batch,
                   int64_t kv_head, void* partials);
+
+// attention_backward(), see attention/backward.cc.
+struct BackwardJob {
+  int64_t batch, kv_head, chunk;
+};
+
+uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry);
+
+// Sets params.delta and params.reference of one batch entry and query head, before any job runs.
+void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch);
+
+// Writes d_k and d_v of the job's keys, adds to their part of d_bias, and writes d_q, or the
+// chunk's part of it where there are several chunks.
+void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
+                    const BackwardJob& job, void* scratch);
 
 // attention over disjoint keys, joined into `a`: rows of out (B, H, N, width), lse (B, H, N).
 struct MergeParams {

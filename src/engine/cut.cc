@@ -134,4 +134,28 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
   return g;
 }
 
+rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
+                                          const TargetTraits& target) {
+  constexpr int64_t kPanels = 4, kKeyBlock = 128, kLeastChunk = 512;
+  const AttentionParams& p = params.forward;
+  rules::BackwardGeometry g;
+  g.blocks.rows = std::clamp(round_up(p.rows(), target.lanes), target.lanes,
+                             target.panel_lanes * kPanels);
+  g.blocks.key_block = std::min(kKeyBlock, std::max<int64_t>(p.keys, 1));
+  const rules::SharedScores& bias = params.d_bias;
+  if (bias.data != nullptr && bias.stride[0] == 0) g.batches = std::max<int64_t>(1, p.batch);
+  if (bias.data != nullptr && bias.stride[1] == 0) g.heads = std::max<int64_t>(1, p.kv_heads);
+  g.batch_parts = blocks_of(p.batch, g.batches);
+  g.head_parts = blocks_of(p.kv_heads, g.heads);
+  const int64_t heads = std::max<int64_t>(1, g.batch_parts * g.head_parts);
+  const bool shares_keys = bias.data != nullptr && bias.stride[3] == 0;
+  g.chunks = shares_keys ? 1
+                         : std::clamp(blocks_of(target.least_jobs, heads), int64_t{1},
+                                      std::max<int64_t>(1, p.keys / kLeastChunk));
+  g.chunk_keys = round_up(blocks_of(std::max<int64_t>(p.keys, 1), g.chunks), g.blocks.key_block);
+  g.chunks = blocks_of(p.keys, g.chunk_keys);
+  g.jobs = g.batch_parts * g.head_parts * g.chunks;
+  return g;
+}
+
 }  // namespace multihead::engine

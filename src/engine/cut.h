@@ -3,6 +3,7 @@
 
 #include "cpu/kernels.h"
 #include "rules/attention_params.h"
+#include "rules/backward_params.h"
 #include "rules/geometry.h"
 
 namespace multihead::engine {
@@ -13,5 +14,9 @@ rules::BlockGeometry cut_into_blocks(const rules::AttentionParams& params,
 // From the longest range of keys that an entry sees: cut again where the lengths changed.
 rules::SplitGeometry cut_into_splits(const rules::AttentionParams& params,
                                      const cpu::TargetTraits& target);
+
+// d_bias may be given or not.
+rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
+                                          const cpu::TargetTraits& target);
 
 }  // namespace multihead::engine

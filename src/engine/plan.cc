@@ -254,4 +254,35 @@ PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
   return call;
 }
 
+BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                           const ConstAnyTensor& v, const AttentionShape& shape,
+                           const AttentionOptions& options, const AttentionResults& results,
+                           const ConstAnyTensor& d_out, const AttentionGradients& gradients) {
+  BackwardPlan plan{.params = {},
+                    .geometry = {},
+                    .transforms = transforms_of(q, k, shape, options),
+                    .scratch_bytes = 0,
+                    .operations = 0};
+  AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
+  inputs.v = stored_rows(v);
+  rules::BackwardParams& params = plan.params;
+  params.forward = params_of(inputs, shape, options, nullptr);
+  params.scale = scale_of(shape, options);
+  params.forward.scale = scale_factors(params.forward, params.scale);
+  params.out = stored_rows(results.out);
+  params.d_out = stored_rows(d_out);
+  params.lse = {results.lse.data, row_strides(results.lse)};
+  params.d_q = {gradients.d_q.data, row_strides(gradients.d_q)};
+  params.d_k = {gradients.d_k.data, row_strides(gradients.d_k)};
+  params.d_v = {gradients.d_v.data, row_strides(gradients.d_v)};
+  params.d_bias = {gradients.d_bias.data, rules::strides_over_scores(gradients.d_bias)};
+  const AttentionParams& p = params.forward;
+  plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
+                    static_cast<double>(p.keys) *
+                    static_cast<double>(3 * p.key_width + 2 * p.value_width);
+  plan.geometry = cut_into_backward(params, cpu::target_traits());
+  plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.geometry);
+  return plan;
+}
+
 }  // namespace multihead::engine

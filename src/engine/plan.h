@@ -8,7 +8,9 @@
 
 #include "engine/transform.h"
 #include "engine/validate.h"
+#include "multihead/attention_backward.h"
 #include "rules/attention_params.h"
+#include "rules/backward_params.h"
 #include "rules/geometry.h"
 
 namespace multihead::engine {
@@ -102,5 +104,18 @@ PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const Co
 PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
                              const AttentionShape& shape, const AttentionOptions& options,
                              const ScoreCapture& capture);
+
+// A call of attention_backward().
+struct BackwardPlan {
+  rules::BackwardParams params;
+  rules::BackwardGeometry geometry;
+  std::optional<InputTransforms> transforms;
+  uint64_t scratch_bytes;  // of each thread
+  double operations;       // multiplications and additions, at most
+};
+BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                           const ConstAnyTensor& v, const AttentionShape& shape,
+                           const AttentionOptions& options, const AttentionResults& results,
+                           const ConstAnyTensor& d_out, const AttentionGradients& gradients);
 
 }  // namespace multihead::engine

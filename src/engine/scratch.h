@@ -47,6 +47,7 @@ class Scratch {
   Buffer& transformed() { return transformed_; }  // queries and keys after QK-norm and RoPE
   Buffer& plans() { return plans_; }              // one for each packed sequence
   Buffer& partials() { return partials_; }        // results of decoding's splits, until merged
+  Buffer& gradients() { return gradients_; }      // of attention_backward(): rows and parts of d_q
   Buffer& workspace() { return workspace_; }      // of latent attention
   Buffer& module() { return module_; }
   Buffer& stack() { return stack_; }  // of a transformer and its blocks
@@ -57,6 +58,7 @@ class Scratch {
   Buffer transformed_;
   Buffer plans_;
   Buffer partials_;
+  Buffer gradients_;
   Buffer module_;
   Buffer stack_;
 };

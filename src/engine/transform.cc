@@ -18,7 +18,7 @@
 namespace multihead::engine {
 namespace {
 
-void normalise_row(const Transform& transform, int64_t width, float* row) {
+double mean_square(const float* row, int64_t width) {
   // Sums beside each other: one alone waits for every addition, 80 ns at a width of 64.
   constexpr int64_t kSums = 8;
   double squares[kSums] = {};
@@ -30,13 +30,39 @@ void normalise_row(const Transform& transform, int64_t width, float* row) {
     for (int64_t i = 0; i < kSums; ++i) squares[i] += square(c + i);
   }
   for (; c < width; ++c) squares[c % kSums] += square(c);
-  const double mean = std::accumulate(squares, squares + kSums, 0.0) / static_cast<double>(width);
-  const auto factor =
-      static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(transform.epsilon)));
+  return std::accumulate(squares, squares + kSums, 0.0) / static_cast<double>(width);
+}
+
+double inverse_rms(const Transform& transform, const float* row, int64_t width) {
+  return 1.0 / std::sqrt(mean_square(row, width) + static_cast<double>(transform.epsilon));
+}
+
+void normalise_row(const Transform& transform, int64_t width, float* row) {
+  const auto factor = static_cast<float>(inverse_rms(transform, row, width));
   if (transform.gain.empty()) {
-    for (c = 0; c < width; ++c) row[c] *= factor;
+    for (int64_t c = 0; c < width; ++c) row[c] *= factor;
   } else {
-    for (c = 0; c < width; ++c) row[c] *= factor * transform.gain[static_cast<size_t>(c)];
+    for (int64_t c = 0; c < width; ++c) row[c] *= factor * transform.gain[static_cast<size_t>(c)];
+  }
+}
+
+// The gradient of a normalised row becomes that of the row x. With r the inverse root mean square
+// and g the gradient times the gain: r g - x r^3 mean(g x). That of the gain, gradient * r x, is
+// added to d_gain, where given.
+void normalise_row_back(const Transform& transform, int64_t width, const float* x, float* gradient,
+                        double* d_gain) {
+  const double r = inverse_rms(transform, x, width);
+  double along = 0;
+  for (int64_t c = 0; c < width; ++c) {
+    const double value = static_cast<double>(x[c]);
+    if (d_gain != nullptr) d_gain[c] += static_cast<double>(gradient[c]) * r * value;
+    if (!transform.gain.empty()) gradient[c] *= transform.gain[static_cast<size_t>(c)];
+    along += static_cast<double>(gradient[c]) * value;
+  }
+  const double shrink = along / static_cast<double>(width) * r * r * r;
+  for (int64_t c = 0; c < width; ++c) {
+    gradient[c] = static_cast<float>(r * static_cast<double>(gradient[c]) -
+                                     shrink * static_cast<double>(x[c]));
   }
 }
 
@@ -94,6 +120,74 @@ int64_t rotated_width(const Rope& rope, int64_t width) {
   return rope.rotary_dim != 0 ? rope.rotary_dim : width;
 }
 
+// One token of x, and the angles of its position.
+struct Token {
+  int64_t batch, row;
+  Rope::Style style;
+  int64_t rotary;  // elements of a row that are rotated
+  const float *cos, *sin;
+  float* row_memory;  // for one row
+
+  bool rotates() const { return style != Rope::Style::kNone; }
+  void rotate(const float* from, float* to, int64_t width) const {
+    rules::rotate_vector(from, to, width, rotary, style, cos, sin);
+  }
+};
+
+template <class TensorLike>
+int64_t offset_of(const TensorLike& x, const Token& token, int64_t head) {
+  return token.batch * x.strides[0] + head * x.strides[1] + token.row * x.strides[2];
+}
+
+// Tokens of a job share the frequencies, which take as long as the angles of a token.
+constexpr int64_t kTokensOfJob = 32;
+
+int64_t token_jobs(const ConstAnyTensor& x) {
+  return (x.shape[0] * x.shape[2] + kTokensOfJob - 1) / kTokensOfJob;
+}
+
+// Calls visit(token, job) for every token of x that is read, with its angles times `direction`.
+template <class Visit>
+Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double direction,
+                  Context& context, const Visit& visit) {
+  if (x.shape.elements() == 0) return {};
+  const int64_t rows = x.shape[2], width = x.shape[3];
+  const Rope& rope = transform.rope;
+  const int64_t rotary = rotated_width(rope, width);
+  const int64_t pairs = rotary / 2;
+  if (Status status = reserve_for_transform(rope, width, context); !status.ok()) return status;
+  const Scratch& scratch = scratch_of(context);
+  const int64_t tokens = x.shape[0] * rows;
+  const double operations = 8.0 * static_cast<double>(x.shape.elements());
+  const int threads = threads_for(operations, context.threads());
+  parallel_for(threads, token_jobs(x), [&](int64_t job, int thread) {
+    auto* const frequency = static_cast<double*>(scratch.of_thread(thread));
+    auto* const cos = reinterpret_cast<float*>(frequency + pairs);
+    float* const sin = cos + pairs;
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      frequency[pair] = rules::rope_frequency(pair, rope.base, rotary);
+    }
+    const int64_t end = std::min(tokens, (job + 1) * kTokensOfJob);
+    for (int64_t index = job * kTokensOfJob; index < end; ++index) {
+      const Token token{index / rows, index % rows, rope.style, rotary, cos, sin, sin + pairs};
+      if (!transform.lengths.empty() &&
+          token.row >= transform.lengths[static_cast<size_t>(token.batch)]) {
+        continue;
+      }
+      if (token.rotates()) {
+        const int64_t position = position_of(transform, token.batch, token.row, rows);
+        for (int64_t pair = 0; pair < pairs; ++pair) {
+          const CosSin angle = cos_sin(static_cast<double>(position) * frequency[pair]);
+          cos[pair] = static_cast<float>(angle.cos);
+          sin[pair] = static_cast<float>(direction * angle.sin);
+        }
+      }
+      visit(token, job);
+    }
+  });
+  return {};
+}
+
 Status reserve_copies(const InputTransforms& transforms, Context& context) {
   const int64_t floats = transforms.q.shape.elements() + transforms.k.shape.elements();
   const uint64_t bytes = static_cast<uint64_t>(floats) * sizeof(float);
@@ -107,26 +201,34 @@ Status reserve_for_transform(const InputTransforms& transforms, Context& context
   return reserve_for_transform(transforms.rope, transforms.q.shape[3], context);
 }
 
+Transform InputTransforms::of_queries() const {
+  return {.normalise = norm.enabled,
+          .gain = norm.q_gain,
+          .epsilon = norm.epsilon,
+          .rope = rope,
+          .positions = rope.q_positions,
+          .query_positions = &positions};
+}
+
+Transform InputTransforms::of_keys() const {
+  return {.normalise = norm.enabled,
+          .gain = norm.k_gain,
+          .epsilon = norm.epsilon,
+          .rope = rope,
+          .positions = rope.k_positions,
+          .lengths = lengths};
+}
+
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
                         Context& context) {
-  const auto& [q, k, norm, rope, positions, lengths] = transforms;
-  const Transform of_q{.normalise = norm.enabled,
-                       .gain = norm.q_gain,
-                       .epsilon = norm.epsilon,
-                       .rope = rope,
-                       .positions = rope.q_positions,
-                       .query_positions = &positions};
-  Transform of_k = of_q;
-  of_k.gain = norm.k_gain;
-  of_k.positions = rope.k_positions;
-  of_k.query_positions = nullptr;
-  of_k.lengths = lengths;
-
+  const ConstAnyTensor &q = transforms.q, &k = transforms.k;
   if (Status status = reserve_copies(transforms, context); !status.ok()) return status;
   const Tensor new_q(static_cast<float*>(scratch_of(context).transformed().data()), q.shape);
   const Tensor new_k(new_q.data + q.shape.elements(), k.shape);
-  if (Status status = transform_rows(q, of_q, new_q, context); !status.ok()) return status;
-  if (Status status = transform_rows(k, of_k, new_k, context); !status.ok()) return status;
+  if (Status status = transform_rows(q, transforms.of_queries(), new_q, context); !status.ok())
+    return status;
+  if (Status status = transform_rows(k, transforms.of_keys(), new_k, context); !status.ok())
+    return status;
   params.q.data = new_q.data;
   params.k.data = new_k.data;
   return {};
@@ -142,51 +244,49 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) 
 
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context) {
-  const int64_t batch = x.shape[0], heads = x.shape[1], rows = x.shape[2], width = x.shape[3];
-  if (x.shape.elements() == 0) return {};
-  const Rope& rope = transform.rope;
-  const bool rotates = rope.style != Rope::Style::kNone;
-  const int64_t rotary = rotated_width(rope, width);
-  const int64_t pairs = rotary / 2;
-  if (Status status = reserve_for_transform(rope, width, context); !status.ok()) return status;
-  const Scratch& scratch = scratch_of(context);
-  // Tokens that share the frequencies, which take as long as the angles of a token.
-  constexpr int64_t kTokens = 32;
-  const int64_t tokens = batch * rows;
-  const double operations = 8.0 * static_cast<double>(x.shape.elements());
-  const int threads = threads_for(operations, context.threads());
-  parallel_for(threads, (tokens + kTokens - 1) / kTokens, [&](int64_t job, int thread) {
-    auto* const frequency = static_cast<double*>(scratch.of_thread(thread));
-    auto* const cos = reinterpret_cast<float*>(frequency + pairs);
-    float* const sin = cos + pairs;
-    float* const decoded = sin + pairs;
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      frequency[pair] = rules::rope_frequency(pair, rope.base, rotary);
-    }
-    const int64_t end = std::min(tokens, (job + 1) * kTokens);
-    for (int64_t token = job * kTokens; token < end; ++token) {
-      const int64_t b = token / rows;
-      const int64_t row = token % rows;
-      if (!transform.lengths.empty() && row >= transform.lengths[static_cast<size_t>(b)]) continue;
-      if (rotates) {
-        const auto position = static_cast<double>(position_of(transform, b, row, rows));
-        for (int64_t pair = 0; pair < pairs; ++pair) {
-          const CosSin angle = cos_sin(position * frequency[pair]);
-          cos[pair] = static_cast<float>(angle.cos);
-          sin[pair] = static_cast<float>(angle.sin);
-        }
-      }
-      for (int64_t head = 0; head < heads; ++head) {
-        float* const to = y.data + b * y.strides[0] + head * y.strides[1] + row * y.strides[2];
-        float* const from = rotates ? decoded : to;
-        rules::read_floats(x.data, x.dtype,
-                           b * x.strides[0] + head * x.strides[1] + row * x.strides[2], width,
-                           from);
-        if (transform.normalise) normalise_row(transform, width, from);
-        rules::rotate_vector(from, to, width, rotary, rope.style, cos, sin);
-      }
+  const int64_t width = x.shape[3];
+  return for_tokens(x, transform, 1.0, context, [&](const Token& token, int64_t) {
+    for (int64_t head = 0; head < x.shape[1]; ++head) {
+      float* const to = y.data + offset_of(y, token, head);
+      float* const from = token.rotates() ? token.row_memory : to;
+      rules::read_floats(x.data, x.dtype, offset_of(x, token, head), width, from);
+      if (transform.normalise) normalise_row(transform, width, from);
+      token.rotate(from, to, width);
     }
   });
+}
+
+Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,
+                      std::span<float> d_gain, Context& context) {
+  const int64_t width = x.shape[3], jobs = token_jobs(x);
+  const bool sums_gain = !d_gain.empty() && x.shape.elements() != 0;
+  // One part for each job, added in order afterwards: the same bits for any number of threads.
+  Buffer& memory = scratch_of(context).partials();
+  const auto parts_size = sums_gain ? static_cast<uint64_t>(jobs * width) : 0;
+  if (!memory.reserve(parts_size * sizeof(double))) {
+    return Status::out_of_memory(parts_size * sizeof(double));
+  }
+  auto* const parts = static_cast<double*>(memory.data());
+  std::fill_n(parts, parts_size, 0.0);
+  std::fill(d_gain.begin(), d_gain.end(), 0.0F);
+  Status status = for_tokens(x, transform, -1.0, context, [&](const Token& token, int64_t job) {
+    for (int64_t head = 0; head < x.shape[1]; ++head) {
+      float* const row = gradient.data + offset_of(gradient, token, head);
+      // What nothing has contributed to stays 0, also where x is NaN.
+      if (std::all_of(row, row + width, [](float value) { return value == 0.0F; })) continue;
+      token.rotate(row, row, width);
+      if (!transform.normalise) continue;
+      rules::read_floats(x.data, x.dtype, offset_of(x, token, head), width, token.row_memory);
+      normalise_row_back(transform, width, token.row_memory, row,
+                         sums_gain ? parts + job * width : nullptr);
+    }
+  });
+  if (!status.ok() || !sums_gain) return status;
+  for (int64_t c = 0; c < width; ++c) {
+    double sum = 0;
+    for (int64_t job = 0; job < jobs; ++job) sum += parts[job * width + c];
+    d_gain[static_cast<size_t>(c)] = static_cast<float>(sum);
+  }
   return {};
 }
 

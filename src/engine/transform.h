@@ -34,6 +34,9 @@ struct InputTransforms {
   Rope rope;
   rules::Visibility positions;  // of queries, where rope gives none
   std::span<const int32_t> lengths;
+
+  Transform of_queries() const;
+  Transform of_keys() const;
 };
 
 // All memory that transform_inputs() would ask for.
@@ -49,5 +52,10 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
 // x (B, H, N, d) of any type into y, f32 of the same shape.
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context);
+
+// The gradient of transform_rows()'s y, f32 and of the shape of x, becomes that of x. That of the
+// gain replaces d_gain, unless that is empty.
+Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,
+                      std::span<float> d_gain, Context& context);
 
 }  // namespace multihead::engine

@@ -230,6 +230,71 @@ Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& s
   return {};
 }
 
+Status validate_backward(const AttentionOptions& options, const AttentionResults& results,
+                         const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                         const AttentionShape& shape) {
+  const auto& [batch, heads, kv_heads, queries, keys, key_width, value_width] = shape;
+  const Dims out_shape{batch, heads, queries, value_width};
+  for (const Status& status :
+       {validate_exact(Name::kOut, Axes::kOut, results.out, out_shape),
+        validate_exact(Name::kLse, Axes::kLse, results.lse, {batch, heads, queries}),
+        validate_exact(Name::kDOut, Axes::kOut, d_out, out_shape)}) {
+    if (!status.ok()) return status;
+  }
+  struct Gradient {
+    Name name;
+    Axes axes;
+    const Tensor& tensor;
+    Dims shape;
+  };
+  for (const Gradient& gradient :
+       {Gradient{Name::kDQ, Axes::kQ, gradients.d_q, {batch, heads, queries, key_width}},
+        Gradient{Name::kDK, Axes::kK, gradients.d_k, {batch, kv_heads, keys, key_width}},
+        Gradient{Name::kDV, Axes::kV, gradients.d_v, {batch, kv_heads, keys, value_width}},
+        Gradient{Name::kDBias, Axes::kAsBias, gradients.d_bias, options.bias.shape}}) {
+    if (!gradient.tensor.given()) continue;
+    if (gradient.name == Name::kDBias && !options.bias.given()) {
+      return option_error(Name::kDBias, Message::kGradientOfNoBias);
+    }
+    if (Status status =
+            validate_exact(gradient.name, gradient.axes, gradient.tensor, gradient.shape);
+        !status.ok()) {
+      return status;
+    }
+  }
+  struct Row {
+    Name name;
+    std::span<float> row;
+    bool exists;
+    Message missing, count;
+    int64_t size;
+  };
+  const auto gain = [&](Name name, std::span<float> row) {
+    return Row{name,
+               row,
+               options.qk_norm.enabled,
+               Message::kGradientOfNoNorm,
+               Message::kValuePerElement,
+               key_width};
+  };
+  for (const Row& row :
+       {Row{Name::kDSinks, gradients.d_sinks, !options.sinks.empty(), Message::kGradientOfNoSinks,
+            Message::kValuePerQueryHead, heads},
+        gain(Name::kDQGain, gradients.d_q_gain), gain(Name::kDKGain, gradients.d_k_gain)}) {
+    if (row.row.empty()) continue;
+    if (!row.exists) return option_error(row.name, row.missing);
+    const auto size = static_cast<int64_t>(row.row.size());
+    if (size != row.size) return option_error(row.name, row.count, row.size, size);
+  }
+  if (!gradients.d_q_gain.empty() && !gradients.d_q.given()) {
+    return option_error(Name::kDQGain, Message::kGradientOfGain);
+  }
+  if (!gradients.d_k_gain.empty() && !gradients.d_k.given()) {
+    return option_error(Name::kDKGain, Message::kGradientOfGain);
+  }
+  return {};
+}
+
 Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y) {
   for (const Status& status : {validate_rank(Name::kX, Axes::kLinearX, x, 2),

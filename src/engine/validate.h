@@ -6,6 +6,7 @@
 
 #include "engine/error.h"
 #include "multihead/attention.h"
+#include "multihead/attention_backward.h"
 
 namespace multihead::engine {
 
@@ -27,6 +28,11 @@ Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const Con
 Status validate_options(const AttentionOptions& options, const AttentionShape& shape);
 
 Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape);
+
+// All of attention_backward()'s checks beyond those of inputs and options.
+Status validate_backward(const AttentionOptions& options, const AttentionResults& results,
+                         const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                         const AttentionShape& shape);
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "multihead/attention.h"             // IWYU pragma: export
+#include "multihead/attention_backward.h"    // IWYU pragma: export
 #include "multihead/context.h"               // IWYU pragma: export
 #include "multihead/elementwise.h"           // IWYU pragma: export
 #include "multihead/export.h"                // IWYU pragma: export

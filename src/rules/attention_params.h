@@ -132,10 +132,10 @@ struct AttentionParams {
   }
   // With captures alone: neither out nor lse is computed.
   AttentionParams without_results() const {
-    AttentionParams captures = *this;
-    captures.out.data = nullptr;
-    captures.lse.data = nullptr;
-    return captures;
+    AttentionParams result = *this;
+    result.out.data = nullptr;
+    result.lse.data = nullptr;
+    return result;
   }
   bool captures_anything() const { return !captures.empty() || weights.out.data != nullptr; }
   bool needs_softmax() const {

@@ -25,14 +25,19 @@ struct Broadcast {
 
 // The view's last axis covers the keys; axes that are absent or of extent 1 are shared.
 template <class T>
-Broadcast<T> broadcast_to_scores(const TensorView<const T>& view) {
-  Broadcast<T> result{.data = view.data};
+std::array<int64_t, 4> strides_over_scores(const TensorView<T>& view) {
+  std::array<int64_t, 4> result{};
   const int rank = view.shape.rank();
-  auto stride = result.stride.end() - rank;
+  auto stride = result.end() - rank;
   for (int axis = 0; axis < rank; ++axis) {
     *stride++ = view.shape[axis] == 1 ? 0 : view.strides[axis];
   }
   return result;
+}
+
+template <class T>
+Broadcast<T> broadcast_to_scores(const TensorView<const T>& view) {
+  return {.data = view.data, .stride = strides_over_scores(view)};
 }
 
 }  // namespace multihead::rules

@@ -24,6 +24,18 @@ struct BlockGeometry {
   bool stores_normalised = false;
 };
 
+// attention_backward(): a job takes a chunk of the keys of a head, against all of its queries.
+struct BackwardGeometry {
+  BlockGeometry blocks;    // of query rows, and of keys within a chunk
+  int64_t chunk_keys = 0;  // keys of a job
+  int64_t chunks = 0;      // that all keys take
+  // Batch entries and key/value heads of a job, one after the other: those that share a bias whose
+  // gradient is asked for, else one.
+  int64_t batches = 1, heads = 1;
+  int64_t batch_parts = 0, head_parts = 0;
+  int64_t jobs = 0;
+};
+
 // Decoding: jobs of splits of the keys, whose results are merged (flash-decoding, Dao et al.,
 // 2023).
 struct SplitGeometry {

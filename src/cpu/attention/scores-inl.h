@@ -124,18 +124,29 @@ bool score_fused(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& t
   return true;
 }
 
-// The passes between the products, up to `stage`; those of the visible range are not among them.
+// The passes over products that lead to capped scores.
 template <class Products>
-void apply_passes(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
-                  ScoreStage stage) {
+void scale_and_cap(const QueryBlock<Products>& b, const ScoreTile& tile) {
   if (b.scale.of_scores != 1.0F) scale_scores(b.d, tile, b.scale.of_scores);
   if (b.p.softcap > 0.0F) cap_scores(b.d, tile, b.p.softcap);
-  if (stage == ScoreStage::kCapped) return;
+}
+
+// The passes over capped scores; those of the visible range are not among them.
+template <class Products>
+void add_and_mask(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile) {
   if (b.p.bias.given()) add_bias(b.d, tile, b.s.bias + panel.lane, b.p.bias.stride[3]);
   if (b.p.alibi_slopes != nullptr) {
     add_alibi(b.d, tile, b.s.alibi_slope + panel.lane, b.s.alibi_position + panel.lane);
   }
   if (b.p.mask.given()) hide_by_mask(b.d, tile, b.s.mask + panel.lane, b.p.mask.stride[3]);
+}
+
+// Both, up to `stage`.
+template <class Products>
+void apply_passes(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
+                  ScoreStage stage) {
+  scale_and_cap(b, tile);
+  if (stage != ScoreStage::kCapped) add_and_mask(b, panel, tile);
 }
 
 // Scores of what the panel's rows see of the tile, hidden ones -inf, and their maxima in row_max.

@@ -1,0 +1,153 @@
+// Backward of attention for a chunk of keys: d_k and d_v of its keys, and what they add to d_q.
+//
+// With S the scores, P = exp(S - LSE) the weights and D = d_out (FlashAttention-2, Dao,
+// arXiv:2307.08691, algorithm 2):
+//
+//   dV = P^T D        dP = D V^T        dS = P * (dP - delta), delta = rowsum(out * D)
+//   dK = scale dS^T Q                   dQ = scale dS K
+//
+// Tiles are transposed as in the forward kernel: keys down, queries in the lanes, so that LSE and
+// delta are vectors. Five products: S and dP by the tiles of scores, dV and dK with weights by
+// rows, dQ with weights by columns. A job owns its keys, so it adds to their dK and dV without
+// asking; where the keys take several chunks, each has its own part of dQ, and the parts are added
+// in order afterwards. The bits are the same for any number of threads.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention/backward.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/attention/backward_block-inl.h"
+#include "cpu/attention/backward_tile-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/stored_rows-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// `count` rows of whole vectors, times a factor, to where they belong.
+void store_rows(const float* from, size_t lanes, size_t count, float factor, float* to,
+                int64_t stride, size_t width) {
+  const DF d;
+  const auto by = hn::Set(d, factor);
+  for (size_t row = 0; row < count; ++row, from += lanes, to += stride) {
+    size_t c = 0;
+    for (; c + hn::Lanes(d) <= width; c += hn::Lanes(d)) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, from + c), by), d, to + c);
+    }
+    if (c < width) hn::StoreN(hn::Mul(hn::LoadU(d, from + c), by), d, to + c, width - c);
+  }
+}
+
+// d_q of the block's rows, or this chunk's part of it.
+void store_queries(const BackwardBlock& block, int64_t chunk, bool in_parts) {
+  const BackwardParams& params = block.p;
+  const QueryBlock<F32Products>& b = block.b;
+  const auto width = static_cast<size_t>(b.p.key_width);
+  const int64_t rows = b.p.batch * b.p.heads * b.p.queries;
+  for (size_t row = 0; row < b.rows; ++row) {
+    const int64_t head = b.head_of(row), query = b.s.place[row].query;
+    float* const to =
+        in_parts ? params.d_q_parts +
+                       (chunk * rows + params.row_index(b.batch, head, query)) * b.p.key_width
+                 : params.d_q.row(b.batch, head, query);
+    store_rows(block.s.d_queries + row * block.key_lanes, block.key_lanes, 1,
+               in_parts ? 1.0F : params.scale, to, 0, width);
+  }
+}
+
+void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const BackwardJob& job,
+           void* scratch) {
+  const AttentionParams& p = params.forward;
+  const BackwardScratch s = lay_out_backward(params, geometry, scratch);
+  const int64_t begin = job.chunk * geometry.chunk_keys;
+  const int64_t end = std::min(p.keys, begin + geometry.chunk_keys);
+  const auto keys = static_cast<size_t>(end - begin);
+  const size_t key_lanes = round_up(static_cast<size_t>(p.key_width), hn::Lanes(DF()));
+  const size_t value_lanes = round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()));
+  std::fill_n(s.d_keys, keys * key_lanes, 0.0F);
+  std::fill_n(s.d_values, keys * value_lanes, 0.0F);
+  const bool in_parts = geometry.chunks > 1;
+  for (int64_t first_row = p.first_row(); first_row < p.end_row();
+       first_row += geometry.blocks.rows) {
+    BackwardBlock block(params, geometry, job, first_row, s);
+    load_rows(block.b);
+    start_head(block.b);
+    std::fill_n(s.d_queries, block.b.rows * key_lanes, 0.0F);
+    const rules::KeyRange seen = intersection(block.b.seen, {begin, end});
+    if (!seen.empty()) {
+      load_backward_rows(block);
+      for (int64_t key = seen.first; key < seen.last; key += geometry.blocks.key_block) {
+        backward_tile(block, {key, std::min(key + geometry.blocks.key_block, seen.last)}, begin);
+      }
+    }
+    if (params.d_q.data != nullptr) store_queries(block, job.chunk, in_parts);
+  }
+  if (params.d_k.data != nullptr) {
+    store_rows(s.d_keys, key_lanes, keys, params.scale,
+               params.d_k.row(job.batch, job.kv_head, begin), params.d_k.stride[2],
+               static_cast<size_t>(p.key_width));
+  }
+  if (params.d_v.data != nullptr) {
+    store_rows(s.d_values, value_lanes, keys, 1.0F, params.d_v.row(job.batch, job.kv_head, begin),
+               params.d_v.stride[2], static_cast<size_t>(p.value_width));
+  }
+}
+
+void rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
+  const DF d;
+  const AttentionParams& p = params.forward;
+  const auto width = static_cast<size_t>(p.value_width);
+  const size_t lanes = round_up(width, hn::Lanes(d));
+  auto* const of_out = static_cast<float*>(scratch);
+  for (int64_t query = 0; query < p.queries; ++query) {
+    const FloatRows out = read_rows(d, params.out, batch, head, query, 1, width, lanes, of_out);
+    const FloatRows d_out =
+        read_rows(d, params.d_out, batch, head, query, 1, width, lanes, of_out + lanes);
+    auto sum = hn::Zero(d);
+    for (size_t c = 0; c < lanes; c += hn::Lanes(d)) {
+      sum = hn::MulAdd(hn::LoadU(d, out.data + c), hn::LoadU(d, d_out.data + c), sum);
+    }
+    const int64_t index = params.row_index(batch, head, query);
+    params.delta[index] = hn::ReduceSum(d, sum);
+    params.reference[index] = *params.lse.row(batch, head, query) / p.scale.of_softmax;
+  }
+}
+
+uint64_t scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry) {
+  return lay_out_backward(params, geometry, nullptr).bytes;
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(chunk);
+HWY_EXPORT(rows);
+HWY_EXPORT(scratch_bytes);
+
+uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry) {
+  return HWY_DYNAMIC_DISPATCH(scratch_bytes)(params, geometry);
+}
+
+void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(rows)(params, batch, head, scratch);
+}
+
+void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
+                    const BackwardJob& job, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(chunk)(params, geometry, job, scratch);
+}
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cpu/kernels.h"
+#include "engine/guard.h"
+#include "engine/plan.h"
+#include "engine/scratch.h"
+#include "engine/threads.h"
+#include "engine/transform.h"
+#include "engine/validate.h"
+#include "multihead/attention_backward.h"
+#include "rules/arena.h"
+
+namespace multihead {
+namespace engine {
+namespace {
+
+using rules::AttentionParams;
+using rules::BackwardGeometry;
+using rules::BackwardParams;
+
+// What the jobs share: see BackwardParams.
+Status reserve_gradients(BackwardPlan& plan, Context& context) {
+  BackwardParams& params = plan.params;
+  const AttentionParams& p = params.forward;
+  const auto rows = static_cast<uint64_t>(p.batch * p.heads * p.queries);
+  const auto chunks = static_cast<uint64_t>(plan.geometry.chunks > 1 ? plan.geometry.chunks : 0);
+  const auto lay_out = [&](void* memory) {
+    rules::Arena take(memory);
+    take(params.delta, rows);
+    take(params.reference, rows);
+    take(params.d_q_parts,
+         params.d_q.data == nullptr ? 0 : chunks * rows * static_cast<uint64_t>(p.key_width));
+    return take.bytes();
+  };
+  const uint64_t bytes = lay_out(nullptr);
+  Scratch& scratch = scratch_of(context);
+  if (!scratch.gradients().reserve(bytes)) return Status::out_of_memory(bytes);
+  lay_out(scratch.gradients().data());
+  return scratch.reserve(context.threads(), plan.scratch_bytes);
+}
+
+// The parts that the chunks of keys have computed, added in their order.
+void add_parts(const BackwardPlan& plan, int threads) {
+  const BackwardParams& params = plan.params;
+  const AttentionParams& p = params.forward;
+  const int64_t width = p.key_width, part = p.batch * p.heads * p.queries * width;
+  parallel_for(threads, p.batch * p.heads, [&](int64_t index, int) {
+    const int64_t batch = index / p.heads, head = index % p.heads;
+    for (int64_t query = 0; query < p.queries; ++query) {
+      const float* from = params.d_q_parts + params.row_index(batch, head, query) * width;
+      float* const to = params.d_q.row(batch, head, query);
+      for (int64_t c = 0; c < width; ++c) {
+        float sum = 0;
+        for (int64_t chunk = 0; chunk < plan.geometry.chunks; ++chunk)
+          sum += from[chunk * part + c];
+        to[c] = params.scale * sum;
+      }
+    }
+  });
+}
+
+// d_sink = -(sum over rows of the sink's weight * delta).
+void differentiate_sinks(const BackwardParams& params, std::span<float> d_sinks) {
+  const AttentionParams& p = params.forward;
+  for (int64_t head = 0; head < p.heads; ++head) {
+    const auto sink = static_cast<double>(p.sinks[head]);
+    double sum = 0;
+    for (int64_t batch = 0; batch < p.batch; ++batch) {
+      for (int64_t query = 0; query < p.queries; ++query) {
+        const auto lse = static_cast<double>(*params.lse.row(batch, head, query));
+        const float delta = params.delta[params.row_index(batch, head, query)];
+        sum += std::exp(sink - lse) * static_cast<double>(delta);
+      }
+    }
+    d_sinks[static_cast<size_t>(head)] = static_cast<float>(-sum);
+  }
+}
+
+void clear(const Tensor& tensor) {
+  if (!tensor.given() || tensor.shape.elements() == 0) return;
+  const int rank = tensor.shape.rank();
+  const int64_t width = tensor.shape[rank - 1];
+  for (int64_t row = 0; row < tensor.shape.elements() / width; ++row) {
+    int64_t rest = row, offset = 0;
+    for (int axis = rank - 2; axis >= 0; --axis) {
+      offset += rest % tensor.shape[axis] * tensor.strides[axis];
+      rest /= tensor.shape[axis];
+    }
+    std::fill_n(tensor.data + offset, width, 0.0F);
+  }
+}
+
+Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
+  BackwardParams& params = plan.params;
+  const BackwardGeometry& g = plan.geometry;
+  AttentionParams& p = params.forward;
+  // Before anything is written.
+  if (plan.transforms) {
+    if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
+  }
+  if (Status status = reserve_gradients(plan, context); !status.ok()) return status;
+  const Scratch& scratch = scratch_of(context);
+  const int threads = threads_for(plan.operations, context.threads());
+
+  clear(gradients.d_bias);
+  parallel_for(threads, p.batch * p.heads, [&](int64_t index, int thread) {
+    cpu::backward_rows(params, index / p.heads, index % p.heads, scratch.of_thread(thread));
+  });
+  parallel_for(threads, g.jobs, [&](int64_t index, int thread) {
+    // The first keys first: with causal order most queries see them.
+    const int64_t parts = g.batch_parts * g.head_parts;
+    const int64_t chunk = index / parts;
+    const int64_t first_batch = index % parts / g.head_parts * g.batches;
+    const int64_t first_head = index % g.head_parts * g.heads;
+    for (int64_t batch = first_batch; batch < first_batch + g.batches; ++batch) {
+      for (int64_t head = first_head; head < first_head + g.heads; ++head) {
+        cpu::backward_chunk(params, g, {.batch = batch, .kv_head = head, .chunk = chunk},
+                            scratch.of_thread(thread));
+      }
+    }
+  });
+  if (g.chunks == 0) clear(gradients.d_q);
+  if (g.chunks > 1 && params.d_q.data != nullptr) add_parts(plan, threads);
+  if (!gradients.d_sinks.empty()) differentiate_sinks(params, gradients.d_sinks);
+  if (!plan.transforms) return {};
+  const InputTransforms& transforms = *plan.transforms;
+  if (gradients.d_q.given()) {
+    if (Status status = transform_back(transforms.q, transforms.of_queries(), gradients.d_q,
+                                       gradients.d_q_gain, context);
+        !status.ok()) {
+      return status;
+    }
+  }
+  if (!gradients.d_k.given()) return {};
+  return transform_back(transforms.k, transforms.of_keys(), gradients.d_k, gradients.d_k_gain,
+                        context);
+}
+
+}  // namespace
+}  // namespace engine
+
+Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                          const AttentionOptions& options, const AttentionResults& results,
+                          const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                          Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    engine::AttentionShape shape;
+    if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+    for (const Status& status :
+         {engine::validate_options(options, shape),
+          engine::validate_backward(options, results, d_out, gradients, shape)}) {
+      if (!status.ok()) return status;
+    }
+    engine::BackwardPlan plan =
+        engine::plan_backward(q, k, v, shape, options, results, d_out, gradients);
+    return engine::run(plan, gradients, context);
+  });
+}
+
+}  // namespace multihead

@@ -1,0 +1,58 @@
+// Gradients of attention().
+//
+// With S the scores, P their softmax and dO the gradient of the output (Dao, arXiv:2307.08691,
+// section 3.1.2): dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = scale dS K,
+// dK = scale dS^T Q, and the chain rule through softcap, dropout, RoPE and QK-norm. P is computed
+// again from the log-sum-exp, so extra memory is O(N), never N_q x N_k.
+#pragma once
+
+#include <span>
+
+#include "multihead/attention.h"
+#include "multihead/context.h"
+#include "multihead/export.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
+
+// What attention() has computed for the same inputs and options.
+struct AttentionResults {
+  ConstAnyTensor out;  // (B, H_q, N_q, d_v), f32, f16 or bf16
+  ConstTensor lse;     // (B, H_q, N_q)
+};
+
+// Each is optional, is f32 and is overwritten. Every tensor has a contiguous last axis and
+// otherwise free strides.
+struct AttentionGradients {
+  Tensor d_q = {};  // (B, H_q,  N_q, d_k)
+  Tensor d_k = {};  // (B, H_kv, N_k, d_k)
+  Tensor d_v = {};  // (B, H_kv, N_k, d_v)
+  // The shape of options.bias; axes along which the bias is shared are summed.
+  Tensor d_bias = {};
+  std::span<float> d_sinks = {};   // (H_q)
+  // (d_k), of the gains of options.qk_norm; each needs the gradient of its vectors, d_q or d_k.
+  std::span<float> d_q_gain = {}, d_k_gain = {};
+};
+
+// The gradients of a scalar of which d_out is the gradient with respect to attention()'s output.
+//
+// q, k, v and options are those of the call that gave `results`; d_out (B, H_q, N_q, d_v) is f32,
+// f16 or bf16. Dropout is computed again from its seed. Hidden keys and values contribute nothing
+// and get nothing, not even where they hold NaN or infinities; a query that sees no key has
+// gradient 0. Products and sums are in f32.
+//
+// Deterministic: the same bits for the same inputs, whatever the number of threads.
+//
+// Errors: kShape and kOption as of attention(); a gradient of something that the call does not have
+// (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm) is kOption; kMemory.
+// Nothing is written then.
+[[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                        const ConstAnyTensor& v, const AttentionOptions& options,
+                                        const AttentionResults& results,
+                                        const ConstAnyTensor& d_out,
+                                        const AttentionGradients& gradients, Context& context);
+
+}  // namespace multihead
+MULTIHEAD_PUBLIC_END

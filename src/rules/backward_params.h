@@ -1,0 +1,42 @@
+// One call of attention_backward() as every backend sees it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "rules/attention_params.h"
+
+namespace multihead::rules {
+
+// Numbers of (B, H_q, N_q, N_k) that are added where a stride is 0.
+struct SharedScores {
+  float* data = nullptr;
+  std::array<int64_t, 4> stride{};
+
+  float* at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
+    return data + batch * stride[0] + head * stride[1] + query * stride[2] + key * stride[3];
+  }
+};
+
+struct BackwardParams {
+  AttentionParams forward;  // without outputs
+  StoredRows out, d_out;    // (B, H_q, N_q, d_v)
+  Rows<const float> lse;    // (B, H_q, N_q)
+  float scale;              // of the scores
+
+  Rows<float> d_q, d_k, d_v;  // data may be null
+  SharedScores d_bias;        // zeros before the first job; data may be null
+
+  // (B, H_q, N_q) contiguous, from backward_rows(): the sum of out * d_out, and the LSE in units of
+  // the scores as the products leave them.
+  float* delta;
+  float* reference;
+  // [chunk of keys][B][H_q][N_q][d_k], where there is more than one chunk: each one's part of d_q.
+  float* d_q_parts;
+
+  int64_t row_index(int64_t batch, int64_t head, int64_t query) const {
+    return (batch * forward.heads + head) * forward.queries + query;
+  }
+};
+
+}  // namespace multihead::rules

@@ -1,0 +1,187 @@
+// attention_backward() against the float64 oracle, on every SIMD target of the machine.
+#include "multihead/attention_backward.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "multihead/attention.h"
+#include "reference/reference_attention.h"
+#include "reference/reference_backward.h"
+#include "support/random_case.h"
+#include "support/simd_targets.h"
+
+namespace multihead {
+namespace {
+
+using reference::ReferenceGradients;
+using testing::Random;
+using testing::RandomCase;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> poisoned(int64_t count) {
+  return std::vector<float>(static_cast<size_t>(count), kNaN);
+}
+
+struct Gradients {
+  std::vector<float> d_q, d_k, d_v, d_bias, d_sinks, d_q_gain, d_k_gain;
+};
+
+// A random call, its results and a gradient of its output.
+struct Call {
+  RandomCase c;
+  std::vector<float> out, lse, d_out;
+
+  Call(uint64_t seed, const testing::CaseLimits& limits) : c(testing::random_case(seed, limits)) {
+    Random random(seed + 77);
+    d_out = random.floats(c.out_shape.elements());
+    forward();
+  }
+
+  void forward() {
+    // The oracle's, so that only the backward is judged.
+    const reference::ReferenceOutputs exact = reference::attention(c.q, c.k, c.v, c.options);
+    out.assign(exact.out.begin(), exact.out.end());
+    lse.assign(exact.lse.begin(), exact.lse.end());
+  }
+
+  Gradients run(Context& context) const {
+    Gradients g{.d_q = poisoned(c.q.shape.elements()),
+                .d_k = poisoned(c.k.shape.elements()),
+                .d_v = poisoned(c.v.shape.elements()),
+                .d_bias = poisoned(c.options.bias.given() ? c.options.bias.shape.elements() : 0),
+                .d_sinks = poisoned(static_cast<int64_t>(c.options.sinks.size())),
+                .d_q_gain = poisoned(c.options.qk_norm.enabled ? c.q.shape[3] : 0),
+                .d_k_gain = {}};
+    g.d_k_gain = g.d_q_gain;
+    AttentionGradients to{.d_q = {g.d_q.data(), c.q.shape},
+                          .d_k = {g.d_k.data(), c.k.shape},
+                          .d_v = {g.d_v.data(), c.v.shape},
+                          .d_bias = {},
+                          .d_sinks = g.d_sinks,
+                          .d_q_gain = g.d_q_gain,
+                          .d_k_gain = g.d_k_gain};
+    if (c.options.bias.given()) to.d_bias = {g.d_bias.data(), c.options.bias.shape};
+    const Status status = attention_backward(
+        c.q, c.k, c.v, c.options,
+        {.out = ConstTensor(out.data(), c.out_shape), .lse = ConstTensor(lse.data(), c.lse_shape)},
+        ConstTensor(d_out.data(), c.out_shape), to, context);
+    EXPECT_TRUE(status.ok()) << status.message() << "; " << c.description;
+    return g;
+  }
+
+  ReferenceGradients expected() const {
+    return reference::attention_backward(c.q, c.k, c.v, c.options,
+                                         ConstTensor(d_out.data(), c.out_shape));
+  }
+};
+
+void expect_near(const std::string& name, const std::vector<float>& got,
+                 const std::vector<double>& expected, double allowed,
+                 const std::string& description) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(expected[i]) && std::isnan(got[i])) continue;
+    ASSERT_NEAR(static_cast<double>(got[i]), expected[i], allowed)
+        << name << "[" << i << "], " << description;
+  }
+}
+
+void expect_equals_oracle(const Call& call, Context& context) {
+  const ReferenceGradients expected = call.expected();
+  // Scores are floats: a weight of exp(score - LSE) has the rounding of both.
+  double relative = 1e-5;
+  for (const float lse : call.lse) {
+    if (std::isfinite(lse))
+      relative = std::max(relative, 2e-7 * std::abs(static_cast<double>(lse)));
+  }
+  double largest = 1.0;
+  for (const std::vector<double>* gradient :
+       {&expected.d_q, &expected.d_k, &expected.d_v, &expected.d_bias}) {
+    for (const double value : *gradient) {
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+    }
+  }
+  const double allowed = relative * largest;
+  testing::on_every_target([&] {
+    const Gradients got = call.run(context);
+    expect_near("d_q", got.d_q, expected.d_q, allowed, call.c.description);
+    expect_near("d_k", got.d_k, expected.d_k, allowed, call.c.description);
+    expect_near("d_v", got.d_v, expected.d_v, allowed, call.c.description);
+    expect_near("d_bias", got.d_bias, expected.d_bias, allowed, call.c.description);
+    expect_near("d_sinks", got.d_sinks, expected.d_sinks, allowed, call.c.description);
+    expect_near("d_q_gain", got.d_q_gain, expected.d_q_gain, 8 * allowed, call.c.description);
+    expect_near("d_k_gain", got.d_k_gain, expected.d_k_gain, 8 * allowed, call.c.description);
+  });
+}
+
+class Backward : public ::testing::Test {
+ protected:
+  Context context_{2};
+};
+
+TEST_F(Backward, EqualsTheOracleOnRandomCalls) {
+  for (const uint64_t seed : testing::random_seeds(60)) {
+    expect_equals_oracle(Call(seed, {}), context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(Backward, EqualsTheOracleOnSmallRandomCalls) {
+  for (const uint64_t seed : testing::random_seeds(400)) {
+    expect_equals_oracle(Call(seed, {.max_queries = 9, .max_keys = 12, .max_width = 20}), context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Chunks of keys, whose parts of d_q are added.
+TEST_F(Backward, EqualsTheOracleWithManyKeys) {
+  for (const uint64_t seed : testing::random_seeds(4)) {
+    expect_equals_oracle(Call(seed, {.max_queries = 40, .max_keys = 3000, .max_width = 20}),
+                         context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(Backward, TheBitsDoNotDependOnTheThreads) {
+  Context alone(1), three(3);
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    const Call call(seed, {.max_queries = 60, .max_keys = 1500});
+    const Gradients expected = call.run(alone);
+    const auto same = [&](const std::vector<float>& a, const std::vector<float>& b) {
+      return a.size() == b.size() &&
+             (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+    };
+    for (Context* context : {&context_, &three}) {
+      const Gradients got = call.run(*context);
+      ASSERT_TRUE(same(got.d_q, expected.d_q) && same(got.d_k, expected.d_k) &&
+                  same(got.d_v, expected.d_v) && same(got.d_bias, expected.d_bias) &&
+                  same(got.d_sinks, expected.d_sinks) && same(got.d_q_gain, expected.d_q_gain))
+          << call.c.description;
+    }
+  }
+}
+
+TEST_F(Backward, AGradientOfZeroGivesZero) {
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    Call call(seed, {.max_queries = 20, .max_keys = 40});
+    std::fill(call.d_out.begin(), call.d_out.end(), 0.0F);
+    const Gradients got = call.run(context_);
+    for (const std::vector<float>* gradient : {&got.d_q, &got.d_k, &got.d_v, &got.d_bias}) {
+      for (const float value : *gradient) {
+        // Of inputs that are NaN the gradient is, too.
+        if (!std::isnan(value)) ASSERT_EQ(value, 0.0F) << call.c.description;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace multihead
