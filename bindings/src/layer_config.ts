@@ -1,11 +1,12 @@
-// The configuration of a layer: checks, defaults, and the numbers that the core reads.
+// The configuration of a layer: checks, defaults, and the record of the wire.
 
-import { optionsArg, rotationNames } from './attention_options.js';
+import { attentionOptions, rotationNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
-import type { Operands, Runtime } from './operands.js';
+import type { Operands } from './operands.js';
 import { checkCount, checkFlag, checkNumber, checkOptions, readOptions } from './options.js';
 import { describe } from './tensor.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './types.js';
+import type * as wire from './wire.js';
 
 type Config = MultiHeadAttention['config'];
 
@@ -110,26 +111,11 @@ const ofCalls = 'positions are those of each call';
 const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
 
-/** In the order of multihead::MultiHeadAttentionConfig. Starts the block of arguments. */
-export function writeModuleConfig({ args }: Runtime, config: Config, operands: Operands): void {
+/** Throws `E_OPTION`. */
+export function moduleRecord(config: Config, operands: Operands): wire.MultiHeadAttentionConfig {
   const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
   const extents = { batch: 1, heads, queries: 1, keys: 1, width };
-  const arg = optionsArg({ softcap, window, rope }, operands, extents);
-  args.begin().numbers(width, heads, config.headDim, config.numKvHeads, config.valueDim);
-  args.numbers(config.kdim, config.vdim, config.outDim);
-  for (const name of flagNames) args.number(config[name] ? 1 : 0);
-  args.numbers(config.qkNormEps, arg.softcap, arg.windowLeft, arg.windowRight);
-  args.rope(arg.rope).number(config.dropout);
-  args.numbers(config.kvLatentDim, config.qLatentDim, config.ropeHeadDim, config.latentNormEps);
+  const options = attentionOptions({ softcap, window, rope }, operands, extents);
+  const { windowLeft, windowRight } = options;
+  return { ...config, windowLeft, windowRight, softcap: options.softcap, rope: options.rope };
 }
-
-/** In the order of multihead::MultiHeadAttentionConfig. */
-const flagNames = [
-  'bias',
-  'outProj',
-  'addBiasKv',
-  'addZeroAttn',
-  'batchFirst',
-  'sinks',
-  'qkNorm',
-] as const satisfies readonly FlagName[];

@@ -4,6 +4,7 @@ import { MultiheadError } from './errors.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
 import type { PartialAttention, Tensor } from './types.js';
+import * as wire from './wire.js';
 
 const known = ['out', 'lse', 'weights', 'dropoutMask', 'captures'];
 
@@ -37,7 +38,7 @@ export function mergeAttention<A extends PartialAttention<Tensor>>(
     checkRank(lseA, '(B, H_q, N_q)', 'a.lse');
     checkRank(outB, '(B, H_q, N_q, d_v)', 'b.out');
     checkRank(lseB, '(B, H_q, N_q)', 'b.lse');
-    runtime.args.begin().tensor(outA).tensor(lseA).tensor(outB).tensor(lseB);
+    wire.mergeAttention(runtime.args, outA, lseA, outB, lseB);
     operands.run(() => runtime.raw.mergeAttention());
     return givenA;
   });

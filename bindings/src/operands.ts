@@ -1,12 +1,12 @@
 // The inputs and outputs of one call: temporary copies are freed when it ends, new outputs when it fails.
 
-import { otherArguments, type Arguments, type Operand } from './arguments.js';
+import { otherArguments, type Arguments, type Operand, type Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js';
-import { readError } from './messages.js';
-import { Status, type SpanArg } from './raw.js';
+import { sentencesOf } from './messages.js';
 import type { ScopeStack } from './scope.js';
+import { callStatus } from './tables.js';
 import {
   checkData,
   checkShape,
@@ -23,6 +23,7 @@ import {
 } from './tensor.js';
 import { lengthOf, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, Shape } from './types.js';
+import { readCoreError } from './wire.js';
 
 /** What every operation works with: one loaded module. */
 export interface Runtime {
@@ -59,7 +60,7 @@ export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   }
 }
 
-export const noSpan: SpanArg = { address: 0, length: 0 };
+export const noSpan: Span<never> = { address: 0, length: 0 };
 
 const spanArrays = { f32: 'a Float32Array', i32: 'an Int32Array' } as const;
 type SpanType = keyof typeof spanArrays;
@@ -75,7 +76,12 @@ export class Operands {
     this.#runtime = runtime;
   }
 
-  input(value: unknown, dtypes: readonly DType[], argument: string, ranks?: Ranks): Operand {
+  input<D extends DType>(
+    value: unknown,
+    dtypes: readonly D[],
+    argument: string,
+    ranks?: Ranks,
+  ): Operand<D> {
     const { heap } = this.#runtime;
     const core = coreOf(value);
     if (core?.heap === heap) {
@@ -91,12 +97,16 @@ export class Operands {
     return { address: block.address, dtype, shape };
   }
 
-  optional(value: unknown, dtypes: readonly DType[], argument: string): Operand | undefined {
+  optional<D extends DType>(
+    value: unknown,
+    dtypes: readonly D[],
+    argument: string,
+  ): Operand<D> | undefined {
     return value === undefined ? undefined : this.input(value, dtypes, argument);
   }
 
   /** Numbers in a typed array without a shape. */
-  span(value: unknown, type: SpanType, argument: string): SpanArg {
+  span<E extends SpanType>(value: unknown, type: E, argument: string): Span<E> {
     const wanted = spanArrays[type];
     if (typedArrayName(value) !== wanted.split(' ')[1]) {
       throw new MultiheadError('E_OPTION', {
@@ -113,7 +123,12 @@ export class Operands {
   }
 
   /** As span(). To the core, which checks lengths, no values are "not given": `count` of them are meant. */
-  optionalSpan(value: unknown, type: SpanType, argument: string, count: number): SpanArg {
+  optionalSpan<E extends SpanType>(
+    value: unknown,
+    type: E,
+    argument: string,
+    count: number,
+  ): Span<E> {
     if (value === undefined) return noSpan;
     const span = this.span(value, type, argument);
     if (span.length > 0 || count === 0) return span;
@@ -125,7 +140,7 @@ export class Operands {
   }
 
   /** The paper's slopes of ALiBi. */
-  alibiSlopes(heads: number): SpanArg {
+  alibiSlopes(heads: number): Span<'f32'> {
     const { address } = this.temporary(heads * bytesPerElement('f32'), 'alibi');
     this.#runtime.raw.alibiSlopes(address, heads);
     return { address, length: heads };
@@ -163,11 +178,11 @@ export class Operands {
   }
 
   /** A tensor of the caller's, to write to, that shares no memory with another of the call. */
-  writable<D extends DType>(given: unknown, dtype: D, argument: string): Operand {
+  writable<D extends DType>(given: unknown, dtype: D, argument: string): Operand<D> {
     return this.#writable(given, dtype, argument);
   }
 
-  #writable(given: unknown, dtype: DType, argument: string): TensorCore {
+  #writable<D extends DType>(given: unknown, dtype: D, argument: string): TensorCore<D> {
     const core = ownTensor(given, this.#runtime.heap, dtype, argument);
     checkShared(core, this.#inputs, argument);
     checkShared(core, this.#given, argument);
@@ -216,17 +231,17 @@ export class Operands {
 
 /** Throws what a status code of the core's other than ok stands for. */
 export function checkStatus({ raw, args, heap }: Runtime, status: number): void {
-  if (status === Status.ok) return;
-  if (status === Status.otherArguments) throw otherArguments();
-  if (status === Status.nothingLeft) {
+  if (status === callStatus.ok) return;
+  if (status === callStatus.otherArguments) throw otherArguments();
+  if (status === callStatus.nothingLeft) {
     throw outOfMemory('memory', 'a megabyte for the call itself', heap.buffer.byteLength);
   }
   raw.lastError();
-  const error = readError(args.results());
-  if (status === Status.memory) {
+  const error = sentencesOf(readCoreError(args.results()));
+  if (status === callStatus.memory) {
     throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
   }
-  throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', error);
+  throw new MultiheadError(status === callStatus.shape ? 'E_SHAPE' : 'E_OPTION', error);
 }
 
 /** A live tensor of this memory, without a copy of anything else; throws `E_OPTION`, `E_DISPOSED`. */
@@ -278,6 +293,13 @@ function checkExtents(shape: Shape, argument: string): void {
     });
   }
 }
+
+/** The same numbers with their axes grouped in another way. */
+export const reshaped = <D extends DType>(
+  operand: Operand<D> | undefined,
+  shape: Shape,
+): Operand<D> | undefined =>
+  operand && { address: operand.address, dtype: operand.dtype, shape };
 
 /** How many axes "(B, H_q, N_q, d_k)" has. */
 const rankOf = new Map<string, number>();

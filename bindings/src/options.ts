@@ -139,6 +139,10 @@ export function checkNames<N extends string>(
   });
 }
 
+/** The names of an enumeration of tables.ts, in its order. */
+export const namesOf = <N extends string>(enumeration: Readonly<Record<N, number>>): readonly N[] =>
+  Object.keys(enumeration) as N[];
+
 /** One of `known`; throws `E_OPTION`. */
 export function checkChoice<N extends string>(
   value: unknown,

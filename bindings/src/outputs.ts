@@ -1,12 +1,12 @@
 // The results of one call: tensors for what is asked for, and what the core is told of them.
 
 import type { CallExtents } from './attention_options.js';
-import { captureArgs } from './capture.js';
+import { captureRecords } from './capture.js';
 import type { Operands, Runtime } from './operands.js';
 import { checkChoice, checkNames } from './options.js';
-import type { CaptureArg, OutputsArg } from './raw.js';
 import { coreOf, floatDTypes, isHalf } from './tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from './types.js';
+import * as wire from './wire.js';
 
 /** The names in {@link OutputOptions}. */
 export const outputNames = [
@@ -44,8 +44,8 @@ interface Result {
 
 export interface Outputs {
   readonly result: Result;
-  readonly arg: OutputsArg;
-  readonly captures: readonly CaptureArg[];
+  readonly record: wire.AttentionOutputs;
+  readonly captures: readonly wire.ScoreCapture[];
 }
 
 /** Ask for outputs after the inputs. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
@@ -59,7 +59,7 @@ export function prepareOutputs(
   const wanted = checkNames(names, returns, 'return');
   const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
   const result: Result = { out };
-  const arg: OutputsArg = {
+  const record: wire.AttentionOutputs = {
     out: coreOf(out),
     lse: undefined,
     weights: undefined,
@@ -68,23 +68,23 @@ export function prepareOutputs(
   if (wanted.includes('lse')) {
     const lse = operands.output(shapes.lse, 'f32', 'lse');
     result.lse = lse;
-    arg.lse = coreOf(lse);
+    record.lse = coreOf(lse);
   }
   if (wanted.includes('weights')) {
     const weights = operands.output(shapes.scores, 'f32', 'weights');
     result.weights = weights;
-    arg.weights = coreOf(weights);
+    record.weights = coreOf(weights);
   }
   if (wanted.includes('dropoutMask')) {
     const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
     result.dropoutMask = dropoutMask;
-    arg.dropoutMask = coreOf(dropoutMask);
+    record.dropoutMask = coreOf(dropoutMask);
   }
-  if (options.capture === undefined) return { result, arg, captures: [] };
+  if (options.capture === undefined) return { result, record, captures: [] };
 
-  const captures = captureArgs(options.capture, shapes.scores, operands);
+  const captures = captureRecords(options.capture, shapes.scores, operands);
   result.captures = captures.tensors;
-  return { result, arg, captures: captures.args };
+  return { result, record, captures: captures.records };
 }
 
 /** Right before the call that takes them: nothing may fail in between. */
@@ -94,7 +94,7 @@ export function pushCaptures(
   operands: Operands,
 ): void {
   for (const capture of captures) {
-    args.begin().capture(capture);
+    wire.pushCapture(args, capture);
     operands.run(() => raw.pushCapture());
   }
 }
