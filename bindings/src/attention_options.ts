@@ -30,7 +30,7 @@ export const maskNames = [
   'rope',
 ] as const satisfies readonly (keyof MaskOptions)[];
 
-/** How many numbers the options of a call are to have. */
+/** The extents of a call. They are the lengths that its options must have. */
 export interface CallExtents {
   readonly batch: number;
   readonly heads: number;
@@ -67,7 +67,7 @@ const noOptions: Readonly<wire.AttentionOptions> = {
   dropoutSeed: noSeed,
 };
 
-/** Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. The names have been checked. */
+/** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function attentionOptions(
   options: MaskOptions,
   operands: Operands,
@@ -102,7 +102,7 @@ const named: Readonly<Record<string, Aligned>> = {
 };
 const alignmentNames = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
 
-/** Undefined for what is no alignment; throws `E_OPTION` for an offset that is no whole number. */
+/** Undefined if `value` is no alignment. Throws `E_OPTION` for an offset that is not a whole number. */
 function alignmentOf(value: unknown, argument: string): Aligned | undefined {
   if (typeof value === 'string' && Object.hasOwn(named, value)) return named[value];
   if (typeof value !== 'object' || value === null || !('offset' in value)) return undefined;
@@ -179,10 +179,10 @@ function setQkNorm(
   if (norm.epsilon !== undefined) record.qkNormEpsilon = checkNumber(norm.epsilon, 'qkNorm.epsilon');
 }
 
-/** The names of a rotation without positions. */
+/** The names in {@link RopeRotation}, which has no positions. */
 export const rotationNames = ['style', 'base', 'rotaryDim'] as const;
 
-/** The names have been checked; throws `E_OPTION`. */
+/** The names in `rope` have been checked. Throws `E_OPTION`. */
 export function ropeRecord(rope: MaskOptions['rope'] & object): wire.Rope {
   const style = checkChoice(rope.style, ['interleaved', 'half'], 'rope.style');
   return {
@@ -213,7 +213,7 @@ function setDropout(record: wire.AttentionOptions, dropout: MaskOptions['dropout
   record.dropoutSeed = seedWords(seed, 'dropout.seed');
 }
 
-/** The low and the high 32 bits; throws `E_OPTION`. */
+/** A seed in two words. Throws `E_OPTION`. */
 export function seedWords(seed: unknown, argument: string): Whole64 {
   const whole = typeof seed === 'bigint' || Number.isSafeInteger(seed);
   const words = whole ? BigInt(seed as bigint | number) : -1n;

@@ -1,4 +1,4 @@
-// Scores on request: which stage, of which heads and rows, and where to.
+// Captures of scores: of which stage, heads and rows, and into which tensor.
 
 import type { Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -11,11 +11,11 @@ import type * as wire from './wire.js';
 
 const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 
-/** The core's number of a stage; throws `E_OPTION`. */
+/** The number of a stage on the wire. Throws `E_OPTION`. */
 export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] =>
   scoreStages[checkChoice(stage, stages, argument)];
 
-/** The first row and the number of rows, all by default; throws `E_OPTION` for rows that are not there. */
+/** The first row and the number of rows; by default all. Throws `E_OPTION` for rows beyond the last query. */
 export function checkRows(rows: unknown, queries: number, argument: string): [number, number] {
   if (rows === undefined) return [0, queries];
   if (Array.isArray(rows) && rows.length === 2) {
@@ -30,7 +30,7 @@ export function checkRows(rows: unknown, queries: number, argument: string): [nu
   });
 }
 
-/** Some of `count` query heads; throws `E_OPTION` for none, one that is not there, and one twice. */
+/** Some of `count` query heads. Throws `E_OPTION` for an empty list, a head that does not exist, and a head that stands twice. */
 export function headsSpan(
   heads: unknown,
   count: number,
@@ -54,7 +54,7 @@ export function headsSpan(
   return operands.span(Int32Array.from(chosen), 'i32', argument);
 }
 
-/** `scores` is the shape (B, H_q, N_q, N_k) of all of them. */
+/** `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
 export function captureRecords(
   captures: unknown,
   scores: Shape,

@@ -9,7 +9,7 @@ import { describe } from './tensor.js';
 import type { CacheDType, CacheLayout, KVCacheConfig } from './types.js';
 import * as wire from './wire.js';
 
-/** What a cache's memory is like, whatever it is a cache of. */
+/** The options that every kind of cache has. */
 export const storageNames = [
   'batch',
   'capacity',
@@ -25,7 +25,7 @@ const dtypeNames = namesOf(dtypes) satisfies readonly CacheDType[];
 type Storage = Pick<KVCacheConfig, (typeof storageNames)[number]>;
 type CheckedStorage = Required<{ [N in keyof Storage]: Exclude<Storage[N], undefined> }>;
 
-/** With the defaults filled in; throws `E_OPTION`. The names have been checked. */
+/** Fills in the defaults. The names have been checked. Throws `E_OPTION`. */
 export function checkStorage(config: Storage): CheckedStorage {
   const {
     batch = 1,
@@ -49,7 +49,7 @@ export function checkStorage(config: Storage): CheckedStorage {
     layout: checkChoice(layout, layoutNames, 'layout'),
     dtype: checkChoice(dtype, dtypeNames, 'dtype'),
     pageSize: checkCount(pageSize, 'pageSize'),
-    // The core's word for "enough".
+    // The core takes 0 for as many pages as a full cache needs.
     pages: pages === undefined ? 0 : checkCount(pages, 'pages'),
   };
 }
@@ -58,7 +58,7 @@ type HeadExtents = Pick<wire.KVCacheConfig, 'kvHeads' | 'keyWidth' | 'valueWidth
 
 /** The core's calls for caches of one kind. */
 export interface CacheDoor {
-  /** Takes the configuration. A handle above 0, or minus a status code. */
+  /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
   create(): number;
   bytes(handle: number): number;
   release(handle: number): void;

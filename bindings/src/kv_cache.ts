@@ -1,4 +1,4 @@
-// mh.createCache: keys and values that the core keeps, by a handle.
+// mh.createCache: a cache of keys and values in the core.
 
 import { attentionOptions, sharedNames } from './attention_options.js';
 import { attentionReturns } from './attention.js';
@@ -131,7 +131,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
     return longest;
   }
 
-  /** Throws `E_OPTION` unless there is such an entry. */
+  /** An entry of the batch. Throws `E_OPTION` if it does not exist. */
   #entry(batch: unknown): number {
     const entry = checkCount(batch, 'batch', 0);
     if (entry < this.batch) return entry;

@@ -1,4 +1,4 @@
-// mh.latentAttention: keys and values from one low-rank latent per token.
+// mh.latentAttention: attention with the keys and values of all heads made from one latent per token.
 
 import { attentionOptions, maskNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
@@ -22,6 +22,8 @@ const inputAxes = {
 type InputName = keyof typeof inputAxes;
 const inputNames = Object.keys(inputAxes) as InputName[];
 
+const forms = namesOf(latentForms);
+
 const optionNames = [
   'form',
   ...maskNames.filter((name) => name !== 'rope' && name !== 'qkNorm'),
@@ -39,7 +41,7 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
 ): AttentionResult<R> {
   const inputs = readOptions(givenInputs, inputNames, 'inputs');
   const options = readOptions(given, optionNames, 'latentAttention', elsewhere);
-  const form = checkChoice(options.form, namesOf(latentForms), 'form');
+  const form = checkChoice(options.form, forms, 'form');
 
   return call(runtime, (operands) => {
     const input = (name: InputName): Operand<'f32'> => {

@@ -17,7 +17,7 @@ export const configNames = [
   ...(['dropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
 ] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
 
-/** Beyond this many divisors, an error message lists the ones nearest to what was asked for. */
+/** An error message lists at most this many divisors: those nearest to the number that was given. */
 const maxDivisors = 16;
 
 function headWidth(embedDim: number, numHeads: number): number {
@@ -41,7 +41,7 @@ function headWidth(embedDim: number, numHeads: number): number {
   });
 }
 
-/** Types and defaults; most values are the core's to check. Throws `E_OPTION`. */
+/** Checks types and fills in defaults; the core checks most values. Throws `E_OPTION`. */
 export function checkConfig(given: MultiHeadAttentionConfig): Config {
   const config = readOptions(given, configNames, 'multiHeadAttention');
   const count = (name: CountName, otherwise: number): number =>
@@ -62,7 +62,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
       if (config[name] !== undefined) throw without(name, 'no kvLatentDim');
     }
   }
-  // What is wrong with a wider part is the core's to say.
+  // If ropeHeadDim is too large, the core says so.
   const valueDim = count('valueDim', Math.max(headDim - ropeHeadDim, 1));
   const outProj = flag('outProj', true);
   if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
@@ -92,7 +92,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
   };
 }
 
-/** From 0 on. Where a layer has another name for an option than a call, the core would not use it. */
+/** A number from 0 to below `limit`. Checked here because the core's error would have the name that the option has in a call. */
 function checkBelow(limit: number, value: unknown, argument: string, expected: string): number {
   const number = checkNumber(value, argument, expected);
   if (number >= 0 && number < limit) return number;
@@ -111,7 +111,7 @@ const ofCalls = 'positions are those of each call';
 const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
 
-/** Throws `E_OPTION`. */
+/** The record of a checked configuration. Throws `E_OPTION`. */
 export function moduleRecord(config: Config, operands: Operands): wire.MultiHeadAttentionConfig {
   const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
   const extents = { batch: 1, heads, queries: 1, keys: 1, width };

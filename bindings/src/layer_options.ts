@@ -61,7 +61,7 @@ const toolNames = [
   'scaleByEmbedDim',
 ] as const satisfies readonly (keyof HeadTools)[];
 
-/** The names have been checked, but not those within; throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** The names in `options` have been checked, those in `options.heads` not. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function moduleOptions(
   options: Omit<ForwardOptions, 'return'>,
   operands: Operands,
@@ -91,7 +91,7 @@ export function moduleOptions(
 
 interface LayerShapes {
   readonly out: Shape;
-  /** (B, H, N_q, N), or without B. */
+  /** (B, H, N_q, N), or (H, N_q, N) for a call without a batch. */
   readonly weights: Shape;
   readonly meanWeights: Shape;
 }
@@ -108,11 +108,12 @@ const layerReturns: readonly LayerReturn[] = ['weights', 'meanWeights'];
 interface LayerCall {
   readonly options: LayerOptions;
   readonly shapes: LayerShapes;
+  /** Writes the arguments of the call. */
   write(outputs: wire.MultiHeadAttentionOutputs, steps: number): void;
   run(): number;
 }
 
-/** Ask for the inputs before. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function runLayer(
   runtime: Runtime,
   operands: Operands,

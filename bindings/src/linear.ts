@@ -1,4 +1,4 @@
-// mh.linear: y = x·Wᵀ + bias. Leading axes of x are rows to the C++ core.
+// mh.linear: y = x·Wᵀ + bias. For the core, all axes of x but the last are one axis of rows.
 
 import { call, checkRank, reshaped, type Runtime } from './operands.js';
 import { readOptions } from './options.js';

@@ -1,4 +1,4 @@
-// mh.mergeAttention: two results over disjoint keys become one.
+// mh.mergeAttention: joins two results over disjoint keys.
 
 import { MultiheadError } from './errors.js';
 import { call, checkRank, type Runtime } from './operands.js';
@@ -8,7 +8,7 @@ import * as wire from './wire.js';
 
 const known = ['out', 'lse', 'weights', 'dropoutMask', 'captures'];
 
-/** A result of attention() may hold more than these two; that is not merged. */
+/** A result of attention() may have more outputs than `out` and `lse`; those are not merged. */
 function readPart(given: PartialAttention, argument: string): PartialAttention {
   const part = readOptions(given, known, argument);
   const { out, lse } = part as Partial<PartialAttention>;
@@ -31,7 +31,7 @@ export function mergeAttention<A extends PartialAttention<Tensor>>(
   return call(runtime, (operands) => {
     const outB = operands.input(b.out, ['f32'], 'b.out');
     const lseB = operands.input(b.lse, ['f32'], 'b.lse');
-    // After the inputs: neither may be one of them.
+    // After the inputs, so that neither is accepted if it is one of them.
     const outA = operands.writable(a.out, 'f32', 'a.out');
     const lseA = operands.writable(a.lse, 'f32', 'a.lse');
     checkRank(outA, '(B, H_q, N_q, d_v)', 'a.out');

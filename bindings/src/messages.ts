@@ -1,4 +1,4 @@
-// The sentences of the core's errors, which are data there: a message, the argument and numbers.
+// Makes the sentences of the core's errors. In the core an error is a message number, an argument and numbers.
 
 import { axes, dtypes, messages, names } from './tables.js';
 import { formatShape } from './tensor.js';
@@ -22,7 +22,7 @@ export function sentencesOf(error: CoreError): { argument: string; expected: str
     dtype1: () => String(dtypeNames[numbers[1] as number]),
     divisors: () => divisorsOf(numbers[0] as number),
   };
-  // Text and names of values alternate: braces stand around these alone.
+  // Splitting at the braces gives text and names of values in turn.
   const filled = (template: string): string =>
     template
       .split(/[{}]/)

@@ -1,4 +1,4 @@
-// The inputs and outputs of one call: temporary copies are freed when it ends, new outputs when it fails.
+// The inputs and outputs of one call. Its temporary copies are freed when it ends, its new outputs if it fails.
 
 import { otherArguments, type Arguments, type Operand, type Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -33,21 +33,23 @@ export interface Runtime {
   readonly scopes: ScopeStack;
 }
 
-/** What an operation was given, when it outlives the call. */
+/** Inputs that are kept for later calls, by a prepared operation. */
 export interface KeptInputs {
   readonly copies: readonly Block[];
   readonly tensors: readonly NamedTensor[];
 }
 
-/** A tensor that a call works with, and which. */
+/** A tensor of a call, with the name of its argument. */
 interface NamedTensor {
   readonly tensor: TensorCore;
   readonly name: string;
 }
 
 /**
- * Runs one call. Reading what the caller gave may run the caller's code, which may dispose what was
- * checked before: so run() and make() check once more. What `body` has allocated through its operands does not outlive a failure. */
+ * Runs one call. If `body` throws, all that it has allocated through its operands is freed. Reading
+ * the caller's arguments may run the caller's code, which may dispose a tensor that has been checked
+ * already, so run() and make() check all tensors again.
+ */
 export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   runtime.raw.assertAlive();
   const operands = new Operands(runtime);
@@ -122,7 +124,7 @@ export class Operands {
     return { address: block.address, length };
   }
 
-  /** As span(). To the core, which checks lengths, no values are "not given": `count` of them are meant. */
+  /** As span(), or noSpan if `value` is undefined. An empty array is refused here unless `count` is 0, since the core takes it for "not given". */
   optionalSpan<E extends SpanType>(
     value: unknown,
     type: E,
@@ -139,21 +141,21 @@ export class Operands {
     });
   }
 
-  /** The paper's slopes of ALiBi. */
+  /** ALiBi's default slopes (arXiv:2108.12409), computed by the core. */
   alibiSlopes(heads: number): Span<'f32'> {
     const { address } = this.temporary(heads * bytesPerElement('f32'), 'alibi');
     this.#runtime.raw.alibiSlopes(address, heads);
     return { address, length: heads };
   }
 
-  /** Memory for the length of the call, not cleared. */
+  /** Memory until the end of the call, not cleared. */
   temporary(bytes: number, argument: string): Block {
     const block = this.#runtime.heap.allocate(bytes, argument);
     this.#temporaries.push(block);
     return block;
   }
 
-  /** A new tensor, not cleared, or the caller's own. Ask for outputs after the inputs. */
+  /** The tensor `given`, or a new one, not cleared. Ask for outputs after the inputs: the two are compared. */
   output<D extends DType>(
     shape: Shape,
     dtype: D,
@@ -177,7 +179,7 @@ export class Operands {
     return given as WasmTensor<D>;
   }
 
-  /** A tensor of the caller's, to write to, that shares no memory with another of the call. */
+  /** A tensor of the caller's to write to. Throws if it shares memory with another tensor of the call. */
   writable<D extends DType>(given: unknown, dtype: D, argument: string): Operand<D> {
     return this.#writable(given, dtype, argument);
   }
@@ -190,13 +192,13 @@ export class Operands {
     return core;
   }
 
-  /** Makes a call of the core; throws what its status code stands for. */
+  /** Calls a function of the core that gives a CallStatus; throws the error that it stands for. */
   run(raw: () => number): void {
     this.#start();
     checkStatus(this.#runtime, raw());
   }
 
-  /** Makes a call of the core that gives a handle; throws what minus a status code stands for. */
+  /** Calls a function of the core that gives a handle, or minus a CallStatus; throws the error that it stands for. */
   make(raw: () => number): number {
     this.#start();
     const handle = raw();
@@ -210,14 +212,14 @@ export class Operands {
     this.#runtime.args.close();
   }
 
-  /** What the call was given stays for later ones: the copies that it made, and the tensors by name. */
+  /** Keeps the inputs for later calls: copies are not freed when this call ends. */
   keepInputs(): KeptInputs {
     const kept = { copies: this.#temporaries, tensors: this.#inputs };
     this.#temporaries = [];
     return kept;
   }
 
-  /** The call has succeeded: its outputs are the caller's now, or the scope's. */
+  /** After a call that has succeeded: its new outputs belong to the scope, or else to the caller. */
   keepOutputs(): void {
     for (const tensor of this.#outputs) this.#runtime.scopes.track(tensor);
     this.#outputs = [];
@@ -229,7 +231,7 @@ export class Operands {
   }
 }
 
-/** Throws what a status code of the core's other than ok stands for. */
+/** Throws the error that a CallStatus stands for, unless it is ok. */
 export function checkStatus({ raw, args, heap }: Runtime, status: number): void {
   if (status === callStatus.ok) return;
   if (status === callStatus.otherArguments) throw otherArguments();
@@ -244,7 +246,7 @@ export function checkStatus({ raw, args, heap }: Runtime, status: number): void 
   throw new MultiheadError(status === callStatus.shape ? 'E_SHAPE' : 'E_OPTION', error);
 }
 
-/** A live tensor of this memory, without a copy of anything else; throws `E_OPTION`, `E_DISPOSED`. */
+/** `given` as a live tensor of this memory; nothing else is accepted or copied. Throws `E_OPTION`, `E_DISPOSED`. */
 export function ownTensor<D extends DType>(
   given: unknown,
   heap: Heap,
@@ -264,7 +266,7 @@ export function ownTensor<D extends DType>(
   return core as TensorCore<D>;
 }
 
-/** Throws `E_OPTION` for one that is among `others`, or a reshape() of one. */
+/** Throws `E_OPTION` if the tensor is one of `others`, or a reshape() of one. */
 export function checkShared(
   { storage }: TensorCore,
   others: readonly NamedTensor[],
@@ -282,7 +284,7 @@ export const sharesMemory = (argument: string, other: string): MultiheadError =>
     got: `the same as ${other}, or another shape of it`,
   });
 
-/** Throws `E_SHAPE`. Some() and iterators are slow on the frozen shapes of tensors: with them a call took 0.5 µs more. */
+/** Throws `E_SHAPE`. An index, since some() and iterators are slow on the frozen shapes of tensors: 0.5 µs a call. */
 function checkExtents(shape: Shape, argument: string): void {
   for (let axis = 0; axis < shape.length; axis += 1) {
     if ((shape[axis] as number) <= maxExtent) continue;
@@ -301,10 +303,10 @@ export const reshaped = <D extends DType>(
 ): Operand<D> | undefined =>
   operand && { address: operand.address, dtype: operand.dtype, shape };
 
-/** How many axes "(B, H_q, N_q, d_k)" has. */
+/** The number of axes by their names: 4 for "(B, H_q, N_q, d_k)". */
 const rankOf = new Map<string, number>();
 
-/** Throws `E_SHAPE` unless there are as many axes as `axes` has letters. */
+/** Throws `E_SHAPE` unless the tensor has as many axes as `axes` names. */
 export function checkRank({ shape }: { shape: Shape }, axes: string, argument: string): void {
   let rank = rankOf.get(axes);
   if (rank === undefined) rankOf.set(axes, (rank = axes.split(',').length));
@@ -312,7 +314,7 @@ export function checkRank({ shape }: { shape: Shape }, axes: string, argument: s
   throw new MultiheadError('E_SHAPE', { argument, expected: axes, got: formatShape(shape) });
 }
 
-/** Throws `E_DISPOSED`, `E_OPTION` for another type. */
+/** Throws `E_DISPOSED`, or `E_OPTION` for another dtype. */
 function checkCore<D extends DType>(
   core: TensorCore,
   dtypes: readonly D[],
@@ -322,7 +324,7 @@ function checkCore<D extends DType>(
   if (!dtypes.includes(core.dtype as D)) throw wrongDtype(argument, dtypes, core.dtype);
 }
 
-/** Throws `E_DISPOSED`, `E_OPTION` for another type, `E_SHAPE`. */
+/** Throws `E_DISPOSED`, `E_SHAPE`, or `E_OPTION` for another dtype. */
 export function checkTensorLike<D extends DType>(
   given: unknown,
   dtypes: readonly D[],
@@ -345,7 +347,7 @@ interface PlainParts {
   readonly dtype?: unknown;
 }
 
-/** Reads each property once; throws `E_OPTION` where there is no data or no shape. */
+/** Reads each property once. Throws `E_OPTION` if there is no `data` or no `shape`. */
 function readPlain(value: unknown, argument: string): PlainParts {
   try {
     const isPlain = typeof value === 'object' && value !== null && !isProxyOfTensor(value);

@@ -1,4 +1,4 @@
-// The results of one call: tensors for what is asked for, and what the core is told of them.
+// The results of one call: a tensor for each output that is asked for, and the record of them for the wire.
 
 import type { CallExtents } from './attention_options.js';
 import { captureRecords } from './capture.js';
@@ -19,7 +19,7 @@ export const outputNames = [
 export interface OutputShapes {
   readonly out: Shape;
   readonly lse: Shape;
-  /** (B, H_q, N_q, N_k): of weights, dropout masks, and whole captures. */
+  /** (B, H_q, N_q, N_k): the shape of weights, of a dropout mask, and of a capture of all heads and rows. */
   readonly scores: Shape;
 }
 
@@ -48,7 +48,7 @@ export interface Outputs {
   readonly captures: readonly wire.ScoreCapture[];
 }
 
-/** Ask for outputs after the inputs. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function prepareOutputs(
   options: OutputOptions,
   returns: readonly AttentionReturn[],
@@ -87,7 +87,7 @@ export function prepareOutputs(
   return { result, record, captures: captures.records };
 }
 
-/** Right before the call that takes them: nothing may fail in between. */
+/** To be called right before the call that takes the captures: nothing may fail in between. */
 export function pushCaptures(
   { args, raw }: Runtime,
   { captures }: Outputs,

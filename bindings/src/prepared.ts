@@ -1,4 +1,4 @@
-// mh.prepare: a call of attention() that is checked and planned once, and run on tensors of its shapes.
+// mh.prepare: a call of attention() that is checked and planned once and run many times.
 
 import { attentionOptions, maskNames } from './attention_options.js';
 import type { Operand, Span } from './arguments.js';
@@ -43,13 +43,13 @@ const elsewhere = {
   capture: 'call attention() for captures',
 };
 
-/** What a tensor of a run has to be, and where it may lie in none. */
+/** What a tensor of a run has to be. */
 interface Wanted<D extends FloatDType = FloatDType> {
   readonly dtype: D;
   readonly shape: Shape;
 }
 
-/** For preparing: a run says where the tensor lies. */
+/** A tensor that only run() will give: without an address. */
 const toCome = <D extends FloatDType>(tensor: Wanted<D>): Operand<D> => ({ address: 0, ...tensor });
 
 interface WantedTensors {
@@ -63,11 +63,11 @@ interface WantedTensors {
 export class WasmPreparedAttention extends CoreObject implements PreparedAttention {
   readonly shapes: PreparedShapes;
 
-  /** mask and bias, where they are the caller's tensors. */
+  /** mask and bias if they are tensors of the caller's. */
   readonly #kept: KeptInputs['tensors'];
   readonly #wanted: WantedTensors;
 
-  /** Where runs read kvLengths; noSpan where there are none. */
+  /** Where runs read kvLengths, or noSpan. */
   readonly #kvLengths: Span<'i32'>;
   #kvLengthsView: Int32Array | undefined;
 
@@ -162,7 +162,7 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
   }
 
   setKvLengths(lengths: Int32Array): void {
-    // For the check that it is not disposed.
+    // Throws if it is disposed.
     void this.handle;
     const { address, length } = this.#kvLengths;
     if (this.#kvLengths === noSpan) {

@@ -1,4 +1,4 @@
-// mh.scores: rows of scores, some at a time, from the tiled kernel.
+// mh.scores: the scores, a few rows at a time, so that N_q × N_k of them never exist.
 
 import type { Span } from './arguments.js';
 import { attentionOptions, maskNames } from './attention_options.js';
@@ -51,7 +51,7 @@ export function scores(
   return stream(runtime, q, k, options, stage, chunk);
 }
 
-/** Starts with the first next(), so that nothing is held before. */
+/** A generator, so that it holds no inputs before the first next(). */
 function* stream(
   runtime: Runtime,
   q: FloatTensorLike,
@@ -71,7 +71,7 @@ function* stream(
     const options_ = { ...options, mask, bias };
     const queries = query.shape[2] ?? 0;
     const [first, count] = checkRows(options.rows, queries, 'rows');
-    // Without rows there is still one call, which checks the rest.
+    // One call even for 0 rows: it checks the options.
     for (let done = 0; done === 0 || done < count; done += chunk) {
       const rows = Math.min(chunk, count - done);
       const read = { stage, firstRow: first + done, rows };
@@ -118,7 +118,7 @@ function chosenHeads({ head, heads }: ScoresOptions, count: number, operands: Op
   return heads === undefined ? noSpan : headsSpan(heads, count, operands, 'heads');
 }
 
-/** Inputs that last for several calls: the caller's tensors as they are, copies of typed arrays. */
+/** Inputs for several calls: tensors of the caller's, and copies of typed arrays. */
 class HeldInputs {
   readonly #runtime: Runtime;
   readonly #copies: WasmTensor[] = [];

@@ -34,7 +34,7 @@ const activationNames = namesOf(activations) satisfies readonly Activation[];
 const normNames = namesOf(norms) satisfies readonly Norm[];
 const namings = namesOf(parameterNames) satisfies readonly ParameterNames[];
 
-/** Of a layer, but not of one in a block: its tokens are all of one width, batch first. */
+/** Options of a layer that a block does not have: in a block all tokens have one width, and the batch is first. */
 const outside = ['kdim', 'vdim', 'outDim', 'batchFirst'] as const;
 const elsewhere = {
   kdim: 'a block has embedDim',
@@ -113,7 +113,7 @@ export function checkModelConfig(given: TransformerConfig): ModelConfig {
   };
 }
 
-/** Throws `E_OPTION`. */
+/** The record of a checked configuration. Throws `E_OPTION`. */
 export function blockRecord(config: BlockConfig, operands: Operands): wire.TransformerBlockConfig {
   const { embedDim, numHeads, valueDim, outProj } = config;
   const outDim = outProj ? embedDim : numHeads * valueDim;
@@ -127,7 +127,7 @@ export function blockRecord(config: BlockConfig, operands: Operands): wire.Trans
   };
 }
 
-/** Throws `E_OPTION`. */
+/** The record of a checked configuration. Throws `E_OPTION`. */
 export function modelRecord(config: ModelConfig, operands: Operands): wire.TransformerConfig {
   const { numLayers, vocabSize, maxPositions = 0, finalNorm, tiedOutput, causal } = config;
   return {
@@ -136,7 +136,7 @@ export function modelRecord(config: ModelConfig, operands: Operands): wire.Trans
   };
 }
 
-/** The names' number in the core, and the tensors of `dict` that it is to see; throws `E_OPTION`. */
+/** The number of `names` on the wire, and the tensors of `dict` that the core needs. Throws `E_OPTION`. */
 export function toLoad(
   given: StateDict,
   options: LoadStateDictOptions,
@@ -146,7 +146,7 @@ export function toLoad(
   const code = parameterNames[checkChoice(names, namings, 'names')];
   const dict = copyOf(given, 'stateDict', []);
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
-  // The core passes these over too, and need not be given a copy first: they may be large.
+  // The core would ignore these tensors. They may be large, so they are not copied to it first.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';
   const entries = Object.entries(dict).filter(
     ([name]) =>
@@ -159,12 +159,12 @@ export function toLoad(
 const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : describe(tensor));
 
 /**
- * The configuration of a GPT-2 model whose parameters these are, for {@link Multihead.transformer}: all
- * but the number of heads stands in their shapes. Needs no `load()`.
+ * The configuration of a GPT-2 model with these parameters, for {@link Multihead.transformer}. Their
+ * shapes tell all of it but the number of heads. Needs no `load()`.
  *
  * @param dict under GPT-2's own names: see {@link ParameterNames}
- * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` for what is no
- * state dict
+ * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` if `dict` is
+ * no state dict
  */
 export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
   const read: unknown = copyOf(dict, 'stateDict', []);
