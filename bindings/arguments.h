@@ -9,7 +9,7 @@
 #include <span>
 #include <type_traits>
 
-#include "block.h"
+#include "argument_block.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
@@ -22,13 +22,13 @@ class Arguments {
 
   double number() {
     const size_t index = ++read_;
-    return index <= written_ && index < kBlockLength ? block[index] : 0;
+    return index <= written_ && index < kBlockLength ? argument_block[index] : 0;
   }
   int32_t integer() { return static_cast<int32_t>(number()); }
   uint32_t word() { return static_cast<uint32_t>(number()); }
 
  private:
-  size_t written_ = static_cast<size_t>(block[0]);
+  size_t written_ = static_cast<size_t>(argument_block[0]);
   size_t read_ = 0;
 };
 

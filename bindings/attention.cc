@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "argument_block.h"
 #include "arguments.h"
-#include "block.h"
 #include "call.h"
 #include "functions.h"
 #include "handles.h"

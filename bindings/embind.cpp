@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <initializer_list>
 
-#include "block.h"
+#include "argument_block.h"
 #include "call.h"
 #include "functions.h"
 #include "multihead/multihead.h"
@@ -35,7 +35,7 @@ consteval bool in_order(std::initializer_list<Enum> values) {
   }
 #include "wire.inc"
 
-uint32_t block_address() { return address_of(block); }
+uint32_t block_address() { return address_of(argument_block); }
 
 // 64 bytes: a cache line, and the widest vector of any target.
 uint32_t allocate(uint32_t bytes) {

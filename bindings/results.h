@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "block.h"
+#include "argument_block.h"
 #include "engine/error.h"
 #include "multihead/multihead.h"
 
@@ -30,7 +30,7 @@ class Results {
   void number(double value) { *next_++ = value; }
 
  private:
-  double* next_ = block;
+  double* next_ = argument_block;
 };
 
 template <class T>

@@ -10,7 +10,7 @@ namespace multihead::bindings {
 #define WIRE_CONSTANT(name, javascript, value) inline constexpr int name = value;
 #include "wire.inc"
 
-inline double block[kBlockLength];
+inline double argument_block[kBlockLength];
 
 template <class T>
 T* pointer(uint32_t address) {
