@@ -10,6 +10,7 @@ namespace multihead::bindings {
 #define WIRE_CONSTANT(name, javascript, value) inline constexpr int name = value;
 #include "wire.inc"
 
+// Before the arguments stands how many numbers they are.
 inline double argument_block[kBlockLength];
 
 template <class T>

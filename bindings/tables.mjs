@@ -17,10 +17,11 @@ const blocks = blocksOf(wire);
 writeFileSync(at('src/tables.ts'), [tablesOf(messages), ...enumerations(), ...constants()].join('\n'));
 writeFileSync(at('src/wire.ts'), wireOf());
 
-/** As CMakeLists.txt makes it for the module. */
-function versionOf(...sources) {
+/** The version of the wire: a hash of the hashes of these files, as in CMakeLists.txt. */
+function versionOfWire() {
+  const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/messages.inc'];
   const sha256 = (text) => createHash('sha256').update(text).digest('hex');
-  return sha256(sources.map(sha256).join('')).slice(0, 8);
+  return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }
 
 /** The tables of errors. */
@@ -88,8 +89,8 @@ function enumerations() {
 function constants() {
   return [
     ...each('WIRE_CONSTANT', ({ args: [, name, value] }) => `export const ${name} = ${value};\n`),
-    '/** load() refuses a module that was made from another wire.inc or messages.inc. */',
-    `export const wireVersion = '${versionOf(wire, messages)}';\n`,
+    '/** load() refuses a module of another version. */',
+    `export const wireVersion = '${versionOfWire()}';\n`,
   ];
 }
 
