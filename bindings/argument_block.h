@@ -11,10 +11,12 @@ namespace multihead::bindings {
 #include "wire.inc"
 
 // Before the arguments stands how many numbers they are.
-inline double argument_block[kBlockLength];
+inline constinit double argument_block[kBlockLength] = {};
 
 template <class T>
 T* pointer(uint32_t address) {
+  // JavaScript has addresses as numbers.
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 

@@ -87,6 +87,7 @@ void read_member(Arguments& from, std::type_identity_t<T>& to) {
   read(from, to);
 }
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a type
 #define WIRE_RECORD(type) inline void read(Arguments& from, type& record) {
 #define WIRE_FIELD(type, member, javascript) read_member<type>(from, record.member);
 #define WIRE_END_RECORD }
