@@ -1,5 +1,5 @@
 // Builds dist/: TypeScript, and beside it the two WebAssembly builds that CMake has made.
-// It is made elsewhere and then put in place, so that a failure leaves the old one as it was.
+// It is built in another folder and then moved, so that a failed build leaves the old one in place.
 
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs';

@@ -1,4 +1,4 @@
-// Objects that JavaScript keeps, by a number.
+// Numbers by which JavaScript refers to objects of the core.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace multihead::bindings {
 
-// Numbers from 1 on. Of objects of all types, so that one vector and its code serve them.
+// Handles count from 1. One list for objects of all types, so that its code exists once.
 class Handles {
  public:
   void* at(int32_t handle) const { return objects_[static_cast<size_t>(handle - 1)]; }
@@ -21,7 +21,7 @@ class Handles {
   void clear(int32_t handle) { objects_[static_cast<size_t>(handle - 1)] = nullptr; }
 
  private:
-  std::vector<void*> objects_;  // an empty place is free
+  std::vector<void*> objects_;  // null: a free place
 };
 
 inline Handles handles;

@@ -7,8 +7,8 @@
 namespace multihead::bindings {
 namespace {
 
-// The longest call takes a few kilobytes beside its buffers; parameters with their names, some
-// hundred bytes each.
+// A call needs at most a few kilobytes beside its buffers, and some hundred bytes for each named
+// parameter.
 constexpr size_t kReserveBytes = size_t{1} << 20;
 
 void* reserve = nullptr;
@@ -24,7 +24,7 @@ bool renew_reserve() {
 
 namespace {
 
-// From the reserve where there is nothing else; else null.
+// If no memory is left, frees the reserve and takes from that. Null if that is not enough either.
 void* memory_for(size_t bytes) {
   const size_t least = bytes == 0 ? 1 : bytes;
   void* const memory = std::malloc(least);
@@ -36,15 +36,15 @@ void* memory_for(size_t bytes) {
 
 }  // namespace
 
-// Without exceptions a failure has no way back to the call: the reserve is for it to end with an
-// error. Large memory is never asked for here, but through engine::Buffer, which gives a status.
+// The module has no exceptions, so a failed operator new can only trap. The reserve lets the call
+// end with an error instead. Large memory comes from engine::Buffer, which gives a Status.
 void* operator new(size_t bytes) {
   void* const memory = memory_for(bytes);
   if (memory == nullptr) __builtin_trap();
   return memory;
 }
 
-// Of an error's record, among others: with the reserve, calls are refused with their own errors.
+// Error records are allocated here. The reserve lets a call be refused with its own error.
 void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   return memory_for(bytes);
 }

@@ -1,9 +1,10 @@
-// Memory that operator new falls back on when no other is left.
+// A reserve of memory for operator new.
 #pragma once
 
 namespace multihead::bindings {
 
-// False where it was used up, and there is no memory for another: no call may start then.
+// Replaces the reserve if it was used. False if there is no memory for that: no call may start
+// then.
 [[nodiscard]] bool renew_reserve();
 
 }  // namespace multihead::bindings

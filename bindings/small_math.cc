@@ -1,4 +1,4 @@
-// In place of the C library's functions of these names, in the WebAssembly module alone.
+// Replaces the C library's functions of these names in the WebAssembly module.
 #include "small_math.h"
 
 using multihead::bindings::small_cos;

@@ -1,56 +1,57 @@
-// What a call is given, written as numbers into a block of WebAssembly memory that arguments.h reads in the same order.
+// The block of WebAssembly memory in which a call finds its arguments, and JavaScript its results. What stands in it, and in which order, wire.ts says.
 
 import { MultiheadError } from './errors.js';
-import type {
-  CaptureArg,
-  ModuleOptionsArg,
-  ModuleOutputsArg,
-  OptionsArg,
-  OutputsArg,
-  RawModule,
-  RopeArg,
-  SeedArg,
-  SpanArg,
-} from './raw.js';
+import { blockLength, dtypes } from './tables.js';
 import type { DType, Shape } from './types.js';
 
-/** As in arguments.h. A module with another one is refused before it runs. */
-export const wireVersion = 3;
-
-/** As in arguments.h: how many numbers the call writes, and room for twice the longest call. */
-const capacity = 256;
-
-/** The core's numbers for dtypes; it does not read those of booleans. */
-const dtypeCode: Record<DType, number> = { f32: 0, f16: 1, bf16: 2, bool: 0 };
-
-/** What multihead::Dims holds of a shape. */
-const maxRank = 8;
+/** The numbers of dtypes on the wire. The core does not look at that of booleans. */
+const dtypeCodes: Record<DType, number> = { ...dtypes, bool: 0 };
 
 /** Where a tensor lies and how it is shaped: row-major without gaps. */
-export interface Operand {
+export interface Operand<D extends DType = DType> {
   readonly address: number;
-  readonly dtype: DType;
+  readonly dtype: D;
   readonly shape: Shape;
+}
+
+/** Numbers, or the bytes of a text, in a row; address 0 with length 0 is "not given". */
+export interface Span<E extends 'f32' | 'i32' | 'text'> {
+  readonly address: number;
+  readonly length: number;
+  /** For the compiler alone: no span has it. */
+  readonly elements?: E;
+}
+
+/** A whole number of 64 bits. */
+export interface Whole64 {
+  readonly low: number;
+  readonly high: number;
+}
+
+/** What this file needs of the core. */
+interface Core {
+  /** Replaced whenever the memory grows. */
+  readonly HEAPU8: Uint8Array;
+  argumentBlock(): number;
 }
 
 const decoder = new TextDecoder();
 
-/** Start with begin(), write, close(), make the call: nothing may allocate in between. */
+/** A function of wire.ts calls begin() and writes. After close() comes the call: nothing may allocate in between. */
 export class Arguments {
-  readonly #raw: RawModule;
+  readonly #core: Core;
   readonly #address: number;
   #block: Float64Array = new Float64Array();
   #next = 1;
 
-  constructor(raw: RawModule) {
-    this.#raw = raw;
-    this.#address = raw.argumentBlock();
+  constructor(core: Core) {
+    this.#core = core;
+    this.#address = core.argumentBlock();
   }
 
-  begin(): this {
+  begin(): void {
     this.#refresh();
     this.#next = 1;
-    return this;
   }
 
   /** Tells the core how many numbers there are: it reads as many, or refuses the call. */
@@ -61,99 +62,77 @@ export class Arguments {
     this.#next = 1;
   }
 
-  /** A growth of the memory detaches the view. */
+  /** Growth of the memory detaches the view. */
   #refresh(): void {
     if (this.#block.length > 0) return;
-    this.#block = new Float64Array(this.#raw.HEAPU8.buffer, this.#address, capacity);
+    this.#block = new Float64Array(this.#core.HEAPU8.buffer, this.#address, blockLength);
   }
 
-  number(value: number): this {
-    if (this.#next >= capacity) throw otherArguments();
-    this.#block[this.#next] = value;
-    this.#next += 1;
-    return this;
+  number(value: number): void {
+    this.#block[this.#take(1)] = value;
   }
 
-  numbers(...values: readonly number[]): this {
-    for (const value of values) this.number(value);
-    return this;
+  flag(value: boolean): void {
+    this.#block[this.#take(1)] = value ? 1 : 0;
   }
 
-  /** Undefined is "not given", rank 0; a scalar has rank −1. `shape` may regroup the axes. */
-  tensor(operand: Operand | undefined, shape: Shape = operand?.shape ?? []): this {
-    if (operand === undefined) return this.number(0);
-    this.number(shape.length || -1)
-      .number(operand.address)
-      .number(dtypeCode[operand.dtype]);
-    for (let axis = 0; axis < shape.length; axis += 1) this.number(shape[axis] as number);
-    return this;
+  optional(value: number | undefined): void {
+    this.flag(value !== undefined);
+    if (value !== undefined) this.number(value);
   }
 
-  span(span: SpanArg): this {
-    return this.number(span.address).number(span.length);
+  whole64({ low, high }: Whole64): void {
+    const at = this.#take(2);
+    this.#block[at] = low;
+    this.#block[at + 1] = high;
   }
 
-  options(arg: OptionsArg): this {
-    this.tensor(arg.mask).tensor(arg.bias);
-    this.number(arg.scale === undefined ? 0 : 1);
-    if (arg.scale !== undefined) this.number(arg.scale);
-    this.number(arg.causal).number(arg.offset).number(arg.windowLeft).number(arg.windowRight);
-    this.number(arg.windowAlignment).number(arg.windowOffset);
-    this.span(arg.kvLengths).span(arg.alibiSlopes).number(arg.softcap).span(arg.sinks);
-    this.number(arg.normEnabled ? 1 : 0)
-      .span(arg.qGain)
-      .span(arg.kGain)
-      .number(arg.epsilon);
-    this.rope(arg.rope).span(arg.qPositions).span(arg.kPositions);
-    return this.number(arg.dropout).seed(arg.seed);
+  /** Undefined is "not given", rank 0; a scalar has rank −1. */
+  tensor(operand: Operand | undefined): void {
+    if (operand === undefined) {
+      this.number(0);
+      return;
+    }
+    const { shape } = operand;
+    const rank = shape.length;
+    const at = this.#take(3 + rank);
+    const block = this.#block;
+    block[at] = rank || -1;
+    block[at + 1] = operand.address;
+    block[at + 2] = dtypeCodes[operand.dtype];
+    for (let axis = 0; axis < rank; axis += 1) block[at + 3 + axis] = shape[axis] as number;
   }
 
-  seed({ low, high }: SeedArg): this {
-    return this.number(low).number(high);
+  span({ address, length }: Span<'f32' | 'i32' | 'text'>): void {
+    const at = this.#take(2);
+    this.#block[at] = address;
+    this.#block[at + 1] = length;
   }
 
-  rope({ style, base, rotaryDim }: RopeArg): this {
-    return this.number(style).number(base).number(rotaryDim);
-  }
-
-  outputs({ out, lse, weights, dropoutMask }: OutputsArg): this {
-    return this.tensor(out).tensor(lse).tensor(weights).tensor(dropoutMask);
-  }
-
-  moduleOptions(arg: ModuleOptionsArg): this {
-    this.options(arg.attention);
-    this.tensor(arg.attnMaskBlocked).tensor(arg.keyPaddingBlocked).tensor(arg.keyPaddingBias);
-    this.number(arg.training ? 1 : 0).seed(arg.dropoutSeed);
-    this.span(arg.headScales)
-      .number(arg.skipOutProj ? 1 : 0)
-      .number(arg.temperature);
-    return this.number(arg.scaleByEmbedDim ? 1 : 0);
-  }
-
-  moduleOutputs({ out, weights, meanWeights }: ModuleOutputsArg): this {
-    return this.tensor(out).tensor(weights).tensor(meanWeights);
-  }
-
-  capture({ stage, out, heads, firstRow }: CaptureArg): this {
-    return this.number(stage).tensor(out).span(heads).number(firstRow);
+  /** The place of the next numbers. */
+  #take(count: number): number {
+    const at = this.#next;
+    this.#next = at + count;
+    if (this.#next > blockLength) throw otherArguments();
+    return at;
   }
 
   /** What a call has written into the block. */
   results(): Results {
     this.#refresh();
-    return new Results(this.#block, this.#raw);
+    return new Results(this.#block, this.#core);
   }
 }
 
 /** Reads the block from its beginning. */
 export class Results {
   readonly #block: Float64Array;
-  readonly #raw: RawModule;
+  readonly #core: Core;
   #next = 0;
 
-  constructor(block: Float64Array, raw: RawModule) {
+  constructor(block: Float64Array, core: Core) {
     this.#block = block;
-    this.#raw = raw;
+    this.#core = core;
   }
 
   number(): number {
@@ -163,13 +142,17 @@ export class Results {
     return value;
   }
 
+  flag(): boolean {
+    return this.number() !== 0;
+  }
+
   shape(): number[] {
-    return Array.from({ length: Math.min(this.number(), maxRank) }, () => this.number());
+    return Array.from({ length: this.number() }, () => this.number());
   }
 
   text(): string {
     const address = this.number();
-    return decoder.decode(this.#raw.HEAPU8.subarray(address, address + this.number()));
+    return decoder.decode(this.#core.HEAPU8.subarray(address, address + this.number()));
   }
 }
 

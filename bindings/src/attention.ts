@@ -1,6 +1,6 @@
 // mh.attention: from options to one call of the core.
 
-import { maskNames, optionsArg } from './attention_options.js';
+import { attentionOptions, maskNames } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from './outputs.js';
@@ -13,6 +13,7 @@ import type {
   FloatDType,
   FloatTensorLike,
 } from './types.js';
+import * as wire from './wire.js';
 
 const optionNames = [...maskNames, ...outputNames] as const;
 export const attentionReturns: readonly AttentionReturn[] = ['lse', 'weights', 'dropoutMask'];
@@ -41,13 +42,13 @@ export function attention<
     const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
     const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;
     const extents = { batch, heads, queries, keys, width };
-    const masking = optionsArg(options, operands, extents);
+    const masking = attentionOptions(options, operands, extents);
 
     const shapes = outputShapes(extents, valueWidth);
     const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
     pushCaptures(runtime, outputs, operands);
     const { args, raw } = runtime;
-    args.begin().tensor(query).tensor(key).tensor(value).options(masking).outputs(outputs.arg);
+    wire.attention(args, query, key, value, masking, outputs.record);
     operands.run(() => raw.attention());
     return outputs.result as AttentionResult<R, O, C>;
   });

@@ -1,11 +1,13 @@
-// From MaskOptions to the core's options struct. Types are checked here, values in the core.
+// From MaskOptions to the record of the wire. Types are checked here, values in the core.
 
+import type { Whole64 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
 import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole } from './options.js';
-import type { OptionsArg, RawAlignment, RopeArg, SeedArg } from './raw.js';
+import { alignments, ropeStyles, type Alignment } from './tables.js';
 import { describe } from './tensor.js';
 import type { MaskOptions } from './types.js';
+import type * as wire from './wire.js';
 
 /** Options that every kind of attention has. */
 export const sharedNames = [
@@ -28,7 +30,7 @@ export const maskNames = [
   'rope',
 ] as const satisfies readonly (keyof MaskOptions)[];
 
-/** How many numbers the options of a call are to have. */
+/** The extents of a call. They are the lengths that its options must have. */
 export interface CallExtents {
   readonly batch: number;
   readonly heads: number;
@@ -38,79 +40,79 @@ export interface CallExtents {
   readonly width: number;
 }
 
-export const noSeed: SeedArg = { low: 0, high: 0 };
+export const noSeed: Whole64 = { low: 0, high: 0 };
 
-const noOptions: Readonly<OptionsArg> = {
+const noOptions: Readonly<wire.AttentionOptions> = {
   mask: undefined,
   bias: undefined,
   scale: undefined,
-  causal: 0,
-  offset: 0,
+  causalAlignment: alignments.none,
+  causalOffset: 0,
   windowLeft: -1,
   windowRight: -1,
-  windowAlignment: 0,
+  windowAlignment: alignments.none,
   windowOffset: 0,
   kvLengths: noSpan,
   alibiSlopes: noSpan,
   softcap: 0,
   sinks: noSpan,
-  normEnabled: false,
+  qkNorm: false,
   qGain: noSpan,
   kGain: noSpan,
-  epsilon: 1e-6,
-  rope: { style: 0, base: 10_000, rotaryDim: 0 },
+  qkNormEpsilon: 1e-6,
+  rope: { style: ropeStyles.none, base: 10_000, rotaryDim: 0 },
   qPositions: noSpan,
   kPositions: noSpan,
-  dropout: 0,
-  seed: noSeed,
+  dropoutProbability: 0,
+  dropoutSeed: noSeed,
 };
 
-/** Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. The names have been checked. */
-export function optionsArg(
+/** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function attentionOptions(
   options: MaskOptions,
   operands: Operands,
   extents: CallExtents,
-): OptionsArg {
-  const arg: OptionsArg = { ...noOptions };
-  arg.mask = operands.optional(options.mask, ['bool'], 'mask');
-  arg.bias = operands.optional(options.bias, ['f32'], 'bias');
-  if (options.scale !== undefined) arg.scale = checkNumber(options.scale, 'scale');
-  setCausal(arg, options.causal);
-  setWindow(arg, options.window);
+): wire.AttentionOptions {
+  const record: wire.AttentionOptions = { ...noOptions };
+  record.mask = operands.optional(options.mask, ['bool'], 'mask');
+  record.bias = operands.optional(options.bias, ['f32'], 'bias');
+  if (options.scale !== undefined) record.scale = checkNumber(options.scale, 'scale');
+  setCausal(record, options.causal);
+  setWindow(record, options.window);
   const { batch, heads } = extents;
-  arg.kvLengths = operands.optionalSpan(options.kvLengths, 'i32', 'kvLengths', batch);
-  setAlibi(arg, options.alibi, operands, heads);
-  if (options.softcap !== undefined) arg.softcap = checkNumber(options.softcap, 'softcap');
-  arg.sinks = operands.optionalSpan(options.sinks, 'f32', 'sinks', heads);
-  setQkNorm(arg, options.qkNorm, operands, extents.width);
-  setRope(arg, options.rope, operands, extents);
-  setDropout(arg, options.dropout);
-  return arg;
+  record.kvLengths = operands.optionalSpan(options.kvLengths, 'i32', 'kvLengths', batch);
+  setAlibi(record, options.alibi, operands, heads);
+  if (options.softcap !== undefined) record.softcap = checkNumber(options.softcap, 'softcap');
+  record.sinks = operands.optionalSpan(options.sinks, 'f32', 'sinks', heads);
+  setQkNorm(record, options.qkNorm, operands, extents.width);
+  setRope(record, options.rope, operands, extents);
+  setDropout(record, options.dropout);
+  return record;
 }
 
 interface Aligned {
-  alignment: RawAlignment;
+  alignment: Alignment;
   offset: number;
 }
 
 const named: Readonly<Record<string, Aligned>> = {
-  topLeft: { alignment: 1, offset: 0 },
-  bottomRight: { alignment: 2, offset: 0 },
-  bottomRightOfLength: { alignment: 3, offset: 0 },
+  topLeft: { alignment: alignments.topLeft, offset: 0 },
+  bottomRight: { alignment: alignments.bottomRight, offset: 0 },
+  bottomRightOfLength: { alignment: alignments.bottomRightOfLength, offset: 0 },
 };
-const alignments = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
+const alignmentNames = "'topLeft', 'bottomRight', 'bottomRightOfLength' or { offset: a whole number }";
 
-/** Undefined for what is no alignment; throws `E_OPTION` for an offset that is no whole number. */
+/** Undefined if `value` is no alignment. Throws `E_OPTION` for an offset that is not a whole number. */
 function alignmentOf(value: unknown, argument: string): Aligned | undefined {
   if (typeof value === 'string' && Object.hasOwn(named, value)) return named[value];
   if (typeof value !== 'object' || value === null || !('offset' in value)) return undefined;
   checkOptions(value, ['offset'], argument);
-  return { alignment: 4, offset: checkWhole(value.offset, `${argument}.offset`) };
+  return { alignment: alignments.offset, offset: checkWhole(value.offset, `${argument}.offset`) };
 }
 
-function setCausal(arg: OptionsArg, value: unknown): void {
+function setCausal(record: wire.AttentionOptions, value: unknown): void {
   if (value === undefined || value === false) return;
-  const expected = `false, ${alignments}`;
+  const expected = `false, ${alignmentNames}`;
   if (value === true) {
     throw new MultiheadError('E_OPTION', {
       argument: 'causal',
@@ -126,34 +128,34 @@ function setCausal(arg: OptionsArg, value: unknown): void {
   if (aligned === undefined) {
     throw new MultiheadError('E_OPTION', { argument: 'causal', expected, got: describe(value) });
   }
-  arg.causal = aligned.alignment;
-  arg.offset = aligned.offset;
+  record.causalAlignment = aligned.alignment;
+  record.causalOffset = aligned.offset;
 }
 
-function setWindow(arg: OptionsArg, window: MaskOptions['window']): void {
+function setWindow(record: wire.AttentionOptions, window: MaskOptions['window']): void {
   if (window === undefined) return;
   checkOptions(window, ['left', 'right', 'align'], 'window');
   const { left, right, align } = window;
-  if (left !== undefined) arg.windowLeft = checkWhole(left, 'window.left');
-  if (right !== undefined) arg.windowRight = checkWhole(right, 'window.right');
+  if (left !== undefined) record.windowLeft = checkWhole(left, 'window.left');
+  if (right !== undefined) record.windowRight = checkWhole(right, 'window.right');
   if (align === undefined) return;
   const aligned = alignmentOf(align, 'window.align');
   if (aligned === undefined) {
     throw new MultiheadError('E_OPTION', {
       argument: 'window.align',
-      expected: alignments,
+      expected: alignmentNames,
       got: describe(align),
     });
   }
-  arg.windowAlignment = aligned.alignment;
-  arg.windowOffset = aligned.offset;
+  record.windowAlignment = aligned.alignment;
+  record.windowOffset = aligned.offset;
 }
 
-function setAlibi(arg: OptionsArg, alibi: unknown, operands: Operands, heads: number): void {
+function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Operands, heads: number): void {
   if (alibi === undefined || alibi === false) return;
-  if (alibi === true) arg.alibiSlopes = operands.alibiSlopes(heads);
+  if (alibi === true) record.alibiSlopes = operands.alibiSlopes(heads);
   else if (ArrayBuffer.isView(alibi)) {
-    arg.alibiSlopes = operands.optionalSpan(alibi, 'f32', 'alibi', heads);
+    record.alibiSlopes = operands.optionalSpan(alibi, 'f32', 'alibi', heads);
   } else {
     throw new MultiheadError('E_OPTION', {
       argument: 'alibi',
@@ -164,55 +166,55 @@ function setAlibi(arg: OptionsArg, alibi: unknown, operands: Operands, heads: nu
 }
 
 function setQkNorm(
-  arg: OptionsArg,
+  record: wire.AttentionOptions,
   norm: MaskOptions['qkNorm'],
   operands: Operands,
   width: number,
 ): void {
   if (norm === undefined) return;
   checkOptions(norm, ['qGain', 'kGain', 'epsilon'], 'qkNorm');
-  arg.normEnabled = true;
-  arg.qGain = operands.optionalSpan(norm.qGain, 'f32', 'qkNorm.qGain', width);
-  arg.kGain = operands.optionalSpan(norm.kGain, 'f32', 'qkNorm.kGain', width);
-  if (norm.epsilon !== undefined) arg.epsilon = checkNumber(norm.epsilon, 'qkNorm.epsilon');
+  record.qkNorm = true;
+  record.qGain = operands.optionalSpan(norm.qGain, 'f32', 'qkNorm.qGain', width);
+  record.kGain = operands.optionalSpan(norm.kGain, 'f32', 'qkNorm.kGain', width);
+  if (norm.epsilon !== undefined) record.qkNormEpsilon = checkNumber(norm.epsilon, 'qkNorm.epsilon');
 }
 
-/** The names of a rotation without positions. */
+/** The names in {@link RopeRotation}, which has no positions. */
 export const rotationNames = ['style', 'base', 'rotaryDim'] as const;
 
-/** The names have been checked; throws `E_OPTION`. */
-export function ropeArg(rope: MaskOptions['rope'] & object): RopeArg {
+/** The names in `rope` have been checked. Throws `E_OPTION`. */
+export function ropeRecord(rope: MaskOptions['rope'] & object): wire.Rope {
   const style = checkChoice(rope.style, ['interleaved', 'half'], 'rope.style');
   return {
-    style: style === 'interleaved' ? 1 : 2,
+    style: ropeStyles[style],
     base: rope.base === undefined ? noOptions.rope.base : checkNumber(rope.base, 'rope.base'),
     rotaryDim: rope.rotaryDim === undefined ? 0 : checkCount(rope.rotaryDim, 'rope.rotaryDim', 2),
   };
 }
 
 function setRope(
-  arg: OptionsArg,
+  record: wire.AttentionOptions,
   rope: MaskOptions['rope'],
   operands: Operands,
   { queries, keys }: CallExtents,
 ): void {
   if (rope === undefined) return;
   checkOptions(rope, [...rotationNames, 'qPositions', 'kPositions'], 'rope');
-  arg.rope = ropeArg(rope);
-  arg.qPositions = operands.optionalSpan(rope.qPositions, 'i32', 'rope.qPositions', queries);
-  arg.kPositions = operands.optionalSpan(rope.kPositions, 'i32', 'rope.kPositions', keys);
+  record.rope = ropeRecord(rope);
+  record.qPositions = operands.optionalSpan(rope.qPositions, 'i32', 'rope.qPositions', queries);
+  record.kPositions = operands.optionalSpan(rope.kPositions, 'i32', 'rope.kPositions', keys);
 }
 
-function setDropout(arg: OptionsArg, dropout: MaskOptions['dropout']): void {
+function setDropout(record: wire.AttentionOptions, dropout: MaskOptions['dropout']): void {
   if (dropout === undefined) return;
   checkOptions(dropout, ['probability', 'seed'], 'dropout');
   const { probability, seed = 0 } = dropout;
-  arg.dropout = checkNumber(probability, 'dropout.probability', '0 ≤ p < 1');
-  arg.seed = seedWords(seed, 'dropout.seed');
+  record.dropoutProbability = checkNumber(probability, 'dropout.probability', '0 ≤ p < 1');
+  record.dropoutSeed = seedWords(seed, 'dropout.seed');
 }
 
-/** The low and the high 32 bits; throws `E_OPTION`. */
-export function seedWords(seed: unknown, argument: string): SeedArg {
+/** A seed in two words. Throws `E_OPTION`. */
+export function seedWords(seed: unknown, argument: string): Whole64 {
   const whole = typeof seed === 'bigint' || Number.isSafeInteger(seed);
   const words = whole ? BigInt(seed as bigint | number) : -1n;
   if (words < 0n || words >= 2n ** 64n) {

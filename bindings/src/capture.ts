@@ -1,20 +1,21 @@
-// Scores on request: which stage, of which heads and rows, and where to.
+// Captures of scores: of which stage, heads and rows, and into which tensor.
 
+import type { Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
-import { checkChoice, checkCount, checkOptions } from './options.js';
-import type { CaptureArg, SpanArg } from './raw.js';
+import { checkChoice, checkCount, checkOptions, namesOf } from './options.js';
+import { scoreStages } from './tables.js';
 import { coreOf, describe, type WasmTensor } from './tensor.js';
 import type { Capture, ScoreStage, Shape } from './types.js';
+import type * as wire from './wire.js';
 
-/** In the order of multihead::ScoreStage. */
-const stages: readonly ScoreStage[] = ['raw', 'capped', 'masked', 'weights'];
+const stages = namesOf(scoreStages) satisfies readonly ScoreStage[];
 
-/** The core's number of a stage; throws `E_OPTION`. */
-export const stageCode = (stage: unknown, argument: string): number =>
-  stages.indexOf(checkChoice(stage, stages, argument));
+/** The number of a stage on the wire. Throws `E_OPTION`. */
+export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['stage'] =>
+  scoreStages[checkChoice(stage, stages, argument)];
 
-/** The first row and the number of rows, all by default; throws `E_OPTION` for rows that are not there. */
+/** The first row and the number of rows; by default all. Throws `E_OPTION` for rows beyond the last query. */
 export function checkRows(rows: unknown, queries: number, argument: string): [number, number] {
   if (rows === undefined) return [0, queries];
   if (Array.isArray(rows) && rows.length === 2) {
@@ -29,13 +30,13 @@ export function checkRows(rows: unknown, queries: number, argument: string): [nu
   });
 }
 
-/** Some of `count` query heads; throws `E_OPTION` for none, one that is not there, and one twice. */
+/** Some of `count` query heads. Throws `E_OPTION` for an empty list, a head that does not exist, and a head that stands twice. */
 export function headsSpan(
   heads: unknown,
   count: number,
   operands: Operands,
   argument: string,
-): SpanArg {
+): Span<'i32'> {
   const wrong = (expected: string, got: string): MultiheadError =>
     new MultiheadError('E_OPTION', { argument, expected, got });
   if (!Array.isArray(heads) || heads.length === 0) {
@@ -53,12 +54,12 @@ export function headsSpan(
   return operands.span(Int32Array.from(chosen), 'i32', argument);
 }
 
-/** `scores` is the shape (B, H_q, N_q, N_k) of all of them. */
-export function captureArgs(
+/** `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
+export function captureRecords(
   captures: unknown,
   scores: Shape,
   operands: Operands,
-): { args: CaptureArg[]; tensors: WasmTensor<'f32'>[] } {
+): { records: wire.ScoreCapture[]; tensors: WasmTensor<'f32'>[] } {
   if (!Array.isArray(captures)) {
     throw new MultiheadError('E_OPTION', {
       argument: 'capture',
@@ -67,7 +68,7 @@ export function captureArgs(
     });
   }
   const [batch = 0, heads = 0, queries = 0, keys = 0] = scores;
-  const args: CaptureArg[] = [];
+  const records: wire.ScoreCapture[] = [];
   const tensors: WasmTensor<'f32'>[] = [];
   // Array.from turns holes into undefined, which the checks then see.
   Array.from(captures as Capture[]).forEach((capture, index) => {
@@ -82,7 +83,7 @@ export function captureArgs(
     const shape = [batch, chosen.length || heads, rows, keys];
     const tensor = operands.output(shape, 'f32', argument);
     tensors.push(tensor);
-    args.push({ stage, out: coreOf(tensor), heads: chosen, firstRow });
+    records.push({ stage, out: coreOf(tensor), heads: chosen, firstRow });
   });
-  return { args, tensors };
+  return { records, tensors };
 }

@@ -1,14 +1,15 @@
 // What the caches of attention, layers and stacks have in common.
 
-import type { Arguments } from './arguments.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { call, type Runtime } from './operands.js';
-import { checkChoice, checkCount } from './options.js';
+import { checkChoice, checkCount, namesOf } from './options.js';
+import { cacheLayouts, dtypes } from './tables.js';
 import { describe } from './tensor.js';
 import type { CacheDType, CacheLayout, KVCacheConfig } from './types.js';
+import * as wire from './wire.js';
 
-/** What a cache's memory is like, whatever it is a cache of. */
+/** The options that every kind of cache has. */
 export const storageNames = [
   'batch',
   'capacity',
@@ -18,14 +19,13 @@ export const storageNames = [
   'pages',
 ] as const satisfies readonly (keyof KVCacheConfig)[];
 
-/** In the order of multihead::KVCacheConfig::Layout and ::Type. */
-const layouts: readonly CacheLayout[] = ['contiguous', 'ring', 'paged'];
-const dtypes: readonly CacheDType[] = ['f32', 'f16', 'bf16', 'int8'];
+const layoutNames = namesOf(cacheLayouts) satisfies readonly CacheLayout[];
+const dtypeNames = namesOf(dtypes) satisfies readonly CacheDType[];
 
 type Storage = Pick<KVCacheConfig, (typeof storageNames)[number]>;
 type CheckedStorage = Required<{ [N in keyof Storage]: Exclude<Storage[N], undefined> }>;
 
-/** With the defaults filled in; throws `E_OPTION`. The names have been checked. */
+/** Fills in the defaults. The names have been checked. Throws `E_OPTION`. */
 export function checkStorage(config: Storage): CheckedStorage {
   const {
     batch = 1,
@@ -46,30 +46,19 @@ export function checkStorage(config: Storage): CheckedStorage {
   return {
     batch: checkCount(batch, 'batch'),
     capacity: checkCount(capacity, 'capacity'),
-    layout: checkChoice(layout, layouts, 'layout'),
-    dtype: checkChoice(dtype, dtypes, 'dtype'),
+    layout: checkChoice(layout, layoutNames, 'layout'),
+    dtype: checkChoice(dtype, dtypeNames, 'dtype'),
     pageSize: checkCount(pageSize, 'pageSize'),
-    // The core's word for "enough".
+    // The core takes 0 for as many pages as a full cache needs.
     pages: pages === undefined ? 0 : checkCount(pages, 'pages'),
   };
 }
 
-type HeadExtents = readonly [kvHeads: number, keyWidth: number, valueWidth: number];
-
-/** In the order of multihead::KVCacheConfig. */
-function writeConfig(
-  args: Arguments,
-  storage: CheckedStorage,
-  [kvHeads, keyWidth, valueWidth]: HeadExtents,
-): void {
-  const { batch, capacity, layout, dtype, pageSize, pages } = storage;
-  args.begin().numbers(batch, kvHeads, keyWidth, valueWidth, capacity);
-  args.numbers(layouts.indexOf(layout), dtypes.indexOf(dtype), pageSize, pages);
-}
+type HeadExtents = Pick<wire.KVCacheConfig, 'kvHeads' | 'keyWidth' | 'valueWidth'>;
 
 /** The core's calls for caches of one kind. */
 export interface CacheDoor {
-  /** Takes the configuration. A handle above 0, or minus a status code. */
+  /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
   create(): number;
   bytes(handle: number): number;
   release(handle: number): void;
@@ -87,7 +76,17 @@ export abstract class CoreCache extends CoreObject {
   constructor(runtime: Runtime, storage: CheckedStorage, heads: HeadExtents, door: CacheDoor) {
     const { args, heap } = runtime;
     const handle = call(runtime, (operands) => {
-      writeConfig(args, storage, heads);
+      wire.cacheConfig(args, {
+        batch: storage.batch,
+        kvHeads: heads.kvHeads,
+        keyWidth: heads.keyWidth,
+        valueWidth: heads.valueWidth,
+        capacity: storage.capacity,
+        layout: cacheLayouts[storage.layout],
+        dtype: dtypes[storage.dtype],
+        pageSize: storage.pageSize,
+        pages: storage.pages,
+      });
       return operands.make(() => door.create());
     });
     const bytes = door.bytes(handle);

@@ -1,4 +1,4 @@
-// What layers, blocks and stacks have in common: a module of the core by a handle, and its parameters.
+// What layers, blocks and stacks have in common: the handle of a module of the core, and its parameters.
 
 import { CoreObject, type ObjectName } from './core_object.js';
 import { MultiheadError } from './errors.js';
@@ -8,23 +8,26 @@ import { call, type Operands, type Runtime } from './operands.js';
 import { pushStateDict, takeStateDict } from './state_dict.js';
 import type { LayerCacheConfig, PlainTensor } from './types.js';
 
-/** The core's calls for modules of one kind. Those with a status take the parameters pushed, or list them. */
+/** The core's calls for modules of one kind. */
 export interface ModuleDoor extends ObjectName {
-  /** Takes the configuration. A handle above 0, or minus a status code, as createCache(). */
+  /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
   create(): number;
   release(handle: number): void;
+  /** Takes the parameters that were pushed. Gives a CallStatus. */
   load(handle: number, names: number): number;
+  /** Lists the parameters. Gives a CallStatus. */
   state(handle: number): number;
+  /** As create(), for a cache. */
   createCache(handle: number): number;
 }
 
 export abstract class CoreModule extends CoreObject {
   readonly #door: ModuleDoor;
-  /** Of the parameters; shared with the holding. */
+  /** The bytes of the parameters. The holding, which must not refer to the module, has the same object. */
   readonly #memory: { bytes: number };
   #loaded = false;
 
-  /** `write` gives the core the configuration. */
+  /** `write` writes the configuration into the block. */
   constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
     const { heap } = runtime;
     const handle = call(runtime, (operands) => {
@@ -58,7 +61,7 @@ export abstract class CoreModule extends CoreObject {
     return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
   }
 
-  /** Throws `E_DISPOSED`, and `E_OPTION` where it has no parameters. */
+  /** Throws `E_DISPOSED`, or `E_OPTION` if no parameters have been loaded. */
   protected ready(): void {
     this.assertLive();
     if (this.#loaded) return;
@@ -69,7 +72,7 @@ export abstract class CoreModule extends CoreObject {
     });
   }
 
-  /** `names` is the number of multihead::ParameterNames, where the core asks for one. */
+  /** `names` is a ParameterNames, which layers ignore. */
   protected load(dict: unknown, names = 0): void {
     const { runtime } = this;
     this.assertLive();

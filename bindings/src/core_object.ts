@@ -1,10 +1,10 @@
-// What caches, prepared operations and modules have in common: the core keeps them, by a handle.
+// What caches, prepared operations and modules have in common: they live in the core, and JavaScript has a handle.
 
 import { MultiheadError } from './errors.js';
 import type { Holding } from './memory.js';
 import type { Runtime } from './operands.js';
 
-/** What errors call an object that is disposed. */
+/** How errors name an object that is disposed. */
 export interface ObjectName {
   /** As an argument: "cache". */
   readonly argument: string;
@@ -12,12 +12,12 @@ export interface ObjectName {
   readonly noun: string;
 }
 
-/** Runs no code of the value's. */
+/** Without running any code of the value's. */
 export let isCoreObject: (value: unknown) => value is CoreObject;
 
 /**
- * No function that a constructor below makes may refer to `this`: in V8 functions of one scope keep
- * alive whatever any of them refers to, and so the holding would keep its owner.
+ * No function made in a constructor of a derived class may refer to `this`. In V8 the functions of
+ * one scope keep alive all that any of them refers to, so the holding would keep its owner alive.
  */
 export abstract class CoreObject {
   static {
@@ -25,7 +25,7 @@ export abstract class CoreObject {
       typeof value === 'object' && value !== null && #handle in value;
   }
 
-  /** What Vue's markRaw() sets: ref() and reactive() then hold the object itself and no proxy of it. */
+  /** As Vue's markRaw() sets it, so that ref() and reactive() hold the object itself and no proxy of it. */
   get __v_skip(): true {
     return true;
   }
@@ -64,7 +64,7 @@ export abstract class CoreObject {
     return this.#runtime;
   }
 
-  /** Throws `E_DISPOSED`. Ask for it where the call is made: the caller's code may dispose it until then. */
+  /** Throws `E_DISPOSED`. Ask for it only where the call is made: code of the caller's may dispose the object before. */
   get handle(): number {
     this.assertLive();
     return this.#handle;
@@ -83,7 +83,7 @@ export abstract class CoreObject {
   }
 }
 
-/** A proxy does not have the private members of what is behind it. Throws `E_OPTION`. */
+/** Throws `E_OPTION` for a proxy, which has none of its target's private members. */
 function checkNoProxy(self: unknown): void {
   if (isCoreObject(self)) return;
   throw new MultiheadError('E_OPTION', {

@@ -1,4 +1,4 @@
-// Every failure of the package is one class of error, told apart by its code.
+// All failures of the package are errors of one class, with a code.
 
 /**
  * - `E_SHAPE` a shape or length does not fit the call

@@ -1,9 +1,9 @@
-// A trap leaves the C++ objects as they were in the middle of a call: the instance is dead from then on.
+// After a trap the C++ objects are as they were in the middle of a call, so the instance is dead.
 
 import { MultiheadError } from './errors.js';
 import type { RawModule } from './raw.js';
 
-/** A module whose calls throw `E_FATAL` from the first on that did not return. */
+/** A module whose calls all throw `E_FATAL` once one of them has trapped. */
 export interface GuardedModule extends RawModule {
   /** Throws `E_FATAL` once the instance is dead. */
   assertAlive(): void;
@@ -42,7 +42,7 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
     get HEAPU8() {
       return raw.HEAPU8;
     },
-    /** Written out, since a call of it takes less than a microsecond; and the glue replaces it at its first call. */
+    /** Not made by the loop below: a call takes less than a microsecond, and the glue replaces the function at its first call. */
     _multihead_run: (
       handle: number,
       q: number,
@@ -63,7 +63,7 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
     if (typeof method !== 'function' || name in guarded) continue;
     const call = method as RawCall;
     Object.defineProperty(guarded, name, {
-      // None takes more; a rest parameter would cost each call an array.
+      // No function has more parameters. A rest parameter would make an array for each call.
       value: (a?: unknown, b?: unknown, c?: unknown): unknown => {
         assertAlive();
         try {

@@ -1,10 +1,11 @@
 // mh.headStatistics: what the weights of each head look like, in numbers.
 
+import type { Span } from './arguments.js';
 import { bytesPerElement } from './memory.js';
-import { call, noSpan, type Runtime } from './operands.js';
+import { call, noSpan, reshaped, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
-import type { SpanArg } from './raw.js';
 import type { HeadStatistics, HeadStatisticsOptions, TensorLike } from './types.js';
+import * as wire from './wire.js';
 
 export function headStatistics(
   runtime: Runtime,
@@ -22,21 +23,29 @@ export function headStatistics(
 
     const bytes = heads * bytesPerElement('f32');
     const { address } = operands.temporary(4 * bytes, 'headStatistics');
-    const span = (index: number): SpanArg => ({ address: address + index * bytes, length: heads });
+    const span = (index: number): Span<'f32'> => ({
+      address: address + index * bytes,
+      length: heads,
+    });
     const asked = options.tokens !== undefined;
-    const spans = [span(0), span(1), span(2), asked ? span(3) : noSpan];
+    const outputs = {
+      entropy: span(0),
+      previousToken: span(1),
+      firstToken: span(2),
+      induction: asked ? span(3) : noSpan,
+    };
 
     const { args, raw, heap } = runtime;
-    args
-      .begin()
-      .tensor(operand, unbatched ? [1, ...shape] : shape)
-      .span(tokens);
-    for (const each of spans) args.span(each);
+    const batched = reshaped(operand, unbatched ? [1, ...shape] : shape);
+    wire.headStatistics(args, batched, tokens, outputs);
     operands.run(() => raw.headStatistics());
-    const copy = (index: number) => heap.view('f32', span(index).address, heads).slice();
+    const copy = (name: keyof typeof outputs) =>
+      heap.view('f32', outputs[name].address, heads).slice();
     return {
-      ...{ entropy: copy(0), previousToken: copy(1), firstToken: copy(2) },
-      ...(asked && { induction: copy(3) }),
+      entropy: copy('entropy'),
+      previousToken: copy('previousToken'),
+      firstToken: copy('firstToken'),
+      ...(asked && { induction: copy('induction') }),
     };
   });
 }

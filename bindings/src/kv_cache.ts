@@ -1,6 +1,6 @@
-// mh.createCache: keys and values that the core keeps, by a handle.
+// mh.createCache: a cache of keys and values in the core.
 
-import { optionsArg, sharedNames } from './attention_options.js';
+import { attentionOptions, sharedNames } from './attention_options.js';
 import { attentionReturns } from './attention.js';
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
 import { MultiheadError } from './errors.js';
@@ -18,6 +18,7 @@ import type {
   KVCache,
   KVCacheConfig,
 } from './types.js';
+import * as wire from './wire.js';
 
 const configNames = [
   ...(['kvHeads', 'keyWidth', 'valueWidth'] as const),
@@ -50,7 +51,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
     checkCount(keyWidth, 'keyWidth');
     checkCount(valueWidth, 'valueWidth');
     const { raw } = runtime;
-    super(runtime, storage, [kvHeads, keyWidth, valueWidth], {
+    super(runtime, storage, { kvHeads, keyWidth, valueWidth }, {
       create: () => raw.cacheCreate(),
       bytes: (cache) => raw.cacheBytes(cache),
       release: (cache) => raw.cacheRelease(cache),
@@ -71,7 +72,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
       checkRank(value, '(B, H_kv, n, d_v)', 'v');
       const span = operands.optionalSpan(counts, 'i32', 'counts', this.batch);
       const { args, raw } = this.runtime;
-      args.begin().tensor(key).tensor(value).span(span);
+      wire.cacheAppend(args, key, value, span);
       operands.run(() => raw.cacheAppend(this.handle));
     });
   }
@@ -89,13 +90,13 @@ export class WasmKVCache extends CoreCache implements KVCache {
       const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
       const keys = this.#longest();
       const extents = { batch, heads, queries, keys, width };
-      const masking = optionsArg(options, operands, extents);
+      const masking = attentionOptions(options, operands, extents);
 
       const shapes = outputShapes(extents, this.valueWidth);
       const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
       pushCaptures(this.runtime, outputs, operands);
       const { args, raw } = this.runtime;
-      args.begin().tensor(query).options(masking).outputs(outputs.arg);
+      wire.cacheAttend(args, query, masking, outputs.record);
       operands.run(() => raw.cacheAttend(this.handle));
       return outputs.result as AttentionResult<R, O, C>;
     });
@@ -130,7 +131,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
     return longest;
   }
 
-  /** Throws `E_OPTION` unless there is such an entry. */
+  /** An entry of the batch. Throws `E_OPTION` if it does not exist. */
   #entry(batch: unknown): number {
     const entry = checkCount(batch, 'batch', 0);
     if (entry < this.batch) return entry;

@@ -1,14 +1,16 @@
-// mh.latentAttention: keys and values from one low-rank latent per token.
+// mh.latentAttention: attention with the keys and values of all heads made from one latent per token.
 
-import { maskNames, optionsArg } from './attention_options.js';
+import { attentionOptions, maskNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import type { Operand } from './arguments.js';
 import { call, checkRank, type Runtime } from './operands.js';
-import { checkChoice, readOptions } from './options.js';
+import { checkChoice, namesOf, readOptions } from './options.js';
 import { outputShapes, prepareOutputs } from './outputs.js';
+import { latentForms } from './tables.js';
 import type { AttentionResult, LatentAttentionInputs, LatentAttentionOptions } from './types.js';
+import * as wire from './wire.js';
 
-/** The inputs in the order of the core's struct, with their axes. */
+/** The inputs and their axes, in the order in which they are checked. */
 const inputAxes = {
   qNope: '(B, H, N_q, d_nope)',
   qRope: '(B, H, N_q, d_rope)',
@@ -19,6 +21,8 @@ const inputAxes = {
 } as const satisfies Record<keyof LatentAttentionInputs, string>;
 type InputName = keyof typeof inputAxes;
 const inputNames = Object.keys(inputAxes) as InputName[];
+
+const forms = namesOf(latentForms);
 
 const optionNames = [
   'form',
@@ -37,10 +41,10 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
 ): AttentionResult<R> {
   const inputs = readOptions(givenInputs, inputNames, 'inputs');
   const options = readOptions(given, optionNames, 'latentAttention', elsewhere);
-  const form = checkChoice(options.form, ['expanded', 'absorbed'], 'form');
+  const form = checkChoice(options.form, forms, 'form');
 
   return call(runtime, (operands) => {
-    const input = (name: InputName): Operand => {
+    const input = (name: InputName): Operand<'f32'> => {
       const operand = operands.input(inputs[name], ['f32'], name);
       checkRank(operand, inputAxes[name], name);
       return operand;
@@ -54,7 +58,7 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
     const [batch = 0, heads = 0, queries = 0, width = 0] = qNope.shape;
     const keys = latent.shape[1] ?? 0;
     const extents = { batch, heads, queries, keys, width };
-    const masking = optionsArg(options, operands, extents);
+    const masking = attentionOptions(options, operands, extents);
 
     const shapes = outputShapes(extents, wUv.shape[1] ?? 0);
     const outputs = prepareOutputs(options, ['lse', 'weights'], shapes, operands);
@@ -66,9 +70,8 @@ export function latentAttention<R extends readonly ('lse' | 'weights')[]>(
       });
     }
     const { args, raw } = runtime;
-    args.begin().number(form === 'expanded' ? 0 : 1);
-    args.tensor(qNope).tensor(qRope).tensor(latent).tensor(kRope).tensor(wUk).tensor(wUv);
-    args.options(masking).outputs(outputs.arg);
+    const record = { qNope, qRope, latent, kRope, wUk, wUv };
+    wire.latentAttention(args, latentForms[form], record, masking, outputs.record);
     operands.run(() => raw.latentAttention());
     return outputs.result as AttentionResult<R>;
   });

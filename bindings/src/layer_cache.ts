@@ -21,7 +21,7 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
     const config = readOptions(given, storageNames, 'createCache', elsewhere);
     const { raw } = runtime;
     // The core knows heads and widths from the layer.
-    super(runtime, checkStorage(config), [1, 1, 1], {
+    super(runtime, checkStorage(config), { kvHeads: 1, keyWidth: 1, valueWidth: 1 }, {
       create: make,
       bytes: (cache) => raw.moduleCacheBytes(cache),
       release: (cache) => raw.moduleCacheRelease(cache),

@@ -1,11 +1,12 @@
-// The configuration of a layer: checks, defaults, and the numbers that the core reads.
+// The configuration of a layer: checks, defaults, and the record of the wire.
 
-import { optionsArg, rotationNames } from './attention_options.js';
+import { attentionOptions, rotationNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
-import type { Operands, Runtime } from './operands.js';
+import type { Operands } from './operands.js';
 import { checkCount, checkFlag, checkNumber, checkOptions, readOptions } from './options.js';
 import { describe } from './tensor.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './types.js';
+import type * as wire from './wire.js';
 
 type Config = MultiHeadAttention['config'];
 
@@ -16,7 +17,7 @@ export const configNames = [
   ...(['dropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
 ] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
 
-/** Beyond this many divisors, an error message lists the ones nearest to what was asked for. */
+/** An error message lists at most this many divisors: those nearest to the number that was given. */
 const maxDivisors = 16;
 
 function headWidth(embedDim: number, numHeads: number): number {
@@ -40,7 +41,7 @@ function headWidth(embedDim: number, numHeads: number): number {
   });
 }
 
-/** Types and defaults; most values are the core's to check. Throws `E_OPTION`. */
+/** Checks types and fills in defaults; the core checks most values. Throws `E_OPTION`. */
 export function checkConfig(given: MultiHeadAttentionConfig): Config {
   const config = readOptions(given, configNames, 'multiHeadAttention');
   const count = (name: CountName, otherwise: number): number =>
@@ -61,7 +62,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
       if (config[name] !== undefined) throw without(name, 'no kvLatentDim');
     }
   }
-  // What is wrong with a wider part is the core's to say.
+  // If ropeHeadDim is too large, the core says so.
   const valueDim = count('valueDim', Math.max(headDim - ropeHeadDim, 1));
   const outProj = flag('outProj', true);
   if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
@@ -91,7 +92,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
   };
 }
 
-/** From 0 on. Where a layer has another name for an option than a call, the core would not use it. */
+/** A number from 0 to below `limit`. Checked here because the core's error would have the name that the option has in a call. */
 function checkBelow(limit: number, value: unknown, argument: string, expected: string): number {
   const number = checkNumber(value, argument, expected);
   if (number >= 0 && number < limit) return number;
@@ -110,26 +111,11 @@ const ofCalls = 'positions are those of each call';
 const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
 
-/** In the order of multihead::MultiHeadAttentionConfig. Starts the block of arguments. */
-export function writeModuleConfig({ args }: Runtime, config: Config, operands: Operands): void {
+/** The record of a checked configuration. Throws `E_OPTION`. */
+export function moduleRecord(config: Config, operands: Operands): wire.MultiHeadAttentionConfig {
   const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
   const extents = { batch: 1, heads, queries: 1, keys: 1, width };
-  const arg = optionsArg({ softcap, window, rope }, operands, extents);
-  args.begin().numbers(width, heads, config.headDim, config.numKvHeads, config.valueDim);
-  args.numbers(config.kdim, config.vdim, config.outDim);
-  for (const name of flagNames) args.number(config[name] ? 1 : 0);
-  args.numbers(config.qkNormEps, arg.softcap, arg.windowLeft, arg.windowRight);
-  args.rope(arg.rope).number(config.dropout);
-  args.numbers(config.kvLatentDim, config.qLatentDim, config.ropeHeadDim, config.latentNormEps);
+  const options = attentionOptions({ softcap, window, rope }, operands, extents);
+  const { windowLeft, windowRight } = options;
+  return { ...config, windowLeft, windowRight, softcap: options.softcap, rope: options.rope };
 }
-
-/** In the order of multihead::MultiHeadAttentionConfig. */
-const flagNames = [
-  'bias',
-  'outProj',
-  'addBiasKv',
-  'addZeroAttn',
-  'batchFirst',
-  'sinks',
-  'qkNorm',
-] as const satisfies readonly FlagName[];

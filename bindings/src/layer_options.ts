@@ -1,9 +1,14 @@
-// From the options of a layer's call to the core's structs, and the tensors that it writes to.
+// From the options of a layer's call to the records of the wire, and the tensors that it writes to.
 
-import { maskNames, noSeed, optionsArg, seedWords, type CallExtents } from './attention_options.js';
+import {
+  attentionOptions,
+  maskNames,
+  noSeed,
+  seedWords,
+  type CallExtents,
+} from './attention_options.js';
 import { noSpan, type Operands, type Runtime } from './operands.js';
 import { checkFlag, checkNames, checkNumber, checkOptions } from './options.js';
-import type { ModuleOptionsArg } from './raw.js';
 import { coreOf } from './tensor.js';
 import { takeTrace, traceBits } from './trace.js';
 import type {
@@ -15,6 +20,7 @@ import type {
   StepOptions,
   Tensor,
 } from './types.js';
+import type * as wire from './wire.js';
 
 const layerNames = [
   'return',
@@ -55,19 +61,19 @@ const toolNames = [
   'scaleByEmbedDim',
 ] as const satisfies readonly (keyof HeadTools)[];
 
-/** The names have been checked, but not those within; throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
-export function moduleOptionsArg(
+/** The names in `options` have been checked, those in `options.heads` not. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function moduleOptions(
   options: Omit<ForwardOptions, 'return'>,
   operands: Operands,
   extents: CallExtents,
-): ModuleOptionsArg {
+): wire.MultiHeadAttentionOptions {
   const { training = false, dropoutSeed, heads = {} } = options;
   checkOptions(heads, toolNames, 'heads');
   const { scales, skipOutProj = false, temperature = 1, scaleByEmbedDim = false } = heads;
   const blocked = (name: 'attnMaskBlocked' | 'keyPaddingBlocked') =>
     operands.optional(options[name], ['bool'], name);
   return {
-    attention: optionsArg(options, operands, extents),
+    attention: attentionOptions(options, operands, extents),
     attnMaskBlocked: blocked('attnMaskBlocked'),
     keyPaddingBlocked: blocked('keyPaddingBlocked'),
     keyPaddingBias: operands.optional(options.keyPaddingBias, ['f32'], 'keyPaddingBias'),
@@ -85,7 +91,7 @@ export function moduleOptionsArg(
 
 interface LayerShapes {
   readonly out: Shape;
-  /** (B, H, N_q, N), or without B. */
+  /** (B, H, N_q, N), or (H, N_q, N) for a call without a batch. */
   readonly weights: Shape;
   readonly meanWeights: Shape;
 }
@@ -102,12 +108,12 @@ const layerReturns: readonly LayerReturn[] = ['weights', 'meanWeights'];
 interface LayerCall {
   readonly options: LayerOptions;
   readonly shapes: LayerShapes;
-  /** Writes all of the call's arguments but the outputs and the steps wanted, which come last. */
-  write(): void;
+  /** Writes the arguments of the call. */
+  write(outputs: wire.MultiHeadAttentionOutputs, steps: number): void;
   run(): number;
 }
 
-/** Ask for the inputs before. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function runLayer(
   runtime: Runtime,
   operands: Operands,
@@ -119,9 +125,12 @@ export function runLayer(
   const [weights, meanWeights] = layerReturns.map((name) =>
     wanted.includes(name) ? operands.output(shapes[name], 'f32', name) : undefined,
   );
-  write();
-  const arg = { out: coreOf(out), weights: coreOf(weights), meanWeights: coreOf(meanWeights) };
-  runtime.args.moduleOutputs(arg).number(bits);
+  const outputs = {
+    out: coreOf(out),
+    weights: coreOf(weights),
+    meanWeights: coreOf(meanWeights),
+  };
+  write(outputs, bits);
   operands.run(run);
   return {
     output: out,

@@ -1,9 +1,10 @@
-// mh.linear: y = x·Wᵀ + bias. Leading axes of x are rows to the C++ core.
+// mh.linear: y = x·Wᵀ + bias. For the core, all axes of x but the last are one axis of rows.
 
-import { call, checkRank, type Runtime } from './operands.js';
+import { call, checkRank, reshaped, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
 import { coreOf, elements, type WasmTensor } from './tensor.js';
 import type { LinearOptions, TensorLike } from './types.js';
+import * as wire from './wire.js';
 
 export function linear(
   runtime: Runtime,
@@ -25,12 +26,8 @@ export function linear(
     const y = operands.output([...leading, outWidth], 'f32', 'out', options.out);
 
     const { args, raw } = runtime;
-    args
-      .begin()
-      .tensor(input, [rows, input.shape.at(-1) ?? 0])
-      .tensor(matrix)
-      .tensor(bias);
-    args.tensor(coreOf(y), [rows, outWidth]);
+    const inputRows = reshaped(input, [rows, input.shape.at(-1) ?? 0]);
+    wire.linear(args, inputRows, matrix, bias, reshaped(coreOf(y), [rows, outWidth]));
     operands.run(() => raw.linear());
     return y;
   });

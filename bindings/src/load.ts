@@ -1,6 +1,5 @@
 // Loading: choose the build, compile, instantiate. One instance serves every plain load().
 
-import { wireVersion } from './arguments.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
@@ -10,6 +9,7 @@ import { checkOptions } from './options.js';
 import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
+import { wireVersion } from './tables.js';
 import { describe, unreadable, WasmTensor } from './tensor.js';
 import type { LoadOptions, Multihead, Simd } from './types.js';
 import { version } from './version.js';

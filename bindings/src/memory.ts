@@ -1,4 +1,4 @@
-// The WebAssembly memory of one module: blocks in it, and what they add up to.
+// The WebAssembly memory of one module: its blocks, and how many bytes they are.
 
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
@@ -6,7 +6,7 @@ import type { ScopeStack } from './scope.js';
 import { bufferOf, byteOffsetOf, lengthOf } from './typed_arrays.js';
 import type { DataOf, DType, MemoryInfo } from './types.js';
 
-/** What a block holds: a tensor's numbers, or 32-bit integers. */
+/** The elements of a block: those of a tensor, or 32-bit integers. */
 export type ElementType = DType | 'i32';
 type ElementsOf<E extends ElementType> = E extends DType ? DataOf<E> : Int32Array;
 
@@ -20,18 +20,18 @@ const arrayOf = {
 
 export const bytesPerElement = (type: ElementType): number => arrayOf[type].BYTES_PER_ELEMENT;
 
-/** A piece of WebAssembly memory. Address 0 is the block of a tensor without elements. */
+/** A piece of WebAssembly memory. The address is 0 if it has no bytes. */
 export interface Block {
   readonly address: number;
   readonly bytes: number;
 }
 
-/** The most that a 32-bit size can say; anything longer would wrap around. */
+/** The largest 32-bit size. A larger one would wrap around. */
 const addressLimit = 2 ** 32 - 1;
 
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-/** `asked` is a number of bytes, or the C++ core's own words. */
+/** `asked` is a number of bytes, or a sentence of the core's. */
 export function outOfMemory(
   argument: string,
   asked: number | string,
@@ -47,14 +47,14 @@ export function outOfMemory(
   });
 }
 
-/** Memory that belongs to an object, and how to give it back. Must not refer to its owner. */
+/** Memory that an object owns, and how to free it. Must not refer to its owner, which could not be collected then. */
 export interface Holding {
   /** For a warning: "a tensor of shape (2, 3)". */
   what(): string;
   free(): void;
 }
 
-/** Runs `make`, which allocates `bytes` of JavaScript's own memory; throws `E_MEMORY` where there is none. */
+/** Runs `make`, which allocates `bytes` of JavaScript's own memory. Throws `E_MEMORY` if that fails. */
 export function onJavaScriptHeap<T>(bytes: number, argument: string, make: () => T): T {
   try {
     return make();
@@ -70,7 +70,7 @@ export function onJavaScriptHeap<T>(bytes: number, argument: string, make: () =>
 }
 
 export class Heap {
-  /** Where tensors belong that are made of another tensor. */
+  /** The scopes that own tensors made from another tensor. */
   readonly scopes: ScopeStack;
   readonly #raw: GuardedModule;
   readonly #abandoned: FinalizationRegistry<Holding> | undefined;
@@ -92,7 +92,7 @@ export class Heap {
     }
   }
 
-  /** The memory as it is now: a growth detaches the buffer that was here before. */
+  /** The memory as it is now. Growth replaces it and detaches the old buffer. */
   get buffer(): ArrayBufferLike {
     return this.#raw.HEAPU8.buffer;
   }
@@ -127,7 +127,7 @@ export class Heap {
     if (!this.#raw.dead) this.#raw.release(block.address);
   }
 
-  /** In a dead instance there is nothing to be freed, and nobody to be told. */
+  /** In a dead instance nothing is freed, and its error is not reported again. */
   #free(holding: Holding): void {
     try {
       holding.free();
@@ -136,7 +136,7 @@ export class Heap {
     }
   }
 
-  /** Adds bytes that the module itself has allocated, or freed, for an object of its caller's. */
+  /** Adds the bytes that the core has allocated for an object; negative ones when it has freed them. */
   count(bytes: number): void {
     this.#bytes += bytes;
     this.#peak = Math.max(this.#peak, this.#bytes);
@@ -148,7 +148,7 @@ export class Heap {
     const inside = bufferOf(data) === this.buffer;
     const block = this.allocate(length * bytesPerElement(type), argument);
     if (block.address !== 0) {
-      // The allocation may have grown the memory, and so detached `data`.
+      // The allocation may have grown the memory and so detached `data`.
       const source = inside ? this.view(type, offset, length) : data;
       this.view(type, block.address, length).set(source);
     }
@@ -159,13 +159,13 @@ export class Heap {
     return new arrayOf[type](this.buffer as ArrayBuffer, address, size) as ElementsOf<E>;
   }
 
-  /** Counts an object, and frees what it holds when it is collected without disposal. */
+  /** Counts an object. If it is garbage-collected without dispose(), its memory is freed. */
   adopt(owner: object, holding: Holding): void {
     this.#live += 1;
     this.#abandoned?.register(owner, holding, owner);
   }
 
-  /** The end of what adopt() began: the owner is disposed. */
+  /** When the owner is disposed: undoes adopt() and frees the memory. */
   retire(owner: object, holding: Holding): void {
     this.#abandoned?.unregister(owner);
     this.#live -= 1;

@@ -1,13 +1,14 @@
-// mh.mergeAttention: two results over disjoint keys become one.
+// mh.mergeAttention: joins two results over disjoint keys.
 
 import { MultiheadError } from './errors.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
 import type { PartialAttention, Tensor } from './types.js';
+import * as wire from './wire.js';
 
 const known = ['out', 'lse', 'weights', 'dropoutMask', 'captures'];
 
-/** A result of attention() may hold more than these two; that is not merged. */
+/** A result of attention() may have more outputs than `out` and `lse`; those are not merged. */
 function readPart(given: PartialAttention, argument: string): PartialAttention {
   const part = readOptions(given, known, argument);
   const { out, lse } = part as Partial<PartialAttention>;
@@ -30,14 +31,14 @@ export function mergeAttention<A extends PartialAttention<Tensor>>(
   return call(runtime, (operands) => {
     const outB = operands.input(b.out, ['f32'], 'b.out');
     const lseB = operands.input(b.lse, ['f32'], 'b.lse');
-    // After the inputs: neither may be one of them.
+    // After the inputs, so that neither is accepted if it is one of them.
     const outA = operands.writable(a.out, 'f32', 'a.out');
     const lseA = operands.writable(a.lse, 'f32', 'a.lse');
     checkRank(outA, '(B, H_q, N_q, d_v)', 'a.out');
     checkRank(lseA, '(B, H_q, N_q)', 'a.lse');
     checkRank(outB, '(B, H_q, N_q, d_v)', 'b.out');
     checkRank(lseB, '(B, H_q, N_q)', 'b.lse');
-    runtime.args.begin().tensor(outA).tensor(lseA).tensor(outB).tensor(lseB);
+    wire.mergeAttention(runtime.args, outA, lseA, outB, lseB);
     operands.run(() => runtime.raw.mergeAttention());
     return givenA;
   });

@@ -1,33 +1,28 @@
-// The sentences of the core's errors, which are data there: a message, the argument and numbers.
+// Makes the sentences of the core's errors. In the core an error is a message number, an argument and numbers.
 
-import type { Results } from './arguments.js';
-import { axes, messages, names } from './tables.js';
+import { axes, dtypes, messages, names } from './tables.js';
 import { formatShape } from './tensor.js';
+import type { CoreError } from './wire.js';
 
-/** In the order of multihead::DType. */
-const dtypes = ['f32', 'f16', 'bf16', 'int8'];
+const dtypeNames = Object.keys(dtypes);
 
-/** What embind.cpp's last_error() has written. */
-export function readError(results: Results): { argument: string; expected: string; got: string } {
-  const text = results.text();
-  const [expected, got] = messages[results.number()] as readonly [string, string];
-  const argument = names[results.number()] as string;
-  const letters = axes[results.number()] as string;
-  const real = results.number();
-  const numbers = [0, 1, 2, 3].map(() => results.number());
-  const shape = results.shape();
-  const given = results.shape();
+export function sentencesOf(error: CoreError): { argument: string; expected: string; got: string } {
+  const { text, real, shape, given } = error;
+  const [expected, got] = messages[error.message] as readonly [string, string];
+  const argument = names[error.argument] as string;
+  const letters = axes[error.axes] as string;
+  const numbers = [error.number0, error.number1, error.number2, error.number3];
   const values: Readonly<Record<string, () => string>> = {
     text: () => text,
     axes: () => letters,
     real: () => String(Number(real.toPrecision(6))),
     shape: () => formatShape(shape),
     given: () => formatShape(given),
-    dtype0: () => String(dtypes[numbers[0] as number]),
-    dtype1: () => String(dtypes[numbers[1] as number]),
+    dtype0: () => String(dtypeNames[numbers[0] as number]),
+    dtype1: () => String(dtypeNames[numbers[1] as number]),
     divisors: () => divisorsOf(numbers[0] as number),
   };
-  // Text and names of values alternate: braces stand around these alone.
+  // Splitting at the braces gives text and names of values in turn.
   const filled = (template: string): string =>
     template
       .split(/[{}]/)

@@ -2,8 +2,8 @@
 
 import { CoreModule } from './core_module.js';
 import { ownCache } from './layer_cache.js';
-import { checkConfig, writeModuleConfig } from './layer_config.js';
-import { forwardNames, moduleOptionsArg, notInStep, runLayer, stepNames } from './layer_options.js';
+import { checkConfig, moduleRecord } from './layer_config.js';
+import { forwardNames, moduleOptions, notInStep, runLayer, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkOptions, copyOf, readOptions } from './options.js';
 import { coreOf } from './tensor.js';
@@ -21,6 +21,7 @@ import type {
   TensorLike,
   TraceOption,
 } from './types.js';
+import * as wire from './wire.js';
 
 export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAttention {
   readonly config: MultiHeadAttention['config'];
@@ -28,7 +29,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   constructor(runtime: Runtime, config: MultiHeadAttentionConfig) {
     const checked = checkConfig(config);
     const { raw } = runtime;
-    super(runtime, (operands) => writeModuleConfig(runtime, checked, operands), {
+    super(runtime, (operands) => wire.moduleConfig(runtime.args, moduleRecord(checked, operands)), {
       argument: 'multiHeadAttention',
       noun: 'a layer',
       create: () => raw.moduleCreate(),
@@ -61,14 +62,15 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const { batch, tokens: queries } = this.#extents(q.shape);
       const { tokens: keys } = this.#extents((k ?? q).shape);
       const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
-      const arg = moduleOptionsArg(options, operands, extents);
+      const record = moduleOptions(options, operands, extents);
       const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
-      const shapes = this.#outputShapes(q.shape, keys + appended, arg.skipOutProj);
+      const shapes = this.#outputShapes(q.shape, keys + appended, record.skipOutProj);
       const { args, raw } = runtime;
       return runLayer(runtime, operands, {
         options,
         shapes,
-        write: () => args.begin().tensor(q).tensor(k).tensor(v).moduleOptions(arg),
+        write: (outputs, steps) =>
+          wire.moduleForward(args, { query: q, key: k, value: v }, record, outputs, steps),
         run: () => raw.moduleForward(this.handle),
       }) as unknown as LayerResult<R, T>;
     });
@@ -90,13 +92,13 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const { batch, tokens: queries } = this.#extents(input.shape);
       const keys = before + queries;
       const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
-      const arg = moduleOptionsArg(options, operands, extents);
-      const shapes = this.#outputShapes(input.shape, keys, arg.skipOutProj);
+      const record = moduleOptions(options, operands, extents);
+      const shapes = this.#outputShapes(input.shape, keys, record.skipOutProj);
       const { args, raw } = runtime;
       return runLayer(runtime, operands, {
         options,
         shapes,
-        write: () => args.begin().tensor(input).moduleOptions(arg),
+        write: (outputs, steps) => wire.moduleStep(args, input, record, outputs, steps),
         run: () => raw.moduleStep(this.handle, own.handle),
       }) as unknown as LayerResult<R, T>;
     });

@@ -22,6 +22,7 @@ import { WasmTransformer } from './transformer.js';
 import { WasmTransformerBlock } from './transformer_block.js';
 import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions } from './types.js';
 import { attentionVarlen } from './varlen.js';
+import { readSimdTarget } from './wire.js';
 
 /** Methods are closures, so that they can be taken out of the object. */
 export function createMultihead(
@@ -33,7 +34,7 @@ export function createMultihead(
   const args = new Arguments(raw);
   const runtime: Runtime = { raw, args, heap, scopes };
   raw.simdTarget();
-  const target = args.results().text();
+  const { name: target } = readSimdTarget(args.results());
 
   function tensor(shape: Shape, data?: Float32Array): Tensor;
   function tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;

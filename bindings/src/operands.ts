@@ -1,12 +1,12 @@
-// The inputs and outputs of one call: temporary copies are freed when it ends, new outputs when it fails.
+// The inputs and outputs of one call. Its temporary copies are freed when it ends, its new outputs if it fails.
 
-import { otherArguments, type Arguments, type Operand } from './arguments.js';
+import { otherArguments, type Arguments, type Operand, type Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js';
-import { readError } from './messages.js';
-import { Status, type SpanArg } from './raw.js';
+import { sentencesOf } from './messages.js';
 import type { ScopeStack } from './scope.js';
+import { callStatus } from './tables.js';
 import {
   checkData,
   checkShape,
@@ -23,6 +23,7 @@ import {
 } from './tensor.js';
 import { lengthOf, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, Shape } from './types.js';
+import { readCoreError } from './wire.js';
 
 /** What every operation works with: one loaded module. */
 export interface Runtime {
@@ -32,21 +33,23 @@ export interface Runtime {
   readonly scopes: ScopeStack;
 }
 
-/** What an operation was given, when it outlives the call. */
+/** Inputs that are kept for later calls, by a prepared operation. */
 export interface KeptInputs {
   readonly copies: readonly Block[];
   readonly tensors: readonly NamedTensor[];
 }
 
-/** A tensor that a call works with, and which. */
+/** A tensor of a call, with the name of its argument. */
 interface NamedTensor {
   readonly tensor: TensorCore;
   readonly name: string;
 }
 
 /**
- * Runs one call. Reading what the caller gave may run the caller's code, which may dispose what was
- * checked before: so run() and make() check once more. What `body` has allocated through its operands does not outlive a failure. */
+ * Runs one call. If `body` throws, all that it has allocated through its operands is freed. Reading
+ * the caller's arguments may run the caller's code, which may dispose a tensor that has been checked
+ * already, so run() and make() check all tensors again.
+ */
 export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   runtime.raw.assertAlive();
   const operands = new Operands(runtime);
@@ -59,7 +62,7 @@ export function call<R>(runtime: Runtime, body: (operands: Operands) => R): R {
   }
 }
 
-export const noSpan: SpanArg = { address: 0, length: 0 };
+export const noSpan: Span<never> = { address: 0, length: 0 };
 
 const spanArrays = { f32: 'a Float32Array', i32: 'an Int32Array' } as const;
 type SpanType = keyof typeof spanArrays;
@@ -75,7 +78,12 @@ export class Operands {
     this.#runtime = runtime;
   }
 
-  input(value: unknown, dtypes: readonly DType[], argument: string, ranks?: Ranks): Operand {
+  input<D extends DType>(
+    value: unknown,
+    dtypes: readonly D[],
+    argument: string,
+    ranks?: Ranks,
+  ): Operand<D> {
     const { heap } = this.#runtime;
     const core = coreOf(value);
     if (core?.heap === heap) {
@@ -91,12 +99,16 @@ export class Operands {
     return { address: block.address, dtype, shape };
   }
 
-  optional(value: unknown, dtypes: readonly DType[], argument: string): Operand | undefined {
+  optional<D extends DType>(
+    value: unknown,
+    dtypes: readonly D[],
+    argument: string,
+  ): Operand<D> | undefined {
     return value === undefined ? undefined : this.input(value, dtypes, argument);
   }
 
   /** Numbers in a typed array without a shape. */
-  span(value: unknown, type: SpanType, argument: string): SpanArg {
+  span<E extends SpanType>(value: unknown, type: E, argument: string): Span<E> {
     const wanted = spanArrays[type];
     if (typedArrayName(value) !== wanted.split(' ')[1]) {
       throw new MultiheadError('E_OPTION', {
@@ -112,8 +124,13 @@ export class Operands {
     return { address: block.address, length };
   }
 
-  /** As span(). To the core, which checks lengths, no values are "not given": `count` of them are meant. */
-  optionalSpan(value: unknown, type: SpanType, argument: string, count: number): SpanArg {
+  /** As span(), or noSpan if `value` is undefined. An empty array is refused here unless `count` is 0, since the core takes it for "not given". */
+  optionalSpan<E extends SpanType>(
+    value: unknown,
+    type: E,
+    argument: string,
+    count: number,
+  ): Span<E> {
     if (value === undefined) return noSpan;
     const span = this.span(value, type, argument);
     if (span.length > 0 || count === 0) return span;
@@ -124,21 +141,21 @@ export class Operands {
     });
   }
 
-  /** The paper's slopes of ALiBi. */
-  alibiSlopes(heads: number): SpanArg {
+  /** ALiBi's default slopes (arXiv:2108.12409), computed by the core. */
+  alibiSlopes(heads: number): Span<'f32'> {
     const { address } = this.temporary(heads * bytesPerElement('f32'), 'alibi');
     this.#runtime.raw.alibiSlopes(address, heads);
     return { address, length: heads };
   }
 
-  /** Memory for the length of the call, not cleared. */
+  /** Memory until the end of the call, not cleared. */
   temporary(bytes: number, argument: string): Block {
     const block = this.#runtime.heap.allocate(bytes, argument);
     this.#temporaries.push(block);
     return block;
   }
 
-  /** A new tensor, not cleared, or the caller's own. Ask for outputs after the inputs. */
+  /** The tensor `given`, or a new one, not cleared. Ask for outputs after the inputs: the two are compared. */
   output<D extends DType>(
     shape: Shape,
     dtype: D,
@@ -162,12 +179,12 @@ export class Operands {
     return given as WasmTensor<D>;
   }
 
-  /** A tensor of the caller's, to write to, that shares no memory with another of the call. */
-  writable<D extends DType>(given: unknown, dtype: D, argument: string): Operand {
+  /** A tensor of the caller's to write to. Throws if it shares memory with another tensor of the call. */
+  writable<D extends DType>(given: unknown, dtype: D, argument: string): Operand<D> {
     return this.#writable(given, dtype, argument);
   }
 
-  #writable(given: unknown, dtype: DType, argument: string): TensorCore {
+  #writable<D extends DType>(given: unknown, dtype: D, argument: string): TensorCore<D> {
     const core = ownTensor(given, this.#runtime.heap, dtype, argument);
     checkShared(core, this.#inputs, argument);
     checkShared(core, this.#given, argument);
@@ -175,13 +192,13 @@ export class Operands {
     return core;
   }
 
-  /** Makes a call of the core; throws what its status code stands for. */
+  /** Calls a function of the core that gives a CallStatus; throws the error that it stands for. */
   run(raw: () => number): void {
     this.#start();
     checkStatus(this.#runtime, raw());
   }
 
-  /** Makes a call of the core that gives a handle; throws what minus a status code stands for. */
+  /** Calls a function of the core that gives a handle, or minus a CallStatus; throws the error that it stands for. */
   make(raw: () => number): number {
     this.#start();
     const handle = raw();
@@ -195,14 +212,14 @@ export class Operands {
     this.#runtime.args.close();
   }
 
-  /** What the call was given stays for later ones: the copies that it made, and the tensors by name. */
+  /** Keeps the inputs for later calls: copies are not freed when this call ends. */
   keepInputs(): KeptInputs {
     const kept = { copies: this.#temporaries, tensors: this.#inputs };
     this.#temporaries = [];
     return kept;
   }
 
-  /** The call has succeeded: its outputs are the caller's now, or the scope's. */
+  /** After a call that has succeeded: its new outputs belong to the scope, or else to the caller. */
   keepOutputs(): void {
     for (const tensor of this.#outputs) this.#runtime.scopes.track(tensor);
     this.#outputs = [];
@@ -214,22 +231,22 @@ export class Operands {
   }
 }
 
-/** Throws what a status code of the core's other than ok stands for. */
+/** Throws the error that a CallStatus stands for, unless it is ok. */
 export function checkStatus({ raw, args, heap }: Runtime, status: number): void {
-  if (status === Status.ok) return;
-  if (status === Status.otherArguments) throw otherArguments();
-  if (status === Status.nothingLeft) {
+  if (status === callStatus.ok) return;
+  if (status === callStatus.otherArguments) throw otherArguments();
+  if (status === callStatus.nothingLeft) {
     throw outOfMemory('memory', 'a megabyte for the call itself', heap.buffer.byteLength);
   }
   raw.lastError();
-  const error = readError(args.results());
-  if (status === Status.memory) {
+  const error = sentencesOf(readCoreError(args.results()));
+  if (status === callStatus.memory) {
     throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
   }
-  throw new MultiheadError(status === Status.shape ? 'E_SHAPE' : 'E_OPTION', error);
+  throw new MultiheadError(status === callStatus.shape ? 'E_SHAPE' : 'E_OPTION', error);
 }
 
-/** A live tensor of this memory, without a copy of anything else; throws `E_OPTION`, `E_DISPOSED`. */
+/** `given` as a live tensor of this memory; nothing else is accepted or copied. Throws `E_OPTION`, `E_DISPOSED`. */
 export function ownTensor<D extends DType>(
   given: unknown,
   heap: Heap,
@@ -249,7 +266,7 @@ export function ownTensor<D extends DType>(
   return core as TensorCore<D>;
 }
 
-/** Throws `E_OPTION` for one that is among `others`, or a reshape() of one. */
+/** Throws `E_OPTION` if the tensor is one of `others`, or a reshape() of one. */
 export function checkShared(
   { storage }: TensorCore,
   others: readonly NamedTensor[],
@@ -267,7 +284,7 @@ export const sharesMemory = (argument: string, other: string): MultiheadError =>
     got: `the same as ${other}, or another shape of it`,
   });
 
-/** Throws `E_SHAPE`. Some() and iterators are slow on the frozen shapes of tensors: with them a call took 0.5 µs more. */
+/** Throws `E_SHAPE`. An index, since some() and iterators are slow on the frozen shapes of tensors: 0.5 µs a call. */
 function checkExtents(shape: Shape, argument: string): void {
   for (let axis = 0; axis < shape.length; axis += 1) {
     if ((shape[axis] as number) <= maxExtent) continue;
@@ -279,10 +296,17 @@ function checkExtents(shape: Shape, argument: string): void {
   }
 }
 
-/** How many axes "(B, H_q, N_q, d_k)" has. */
+/** The same numbers with their axes grouped in another way. */
+export const reshaped = <D extends DType>(
+  operand: Operand<D> | undefined,
+  shape: Shape,
+): Operand<D> | undefined =>
+  operand && { address: operand.address, dtype: operand.dtype, shape };
+
+/** The number of axes by their names: 4 for "(B, H_q, N_q, d_k)". */
 const rankOf = new Map<string, number>();
 
-/** Throws `E_SHAPE` unless there are as many axes as `axes` has letters. */
+/** Throws `E_SHAPE` unless the tensor has as many axes as `axes` names. */
 export function checkRank({ shape }: { shape: Shape }, axes: string, argument: string): void {
   let rank = rankOf.get(axes);
   if (rank === undefined) rankOf.set(axes, (rank = axes.split(',').length));
@@ -290,7 +314,7 @@ export function checkRank({ shape }: { shape: Shape }, axes: string, argument: s
   throw new MultiheadError('E_SHAPE', { argument, expected: axes, got: formatShape(shape) });
 }
 
-/** Throws `E_DISPOSED`, `E_OPTION` for another type. */
+/** Throws `E_DISPOSED`, or `E_OPTION` for another dtype. */
 function checkCore<D extends DType>(
   core: TensorCore,
   dtypes: readonly D[],
@@ -300,7 +324,7 @@ function checkCore<D extends DType>(
   if (!dtypes.includes(core.dtype as D)) throw wrongDtype(argument, dtypes, core.dtype);
 }
 
-/** Throws `E_DISPOSED`, `E_OPTION` for another type, `E_SHAPE`. */
+/** Throws `E_DISPOSED`, `E_SHAPE`, or `E_OPTION` for another dtype. */
 export function checkTensorLike<D extends DType>(
   given: unknown,
   dtypes: readonly D[],
@@ -323,7 +347,7 @@ interface PlainParts {
   readonly dtype?: unknown;
 }
 
-/** Reads each property once; throws `E_OPTION` where there is no data or no shape. */
+/** Reads each property once. Throws `E_OPTION` if there is no `data` or no `shape`. */
 function readPlain(value: unknown, argument: string): PlainParts {
   try {
     const isPlain = typeof value === 'object' && value !== null && !isProxyOfTensor(value);

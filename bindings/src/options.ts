@@ -1,4 +1,4 @@
-// Checks of options objects: unknown names are errors, nothing is converted silently.
+// Checks of options objects. An unknown name is an error, and no value is converted.
 
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
@@ -6,21 +6,21 @@ import { copiedClasses, coreOf, describe, maxExtent, unreadable } from './tensor
 
 const list = (names: readonly string[]): string => names.join(', ');
 
-/** The names within what options hold. */
+/** Names of properties in objects that are themselves options, such as `window.left`. */
 const innerNames = [
   ...['data', 'shape', 'dtype', 'left', 'right', 'align', 'offset', 'probability', 'seed'],
   ...['qGain', 'kGain', 'epsilon', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'],
   ...['stage', 'heads', 'rows', 'scales', 'skipOutProj', 'temperature', 'scaleByEmbedDim'],
 ];
 
-/** Captures are the deepest: capture[0].heads[0]. */
+/** The deepest option is capture[0].heads[0]. */
 const mostLevels = 4;
 const mostEntries = 2 ** 16;
 
 /**
- * A copy of options, in which no code of the caller's is left that could run later: objects and
- * arrays are copied as far as calls look into them, and each property is read once. Typed arrays
- * and objects of this package stay what they are. Throws `E_OPTION` for what throws as it is read.
+ * A copy of options. Reading it cannot run code of the caller's, such as a getter: each property is
+ * read once, here. Objects and arrays are copied as deep as calls read them; typed arrays and
+ * objects of this package are not copied. Throws `E_OPTION` where reading a property throws.
  */
 export function copyOf<T>(value: T, argument: string, names: readonly string[] = innerNames): T {
   if (typeof value !== 'object' || value === null) return value;
@@ -71,7 +71,7 @@ function copyLevel(
 
 const noOptions = Object.freeze({});
 
-/** The options of a call: a copy of them, of which the names have been checked as by checkOptions(). */
+/** A copy of the options of a call, whose names have been checked as by checkOptions(). */
 export function readOptions<T extends object>(
   options: T | undefined,
   known: readonly string[],
@@ -87,16 +87,16 @@ export function readOptions<T extends object>(
   return copy;
 }
 
-/** Of a copy, which has no names but its own: faster than Object.keys(), which makes an array. */
+/** `copy` has own properties alone, so for-in finds the names of Object.keys() without making an array. */
 function allKnown(copy: object, known: readonly string[]): boolean {
   for (const name in copy) if (!known.includes(name)) return false;
   return true;
 }
 
 /**
- * Throws `E_OPTION` for what is not an object, or has a property that is not in `known`.
+ * Throws `E_OPTION` unless `options` is an object whose properties are all in `known`.
  *
- * @param elsewhere names that other calls know, and what to do instead in this one
+ * @param elsewhere names that only other calls know, each with advice for this call
  */
 export function checkOptions(
   options: unknown,
@@ -122,7 +122,7 @@ export function checkOptions(
   });
 }
 
-/** A list of names, each one of `known`; throws `E_OPTION`. */
+/** An array of names that are in `known`. Throws `E_OPTION`. */
 export function checkNames<N extends string>(
   value: unknown,
   known: readonly N[],
@@ -139,7 +139,11 @@ export function checkNames<N extends string>(
   });
 }
 
-/** One of `known`; throws `E_OPTION`. */
+/** The names of an enumeration of tables.ts, in its order. */
+export const namesOf = <N extends string>(enumeration: Readonly<Record<N, number>>): readonly N[] =>
+  Object.keys(enumeration) as N[];
+
+/** A name that is in `known`. Throws `E_OPTION`. */
 export function checkChoice<N extends string>(
   value: unknown,
   known: readonly N[],
@@ -153,7 +157,7 @@ export function checkChoice<N extends string>(
   });
 }
 
-/** A whole number from `least` to 2³¹ − 1; throws `E_OPTION`. */
+/** A whole number from `least` to 2³¹ − 1. Throws `E_OPTION`. */
 export function checkCount(value: unknown, argument: string, least = 1): number {
   if (Number.isInteger(value) && (value as number) >= least && (value as number) <= maxExtent) {
     return value as number;
@@ -165,7 +169,7 @@ export function checkCount(value: unknown, argument: string, least = 1): number 
   });
 }
 
-/** True or false; throws `E_OPTION`. */
+/** True or false. Throws `E_OPTION`. */
 export function checkFlag(value: unknown, argument: string): boolean {
   if (typeof value === 'boolean') return value;
   throw new MultiheadError('E_OPTION', {
@@ -175,7 +179,7 @@ export function checkFlag(value: unknown, argument: string): boolean {
   });
 }
 
-/** A whole number of any sign, for the core to check; throws `E_OPTION`. */
+/** A whole number of any sign; the core checks its range. Throws `E_OPTION`. */
 export function checkWhole(value: unknown, argument: string): number {
   if (Number.isSafeInteger(value)) return value as number;
   throw new MultiheadError('E_OPTION', {
@@ -185,7 +189,7 @@ export function checkWhole(value: unknown, argument: string): number {
   });
 }
 
-/** A number, for the core to check; throws `E_OPTION`. */
+/** A number; the core checks its range. Throws `E_OPTION`. */
 export function checkNumber(
   value: unknown,
   argument: string,

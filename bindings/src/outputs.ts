@@ -1,12 +1,12 @@
-// The results of one call: tensors for what is asked for, and what the core is told of them.
+// The results of one call: a tensor for each output that is asked for, and the record of them for the wire.
 
 import type { CallExtents } from './attention_options.js';
-import { captureArgs } from './capture.js';
+import { captureRecords } from './capture.js';
 import type { Operands, Runtime } from './operands.js';
 import { checkChoice, checkNames } from './options.js';
-import type { CaptureArg, OutputsArg } from './raw.js';
 import { coreOf, floatDTypes, isHalf } from './tensor.js';
 import type { AttentionReturn, FloatDType, OutputOptions, Shape, Tensor } from './types.js';
+import * as wire from './wire.js';
 
 /** The names in {@link OutputOptions}. */
 export const outputNames = [
@@ -19,7 +19,7 @@ export const outputNames = [
 export interface OutputShapes {
   readonly out: Shape;
   readonly lse: Shape;
-  /** (B, H_q, N_q, N_k): of weights, dropout masks, and whole captures. */
+  /** (B, H_q, N_q, N_k): the shape of weights, of a dropout mask, and of a capture of all heads and rows. */
   readonly scores: Shape;
 }
 
@@ -44,11 +44,11 @@ interface Result {
 
 export interface Outputs {
   readonly result: Result;
-  readonly arg: OutputsArg;
-  readonly captures: readonly CaptureArg[];
+  readonly record: wire.AttentionOutputs;
+  readonly captures: readonly wire.ScoreCapture[];
 }
 
-/** Ask for outputs after the inputs. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function prepareOutputs(
   options: OutputOptions,
   returns: readonly AttentionReturn[],
@@ -59,7 +59,7 @@ export function prepareOutputs(
   const wanted = checkNames(names, returns, 'return');
   const out = operands.output(shapes.out, outDTypeOf(options), 'out', options.out);
   const result: Result = { out };
-  const arg: OutputsArg = {
+  const record: wire.AttentionOutputs = {
     out: coreOf(out),
     lse: undefined,
     weights: undefined,
@@ -68,33 +68,33 @@ export function prepareOutputs(
   if (wanted.includes('lse')) {
     const lse = operands.output(shapes.lse, 'f32', 'lse');
     result.lse = lse;
-    arg.lse = coreOf(lse);
+    record.lse = coreOf(lse);
   }
   if (wanted.includes('weights')) {
     const weights = operands.output(shapes.scores, 'f32', 'weights');
     result.weights = weights;
-    arg.weights = coreOf(weights);
+    record.weights = coreOf(weights);
   }
   if (wanted.includes('dropoutMask')) {
     const dropoutMask = operands.output(shapes.scores, 'bool', 'dropoutMask');
     result.dropoutMask = dropoutMask;
-    arg.dropoutMask = coreOf(dropoutMask);
+    record.dropoutMask = coreOf(dropoutMask);
   }
-  if (options.capture === undefined) return { result, arg, captures: [] };
+  if (options.capture === undefined) return { result, record, captures: [] };
 
-  const captures = captureArgs(options.capture, shapes.scores, operands);
+  const captures = captureRecords(options.capture, shapes.scores, operands);
   result.captures = captures.tensors;
-  return { result, arg, captures: captures.args };
+  return { result, record, captures: captures.records };
 }
 
-/** Right before the call that takes them: nothing may fail in between. */
+/** To be called right before the call that takes the captures: nothing may fail in between. */
 export function pushCaptures(
   { args, raw }: Runtime,
   { captures }: Outputs,
   operands: Operands,
 ): void {
   for (const capture of captures) {
-    args.begin().capture(capture);
+    wire.pushCapture(args, capture);
     operands.run(() => raw.pushCapture());
   }
 }

@@ -1,6 +1,7 @@
-// mh.prepare: a call of attention() that is checked and planned once, and run on tensors of its shapes.
+// mh.prepare: a call of attention() that is checked and planned once and run many times.
 
-import { maskNames, optionsArg } from './attention_options.js';
+import { attentionOptions, maskNames } from './attention_options.js';
+import type { Operand, Span } from './arguments.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import {
@@ -14,7 +15,6 @@ import {
   type Runtime,
 } from './operands.js';
 import { checkChoice, checkCount, checkNames, readOptions } from './options.js';
-import type { SpanArg } from './raw.js';
 import {
   checkShape,
   describe,
@@ -32,6 +32,7 @@ import type {
   Shape,
   Tensor,
 } from './types.js';
+import * as wire from './wire.js';
 
 const optionNames = [
   ...(['q', 'kvHeads', 'keys', 'valueWidth', 'dtype', 'kvDtype', 'outDtype', 'return'] as const),
@@ -42,29 +43,32 @@ const elsewhere = {
   capture: 'call attention() for captures',
 };
 
-/** What a tensor of a run has to be, and where it may lie in none. */
-interface Wanted {
-  readonly dtype: FloatDType;
+/** What a tensor of a run has to be. */
+interface Wanted<D extends FloatDType = FloatDType> {
+  readonly dtype: D;
   readonly shape: Shape;
 }
+
+/** A tensor that only run() will give: without an address. */
+const toCome = <D extends FloatDType>(tensor: Wanted<D>): Operand<D> => ({ address: 0, ...tensor });
 
 interface WantedTensors {
   readonly q: Wanted;
   readonly k: Wanted;
   readonly v: Wanted;
   readonly out: Wanted;
-  readonly lse: Wanted | undefined;
+  readonly lse: Wanted<'f32'> | undefined;
 }
 
 export class WasmPreparedAttention extends CoreObject implements PreparedAttention {
   readonly shapes: PreparedShapes;
 
-  /** mask and bias, where they are the caller's tensors. */
+  /** mask and bias if they are tensors of the caller's. */
   readonly #kept: KeptInputs['tensors'];
   readonly #wanted: WantedTensors;
 
-  /** Where runs read kvLengths; noSpan where there are none. */
-  readonly #kvLengths: SpanArg;
+  /** Where runs read kvLengths, or noSpan. */
+  readonly #kvLengths: Span<'i32'>;
   #kvLengthsView: Int32Array | undefined;
 
   constructor(runtime: Runtime, given: PrepareOptions) {
@@ -99,15 +103,15 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
 
     const { args, raw, heap } = runtime;
     const { handle, copies, tensors, kvLengths } = call(runtime, (operands) => {
-      const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
-      const toCome = (tensor: Wanted) => ({ address: 0, ...tensor });
-      args.begin().tensor(toCome(wanted.q)).tensor(toCome(wanted.k)).tensor(toCome(wanted.v));
-      args.options(masking).outputs({
+      const masking = attentionOptions(options, operands, { batch, heads, queries, keys, width });
+      const outputs: wire.AttentionOutputs = {
         out: toCome(wanted.out),
         lse: wanted.lse && toCome(wanted.lse),
         weights: undefined,
         dropoutMask: undefined,
-      });
+      };
+      const { q, k, v } = wanted;
+      wire.attention(args, toCome(q), toCome(k), toCome(v), masking, outputs);
       const handle = operands.make(() => raw.prepare());
       return { handle, kvLengths: masking.kvLengths, ...operands.keepInputs() };
     });
@@ -158,7 +162,7 @@ export class WasmPreparedAttention extends CoreObject implements PreparedAttenti
   }
 
   setKvLengths(lengths: Int32Array): void {
-    // For the check that it is not disposed.
+    // Throws if it is disposed.
     void this.handle;
     const { address, length } = this.#kvLengths;
     if (this.#kvLengths === noSpan) {

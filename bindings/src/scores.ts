@@ -1,6 +1,7 @@
-// mh.scores: rows of scores, some at a time, from the tiled kernel.
+// mh.scores: the scores, a few rows at a time, so that N_q × N_k of them never exist.
 
-import { maskNames, optionsArg } from './attention_options.js';
+import type { Span } from './arguments.js';
+import { attentionOptions, maskNames } from './attention_options.js';
 import { checkRows, headsSpan, stageCode } from './capture.js';
 import { MultiheadError } from './errors.js';
 import { bytesPerElement, onJavaScriptHeap } from './memory.js';
@@ -13,7 +14,6 @@ import {
   type Runtime,
 } from './operands.js';
 import { checkCount, readOptions } from './options.js';
-import type { SpanArg } from './raw.js';
 import { coreOf, elements, floatDTypes, WasmTensor } from './tensor.js';
 import type {
   DType,
@@ -23,6 +23,7 @@ import type {
   Tensor,
   TensorLike,
 } from './types.js';
+import * as wire from './wire.js';
 
 const optionNames = [
   ...maskNames.filter((name) => name !== 'dropout'),
@@ -50,13 +51,13 @@ export function scores(
   return stream(runtime, q, k, options, stage, chunk);
 }
 
-/** Starts with the first next(), so that nothing is held before. */
+/** A generator, so that it holds no inputs before the first next(). */
 function* stream(
   runtime: Runtime,
   q: FloatTensorLike,
   k: FloatTensorLike,
   options: ScoresOptions,
-  stage: number,
+  stage: wire.ScoreCapture['stage'],
   chunk: number,
 ): Generator<ScoreRows, void, undefined> {
   const held = new HeldInputs(runtime);
@@ -70,7 +71,7 @@ function* stream(
     const options_ = { ...options, mask, bias };
     const queries = query.shape[2] ?? 0;
     const [first, count] = checkRows(options.rows, queries, 'rows');
-    // Without rows there is still one call, which checks the rest.
+    // One call even for 0 rows: it checks the options.
     for (let done = 0; done === 0 || done < count; done += chunk) {
       const rows = Math.min(chunk, count - done);
       const read = { stage, firstRow: first + done, rows };
@@ -87,14 +88,14 @@ function readRows(
   q: FloatTensorLike,
   k: FloatTensorLike,
   options: ScoresOptions,
-  { stage, firstRow, rows }: { stage: number; firstRow: number; rows: number },
+  { stage, firstRow, rows }: { stage: wire.ScoreCapture['stage']; firstRow: number; rows: number },
 ): ScoreRows {
   return call(runtime, (operands) => {
     const query = operands.input(q, floatDTypes, 'q');
     const key = operands.input(k, floatDTypes, 'k');
     const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
     const keys = key.shape[2] ?? 0;
-    const masking = optionsArg(options, operands, { batch, heads, queries, keys, width });
+    const masking = attentionOptions(options, operands, { batch, heads, queries, keys, width });
     const chosen = chosenHeads(options, heads, operands);
 
     const shape = [batch, chosen.length || heads, rows, keys];
@@ -102,9 +103,9 @@ function readRows(
     const { address } = operands.temporary(size * bytesPerElement('f32'), 'scores');
     const { args, raw, heap } = runtime;
     const out = { address, dtype: 'f32', shape } as const;
-    args.begin().capture({ stage, out, heads: chosen, firstRow });
+    wire.pushCapture(args, { stage, out, heads: chosen, firstRow });
     operands.run(() => raw.pushCapture());
-    args.begin().tensor(query).tensor(key).options(masking);
+    wire.attentionScores(args, query, key, masking);
     operands.run(() => raw.attentionScores());
     const bytes = size * bytesPerElement('f32');
     const data = onJavaScriptHeap(bytes, 'scores', () => heap.view('f32', address, size).slice());
@@ -112,12 +113,12 @@ function readRows(
   });
 }
 
-function chosenHeads({ head, heads }: ScoresOptions, count: number, operands: Operands): SpanArg {
+function chosenHeads({ head, heads }: ScoresOptions, count: number, operands: Operands): Span<'i32'> {
   if (head !== undefined) return headsSpan([head], count, operands, 'head');
   return heads === undefined ? noSpan : headsSpan(heads, count, operands, 'heads');
 }
 
-/** Inputs that last for several calls: the caller's tensors as they are, copies of typed arrays. */
+/** Inputs for several calls: tensors of the caller's, and copies of typed arrays. */
 class HeldInputs {
   readonly #runtime: Runtime;
   readonly #copies: WasmTensor[] = [];

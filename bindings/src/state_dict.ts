@@ -6,6 +6,7 @@ import { copyOf } from './options.js';
 import { describe, elements, floatDTypes, parameterRanks } from './tensor.js';
 import { takeListed } from './trace.js';
 import type { PlainTensor } from './types.js';
+import * as wire from './wire.js';
 
 const encoder = new TextEncoder();
 
@@ -45,7 +46,7 @@ export function pushStateDict(
   const { address } = operands.temporary(longest, 'stateDict');
   for (const { name, tensor } of tensors) {
     heap.view('bool', address, name.length).set(name);
-    args.begin().tensor(tensor).span({ address, length: name.length });
+    wire.pushParameter(args, tensor, { address, length: name.length });
     operands.run(() => raw.pushParameter());
   }
   return tensors.reduce((sum, { tensor: { shape } }) => sum + elements(shape), 0);

@@ -214,7 +214,7 @@ interface Storage {
  * What calls know of a tensor, out of reach of the code that uses it: properties of a
  * {@link WasmTensor} can be replaced. Must not refer to its WasmTensor, which it outlives.
  */
-export class TensorCore<D extends DType = DType> implements Operand, Holding {
+export class TensorCore<D extends DType = DType> implements Operand<D>, Holding {
   readonly heap: Heap;
   readonly dtype: D;
   readonly shape: Shape;
@@ -259,7 +259,10 @@ export class TensorCore<D extends DType = DType> implements Operand, Holding {
 }
 
 /** Of a tensor of any load(), or undefined for what is none; it runs no code of the value's. */
-export let coreOf: (value: unknown) => TensorCore | undefined;
+export let coreOf: {
+  <D extends DType>(tensor: WasmTensor<D> | undefined): TensorCore<D> | undefined;
+  (value: unknown): TensorCore | undefined;
+};
 
 /** A proxy does not have the private members of what is behind it. This runs the code of the proxy. */
 export const isProxyOfTensor = (value: unknown): boolean =>
@@ -278,8 +281,10 @@ function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
 
 export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   static {
-    coreOf = (value) =>
-      typeof value === 'object' && value !== null && #core in value ? value.#core : undefined;
+    coreOf = ((value: unknown) =>
+      typeof value === 'object' && value !== null && #core in value
+        ? value.#core
+        : undefined) as typeof coreOf;
   }
 
   /** What Vue's markRaw() sets: ref() and reactive() then hold the tensor itself and no proxy of it. */

@@ -5,6 +5,7 @@ import type { Runtime } from './operands.js';
 import { checkNames } from './options.js';
 import { elements } from './tensor.js';
 import type { TraceName, TraceStep } from './types.js';
+import { readListedTensor } from './wire.js';
 
 /** In the order of multihead::trace_names(). */
 export const traceNames: readonly TraceName[] = [
@@ -56,14 +57,10 @@ export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
   try {
     return Array.from({ length: raw.listedCount() }, (_, index) => {
       raw.listed(index);
-      const results = args.results();
-      const name = results.text();
-      const address = results.number();
-      const shape = results.shape();
-      const isTransposed = results.number() === 1;
+      const { name, address, shape, byColumns } = readListedTensor(args.results());
       const view = heap.view('f32', address, elements(shape));
       const data = onJavaScriptHeap(4 * view.length, name, () =>
-        isTransposed ? turned(view, shape) : view.slice(),
+        byColumns ? turned(view, shape) : view.slice(),
       );
       return { name, shape, data };
     });

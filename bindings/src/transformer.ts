@@ -3,12 +3,12 @@
 import { CoreModule } from './core_module.js';
 import { MultiheadError } from './errors.js';
 import { ownCache } from './layer_cache.js';
-import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
+import { forwardNames, moduleOptions, notInStep, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkCount, checkNames, readOptions } from './options.js';
 import { coreOf } from './tensor.js';
 import { takeTraces, traceBits } from './trace.js';
-import { checkModelConfig, toLoad, writeModelConfig } from './transformer_config.js';
+import { checkModelConfig, modelRecord, toLoad } from './transformer_config.js';
 import type {
   ForwardOptions,
   LoadStateDictOptions,
@@ -22,6 +22,7 @@ import type {
   TransformerReturn,
   TransformerStepOptions,
 } from './types.js';
+import * as wire from './wire.js';
 
 const returns: readonly TransformerReturn[] = ['logits', 'hidden'];
 const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'];
@@ -46,7 +47,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
   constructor(runtime: Runtime, config: TransformerConfig) {
     const checked = checkModelConfig(config);
     const { raw } = runtime;
-    super(runtime, (operands) => writeModelConfig(runtime, checked, operands), {
+    super(runtime, (operands) => wire.transformerConfig(runtime.args, modelRecord(checked, operands)), {
       argument: 'transformer',
       noun: 'a model',
       create: () => raw.transformerCreate(),
@@ -107,7 +108,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
       }
       const keys = before + queries;
       const { numHeads: heads, headDim: width, embedDim, numLayers, vocabSize } = config;
-      const arg = moduleOptionsArg(options, operands, { batch, heads, queries, keys, width });
+      const record = moduleOptions(options, operands, { batch, heads, queries, keys, width });
       const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
       if (options.out !== undefined && !wanted.includes('logits')) {
         throw new MultiheadError('E_OPTION', {
@@ -123,8 +124,8 @@ export class WasmTransformer extends CoreModule implements Transformer {
       const hidden = wanted.includes('hidden')
         ? operands.output([numLayers, batch, queries, embedDim], 'f32', 'hidden')
         : undefined;
-      runtime.args.begin().span(span).number(batch).moduleOptions(arg);
-      runtime.args.tensor(coreOf(logits)).tensor(coreOf(hidden)).number(bits);
+      const outputs = { logits: coreOf(logits), hidden: coreOf(hidden) };
+      wire.transformer(runtime.args, span, batch, record, outputs, bits);
       operands.run(run);
       const traces = options.trace ? takeTraces(runtime, numLayers) : undefined;
       return { traces, ...(logits && { logits }), ...(hidden && { hidden }) };

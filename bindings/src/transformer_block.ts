@@ -2,13 +2,12 @@
 
 import { CoreModule } from './core_module.js';
 import { ownCache } from './layer_cache.js';
-import { forwardNames, moduleOptionsArg, notInStep, stepNames } from './layer_options.js';
+import { forwardNames, moduleOptions, notInStep, stepNames } from './layer_options.js';
 import { call, checkRank, type Operands, type Runtime } from './operands.js';
 import { checkNames, readOptions } from './options.js';
-import type { ModuleOptionsArg } from './raw.js';
 import { coreOf } from './tensor.js';
 import { takeTrace, traceBits } from './trace.js';
-import { checkBlockConfig, toLoad, writeBlockConfig } from './transformer_config.js';
+import { blockRecord, checkBlockConfig, toLoad } from './transformer_config.js';
 import type {
   BlockOptions,
   BlockResult,
@@ -24,6 +23,7 @@ import type {
   TransformerBlock,
   TransformerBlockConfig,
 } from './types.js';
+import * as wire from './wire.js';
 
 const blockReturns: readonly BlockReturn[] = ['attentionOut'];
 
@@ -33,7 +33,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
   constructor(runtime: Runtime, config: TransformerBlockConfig) {
     const checked = checkBlockConfig(config);
     const { raw } = runtime;
-    super(runtime, (operands) => writeBlockConfig(runtime, checked, operands), {
+    super(runtime, (operands) => wire.blockConfig(runtime.args, blockRecord(checked, operands)), {
       argument: 'transformerBlock',
       noun: 'a block',
       create: () => raw.blockCreate(),
@@ -82,15 +82,15 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     return call(runtime, (operands) => {
       const input = operands.input(x, ['f32'], 'x');
       checkRank(input, '(B, N, embedDim)', 'x');
-      const arg = this.#options(options, input.shape, before, operands);
+      const record = this.#options(options, input.shape, before, operands);
       const wanted = checkNames(options.return ?? [], blockReturns, 'return');
       const bits = traceBits(options.trace);
       const output = operands.output(input.shape, 'f32', 'out', options.out);
       const attentionOut = wanted.includes('attentionOut')
         ? operands.output(input.shape, 'f32', 'attentionOut')
         : undefined;
-      runtime.args.begin().tensor(input).moduleOptions(arg);
-      runtime.args.tensor(coreOf(output)).tensor(coreOf(attentionOut)).number(bits);
+      const outputs = { out: coreOf(output), attentionOut: coreOf(attentionOut) };
+      wire.block(runtime.args, input, record, outputs, bits);
       operands.run(run);
       return {
         output,
@@ -105,9 +105,9 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     [batch = 0, queries = 0]: Shape,
     before: number,
     operands: Operands,
-  ): ModuleOptionsArg {
+  ): wire.MultiHeadAttentionOptions {
     const { numHeads: heads, headDim: width } = this.config;
     const extents = { batch, heads, queries, keys: before + queries, width };
-    return moduleOptionsArg(options, operands, extents);
+    return moduleOptions(options, operands, extents);
   }
 }

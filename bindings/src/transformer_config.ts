@@ -1,9 +1,18 @@
-// Configurations of blocks and stacks: checks, defaults, and the numbers that the core reads.
+// Configurations of blocks and stacks: checks, defaults, and the records of the wire.
 
 import { MultiheadError } from './errors.js';
-import { checkConfig, configNames, writeModuleConfig } from './layer_config.js';
-import type { Operands, Runtime } from './operands.js';
-import { checkChoice, checkCount, checkFlag, checkNumber, copyOf, readOptions } from './options.js';
+import { checkConfig, configNames, moduleRecord } from './layer_config.js';
+import type { Operands } from './operands.js';
+import {
+  checkChoice,
+  checkCount,
+  checkFlag,
+  checkNumber,
+  copyOf,
+  namesOf,
+  readOptions,
+} from './options.js';
+import { activations, norms, parameterNames } from './tables.js';
 import { checkShape, coreOf, describe } from './tensor.js';
 import type {
   Activation,
@@ -16,16 +25,16 @@ import type {
   TransformerBlockConfig,
   TransformerConfig,
 } from './types.js';
+import type * as wire from './wire.js';
 
 type BlockConfig = TransformerBlock['config'];
 type ModelConfig = Transformer['config'];
 
-/** In the order of multihead::Activation, ::Norm and ::ParameterNames. */
-const activations: readonly Activation[] = ['relu', 'gelu', 'geluTanh', 'silu'];
-const norms: readonly Norm[] = ['none', 'layerNorm', 'rmsNorm'];
-const parameterNames: readonly ParameterNames[] = ['torch', 'gpt2'];
+const activationNames = namesOf(activations) satisfies readonly Activation[];
+const normNames = namesOf(norms) satisfies readonly Norm[];
+const namings = namesOf(parameterNames) satisfies readonly ParameterNames[];
 
-/** Of a layer, but not of one in a block: its tokens are all of one width, batch first. */
+/** Options of a layer that a block does not have: in a block all tokens have one width, and the batch is first. */
 const outside = ['kdim', 'vdim', 'outDim', 'batchFirst'] as const;
 const elsewhere = {
   kdim: 'a block has embedDim',
@@ -68,10 +77,10 @@ function blockConfig(config: TransformerBlockConfig): BlockConfig {
   return {
     ...attention,
     mlpDim: mlpDim === undefined ? undefined : checkCount(mlpDim, 'mlpDim'),
-    activation: checkChoice(activation, activations, 'activation'),
+    activation: checkChoice(activation, activationNames, 'activation'),
     gated: checkFlag(gated, 'gated'),
     mlpBias: checkFlag(mlpBias, 'mlpBias'),
-    norm: checkChoice(norm, norms, 'norm'),
+    norm: checkChoice(norm, normNames, 'norm'),
     normFirst: checkFlag(normFirst, 'normFirst'),
     normEps: epsilon,
   };
@@ -104,38 +113,40 @@ export function checkModelConfig(given: TransformerConfig): ModelConfig {
   };
 }
 
-/** In the order of multihead::TransformerBlockConfig. Starts the block of arguments. */
-export function writeBlockConfig(runtime: Runtime, config: BlockConfig, operands: Operands): void {
+/** The record of a checked configuration. Throws `E_OPTION`. */
+export function blockRecord(config: BlockConfig, operands: Operands): wire.TransformerBlockConfig {
   const { embedDim, numHeads, valueDim, outProj } = config;
   const outDim = outProj ? embedDim : numHeads * valueDim;
   const tokens = { kdim: embedDim, vdim: embedDim, outDim, batchFirst: true };
-  writeModuleConfig(runtime, { ...config, ...tokens }, operands);
-  const { mlpDim = 0, activation, gated, mlpBias, norm, normFirst, normEps } = config;
-  runtime.args
-    .numbers(mlpDim, activations.indexOf(activation), gated ? 1 : 0, mlpBias ? 1 : 0)
-    .numbers(norms.indexOf(norm), normFirst ? 1 : 0, normEps);
+  const { mlpDim = 0, gated, mlpBias, normFirst, normEps } = config;
+  return {
+    attention: moduleRecord({ ...config, ...tokens }, operands),
+    activation: activations[config.activation],
+    norm: norms[config.norm],
+    ...{ mlpDim, gated, mlpBias, normFirst, normEps },
+  };
 }
 
-/** In the order of multihead::TransformerConfig. */
-export function writeModelConfig(runtime: Runtime, config: ModelConfig, operands: Operands): void {
-  writeBlockConfig(runtime, config, operands);
+/** The record of a checked configuration. Throws `E_OPTION`. */
+export function modelRecord(config: ModelConfig, operands: Operands): wire.TransformerConfig {
   const { numLayers, vocabSize, maxPositions = 0, finalNorm, tiedOutput, causal } = config;
-  runtime.args
-    .numbers(numLayers, vocabSize, maxPositions)
-    .numbers(finalNorm ? 1 : 0, tiedOutput ? 1 : 0, causal ? 1 : 0);
+  return {
+    block: blockRecord(config, operands),
+    ...{ numLayers, vocabSize, maxPositions, finalNorm, tiedOutput, causal },
+  };
 }
 
-/** The names' number in the core, and the tensors of `dict` that it is to see; throws `E_OPTION`. */
+/** The number of `names` on the wire, and the tensors of `dict` that the core needs. Throws `E_OPTION`. */
 export function toLoad(
   given: StateDict,
   options: LoadStateDictOptions,
   tiedOutput: boolean,
 ): { names: number; dict: StateDict } {
   const { names = 'torch' } = readOptions(options, ['names'], 'loadStateDict');
-  const code = parameterNames.indexOf(checkChoice(names, parameterNames, 'names'));
+  const code = parameterNames[checkChoice(names, namings, 'names')];
   const dict = copyOf(given, 'stateDict', []);
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
-  // The core passes these over too, and need not be given a copy first: they may be large.
+  // The core would ignore these tensors. They may be large, so they are not copied to it first.
   const output = names === 'gpt2' ? 'lm_head.weight' : 'output.weight';
   const entries = Object.entries(dict).filter(
     ([name]) =>
@@ -148,12 +159,12 @@ export function toLoad(
 const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : describe(tensor));
 
 /**
- * The configuration of a GPT-2 model whose parameters these are, for {@link Multihead.transformer}: all
- * but the number of heads stands in their shapes. Needs no `load()`.
+ * The configuration of a GPT-2 model with these parameters, for {@link Multihead.transformer}. Their
+ * shapes tell all of it but the number of heads. Needs no `load()`.
  *
  * @param dict under GPT-2's own names: see {@link ParameterNames}
- * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` for what is no
- * state dict
+ * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` if `dict` is
+ * no state dict
  */
 export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
   const read: unknown = copyOf(dict, 'stateDict', []);

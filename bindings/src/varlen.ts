@@ -1,11 +1,12 @@
 // mh.attentionVarlen: packed sequences of different lengths.
 
-import { optionsArg, rotationNames, sharedNames } from './attention_options.js';
+import { attentionOptions, rotationNames, sharedNames } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
 import { checkOptions, readOptions } from './options.js';
 import { prepareOutputs } from './outputs.js';
 import { floatDTypes } from './tensor.js';
 import type { FloatDType, FloatTensorLike, VarlenOptions, VarlenResult } from './types.js';
+import * as wire from './wire.js';
 
 const optionNames = [
   ...(['cuQ', 'cuK'] as const),
@@ -46,7 +47,7 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
     const cuK = operands.span(options.cuK, 'i32', 'cuK');
     const [queries = 0, heads = 0, width = 0] = query.shape;
     const [keys = 0, , valueWidth = 0] = value.shape;
-    const masking = optionsArg(options, operands, { batch: 0, heads, queries, keys, width });
+    const masking = attentionOptions(options, operands, { batch: 0, heads, queries, keys, width });
 
     const shapes = {
       out: [queries, heads, valueWidth],
@@ -55,8 +56,7 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
     };
     const outputs = prepareOutputs(options, ['lse'], shapes, operands);
     const { args, raw } = runtime;
-    args.begin().tensor(query).tensor(key).tensor(value).span(cuQ).span(cuK);
-    args.options(masking).outputs(outputs.arg);
+    wire.attentionVarlen(args, query, key, value, cuQ, cuK, masking, outputs.record);
     operands.run(() => raw.attentionVarlen());
     return outputs.result as VarlenResult<R, O>;
   });

@@ -41,7 +41,7 @@ export async function buildForWasmBenchmarks() {
 
 /** bindings/dist: what the npm package holds. */
 export function buildPackage() {
-  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/tables.mjs', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
+  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 
@@ -87,8 +87,8 @@ function fingerprint(paths) {
     if (!entry) return;
     if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
     for (const name of readdirSync(path).sort()) {
-      // CMake's own bookkeeping lies beside the modules, and tables.ts is made by the package's build.
-      if (!['CMakeFiles', 'cmake_install.cmake', 'tables.ts'].includes(name)) add(join(path, name));
+      // CMake's own bookkeeping lies beside the modules, and the package's build makes tables.ts and wire.ts.
+      if (!['CMakeFiles', 'cmake_install.cmake', 'tables.ts', 'wire.ts'].includes(name)) add(join(path, name));
     }
   };
   for (const path of paths) add(join(ROOT, path));

@@ -1,0 +1,149 @@
+// Attention, what belongs to it, and its caches, as JavaScript calls them.
+#include <emscripten/emscripten.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "argument_block.h"
+#include "arguments.h"
+#include "call.h"
+#include "functions.h"
+#include "handles.h"
+#include "multihead/multihead.h"
+
+namespace multihead::bindings {
+namespace {
+
+std::vector<ScoreCapture> next_captures;
+
+// The captures that were pushed: each is for one call.
+std::vector<ScoreCapture> pushed_captures() { return std::exchange(next_captures, {}); }
+
+}  // namespace
+
+int32_t push_capture() {
+  const CaptureCall call;
+  const int32_t status = run(call.from, [&] {
+    next_captures.push_back(call.capture);
+    return Status();
+  });
+  if (status != 0) next_captures = {};
+  return status;
+}
+
+int32_t attention() {
+  AttentionCall call;
+  const std::vector<ScoreCapture> captures = pushed_captures();
+  call.outputs.captures = captures;
+  return run(call.from, [&] {
+    return multihead::attention(call.q, call.k, call.v, call.options, call.outputs, context());
+  });
+}
+
+int32_t prepare() {
+  const AttentionCall call;
+  return make<PreparedAttention>(call.from, [&](PreparedAttention& prepared) {
+    return PreparedAttention::create(call.q, call.k, call.v, call.options, call.outputs, context(),
+                                     prepared);
+  });
+}
+
+void prepared_release(int32_t handle) { release_object<PreparedAttention>(handle); }
+
+int32_t attention_scores() {
+  const ScoresCall call;
+  const std::vector<ScoreCapture> captures = pushed_captures();
+  return run(call.from, [&] {
+    return multihead::attention_scores(call.q, call.k, call.options,
+                                       captures.empty() ? ScoreCapture() : captures.front(),
+                                       context());
+  });
+}
+
+int32_t attention_varlen() {
+  const VarlenCall call;
+  return run(call.from, [&] {
+    return multihead::attention_varlen(call.q, call.k, call.v, call.cu_q, call.cu_k, call.options,
+                                       call.outputs, context());
+  });
+}
+
+int32_t merge_attention() {
+  const MergeCall call;
+  return run(call.from, [&] {
+    return multihead::merge_attention(call.out_a, call.lse_a, call.out_b, call.lse_b);
+  });
+}
+
+void alibi_slopes(uint32_t address, int32_t count) {
+  multihead::alibi_slopes({pointer<float>(address), static_cast<size_t>(count)});
+}
+
+int32_t rotate() {
+  const RotateCall call;
+  return run(call.from, [&] {
+    return multihead::rotate(call.x, call.positions, call.rope, call.y, context());
+  });
+}
+
+int32_t latent_attention() {
+  const LatentCall call;
+  return run(call.from, [&] {
+    return multihead::latent_attention(call.inputs, call.form, call.options, call.outputs,
+                                       context());
+  });
+}
+
+int32_t linear() {
+  const LinearCall call;
+  return run(call.from,
+             [&] { return multihead::linear(call.x, call.weight, call.bias, call.y, context()); });
+}
+
+int32_t head_statistics() {
+  const HeadStatisticsCall call;
+  return run(call.from,
+             [&] { return multihead::head_statistics(call.weights, call.tokens, call.outputs); });
+}
+
+int32_t cache_create() { return create<KVCache, CacheConfigCall>(); }
+void cache_release(int32_t handle) { release_object<KVCache>(handle); }
+
+int32_t cache_append(int32_t handle) {
+  const AppendCall call;
+  return run(call.from, [&] { return at<KVCache>(handle).append(call.k, call.v, call.counts); });
+}
+
+int32_t cache_attend(int32_t handle) {
+  AttendCall call;
+  const std::vector<ScoreCapture> captures = pushed_captures();
+  call.outputs.captures = captures;
+  return run(call.from, [&] {
+    return at<KVCache>(handle).attend(call.q, call.options, call.outputs, context());
+  });
+}
+
+int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
+  return run([&] { return at<KVCache>(handle).truncate(batch, length); });
+}
+void cache_clear(int32_t handle) { at<KVCache>(handle).clear(); }
+int32_t cache_length(int32_t handle, int32_t batch) {
+  return static_cast<int32_t>(at<KVCache>(handle).length(batch));
+}
+int32_t cache_first_kept(int32_t handle, int32_t batch) {
+  return static_cast<int32_t>(at<KVCache>(handle).first_kept(batch));
+}
+double cache_bytes(int32_t handle) { return static_cast<double>(at<KVCache>(handle).bytes()); }
+
+extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k,
+                                                      uint32_t v, uint32_t out, uint32_t lse) {
+  return run([&] {
+    return at<PreparedAttention>(handle).run(pointer<const void>(q), pointer<const void>(k),
+                                             pointer<const void>(v), pointer<void>(out),
+                                             pointer<float>(lse));
+  });
+}
+
+}  // namespace multihead::bindings

@@ -1,0 +1,225 @@
+// Layers, blocks and stacks as JavaScript calls them: parameters, calls, caches, and the tensors
+// that calls list.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "arguments.h"
+#include "call.h"
+#include "functions.h"
+#include "handles.h"
+#include "multihead/multihead.h"
+#include "results.h"
+
+namespace multihead::bindings {
+namespace {
+
+StateDict next_parameters;
+
+// What the last call has listed, and the traces that hold its numbers.
+std::vector<ListedTensor> last_list;
+Trace last_trace;
+std::vector<Trace> last_traces;  // of the layers of a stack
+
+// Null where no step is wanted.
+Trace* trace_of(uint32_t steps) {
+  last_trace.wanted.clear();
+  for (const std::string_view name : trace_names()) {
+    if ((steps & 1U) != 0) last_trace.wanted.emplace_back(name);
+    steps >>= 1U;
+  }
+  return last_trace.wanted.empty() ? nullptr : &last_trace;
+}
+
+void list_steps(const Trace& trace, const std::string& prefix) {
+  for (const TraceStep& step : trace.steps) {
+    last_list.push_back({prefix + step.name, step.shape, step.values.data()});
+  }
+}
+
+// Runs a call that records steps, and lists them.
+template <class Work>
+int32_t run_traced(const Arguments& from, Work work) {
+  return run(from, [&] {
+    Status status = work();
+    if (!status.ok()) release_listed();
+    list_steps(last_trace, "");
+    for (size_t layer = 0; layer < last_traces.size(); ++layer) {
+      list_steps(last_traces[layer], std::to_string(layer) + ".");
+    }
+    return status;
+  });
+}
+
+// Parameters. A matrix that was loaded transposed lies by columns.
+template <class Module>
+int32_t list_parameters(int32_t handle) {
+  return run([&] {
+    StateDict dict;
+    Status status = at<Module>(handle).state_dict(dict);
+    for (const auto& [name, tensor] : dict) {
+      const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
+      last_list.push_back({name, tensor.shape, tensor.data, by_columns});
+    }
+    return status;
+  });
+}
+
+template <class Module>
+int32_t load_named(int32_t handle, int32_t names) {
+  return run([&] {
+    return at<Module>(handle).load_state_dict(std::exchange(next_parameters, {}),
+                                              static_cast<ParameterNames>(names));
+  });
+}
+
+// Of layers and blocks, or of stacks.
+using ModuleCache = std::variant<MultiHeadAttentionCache, TransformerCache>;
+
+template <class Cache, class Module>
+int32_t cache_for(const Module& module) {
+  const CacheConfigCall call;
+  return make<ModuleCache>(call.from, [&](ModuleCache& made) {
+    return module.create_cache(call.config, made.emplace<Cache>());
+  });
+}
+
+// If the handle is one of the other kind, a cache that was not created, which every module refuses.
+template <class Cache>
+Cache& cache_at(int32_t handle) {
+  static Cache none;
+  Cache* const cache = std::get_if<Cache>(&at<ModuleCache>(handle));
+  return cache == nullptr ? none : *cache;
+}
+
+bool is_of_stack(int32_t handle) {
+  return std::holds_alternative<TransformerCache>(at<ModuleCache>(handle));
+}
+
+// Without a cache forward(), else step().
+int32_t call_block(int32_t handle, MultiHeadAttentionCache* cache) {
+  const BlockCall call;
+  const TransformerBlock& block = at<TransformerBlock>(handle);
+  return run_traced(call.from, [&] {
+    Trace* const trace = trace_of(call.steps);
+    return cache == nullptr
+               ? block.forward(call.x, call.options, call.outputs, trace, context())
+               : block.step(call.x, call.options, call.outputs, *cache, trace, context());
+  });
+}
+
+// Without a cache forward(), else step().
+int32_t call_transformer(int32_t handle, TransformerCache* cache) {
+  TransformerCall call;
+  const Transformer& model = at<Transformer>(handle);
+  return run_traced(call.from, [&] {
+    if (const Trace* const wanted = trace_of(call.steps); wanted != nullptr) {
+      last_traces.assign(static_cast<size_t>(model.config().num_layers), *wanted);
+      call.outputs.traces = last_traces;
+    }
+    return cache == nullptr
+               ? model.forward(call.tokens, call.batch, call.options, call.outputs, context())
+               : model.step(call.tokens, call.options, call.outputs, *cache, context());
+  });
+}
+
+}  // namespace
+
+int32_t listed_count() { return static_cast<int32_t>(last_list.size()); }
+void listed(int32_t index) { write(last_list[static_cast<size_t>(index)]); }
+void release_listed() {
+  last_list.clear();
+  last_trace = {};
+  last_traces.clear();
+}
+
+int32_t push_parameter() {
+  const ParameterCall call;
+  const int32_t status = run(call.from, [&] {
+    next_parameters.insert_or_assign(std::string(call.name.begin(), call.name.end()), call.tensor);
+    return Status();
+  });
+  if (status != 0) next_parameters = {};
+  return status;
+}
+
+int32_t module_create() { return create<MultiHeadAttention, ModuleConfigCall>(); }
+void module_release(int32_t handle) { release_object<MultiHeadAttention>(handle); }
+int32_t module_load(int32_t handle) {
+  return run([&] {
+    return at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {}));
+  });
+}
+int32_t module_state(int32_t handle) { return list_parameters<MultiHeadAttention>(handle); }
+
+int32_t module_forward(int32_t handle) {
+  const ForwardCall call;
+  return run_traced(call.from, [&] {
+    return at<MultiHeadAttention>(handle).forward(call.inputs, call.options, call.outputs,
+                                                  trace_of(call.steps), context());
+  });
+}
+
+int32_t module_step(int32_t handle, int32_t cache) {
+  const StepCall call;
+  return run_traced(call.from, [&] {
+    return at<MultiHeadAttention>(handle).step(call.x, call.options, call.outputs,
+                                               cache_at<MultiHeadAttentionCache>(cache),
+                                               trace_of(call.steps), context());
+  });
+}
+
+int32_t module_cache_create(int32_t handle) {
+  return cache_for<MultiHeadAttentionCache>(at<MultiHeadAttention>(handle));
+}
+void module_cache_release(int32_t handle) { release_object<ModuleCache>(handle); }
+int32_t module_cache_rewind(int32_t handle, int32_t length) {
+  return run([&] {
+    return is_of_stack(handle) ? cache_at<TransformerCache>(handle).truncate(length)
+                               : cache_at<MultiHeadAttentionCache>(handle).truncate(length);
+  });
+}
+int32_t module_cache_length(int32_t handle) {
+  return static_cast<int32_t>(is_of_stack(handle)
+                                  ? cache_at<TransformerCache>(handle).length()
+                                  : cache_at<MultiHeadAttentionCache>(handle).length());
+}
+double module_cache_bytes(int32_t handle) {
+  return static_cast<double>(is_of_stack(handle)
+                                 ? cache_at<TransformerCache>(handle).bytes()
+                                 : cache_at<MultiHeadAttentionCache>(handle).kv().bytes());
+}
+
+int32_t block_create() { return create<TransformerBlock, BlockConfigCall>(); }
+void block_release(int32_t handle) { release_object<TransformerBlock>(handle); }
+int32_t block_load(int32_t handle, int32_t names) {
+  return load_named<TransformerBlock>(handle, names);
+}
+int32_t block_state(int32_t handle) { return list_parameters<TransformerBlock>(handle); }
+int32_t block_forward(int32_t handle) { return call_block(handle, nullptr); }
+int32_t block_cache_create(int32_t handle) {
+  return cache_for<MultiHeadAttentionCache>(at<TransformerBlock>(handle).attention());
+}
+int32_t block_step(int32_t handle, int32_t cache) {
+  return call_block(handle, &cache_at<MultiHeadAttentionCache>(cache));
+}
+
+int32_t transformer_create() { return create<Transformer, TransformerConfigCall>(); }
+void transformer_release(int32_t handle) { release_object<Transformer>(handle); }
+int32_t transformer_load(int32_t handle, int32_t names) {
+  return load_named<Transformer>(handle, names);
+}
+int32_t transformer_state(int32_t handle) { return list_parameters<Transformer>(handle); }
+int32_t transformer_forward(int32_t handle) { return call_transformer(handle, nullptr); }
+int32_t transformer_cache_create(int32_t handle) {
+  return cache_for<TransformerCache>(at<Transformer>(handle));
+}
+int32_t transformer_step(int32_t handle, int32_t cache) {
+  return call_transformer(handle, &cache_at<TransformerCache>(cache));
+}
+
+}  // namespace multihead::bindings

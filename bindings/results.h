@@ -1,0 +1,65 @@
+// Writes what a call gives to JavaScript, beside the number that it returns, into the block.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <string>
+#include <type_traits>
+
+#include "argument_block.h"
+#include "engine/error.h"
+#include "multihead/multihead.h"
+
+namespace multihead::bindings {
+
+// A tensor by its name: a step of a trace, or a parameter.
+struct ListedTensor {
+  std::string name;
+  Dims shape;
+  const void* data;         // floats without gaps
+  bool by_columns = false;  // a matrix whose columns lie one behind the other
+};
+
+struct SimdTarget {
+  std::string name;
+};
+
+// Writes the block from its beginning. JavaScript reads addresses and texts before the next call.
+class Results {
+ public:
+  void number(double value) { *next_++ = value; }
+
+ private:
+  double* next_ = argument_block;
+};
+
+template <class T>
+requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+void write(Results& to, T value) { to.number(static_cast<double>(value)); }
+
+inline void write(Results& to, const void* data) { to.number(address_of(data)); }
+
+inline void write(Results& to, const std::string& text) {
+  write(to, static_cast<const void*>(text.data()));
+  write(to, text.size());
+}
+
+inline void write(Results& to, const Dims& shape) {
+  const int rank = std::min(shape.rank(), Dims::kMaxRank);
+  write(to, rank);
+  for (int axis = 0; axis < rank; ++axis) write(to, shape[axis]);
+}
+
+// T is the type in wire.inc.
+template <class T, class Member>
+requires std::same_as<T, Member>
+void write_member(Results& to, const Member& from) { write(to, from); }
+
+#define WIRE_RESULT(type, javascript)     \
+  inline void write(const type& result) { \
+    Results to;
+#define WIRE_RESULT_FIELD(type, member, javascript) write_member<type>(to, result.member);
+#define WIRE_END_RESULT }
+#include "wire.inc"
+
+}  // namespace multihead::bindings

@@ -1,0 +1,65 @@
+// The wire between TypeScript and the core, which tables.mjs and CMake make of wire.inc.
+
+import { readdirSync, readFileSync } from 'node:fs';
+import { load } from 'multihead';
+import { describe, expect, it } from 'vitest';
+import { builds, errorOf, expectWorks, openBuild } from './builds.ts';
+
+const source = new URL('../src/', import.meta.url);
+
+describe.each(builds)('the wire of %s', (simd) => {
+  it.each([
+    ['one number more than the call reads', 1],
+    ['one number less', -1],
+    ['no number at all', Number.NEGATIVE_INFINITY],
+  ])('refuses %s, and the next call works', async (_, difference) => {
+    let change = 0;
+    const { mh } = await openBuild(simd, (raw) => ({
+      ...raw,
+      get HEAPU8() {
+        return raw.HEAPU8;
+      },
+      attention() {
+        const block = new Float64Array(raw.HEAPU8.buffer, raw.argumentBlock(), 1);
+        block[0] = Math.max((block[0] as number) + change, 0);
+        return raw.attention();
+      },
+    }));
+    const x = { shape: [1, 1, 1, 2], data: new Float32Array([1, 2]) };
+    change = difference;
+    const error = errorOf(() => mh.attention(x, x, x));
+    expect(error.code).toBe('E_FATAL');
+    expect(error.message).toMatch(/package and its \.wasm disagree on a call/);
+    change = 0;
+    expectWorks(mh);
+  });
+
+  it('has the version of the tables that the package was made with', async () => {
+    const wasm = readFileSync(new URL(`../dist/multihead-${simd}.wasm`, import.meta.url));
+    const module = await WebAssembly.compile(new Uint8Array(wasm));
+    const [section] = WebAssembly.Module.customSections(module, 'multihead');
+    const tables = readFileSync(new URL('../dist/tables.js', import.meta.url), 'utf8');
+    const [, version] = /wireVersion = '([0-9a-f]{8})'/.exec(tables) ?? [];
+    expect(version).toBeDefined();
+    expect(new TextDecoder().decode(section)).toContain(` wire ${version} `);
+    await expect(load({ simd })).resolves.toBeDefined();
+  });
+});
+
+it('no file of src imports itself by way of others, not even a type', () => {
+  const imports = new Map<string, string[]>();
+  for (const name of readdirSync(source).filter((file) => file.endsWith('.ts'))) {
+    const text = readFileSync(new URL(name, source), 'utf8');
+    const from = [...text.matchAll(/from '\.\/([\w-]+)\.js'/g)].map(([, file]) => `${file}.ts`);
+    imports.set(name, from);
+  }
+  expect(imports.get('wire.ts')).toContain('arguments.ts');
+  const done = new Set<string>();
+  const visit = (name: string, path: readonly string[]): void => {
+    expect(path, `${[...path, name].join(' > ')}`).not.toContain(name);
+    if (done.has(name)) return;
+    for (const next of imports.get(name) ?? []) visit(next, [...path, name]);
+    done.add(name);
+  };
+  for (const name of imports.keys()) visit(name, []);
+});
