@@ -89,8 +89,8 @@ export interface MultiHeadAttentionConfig {
  * projection · `output` (B, N_q, outDim)
  *
  * A module with `kvLatentDim` also has `qLatent` (B, N_q, qLatentDim), if `qLatentDim` is not 0, and
- * `kvLatent` (B, N_k, kvLatentDim), both after their norm, and `kRope` (B, N_k, ropeHeadDim), rotated. In
- * step() it has `latentOut` (B, H, N_q, kvLatentDim) instead of `k` and `v`.
+ * `kvLatent` (B, N_k, kvLatentDim), both after their norm, and `kRope` (B, N_k, ropeHeadDim), before RoPE.
+ * In step() it has `latentOut` (B, H, N_q, kvLatentDim) instead of `k` and `v`.
  *
  * In {@link MultiHeadAttention.step}, `k`, `v`, `kHeads` and `vHeads` hold the new tokens only.
  */

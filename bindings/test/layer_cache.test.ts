@@ -220,12 +220,12 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
     const scoped = (fn: () => void) => () => mh.scope(fn);
 
     it(
-      'the cache of another layer, of another kind, of another load, and none',
+      'the cache of another module, of another kind or load, and values that are no cache',
       scoped(() => {
         const [layer, other] = [small(), small()];
         const cache = layer.createCache({ capacity: 4 });
         const x = tokens(2);
-        expectRefused(mh, () => other.step(x, cache), 'E_OPTION', 'cache', /another layer/);
+        expectRefused(mh, () => other.step(x, cache), 'E_OPTION', 'cache', /another module/);
         const plain = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 4 });
         for (const wrong of [plain, {}, undefined, 4]) {
           const step = () => layer.step(x, wrong as never);

@@ -443,7 +443,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       [forward(tokens, { batch: 0 }), 'E_OPTION', 'batch', '≥ 1'],
       [forward(new Int32Array(10)), 'E_OPTION', 'tokens', 'maxPositions = 9'],
       [forward(tokens, { causal: 'topLeft' }), 'E_OPTION', 'causal', "it is the model's"],
-      [forward(tokens, { heads: { skipOutProj: true } }), 'E_OPTION', 'skipOutProj', 'false in a stack'],
+      [forward(tokens, { heads: { skipOutProj: true } }), 'E_OPTION', 'skipOutProj', 'false in a transformer'],
       [forward(tokens, { return: ['weights'] }), 'E_OPTION', 'return', 'hidden'],
       [forward(tokens, { trace: ['nothing'] }), 'E_OPTION', 'trace', 'weights'],
       [forward(tokens, { scale: NaN }), 'E_OPTION', 'scale', 'finite'],

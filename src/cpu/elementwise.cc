@@ -1,5 +1,5 @@
-// LayerNorm, RMSNorm, activations, sums, embeddings and what is done to heads as wholes, a row at a
-// time.
+// LayerNorm, RMSNorm, activations, sums, embeddings, and copies, scaling and averages of heads, a
+// row at a time.
 #include "cpu/elementwise.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ V erfc_positive(DF d, V z) {
   return hn::Mul(hn::Mul(exponential, t), poly);
 }
 
-// x Phi(x); the tail x/2 erfc(|x| / sqrt(2)) is what a negative x gives and a positive one lacks.
+// x Phi(x). With tail = x/2 erfc(|x| / sqrt(2)), it is tail for x < 0 and x - tail otherwise.
 V gelu(DF d, V x) {
   const V z = hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678118654752F));
   const V tail = hn::Mul(hn::Mul(x, hn::Set(d, 0.5F)), erfc_positive(d, z));

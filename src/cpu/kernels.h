@@ -1,5 +1,5 @@
-// The door to the CPU kernels: what the engine may call. Everything here is checked and planned
-// already; a kernel validates nothing and knows no default.
+// The interface of the CPU kernels for the engine. Arguments are already checked and planned: a
+// kernel validates nothing and has no defaults.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ using rules::row_offset;
 using rules::SplitGeometry;
 using rules::StoredRows;
 
-// Of all scratch memory that kernels are given.
+// Alignment of all scratch memory of kernels.
 inline constexpr size_t kScratchAlignment = rules::Arena::kAlignment;
 
-// What the engine must know of the SIMD target in use to cut a call into jobs. Widths in floats.
+// Facts about the current SIMD target by which the engine cuts a call into jobs. Widths in floats.
 struct TargetTraits {
   int64_t lanes;            // of a vector
   int64_t strip_lanes;      // of a tile of weights times V

@@ -1,5 +1,5 @@
-// Errors as data. An error is a code, the argument, a message and numbers, all out of messages.inc;
-// its sentences are made where they are asked for: messages.cc, or bindings/src/messages.ts.
+// Errors as data. An error is a code, an argument, a message (both from messages.inc) and numbers.
+// Its sentences are made only on request, by messages.cc or bindings/src/messages.ts.
 #pragma once
 
 #include <array>

@@ -257,7 +257,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     }
     const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
     const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-    // For their shapes alone: the cache has a layout of its own.
+    // Only the shapes of these are used: the cache has another layout.
     const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
     const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
     const ConstAnyTensor k(parts_.keys.rows, DType::kF32, k_shape, contiguous_strides(k_shape));

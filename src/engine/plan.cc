@@ -199,7 +199,8 @@ std::optional<InputTransforms> transforms_of(const ConstAnyTensor& q, const Cons
                          .lengths = options.kv_lengths};
 }
 
-// q and k as the kernels will see them: where they are transformed, without an address yet.
+// q and k as the kernels will read them. If they are transformed before, their address is not yet
+// known.
 AttentionInputs inputs_of(const ConstAnyTensor& q, const ConstAnyTensor& k, bool transformed) {
   return {.q = stored_rows(transformed ? ConstTensor(nullptr, q.shape) : q),
           .k = stored_rows(transformed ? ConstTensor(nullptr, k.shape) : k),

@@ -27,14 +27,14 @@ enum class Objection : uint8_t {
   kManyRows,  // more query rows for each key/value head than decoding is faster for
   kPacked,    // sequences of different lengths, whose jobs run side by side
   kDropout,
-  kCapture,         // scores, weights or the dropout mask are asked for
+  kCapture,         // scores, weights or the dropout mask are requested
   kNotAsked,        // bf16_products is off
-  kNoInstruction,   // this processor has none for it
+  kNoInstruction,   // this processor has no bf16 multiply instruction
   kNotBf16,         // q, k or v is not dense bf16, or d_k is odd
   kNotDenseFloats,  // q, k, v or out is not dense f32 in whole vectors
   kManyKeys,        // more keys than are one step
-  kBeyondCache,     // operands that no cache holds
-  kOption,          // an option that the path does not know
+  kBeyondCache,     // operands too large for the caches
+  kOption,          // an option that the path does not support
 };
 
 struct AttentionPlan {
@@ -50,17 +50,17 @@ struct AttentionPlan {
 
   int64_t jobs() const { return path == Path::kDecode ? splits.jobs : blocks.jobs; }
 
-  // kDecode computes out and lse; blocks then compute what is captured, so that a capture does not
-  // change a bit of the output.
+  // With kDecode, decoding computes out and lse, and blocks then compute the captures, so that a
+  // capture does not change a bit of the output.
   bool captures_beside_decode() const {
     return path == Path::kDecode && params.captures_anything();
   }
 };
 
-// What is attended to, wherever it lies.
+// q, k and v, in tensors or in a cache.
 struct AttentionInputs {
   rules::StoredRows q, k, v;
-  const int32_t* firsts = nullptr;   // (B): the first key that is there; null for 0
+  const int32_t* firsts = nullptr;   // (B): the first key that exists; null for 0
   const int32_t* lengths = nullptr;  // (B): instead of options.kv_lengths; null for those
   bool packed = false;               // one sequence of a packed call: never kDecode
 };

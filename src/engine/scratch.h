@@ -12,8 +12,8 @@
 
 namespace multihead::engine {
 
-// Memory aligned for the kernels, for std::free(): null where it is exhausted, or where `bytes` is
-// more than an object can have on this machine.
+// Memory aligned for the kernels, to be freed by std::free(). Null if memory is exhausted, or if
+// `bytes` exceeds the largest possible object of this machine.
 void* allocate(uint64_t bytes);
 
 // Memory that is null, not an exception, when there is none: a build without
@@ -49,7 +49,7 @@ class Scratch {
   Buffer& partials() { return partials_; }        // results of decoding's splits, until merged
   Buffer& workspace() { return workspace_; }      // of latent attention
   Buffer& module() { return module_; }
-  Buffer& stack() { return stack_; }  // of a transformer and its blocks
+  Buffer& transformer() { return transformer_; }
 
  private:
   std::vector<Buffer> of_thread_;
@@ -58,12 +58,12 @@ class Scratch {
   Buffer plans_;
   Buffer partials_;
   Buffer module_;
-  Buffer stack_;
+  Buffer transformer_;
 };
 
 }  // namespace multihead::engine
 
-// What a Context holds, out of reach of its users.
+// The members of a Context, hidden from the public header.
 struct multihead::Context::Internals {
   engine::Scratch scratch;
 

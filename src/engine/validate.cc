@@ -15,7 +15,7 @@ namespace {
 // Positions are compared as 32-bit integers in the kernels.
 constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
 
-// What is checked of a tensor of any element type.
+// The parts of a tensor of any element type that are checked.
 struct Checked {
   const void* data;
   const Dims& shape;

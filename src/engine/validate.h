@@ -46,8 +46,8 @@ Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t t
 Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y);
 
-// A tensor of exactly this shape: rank, extents, strides, element type and data. One that can be
-// written to has a place of its own for each element.
+// Checks that a tensor has exactly this shape: rank, extents, strides, element type and data. The
+// elements of a writable tensor must not share memory.
 template <class TensorLike>
 Status validate_exact(Name argument, Axes axes, const TensorLike& tensor, const Dims& shape);
 

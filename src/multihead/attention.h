@@ -5,16 +5,16 @@
 // arXiv:2307.08691), so extra memory is O(N), never N_q x N_k.
 //
 // Letters: B batch, H_q query heads, H_kv key/value heads, N_q queries, N_k keys,
-// d_k width of a query and key, d_v width of a value. For batch entry b, query head h,
+// d_k head dim of queries and keys, d_v head dim of values. For batch entry b, query head h,
 // query i and key j, in this order:
 //
-//   1. q_norm, k_norm, then rope turn q and k, if asked for
+//   1. q and k are normalised (qk_norm), then rotated (rope), if these are given
 //   2. s = scale * (q . k)
 //   3. s = softcap * tanh(s / softcap)
 //   4. s = s + bias - alibi_slope * |i + N_k - N_q - j|
-//   5. hidden: causal, window, kv_lengths, mask, bias = -inf. A key is visible only where all
-//      that are given allow it
-//   6. w = softmax over the visible keys, a sink logit joining the denominator
+//   5. masks: a key is visible only if each of causal, window, kv_lengths and mask that is given
+//      allows it; a bias of -inf also hides it
+//   6. w = softmax over the visible keys, with exp(sink) added to the denominator
 //   7. dropout on w
 //   8. o = sum over j of w * v
 #pragma once
@@ -120,21 +120,21 @@ struct AttentionOptions {
   Rope rope = {};
   Dropout dropout = {};
 
-  // Where q, k and v are all bf16 and the CPU multiplies such pairs (AVX-512 BF16): let it. Sums
-  // stay f32, but each weight is rounded to bf16 before it meets V, as PyTorch's kernels do: up to
-  // 2^-9 of the weighted sum of |v|. Taken as false elsewhere, and for calls that need f32 scores
-  // (captures, weights, a bias, ALiBi, softcap, a left window).
+  // Allows bf16 products if q, k and v are all bf16 and the CPU has instructions for them (AVX-512
+  // BF16). Sums stay f32, but each weight is rounded to bf16 before it is multiplied by V, as in
+  // PyTorch's kernels: an error of up to 2^-9 of the weighted sum of |v|. Ignored on other CPUs,
+  // and for calls that need f32 scores (captures, weights, a bias, ALiBi, softcap, a left window).
   bool bf16_products = false;
 };
 
 enum class ScoreStage : uint8_t {
-  kRaw,      // after step 2; also where hidden, but -inf beyond kv_lengths, which is not read
-  kCapped,   // after step 3; likewise
-  kMasked,   // after steps 4 and 5: -inf where hidden
-  kWeights,  // after step 6, before dropout: 0 where hidden
+  kRaw,      // after step 2, of hidden keys too; -inf beyond kv_lengths, where keys are not read
+  kCapped,   // the same after step 3
+  kMasked,   // after steps 4 and 5: -inf for hidden keys
+  kWeights,  // after step 6, before dropout: 0 for hidden keys
 };
 
-// Scores of chosen heads and rows, written as they are computed.
+// Scores of chosen heads and rows, copied out during the call.
 struct ScoreCapture {
   ScoreStage stage = ScoreStage::kWeights;
   Tensor out = {};                      // (B, heads, rows, N_k)
@@ -167,11 +167,11 @@ struct AttentionOutputs {
 // contribute, not even where they hold NaN or infinities. The outputs may not overlap each
 // other or the inputs; each has a contiguous last axis and otherwise free strides.
 //
-// Precision of f32: within 2e-6 of the same computed in double, for q, k and v in [-1, 1] and the
-// default scale. Larger scores lose more: a score s is rounded to s * 6e-8 before its exponential.
+// Precision of f32: within 2e-6 of the result in double, for q, k and v in [-1, 1] and the default
+// scale. Larger scores lose more: the rounding error of a score s is s * 6e-8.
 // Weights and values are summed in float over 256 to 1024 keys at a time, then over those sums. The
-// worst case is equal weights of equal values, where every addition rounds the same way: the mean
-// is wrong by up to (256 + N_k / 256) * 3e-8 of itself. Measured: 2.5e-6 up to 8192 keys, 8e-6 at
+// worst case is equal weights of equal values, where every addition rounds in the same direction:
+// the relative error is up to (256 + N_k / 256) * 3e-8. Measured: 2.5e-6 up to 8192 keys, 8e-6 at
 // 131072; with up to 12 query rows for each key/value head (decoding) 1e-6 at both, 3e-6 in
 // WebAssembly.
 //
@@ -182,8 +182,8 @@ struct AttentionOutputs {
                                const ConstAnyTensor& v, const AttentionOptions& options,
                                const AttentionOutputs& outputs, Context& context);
 
-// Captures alone: no values, no output, and of the rows only those asked for are computed.
-// Chunk by chunk this shows an N_q x N_k matrix that never exists.
+// Computes only a capture: no values and no output, and only the requested rows. Call it chunk by
+// chunk to read an N_q x N_k matrix that is never stored.
 [[nodiscard]] Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                       const AttentionOptions& options, const ScoreCapture& capture,
                                       Context& context);

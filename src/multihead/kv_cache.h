@@ -63,26 +63,24 @@ class KVCache {
   [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                               std::span<const int32_t> counts = {});
 
-  // attention() of q (B, H_q, N_q, d_k) over what is kept: the N_q queries are the newest
-  // tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
-  // Keys have the indices of their tokens, also in a ring, where the oldest are hidden. ALiBi
-  // counts from the end of each entry.
-  // options.causal is none or bottom_right (then of each entry's length); kv_lengths, and
-  // rope or qk_norm of keys that are already in here, are kOption errors: rotate() and
-  // normalise before append().
+  // attention() of q (B, H_q, N_q, d_k) over the cached tokens. The N_q queries belong to the
+  // newest tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
+  // Key j is token j, also in a ring, where overwritten tokens are hidden. ALiBi distances count
+  // from the end of each entry.
+  // options.causal is none or bottom_right, which aligns with the end of each entry. kv_lengths,
+  // rope and qk_norm are kOption errors: rotate() and normalise before append().
   [[nodiscard]] Status attend(const ConstAnyTensor& q, const AttentionOptions& options,
                               const AttentionOutputs& outputs, Context& context) const;
 
-  // Forgets the tokens of one entry from `length` on. In a ring only tokens that were not yet
-  // overwritten can stay, and those beyond `length` that overwrote older ones leave a gap that
-  // stays hidden. Errors: kOption (no such entry; length negative or more than there is).
+  // Truncates one entry to its first `length` tokens. In a ring, tokens that were overwritten stay
+  // hidden. Errors: kOption (no such entry; `length` negative or more than length()).
   [[nodiscard]] Status truncate(int64_t batch, int64_t length);
   void clear();
 
   const KVCacheConfig& config() const { return config_; }
-  // Tokens appended to an entry and not truncated.
+  // Tokens of an entry: those appended, less those truncated.
   int64_t length(int64_t batch) const { return parts_.lengths[batch]; }
-  // The first of them that is still kept: more than 0 only in a ring.
+  // The first token that has not been overwritten; more than 0 only in a ring.
   int64_t first_kept(int64_t batch) const { return parts_.firsts[batch]; }
   // Of keys, values, scales and tables.
   int64_t bytes() const { return bytes_; }

@@ -51,7 +51,7 @@ void normalise(Matrix& rows, std::span<const float> gain, float epsilon) {
   }
 }
 
-// `positions` is (N), (B * N) or empty: then row i stands at first + i.
+// `positions` is (N) or (B * N); if it is empty, row i is at position first + i.
 void rotate(Matrix& rows, const Rope& rope, std::span<const int32_t> positions, int64_t batch,
             int64_t first) {
   const int64_t count = rows.rows();
@@ -109,7 +109,7 @@ ReferenceOutputs attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            bool with_stages) {
   const int64_t batch = q.shape[0], heads = q.shape[1], queries = q.shape[2], width = q.shape[3];
   const int64_t kv_heads = k.shape[1], keys = k.shape[2], value_width = v.shape[3];
-  // Rounded to float, as a caller could give it.
+  // Rounded to float, like a scale that a caller gives.
   const auto scale = static_cast<double>(
       options.scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(width)))));
   const auto cap = static_cast<double>(options.softcap);

@@ -60,11 +60,11 @@ struct WritableRows {
   RowStrides stride{};
 };
 
-// A score is multiplied by of_queries * of_scores * of_softmax, in three places, so that nothing
-// overflows unless the scaled score does. The last two are positive.
+// The scale is split into of_queries * of_scores * of_softmax, which are applied in three places,
+// so that no intermediate result overflows unless the scaled score does. The last two are positive.
 struct ScaleFactors {
   float of_queries = 1.0F;  // before the products
-  float of_scores = 1.0F;   // after the products, in a pass of its own; 1 for no pass
+  float of_scores = 1.0F;   // after the products, in a separate pass; 1 for no pass
   float of_softmax = 1.0F;  // in the exponentials
 };
 
@@ -77,9 +77,9 @@ struct DropoutParams {
   bool given() const { return threshold != 0; }
 };
 
-// Where the first batch entry, query head, query and key of this call stand in the whole problem,
-// when the call is one shard of it. Dropout and ALiBi use these coordinates; causal order, window
-// and lengths use them through `visibility`.
+// If the call is one shard of a problem: the indices of its first batch entry, query head, query
+// and key in the whole problem. Dropout and ALiBi use them directly; causal order, window and
+// lengths use them through `visibility`.
 struct Coordinates {
   int64_t batch = 0, head = 0, query = 0, key = 0;
 };

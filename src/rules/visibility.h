@@ -81,7 +81,7 @@ struct Visibility {
   KeyRange of_query(int64_t batch, int64_t query) const { return of_entry(batch).of_query(query); }
 
   // ALiBi's distance of query i from key j of the shard is |i + alibi_shift() - j|. The last query
-  // of the whole problem stands at its last key; in a cache every entry ends at its own length.
+  // of the whole problem is at its last key; in a cache, at the last key of its entry.
   int64_t alibi_shift(int64_t batch) const {
     const int64_t end = firsts != nullptr ? whole_present(batch).last : keys;
     return end - queries + first_query - first_key;

@@ -25,11 +25,11 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A hidden key's weight in the second pass, which has to tell it from a weight that underflowed.
+// The weight of a hidden key in the second pass, distinct from a weight that underflowed to 0.
 constexpr float kHiddenWeight = -1.0F;
 
-// Calls visit(panel, tile, block) with the scores, up to `stage`, of every panel against `keys`;
-// from kMasked on against what the panel sees of them. Weights of hidden keys are kHiddenWeight.
+// Computes the scores of every panel against `keys`, up to `stage`, and calls visit(panel, tile,
+// block). From kMasked on only for visible keys; weights of hidden keys are kHiddenWeight.
 template <class Products, class Visit>
 HWY_INLINE void second_pass(QueryBlock<Products>& b, ScoreStage stage, const rules::KeyRange& keys,
                             const Visit& visit) {
@@ -105,7 +105,7 @@ void recompute_masked(QueryBlock<Products>& b) {
   }
 }
 
-// The row's place in a capture; null where it is not asked for or a row has no elements.
+// The address of the row in a capture; null if the row is not captured, or rows have no elements.
 template <class Products>
 float* captured_row(const QueryBlock<Products>& b, const ScoreCapture& capture, size_t row) {
   const int64_t at = b.s.place[row].query - capture.first_row;
@@ -180,7 +180,8 @@ void store_weights(const QueryBlock<Products>& b, const Panel& panel, const Scor
   });
 }
 
-// In correction: what a weight of 1, relative to such references, is of the final sum.
+// Sets `correction` to the share of the final sum that a weight of 1 has, relative to
+// block_reference.
 template <class Products>
 void shares_of_sum(const QueryBlock<Products>& b, const float* block_reference) {
   const auto one = hn::Set(b.d, 1.0F);
@@ -220,7 +221,7 @@ void store_capture(QueryBlock<Products>& b, const ScoreCapture& capture) {
 template <class Products>
 void finish_weights(QueryBlock<Products>& b) {
   if (!all_sums_positive(b)) {
-    // A NaN among a row's scores must not reach what is hidden.
+    // A NaN in a row's scores must not reach the weights of hidden keys.
     for_weight_captures(b,
                         [&](const ScoreCapture& capture) HWY_ATTR { store_capture(b, capture); });
     return;

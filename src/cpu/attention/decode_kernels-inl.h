@@ -290,8 +290,8 @@ HWY_NOINLINE void scale_keys(D d, float* HWY_RESTRICT tile, const float* HWY_RES
 }
 
 // The online softmax of one tile, `count` scores in whole vectors. Lane i belongs to row i % kRows;
-// reference and row_sum have one number for each lane. Where a maximum rises, `correction` of the
-// rows receives the factor on what was summed before, and the result is true.
+// reference and row_sum have one number for each lane. If a maximum rises, `correction` receives
+// the rows' factors on the earlier sums, and the result is true.
 template <size_t kRows, class D>
 HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, float factor,
                                  float* HWY_RESTRICT reference, float* HWY_RESTRICT row_sum,
@@ -336,8 +336,9 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   return rose;
 }
 
-// What a job calls, chosen once by the type of K or V and the rows of a tile. By pointer, so that
-// WebAssembly engines do not inline them: V8 is at half the speed there, see add_values().
+// The kernels of a job, chosen once by the type of K or V and the rows of a tile. They are called
+// by pointer, so that WebAssembly engines do not inline them, which halves V8's speed: see
+// add_values().
 template <class D>
 struct DecodeKernels {
   void (*score_keys)(D, const ScoreWork&);

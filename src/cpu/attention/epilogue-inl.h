@@ -1,4 +1,4 @@
-// What a block writes when all keys have been seen: normalised rows, LSE, dropout mask.
+// The outputs of a block after its last key: normalised rows, LSE, dropout mask.
 #if defined(MULTIHEAD_CPU_ATTENTION_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_EPILOGUE_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_EPILOGUE_INL_H_

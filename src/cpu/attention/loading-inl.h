@@ -1,4 +1,4 @@
-// Q, K and V in the form that the products read, and what is prefetched meanwhile.
+// Loads Q, K and V in the form that the products read, and prefetches the next job's operands.
 #if defined(MULTIHEAD_CPU_ATTENTION_LOADING_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_LOADING_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_LOADING_INL_H_
@@ -82,8 +82,8 @@ HWY_INLINE void for_key_blocks(const QueryBlock<Products>& b, const rules::KeyRa
   }
 }
 
-// Prefetches where this block's output goes and what the next job begins with, a few cache lines
-// before each tile of this block.
+// Prefetches this block's output rows and the next job's first operands, a few cache lines before
+// each tile of this block.
 template <class Products>
 void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
   const AttentionParams& p = b.p;

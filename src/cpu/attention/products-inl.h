@@ -1,6 +1,6 @@
-// What the two products of attention multiply: floats, or pairs of bf16. A policy says how an
-// element is multiplied, what queries and values look like in memory, and how many numbers of a row
-// are one element (kUnit).
+// Policies for the two products of attention: floats, or pairs of bf16. A policy defines how
+// elements are multiplied, how queries and values are stored, and how many numbers of a row are one
+// element (kUnit).
 #if defined(MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_
@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 struct F32Products {
   using Arithmetic = F32Arithmetic;
-  using Key = float;  // an element of a row of K where it is multiplied
+  using Key = float;  // type of an element of K in the product
   static constexpr size_t kUnit = 1;
 
   static rules::ScaleFactors scale_factors(const AttentionParams& p) { return p.scale; }

@@ -138,7 +138,7 @@ void apply_passes(const QueryBlock<Products>& b, const Panel& panel, const Score
   if (b.p.mask.given()) hide_by_mask(b.d, tile, b.s.mask + panel.lane, b.p.mask.stride[3]);
 }
 
-// Scores of what the panel's rows see of the tile, hidden ones -inf, and their maxima in row_max.
+// Scores of the panel's rows against the tile, -inf for hidden keys, and their maxima in row_max.
 template <class Products>
 void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const KeyBlock<Products>& block, const VisibleEnds& visible_end) {

@@ -64,8 +64,8 @@ struct ShortScores {
   float* row_max;       // [query] rises to its largest score
 };
 
-// Keys from .. to - 1 of the queries in kVecs vectors, `first` the first of them. What a query does
-// not see is -inf.
+// Scores of keys from .. to - 1 for the queries in kVecs vectors, of which `first` is the first;
+// -inf for hidden keys.
 template <size_t kVecs, class D>
 HWY_NOINLINE void score_short_keys(D d, const ShortScores& s, size_t first, size_t from,
                                    size_t to) {

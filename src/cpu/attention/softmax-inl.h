@@ -2,7 +2,7 @@
 //
 // Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv:1805.02867): each lane
 // keeps a reference score and the sum of exp(score - reference) so far. When the reference rises,
-// what was summed before is scaled down.
+// the sum is scaled down.
 #if defined(MULTIHEAD_CPU_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_SOFTMAX_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_SOFTMAX_INL_H_
@@ -46,7 +46,8 @@ struct ToLog2 {
 };
 
 // x becomes exp(factor * (x - reference)). Folding the factor into Q would save an instruction, but
-// round all products of a score alike (1e-5 in the output for inputs of +-1 and a scale of 1).
+// its rounding would affect all products of a score in the same way (an error of 1e-5 in the output
+// for inputs of +-1 and a scale of 1).
 template <size_t kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp_of_differences(D d, Exp2Table HWY_RESTRICT table, V (&x)[kCount], V reference,
                                    const ToLog2<D>& to_log2) {
@@ -130,9 +131,8 @@ HWY_INLINE V exp_and_sum(D d, float* HWY_RESTRICT scores, size_t stride, size_t 
 
 // One step of the online softmax for one vector of lanes. `keys` rows of `stride` floats: scores
 // become weights exp(factor * (score - reference)), and row_sum grows by them. The reference rises
-// to row_max only where a weight would exceed 2^kMostExponent otherwise, which rarely happens after
-// the first keys. `correction` receives the factor on what was summed before; returns whether any
-// lane's is not 1.
+// to row_max only if a weight would otherwise exceed 2^kMostExponent, which is rare after the first
+// keys. `correction` receives the factor on the earlier sums; returns whether any lane's is not 1.
 template <class D>
 HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys,
                                  const SoftmaxFactor& factor, const float* HWY_RESTRICT row_max,

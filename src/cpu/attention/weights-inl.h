@@ -79,7 +79,7 @@ void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
       });
 }
 
-// A panel against what it may see of a key block.
+// Attention of a panel over the visible keys of a key block.
 template <class Products>
 void attend(QueryBlock<Products>& b, Panel& panel, const rules::KeyRange& keys,
             const KeyBlock<Products>& block) {

@@ -33,7 +33,7 @@ HWY_INLINE void store_up_to(D d, hn::Vec<D> values, float* to, size_t count) {
   }
 }
 
-// One row of weights for each lane; the last row stands for those that are missing.
+// One row of weights per lane; lanes without a row repeat the last one.
 template <class D>
 struct WeightRows {
   const float* row[kSide<D>];

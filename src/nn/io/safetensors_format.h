@@ -19,7 +19,7 @@ inline Status format_error(const std::string& what, const std::string& expected,
   return {StatusCode::kFormat, what, expected, got};
 }
 
-// Bits of a tensor whose extents are not negative; nothing where they are more than 64 bits count.
+// Size in bits of a tensor without negative extents; nullopt if the number overflows 64 bits.
 inline std::optional<uint64_t> bit_size(const Dims& shape, uint64_t element_bits) {
   uint64_t product = element_bits;
   for (int axis = 0; axis < shape.rank(); ++axis) {

@@ -31,7 +31,7 @@ using Type = SafetensorsEntry::Type;
 // The format's own limit, for headers that are made to exhaust a parser.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
 
-// The tensors of F64 as f32, in the order of the map; null where there are none.
+// The F64 tensors converted to f32, in the order of the map; null if there are none.
 Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
               std::unique_ptr<float[]>& narrowed) {
   size_t count = 0;

@@ -65,7 +65,7 @@ void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type
   }
 }
 
-// How many bytes the character at the start of `text` has in UTF-8; 0 where it is none (RFC 3629).
+// Length in bytes of the UTF-8 character at the start of `text`; 0 if it is invalid (RFC 3629).
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);

@@ -224,7 +224,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     return option_error(Name::kCausal, Message::kCausalOfModel);
   }
   if (options.heads.skip_out_proj) {
-    return option_error(Name::kSkipOutProj, Message::kFalseInStack);
+    return option_error(Name::kSkipOutProj, Message::kFalseInTransformer);
   }
   if (!outputs.traces.empty() && outputs.traces.size() != layers().size()) {
     return shape_error(Name::kTraces, Message::kTracePerLayer,
@@ -252,7 +252,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
 
   TransformerBlock::Scratch scratch;
   float* x = nullptr;
-  Status reserved = nn::reserve(engine::scratch_of(context).stack(), [&](rules::Arena& take) {
+  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     scratch.lay_out(config_.block, count, take);
     take(x, nn::saturated_elements({count, width}));
   });
