@@ -216,7 +216,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
       'capture[0].heads',
     ],
     [
-      'rows that are not there',
+      'rows that do not exist',
       { capture: [{ stage: 'raw', rows: [4, 3] }] },
       'E_OPTION',
       'capture[0].rows',

@@ -71,7 +71,7 @@ describe('the block of arguments', () => {
   it.each([
     ['one number too few', -1],
     ['one number too many', 1],
-    ['a number that is none', NaN],
+    ['a number that is not finite', NaN],
     ['more than there is room for', 1e6],
   ])('with %s, a call is refused and writes nothing', async (_, wrong) => {
     let block: Float64Array | undefined;

@@ -43,7 +43,7 @@ describe('load', () => {
   });
 
   it.each<[string, unknown]>([
-    ['an object that is none', {}],
+    ['an empty object', {}],
     ['null', null],
     ['text', 'abort'],
     ['half a signal', { aborted: false }],
@@ -120,14 +120,14 @@ describe('load', () => {
     ['a Response of 404', () => fetch(`${origin}/none.wasm`), /none\.wasm.*404/],
     ['a page of HTML', () => `${origin}/page`, /\/page.*not a WebAssembly file.*HTML/],
     ['half a file', () => `${origin}/truncated.wasm`, /truncated\.wasm/],
-    ['a server that is not there', () => 'http://127.0.0.1:9/x.wasm', /127\.0\.0\.1:9\/x\.wasm/],
+    ['a server that does not answer', () => 'http://127.0.0.1:9/x.wasm', /127\.0\.0\.1:9\/x\.wasm/],
     [
-      'a path that is not there',
+      'a path that does not exist',
       () => '/nowhere/multihead.wasm',
       /\/nowhere\/multihead\.wasm.*ENOENT/,
     ],
     [
-      'a URL that is not there',
+      'a URL that does not exist',
       () => pathToFileURL('/nowhere/x.wasm'),
       /\/nowhere\/x\.wasm.*ENOENT/,
     ],
