@@ -46,7 +46,7 @@ Status shape_error(Name argument, Message message, Axes axes, const Dims& shape,
 Status text_error(StatusCode code, Name argument, Message message, std::string text,
                   int64_t first = 0);
 
-// The error with `to` as its argument where that was `from`.
+// The error with its argument replaced by `to` if it was `from`.
 Status renamed(const Status& status, Name from, Name to);
 
 }  // namespace multihead::engine
@@ -62,7 +62,7 @@ struct Status::Record {
   double real = 0;
   Dims shape, given;
   std::string text;
-  // Of Message::kWords, whose {text} is what came.
+  // {text} of Message::kWords: what came.
   std::string own_argument, own_expected;
   std::atomic<uint32_t> uses = 1;
 };

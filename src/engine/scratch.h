@@ -16,11 +16,11 @@ namespace multihead::engine {
 // `bytes` exceeds the largest possible object of this machine.
 void* allocate(uint64_t bytes);
 
-// Memory that is null, not an exception, when there is none: a build without
+// A buffer that reports exhausted memory by null, not by an exception, so that builds without
 // exceptions (WebAssembly) can report it too.
 class Buffer {
  public:
-  // Contents are lost when it grows. Returns false where allocate() has none.
+  // Contents are lost when it grows. Returns false if memory is exhausted.
   bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }

@@ -32,7 +32,7 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// Where query i stands among the keys: at position p = i + offset.
+// The position of query i among the keys: p = i + offset.
 enum class Alignment : uint8_t {
   kNone,                 // not stated
   kTopLeft,              // offset 0: PyTorch's is_causal
@@ -53,28 +53,28 @@ struct Causal {
   static constexpr Causal at_offset(int64_t offset) { return {Alignment::kOffset, offset}; }
 };
 
-// Query i sees key j only where p - left <= j <= p + right; -1 leaves that side open, so
-// `left` does not count the token itself (as in FlashAttention).
+// Sliding window: query i sees key j only if p - left <= j <= p + right; -1 leaves that side open.
+// As in FlashAttention, `left` does not count the token itself.
 struct Window {
   int64_t left = -1;
   int64_t right = -1;
-  // Positions where the call is not causal; kNone is kTopLeft. With a causal call they are
-  // the causal ones, and stating others here is an error, as is stating them without a window.
+  // Alignment of a call that is not causal; kNone means kTopLeft. A causal call has an alignment: a
+  // different one here is an error, and so is an alignment without a window.
   Alignment alignment = Alignment::kNone;
   int64_t offset = 0;  // read only with kOffset
 
   constexpr bool given() const { return left >= 0 || right >= 0; }
 };
 
-// Weights are set to 0 with this probability and the others multiplied by 1 / (1 - p), as in
-// torch.nn.functional.dropout. Which ones is a pure function of (seed, b, h, i, j), see
+// Each weight is set to 0 with this probability, and the others are multiplied by 1 / (1 - p), as
+// in torch.nn.functional.dropout. The mask is a pure function of (seed, b, h, i, j), see
 // rules/dropout_mask.h: the same on every machine, build and number of threads.
 struct Dropout {
   float probability = 0.0F;  // 0 <= p < 1
   uint64_t seed = 0;
 };
 
-// Root-mean-square normalisation of each query and key vector before anything else (QK-norm,
+// Root-mean-square normalisation of each query and key vector, before RoPE (QK-norm,
 // arXiv:2302.05442 with RMS as in Qwen3 and Gemma 3): x / sqrt(mean(x^2) + epsilon) * gain.
 struct QkNorm {
   std::span<const float> q_gain = {};  // (d_k); empty for a gain of 1
@@ -84,17 +84,17 @@ struct QkNorm {
 };
 
 struct AttentionOptions {
-  // Factor on Q K^T; 1/sqrt(d_k) when not given. Any finite value: 0 makes all
-  // visible keys weigh the same, a negative one turns the order round.
+  // Factor on Q K^T; default 1/sqrt(d_k). Any finite value: with 0 all visible keys have the same
+  // weight; a negative one reverses the order.
   std::optional<float> scale = {};
 
   Causal causal = {};
   Window window = {};
 
-  // True (non-zero) = may attend, as in torch.nn.functional.scaled_dot_product_attention
-  // and ONNX. Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is
-  // then shared along that axis. Any strides. Rank 3 is refused: it does not say
-  // whether its first axis is B or H_q. Key padding is (B, 1, 1, N_k).
+  // True (non-zero) = may attend, as in torch.nn.functional.scaled_dot_product_attention and ONNX.
+  // Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is then shared along that
+  // axis. Any strides. Rank 3 is refused, because its first axis could be B or H_q. Key padding is
+  // (B, 1, 1, N_k).
   ConstBoolTensor mask = {};
 
   // Added to the scores; the same shapes as `mask`. -inf hides a key; a large
@@ -104,16 +104,17 @@ struct AttentionOptions {
   // (B): entry b has keys 0 .. kv_lengths[b] - 1, the rest of K and V is not read.
   std::span<const int32_t> kv_lengths = {};
 
-  // (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances are from keys aligned at
-  // the end, as in FlashAttention, whatever the causal alignment.
+  // (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances count from the last query and
+  // the last key, as in FlashAttention, whatever the causal alignment.
   std::span<const float> alibi_slopes = {};
 
   // Bound on the scores, as in Gemma 2 and FlashAttention (not ONNX 1.20, which masks before it
   // caps); 0 is none.
   float softcap = 0.0F;
 
-  // (H_q): a logit per head that joins the softmax's denominator and has no value row, as in
-  // gpt-oss. A query that sees no key has LSE = its sink then, and output 0.
+  // (H_q): attention sinks, as in gpt-oss: one logit per head, whose exponential is added to the
+  // softmax's denominator; it has no value row. A query that sees no key then has LSE = its head's
+  // sink, and output 0.
   std::span<const float> sinks = {};
 
   QkNorm qk_norm = {};
@@ -202,9 +203,10 @@ struct AttentionOutputs {
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, Context& context);
 
-// Joins results over disjoint keys into `a`: lse = log(e^lse_a + e^lse_b),
-// out = out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact, in any order and number.
-// out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). A sink belongs to one part only.
+// Merges two results over disjoint sets of keys into `a`: lse = log(e^lse_a + e^lse_b),
+// out = out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact up to rounding, for any number of
+// parts in any order. out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). Give sinks in
+// only one of the parts, or they are counted twice.
 [[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
                                      const ConstTensor& out_b, const ConstTensor& lse_b);
 

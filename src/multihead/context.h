@@ -1,4 +1,4 @@
-// What calls share: threads and scratch memory.
+// Resources that calls share: threads and scratch memory.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Keys and values of past tokens, kept for decoding one token (or several) at a time.
+// A KV cache: keys and values of past tokens, for decoding one or several tokens at a time.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ struct KVCacheConfig {
   int64_t kv_heads = 0;
   int64_t key_width = 0;
   int64_t value_width = 0;
-  // A token's value is the first value_width numbers of its key, kept once: latent attention
-  // (arXiv:2405.04434), where the latent is both. append() then takes no values.
+  // A token's value is the first value_width numbers of its key and is not stored again. For latent
+  // attention (arXiv:2405.04434), where the latent is both. append() then takes no values.
   bool values_in_keys = false;
   int64_t capacity = 0;  // tokens of one entry
   Layout layout = Layout::kContiguous;
@@ -36,11 +36,11 @@ struct KVCacheConfig {
   int64_t pages = 0;       // pages in the pool; 0 is enough for every entry at capacity
 };
 
-// Entries of a batch grow and shrink independently. A call that fails changes nothing. All memory
-// is allocated by create(), once; a cache can be moved, and is one of no entries then.
+// Lengths of batch entries are independent. A call that fails changes nothing. create() allocates
+// all memory; a moved-from cache has no batch entries.
 class KVCache {
  public:
-  // A cache of no batch entries; see create().
+  // A cache without batch entries; see create().
   KVCache() { config_.batch = 0; }
   ~KVCache() = default;
   KVCache(KVCache&& other) noexcept : KVCache() { swap(other); }
@@ -52,14 +52,14 @@ class KVCache {
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
 
-  // Errors: kOption (a layout or type that is none of its enumerators, extents that are not
-  // positive, values_in_keys wider than keys, a pool smaller than one page), kMemory.
+  // Errors: kOption (an unknown layout or type, extents that are not positive, values_in_keys wider
+  // than keys, a pool smaller than one page), kMemory.
   [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
 
-  // Adds n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
-  // `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the
-  // cache's type, to nearest even. Errors: kShape; kOption when an entry would outgrow its
-  // capacity or the pool has no page left.
+  // Appends n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
+  // `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the cache's
+  // type: to nearest, ties to even. Errors: kShape; kOption if an entry would exceed its capacity,
+  // or the pool has no page left.
   [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                               std::span<const int32_t> counts = {});
 

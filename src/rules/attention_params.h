@@ -1,5 +1,5 @@
-// One attention call as every backend sees it: addresses, strides, extents and resolved options.
-// The engine fills it from a checked call; nothing in here has a default left to apply.
+// One attention call in the form that every backend gets: addresses, strides, extents and resolved
+// options. The engine fills it from a checked call; no defaults are left to apply.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Rows {
   }
 };
 
-// Rows of any storage type, and where the row of a position lies.
+// Rows of any storage type, and the location of the row of a position.
 struct StoredRows {
   const void* data = nullptr;
   DType type = DType::kF32;
@@ -41,7 +41,7 @@ struct StoredRows {
   const float* scales = nullptr;
   RowStrides scale_stride{};
 
-  // A ring keeps position j in row j % ring; pages keep it in row
+  // A ring stores position j in row j % ring; pages store it in row
   // pages[batch][j / page_size] * page_size + j % page_size. 0 and null otherwise.
   int64_t ring = 0;
   const int32_t* pages = nullptr;
@@ -50,7 +50,7 @@ struct StoredRows {
 
   bool in_order() const { return ring == 0 && pages == nullptr; }
   bool dense_floats() const { return type == DType::kF32 && in_order(); }
-  // The heads of a token are neighbours in memory, and not the tokens of a head.
+  // True if the heads of a token are adjacent in memory, not the tokens of a head.
   bool heads_side_by_side() const { return stride[1] > 0 && stride[1] < stride[2]; }
 };
 
@@ -130,7 +130,7 @@ struct AttentionParams {
              return capture.stage == ScoreStage::kWeights;
            });
   }
-  // With captures alone: neither out nor lse is computed.
+  // The same call with only its captures: neither out nor lse is computed.
   AttentionParams without_results() const {
     AttentionParams captures = *this;
     captures.out.data = nullptr;

@@ -1,4 +1,4 @@
-// What reading and writing of safetensors files share.
+// Shared by reading and writing of safetensors files.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace multihead::nn {
 
-// A name in the header that is no tensor: an object of texts.
+// The name of the header's metadata, an object of strings.
 inline constexpr const char* kSafetensorsMetadata = "__metadata__";
 
 inline Status format_error(const std::string& what, const std::string& expected,
