@@ -28,8 +28,8 @@ struct TargetTraits {
   int64_t block_panels;     // most panels of a block of queries
   int64_t key_block;        // most keys of one step of the online softmax
   int64_t short_keys;       // most keys of forward_short_heads()
-  int64_t decode_few_rows;  // rows up to which decoding has a tile of just so many
-  int64_t least_jobs;       // that a call is cut into if it has rows enough
+  int64_t decode_few_rows;  // largest number of rows with a decode tile of exactly that many
+  int64_t least_jobs;       // jobs that a call is cut into, if it has enough rows
   bool bf16_pairs;          // multiplies pairs of bf16
   bool prefetches;
 };

@@ -1,5 +1,5 @@
-// Scores and weights that the caller wants, and rows whose output has to be computed with care: the
-// scores are computed a second time where their reference and sum have to be known.
+// Captured scores and weights, and rows whose output needs a masked recompute: both compute scores
+// a second time if they need the final reference and sum.
 #if defined(MULTIHEAD_CPU_ATTENTION_CAPTURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_CAPTURES_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_CAPTURES_INL_H_
@@ -94,7 +94,7 @@ void add_visible_values(const QueryBlock<Products>& b, const Panel& panel, const
   }
 }
 
-// Rows whose output became NaN, once more with the values of visible keys alone.
+// Recomputes rows whose output became NaN, using only the values of visible keys.
 template <class Products>
 void recompute_masked(QueryBlock<Products>& b) {
   second_pass(b, ScoreStage::kWeights, b.seen,
@@ -162,8 +162,8 @@ void for_weight_captures(const QueryBlock<Products>& b, const Visit& visit) {
   }
 }
 
-// Weights relative to the reference so far. finish_weights() normalises them, which is far less
-// work than computing their scores once more.
+// Stores weights relative to the current reference. finish_weights() normalises them, which is far
+// less work than computing their scores again.
 template <class Products>
 void store_weights(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const VisibleEnds& visible_end) {
@@ -217,7 +217,7 @@ void store_capture(QueryBlock<Products>& b, const ScoreCapture& capture) {
               });
 }
 
-// Normalises what store_weights() has stored.
+// Normalises the weights that store_weights() stored.
 template <class Products>
 void finish_weights(QueryBlock<Products>& b) {
   if (!all_sums_positive(b)) {

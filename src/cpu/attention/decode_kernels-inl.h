@@ -32,8 +32,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where there is no prefetch instruction: one load for each cache line, so that many misses are
-// under way at once. The dependent sums of the kernels do not reach that. The result has no
+// Without a prefetch instruction: loads one number per cache line, so that many misses are in
+// flight at once, which the dependent sums of the kernels do not achieve. The result has no
 // meaning.
 HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
   int sum = 0;
@@ -364,7 +364,7 @@ constexpr DecodeKernels<D> decode_kernels() {
           .softmax = &decode_softmax<kRows, D>};
 }
 
-// kLeads exists for tiles of four rows of floats in WebAssembly alone.
+// kLeads exists only for tiles of four rows of floats in WebAssembly.
 template <class T, class D>
 DecodeKernels<D> decode_kernels(size_t tile_rows, [[maybe_unused]] bool leads) {
   if (tile_rows == 1) return decode_kernels<T, 1, D>();

@@ -21,8 +21,8 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Q of a panel, when it is first needed: read in one go, Q of a whole block would keep the products
-// waiting.
+// Loads Q of a panel when it is first needed. Reading Q of a whole block at once would delay the
+// products.
 template <class Products>
 void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
   using Key = typename Products::Key;
@@ -115,8 +115,8 @@ void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
       b.prefetched.add(p.v, keys);
     }
   }
-  // Half of the lines during either product, which take about the same time. 32 lines in one go,
-  // more than a core keeps open, lost 1 % of bert.
+  // Half of the lines during each product, as both take about the same time. 32 lines at once, more
+  // than a core can have in flight, lost 1 % of bert.
   const auto lines_per_tile = [&](size_t tiles) {
     return (b.prefetched.lines() / 2 + tiles) / std::max<size_t>(tiles, 1);
   };

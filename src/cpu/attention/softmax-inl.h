@@ -81,7 +81,7 @@ HWY_INLINE V exp_of_difference(D d, Exp2Table HWY_RESTRICT table, V score, V ref
   return x[0];
 }
 
-// -inf - (-inf) is NaN, so a lane that has seen no key yet subtracts 0.
+// A lane that has seen no key yet subtracts 0, because -inf - (-inf) is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V finite_reference(D d, V reference) {
   return hn::IfThenElse(hn::Eq(reference, hn::Set(d, kNegInf)), hn::Zero(d), reference);
@@ -103,9 +103,9 @@ HWY_NOINLINE void raise_row_max(D d, const float* HWY_RESTRICT scores, size_t st
   hn::StoreU(hn::Max(max0, max1), d, row_max);
 }
 
-// One vector of lanes, `keys` rows of `stride` floats: scores become weights exp(factor * (score -
-// subtract)), whose sum is returned. Even and odd keys are summed apart, whatever kExpsAtOnce is,
-// so that keys of weight 0 at the end change no bit of the sum.
+// One vector of lanes, `keys` rows of `stride` floats: scores become weights
+// exp(factor * (score - subtract)), whose sum is returned. Even and odd keys are summed separately,
+// whatever kExpsAtOnce is, so that keys of weight 0 at the end do not change a bit of the sum.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_and_sum(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys, V subtract,
                          const ToLog2<D>& to_log2, Exp2Table HWY_RESTRICT table) {
@@ -154,7 +154,7 @@ HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride,
     hn::StoreU(hn::Set(d, 1.0F), d, correction);
     return false;
   }
-  // The polynomial gives 1 + 1e-7 for 0: a lane whose reference stayed keeps its bits.
+  // For 0 the polynomial gives 1 + 1e-7. Lanes whose reference stayed must keep their bits.
   const V shrunk = hn::IfThenElse(same, hn::Set(d, 1.0F),
                                   exp_of_difference(d, table, old_reference, subtract, to_log2));
   hn::StoreU(new_reference, d, reference);

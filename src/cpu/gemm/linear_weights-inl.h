@@ -1,4 +1,4 @@
-// Rows of a weight matrix: packed into strips of columns, or multiplied where they lie.
+// Rows of a weight matrix: packed into strips of columns, or multiplied in place.
 #if defined(MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_
 #undef MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_
