@@ -204,7 +204,7 @@ interface ModelOptions<R extends readonly TransformerReturn[], T extends TraceOp
   readonly out?: Tensor | undefined;
 }
 
-/** Options of {@link Transformer.forward}: those of a layer, applied in every layer. */
+/** Options of {@link Transformer.forward}: those of the attention module, applied in every layer. */
 export interface TransformerOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,
@@ -214,7 +214,7 @@ export interface TransformerOptions<
   readonly batch?: number | undefined;
 }
 
-/** Options of {@link Transformer.step}: those of a layer, applied in every layer. */
+/** Options of {@link Transformer.step}: those of the attention module, applied in every layer. */
 export interface TransformerStepOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,

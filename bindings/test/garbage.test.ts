@@ -75,7 +75,7 @@ describe('a module and its cache that are not disposed', () => {
       before: 2,
       live: 0,
       bytes: 0,
-      warnings: [expect.stringMatching(/layer.* of \d+ bytes.*dispose\(\)/)],
+      warnings: [expect.stringMatching(/module.* of \d+ bytes.*dispose\(\)/)],
     });
   });
 });

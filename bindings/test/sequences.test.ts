@@ -152,7 +152,7 @@ class World {
     });
     const { config } = layer;
     const dict = parameters(r, config);
-    const entry = { what: 'a layer', bytes: 0, made: layer };
+    const entry = { what: 'a module', bytes: 0, made: layer };
     let loaded = false;
     const use = (r_: Random): void => {
       if (!loaded) {
