@@ -51,8 +51,7 @@ struct Visibility {
   Alignment alignment = Alignment::kTopLeft;
   int64_t offset = 0;                // read only with kOffset
   const int32_t* lengths = nullptr;  // (B): keys of each batch entry; null for all
-  const int32_t* firsts =
-      nullptr;  // (B): a cache has overwritten the keys before this; null for none
+  const int32_t* firsts = nullptr;   // (B): the first key that a cache still has; null for 0
   int64_t first_query = 0, first_key = 0;
   int64_t shard_keys = 0;
 

@@ -34,8 +34,7 @@ void call(int threads, int64_t jobs) {
   parallel_for(threads, jobs, [&](int64_t, int) {
     thread_local const Mark mark;
     mark.touch();
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(20));  // so that other threads get jobs too
+    std::this_thread::sleep_for(std::chrono::microseconds(20));  // other threads get jobs too
   });
 }
 
