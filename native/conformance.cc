@@ -24,7 +24,7 @@
 namespace multihead::conformance {
 namespace {
 
-// The options of a case and what they point to.
+// A case's options, and the memory that they point to.
 struct CaseOptions {
   AttentionOptions options;
   Values bias, slopes, sinks;
@@ -32,7 +32,7 @@ struct CaseOptions {
   std::string failure;
 };
 
-// Of an object that rope_problem() finds nothing wrong with.
+// The RoPE of an attribute that rope_problem() has accepted.
 Rope rope_of(const json& attribute) {
   const json* const style = member(attribute, "style");
   const json* const base = member(attribute, "base");
@@ -43,7 +43,7 @@ Rope rope_of(const json& attribute) {
               .rotary_dim = width != nullptr ? integer_of(*width).value_or(0) : 0};
 }
 
-// Of `attention` and `attention_varlen`, with `heads` query heads.
+// Reads the options of `attention` and `attention_varlen`, for `heads` query heads.
 void read_options(const Case& c, int64_t heads, CaseOptions& result) {
   AttentionOptions& options = result.options;
   const std::optional<Causal> alignment = alignment_of(c);
@@ -100,7 +100,7 @@ void read_options(const Case& c, int64_t heads, CaseOptions& result) {
   }
 }
 
-// The output `name`, if the case has it: x as the call turned it.
+// Adds the output `name`, if the case has it: x rotated as the call rotates it.
 Status add_rotated(const Case& c, const char* name, const Values& x, const Rope& rope,
                    std::span<const int32_t> positions, Context& context, Outcome& outcome) {
   if (!c.has_output(name)) return {};
@@ -168,7 +168,7 @@ Outcome run_attention_varlen(const Case& c, Context& context) {
   return {{{"out", std::move(out)}, {"lse", std::move(lse)}}, {}};
 }
 
-// ONNX: (B, H, S, D), or (B, S, H * D), of which this is a view.
+// A tensor of ONNX as (B, H, S, D); one of rank 3, (B, S, H * D), is viewed as that.
 Dims onnx_shape(const Dims& shape, int64_t heads) {
   if (shape.rank() != 3) return shape;
   return {shape[0], heads, shape[1], heads > 0 ? shape[2] / heads : 0};
@@ -179,7 +179,7 @@ Dims onnx_strides(const Dims& shape, int64_t heads) {
   return {shape[1] * shape[2], heads > 0 ? shape[2] / heads : 0, shape[2], 1};
 }
 
-// Past rows followed by new ones, (B, H, P + S, D) without gaps.
+// The past rows followed by the new ones: (B, H, P + S, D), contiguous.
 Values concatenated(const Values& past, const ConstTensor& added) {
   const int64_t before = past.shape.rank() == 4 ? past.shape[2] : 0;
   const int64_t width = added.shape[3];
@@ -199,7 +199,7 @@ Values concatenated(const Values& past, const ConstTensor& added) {
   return result;
 }
 
-// A mask as (.., .., .., keys): what it does not reach is `hidden`.
+// A mask of rank 4 extended to `keys` columns, which are filled with `hidden`.
 template <class T>
 std::vector<T> continued(const T* data, Dims& shape, int64_t keys, T hidden) {
   const int64_t given = shape[3];
@@ -212,8 +212,9 @@ std::vector<T> continued(const T* data, Dims& shape, int64_t keys, T hidden) {
   return result;
 }
 
-// ONNX's qk_matmul_output_mode. Its "s0 + mask" (1, and 2 without a soft cap) are the masked
-// scores, which is where hidden keys are -inf; with a soft cap there is no mask (see below).
+// The stage for ONNX's qk_matmul_output_mode. Mode 1, "s0 + mask", gives the masked scores, with
+// -inf for hidden keys; so does mode 2 without a soft cap. With a soft cap there is no mask: see
+// run_onnx_attention().
 ScoreStage onnx_stage(int64_t mode, bool softcap) {
   switch (mode) {
     case 1:
@@ -322,7 +323,7 @@ Outcome run_onnx_attention(const Case& c, Context& context) {
   return outcome;
 }
 
-// Scores given as they are: attention with Q = scores, K = the identity, scale 1.
+// Attention from given scores: Q = scores, K = the identity, scale 1.
 Outcome run_softmax(const Case& c, Context& context) {
   const std::optional<Causal> causal = alignment_of(c);
   if (!causal) return {{}, unknown_alignment(c)};
@@ -348,8 +349,8 @@ Outcome run_softmax(const Case& c, Context& context) {
   if (!status.ok()) return failed(status);
 
   if (c.has_input("printed_weights")) {
-    // A published figure may be off by one in its last place: one was rounded from less
-    // rounded scores.
+    // A published figure may be off by one in its last place, because some were computed from
+    // scores that had been rounded before.
     const Values printed = c.floats("printed_weights");
     const int64_t decimals = c.integer("printed_decimals", 0);
     if (decimals < 1 || decimals > 9) {
@@ -381,7 +382,7 @@ Outcome run_softmax(const Case& c, Context& context) {
   return {{{"weights", std::move(weights)}, {"lse", std::move(lse)}}, {}};
 }
 
-// ---- What each operation takes, gives and understands ----
+// ---- Inputs, outputs and attributes of each operation ----
 
 enum class Kind : uint8_t { kFlag, kInteger, kNumber, kText, kIntegers, kRope };
 
@@ -392,7 +393,7 @@ struct AttributeRule {
 
 enum class Need : uint8_t { kRequired, kOptional, kOptionalMaybeEmpty };
 
-// In the name of an input or output, # stands for the number of each layer.
+// In the name of an input or output, # stands for the index of a layer.
 struct InputRule {
   std::string name;
   std::initializer_list<SafetensorsEntry::Type> types;
@@ -548,7 +549,7 @@ const std::map<std::string, Operation>& operations() {
   return kOperations;
 }
 
-// The problems below are in words; empty where there is none.
+// The functions below return a problem as a sentence, or an empty string.
 
 std::string rope_problem(const json& rope) {
   if (is_unset(rope)) return {};
@@ -602,10 +603,10 @@ std::string attribute_problem(const Operation& operation, const std::string& nam
   return "attrs." + name;
 }
 
-// The rules of an operation of that many layers.
+// The rules of an operation with that many layers.
 Operation with_layers(const Operation& operation, int64_t layers) {
   Operation result{operation.run, {}, {}, operation.attributes};
-  // Calls `add` with every name that `name` stands for.
+  // Calls `add` with `name`, or with one name per layer if it has a #.
   const auto each = [layers](const std::string& name, auto add) {
     const size_t at = name.find('#');
     if (at == std::string::npos) return add(name);
@@ -687,8 +688,8 @@ std::string output_problem(const Operation& operation, const json& outputs,
   return elements > 0 ? "" : "outputs: nothing to compare";
 }
 
-// |r - g| <= atol + rtol * |g|; an infinite golden asks for the same infinity, and no
-// result may be NaN.
+// Requires |r - g| <= atol + rtol * |g|. An infinite golden value requires the same infinity, and
+// no result may be NaN.
 std::string compare(const Case& c, const Outcome& outcome) {
   for (const auto& [output, tensor] : c.outputs().items()) {
     const auto found = outcome.outputs.find(output);
@@ -713,7 +714,7 @@ std::string compare(const Case& c, const Outcome& outcome) {
   return {};
 }
 
-// Of everything but the tensors.
+// The first problem in a case's description, apart from its tensors.
 std::string description_problem(const json& description) {
   if (!description.is_object()) return expected("case", "an object", &description);
   for (const char* field : {"name", "op"}) {
@@ -750,7 +751,7 @@ std::string run_case(const json& description, const Safetensors& tensors, Contex
     auto problem = attribute_problem(found->second, name, value);
     if (!problem.empty()) return problem;
   }
-  // Every layer has inputs of its own.
+  // Every layer has its own inputs.
   const int64_t layers = c.integer("layers", 0);
   if (layers < 0 || layers > static_cast<int64_t>(c.inputs().size())) {
     return "attrs.layers: expected one of every layer's inputs at least, got " +
@@ -767,7 +768,7 @@ std::string run_case(const json& description, const Safetensors& tensors, Contex
   return outcome.failure.empty() ? compare(c, outcome) : outcome.failure;
 }
 
-// As one line of output: a name can hold anything.
+// The text as one line of output; names may hold control characters.
 std::string one_line(std::string text) {
   for (char& letter : text) {
     if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F) letter = ' ';
@@ -775,10 +776,10 @@ std::string one_line(std::string text) {
   return text.substr(0, 400);
 }
 
-// False where it is no file that can be read.
+// False if `path` is not a file that can be read.
 bool read_text(const std::filesystem::path& path, std::string& text) {
   constexpr uintmax_t kMostBytes = uintmax_t{1} << 28;
-  // A directory opens too.
+  // Opening a directory succeeds, so check first.
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return false;
   const uintmax_t size = std::filesystem::file_size(path, error);

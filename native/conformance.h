@@ -11,14 +11,14 @@ namespace multihead::conformance {
 
 struct CaseResult {
   std::string file;    // "sdpa"
-  std::string name;    // of the case
-  std::string reason;  // why it failed; empty when it passed
+  std::string name;    // the case's name
+  std::string reason;  // why it failed; empty if it passed
   bool passed() const { return reason.empty(); }
 };
 
-// Every case of every manifest in `folder`, in the order of their names. A case that is
-// malformed, uses what is not supported yet, or compares nothing has failed. A folder or
-// manifest that cannot be read or holds no cases is one failed case named after it.
+// Runs every case of every manifest in `folder`, in the order of their names. A case fails if it is
+// malformed, uses a feature that is not supported yet, or compares nothing. A folder or manifest
+// that cannot be read or has no cases is reported as one failed case with its name.
 std::vector<CaseResult> run_folder(const std::string& folder, Context& context);
 
 }  // namespace multihead::conformance

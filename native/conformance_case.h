@@ -1,5 +1,4 @@
-// A golden case as its manifest has it, and what an operation makes of one: shared by the sources
-// of the runner.
+// A golden case and the outcome of running it; shared by the sources of the runner.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +22,7 @@ namespace multihead::conformance {
 
 using nlohmann::json;
 
-// Golden cases are small. More elements than this in one tensor are refused.
+// The largest number of elements of a tensor; golden cases are small.
 inline constexpr int64_t kMostElements = int64_t{1} << 26;
 
 inline bool fits(const Dims& shape) {
@@ -39,7 +38,7 @@ inline bool fit(std::initializer_list<Dims> shapes) {
   return std::all_of(shapes.begin(), shapes.end(), fits);
 }
 
-// Only of shapes that fit.
+// `shape` must have at most kMostElements elements.
 struct Values {
   Dims shape;
   std::vector<float> data;
@@ -50,7 +49,7 @@ struct Values {
   ConstTensor view() const { return {data.data(), shape}; }
 };
 
-// What a case computed, by output name; or why it could not.
+// What a case computed, by output name; or the reason why it could not.
 struct Outcome {
   std::map<std::string, Values> outputs;
   std::string failure;
@@ -62,9 +61,9 @@ inline Outcome too_large() {
   return {{}, "a tensor of more than " + std::to_string(kMostElements) + " elements"};
 }
 
-// ---- Reading JSON that may be anything. Without exceptions every type is checked first. ----
+// ---- Reading untrusted JSON. Without exceptions, so every type is checked first. ----
 
-// In a few words: dump() of what is nested deeply would use up the stack.
+// A short description. dump() of deeply nested JSON would overflow the stack.
 inline std::string described(const json* value) {
   if (value == nullptr) return "nothing";
   if (value->is_object()) return "an object";
@@ -76,7 +75,7 @@ inline std::string expected(const std::string& what, const std::string& type, co
   return what + ": expected " + type + ", got " + described(got);
 }
 
-// Null where `object` is none, or has no such member.
+// Null if `object` is not an object, or has no such member.
 inline const json* member(const json& object, const std::string& name) {
   if (!object.is_object()) return nullptr;
   const auto found = object.find(name);
@@ -91,7 +90,7 @@ inline std::optional<double> number_of(const json& value) {
 
 inline std::optional<int64_t> integer_of(const json& value) {
   const std::optional<double> number = number_of(value);
-  // Beyond, a double is no longer every integer.
+  // Beyond 2^53 a double cannot represent every integer.
   if (!number || std::abs(*number) >= 9007199254740992.0 || *number != std::floor(*number)) {
     return std::nullopt;
   }
@@ -104,7 +103,7 @@ inline std::optional<bool> flag_of(const json& value) {
   return integer == 0 || integer == 1 ? std::optional(integer == 1) : std::nullopt;
 }
 
-// null, false, 0 and -1 are how a manifest says that an attribute plays no part.
+// In a manifest null, false, 0 and -1 mean that an attribute is not used.
 inline bool is_unset(const json& value) {
   if (value.is_null()) return true;
   if (value.is_boolean()) return !value.get<bool>();
@@ -116,7 +115,7 @@ struct Tolerance {
   double atol = 0, rtol = 0;
 };
 
-// Nothing unless both are there, finite and not negative.
+// nullopt unless both are present, finite and not negative.
 inline std::optional<Tolerance> tolerance_of(const json& value) {
   Tolerance result;
   for (const auto& [name, number] : {std::pair{"atol", &result.atol}, {"rtol", &result.rtol}}) {
@@ -128,7 +127,7 @@ inline std::optional<Tolerance> tolerance_of(const json& value) {
   return result;
 }
 
-// ---- A case. Its accessors are for what problem_in() has found to be of the right types. ----
+// ---- A case. Its accessors require types that problem_in() has checked. ----
 
 class Case {
  public:
@@ -156,7 +155,7 @@ class Case {
     const json* const value = given(attribute);
     return value == nullptr || !value->is_string() ? otherwise : value->get<std::string>();
   }
-  // Null where it is not set.
+  // Null if the attribute is not set.
   const json* given(const char* attribute) const {
     const json* const value = member(attrs(), attribute);
     return value == nullptr || value->is_null() ? nullptr : value;
@@ -165,7 +164,7 @@ class Case {
   bool has_input(const char* input) const { return inputs().contains(input); }
   bool has_output(const char* output) const { return outputs().contains(output); }
 
-  // Null where the case has no such input.
+  // Null if the case has no such input.
   const SafetensorsEntry* input(const char* argument) const {
     return has_input(argument) ? find(*member(inputs(), argument)) : nullptr;
   }
@@ -173,7 +172,7 @@ class Case {
     return tensor.is_string() ? tensors_.find(tensor.get<std::string>()) : nullptr;
   }
 
-  // An absent one is empty, of rank 0.
+  // Empty and of rank 0 if the case has no such input.
   Values floats(const char* argument) const { return floats_of(input(argument)); }
   static Values floats_of(const SafetensorsEntry* entry) {
     Values values;
@@ -185,7 +184,7 @@ class Case {
     return values;
   }
 
-  // Empty where there is none.
+  // Empty if the case has no such input.
   std::vector<int32_t> integers(const char* argument) const {
     const SafetensorsEntry* const entry = input(argument);
     if (entry == nullptr || entry->type != SafetensorsEntry::Type::kI32) return {};
@@ -206,7 +205,7 @@ class Case {
   const Safetensors& tensors_;
 };
 
-// `align` of a case; nullopt where this runner does not know it.
+// The `align` of a case; nullopt if this runner does not know it.
 inline std::optional<Causal> alignment_of(const Case& c) {
   const std::string align = c.text("align", "top_left");
   if (align == "top_left") return Causal::top_left();
@@ -221,7 +220,7 @@ inline std::string unknown_alignment(const Case& c) {
   return "not supported yet: align " + align + (align == "explicit" ? " without an offset" : "");
 }
 
-// Masks align at the last axis, here always to four: that names the axes of one with three.
+// The shape padded with leading 1s to four axes; masks are aligned at the last axis.
 inline Dims of_rank_four(const Dims& shape) {
   Dims result;
   for (int axis = shape.rank(); axis < 4; ++axis) result.push_back(1);
@@ -229,7 +228,7 @@ inline Dims of_rank_four(const Dims& shape) {
   return result;
 }
 
-// Operations of conformance_modules.cc.
+// The operations of conformance_modules.cc.
 Outcome run_heads_concat(const Case& c, Context& context);
 Outcome run_multihead_attention(const Case& c, Context& context);
 Outcome run_attention_only_transformer(const Case& c, Context& context);

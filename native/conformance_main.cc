@@ -13,9 +13,8 @@ int main(int argc, char** argv) {
   constexpr const char* kUsage =
       "usage: multihead-conformance DIR\n"
       "DIR holds NAME.json and NAME.safetensors pairs (attention-conformance-1).\n"
-      "Ends with 0 where every case passed, 1 where one failed, 2 for wrong arguments, 3 where "
-      "DIR\n"
-      "cannot be read or the output cannot be written.\n";
+      "Exit code: 0 if every case passed; 1 if one failed; 2 for wrong arguments; 3 if DIR cannot\n"
+      "be read or the output cannot be written.\n";
   const std::string folder = argc > 1 ? argv[1] : "";
   if (folder == "--help" || folder == "-h") {
     std::fputs(kUsage, stdout);

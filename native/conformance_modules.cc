@@ -27,7 +27,7 @@ Values stack_heads(const Values& w) {
   return stacked;
 }
 
-// The same matrix, used the other way round.
+// The transposed matrix.
 ConstTensor transposed(const Values& w) {
   return {w.data.data(), {w.shape[1], w.shape[0]}, {1, w.shape[1]}};
 }
@@ -36,7 +36,7 @@ struct Needs {
   bool weights = false, mean_weights = false;
 };
 
-// Runs a module on tensors of any layout and gives `out` and, on request, `weights`.
+// Runs a module on tensors of any layout; returns `out` and, on request, `weights`.
 Outcome run_module(const MultiHeadAttention& module, const MultiHeadAttentionInputs& inputs,
                    const MultiHeadAttentionOptions& options, Needs needs, Context& context) {
   const MultiHeadAttentionConfig& config = module.config();
@@ -110,7 +110,7 @@ Outcome run_heads_concat(const Case& c, Context& context) {
       {.weights = true}, context);
 }
 
-// The parameters are the inputs of the case under their own names, all of which must be known.
+// The inputs of the case are the module's parameters, under the same names; others are errors.
 Outcome run_multihead_attention(const Case& c, Context& context) {
   const Values query = c.floats("query"), key = c.floats("key"), value = c.floats("value");
   if (c.flag("unbatched") != (query.shape.rank() == 2)) {
@@ -174,7 +174,7 @@ Outcome run_multihead_attention(const Case& c, Context& context) {
                     context);
 }
 
-// Weights are (in, out) there; `hidden_l` is x after layer l.
+// Here weights are (in, out); `hidden_l` is x after layer l.
 Outcome run_attention_only_transformer(const Case& c, Context& context) {
   const Values embedding = c.floats("tok_emb"), position = c.floats("pos_emb");
   const Values unembed = c.floats("unembed");

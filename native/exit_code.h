@@ -1,4 +1,4 @@
-// What the command-line programs end with.
+// The exit codes of the command-line programs.
 #pragma once
 
 #include <cerrno>
@@ -9,13 +9,13 @@ namespace multihead {
 
 enum ExitCode {
   kExitOk = 0,
-  kExitFailed = 1,  // a case failed, or there is no memory for what was asked for
-  kExitUsage = 2,   // arguments that make no sense; nothing was done
-  kExitIo = 3,      // a file cannot be read, or what was printed cannot be written
+  kExitFailed = 1,  // a case failed, or memory is exhausted
+  kExitUsage = 2,   // invalid arguments; nothing was done
+  kExitIo = 3,      // a file cannot be read, or standard output not be written
 };
 
-// `code`, or kExitIo where standard output has lost something: on a full disk, that shows when the
-// last of it is written.
+// Returns `code`, or kExitIo if standard output could not be written. On a full disk only flushing
+// the last bytes shows that.
 inline int finished(int code) {
   const bool had_failed = std::ferror(stdout) != 0;
   if (std::fflush(stdout) == 0 && !had_failed) return code;

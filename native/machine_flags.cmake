@@ -1,6 +1,6 @@
-# The flags that compile for this machine's own processor, as a list; empty where the compiler has
-# none. They are tried with warnings as errors: on processors with AVX10.1 clang 19 warns of the
-# features that its own -march=native chose, for every function. Then the file goes without warnings.
+# The flags that compile for this machine's processor, as a list; empty if the compiler has none.
+# They are tried with warnings as errors: on processors with AVX10.1, clang 19 warns about features
+# that its own -march=native selects, for every function. Then the file is compiled without warnings.
 include(CheckCXXSourceCompiles)
 
 function(multihead_machine_flags result)

@@ -1,8 +1,8 @@
 // multihead-trace "the black cat sat on the mat" --heads 4 --causal
 // multihead-trace --scores "2 1.5 .8 .3; 1.2 1.8 .9 .4; .5 1.1 2.1 .7; .3 .6 1.3 1.9" --causal
 //
-// Prints every step of multi-head self-attention on one sentence, or on scores as they are: its
-// name, what it is, its shape, and a rounded matrix, as the textbooks do; or all of it as JSON.
+// Prints every step of multi-head self-attention on a sentence or on given scores: its name, a
+// description, its shape, and a rounded matrix as in textbooks; or everything as JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -39,12 +39,12 @@ struct Arguments {
   int64_t batch = 1;
   uint32_t seed = 0;
   bool of_scores = false;
-  std::string scores = {};              // heads by '/', rows by ';', numbers by blanks or commas
+  std::string scores = {};  // heads separated by '/', rows by ';', numbers by blanks or commas
   std::vector<std::string> steps = {};  // empty for all
   bool json = false;
 };
 
-// Words, and punctuation on its own.
+// Splits a text into words and single punctuation marks.
 std::vector<std::string> tokenize(const std::string& sentence) {
   std::vector<std::string> tokens;
   bool inside = false;
@@ -65,7 +65,7 @@ std::vector<std::string> tokenize(const std::string& sentence) {
   return tokens;
 }
 
-// The sentence is UTF-8: every byte but these starts a code point.
+// The sentence is UTF-8: every byte except continuation bytes starts a code point.
 bool continues_code_point(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 size_t code_points(const std::string& text) {
@@ -73,7 +73,7 @@ size_t code_points(const std::string& text) {
          static_cast<size_t>(std::count_if(text.begin(), text.end(), continues_code_point));
 }
 
-// Right-aligned in `width` code points; what is longer is cut and ends in "…".
+// Right-aligned in `width` code points; a longer text is cut and ends in "…".
 std::string label(const std::string& text, size_t width) {
   const size_t length = code_points(text);
   if (length <= width) return std::string(width - length, ' ') + text;
@@ -91,8 +91,8 @@ std::vector<float> normal_floats(int64_t count, double deviation, std::mt19937& 
   return values;
 }
 
-// A random vector for each different token, plus the sinusoidal position encoding of
-// Vaswani et al. 2017, section 3.5.
+// A random vector for each distinct token, plus the sinusoidal position encoding of Vaswani et al.
+// 2017, section 3.5.
 std::vector<float> embed(const std::vector<std::string>& tokens, int64_t width,
                          std::mt19937& engine) {
   std::map<std::string, std::vector<float>> vocabulary;
@@ -117,7 +117,7 @@ struct Printer {
   const Arguments& arguments;
   size_t label_width;
 
-  // One (rows, columns) matrix; columns are tokens where it is tokens by tokens.
+  // Prints a (rows, columns) matrix; the columns of a tokens-by-tokens matrix are tokens.
   void matrix(const float* values, int64_t rows, int64_t columns, bool by_token) const {
     const int64_t shown = by_token ? columns : std::min(columns, arguments.columns);
     if (by_token) {
@@ -165,11 +165,11 @@ const std::map<std::string, const char*>& meanings() {
       {"v_heads", "values split into heads"},
       {"scores", "Q K^T: how well each query (row) fits each key (column)"},
       {"scaled_scores", "scores / sqrt(d_head)"},
-      {"masked_scores", "-inf where a query may not look"},
+      {"masked_scores", "-inf for keys that are hidden from the query"},
       {"weights", "softmax of each row: every row sums to 1"},
-      {"heads_out", "weights V, each head by itself"},
-      {"merged", "heads side by side again: (B, H, N, d) -> (B, N, H d)"},
-      {"per_head_output", "z_h W_O^h: what each head adds to the output; their sum is the output"},
+      {"heads_out", "weights times V, per head"},
+      {"merged", "the heads concatenated: (B, H, N, d) -> (B, N, H d)"},
+      {"per_head_output", "z_h W_O^h, each head's part of the output; their sum is the output"},
       {"output", "merged W_O^T"},
   };
   return kMeanings;
@@ -179,8 +179,8 @@ std::string dump(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// JSON has no infinities: null stands for one. A step at a time, since a number takes four times as
-// much memory in JSON.
+// JSON has no infinities: null stands for one. Steps are converted one at a time, because a number
+// takes four times as much memory in JSON.
 void print_json(const std::vector<std::string>& tokens, const multihead::Trace& trace) {
   std::printf("{\"tokens\":%s,\"steps\":[", dump(tokens).c_str());
   const char* separator = "";
@@ -220,7 +220,7 @@ ExitCode refuse(const multihead::Status& status) {
                                                          : multihead::kExitUsage;
 }
 
-// Numbers in the steps that are asked for, of n tokens.
+// How many numbers the requested steps have for n tokens.
 double trace_size(const Arguments& arguments, int64_t n) {
   const auto batch = static_cast<double>(arguments.batch);
   const auto heads = static_cast<double>(arguments.heads);
@@ -239,7 +239,7 @@ double trace_size(const Arguments& arguments, int64_t n) {
   return size;
 }
 
-// False where it is not a number of square matrices of one size, of finite numbers.
+// Parses --scores; false unless they are square matrices of one size, of finite numbers.
 bool parse_scores(const std::string& text, std::vector<float>& values, int64_t& heads,
                   int64_t& tokens) {
   int64_t in_row = 0, rows = 0;
@@ -277,7 +277,7 @@ bool parse_scores(const std::string& text, std::vector<float>& values, int64_t& 
   return end_head();
 }
 
-// Scores as they are: attention with Q = scores, K = the identity and a scale of 1.
+// Attention from given scores: Q = scores, K = the identity, scale 1.
 ExitCode run_scores(const Arguments& arguments) {
   std::vector<float> scores;
   int64_t heads = 0, n = 0;
@@ -417,31 +417,31 @@ int main(int argc, char** argv) {
   app.add_option("--d-model", arguments.embed_dim, "Width of the embeddings")
       ->check(size)
       ->capture_default_str();
-  app.add_flag("--causal", arguments.causal, "A token sees itself and what came before");
+  app.add_flag("--causal", arguments.causal, "A token sees only itself and earlier tokens");
   app.add_option("--head", arguments.head, "The head whose matrices are printed, from 1")
       ->capture_default_str();
   app.add_option("--columns", arguments.columns, "Columns shown of wide matrices")
       ->check(size)
       ->capture_default_str();
-  app.add_option("--batch", arguments.batch, "The sentence so many times")
+  app.add_option("--batch", arguments.batch, "Number of copies of the sentence")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--steps", arguments.steps, "Names of the steps to print, all when not given")
+  app.add_option("--steps", arguments.steps, "Names of the steps to print; default all")
       ->delimiter(',');
   const CLI::Option* const scores =
       app.add_option("--scores", arguments.scores,
-                     "Scores in place of a sentence: rows between ';', heads between '/'");
+                     "Scores instead of a sentence: rows separated by ';', heads by '/'");
   app.add_flag("--json", arguments.json, "Everything as JSON; null stands for -infinity");
   app.add_option("--seed", arguments.seed, "Seed of embeddings and weights")->capture_default_str();
   app.footer(
-      "Ends with 0, with 1 where there is too little memory, 2 for wrong arguments, 3 where the "
-      "output\ncannot be written.");
+      "Exit code: 0; 1 if there is too little memory; 2 for wrong arguments; 3 if the output\n"
+      "cannot be written.");
   try {
     app.parse(argc, argv);
     arguments.of_scores = scores->count() > 0;
     return multihead::finished(run(arguments));
   } catch (const CLI::ParseError& error) {
-    // Also --help, which is no error.
+    // CLI11 reports --help this way too, which is not an error.
     return multihead::finished(app.exit(error) == 0 ? multihead::kExitOk : multihead::kExitUsage);
   } catch (const std::bad_alloc&) {
     std::fputs("memory: expected as much as the trace needs, got none left to allocate\n", stderr);

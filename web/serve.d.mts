@@ -5,7 +5,7 @@ export const contentSecurityPolicy: string;
 export interface ServeOptions {
   /** Folder to serve; default build/web of this repository. */
   root?: string;
-  /** Default 8080; the next free one is taken when it is in use. 0 lets the system choose. */
+  /** Default 8080. If it is in use, the next free port is taken. With 0 the system chooses. */
   port?: number;
   /** Default 127.0.0.1. */
   host?: string;
@@ -21,5 +21,5 @@ export interface Running {
 
 export function serve(options?: ServeOptions): Promise<Running>;
 
-/** Where PORT and HOST of the environment want it; throws when PORT is no port. */
+/** The port and host from the environment variables PORT and HOST; throws if PORT is not a valid port. */
 export function wishedAddress(): { port: number; host: string };

@@ -36,7 +36,7 @@ const headers = {
   'X-Content-Type-Options': 'nosniff',
 };
 
-/** The file that a request means, or undefined when there is none inside `root`. */
+/** The file for a request's URL; undefined if there is no such file inside `root`. */
 async function locate(root, url) {
   let path;
   try {
@@ -47,7 +47,7 @@ async function locate(root, url) {
   if (path.includes('\0')) return undefined;
   const wanted = resolve(root, `.${path}`);
   try {
-    // The real path, so that a link cannot lead out of the folder either.
+    // realpath() resolves symbolic links, so that none can lead outside the folder.
     let file = await realpath(wanted);
     if ((await stat(file)).isDirectory()) file = await realpath(join(file, 'index.html'));
     const info = await stat(file);
@@ -90,7 +90,7 @@ async function answer(root, request, response) {
     .pipe(response);
 }
 
-/** Tries ports upwards from the one wished for, as far as 20 of them. */
+/** Listens on the first free port from `wished` to `wished` + 20. */
 async function listen(server, wished, host) {
   for (let port = wished; ; port += 1) {
     try {
@@ -130,7 +130,7 @@ export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1
   };
 }
 
-/** Where PORT and HOST of the environment want it. */
+/** The port and host from the environment variables PORT and HOST, or the defaults. */
 export function wishedAddress() {
   const port = Number(process.env.PORT || 8080);
   if (!Number.isInteger(port) || port < 0 || port > 65535) {

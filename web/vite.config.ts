@@ -1,7 +1,7 @@
 import { defineConfig, type Plugin } from 'vite';
 import { contentSecurityPolicy } from './serve.mjs';
 
-/** In the built page only: the development server needs inline styles. */
+/** Only for the built page, because the development server needs inline styles. */
 const policyInPage: Plugin = {
   name: 'content-security-policy',
   apply: 'build',
@@ -22,7 +22,7 @@ export default defineConfig({
     outDir: '../build/web',
     emptyOutDir: true,
     target: 'es2022',
-    // A data: address would be refused by the policy.
+    // Assets must stay files: the security policy refuses data: addresses.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },

@@ -1,6 +1,6 @@
-// What is timed, under the names of multihead-bench: native/bench/cases.cc holds the same list, and a test compares
-// them. The package takes row-major tensors only, so the (B, N, H, d) layouts are missing here, and WebAssembly has no
-// bf16 products.
+// The benchmark cases, with the names of multihead-bench: native/bench/cases.cc has the same list, and a test compares
+// the two. The package takes only row-major tensors, so the (B, N, H, d) layouts are missing here, and WebAssembly has
+// no bf16 products.
 
 const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
   name,
@@ -17,10 +17,10 @@ const gpt2 = shape('gpt2-1k', 1, 12, 12, 1024, 1024, 64);
 const blocks = shape('gpt2-1152', 1, 12, 12, 1152, 1152, 64);
 const bert = shape('bert', 8, 12, 12, 128, 128, 64);
 const vit = shape('vit', 8, 12, 12, 197, 197, 64);
-/** One sequence, which caches hold: the others are larger than those of many machines. */
+/** One sequence, which fits in cache; batches of 8 exceed the caches of many machines. */
 const bertOne = shape('bert-b1', 1, 12, 12, 128, 128, 64);
 const vitOne = shape('vit-b1', 1, 12, 12, 197, 197, 64);
-/** One head, whose rows are all that threads can share. */
+/** A single head: threads can only share its rows. */
 const head = shape('head-1k', 1, 1, 1, 1024, 1024, 64);
 const llama3 = shape('llama3-2k', 1, 32, 8, 2048, 2048, 128);
 const long = shape('long-8k', 1, 4, 4, 8192, 8192, 64);
@@ -33,9 +33,9 @@ const llama3Decode = [
 ];
 /** d_model 768: x is (1, 512, 768). */
 const mha = shape('mha-768', 1, 12, 12, 512, 512, 64);
-/** The attention of each of its 12 layers; work.mjs has the rest. */
+/** The attention of each of its 12 layers; work.mjs has the rest of the model. */
 const gpt2Small = shape('gpt2-small', 1, 12, 12, 1, 1024, 64);
-/** Rows × in × outputs: a projection of that module, and all three of a token's in one. */
+/** Rows × inputs × outputs: a projection of mha-768, and one token's q, k and v projections in one product. */
 const gemm = [shape('512x768x768', 1, 1, 1, 512, 768, 768), shape('1x768x2304', 1, 1, 1, 1, 2304, 768)];
 
 const make = (op, of, mask = 'full', dtype = 'f32') => ({
@@ -74,13 +74,13 @@ export const CASES = [
 
 export const isCausal = (mask) => ['causal', 'window', 'alibi'].includes(mask);
 
-/** The cases whose names match, in order. */
+/** The cases whose names match, in the order of the list. */
 export function chosenCases(filter) {
   const wanted = new RegExp(filter);
   return CASES.filter(({ name }) => wanted.test(name));
 }
 
-/** The case of a name, whatever its number of threads; null where there is none. */
+/** The case of that name, whatever its number of threads; null if there is none. */
 export function caseOf(name) {
   const atOne = name.replace(/threads:\d+$/, 'threads:1');
   return CASES.find((known) => known.name === atOne) ?? null;

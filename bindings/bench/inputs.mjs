@@ -1,4 +1,4 @@
-// The same inputs as native/bench/inputs.cc makes, number by number.
+// The inputs of the benchmarks, bit for bit those of native/bench/inputs.cc.
 
 import { isCausal } from './cases.mjs';
 
@@ -6,7 +6,7 @@ export const SEEDS = { q: 1, k: 2, v: 3, mask: 4 };
 const WINDOW_LEFT = 128;
 const BLOCK_KEYS = 192;
 
-/** In [-1, 1), by a linear congruential generator with the constants of Numerical Recipes. */
+/** Numbers in [-1, 1), by a linear congruential generator with the constants of Numerical Recipes. */
 export function randomFloats(count, seed) {
   const values = new Float32Array(count);
   let state = seed;
@@ -33,13 +33,13 @@ export function inputsOf({ batch, heads, kvHeads, queries, keys, width }) {
 const strideOf = (mask) => Number(/^blocks-1of(\d)$/.exec(mask)?.[1] ?? 0);
 const keptOf = ({ keys }) => Math.floor((keys * 3) / 4);
 
-/** A number for each pair of query and key, by what it is made of. */
+/** Fills a (queries, keys) array with value(i, j). */
 function pairs({ queries, keys }, array, value) {
   for (let i = 0; i < queries; i += 1) for (let j = 0; j < keys; j += 1) array[i * keys + j] = value(i, j);
   return array;
 }
 
-/** The options of attention() for a mask, as plain arrays; `weights` is no mask but an output. */
+/** The options of attention() for a mask, as plain arrays; `weights` is not a mask but an extra output. */
 export function maskOptions(shape, mask) {
   const { batch, queries, keys } = shape;
   const options = isCausal(mask) ? { causal: 'bottomRight' } : {};
@@ -63,8 +63,8 @@ export function maskOptions(shape, mask) {
 }
 
 /**
- * What one query's row adds to its scores, -Infinity where a key is hidden: a mask as the oracle sees it.
- * @param {number} slope of ALiBi, for the head that is looked at
+ * The mask in the oracle's form: what it adds to the scores of a query's row, with -Infinity for hidden keys.
+ * @param {number} slope of ALiBi, for the head that is compared
  */
 export function additiveRow(shape, mask, row, slope) {
   const { queries, keys } = shape;
@@ -88,7 +88,7 @@ function maskOptionsOnce(shape, mask) {
   return last.options;
 }
 
-/** Pairs of query and key, of one head of one entry, that attention has to look at; half of all when causal. */
+/** Visible pairs of query and key per head, an input of the ideal operation count; half of all when causal. */
 export function visiblePairs(shape, mask) {
   const { queries, keys } = shape;
   const stride = strideOf(mask);

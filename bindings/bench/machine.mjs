@@ -1,6 +1,6 @@
-// The limits that WebAssembly reaches on this machine, by the module of native/bench/peak_wasm.cc.
+// This machine's limits in WebAssembly, measured by the module of native/bench/peak_wasm.cc.
 
-/** @returns what measureCase() needs, and what the results tell of the machine. */
+/** @returns the `machine` argument of measureCase(), and the facts about the machine for the results. */
 export function machineOf(mh, peak) {
   const fmaPeak = peak.measureFmaPeak();
   const readStream = peak.measureReadStream();

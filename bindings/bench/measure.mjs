@@ -1,23 +1,23 @@
-// How a case is timed in WebAssembly, in Node and in browsers alike.
+// How a case is timed in WebAssembly, the same in Node and in browsers.
 //
-// Clocks of browsers tick in steps of 5 µs to 1 ms: calls are timed in batches, and a figure is the median of batches.
-// `cold` is the very first call, with caches evicted before; it runs in the engine's baseline compiler.
+// Browser clocks tick in steps of 5 µs to 1 ms, so calls are timed in batches, and a result is the median of batches.
+// `cold` is the first call, after the caches were evicted; it runs in the engine's baseline compiler.
 
 import { makeWork, operationsOf } from './work.mjs';
 
 const BATCH_MILLISECONDS = 5;
 const LEAST_MILLISECONDS = 400;
 const LEAST_BATCHES = 5;
-const MOST_MILLISECONDS_FOR_LEAST = 1000; // of a peer that takes seconds, one call a round will do
+const MOST_MILLISECONDS_FOR_LEAST = 1000; // for a peer that takes seconds, one call per round is enough
 const WARM_UP_MILLISECONDS = 150;
 const ROUNDS = 4;
-const SLOW_MILLISECONDS = 2000; // what takes so long takes part in two rounds
+const SLOW_MILLISECONDS = 2000; // contenders slower than this take part in only two rounds
 
 export const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
 const now = () => performance.now();
 
-/** Milliseconds of `count` calls; waits for each of a contender that is asynchronous. */
+/** Milliseconds of `count` calls; awaits each call of an asynchronous contender. */
 async function timeBatch({ run, isAsync }, count) {
   const start = now();
   if (isAsync) for (let i = 0; i < count; i += 1) await run();
@@ -25,7 +25,7 @@ async function timeBatch({ run, isAsync }, count) {
   return now() - start;
 }
 
-/** Runs until the engine's optimising compiler has long replaced the code, and finds how many calls make a batch. */
+/** Runs until the engine has certainly switched to optimised code, and finds how many calls make a batch. */
 async function warmUp(contender) {
   let calls = 1;
   for (const start = now(); ;) {
@@ -45,7 +45,7 @@ async function sampleFor(contender, milliseconds, leastBatches) {
   }
 }
 
-/** A peer that fails on the way keeps its message; our own failure is everybody's. */
+/** If a peer fails, its message becomes its result; if multihead fails, the error is thrown. */
 async function guarded(contender, work) {
   if (contender.message) return;
   try {
@@ -56,7 +56,7 @@ async function guarded(contender, work) {
   }
 }
 
-/** Measures the contenders in turns: each gets `seconds`, of one call, or a `message`. */
+/** Measures the contenders in turns: each gets `seconds` per call, or a `message`. */
 async function inTurns(contenders) {
   for (const contender of contenders) {
     contender.samples = [];
@@ -73,7 +73,7 @@ async function inTurns(contenders) {
   for (const contender of contenders) contender.seconds = median(contender.samples) / 1000;
 }
 
-/** Infinite where lengths differ or a number is none. */
+/** The largest difference; Infinity if lengths differ or a number is NaN. */
 export function largestDifference(a, b) {
   if (a.length !== b.length) return Infinity;
   let largest = 0;
@@ -85,12 +85,12 @@ export function largestDifference(a, b) {
   return largest;
 }
 
-/** A peer made ready, or the message of what went wrong. */
+/** Prepares a peer; gives the peer, or the message of its failure. */
 async function tried(name, make) {
   try {
     const peer = await make();
-    if (!peer) return null; // it does not offer this operation
-    await peer.run(); // fails here if it fails
+    if (!peer) return null; // the peer does not offer this operation
+    await peer.run(); // a peer that fails does so here, not during the measurement
     return { name, ...peer };
   } catch (error) {
     return { name, message: firstLine(error) };
@@ -99,14 +99,14 @@ async function tried(name, make) {
 
 export const firstLine = (error) => String(error?.message ?? error).split('\n', 1)[0];
 
-/** What is told of a peer. `ratio` is how many times longer it takes. */
+/** A peer's part of the results. `ratio` is its time divided by multihead's. */
 export function peerRow({ seconds, ours, operations, diff, note }) {
   return { us: seconds * 1e6, GFLOPS: operations / seconds / 1e9, ratio: seconds / ours, diff, ...(note && { note }) };
 }
 
 /**
  * One row of the results.
- * @param {object} mh what load() gave
+ * @param {object} mh the object that load() returned
  * @param {object} which one of CASES
  * @param {{ fmaPeak: number, readStream: number, evictCaches: () => void }} machine
  * @param {Record<string, (which: object) => Promise<{ run, output, isAsync?, note?, dispose? } | null>>} [peers]

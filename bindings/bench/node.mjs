@@ -1,9 +1,9 @@
-// The package in this Node, one SIMD build; `npm run bench -- wasm` starts it, once for each build, so that neither
-// warms the other's code:
+// Runs the benchmarks with one SIMD build of the package in Node. `npm run bench -- wasm` starts it once per build, so
+// that the code of one build is not already compiled by runs of the other:
 //
 //   node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER]
 //
-// Prints a line of JSON for the machine, and one for each benchmark: { machine } and { benchmark }.
+// Prints a line of JSON for the machine, and one per benchmark: { machine } and { benchmark }.
 
 import { parseArgs } from 'node:util';
 import { chosenCases } from './cases.mjs';

@@ -1,4 +1,4 @@
-// float64 results of a few rows, by the definition.
+// The float64 oracle: results of a few rows, by the definition.
 
 import { additiveRow } from './inputs.mjs';
 
@@ -15,7 +15,7 @@ function softmax(scores) {
   return weights.map((weight) => weight / sum);
 }
 
-/** Largest difference in the middle and last rows of the last head of the last batch entry. */
+/** The largest difference in the middle and last rows of the last head of the last batch entry. */
 export function attentionError({ shape, mask, slope }, q, k, v, out) {
   const { batch, heads, kvHeads, queries, keys, width } = shape;
   const first = (batch * kvHeads - 1) * keys * width;
@@ -36,7 +36,7 @@ export function attentionError({ shape, mask, slope }, q, k, v, out) {
   return largest;
 }
 
-/** y = W x, or with `transposed` y = Wᵀ x, of rows first … first + rows − 1 of W. */
+/** y = W x, or with `transposed` y = Wᵀ x, for rows first … first + rows − 1 of W. */
 function matrixVector(w, x, width, first, rows, transposed) {
   const y = new Float64Array(transposed ? width : rows);
   for (let r = 0; r < rows; r += 1) {
@@ -48,8 +48,8 @@ function matrixVector(w, x, width, first, rows, transposed) {
 }
 
 /**
- * The same for the last token of a module: q · (W_k x_j) = (W_kᵀ q) · x_j and Σ w_j W_v x_j = W_v Σ w_j x_j, so that
- * no other token needs to be projected.
+ * The largest difference for the last token of a module. q · (W_k x_j) = (W_kᵀ q) · x_j and
+ * Σ w_j W_v x_j = W_v Σ w_j x_j, so no other token needs to be projected.
  */
 export function moduleError({ tokens, embed, width }, x, [wq, wk, wv, wo], out) {
   const token = x.subarray((tokens - 1) * embed);
@@ -67,7 +67,7 @@ export function moduleError({ tokens, embed, width }, x, [wq, wk, wv, wo], out) 
   return expected.reduce((largest, value, c) => Math.max(largest, Math.abs(value - out[(tokens - 1) * embed + c])), 0);
 }
 
-/** Largest difference in the middle and last rows of y = x Wᵀ + bias. */
+/** The largest difference in the middle and last rows of y = x Wᵀ + bias. */
 export function linearError({ rows, outputs, width }, x, weight, bias, out) {
   let largest = 0;
   for (const row of new Set([rows >> 1, rows - 1])) {
@@ -79,7 +79,7 @@ export function linearError({ rows, outputs, width }, x, weight, bias, out) {
   return largest;
 }
 
-/** x plus y, in place. */
+/** Adds y to x, in place. */
 function addTo(x, y) {
   for (let c = 0; c < x.length; c += 1) x[c] += y[c];
 }
@@ -91,7 +91,7 @@ function layerNorm(x, gain, bias) {
   return x.map((value, c) => (value - mean) * factor * gain[c] + bias[c]);
 }
 
-/** The merged heads of the newest token, from what it projects to and the keys and values before it. */
+/** The merged heads of the newest token, from its projections and the keys and values before it. */
 function attendedTo(qkv, { kHeads, vHeads }, { heads, width, keys }) {
   const embed = heads * width;
   const before = keys - 1;
@@ -111,7 +111,7 @@ function attendedTo(qkv, { kHeads, vHeads }, { heads, width, keys }) {
   return merged;
 }
 
-/** Of all logits: the step in float64, over the keys and values that the cache was filled with, layer by layer. */
+/** The largest difference of all logits from the step in float64, over the keys and values that fill the cache. */
 export function stepError({ token, ...shape }, dict, kept, logits) {
   const embed = shape.heads * shape.width;
   const values = (name) => dict[name].data;

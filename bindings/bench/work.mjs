@@ -1,10 +1,10 @@
-// The kinds of benchmark, as calls of the package. Each gives `run` (what is timed), `output` (a copy of what it
-// computed), `error` (the largest difference from the float64 oracle, on a sample) and what a run costs at least.
+// The operations of the benchmarks, as calls of the package. Each gives `run` (what is timed), `output` (a copy of its
+// result), `error` (the largest difference from the float64 oracle, on a sample), and the ideal cost of a run.
 
 import { inputsOf, maskOptions, randomFloats, SEEDS, visiblePairs } from './inputs.mjs';
 import { attentionError, linearError, moduleError, stepError } from './oracle.mjs';
 
-/** Works on tensors of the scope around it. */
+/** Makes the work of a case; call it in a scope, which owns its tensors. */
 export function makeWork(mh, which) {
   const { op } = which;
   return (WORKS[op] ?? attentionWork)(mh, which);
@@ -43,7 +43,7 @@ function plain(mh, { q, k, v, out, options }) {
   return () => mh.attention(q, k, v, { ...options, out }).weights.dispose();
 }
 
-/** A prepared operation where the package has them: what a loop over small calls uses. */
+/** Uses a prepared operation if the package has one, as a loop over small calls would. */
 function preparedOr(mh, { q, k, v, out, options }) {
   if (typeof mh.prepare !== 'function') return plain(mh, { q, k, v, out, options });
   const operation = mh.prepare({ q: q.shape, kvHeads: k.shape[1], ...options });
@@ -55,7 +55,7 @@ function cacheWork(mh, { shape, dtype }) {
   const [query, key, value] = inputsOf(shape);
   const q = mh.tensor(query.shape, query.data);
   const cache = mh.createCache({ batch, kvHeads, keyWidth: width, capacity: keys, dtype });
-  // Piece by piece, so that no second copy of a long cache is needed.
+  // In steps, so that no second copy of a long cache is needed.
   const kept = [key, value].map(() => new Float32Array(key.data.length));
   const step = 1024;
   for (let first = 0; first < keys; first += step) {
@@ -70,7 +70,7 @@ function cacheWork(mh, { shape, dtype }) {
   };
 }
 
-/** Tokens first … first + count − 1 as a tensor; what a cache keeps of them goes to `kept`. */
+/** Tokens first … first + count − 1 as a tensor; their values after the cache's rounding go to `kept`. */
 function part(mh, { shape: [batch, heads, tokens, width], data }, first, step, dtype, kept) {
   const count = Math.min(step, tokens - first);
   const rows = new Float32Array(batch * heads * count * width);
@@ -86,7 +86,7 @@ function part(mh, { shape: [batch, heads, tokens, width], data }, first, step, d
   return tensor;
 }
 
-/** As the cache rounds: one factor, largest magnitude / 127, for each row. */
+/** Rounds as the cache does: one scale, largest magnitude / 127, per row. */
 function roundedToInt8(values, width) {
   const rounded = new Float32Array(values.length);
   for (let at = 0; at < values.length; at += width) {
@@ -102,7 +102,7 @@ function moduleWork(mh, { shape, mask }) {
   const { heads, queries: tokens, width } = shape;
   const embed = heads * width;
   const x = mh.tensor([1, tokens, embed], randomFloats(tokens * embed, 1));
-  // Of a trained layer's size, so that the softmax is neither flat nor one-hot.
+  // Of the size of trained weights, so that the softmax is neither flat nor one-hot.
   const weights = [2, 3, 4, 5].map((seed) =>
     randomFloats(embed * embed, seed).map((value) => value * Math.fround(0.05)),
   );
@@ -130,7 +130,7 @@ function moduleWork(mh, { shape, mask }) {
   };
 }
 
-/** GPT-2 small around the shape of its attention: native/bench/step_work.cc has the same. */
+/** GPT-2 small, with the attention of the shape; native/bench/step_work.cc has the same model. */
 const STEP = { layers: 12, mlp: 3072, vocabulary: 50257, token: 464 };
 
 const matrixElements = ({ heads, width }) => {
@@ -138,10 +138,10 @@ const matrixElements = ({ heads, width }) => {
   return STEP.layers * embed * (4 * embed + 2 * STEP.mlp) + STEP.vocabulary * embed;
 };
 
-/** Every layer's keys and values. */
+/** The keys and values of every layer. */
 const keptElements = ({ heads, width, keys }) => 2 * STEP.layers * keys * heads * width;
 
-/** All parameters but the gains of norms are parts of one list of numbers of the size that GPT-2 starts training from. */
+/** All parameters except the gains of norms are slices of one array, with GPT-2's initial standard deviation. */
 function stepParameters({ heads, width, keys }) {
   const embed = heads * width;
   const numbers = randomFloats(STEP.vocabulary * embed, SEEDS.k).map((value) => value * Math.fround(0.03));
@@ -176,7 +176,7 @@ function stepParameters({ heads, width, keys }) {
   return dict;
 }
 
-/** The next token of a stack of layers, over a cache that it fills to its last token. */
+/** A transformer's step for the next token, which is the last one that its cache has room for. */
 function stepWork(mh, { shape }) {
   const { heads, keys, width } = shape;
   const model = mh.transformer({
@@ -197,13 +197,13 @@ function stepWork(mh, { shape }) {
   return {
     run,
     output: () => out.data.slice(),
-    // What is small beside these (biases, norms, activations, one row of each embedding, logits) is left out.
+    // Biases, norms, activations, one row of each embedding and the logits are small and left out.
     bytes: 4 * (matrixElements(shape) + keptElements(shape)),
     error: () => stepError({ ...shape, token: STEP.token }, dict, traces, out.data),
   };
 }
 
-/** The rows of x are the shape's queries, the outputs its keys. */
+/** The rows of x are the shape's queries; the outputs are its keys. */
 function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
   const [x, weight, bias] = [[rows, width], [outputs, width], [outputs]].map((extents, at) =>
     mh.tensor(

@@ -1,4 +1,4 @@
-// mh.alibiSlopes: the slopes of ALiBi, copied out of the core.
+// mh.alibiSlopes: the slopes of ALiBi, computed by the core and copied to the JavaScript heap.
 
 import { call, type Runtime } from './operands.js';
 import { checkCount } from './options.js';

@@ -1,4 +1,4 @@
-// mh.attention: from options to one call of the core.
+// mh.attention: reads the options and makes one call of the core.
 
 import { attentionOptions, maskNames } from './attention_options.js';
 import { call, checkRank, type Runtime } from './operands.js';
@@ -38,7 +38,7 @@ export function attention<
     checkRank(query, '(B, H_q, N_q, d_k)', 'q');
     checkRank(key, '(B, H_kv, N_k, d_k)', 'k');
     checkRank(value, '(B, H_kv, N_k, d_v)', 'v');
-    // By index, since shapes are frozen: see checkExtents().
+    // By index, because iterators are slow on frozen arrays: see checkExtents().
     const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
     const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;
     const extents = { batch, heads, queries, keys, width };

@@ -1,30 +1,30 @@
-// Options and results of attention: the contract of every kind of it.
+// Options and results of attention, packed sequences and latent attention included.
 
 import type { FloatDType, Tensor, TensorLike } from './tensor_types.js';
 
 /**
- * Where query i stands among the keys: at position p = i + offset.
+ * The position of query i among the keys: p = i + offset.
  *
  * - `'topLeft'`: offset 0, PyTorch's `is_causal`
- * - `'bottomRight'`: offset N_k − N_q, FlashAttention from 2.1 on, and decoding with a cache
- * - `'bottomRightOfLength'`: offset kvLengths[b] − N_q, FlashAttention with a cache of different
- *   lengths; needs `kvLengths`
- * - `{ offset }`: that whole number, which may be negative; ONNX Attention's past length
+ * - `'bottomRight'`: offset N_k − N_q, as in FlashAttention ≥ 2.1 and in decoding with a cache
+ * - `'bottomRightOfLength'`: offset kvLengths[b] − N_q, as in FlashAttention with a cache whose entries
+ *   have different lengths; needs `kvLengths`
+ * - `{ offset }`: this whole number, which may be negative; the past length of ONNX Attention
  */
 export type Alignment =
   'topLeft' | 'bottomRight' | 'bottomRightOfLength' | { readonly offset: number };
 
 /**
- * Which keys are hidden from a query by their order. With an {@link Alignment}, query i sees key j
- * only where j ≤ p; with `false`, every key is visible.
+ * Causal masking. With an {@link Alignment}, query i sees key j only if j ≤ p, the query's position;
+ * with `false`, every key is visible.
  *
  * `true` is refused, because frameworks disagree on what it means when N_q ≠ N_k.
  */
 export type Causal = false | Alignment;
 
 /**
- * Query i sees key j only where p − left ≤ j ≤ p + right, so that `left` does not count the token
- * itself, as in FlashAttention.
+ * Sliding window: query i sees key j only if p − left ≤ j ≤ p + right. As in FlashAttention, `left` and
+ * `right` do not count the token itself.
  */
 export interface Window {
   /** A whole number ≥ 0, or −1 for an open side. Default −1. */
@@ -32,16 +32,16 @@ export interface Window {
   /** A whole number ≥ 0, or −1 for an open side. Default −1. */
   readonly right?: number | undefined;
   /**
-   * How queries align with keys in a call that is not causal. Default `'topLeft'`. A causal call has
-   * an alignment already: stating another one here is an error, and so is one without `left` or
+   * How queries align with keys in a call that is not causal. Default `'topLeft'`. A causal call states
+   * its alignment in `causal`: a different one here is an error. So is an alignment without `left` or
    * `right`.
    */
   readonly align?: Alignment | undefined;
 }
 
 /**
- * Root-mean-square normalisation of each query and key vector before anything else, as in Qwen3 and
- * Gemma 3 (QK-norm, arXiv:2302.05442): x / √(mean(x²) + epsilon) · gain.
+ * Root-mean-square normalisation of each query and key vector, before RoPE, as in Qwen3 and Gemma 3
+ * (QK-norm, arXiv:2302.05442): x / √(mean(x²) + epsilon) · gain.
  */
 export interface QkNorm {
   /** (d_k). Default 1 everywhere. */
@@ -53,8 +53,8 @@ export interface QkNorm {
 }
 
 /**
- * Rotary position embedding (RoPE, arXiv:2104.09864): pair c of rotaryDim / 2 is turned by the angle
- * position · base^(−2c / rotaryDim), so that (x, y) becomes (x cos − y sin, x sin + y cos).
+ * Rotary position embedding (RoPE, arXiv:2104.09864): of the rotaryDim / 2 pairs of elements, pair c is
+ * rotated by the angle position · base^(−2c / rotaryDim): (x, y) becomes (x cos − y sin, x sin + y cos).
  */
 export interface RopeRotation {
   /**
@@ -64,11 +64,14 @@ export interface RopeRotation {
   readonly style: 'interleaved' | 'half';
   /** A finite number > 0. Default 10000. */
   readonly base?: number | undefined;
-  /** Even, at most the width; elements from there on stay as they are. Default the whole width. */
+  /**
+   * Number of elements that are rotated: even, at most the head dim. The others stay unchanged. Default
+   * the head dim.
+   */
   readonly rotaryDim?: number | undefined;
 }
 
-/** {@link RopeRotation} of the queries and keys of a call, each at its position. */
+/** {@link RopeRotation} of the queries and keys of a call, and the positions of both. */
 export interface Rope extends RopeRotation {
   /**
    * (N_q), shared by the batch, or (B · N_q) row by row. Default i + offset, with the offset of the
@@ -80,36 +83,36 @@ export interface Rope extends RopeRotation {
 }
 
 /**
- * Weights are set to 0 with this probability and the others multiplied by 1 / (1 − p), as in
+ * Each weight is set to 0 with probability p, and the others are multiplied by 1 / (1 − p), as in
  * `torch.nn.functional.dropout`.
  *
- * Which ones is a pure function of (seed, b, h, i, j), the same in every build and on every machine:
- * with Philox 4×32-10 (Salmon et al., SC 2011), key = (low, high 32 bits of the seed) and counter =
- * (⌊j/4⌋, i, h, b), weight j is kept iff word j mod 4 ≥ round(p · 2³²), p as a 32-bit float.
+ * The mask is a pure function of (seed, b, h, i, j), the same in every build and on every machine: with
+ * Philox 4×32-10 (Salmon et al., SC 2011), key = (low, high 32 bits of the seed) and counter =
+ * (⌊j/4⌋, i, h, b), weight j is kept iff word j mod 4 ≥ round(p · 2³²), with p as a 32-bit float.
  */
 export interface Dropout {
-  /** 0 ≤ p < 1. */
+  /** p, with 0 ≤ p < 1. */
   readonly probability: number;
-  /** A whole number from 0 to 2⁶⁴ − 1: a number up to 2⁵³ − 1, or a bigint. Default 0. */
+  /** A whole number from 0 to 2⁶⁴ − 1; as a bigint from 2⁵³ on. Default 0. */
   readonly seed?: number | bigint | undefined;
 }
 
 /**
- * What {@link Multihead.attention} and {@link MultiHeadAttention.forward} share. For batch entry b,
- * query head h, query i and key j, in this order:
+ * The options that {@link Multihead.attention} and {@link MultiHeadAttention.forward} share. For batch
+ * entry b, query head h, query i and key j they apply in this order:
  *
- * 1. q and k are normalised (`qkNorm`), then rotated (`rope`), if asked for
+ * 1. q and k are normalised (`qkNorm`), then rotated (`rope`), if these are given
  * 2. s = scale · (q · k)
  * 3. s = softcap · tanh(s / softcap)
  * 4. s = s + bias − alibi[h] · |i + N_k − N_q − j|
- * 5. keys are hidden: each of `causal`, `window`, `kvLengths` and `mask` that is given must allow a
- *    key, and a bias of −Infinity hides it too
+ * 5. masks: a key is visible only if each of `causal`, `window`, `kvLengths` and `mask` that is given
+ *    allows it; a bias of −Infinity also hides it
  * 6. w = softmax over the visible keys, with exp(sink) added to the denominator
  * 7. `dropout` on w
  * 8. o = Σ over j of w · v
  */
 export interface MaskOptions {
-  /** Factor on Q·Kᵀ, any finite number. Default 1/√d_k, the width of one head, never of the model. */
+  /** Factor on Q·Kᵀ, any finite number. Default 1/√d_k, where d_k is the head dim, not embedDim. */
   readonly scale?: number | undefined;
   /** Default `false`. */
   readonly causal?: Causal | undefined;
@@ -118,50 +121,53 @@ export interface MaskOptions {
   /**
    * Non-zero = may attend, as in `torch.nn.functional.scaled_dot_product_attention` and ONNX.
    * Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is then shared along
-   * that axis; key padding is (B, 1, 1, N_k). Three axes are refused: they do not say whether the
-   * first is B or H_q.
+   * that axis; key padding is (B, 1, 1, N_k). Three axes are refused, because the first could be B or
+   * H_q.
    */
   readonly mask?: TensorLike<'bool'> | undefined;
   /**
-   * Added to the scores; the same shapes as `mask`. −Infinity hides a key, a large finite
-   * negative number does not.
+   * Added to the scores; the same shapes as `mask`. −Infinity hides a key; a large negative finite
+   * number does not.
    */
   readonly bias?: TensorLike | undefined;
   /** (B). Entry b has keys 0 to kvLengths[b] − 1; the rest of K and V is not read. Default N_k for all. */
   readonly kvLengths?: Int32Array | undefined;
   /**
-   * ALiBi (arXiv:2108.12409): `true` for the paper's slopes, see {@link Multihead.alibiSlopes}, or
-   * slopes of your own (H_q). The last query and the last key have distance 0, as in FlashAttention,
-   * for every causal alignment. Default none.
+   * ALiBi (arXiv:2108.12409): `true` for the paper's slopes ({@link Multihead.alibiSlopes}), or slopes
+   * of your own (H_q). Distances are counted so that the last query and the last key have distance 0,
+   * as in FlashAttention, whatever the causal alignment. Default none.
    */
   readonly alibi?: boolean | Float32Array | undefined;
   /**
-   * Bound on the scores, a finite number ≥ 0, as in Gemma 2 and FlashAttention (not ONNX, which
-   * masks before it caps). Default 0, which is none.
+   * Bound on the scores: s becomes softcap · tanh(s / softcap), as in Gemma 2 and FlashAttention. ONNX
+   * differs: it masks before it caps. A finite number ≥ 0. Default 0: no bound.
    */
   readonly softcap?: number | undefined;
   /**
-   * (H_q). A logit per head that joins the softmax's denominator and has no value row, as in gpt-oss.
-   * A query that sees no key then has its sink as LSE, and output 0. Default none.
+   * (H_q). Attention sinks, as in gpt-oss: one logit per head, whose exponential is added to the
+   * softmax's denominator; it has no value row. A query that sees no key then has LSE = its head's
+   * sink, and output 0. Default none.
    */
   readonly sinks?: Float32Array | undefined;
-  /** `{}` for the defaults. Default none. */
+  /** QK-norm; `{}` takes its defaults. Default none. */
   readonly qkNorm?: QkNorm | undefined;
-  /** Default none. */
+  /** Rotary position embedding. Default none. */
   readonly rope?: Rope | undefined;
-  /** For training. Default none. */
+  /** Dropout on the weights, for training. Default none. */
   readonly dropout?: Dropout | undefined;
 }
 
 /**
- * - `'raw'`: scale · Q·Kᵀ, also of hidden keys; −Infinity for keys beyond `kvLengths`, which are not read
- * - `'capped'`: after the soft cap; likewise
- * - `'masked'`: after bias, ALiBi and masks, −Infinity where hidden
- * - `'weights'`: after the softmax and before dropout, 0 where hidden
+ * A stage of the scores:
+ *
+ * - `'raw'`: scale · Q·Kᵀ, of hidden keys too; −Infinity for keys beyond `kvLengths`, which are not read
+ * - `'capped'`: the same after the soft cap
+ * - `'masked'`: after bias, ALiBi and masks; −Infinity for hidden keys
+ * - `'weights'`: after the softmax and before dropout; 0 for hidden keys
  */
 export type ScoreStage = 'raw' | 'capped' | 'masked' | 'weights';
 
-/** Scores of chosen heads and rows, written as they are computed. */
+/** Scores of chosen heads and rows, copied out during the call. */
 export interface Capture {
   readonly stage: ScoreStage;
   /** Query heads, in this order, each at most once. Default all. */
@@ -174,29 +180,32 @@ export interface Capture {
  * Optional results of {@link Multihead.attention}.
  *
  * - `'lse'` (B, H_q, N_q): the natural logarithm of Σ exp(score) over the visible keys and the sink;
- *   −Infinity without any
- * - `'weights'` (B, H_q, N_q, N_k): the softmax before dropout, 0 where hidden
- * - `'dropoutMask'` (B, H_q, N_q, N_k), booleans: true where dropout kept a weight, hidden positions included;
- *   all true without dropout
+ *   −Infinity if there is neither
+ * - `'weights'` (B, H_q, N_q, N_k): the softmax before dropout; 0 for hidden keys
+ * - `'dropoutMask'` (B, H_q, N_q, N_k), booleans: true where dropout keeps a weight, also at hidden
+ *   positions; all true without dropout
  */
 export type AttentionReturn = 'lse' | 'weights' | 'dropoutMask';
 
-/** What decides the outputs of {@link Multihead.attention}. */
+/** Options that choose the outputs of {@link Multihead.attention}. */
 export interface OutputOptions<
   R extends readonly AttentionReturn[] = readonly AttentionReturn[],
   O extends FloatDType = FloatDType,
   C extends readonly Capture[] = readonly Capture[],
 > {
-  /** Results besides `out`. Default none. `'weights'` and `'dropoutMask'` have N_q × N_k elements a head. */
+  /**
+   * Results besides `out`. Default none. `'weights'` and `'dropoutMask'` have N_q × N_k elements per
+   * head.
+   */
   readonly return?: R | undefined;
-  /** Written to instead of a new tensor, and returned as `out`. Not one of the inputs. */
+  /** Tensor to write to, returned as `out`. It must not be one of the inputs. Default a new one. */
   readonly out?: Tensor<O> | undefined;
   /**
-   * The dtype of `out`, which need not be that of q, k and v; results are rounded to nearest, ties to
-   * even. Default that of the `out` given, else `'f32'`.
+   * The dtype of `out`, independent of those of q, k and v. Results are rounded to nearest, ties to
+   * even. Default the dtype of the `out` tensor if one is given, else `'f32'`.
    */
   readonly outDtype?: O | undefined;
-  /** Any number of captures; they come back in this order. Default none. */
+  /** Any number of captures; `captures` has their results in this order. Default none. */
   readonly capture?: C | undefined;
 }
 
@@ -208,7 +217,7 @@ export interface AttentionOptions<
 >
   extends MaskOptions, OutputOptions<R, O, C> {}
 
-/** The tensors behind each {@link AttentionReturn}. */
+/** The tensor of each {@link AttentionReturn}. */
 export interface ReturnedTensors {
   /** (B, H_q, N_q) */
   readonly lse: Tensor;
@@ -218,12 +227,12 @@ export interface ReturnedTensors {
   readonly dropoutMask: Tensor<'bool'>;
 }
 
-/** The {@link ReturnedTensors} asked for; optional where the type of `return` does not say which. */
+/** The requested {@link ReturnedTensors}; optional if the type of `return` does not state the names. */
 export type Returned<R extends readonly AttentionReturn[]> = number extends R['length']
   ? Partial<Pick<ReturnedTensors, R[number]>>
   : Pick<ReturnedTensors, R[number]>;
 
-/** One tensor (B, heads, rows, N_k) for each {@link Capture}; no property without captures. */
+/** One tensor (B, heads, rows, N_k) per {@link Capture}; without captures there is no such property. */
 export type Captured<C extends readonly Capture[]> = C extends readonly []
   ? unknown
   : number extends C['length']
@@ -243,21 +252,23 @@ export type AttentionResult<
 
 /** Options of {@link Multihead.scores}. */
 export interface ScoresOptions extends Omit<MaskOptions, 'dropout'> {
+  /** Which scores. */
   readonly stage: ScoreStage;
-  /** One query head. Not together with `heads`. */
+  /** One query head; excludes `heads`. */
   readonly head?: number | undefined;
   /** Query heads, in this order, each at most once. Default all. */
   readonly heads?: readonly number[] | undefined;
   /** [first query, number of queries]. Default all. */
   readonly rows?: readonly [first: number, count: number] | undefined;
-  /** The largest number of rows to give at a time. Default 64. */
+  /** The largest number of rows per iteration. Default 64. */
   readonly chunk?: number | undefined;
 }
 
-/** Some rows of scores: a copy on the JavaScript heap, nothing to dispose. */
+/** Some rows of scores: a copy on the JavaScript heap, which needs no dispose(). */
 export interface ScoreRows {
-  /** The query that the first of these rows belongs to. */
+  /** Index of the query of the first row. */
   readonly firstRow: number;
+  /** Number of rows. */
   readonly rows: number;
   /** (B, heads, rows, N_k) */
   readonly shape: number[];
@@ -265,8 +276,8 @@ export interface ScoreRows {
 }
 
 /**
- * Options of {@link Multihead.attentionVarlen}, which apply to each sequence by itself, with its own
- * lengths. Options that would need a batch axis are missing.
+ * Options of {@link Multihead.attentionVarlen}. They apply to each sequence by itself, with its own
+ * lengths. There are no options that need a batch axis.
  */
 export interface VarlenOptions<
   R extends readonly 'lse'[] = readonly 'lse'[],
@@ -279,7 +290,7 @@ export interface VarlenOptions<
   readonly cuQ: Int32Array;
   /** Sequence s is rows cuK[s] to cuK[s + 1] − 1 of k and v. Begins with 0, never decreases, ends with T_k. */
   readonly cuK: Int32Array;
-  /** Positions start at 0 in each sequence, queries at the offset of the call's alignment. */
+  /** In each sequence keys have positions from 0 on, queries from the offset of the alignment on. */
   readonly rope?: RopeRotation | undefined;
   /** Sequence s has the mask of batch entry 0 with seed + s · 2³² (modulo 2⁶⁴). Default none. */
   readonly dropout?: Dropout | undefined;
@@ -291,7 +302,7 @@ export type VarlenResult<
   O extends FloatDType = 'f32',
 > = AttentionResult<R, O>;
 
-/** A result over some of the keys, to be merged with one over others. */
+/** The result of attention over some of the keys, for {@link Multihead.mergeAttention}. */
 export interface PartialAttention<T extends TensorLike = TensorLike> {
   /** (B, H_q, N_q, d_v) */
   readonly out: T;
@@ -301,8 +312,8 @@ export interface PartialAttention<T extends TensorLike = TensorLike> {
 
 /**
  * Inputs of {@link Multihead.latentAttention}. With c a row of `latent`, head h has
- * key = [wUk[h]·c | kRope], value = wUv[h]·c, query = [qNope | qRope]. A cache has to keep only c and
- * kRope: rank + d_rope numbers a token, for any number of heads.
+ * key = [wUk[h]·c | kRope], value = wUv[h]·c, query = [qNope | qRope]. A cache needs to hold only c and
+ * kRope: rank + d_rope numbers per token, for any number of heads.
  */
 export interface LatentAttentionInputs {
   /** (B, H, N_q, d_nope) */
@@ -327,9 +338,9 @@ export interface LatentAttentionOptions<
     Omit<MaskOptions, 'qkNorm' | 'rope'>,
     Omit<OutputOptions<R, 'f32'>, 'outDtype' | 'capture'> {
   /**
-   * `'expanded'`: the keys and values of every head are computed first; for prefill.
-   * `'absorbed'`: wUk goes into the query and wUv into the output, and attention runs on the latent
-   * itself, one key/value head for all; for decoding. The same result up to rounding.
+   * `'expanded'`: computes the keys and values of every head first; for prefill.
+   * `'absorbed'`: multiplies wUk into the query and wUv into the output, and attends to the latent
+   * itself, as one key/value head for all; for decoding. Both give the same result up to rounding.
    */
   readonly form: 'expanded' | 'absorbed';
 }

@@ -1,4 +1,4 @@
-// The cache of keys and values for decoding one token, or several, at a time.
+// The KV cache, for decoding one or several tokens at a time.
 
 import type {
   AttentionResult,
@@ -10,44 +10,55 @@ import type {
 import type { FloatDType, FloatTensorLike } from './tensor_types.js';
 
 /**
- * - `'contiguous'`: room for `capacity` tokens of each entry
- * - `'ring'`: the same, and the newest `capacity` tokens overwrite the oldest; for windows
+ * How a cache stores its tokens:
+ *
+ * - `'contiguous'`: memory for `capacity` tokens per batch entry; a longer entry is an error
+ * - `'ring'`: the same memory; new tokens overwrite the oldest. For sliding windows
  * - `'paged'`: pages of `pageSize` tokens, taken from a pool as sequences grow (arXiv:2309.06180)
  */
 export type CacheLayout = 'contiguous' | 'ring' | 'paged';
 
-/** What a cache keeps. `'int8'` is symmetric, with one scale (largest magnitude / 127) for each token and head. */
+/**
+ * The dtype in which a cache stores keys and values. `'int8'` is symmetric, with one scale (largest
+ * magnitude / 127) per token and head.
+ */
 export type CacheDType = FloatDType | 'int8';
 
 /** Configuration of {@link Multihead.createCache}. */
 export interface KVCacheConfig {
-  /** Sequences, which grow independently. Default 1. */
+  /** Number of sequences; their lengths are independent. Default 1. */
   readonly batch?: number | undefined;
+  /** H_kv */
   readonly kvHeads: number;
-  /** d_k */
+  /** d_k, the head dim of keys. */
   readonly keyWidth: number;
-  /** d_v. Default `keyWidth`. */
+  /** d_v, the head dim of values. Default `keyWidth`. */
   readonly valueWidth?: number | undefined;
-  /** Tokens of one entry. */
+  /** The most tokens that one batch entry holds. */
   readonly capacity: number;
   /** Default `'contiguous'`. */
   readonly layout?: CacheLayout | undefined;
   /** Default `'f32'`. */
   readonly dtype?: CacheDType | undefined;
-  /** Tokens of a page, only with `'paged'`. Default 16. */
+  /** Tokens per page, only with `'paged'`. Default 16. */
   readonly pageSize?: number | undefined;
-  /** Pages in the pool, only with `'paged'`. Default as many as every entry needs at capacity. */
+  /**
+   * Pages in the pool, only with `'paged'`. Default as many as all entries need at full `capacity`.
+   */
   readonly pages?: number | undefined;
 }
 
-/** Options of {@link KVCache.attend}. Keys are rotated ({@link Multihead.rotate}) and normalised before append(). */
+/**
+ * Options of {@link KVCache.attend}. For RoPE and QK-norm, rotate ({@link Multihead.rotate}) and
+ * normalise keys before append(), and queries before attend().
+ */
 export interface CacheAttendOptions<
   R extends readonly AttentionReturn[] = readonly AttentionReturn[],
   O extends FloatDType = FloatDType,
   C extends readonly Capture[] = readonly Capture[],
 >
   extends Omit<MaskOptions, 'causal' | 'kvLengths' | 'qkNorm' | 'rope'>, OutputOptions<R, O, C> {
-  /** `'bottomRight'` aligns the queries with the end of each entry. Default `false`. */
+  /** `'bottomRight'`: the last query is at the last token of its entry. Default `false`. */
   readonly causal?: false | 'bottomRight' | undefined;
 }
 
@@ -63,25 +74,25 @@ export interface KVCache {
   readonly capacity: number;
   readonly layout: CacheLayout;
   readonly dtype: CacheDType;
-  /** Bytes of keys, values, scales and tables: its part of {@link MemoryInfo.bytes}. */
+  /** Size of keys, values, scales and page tables in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
   readonly disposed: boolean;
 
   /**
-   * Adds n tokens, rounded to the cache's dtype, to nearest even.
+   * Appends n tokens, rounded to the cache's dtype: to nearest, ties to even.
    *
    * @param k (B, H_kv, n, d_k)
    * @param v (B, H_kv, n, d_v)
-   * @param counts (B): entry b takes only the first counts[b] of the n. Default n for all.
-   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION` when an entry would outgrow its capacity, or the
-   * pool has no page left; `E_DISPOSED`; `E_MEMORY`
+   * @param counts (B): entry b takes only the first counts[b] of the n tokens. Default n for all.
+   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION` if an entry would exceed its capacity, or the pool
+   * has no page left; `E_DISPOSED`; `E_MEMORY`
    */
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): void;
 
   /**
-   * Attention over the tokens that are kept. The N_q queries are the newest tokens of each entry, and N_k, for
-   * masks, biases and weights, is the longest {@link KVCache.length}. Keys have the indices of their
-   * tokens, also in a ring, where the oldest are hidden. ALiBi counts from the end of each entry.
+   * Attention over the cached tokens. The N_q queries belong to the newest tokens of each entry. N_k,
+   * for masks, biases and weights, is the longest {@link KVCache.length}. Key j is token j, also in a
+   * ring, where overwritten tokens are hidden. ALiBi distances count from the end of each entry.
    *
    * @param q (B, H_q, N_q, d_k)
    * @throws {MultiheadError} as {@link Multihead.attention}
@@ -96,17 +107,21 @@ export interface KVCache {
   ): AttentionResult<R, O, C>;
 
   /**
-   * Forgets the tokens of one entry from `length` on. In a ring, older tokens that these have
-   * overwritten do not come back: their places stay hidden.
+   * Truncates one batch entry to its first `length` tokens. In a ring, older tokens that were
+   * overwritten stay hidden.
    *
-   * @throws {MultiheadError} `E_OPTION` when there is no such entry, or `length` is more than there is
+   * @throws {MultiheadError} `E_OPTION` if there is no such entry, or it has fewer than `length`
+   * tokens; `E_DISPOSED`
    */
   truncate(batch: number, length: number): void;
-  /** Forgets everything. */
+  /** Truncates every entry to length 0. */
   clear(): void;
-  /** Tokens appended to an entry and not truncated. Default entry 0. */
+  /** Number of tokens of an entry: those appended, less those truncated. Default entry 0. */
   length(batch?: number): number;
-  /** The first of them that is still kept: more than 0 only in a ring. Default entry 0. */
+  /**
+   * Index of the first token of an entry that has not been overwritten; more than 0 only in a ring.
+   * Default entry 0.
+   */
   firstKept(batch?: number): number;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;

@@ -1,5 +1,5 @@
-// Which SIMD build the engine can run. An engine refuses a module whole for one unknown
-// instruction, so a module of one function is tried for each feature before loading.
+// Detects which SIMD build the engine can run. An engine rejects a module with even one unknown
+// instruction, so before loading, a probe module of one function is validated for each feature.
 
 import { MultiheadError } from './errors.js';
 import type { Simd } from './types.js';
@@ -12,7 +12,7 @@ const preamble = [
   ...[0x03, 0x02, 0x01, 0x00], // function section, 2 bytes, 1 function, of type 0
 ];
 
-/** (func (param v128) (result v128) local.get 0 · local.get 0 · f32x4.add) */
+/** (func (param v128) (result v128) local.get 0, local.get 0, f32x4.add) */
 export const simd128Probe = new Uint8Array([
   ...preamble,
   ...[0x0a, 0x0b, 0x01], // code section, 11 bytes, 1 body:
@@ -23,7 +23,7 @@ export const simd128Probe = new Uint8Array([
   0x0b, //   end
 ]);
 
-/** The same with three operands and f32x4.relaxed_madd. */
+/** (func (param v128) (result v128) local.get 0, local.get 0, local.get 0, f32x4.relaxed_madd) */
 export const relaxedProbe = new Uint8Array([
   ...preamble,
   ...[0x0a, 0x0d, 0x01], // code section, 13 bytes, 1 body:
@@ -40,22 +40,22 @@ export interface SimdChoice {
   why: string;
 }
 
-/** Throws `E_LOAD` when the engine cannot run what is asked for, or neither build. */
+/** Throws `E_LOAD` if the engine cannot run the wanted build, or neither build. */
 export function chooseSimd(wanted: Simd | 'auto'): SimdChoice {
   if (typeof WebAssembly !== 'object' || !WebAssembly.validate(simd128Probe)) {
     throw new MultiheadError('E_LOAD', {
       argument: 'WebAssembly',
       expected: 'an engine with 128-bit SIMD (browsers since 2023, Node 20.19 and later)',
-      got: 'an engine without',
+      got: 'an engine without SIMD',
       message:
         'WebAssembly SIMD is missing: multihead needs a browser of 2023 or later, or Node 20.19',
     });
   }
-  if (wanted === 'simd128') return { simd: wanted, why: 'asked for with { simd: "simd128" }' };
+  if (wanted === 'simd128') return { simd: wanted, why: 'requested with { simd: "simd128" }' };
 
   const relaxed = WebAssembly.validate(relaxedProbe);
   if (wanted === 'relaxed') {
-    if (relaxed) return { simd: wanted, why: 'asked for with { simd: "relaxed" }' };
+    if (relaxed) return { simd: wanted, why: 'requested with { simd: "relaxed" }' };
     throw new MultiheadError('E_LOAD', {
       argument: 'simd',
       expected: '"auto" or "simd128"',

@@ -1,11 +1,13 @@
-// Half-precision floats to and from 32-bit ones. Not Float16Array, which Node 20 lacks.
+// Conversion between half-precision and 32-bit floats. Node 20 has no Float16Array.
 
 import type { HalfDType } from './tensor_types.js';
 
 const float = new Float32Array(1);
 const bits = new Uint32Array(float.buffer);
 
-/** To nearest, ties to even; beyond the largest finite number infinity; NaN stays NaN. */
+/**
+ * The bits of the nearest binary16, ties to even. Overflow gives infinity; NaN stays NaN.
+ */
 function toFloat16(value: number): number {
   float[0] = value;
   const word = bits[0] as number;
@@ -14,16 +16,18 @@ function toFloat16(value: number): number {
   if (magnitude > 0x7f800000) return sign | 0x7e00 | ((magnitude >>> 13) & 0x3ff); // NaN, quiet
   if (magnitude >= 0x47800000) return sign | 0x7c00; // 2^16
   if (magnitude < 0x38800000) {
-    // Below 2^-14. In [1/2, 1) floats are the multiples of 2^-24, as subnormal halves are: the
-    // addition rounds, once, because a sum that is not exact in 64 bits is far from any tie.
+    // Below 2^-14 the result is subnormal, a multiple of 2^-24. Floats in [1/2, 1) are multiples of
+    // 2^-24 too, so adding 1/2 rounds correctly. It rounds once: JavaScript adds in 64 bits, and a sum
+    // that is not exact there is far from any tie.
     float[0] = Math.abs(float[0]) + 0.5;
     return sign | ((bits[0] as number) - 0x3f000000);
   }
-  // The carry of the rounding goes into the exponent, up to infinity. 112 = 127 - 15.
+  // Rounding may carry into the exponent, up to infinity. 112 = 127 - 15, the exponent biases.
   const rounded = magnitude + 0xfff + ((magnitude >>> 13) & 1);
   return sign | ((rounded - (112 << 23)) >>> 13);
 }
 
+/** The bits of the nearest bfloat16, ties to even. */
 function toBfloat16(value: number): number {
   float[0] = value;
   const word = bits[0] as number;
@@ -38,7 +42,7 @@ function fromFloat16(half: number): number {
     bits[0] = sign | 0x7f800000 | ((half & 0x3ff) << 13);
     return float[0] as number;
   }
-  // The exponent is 112 too small, also where the number is subnormal.
+  // These bits read as a float give an exponent that is 112 too small, for subnormal numbers too.
   bits[0] = sign | ((half & 0x7fff) << 13);
   return (float[0] as number) * 2 ** 112;
 }
@@ -49,9 +53,9 @@ function fromBfloat16(half: number): number {
 }
 
 /**
- * Of the two floats around a number, the one whose last bit is 1; the number itself where it is a
- * float. Rounding that to a half gives what rounding the number itself would: "round to odd", Boldo
- * and Melquiond, IEEE Transactions on Computers 57(4), 2008.
+ * Rounds a double to a float "to odd": exactly if it is a float, else to the neighbour whose last bit
+ * is 1. Rounding the result to a half then gives the same as rounding the double directly (Boldo and
+ * Melquiond, IEEE Transactions on Computers 57(4), 2008).
  */
 function toOddFloat(value: number): number {
   float[0] = value;
@@ -63,7 +67,7 @@ function toOddFloat(value: number): number {
   return float[0];
 }
 
-/** As roundToHalf(), of doubles: each is rounded once. */
+/** Like roundToHalf(), for doubles, without double rounding. */
 export function roundDoublesToHalf(
   numbers: Float64Array,
   dtype: HalfDType,
@@ -71,7 +75,7 @@ export function roundDoublesToHalf(
   return roundToHalf(Float32Array.from(numbers, toOddFloat), dtype);
 }
 
-/** The bits of each number, rounded to nearest and ties to even. */
+/** The bits of each number, rounded to nearest, ties to even. */
 export function roundToHalf(numbers: Float32Array, dtype: HalfDType): Uint16Array<ArrayBuffer> {
   const round = dtype === 'f16' ? toFloat16 : toBfloat16;
   const halves = new Uint16Array(numbers.length);
@@ -79,7 +83,7 @@ export function roundToHalf(numbers: Float32Array, dtype: HalfDType): Uint16Arra
   return halves;
 }
 
-/** Exact. */
+/** Converts half-precision bits to floats; exact. */
 export function halfToFloats(halves: Uint16Array, dtype: HalfDType): Float32Array<ArrayBuffer> {
   const widen = dtype === 'f16' ? fromFloat16 : fromBfloat16;
   const numbers = new Float32Array(halves.length);

@@ -1,4 +1,4 @@
-// mh.headStatistics: what the weights of each head look like, in numbers.
+// mh.headStatistics: statistics of the attention weights of each head.
 
 import type { Span } from './arguments.js';
 import { bytesPerElement } from './memory.js';

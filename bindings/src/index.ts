@@ -1,4 +1,4 @@
-// multihead: exact multi-head attention in WebAssembly. Importing this has no side effect.
+// multihead: exact multi-head attention in WebAssembly. Importing this module has no side effects.
 
 export { load } from './load.js';
 export { MultiheadError } from './errors.js';

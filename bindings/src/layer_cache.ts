@@ -1,4 +1,4 @@
-// The cache of a layer, a block or a stack: keys and values that the core keeps, by a handle.
+// The KV cache of a module, a transformer block or a transformer: a handle to a cache in the core.
 
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
 import { isCoreObject } from './core_object.js';
@@ -10,22 +10,22 @@ import { describe } from './tensor.js';
 import type { LayerCacheConfig, MultiHeadAttentionCache } from './types.js';
 
 const elsewhere = {
-  kvHeads: 'the layer has it',
-  keyWidth: 'the layer has it',
-  valueWidth: 'the layer has it',
+  kvHeads: 'the module knows it',
+  keyWidth: 'the module knows it',
+  valueWidth: 'the module knows it',
 };
 
 export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache {
-  /** `make` is the core's call for a module that is live. */
+  /** `make` calls the core for a module that is not disposed. */
   constructor(runtime: Runtime, make: () => number, given: LayerCacheConfig) {
     const config = readOptions(given, storageNames, 'createCache', elsewhere);
     const { raw } = runtime;
-    // The core knows heads and widths from the layer.
+    // Placeholders: the core takes the number of heads and both head dims from the module.
     super(runtime, checkStorage(config), { kvHeads: 1, keyWidth: 1, valueWidth: 1 }, {
       create: make,
       bytes: (cache) => raw.moduleCacheBytes(cache),
       release: (cache) => raw.moduleCacheRelease(cache),
-      what: (bytes) => `the cache of a layer, of ${bytes} bytes,`,
+      what: (bytes) => `the cache of a module, of ${bytes} bytes,`,
     });
     Object.freeze(this);
   }
@@ -47,13 +47,16 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
   }
 }
 
-/** A live cache of this memory; of which layer, the core checks. Throws `E_OPTION`, `E_DISPOSED`. */
+/**
+ * `given` as a cache in the memory of `heap`. The core then checks that it belongs to the module of the
+ * call. Throws `E_OPTION`.
+ */
 export function ownCache(given: unknown, heap: Heap): WasmLayerCache {
   const isCache = isCoreObject(given) && given instanceof WasmLayerCache;
   if (isCache && given.livesIn(heap)) return given;
   throw new MultiheadError('E_OPTION', {
     argument: 'cache',
-    expected: "one of this layer's createCache()",
+    expected: "one made by this module's createCache()",
     got: isCache ? 'one of another load()' : describe(given),
   });
 }

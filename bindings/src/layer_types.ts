@@ -1,26 +1,31 @@
-// A multi-head attention layer, its cache, and the trace of its steps.
+// The multi-head attention module, its cache, and the trace of its steps. "Layer" in the names of types
+// means this module.
 
 import type { MaskOptions, RopeRotation, Window } from './attention_types.js';
 import type { KVCacheConfig, CacheDType, CacheLayout } from './cache_types.js';
 import type { FloatDType, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 
-/** Tensors by name, as `torch.nn.Module.state_dict()` has them. */
+/** Tensors by name, as `torch.nn.Module.state_dict()` returns them. */
 export type StateDict<T = TensorLike<FloatDType>> = Readonly<Record<string, T>>;
 
 /**
  * Configuration of {@link Multihead.multiHeadAttention}: the arguments of
- * `torch.nn.MultiheadAttention` with the same defaults, except `batchFirst`, and options that are fixed
- * for a model. An option of the same name in a call replaces the one given here.
+ * `torch.nn.MultiheadAttention` with the same defaults, except `batchFirst`, and options of attention
+ * that belong to a model. A call may override an option by giving one of the same name.
  */
 export interface MultiHeadAttentionConfig {
   /** Width of a query token. */
   readonly embedDim: number;
+  /** Number of query heads. */
   readonly numHeads: number;
-  /** Width of a query and key head. Default embedDim / numHeads, which must then divide evenly. */
+  /** Head dim of queries and keys. Default embedDim / numHeads, which must then be a whole number. */
   readonly headDim?: number | undefined;
-  /** Key and value heads, which divide `numHeads` (arXiv:2305.13245). Default `numHeads`. */
+  /**
+   * Number of key/value heads (grouped-query attention, arXiv:2305.13245); it must divide `numHeads`.
+   * Default `numHeads`.
+   */
   readonly numKvHeads?: number | undefined;
-  /** Width of a value head. Default `headDim`, of a latent layer `headDim` − `ropeHeadDim`. */
+  /** Head dim of values. Default `headDim`; with `kvLatentDim`, `headDim` − `ropeHeadDim`. */
   readonly valueDim?: number | undefined;
   /** Width of a key token. Default `embedDim`. */
   readonly kdim?: number | undefined;
@@ -32,38 +37,39 @@ export interface MultiHeadAttentionConfig {
   readonly bias?: boolean | undefined;
   /** Whether there is an output projection. Without one, the output is the merged heads. Default true. */
   readonly outProj?: boolean | undefined;
-  /** One more key and value, the parameters bias_k and bias_v, visible to all queries. Default false. */
+  /** Appends the parameters bias_k and bias_v as a key and value that all queries see. Default false. */
   readonly addBiasKv?: boolean | undefined;
-  /** One more key and value, all zeros, visible to all queries. Default false. */
+  /** Appends a key and a value of zeros that all queries see. Default false. */
   readonly addZeroAttn?: boolean | undefined;
-  /** False: tokens are (N, B, width). Default true, (B, N, width). */
+  /** True: tokens are (B, N, width). False: (N, B, width). Default true. */
   readonly batchFirst?: boolean | undefined;
 
-  /** A parameter `sinks`, a logit per head: see {@link MaskOptions.sinks}. Default false. */
+  /** Adds the parameter `sinks`, a logit per head: see {@link MaskOptions.sinks}. Default false. */
   readonly sinks?: boolean | undefined;
-  /** Parameters `q_norm.weight` and `k_norm.weight`: see {@link MaskOptions.qkNorm}. Default false. */
+  /** Adds the parameters `q_norm.weight` and `k_norm.weight`: see {@link MaskOptions.qkNorm}. Default false. */
   readonly qkNorm?: boolean | undefined;
   /** A finite number ≥ 0, only with `qkNorm`. Default 1e−6. */
   readonly qkNormEps?: number | undefined;
-  /** See {@link MaskOptions.softcap}. Default 0, none. */
+  /** See {@link MaskOptions.softcap}. Default 0: none. */
   readonly softcap?: number | undefined;
-  /** See {@link MaskOptions.window}; the alignment is that of the call. Default none. */
+  /** See {@link MaskOptions.window}; the call gives the alignment. Default none. */
   readonly window?: Omit<Window, 'align'> | undefined;
-  /** See {@link MaskOptions.rope}; the positions are those of the call. Default none. */
+  /** See {@link MaskOptions.rope}; the call gives the positions. Default none. */
   readonly rope?: RopeRotation | undefined;
-  /** Probability, 0 ≤ p < 1, read only where a call is `training`. Default 0. */
+  /** Probability of dropout, 0 ≤ p < 1, used only by calls with `training: true`. Default 0. */
   readonly dropout?: number | undefined;
 
   /**
-   * Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1): width of the latent
-   * that the keys and values of all heads come from, and that a cache holds. Parameters have DeepSeek's
-   * names: see {@link MultiHeadAttention.loadStateDict}. Not with `kdim`, `vdim`, fewer `numKvHeads`, `addBiasKv`, `addZeroAttn` or `qkNorm`.
-   * Default 0: no latent.
+   * Selects multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1), and is the
+   * width of the latent from which the keys and values of all heads are computed, and which a cache
+   * holds. Parameters have DeepSeek's names: see {@link MultiHeadAttention.loadStateDict}. Excludes
+   * `kdim`, `vdim`, `numKvHeads` < `numHeads`, `addBiasKv`, `addZeroAttn` and `qkNorm`. Default 0: no
+   * latent.
    */
   readonly kvLatentDim?: number | undefined;
-  /** Width of the latent that queries come from. Default 0: they come from the tokens. */
+  /** Width of the latent from which queries are computed. Default 0: from the tokens directly. */
   readonly qLatentDim?: number | undefined;
-  /** Width of the part of `headDim` that carries RoPE and is shared by the heads of K. Default 0. */
+  /** Width of the part of `headDim` that has RoPE; all heads share it in K. Default 0. */
   readonly ropeHeadDim?: number | undefined;
   /** Epsilon of the RMS norms of both latents; a finite number ≥ 0. Default 1e−6. */
   readonly latentNormEps?: number | undefined;
@@ -71,19 +77,20 @@ export interface MultiHeadAttentionConfig {
 
 /**
  * Names of the steps of a forward pass, in the order of computation. H and H_kv are the numbers of
- * heads; N counts all keys, with those that the layer appends. Shapes are batch-first in every trace,
- * with B = 1 for an unbatched call.
+ * heads; N counts all keys, including those that the module appends. Shapes in a trace are always
+ * batch-first, with B = 1 for an unbatched call. `width` is headDim, or valueDim for `v` and `vHeads`.
  *
  * `x` (B, N_q, embedDim) · `xKey`, `xValue` (B, N_k, kdim or vdim), in cross-attention only · `q`, `k`,
  * `v` (B, N_q or N_k, heads · width) · `qHeads`, `kHeads`, `vHeads` (B, H or H_kv, N_q or N, width),
  * after QK-norm and RoPE · `scores` (B, H, N_q, N), raw Q·Kᵀ · `scaledScores` · `maskedScores`,
- * −Infinity where hidden · `weights`, before dropout · `headsOut` (B, H, N_q, valueDim) · `merged`
- * (B, N_q, H · valueDim), after {@link HeadTools.scales} · `headShares` (B, H, N_q, outDim), z_h·W_Oʰ,
- * which add up to the output without its bias; only with an output projection · `output` (B, N_q, outDim)
+ * −Infinity for hidden keys · `weights`, before dropout · `headsOut` (B, H, N_q, valueDim) · `merged`
+ * (B, N_q, H · valueDim), after {@link HeadTools.scales} · `headShares` (B, H, N_q, outDim): each head's
+ * part of the output, z_h·W_Oʰ; their sum is the output without its bias; only with an output
+ * projection · `output` (B, N_q, outDim)
  *
- * A latent layer also has `qLatent` (B, N_q, qLatentDim), if queries have a latent, and `kvLatent`
- * (B, N_k, kvLatentDim), both after their norm, and `kRope` (B, N_k, ropeHeadDim), rotated. In a step it
- * has `latentOut` (B, H, N_q, kvLatentDim) instead of `k` and `v`.
+ * A module with `kvLatentDim` also has `qLatent` (B, N_q, qLatentDim), if `qLatentDim` is not 0, and
+ * `kvLatent` (B, N_k, kvLatentDim), both after their norm, and `kRope` (B, N_k, ropeHeadDim), before RoPE.
+ * In step() it has `latentOut` (B, H, N_q, kvLatentDim) instead of `k` and `v`.
  *
  * In {@link MultiHeadAttention.step}, `k`, `v`, `kHeads` and `vHeads` hold the new tokens only.
  */
@@ -110,7 +117,7 @@ export type TraceName =
   | 'headShares'
   | 'output';
 
-/** Steps that not every call has. */
+/** Steps that only some calls have. */
 export type ConditionalTraceName =
   | 'xKey'
   | 'xValue'
@@ -120,14 +127,14 @@ export type ConditionalTraceName =
   | 'latentOut'
   | 'headShares';
 
-/** One step of a forward pass: a copy on the JavaScript heap, nothing to dispose. */
+/** One step of a forward pass: a copy on the JavaScript heap, which needs no dispose(). */
 export interface TraceStep<N extends TraceName = TraceName> {
   readonly name: N;
   readonly shape: number[];
   readonly data: Float32Array;
 }
 
-/** What `trace` may be: everything, nothing, or the steps of these names. */
+/** Value of the option `trace`: `true` for all steps, `false` for none, or the names of steps. */
 export type TraceOption = boolean | readonly TraceName[];
 
 type Traced<N extends TraceName> = {
@@ -136,56 +143,57 @@ type Traced<N extends TraceName> = {
   readonly [M in Extract<N, ConditionalTraceName>]?: TraceStep<M>;
 };
 
-/** The steps that a {@link TraceOption} asks for, by name and in the order of computation. */
+/** The steps that a {@link TraceOption} selects, by name and in the order of computation. */
 export type TraceOf<T extends TraceOption> = T extends true
   ? Traced<TraceName>
   : T extends readonly TraceName[]
     ? Traced<T[number]>
     : undefined;
 
-/** Changes to what the heads do, for teaching and for experiments on a model. */
+/** Interventions on heads, for teaching and for experiments on a model. */
 export interface HeadTools {
-  /** (H): factor on the output of each head; 0 mutes it. Default 1 everywhere. */
+  /** (H): factor on the output of each head; 0 mutes the head. Default 1 everywhere. */
   readonly scales?: Float32Array | undefined;
-  /** Leaves the output projection out: the output is the merged heads. Default false. */
+  /** Skips the output projection: the output is the merged heads. Default false. */
   readonly skipOutProj?: boolean | undefined;
-  /** Divides the scale; a finite number > 0. Default 1. */
+  /** The scale is divided by this finite number > 0. Default 1. */
   readonly temperature?: number | undefined;
-  /** Makes 1/√embedDim the default scale, a common mistake, to show what it does. Default false. */
+  /** Makes 1/√embedDim the default scale, a common mistake, to show its effect. Default false. */
   readonly scaleByEmbedDim?: boolean | undefined;
 }
 
 /**
- * Optional results of a layer. N counts all keys, with those that the layer appends. An unbatched call
- * gives them without the axis B.
+ * Optional results of a module. N counts all keys, including those that the module appends. In the
+ * results of an unbatched call the axis B is missing.
  *
- * - `'weights'` (B, H, N_q, N): the softmax before dropout, 0 where hidden
- * - `'meanWeights'` (B, N_q, N): their mean over the heads, PyTorch's `average_attn_weights`
+ * - `'weights'` (B, H, N_q, N): the softmax before dropout; 0 for hidden keys
+ * - `'meanWeights'` (B, N_q, N): the mean of the weights over the heads, PyTorch's `average_attn_weights`
  */
 export type LayerReturn = 'weights' | 'meanWeights';
 
-/** What {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step} share. */
+/** The options that {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step} share. */
 export interface LayerOptions<
   R extends readonly LayerReturn[] = readonly LayerReturn[],
   T extends TraceOption = TraceOption,
 > {
-  /** Results besides `output`. Default none. They have N_q × N elements a head. */
+  /** Results besides `output`. Default none. `'weights'` has N_q × N elements per head. */
   readonly return?: R | undefined;
   /** Which steps to copy out. Default `false`. A trace does not change the output. */
   readonly trace?: T | undefined;
-  /** Written to instead of a new tensor, and returned as `output`. Not one of the inputs. */
+  /** Tensor to write to, returned as `output`. It must not be one of the inputs. Default a new one. */
   readonly out?: Tensor | undefined;
-  /** Applies the layer's `dropout`, unless the call gives its own. Default false. */
+  /** Applies the module's `dropout`, unless the call gives its own. Default false. */
   readonly training?: boolean | undefined;
-  /** Seed of the layer's dropout: see {@link Dropout.seed}. Default 0. */
+  /** Seed of the module's dropout: see {@link Dropout.seed}. Default 0. */
   readonly dropoutSeed?: number | bigint | undefined;
+  /** Interventions on heads. Default none. */
   readonly heads?: HeadTools | undefined;
 }
 
 /**
- * Options of {@link MultiHeadAttention.forward}. Masks and biases cover the keys that were given: keys
- * that the layer appends are visible to every query. `mask` is true where a query MAY attend; PyTorch's
- * masks mean the opposite, and are options of their own.
+ * Options of {@link MultiHeadAttention.forward}. Masks and biases cover only the keys that the caller
+ * gives; keys that the module appends are visible to every query. `mask` is true where a query MAY
+ * attend. PyTorch's masks mean the opposite; `attnMaskBlocked` and `keyPaddingBlocked` take those.
  */
 export interface ForwardOptions<
   R extends readonly LayerReturn[] = readonly LayerReturn[],
@@ -193,24 +201,27 @@ export interface ForwardOptions<
 >
   extends MaskOptions, LayerOptions<R, T> {
   /**
-   * `attn_mask` of `nn.MultiheadAttention`: true = may NOT attend. (N_q, N_k), (B, H, N_q, N_k) with
-   * extents of 1 where shared, or PyTorch's (B · H, N_q, N_k). Default none.
+   * `attn_mask` of `nn.MultiheadAttention`: true = may NOT attend. (N_q, N_k); (B, H, N_q, N_k), where
+   * an extent of 1 is shared along its axis; or PyTorch's (B · H, N_q, N_k). Default none.
    */
   readonly attnMaskBlocked?: TensorLike<'bool'> | undefined;
-  /** `key_padding_mask`: true = may NOT be attended to. (B, N_k), unbatched (N_k). Default none. */
+  /** `key_padding_mask`: true = no query may attend to it. (B, N_k), unbatched (N_k). Default none. */
   readonly keyPaddingBlocked?: TensorLike<'bool'> | undefined;
   /** (B, N_k), unbatched (N_k), added to the scores; −Infinity hides a key. Default none. */
   readonly keyPaddingBias?: TensorLike | undefined;
 }
 
-/** Options of {@link MultiHeadAttention.step}. `mask` and `bias` cover all tokens so far, with the new ones. */
+/**
+ * Options of {@link MultiHeadAttention.step}. The keys of `mask` and `bias` are all tokens so far,
+ * including the new ones.
+ */
 export interface StepOptions<
   R extends readonly LayerReturn[] = readonly LayerReturn[],
   T extends TraceOption = TraceOption,
 >
   extends Omit<MaskOptions, 'causal' | 'window' | 'kvLengths' | 'rope'>, LayerOptions<R, T> {}
 
-/** The tensors behind each {@link LayerReturn}. */
+/** The tensor of each {@link LayerReturn}. */
 export interface LayerTensors {
   readonly weights: Tensor;
   readonly meanWeights: Tensor;
@@ -218,9 +229,9 @@ export interface LayerTensors {
 
 /** Result of {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step}. The caller disposes its tensors. */
 export type LayerResult<R extends readonly LayerReturn[] = [], T extends TraceOption = false> = {
-  /** As the query, with width `outDim`; numHeads · valueDim without an output projection. */
+  /** The query's shape with last extent `outDim`; numHeads · valueDim without an output projection. */
   readonly output: Tensor;
-  /** `undefined` unless asked for. */
+  /** `undefined` without the option `trace`. */
   readonly trace: TraceOf<T>;
 } & (number extends R['length']
   ? Partial<Pick<LayerTensors, R[number]>>
@@ -236,30 +247,33 @@ export interface LayerInputs {
   readonly value?: TensorLike | undefined;
 }
 
-/** Configuration of {@link MultiHeadAttention.createCache}: that of {@link Multihead.createCache} without what the layer decides. */
+/**
+ * Configuration of {@link MultiHeadAttention.createCache}: that of {@link Multihead.createCache} without
+ * heads and head dims, which the module knows.
+ */
 export type LayerCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'keyWidth' | 'valueWidth'>;
 
-/** Keys and values that a layer has seen. All entries of the batch have the same length. */
+/** The KV cache of a module. All batch entries have the same length. */
 export interface MultiHeadAttentionCache {
   readonly batch: number;
-  /** Tokens of one entry. */
+  /** The most tokens that one batch entry holds. */
   readonly capacity: number;
   readonly layout: CacheLayout;
   readonly dtype: CacheDType;
-  /** Its part of {@link MemoryInfo.bytes}. */
+  /** Size in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
   /**
-   * The number of tokens that it has seen.
+   * Number of tokens of each entry; in a ring, overwritten tokens count too.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly length: number;
   readonly disposed: boolean;
   /**
-   * Forgets the tokens from `length` on, 0 for all. In a ring those that were overwritten do not come
-   * back: `length` is at least the first one that is still kept.
+   * Truncates every batch entry to its first `length` tokens. In a ring, overwritten tokens are lost:
+   * `length` must be 0 or at least the index of the first token that is still kept.
    *
-   * @throws {MultiheadError} `E_OPTION` for more than there is, `E_DISPOSED`
+   * @throws {MultiheadError} `E_OPTION` for a `length` out of range, `E_DISPOSED`
    */
   rewind(length: number): void;
   /** Frees the memory. A second call does nothing. */
@@ -268,13 +282,14 @@ export interface MultiHeadAttentionCache {
 }
 
 /**
- * Multi-head attention as a layer: project, split into heads, attend, merge, project (Vaswani et al.
+ * The multi-head attention module: project, split into heads, attend, merge, project (Vaswani et al.
  * 2017, arXiv:1706.03762, section 3.2.2). Its parameters and options are those of
  * `torch.nn.MultiheadAttention`, with three differences: batch-first is the default; `causal` always
- * applies, where `is_causal` is a hint; a query that sees no key has merged heads of 0, never NaN.
+ * applies, whereas PyTorch's `is_causal` is a hint; a query that sees no key has merged heads of 0,
+ * never NaN.
  */
 export interface MultiHeadAttention {
-  /** What was given, with every default filled in. */
+  /** The configuration, with every default filled in. */
   readonly config: {
     readonly [N in keyof MultiHeadAttentionConfig]-?: N extends 'window' | 'rope'
       ? MultiHeadAttentionConfig[N]
@@ -287,8 +302,8 @@ export interface MultiHeadAttention {
    * (h + 1)·headDim − 1 of a projection belong to head h. Names and shapes:
    *
    * `in_proj_weight`, the rows of q, k and v stacked, (rows, embedDim), or instead of it
-   * `q_proj_weight`, `k_proj_weight` and `v_proj_weight`, which other `kdim` or `vdim` require ·
-   * `in_proj_bias`, likewise stacked · `bias_k`, `bias_v` (1, 1, width) · `out_proj.weight`
+   * `q_proj_weight`, `k_proj_weight` and `v_proj_weight`, which are required if `kdim` or `vdim` is not
+   * embedDim · `in_proj_bias`, likewise stacked · `bias_k`, `bias_v` (1, 1, width) · `out_proj.weight`
    * (outDim, numHeads · valueDim), `out_proj.bias` · `sinks` (numHeads) · `q_norm.weight`,
    * `k_norm.weight` (headDim)
    *
@@ -297,26 +312,25 @@ export interface MultiHeadAttention {
    * `kv_a_layernorm.weight`, `kv_b_proj.weight` · `o_proj.weight`; with `bias` also `q_a_proj.bias`,
    * `kv_a_proj_with_mqa.bias` and `o_proj.bias`.
    *
-   * @throws {MultiheadError} `E_SHAPE`, one that names every missing, unexpected and misshaped tensor;
-   * `E_OPTION` for what is no tensor of floats; `E_DISPOSED`; `E_MEMORY`. The parameters are what they
-   * were then.
+   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped
+   * tensor; `E_OPTION` for a value that is not a tensor of floats; `E_DISPOSED`; `E_MEMORY`. A call that
+   * throws leaves the parameters unchanged.
    */
   loadStateDict(dict: StateDict): void;
 
   /**
-   * Copies of what was loaded, under the names that it came with, as 32-bit floats.
+   * Copies of the parameters as 32-bit floats, under the names that they were loaded by.
    *
    * @throws {MultiheadError} `E_OPTION` before {@link MultiHeadAttention.loadStateDict}; `E_DISPOSED`
    */
   stateDict(): Record<string, PlainTensor>;
 
   /**
-   * One pass. The scale defaults to 1/√headDim.
+   * One forward pass. The scale defaults to 1/√headDim.
    *
    * @param query (B, N_q, embedDim), with `batchFirst: false` (N_q, B, embedDim), or unbatched
-   * (N_q, embedDim); or an object with a query, key and value of such shapes. A query alone is key and
-   * value too: self-attention.
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
+   * (N_q, embedDim), for self-attention; for cross-attention an object with a query, key and value.
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
    * nothing allocated.
    */
   forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
@@ -325,20 +339,21 @@ export interface MultiHeadAttention {
   ): LayerResult<R, T>;
 
   /**
-   * Makes an empty cache for {@link MultiHeadAttention.step} of this layer. Dispose it as a tensor.
+   * Makes an empty cache for {@link MultiHeadAttention.step} of this module. Dispose it like a tensor.
    *
-   * @throws {MultiheadError} `E_OPTION`, also for a layer with appended keys or with key or value tokens
-   * of another width, and for a ring that does not hold the layer's window; `E_DISPOSED`; `E_MEMORY`
+   * @throws {MultiheadError} `E_OPTION`, also if the module appends keys, if `kdim` or `vdim` is not
+   * embedDim, or if a ring cannot hold the module's window; `E_DISPOSED`; `E_MEMORY`
    */
   createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
 
   /**
-   * Causal self-attention of the next tokens, one or several. Gives the rows that one causal forward()
-   * over all tokens so far would give for them.
+   * Causal self-attention of the next tokens, one or several, which are appended to the cache. The
+   * output equals the last n rows of a causal forward() over all tokens so far.
    *
    * @param x (B, n, embedDim), with `batchFirst: false` (n, B, embedDim), or unbatched (n, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another layer and for steps
-   * past its capacity; `E_DISPOSED`; `E_MEMORY`. The cache is what it was then.
+   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another module and if the
+   * cache's capacity is exceeded; `E_DISPOSED`; `E_MEMORY`. A call that throws leaves the cache
+   * unchanged.
    */
   step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -353,24 +368,25 @@ export interface MultiHeadAttention {
 
 /** Options of {@link Multihead.headStatistics}. */
 export interface HeadStatisticsOptions {
-  /** (B · N_k): which token each key is, for `induction`. Default none. */
+  /** (B · N_k): the token id of each key, required for `induction`. Default none. */
   readonly tokens?: Int32Array | undefined;
 }
 
 /**
- * Statistics of the attention weights, one number for each of the H heads: means over the batch and
- * over the queries that count, 0 if none counts. Query i stands at position i + N_k − N_q.
+ * Statistics of the attention weights, one number for each of the H heads: the mean over the batch and
+ * over those queries that the definition names, or 0 if there are none. Query i is at position
+ * i + N_k − N_q.
  */
 export interface HeadStatistics {
-  /** −Σ w ln w: 0 if one key has all the weight, ln n if n keys have equal weights. */
+  /** −Σ w ln w: 0 if one key has all the weight, ln n if n keys have equal weights. All queries. */
   readonly entropy: Float32Array;
-  /** Weight on the key one before the query's position, of queries that have one. */
+  /** Weight on the key just before the query's position. Queries at positions ≥ 1. */
   readonly previousToken: Float32Array;
-  /** Weight on key 0, of queries that do not stand there. */
+  /** Weight on key 0. Queries at positions ≥ 1. */
   readonly firstToken: Float32Array;
   /**
-   * Weight on keys right behind an earlier occurrence of the query's token, of queries that have one
-   * (Olsson et al. 2022, arXiv:2209.11895). Only where `tokens` were given.
+   * Weight on the keys that directly follow an earlier occurrence of the query's token (Olsson et al.
+   * 2022, arXiv:2209.11895). Queries whose token occurred before. Missing without `tokens`.
    */
   readonly induction?: Float32Array;
 }

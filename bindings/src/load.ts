@@ -1,4 +1,4 @@
-// Loading: choose the build, compile, instantiate. One instance serves every plain load().
+// load(): chooses the build, compiles and instantiates it. Calls without options share one instance.
 
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
@@ -19,7 +19,7 @@ interface Build {
   wasm(): URL;
 }
 
-/** Written out in full, because bundlers look for these two forms. */
+/** Written out per build, because bundlers recognise only import() and new URL() of literal paths. */
 const builds: Record<Simd, Build> = {
   relaxed: {
     glue: () => import('./multihead-relaxed.mjs'),
@@ -31,17 +31,17 @@ const builds: Record<Simd, Build> = {
   },
 };
 
-/** What plain loads share, until its instance is dead. */
+/** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
 let shared: Promise<Multihead> | undefined;
 
 /**
  * Loads the WebAssembly module.
  *
- * Without `wasm` and `simd`, every call gives the same instance; with one of them, each call makes
- * an instance with a memory of its own. A failure is not remembered: a later call tries again, and
- * makes a new instance after one that is dead (`E_FATAL`).
+ * Without `wasm` and `simd`, every call returns the same instance; with one of them, each call makes
+ * a new instance with its own memory. After a failed load, and after an `E_FATAL`, the next call loads
+ * again and returns a new instance.
  *
- * @throws {MultiheadError} `E_LOAD` with the address and what was wrong, `E_ABORTED`, `E_OPTION`
+ * @throws {MultiheadError} `E_LOAD` with the address and the reason, `E_ABORTED`, `E_OPTION`
  */
 export async function load(given: LoadOptions = {}): Promise<Multihead> {
   const options = readFlat(given);
@@ -63,7 +63,7 @@ export async function load(given: LoadOptions = {}): Promise<Multihead> {
   return abortable(shared, signal);
 }
 
-/** A copy, for which each property is read once; throws `E_OPTION`. */
+/** A copy of the options that reads each property once; throws `E_OPTION` if a getter throws. */
 function readFlat(given: LoadOptions): LoadOptions {
   if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
   try {
@@ -82,7 +82,10 @@ function loadShared(): Promise<Multihead> {
   return loading;
 }
 
-/** An AbortSignal, of this or another realm; throws `E_OPTION`. */
+/**
+ * Throws `E_OPTION` unless `signal` is undefined or looks like an AbortSignal. Not instanceof: the
+ * signal may come from another realm, such as an iframe.
+ */
 function checkSignal(signal: unknown): void {
   if (signal === undefined) return;
   try {
@@ -120,7 +123,10 @@ async function instantiate(
   });
 }
 
-/** embind.cpp writes into the module what it is; another one is refused before any of it runs. */
+/**
+ * Throws `E_LOAD` unless the module's custom section "multihead", which embind.cpp writes, names this
+ * version, wire version and build. So no code of a wrong module runs.
+ */
 function checkIdentity(simd: Simd, { module, name }: CompiledWasm): void {
   const wanted = `${version} wire ${wireVersion} ${simd}`;
   const [section] = WebAssembly.Module.customSections(module, 'multihead');
@@ -134,7 +140,7 @@ async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
   try {
     const { default: factory } = await build.glue();
     const raw = await new Promise<RawModule>((resolve, reject) => {
-      // The glue has no way to say that an instantiation failed, so it is waited for here.
+      // The glue does not report a failed instantiation, so its errors are caught here.
       const instantiateWasm: Parameters<ModuleFactory>[0]['instantiateWasm'] = (
         imports,
         receive,

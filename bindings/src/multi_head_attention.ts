@@ -1,4 +1,4 @@
-// A multi-head attention layer: a module of the core by a handle, and calls of it.
+// mh.multiHeadAttention: a handle to a multi-head attention module in the core.
 
 import { CoreModule } from './core_module.js';
 import { ownCache } from './layer_cache.js';
@@ -31,12 +31,12 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     const { raw } = runtime;
     super(runtime, (operands) => wire.moduleConfig(runtime.args, moduleRecord(checked, operands)), {
       argument: 'multiHeadAttention',
-      noun: 'a layer',
+      noun: 'a module',
       create: () => raw.moduleCreate(),
-      release: (layer) => raw.moduleRelease(layer),
-      load: (layer) => raw.moduleLoad(layer),
-      state: (layer) => raw.moduleState(layer),
-      createCache: (layer) => raw.moduleCacheCreate(layer),
+      release: (module) => raw.moduleRelease(module),
+      load: (module) => raw.moduleLoad(module),
+      state: (module) => raw.moduleState(module),
+      createCache: (module) => raw.moduleCacheCreate(module),
     });
     this.config = Object.freeze(checked);
     Object.freeze(this);
@@ -104,7 +104,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     });
   }
 
-  /** Of tokens whose rank the core has yet to check. */
+  /** Batch and number of tokens of an input. Its rank is not checked here: the core does that. */
   #extents(shape: Shape): { batch: number; tokens: number } {
     const [first = 0, second = 0] = shape;
     if (shape.length < 3) return { batch: 1, tokens: first };
@@ -125,7 +125,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
   }
 }
 
-/** Throws `E_OPTION`. */
+/** Query, key and value of forward()'s first argument; throws `E_OPTION`. */
 function inputsOf(given: TensorLike | LayerInputs): LayerInputs {
   if (coreOf(given) !== undefined) return { query: given as TensorLike };
   const inputs = copyOf(given, 'query', ['query', 'key', 'value', 'data', 'shape', 'dtype']);

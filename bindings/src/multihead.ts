@@ -1,4 +1,4 @@
-// The object that load() gives: the operations bound to one module and its memory.
+// The object that load() returns: the operations, bound to one WebAssembly instance and its memory.
 
 import { alibiSlopes } from './alibi.js';
 import { Arguments } from './arguments.js';
@@ -24,7 +24,7 @@ import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions 
 import { attentionVarlen } from './varlen.js';
 import { readSimdTarget } from './wire.js';
 
-/** Methods are closures, so that they can be taken out of the object. */
+/** The methods are closures, so that they also work when destructured: `const { tensor } = mh`. */
 export function createMultihead(
   raw: GuardedModule,
   backend: Omit<Backend, 'target'>,

@@ -1,16 +1,17 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 
-// An attention call that is prepared once and run many times.
+// Prepared attention: a call that is checked and planned once and run many times.
 
 import type { MaskOptions } from './attention_types.js';
 import type { FloatDType, Shape, Tensor } from './tensor_types.js';
 
 /**
- * Options of {@link Multihead.prepare}: the shapes and types of its runs, and what attention() takes.
+ * Options of {@link Multihead.prepare}: the shapes and dtypes of its runs, and options of attention().
  *
- * A `mask` or `bias` that is a tensor is read by every run as it is then, and must live as long as
- * the operation is used. Typed arrays are copied once: those of masks and biases, slopes, sinks, gains
- * and positions stay as they were, and {@link PreparedAttention.setKvLengths} replaces `kvLengths`.
+ * A `mask` or `bias` that is a tensor is not copied: every run reads its current contents, and it must
+ * not be disposed while the operation is in use. Typed arrays (of masks, biases, slopes, sinks, gains
+ * and positions) are copied once; later writes to them have no effect.
+ * {@link PreparedAttention.setKvLengths} replaces `kvLengths`.
  */
 export interface PrepareOptions extends MaskOptions {
   /** (B, H_q, N_q, d_k): the shape of q. */
@@ -21,17 +22,17 @@ export interface PrepareOptions extends MaskOptions {
   readonly keys?: number | undefined;
   /** d_v. Default d_k. */
   readonly valueWidth?: number | undefined;
-  /** Of q. Default `'f32'`. */
+  /** The dtype of q. Default `'f32'`. */
   readonly dtype?: FloatDType | undefined;
-  /** Of k and v. Default `dtype`. */
+  /** The dtype of k and v. Default `dtype`. */
   readonly kvDtype?: FloatDType | undefined;
-  /** Of out; results are rounded to nearest, ties to even. Default `'f32'`. */
+  /** The dtype of out; results are rounded to nearest, ties to even. Default `'f32'`. */
   readonly outDtype?: FloatDType | undefined;
-  /** With `['lse']`, every run writes the log-sum-exp too. Default none. */
+  /** With `['lse']`, every run also writes the log-sum-exp. Default none. */
   readonly return?: readonly 'lse'[] | undefined;
 }
 
-/** Shapes of what a {@link PreparedAttention} is given. */
+/** The shapes of the tensors that {@link PreparedAttention.run} takes. */
 export interface PreparedShapes {
   /** (B, H_q, N_q, d_k) */
   readonly q: Shape;
@@ -45,18 +46,20 @@ export interface PreparedShapes {
   readonly lse: Shape;
 }
 
-/** One call of {@link Multihead.attention}, for tensors of the same shapes again and again. Dispose it as a tensor. */
+/**
+ * A call of {@link Multihead.attention} for tensors of fixed shapes and dtypes. Dispose it like a tensor.
+ */
 export interface PreparedAttention {
   readonly shapes: PreparedShapes;
   /**
-   * Writes the very numbers that {@link Multihead.attention} would give. Allocates nothing. Tensors
-   * only, of the shapes and types prepared; they may be others in every run.
+   * Computes bit for bit the results of {@link Multihead.attention}. Allocates nothing. Takes tensors
+   * only, of the prepared shapes and dtypes; each run may have different ones.
    *
-   * @param out written to; not one of the inputs
-   * @param lse written to; given exactly where it was prepared with `return: ['lse']`
-   * @throws {MultiheadError} `E_DISPOSED` for the operation, its mask or bias, or one of the tensors;
-   * `E_SHAPE`; `E_OPTION` for what is no tensor of this `Multihead`, another dtype, or an `out` that is
-   * an input. Nothing is written then.
+   * @param out written to; must not be one of the inputs
+   * @param lse written to; required if prepared with `return: ['lse']`, else an error
+   * @throws {MultiheadError} `E_DISPOSED` if the operation, its mask or bias, or one of the tensors is
+   * disposed; `E_SHAPE`; `E_OPTION` for an argument that is not a tensor of this `Multihead`, for
+   * another dtype, or if `out` is an input. A call that throws writes nothing.
    */
   run(
     q: Tensor<FloatDType>,
@@ -66,18 +69,18 @@ export interface PreparedAttention {
     lse?: Tensor,
   ): void;
   /**
-   * Other `kvLengths` for the runs from now on: how many keys each entry of the batch has. With keys
-   * and values that are written to tensors of a fixed size, row by row, this is decoding without a
-   * call that allocates. Allocates nothing.
+   * Replaces `kvLengths`, the number of keys per batch entry, for all following runs. Allocates nothing.
+   * It allows decoding without allocations: write each new key and value into tensors of a fixed size,
+   * set the new lengths, and run.
    *
    * @param lengths (B), each from 0 to N_k; copied
-   * @throws {MultiheadError} `E_OPTION` where it was prepared without `kvLengths`, for another type
-   * and for a length outside of its range; `E_SHAPE` for another count; `E_DISPOSED`. The lengths are
-   * what they were then.
+   * @throws {MultiheadError} `E_OPTION` if prepared without `kvLengths`, for an argument of another type
+   * and for a length out of range; `E_SHAPE` for a number of lengths other than B; `E_DISPOSED`. A call
+   * that throws leaves the lengths unchanged.
    */
   setKvLengths(lengths: Int32Array): void;
   readonly disposed: boolean;
-  /** Frees what it holds. A second call does nothing. */
+  /** Frees the memory. A second call does nothing. */
   dispose(): void;
   /** The same as {@link PreparedAttention.dispose}, for `using`. */
   [Symbol.dispose](): void;

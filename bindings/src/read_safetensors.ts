@@ -1,4 +1,5 @@
-// Reading safetensors, in a memory of JavaScript's: files come from anywhere, so nothing in them is believed.
+// readSafetensors(). Files may come from untrusted sources, so every field is checked. Uses no
+// WebAssembly memory.
 
 import { MultiheadError } from './errors.js';
 import {
@@ -27,13 +28,13 @@ import { isArrayBuffer, pristine, typedArrayName } from './typed_arrays.js';
 /**
  * Reads a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
  *
- * A tensor's `data` is a view of `bytes` where it lies at a multiple of its element's size, as it
- * does in files that this package and PyTorch's library write, and a copy where it does not.
+ * A tensor's `data` is a view of `bytes` if its offset is a multiple of its element size, as in files
+ * that this package and PyTorch's library write; otherwise it is a copy.
  *
- * @throws {MultiheadError} `E_FORMAT`, whose `argument` names the tensor: for a header that is
- * longer than the file or 100 MB, is no JSON object in UTF-8 or has a name twice; for a dtype that
- * the format does not have, more than 8 extents, offsets outside the data, a size that is not that
- * of the shape; for tensors that overlap or leave gaps. `E_OPTION` for `bytes` of another type.
+ * @throws {MultiheadError} `E_FORMAT`, whose `argument` names the tensor: if the header is longer than
+ * the file or 100 MB, is not a JSON object in UTF-8, or has a name twice; if a tensor has an unknown
+ * dtype, more than 8 extents, offsets outside the data, or a size that does not match its shape; if
+ * tensors overlap or leave gaps. `E_OPTION` for `bytes` of another type.
  */
 export function readSafetensors(bytes: ArrayBuffer | Uint8Array): SafetensorsFile {
   const file = asBytes(bytes);
@@ -55,10 +56,13 @@ export function readSafetensors(bytes: ArrayBuffer | Uint8Array): SafetensorsFil
   return { tensors, stateDict, metadata: readMetadata(header.json[metadataName]) };
 }
 
-/** A view, because slice() of Node's Buffer copies nothing. */
+/**
+ * The bytes as a plain Uint8Array. Node's Buffer is a Uint8Array whose slice() makes no copy, which
+ * the code below relies on.
+ */
 function asBytes(bytes: unknown): Uint8Array {
   if (typedArrayName(bytes) === 'Uint8Array') return pristine(bytes as Uint8Array);
-  // A detached one has no bytes, and no view.
+  // new Uint8Array() throws for a detached buffer, whose length is 0.
   if (isArrayBuffer(bytes)) return bytes.byteLength === 0 ? new Uint8Array() : new Uint8Array(bytes);
   throw new MultiheadError('E_OPTION', {
     argument: 'bytes',
@@ -79,7 +83,7 @@ function readHeader(file: Uint8Array): { json: Record<string, unknown>; bytes: n
   if (bytes > most) {
     throw formatError('safetensors header', `at most ${most} bytes`, `${bytes} bytes`);
   }
-  // A copy, because decoders refuse shared memory.
+  // A copy, because TextDecoder refuses a SharedArrayBuffer.
   const json = parseHeader(file.slice(lengthBytes, lengthBytes + bytes));
   return { json, bytes };
 }
@@ -89,7 +93,7 @@ function parseHeader(encoded: Uint8Array): Record<string, unknown> {
   let text: string;
   let json: unknown;
   try {
-    // A byte order mark stays, for JSON to refuse.
+    // ignoreBOM keeps a byte order mark in the text, so that JSON.parse() rejects it.
     text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(encoded);
     json = JSON.parse(text);
   } catch (error) {
@@ -106,7 +110,10 @@ function parseHeader(encoded: Uint8Array): Record<string, unknown> {
   return json;
 }
 
-/** A key that stands twice in one object of this valid JSON: JSON.parse() would keep the last of them. */
+/**
+ * A key that occurs twice in one object of `text`, which is valid JSON. JSON.parse() accepts such text
+ * and keeps the last value.
+ */
 function repeatedKey(text: string): string | undefined {
   const open: Set<string>[] = [];
   for (let at = 0; at < text.length; at += 1) {
@@ -118,7 +125,7 @@ function repeatedKey(text: string): string | undefined {
       const next = /[^ \t\n\r]/g;
       next.lastIndex = end + 1;
       if (next.exec(text)?.[0] === ':') {
-        // Decoded: "a" and "\u0061" are one name.
+        // Compare decoded keys: "a" and "\u0061" are the same name.
         const key = JSON.parse(text.slice(at, end + 1)) as string;
         if (open.at(-1)?.has(key)) return key;
         open.at(-1)?.add(key);
@@ -129,7 +136,7 @@ function repeatedKey(text: string): string | undefined {
   return undefined;
 }
 
-/** Of the string of valid JSON that begins at `open`. */
+/** Index of the closing quote of the JSON string that begins at `open`. */
 function closingQuote(text: string, open: number): number {
   let at = open + 1;
   while (text[at] !== '"') at += text[at] === '\\' ? 2 : 1;
@@ -167,7 +174,7 @@ function readTensor(
   if (!isObject(entry)) {
     throw formatError(name, 'an object of dtype, shape and data_offsets', inWords(entry));
   }
-  // Entries come from JSON.parse(), where even "__proto__" is an own property.
+  // Safe: JSON.parse() makes even "__proto__" an own property.
   const dtype = storedDTypes.find((known) => storedName(known) === entry['dtype']);
   if (dtype === undefined) {
     const expected = `a dtype of ${storedDTypes.map(storedName).join(', ')}`;
@@ -192,7 +199,7 @@ function readTensor(
   return { tensor: { dtype, shape, data } as SafetensorsTensor, range };
 }
 
-/** Undefined for what layers and models do not compute with. */
+/** The tensor as a parameter of a module; undefined for dtypes that modules do not take. */
 function asParameter(tensor: SafetensorsTensor): SafetensorsParameter | undefined {
   switch (tensor.dtype) {
     case 'f32':
@@ -221,6 +228,7 @@ function readRange(name: string, offsets: unknown, most: number): Range {
   throw formatError(name, `data_offsets within ${most} bytes`, inWords(offsets));
 }
 
+/** Throws `E_FORMAT` unless the ranges cover the data without gaps and overlaps. */
 function checkCovered(ranges: Range[], bytes: number): void {
   const data = 'safetensors data';
   let next = 0;

@@ -1,6 +1,6 @@
-// What reading and writing safetensors have in common
-// (huggingface.co/docs/safetensors, "Format"): eight bytes of header length, little-endian; a header
-// in JSON; the tensors' bytes, little-endian and row-major, side by side.
+// The safetensors format (huggingface.co/docs/safetensors, "Format"), for reading and writing: the
+// header's length in eight bytes, little-endian; the header in JSON; then the tensors' bytes,
+// little-endian and row-major, without gaps.
 
 import { MultiheadError } from './errors.js';
 import type { SafetensorsArrays, SafetensorsDType } from './safetensors_types.js';
@@ -10,7 +10,7 @@ import type { Shape } from './tensor_types.js';
 export const lengthBytes = 8;
 export const metadataName = '__metadata__';
 
-/** The format's own limit, for headers that are made to exhaust a parser. */
+/** The format's limit on the length of a header; it protects parsers from denial of service. */
 export const mostHeaderBytes = 100_000_000;
 
 interface TypedArrayClass<A> {
@@ -20,12 +20,12 @@ interface TypedArrayClass<A> {
 }
 
 interface StoredType<A> {
-  /** Of one number in the file; those of fewer than 8 are packed without gaps. */
+  /** Bits per number in the file; numbers of fewer than 8 bits are packed without gaps. */
   readonly bits: number;
   readonly array: TypedArrayClass<A>;
 }
 
-/** What every dtype of the format is stored as. The file has their names in capitals. */
+/** How each dtype of the format is stored. */
 export const storedTypes: {
   readonly [D in SafetensorsDType]: StoredType<SafetensorsArrays[D]>;
 } = {
@@ -55,12 +55,12 @@ export const storedTypes: {
 
 export const storedDTypes = Object.keys(storedTypes) as readonly SafetensorsDType[];
 
-/** As the file has it. */
+/** A dtype's name in the file. */
 export const storedName = (dtype: SafetensorsDType): string => dtype.toUpperCase();
 
 /**
- * How many bytes the numbers of a shape fill: a fraction where the last one ends inside of a byte,
- * infinite where there are more bits than JavaScript counts exactly.
+ * Size of a tensor in bytes: not a whole number if the last element ends inside a byte; Infinity if
+ * the number of bits exceeds 2⁵³ − 1, beyond which JavaScript numbers are not exact.
  */
 export function storedBytes(dtype: SafetensorsDType, shape: Shape): number {
   let bits = storedTypes[dtype].bits;
@@ -77,17 +77,17 @@ export const formatError = (argument: string, expected: string, got: string): Mu
 export const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === 'object' && value !== null && !Array.isArray(value);
 
-/** Minus zero is not how a number of bytes is written. */
+/** Whether a JSON value is a whole number ≥ 0 that is exact in JavaScript; −0 is not. */
 export const isCount = (value: unknown): value is number =>
   Number.isSafeInteger(value) && (value as number) >= 0 && !Object.is(value, -0);
 
-/** What UTF-8 can say: no half of a surrogate pair alone. */
+/** Whether UTF-8 can encode the text: false if it has an unpaired surrogate. */
 export const isUnicode = (text: string): boolean => !/\p{Surrogate}/u.test(text);
 
-/** Own properties only: a name may be "constructor", or "__proto__". */
+/** A record without a prototype, because a name may be "constructor" or "__proto__". */
 export const emptyRecord = <T>(): Record<string, T> => Object.create(null) as Record<string, T>;
 
-/** A value of a header in a few words. */
+/** A short description of a value of the header, for error messages. */
 export function inWords(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (Array.isArray(value)) {

@@ -1,28 +1,29 @@
-// Scopes: what is made inside is disposed at the end, unless it is returned.
+// Scopes dispose the resources made inside, except those that are returned.
 //
-// A scope that waits for a promise stays open, and JavaScript cannot say which of several open
-// ones a continuation belongs to. So when one was opened while an older one was waiting, doubts
-// are settled on the late side: what it may not have made itself is left to the older one, and
-// what it returns to the caller.
+// A scope whose function returned a promise stays open until the promise settles. While several scopes
+// are open, JavaScript cannot tell which of them a continuation belongs to: a resource always goes to
+// the innermost frame, which may be the wrong scope. So a scope that was opened while an older one was
+// waiting, and that itself waits, disposes early only what is certainly its own: the resources made
+// before its first await. The older scope disposes the rest, and the caller owns what it returns.
 
 interface Resource {
-  /** That of our objects throws `E_OPTION` on a proxy of one. */
+  /** On a proxy of one of this package's objects, reading this throws `E_OPTION`. */
   readonly disposed?: unknown;
   dispose(): void;
 }
 
 interface Frame {
   readonly made: Set<Resource>;
-  /** Opened while an older scope was waiting: perhaps inside of that, perhaps beside it. */
+  /** Opened while an older scope was waiting. It may be nested in that scope, or independent of it. */
   readonly doubtful: boolean;
-  /** Once it waits: what was made before the first await, and so in this scope for certain. */
+  /** Set when the scope begins to wait: the resources made before, which are certainly its own. */
   certain: ReadonlySet<Resource> | undefined;
 }
 
 export class ScopeStack {
   readonly #frames: Frame[] = [];
 
-  /** Puts something into the innermost open scope. */
+  /** Adds a resource to the innermost open scope, if there is one. */
   track<R extends Resource>(resource: R): R {
     this.#frames.at(-1)?.made.add(resource);
     return resource;
@@ -59,12 +60,12 @@ export class ScopeStack {
     return settled as T;
   }
 
-  /** A result that throws as it is looked at is passed on as an error, and nothing is kept. */
+  /** Ends a scope. If reading the result throws, disposes everything and throws that error. */
   #close(frame: Frame, result: unknown): void {
     let kept: readonly Resource[] = [];
     try {
       kept = returned(result);
-      // Behind a proxy a tensor is not known, and would be disposed: an error says so.
+      // A proxy of a tensor is not recognised, and its tensor would be disposed: throw E_OPTION instead.
       for (const resource of kept) void resource.disposed;
     } catch (error) {
       kept = [];
@@ -74,13 +75,14 @@ export class ScopeStack {
     }
   }
 
+  /** Removes the frame: the older scope, or the caller, gets `kept`; the rest is disposed. */
   #end(frame: Frame, kept: ReadonlySet<Resource>): void {
     const depth = this.#frames.indexOf(frame);
     const older = this.#frames[depth - 1];
     const beside = older !== undefined && frame.doubtful && frame.certain !== undefined;
 
     for (const resource of kept) {
-      // A younger scope may have counted it as its own.
+      // A younger open scope may hold the resource instead of this one.
       const holders = this.#frames.slice(depth).filter(({ made }) => made.delete(resource));
       if (holders.length > 0 && !beside) older?.made.add(resource);
     }
@@ -101,7 +103,7 @@ function isPromiseLike(value: unknown): value is PromiseLike<unknown> {
   );
 }
 
-/** The resources in a result: itself, or the values of an array or plain object, and of arrays in that. */
+/** The resources in a result: itself, or the values of an array or plain object, and of arrays in it. */
 function returned(result: unknown): Resource[] {
   if (typeof result !== 'object' || result === null) return [];
   if (isResource(result)) return [result];

@@ -1,4 +1,4 @@
-// Where the bytes of the .wasm come from: fetched, read from the disk, or given.
+// Gets the bytes of the .wasm, by fetch, from disk, or from the caller, and compiles them.
 
 import { MultiheadError } from './errors.js';
 import { describe } from './tensor.js';
@@ -6,11 +6,11 @@ import type { LoadOptions } from './types.js';
 
 type Source = NonNullable<LoadOptions['wasm']>;
 
-/** Compiled code, and what error messages call it. */
 export interface CompiledWasm {
   readonly module: WebAssembly.Module;
-  /** 0 when it came compiled. */
+  /** Size of the .wasm; 0 if the caller gave a compiled module. */
   readonly bytes: number;
+  /** Name for error messages: the address, or a description. */
   readonly name: string;
 }
 
@@ -20,7 +20,7 @@ interface NodeProcess {
   };
 }
 
-/** Node's file system, or undefined. Not an import, so that no bundler has to resolve it. */
+/** Node's file system, or undefined elsewhere. Not imported, so that bundlers need not resolve it. */
 function nodeFiles() {
   const { process } = globalThis as { process?: NodeProcess };
   return process?.getBuiltinModule?.('node:fs/promises');
@@ -38,7 +38,7 @@ export function loadError(name: string, got: string, cause?: unknown): Multihead
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
-/** Throws `E_LOAD` naming the address and what was wrong with it. */
+/** Throws `E_LOAD` with the address and the reason. */
 export async function compileWasm(
   source: Source,
   signal: AbortSignal | undefined,
@@ -46,15 +46,15 @@ export async function compileWasm(
   if (isModule(source)) return { module: source, bytes: 0, name: 'the module given' };
   const { bytes, name } = await readBytes(source, signal);
   try {
-    // Not compileStreaming(): it wants the type application/wasm, which many servers do not send,
-    // and the size would not be known.
+    // Not compileStreaming(): it requires the MIME type application/wasm, which many servers do not
+    // send, and it does not tell the size.
     return { module: await WebAssembly.compile(bytes), bytes: bytes.byteLength, name };
   } catch (error) {
     throw loadError(name, notWasm(bytes) ?? reason(error), error);
   }
 }
 
-/** Takes unknown: to TypeScript, every object has the (empty) shape of a Module. */
+/** The parameter is `unknown`, because TypeScript declares Module without members: any object fits. */
 const isModule = (source: unknown): source is WebAssembly.Module =>
   source instanceof WebAssembly.Module;
 
@@ -76,7 +76,7 @@ async function readBytes(
 
   const name = String(source);
   const files = nodeFiles();
-  // Two letters and more: "C:" is a drive.
+  // A scheme has at least two letters: "C:" is a Windows drive.
   const scheme = /^([a-z][a-z0-9+.-]+):/i.exec(name)?.[1]?.toLowerCase();
   try {
     if (files !== undefined && (scheme === undefined || scheme === 'file')) {
@@ -103,13 +103,13 @@ async function readResponse(
   }
 }
 
-/** A sentence for what is not WebAssembly at all. */
+/** A reason if the bytes lack the WebAssembly magic number; undefined if they have it. */
 function notWasm(source: BufferSource): string | undefined {
   const bytes = ArrayBuffer.isView(source)
     ? new Uint8Array(source.buffer, source.byteOffset, source.byteLength)
     : new Uint8Array(source);
   if (bytes[0] === 0 && bytes[1] === 0x61 && bytes[2] === 0x73 && bytes[3] === 0x6d)
     return undefined;
-  const page = bytes[0] === 0x3c ? '; it starts with "<", as a page of HTML does' : '';
+  const page = bytes[0] === 0x3c ? '; it starts with "<", like an HTML page' : '';
   return `this is not a WebAssembly file (${bytes.length} bytes${page})`;
 }

@@ -1,4 +1,4 @@
-// Parameters by name: given to the core, and copied out of it.
+// State dicts: passes parameters to the core by name, and copies them out of it.
 
 import { MultiheadError } from './errors.js';
 import type { Operands, Runtime } from './operands.js';
@@ -11,8 +11,9 @@ import * as wire from './wire.js';
 const encoder = new TextEncoder();
 
 /**
- * Pushes every tensor, for the call that then takes them. Gives the number of their elements. Throws
- * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`, and has pushed none then.
+ * Pushes every tensor to the core, for the next load call. Returns their total number of elements.
+ * Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is
+ * invalid.
  */
 export function pushStateDict(
   { raw, args, heap }: Runtime,
@@ -52,7 +53,7 @@ export function pushStateDict(
   return tensors.reduce((sum, { tensor: { shape } }) => sum + elements(shape), 0);
 }
 
-/** The parameters that the last call has listed. */
+/** Copies of the parameters that the last call listed. */
 export function takeStateDict(runtime: Runtime): Record<string, PlainTensor> {
   return Object.fromEntries(
     takeListed(runtime).map(({ name, shape, data }) => [name, { shape, data }]),

@@ -1,11 +1,11 @@
-// `using` needs Symbol.dispose, which Safari does not have yet. It is defined when the first
-// module is loaded, not on import, and no other global is touched.
+// `using` needs Symbol.dispose, which Safari does not have yet. The first load() defines it; importing
+// the package does not. No other global is changed.
 
 interface DisposableClass {
   readonly prototype: { dispose(): void };
 }
 
-/** Defines Symbol.dispose where it is missing; `holder` is replaced by tests. */
+/** Returns Symbol.dispose, and defines it if it is missing. Tests pass another `holder` than Symbol. */
 export function polyfillSymbolDispose(holder: object = Symbol): symbol {
   const existing: unknown = Reflect.get(holder, 'dispose');
   if (typeof existing === 'symbol') return existing;
@@ -14,7 +14,7 @@ export function polyfillSymbolDispose(holder: object = Symbol): symbol {
   return symbol;
 }
 
-/** Gives the instances of a class [Symbol.dispose]() as another name of dispose(). */
+/** Defines [Symbol.dispose]() on the classes' prototypes as an alias of dispose(). */
 export function makeDisposable(...classes: DisposableClass[]): void {
   const symbol = polyfillSymbolDispose();
   for (const { prototype } of classes) {

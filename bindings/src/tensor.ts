@@ -1,4 +1,4 @@
-// Tensors in WebAssembly memory, and the checks of what is to become one.
+// Tensors in WebAssembly memory, and the checks of shapes, dtypes and data.
 
 import type { Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
@@ -13,13 +13,16 @@ export interface Ranks {
   readonly most: number;
 }
 
-/** Of what calls compute with. */
+/** Of the operands of calls. */
 const tensorRanks: Ranks = { least: 1, most: 4 };
 
-/** Of what can be named in a state dict, if only to be refused: any tensor of the core. */
+/**
+ * Of tensors in state dicts and safetensors files. No parameter has more than four axes, but the core's
+ * error about a misshaped one then shows its shape.
+ */
 export const parameterRanks: Ranks = { least: 0, most: 8 };
 
-/** The core's calls count in 32-bit integers. */
+/** The largest extent: the arguments of the core's calls are 32-bit integers. */
 export const maxExtent = 2 ** 31 - 1;
 
 export const floatDTypes: readonly FloatDType[] = ['f32', 'f16', 'bf16'];
@@ -27,7 +30,7 @@ export const allDTypes: readonly DType[] = [...floatDTypes, 'bool'];
 
 export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' || dtype === 'bf16';
 
-/** "(1, 12, 1024, 64)", the way error messages write it. */
+/** "(1, 12, 1024, 64)", for error messages. */
 export const formatShape = (shape: Shape): string => `(${shape.join(', ')})`;
 
 export function sameShape(a: Shape, b: Shape): boolean {
@@ -39,7 +42,7 @@ export function sameShape(a: Shape, b: Shape): boolean {
 export const elements = (shape: Shape): number =>
   shape.reduce((product, extent) => product * extent, 1);
 
-/** For error messages: what a value of the wrong type is. */
+/** A short description of a value of the wrong type, for error messages. Never throws. */
 export function describe(value: unknown): string {
   try {
     if (value === null) return 'null';
@@ -50,7 +53,7 @@ export function describe(value: unknown): string {
     if (typeof value === 'function') return 'a function';
     return String(value);
   } catch {
-    return 'an object that cannot be looked at';
+    return 'an object that throws when it is read';
   }
 }
 
@@ -61,7 +64,10 @@ function className(value: object): string {
   return typeof name === 'string' ? name : 'null-prototype object';
 }
 
-/** For what throws as it is read: a getter, or a proxy. Errors of ours are passed on. */
+/**
+ * The `E_OPTION` for a value that threw `cause` when it was read, such as a getter or a proxy. A
+ * MultiheadError is returned unchanged.
+ */
 export function unreadable(cause: unknown, argument: string): MultiheadError {
   if (cause instanceof MultiheadError) return cause;
   let thrown: string;
@@ -70,14 +76,14 @@ export function unreadable(cause: unknown, argument: string): MultiheadError {
   } catch {
     thrown = describe(cause);
   }
-  const got = `one that throws as it is read (${thrown})`;
+  const got = `one that throws when it is read (${thrown})`;
   return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
 }
 
-/** What options.ts has copied, where it was of a class. */
+/** Class names of the objects that options.ts copied, by the copy; for error messages. */
 export const copiedClasses = new WeakMap<object, string>();
 
-/** A copy of a valid shape; throws `E_SHAPE` in the name of `argument`. */
+/** A copy of a valid shape; throws `E_SHAPE` for `argument`. */
 export function checkShape(
   shape: unknown,
   argument: string,
@@ -103,7 +109,10 @@ export function checkShape(
   return extents as number[];
 }
 
-/** Each once, and one more than there may be at most; undefined for what is no array. */
+/**
+ * The extents, each read once; at most `most` + 1 of them, so that a huge array costs nothing.
+ * Undefined if `shape` is not an array.
+ */
 function readExtents(shape: unknown, most: number, argument: string): unknown[] | undefined {
   try {
     if (!Array.isArray(shape)) return undefined;
@@ -116,7 +125,7 @@ function readExtents(shape: unknown, most: number, argument: string): unknown[] 
   }
 }
 
-/** The dtype of what `data` holds; `stated` decides which half-precision floats 16 bits are. */
+/** The dtype of a typed array; for a Uint16Array it is `stated`, which must be 'f16' or 'bf16'. */
 function dtypeOf(data: unknown, stated: unknown): DType | undefined {
   const name = typedArrayName(data);
   if (name === 'Float32Array') return 'f32';
@@ -124,7 +133,7 @@ function dtypeOf(data: unknown, stated: unknown): DType | undefined {
   return name === 'Uint16Array' && isHalf(stated) ? stated : undefined;
 }
 
-/** "a Float32Array or a Uint16Array with dtype "f16" or "bf16"". */
+/** The accepted typed arrays in words: "a Float32Array or a Uint16Array with dtype "f16" or "bf16"". */
 function typedArraysOf(dtypes: readonly DType[]): string {
   const halves = dtypes.filter(isHalf).map((dtype) => `"${dtype}"`);
   return [
@@ -135,8 +144,8 @@ function typedArraysOf(dtypes: readonly DType[]): string {
 }
 
 /**
- * Throws `E_OPTION` for another type than those `wanted` or than the dtype `stated` beside it, if
- * one is; `E_SHAPE` for a wrong length.
+ * Throws `E_OPTION` if `data` has none of the `wanted` dtypes, or contradicts the dtype `stated` with
+ * it; `E_SHAPE` for a wrong length.
  */
 export function checkData<D extends DType>(
   data: unknown,
@@ -181,7 +190,7 @@ function checkDType(dtype: unknown): DType | undefined {
   });
 }
 
-/** What mh.tensor() makes. */
+/** mh.tensor(). */
 export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: unknown): WasmTensor {
   const extents = checkShape(shape, 'shape');
   const dtype = checkDType(stated);
@@ -201,18 +210,19 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   return WasmTensor.copy(heap, checked.dtype, extents, checked.data, 'tensor');
 }
 
-/** Keeps a tensor alive, and its memory allocated, as long as its view is in use. */
+/** From views to their tensors: a tensor is not garbage-collected while its view is reachable. */
 const owners = new WeakMap<object, WasmTensor>();
 
-/** Memory that one tensor holds, or several of different shapes. */
+/** A block of memory, shared by a tensor and its reshape()s; freed with the last of them. */
 interface Storage {
   readonly block: Block;
   tensors: number;
 }
 
 /**
- * What calls know of a tensor, out of reach of the code that uses it: properties of a
- * {@link WasmTensor} can be replaced. Must not refer to its WasmTensor, which it outlives.
+ * The private state of a {@link WasmTensor}. Calls read this and not the WasmTensor's properties, which
+ * user code can replace. It must not refer to its WasmTensor: the finalizer holds it after the
+ * WasmTensor was collected.
  */
 export class TensorCore<D extends DType = DType> implements Operand<D>, Holding {
   readonly heap: Heap;
@@ -258,17 +268,17 @@ export class TensorCore<D extends DType = DType> implements Operand<D>, Holding 
   }
 }
 
-/** Of a tensor of any load(), or undefined for what is none; it runs no code of the value's. */
+/** The core of a tensor of any load(); undefined for any other value. Runs no code of the value. */
 export let coreOf: {
   <D extends DType>(tensor: WasmTensor<D> | undefined): TensorCore<D> | undefined;
   (value: unknown): TensorCore | undefined;
 };
 
-/** A proxy does not have the private members of what is behind it. This runs the code of the proxy. */
+/** True for a proxy of a tensor: it lacks the tensor's private members. Runs code of the proxy. */
 export const isProxyOfTensor = (value: unknown): boolean =>
   value instanceof WasmTensor && coreOf(value) === undefined;
 
-/** Of the `this` of a member. Throws `E_OPTION` where that is a proxy, as `new Proxy(tensor, {}).data` has it. */
+/** The core of a method's `this`. Throws `E_OPTION` if `this` is a proxy, as in `new Proxy(tensor, {}).data`. */
 function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
   const core = coreOf(tensor);
   if (core !== undefined) return core as TensorCore<D>;
@@ -287,7 +297,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
         : undefined) as typeof coreOf;
   }
 
-  /** What Vue's markRaw() sets: ref() and reactive() then hold the tensor itself and no proxy of it. */
+  /** The flag of Vue's markRaw(): ref() and reactive() then hold the tensor itself, not a proxy. */
   get __v_skip(): true {
     return true;
   }
@@ -345,7 +355,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   get data(): DataOf<D> {
     const core = ownCore(this);
     core.assertLive('tensor');
-    // A buffer that the memory has outgrown is another object than the present one.
+    // When the memory grows, it gets a new buffer object.
     if (this.#view === undefined || bufferOf(this.#view) !== core.heap.buffer) {
       this.#view = core.view();
       owners.set(this.#view, this);

@@ -1,20 +1,20 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 
-// What goes into calls and comes out of them: numbers with a shape.
+// Tensors, and the typed arrays that calls also take as arguments.
 
 /**
- * Half-precision floats: IEEE 754 binary16, or the upper half of a 32-bit float. Storage only: all
- * arithmetic is in 32 bits.
+ * 16-bit floats: IEEE 754 binary16 (`'f16'`), or bfloat16, the upper 16 bits of a 32-bit float. They
+ * are for storage only: all arithmetic is in 32 bits.
  */
 export type HalfDType = 'f16' | 'bf16';
 
-/** The floats that attention reads and writes. */
+/** The dtypes that attention reads and writes. */
 export type FloatDType = 'f32' | HalfDType;
 
-/** What a tensor holds: floats, or bytes of which 0 is false and everything else true. */
+/** The dtype of a tensor. A `'bool'` is a byte: 0 is false, everything else true. */
 export type DType = FloatDType | 'bool';
 
-/** The typed array that goes with a {@link DType}. Half-precision floats are their 16 bits. */
+/** The typed array of a {@link DType}. For half-precision floats it holds their bits. */
 export type DataOf<D extends DType> = D extends 'f32'
   ? Float32Array
   : D extends 'bool'
@@ -25,10 +25,11 @@ export type DataOf<D extends DType> = D extends 'f32'
 export type Shape = readonly number[];
 
 /**
- * Numbers in WebAssembly memory. Made by {@link Multihead.tensor} and by the operations.
+ * A tensor in WebAssembly memory, made by {@link Multihead.tensor} or by an operation. Row-major,
+ * without gaps.
  *
- * Its memory is freed by `using`, {@link Tensor.dispose} or {@link Multihead.scope}. A tensor that
- * was forgotten is freed when the garbage collector finds it, with one warning on the console.
+ * `using`, {@link Tensor.dispose} or {@link Multihead.scope} free its memory. If none of them does, the
+ * garbage collector frees it, and the first such tensor logs a warning on the console.
  */
 export interface Tensor<D extends DType = 'f32'> {
   readonly shape: Shape;
@@ -36,30 +37,30 @@ export interface Tensor<D extends DType = 'f32'> {
   /** Number of elements: the product of `shape`. */
   readonly size: number;
   /**
-   * A live view of the memory, without a copy; writing to it writes to the tensor. Of `'f16'` and
-   * `'bf16'` it shows the bits: {@link Tensor.toFloat32} gives numbers. Read the property again
-   * after a call: when the memory grows, views taken before are detached (their length becomes 0),
-   * and this property gives a new one.
+   * A view of the tensor's memory, not a copy: writing to it writes to the tensor. For `'f16'` and
+   * `'bf16'` it holds bits; {@link Tensor.toFloat32} converts them. Read this property again after every
+   * call: when the WebAssembly memory grows, older views are detached (their length becomes 0), and
+   * the property returns a new one.
    *
-   * It is for use while the tensor is in use. After {@link Tensor.dispose} a view that was kept
-   * shows whatever comes to lie there next. The array itself keeps its tensor from being collected;
-   * another array on the same buffer, such as `data.subarray(1)`, does not. For numbers to keep,
-   * copy: {@link Tensor.toFloat32}, or `data.slice()` for bits and booleans.
+   * Do not use a view after {@link Tensor.dispose}: the memory may then belong to another tensor. The
+   * garbage collector does not free a tensor while this array is reachable, but another array on the
+   * same buffer, such as `data.subarray(1)`, does not prevent that. To keep the numbers, copy them with
+   * {@link Tensor.toFloat32}, or with `data.slice()` for bits and booleans.
    *
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */
   readonly data: DataOf<D>;
   /**
-   * A tensor of another shape on the same memory, without a copy: what is written to one shows in
-   * the other. Each has to be disposed of its own, in any order; the memory is freed with the last.
-   * Two that share memory cannot be input and output of one call.
+   * A tensor of another shape that shares this tensor's memory: a write to one changes both. Dispose
+   * each of them, in any order; the last dispose() frees the memory. A call refuses tensors that share
+   * memory as its input and output.
    *
-   * @throws {MultiheadError} `E_SHAPE` for extents that are not whole numbers ≥ 0, more than four of
-   * them, or another number of elements; `E_DISPOSED`.
+   * @throws {MultiheadError} `E_SHAPE` unless the shape has one to four extents that are whole numbers
+   * ≥ 0, with the same number of elements; `E_DISPOSED`.
    */
   reshape(shape: Shape): Tensor<D>;
   /**
-   * A copy as numbers, exact for every dtype; booleans become 0 and 1.
+   * A copy converted to 32-bit floats, exact for every dtype. Booleans are returned as their bytes.
    *
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */
@@ -78,27 +79,28 @@ type PlainHalves<D extends HalfDType> = [D] extends [never]
   ? never
   : { readonly data: Uint16Array; readonly shape: Shape; readonly dtype: D };
 
-/** A typed array with a shape, as an argument. The bits of half-precision floats need their dtype. */
+/** A typed array with a shape, as an argument. For the bits of half-precision floats, `dtype` is required. */
 export type PlainTensor<D extends DType = 'f32'> =
   PlainNumbers<Exclude<D, HalfDType>> | PlainHalves<Extract<D, HalfDType>>;
 
 /**
- * A tensor, or a typed array with a shape. The latter is copied into WebAssembly memory for the
- * length of the call and freed at its end: make a {@link Tensor} of what is used more than once.
+ * A tensor, or a typed array with a shape. The call copies a typed array into WebAssembly memory and
+ * frees the copy at its end; make a {@link Tensor} from data that several calls use.
  */
 export type TensorLike<D extends DType = 'f32'> = Tensor<D> | PlainTensor<D>;
 
-/** A {@link TensorLike} of any of the three kinds of floats. */
+/** A {@link TensorLike} of 32-bit or half-precision floats. */
 export type FloatTensorLike = TensorLike<FloatDType>;
 
-/** What {@link Multihead.tensor} makes a tensor of that dtype from. */
+/** The typed arrays from which {@link Multihead.tensor} makes a tensor of this dtype. */
 export type SourceOf<D extends DType> = DataOf<D> | (D extends HalfDType ? Float32Array : never);
 
 /** Options of {@link Multihead.tensor}. */
 export interface TensorOptions<D extends DType = DType> {
   /**
-   * Default: what the typed array says. A `Float32Array` given for `'f16'` or `'bf16'` is rounded, to
-   * nearest and ties to even; a `Uint16Array` holds the bits already, and needs this option.
+   * Default: `'f32'` for a `Float32Array`, `'bool'` for a `Uint8Array`. With `'f16'` or `'bf16'`, a
+   * `Float32Array` is rounded to nearest, ties to even, and a `Uint16Array` holds the bits. A
+   * `Uint16Array` requires this option.
    */
   readonly dtype: D;
 }

@@ -1,4 +1,4 @@
-// The steps of a layer's call: which of them are wanted, and copies of them under JavaScript names.
+// Traces: which steps a call wants, and copies of the steps that the core lists, by JavaScript names.
 
 import { onJavaScriptHeap } from './memory.js';
 import type { Runtime } from './operands.js';
@@ -32,27 +32,27 @@ export const traceNames: readonly TraceName[] = [
   'output',
 ];
 
-/** The JavaScript name of one of the core's, "xKey" for "x_key". */
+/** The JavaScript name of a step of the core: "xKey" for "x_key". */
 const nameOf = (step: string): TraceName =>
   step === 'per_head_output'
     ? 'headShares'
     : (step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName);
 
-/** A bit for each name that a `trace` option asks for; throws `E_OPTION`. */
+/** The `trace` option as bits, bit i for traceNames[i]; throws `E_OPTION`. */
 export function traceBits(option: unknown): number {
   if (option === undefined || option === false) return 0;
   const wanted = option === true ? traceNames : checkNames(option, traceNames, 'trace');
   return wanted.reduce((bits, name) => bits | (1 << traceNames.indexOf(name)), 0);
 }
 
-/** A tensor that the core has listed: a copy on the JavaScript heap. */
+/** A copy of a tensor that the core listed, on the JavaScript heap. */
 export interface NamedTensor {
   readonly name: string;
   readonly shape: number[];
   readonly data: Float32Array;
 }
 
-/** What the last call has listed, which is gone afterwards. */
+/** Copies the tensors that the last call listed, and releases the core's list. */
 export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
   try {
     return Array.from({ length: raw.listedCount() }, (_, index) => {
@@ -60,7 +60,7 @@ export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
       const { name, address, shape, byColumns } = readListedTensor(args.results());
       const view = heap.view('f32', address, elements(shape));
       const data = onJavaScriptHeap(4 * view.length, name, () =>
-        byColumns ? turned(view, shape) : view.slice(),
+        byColumns ? transposed(view, shape) : view.slice(),
       );
       return { name, shape, data };
     });
@@ -69,8 +69,8 @@ export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
   }
 }
 
-/** A matrix of this shape, of which the columns lie one behind the other, row by row. */
-function turned(columns: Float32Array, [rows = 0, width = 0]: readonly number[]): Float32Array {
+/** The row-major copy of a column-major matrix of shape (rows, width). */
+function transposed(columns: Float32Array, [rows = 0, width = 0]: readonly number[]): Float32Array {
   const data = new Float32Array(columns.length);
   for (let row = 0, at = 0; row < rows; row += 1) {
     for (let c = 0; c < width; c += 1, at += 1) data[at] = columns[c * rows + row] as number;
@@ -78,7 +78,7 @@ function turned(columns: Float32Array, [rows = 0, width = 0]: readonly number[])
   return data;
 }
 
-/** The steps that the last call has listed. */
+/** Copies of the steps that the last call listed. */
 export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep>> {
   const trace: Partial<Record<TraceName, TraceStep>> = {};
   for (const step of takeListed(runtime)) {
@@ -88,7 +88,7 @@ export function takeTrace(runtime: Runtime): Partial<Record<TraceName, TraceStep
   return trace;
 }
 
-/** Those of every layer, whose names have the layer's number in front: "3.weights". */
+/** The same for each layer of a transformer; the core prefixes names with the layer: "3.weights". */
 export function takeTraces(
   runtime: Runtime,
   layers: number,

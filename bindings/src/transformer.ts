@@ -1,4 +1,4 @@
-// mh.transformer: from tokens to logits, by a handle.
+// mh.transformer: a handle to a transformer in the core.
 
 import { CoreModule } from './core_module.js';
 import { MultiheadError } from './errors.js';
@@ -29,7 +29,7 @@ const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'
 const notInForward = { causal: "it is the model's" };
 const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };
 
-/** What a call is about, beside its options. */
+/** What differs between forward() and step(). */
 interface Call {
   readonly batch: number;
   /** Tokens that the cache holds. */

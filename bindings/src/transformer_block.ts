@@ -1,4 +1,4 @@
-// mh.transformerBlock: attention and an MLP, by a handle.
+// mh.transformerBlock: a handle to a transformer block in the core.
 
 import { CoreModule } from './core_module.js';
 import { ownCache } from './layer_cache.js';

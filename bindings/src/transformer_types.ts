@@ -1,4 +1,4 @@
-// Transformer blocks, and stacks of them from tokens to logits.
+// Transformer blocks, and transformers from tokens to logits.
 
 import type {
   ForwardOptions,
@@ -13,27 +13,28 @@ import type {
 import type { PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 
 /**
- * What an MLP applies to each element: `'relu'` max(x, 0) · `'gelu'` x·Φ(x) (arXiv:1606.08415) ·
- * `'geluTanh'` x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))), GPT-2's · `'silu'` x / (1 + e^−x)
+ * Activation function of an MLP: `'relu'` max(x, 0) · `'gelu'` x·Φ(x) (arXiv:1606.08415) · `'geluTanh'`
+ * x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))), as in GPT-2 · `'silu'` x / (1 + e^−x)
  */
 export type Activation = 'relu' | 'gelu' | 'geluTanh' | 'silu';
 
-/** `'layerNorm'` (arXiv:1607.06450), `'rmsNorm'` (arXiv:1910.07467, without a bias), or neither. */
+/** `'layerNorm'` (arXiv:1607.06450), `'rmsNorm'` (arXiv:1910.07467; it has no bias), or `'none'`. */
 export type Norm = 'none' | 'layerNorm' | 'rmsNorm';
 
 /**
- * Under which names parameters are loaded.
+ * Naming scheme of the parameters in a state dict.
  *
- * - `'torch'`: those of `torch.nn.TransformerEncoderLayer`: `self_attn.` and what
- *   {@link MultiHeadAttention.loadStateDict} names, `linear1`, `linear2`, `norm1`, `norm2`, each with
- *   `.weight` and `.bias`; here also `linear_gate`. A stack has them under `layers.N.`, and
- *   `embedding.weight`, `position.weight`, `norm.weight`, `norm.bias`, `output.weight`.
- * - `'gpt2'`: GPT-2's own: `h.N.` and `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`, `mlp.c_fc`,
- *   `mlp.c_proj`; `wte`, `wpe`, `ln_f`; and `lm_head`; with or without `transformer.` in front.
- *   Matrices are (in, out), as its Conv1D has them. The buffers `attn.bias` and `attn.masked_bias` are
- *   ignored.
+ * - `'torch'`: that of `torch.nn.TransformerEncoderLayer`: `self_attn.` followed by the names of
+ *   {@link MultiHeadAttention.loadStateDict}; `linear1`, `linear2`, `norm1`, `norm2`, each with
+ *   `.weight` and `.bias`; and, beyond PyTorch's, `linear_gate`. In a transformer these are under
+ *   `layers.N.`, besides `embedding.weight`, `position.weight`, `norm.weight`, `norm.bias` and
+ *   `output.weight`.
+ * - `'gpt2'`: that of GPT-2: `h.N.` followed by `ln_1`, `attn.c_attn`, `attn.c_proj`, `ln_2`,
+ *   `mlp.c_fc`, `mlp.c_proj`; `wte`, `wpe`, `ln_f`; and `lm_head`; all with or without the prefix
+ *   `transformer.`. Matrices are (in, out), as in its Conv1D. The buffers `attn.bias` and
+ *   `attn.masked_bias` are ignored.
  *
- * With `tiedOutput`, the output's matrix is ignored under both.
+ * With `tiedOutput`, the output's matrix is ignored in both.
  */
 export type ParameterNames = 'torch' | 'gpt2';
 
@@ -48,41 +49,46 @@ export interface TransformerBlockConfig extends Omit<
   readonly mlpDim?: number | undefined;
   /** Default `'gelu'`. */
   readonly activation?: Activation | undefined;
-  /** linear2(activation(linear_gate(x)) · linear1(x)), SwiGLU with `'silu'` (arXiv:2002.05202). Default false. */
+  /**
+   * True: the MLP is linear2(activation(linear_gate(x)) · linear1(x)), which with `'silu'` is SwiGLU
+   * (arXiv:2002.05202). False: linear2(activation(linear1(x))). Default false.
+   */
   readonly gated?: boolean | undefined;
   /** Whether the MLP's projections have biases. Default true. */
   readonly mlpBias?: boolean | undefined;
-  /** Default `'layerNorm'`. */
+  /** Kind of all norms of the block. Default `'layerNorm'`. */
   readonly norm?: Norm | undefined;
   /**
    * True: x + attention(norm1(x)), and likewise the MLP (GPT-2, Llama). False: norm1(x + attention(x))
    * (Vaswani et al. 2017). Default true.
    */
   readonly normFirst?: boolean | undefined;
-  /** A finite number ≥ 0. Default 1e−5. */
+  /** Epsilon of the norms, a finite number ≥ 0. Default 1e−5. */
   readonly normEps?: number | undefined;
 }
 
 /** Configuration of {@link Multihead.transformer}. */
 export interface TransformerConfig extends TransformerBlockConfig {
+  /** Number of transformer blocks. */
   readonly numLayers: number;
+  /** Number of token ids, and width of the logits. */
   readonly vocabSize: number;
-  /** Number of learned position embeddings, which is the longest sequence. Default none. */
+  /** Number of learned position embeddings; also the longest sequence. Default none: no embeddings. */
   readonly maxPositions?: number | undefined;
-  /** A norm after the last block, if the blocks have norms. Default true. */
+  /** Whether a norm follows the last block, if the blocks have norms. Default true. */
   readonly finalNorm?: boolean | undefined;
-  /** The output uses the matrix of the embedding. Default false. */
+  /** Whether the output projection is the embedding matrix. Default false. */
   readonly tiedOutput?: boolean | undefined;
-  /** Every token sees only itself and earlier tokens. Default true. */
+  /** Whether every token sees only itself and earlier tokens. Default true. */
   readonly causal?: boolean | undefined;
 }
 
-/** Every option with its default filled in; options without a default may be undefined. */
+/** Every option with its default filled in; options without a default, `Open`, may be undefined. */
 type Filled<C, Open extends keyof C> = {
   readonly [N in keyof C]-?: N extends Open ? C[N] : Exclude<C[N], undefined>;
 };
 
-/** Tensors that {@link TransformerBlock.forward} can give beside its output. */
+/** Tensors that {@link TransformerBlock.forward} can return besides its output. */
 export type BlockReturn = 'attentionOut';
 
 /** Options of {@link TransformerBlock.forward}: those of {@link MultiHeadAttention.forward}. */
@@ -90,7 +96,10 @@ export interface BlockOptions<
   R extends readonly BlockReturn[] = readonly BlockReturn[],
   T extends TraceOption = TraceOption,
 > extends Omit<ForwardOptions<[], T>, 'return'> {
-  /** `'attentionOut'` (B, N, embedDim): what attention adds to its input. Default none. */
+  /**
+   * `'attentionOut'` (B, N, embedDim): the output of attention, before the residual addition. Default
+   * none.
+   */
   readonly return?: R | undefined;
 }
 
@@ -107,52 +116,56 @@ export interface BlockStepOptions<
 export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOption = false> = {
   /** (B, N, embedDim) */
   readonly output: Tensor;
-  /** Of the attention; `undefined` unless asked for. */
+  /** The trace of the attention; `undefined` without the option `trace`. */
   readonly trace: TraceOf<T>;
 } & (number extends R['length']
   ? { readonly [N in R[number]]?: Tensor }
   : { readonly [N in R[number]]: Tensor });
 
 /**
- * A transformer block: attention and an MLP, each added to what went in. With `normFirst`,
+ * A transformer block: attention and an MLP, each with a residual connection. With `normFirst`,
  * a = x + attention(norm1(x)) and out = a + mlp(norm2(a)); without, a = norm1(x + attention(x)) and
- * out = norm2(a + mlp(a)). The MLP is linear2(activation(linear1(x))).
+ * out = norm2(a + mlp(a)). The MLP is linear2(activation(linear1(x))), or gated.
  */
 export interface TransformerBlock {
-  /** What was given, with every default filled in. */
+  /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerBlockConfig, 'window' | 'rope' | 'mlpDim'>;
   readonly disposed: boolean;
   /**
-   * Copies all parameters.
+   * Copies all parameters. {@link ParameterNames} lists their names.
    *
-   * @throws {MultiheadError} `E_SHAPE`, one that names every missing, unexpected and misshaped tensor;
-   * `E_OPTION` for what is no tensor of floats; `E_DISPOSED`; `E_MEMORY`. The parameters are what they
-   * were then.
+   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped
+   * tensor; `E_OPTION` for a value that is not a tensor of floats; `E_DISPOSED`; `E_MEMORY`. A call that
+   * throws leaves the parameters unchanged.
    */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
   /**
-   * Copies of what was loaded, under the names and in the layout that it came in, as 32-bit floats.
+   * Copies of the parameters as 32-bit floats, under the names and in the layout that they were loaded
+   * with.
    *
    * @throws {MultiheadError} `E_OPTION` before {@link TransformerBlock.loadStateDict}; `E_DISPOSED`
    */
   stateDict(): Record<string, PlainTensor>;
   /**
+   * One forward pass.
+   *
    * @param x (B, N, embedDim)
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
    * nothing allocated.
    */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     options?: BlockOptions<R, T>,
   ): BlockResult<R, T>;
-  /** As {@link MultiHeadAttention.createCache}. */
+  /** See {@link MultiHeadAttention.createCache}. */
   createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
   /**
-   * The next tokens, causally. Gives the rows that one causal forward() over all tokens so far would
-   * give for them.
+   * A causal pass over the next tokens, one or several, which are appended to the cache. The output
+   * equals the last n rows of a causal forward() over all tokens so far.
    *
    * @param x (B, n, embedDim)
-   * @throws {MultiheadError} as {@link MultiHeadAttention.step}. The cache is what it was then.
+   * @throws {MultiheadError} as {@link MultiHeadAttention.step}. A call that throws leaves the cache
+   * unchanged.
    */
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -164,41 +177,44 @@ export interface TransformerBlock {
   [Symbol.dispose](): void;
 }
 
-/** Options of `loadStateDict()` of blocks and stacks. */
+/** Options of `loadStateDict()` of transformer blocks and transformers. */
 export interface LoadStateDictOptions {
-  /** Default `'torch'`. */
+  /** Naming scheme of the dict. Default `'torch'`. */
   readonly names?: ParameterNames | undefined;
 }
 
 /**
- * Results of a stack.
+ * Results of a transformer.
  *
  * - `'logits'` (B, N, vocabSize)
  * - `'hidden'` (numLayers, B, N, embedDim): after each layer, before the final norm
  */
 export type TransformerReturn = 'logits' | 'hidden';
 
-/** What {@link Transformer.forward} and {@link Transformer.step} share. */
+/** The options that {@link Transformer.forward} and {@link Transformer.step} share. */
 interface ModelOptions<R extends readonly TransformerReturn[], T extends TraceOption> {
-  /** Default `['logits']`. With `[]` nothing after the last layer is computed, which saves time on a prompt. */
+  /**
+   * Which results to compute. Default `['logits']`. Without `'logits'`, the final norm and the output
+   * projection are skipped, which saves time on a prompt.
+   */
   readonly return?: R | undefined;
   /** Which steps of every layer's attention to copy out. Default `false`. */
   readonly trace?: T | undefined;
-  /** Written to instead of a new tensor, and returned as `logits`. */
+  /** Tensor to write to, returned as `logits`. Default a new one. */
   readonly out?: Tensor | undefined;
 }
 
-/** Options of {@link Transformer.forward}: those of a layer, applied in every layer. */
+/** Options of {@link Transformer.forward}: those of the attention module, applied in every layer. */
 export interface TransformerOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,
 >
   extends Omit<ForwardOptions, 'causal' | 'return' | 'trace' | 'out'>, ModelOptions<R, T> {
-  /** Number of sequences in `tokens`, one after the other and of equal length. Default 1. */
+  /** Number of sequences of equal length in `tokens`, one after the other. Default 1. */
   readonly batch?: number | undefined;
 }
 
-/** Options of {@link Transformer.step}: those of a layer, applied in every layer. */
+/** Options of {@link Transformer.step}: those of the attention module, applied in every layer. */
 export interface TransformerStepOptions<
   R extends readonly TransformerReturn[] = readonly TransformerReturn[],
   T extends TraceOption = TraceOption,
@@ -210,31 +226,31 @@ export type TransformerResult<
   R extends readonly TransformerReturn[] = ['logits'],
   T extends TraceOption = false,
 > = {
-  /** Of each layer's attention; `undefined` unless asked for. */
+  /** The trace of each layer's attention; `undefined` without the option `trace`. */
   readonly traces: T extends false ? undefined : TraceOf<T>[];
 } & (number extends R['length']
   ? { readonly [N in R[number]]?: Tensor }
   : { readonly [N in R[number]]: Tensor });
 
 /**
- * A language model: embeddings, blocks, a final norm, and a matrix to logits. With
- * `normFirst`, learned positions, `geluTanh` and a tied output it is GPT-2; with RoPE, `rmsNorm` and a
- * gated MLP without biases a Llama.
+ * A transformer language model: embeddings, blocks, a final norm, and an output projection to logits.
+ * With `normFirst`, learned positions, `geluTanh` and a tied output it is GPT-2; with RoPE, `rmsNorm`
+ * and a gated MLP without biases it is Llama.
  */
 export interface Transformer {
-  /** What was given, with every default filled in. */
+  /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerConfig, 'window' | 'rope' | 'mlpDim' | 'maxPositions'>;
   readonly disposed: boolean;
-  /** As {@link TransformerBlock.loadStateDict}, over all layers. */
+  /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
-  /** As {@link TransformerBlock.stateDict}. */
+  /** Like {@link TransformerBlock.stateDict}, for the whole model. */
   stateDict(): Record<string, PlainTensor>;
   /**
-   * One pass over whole sequences.
+   * One forward pass over whole sequences.
    *
-   * @param tokens (batch · N), row-major, each from 0 to vocabSize − 1
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION` (also for more tokens than `maxPositions`),
-   * `E_DISPOSED`, `E_MEMORY`. A refused call leaves nothing allocated.
+   * @param tokens (batch · N) token ids, row-major, each from 0 to vocabSize − 1
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION` (also for sequences longer than `maxPositions`),
+   * `E_DISPOSED`, `E_MEMORY`. A call that throws leaves nothing allocated.
    */
   forward<
     const R extends readonly TransformerReturn[] = ['logits'],
@@ -244,20 +260,20 @@ export interface Transformer {
     options?: TransformerOptions<R, T>,
   ): TransformerResult<R, T>;
   /**
-   * Makes an empty cache for {@link Transformer.step} of this model, with the keys and values of every
-   * layer. Dispose it as a tensor.
+   * Makes an empty cache for {@link Transformer.step} of this model, for the keys and values of every
+   * layer. Dispose it like a tensor.
    *
    * @throws {MultiheadError} as {@link MultiHeadAttention.createCache}
    */
   createCache(config: LayerCacheConfig): TransformerCache;
   /**
-   * The next tokens of every batch entry. Gives the rows that forward() over all tokens so far would
-   * give for them.
+   * A pass over the next n tokens of every batch entry, which are appended to the cache. The results
+   * equal the last n rows of forward() over all tokens so far.
    *
-   * @param tokens (batch · n), row-major
-   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another model, steps past
-   * its capacity or `maxPositions`, and a model that is not causal; `E_DISPOSED`; `E_MEMORY`. The cache
-   * is what it was then.
+   * @param tokens (batch · n) token ids, row-major
+   * @throws {MultiheadError} `E_SHAPE`; `E_OPTION`, also for the cache of another model, for more tokens
+   * than its capacity or `maxPositions`, and for a model with `causal: false`; `E_DISPOSED`; `E_MEMORY`.
+   * A call that throws leaves the cache unchanged.
    */
   step<
     const R extends readonly TransformerReturn[] = ['logits'],
@@ -272,5 +288,5 @@ export interface Transformer {
   [Symbol.dispose](): void;
 }
 
-/** Keys and values that every layer of a model has seen. */
+/** The KV cache of all layers of a transformer. */
 export type TransformerCache = MultiHeadAttentionCache;

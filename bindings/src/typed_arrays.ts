@@ -1,4 +1,5 @@
-// What typed arrays are, by their internal slots: own properties and altered prototypes may say anything.
+// Reads typed arrays by their internal slots, because user code can override their properties and
+// prototypes.
 
 type Getter = (this: unknown) => unknown;
 
@@ -15,11 +16,11 @@ interface TypedArray extends ArrayBufferView {
   readonly length: number;
 }
 
-/** The name of its class, or undefined for what is no typed array. It may come from another realm. */
+/** The class name of a typed array of any realm; undefined for any other value. */
 export const typedArrayName = (data: unknown): string | undefined =>
   nameGetter.call(data) as string | undefined;
 
-/** Number of elements; 0 where the buffer is detached, or has shrunk below it. */
+/** Number of elements; 0 if the buffer is detached, or was resized to end before the array does. */
 export const lengthOf = (data: TypedArray): number => lengthGetter.call(data) as number;
 
 export const bufferOf = (data: TypedArray): ArrayBufferLike =>
@@ -29,11 +30,11 @@ export const byteOffsetOf = (data: TypedArray): number => offsetGetter.call(data
 
 type Class = new (buffer?: ArrayBufferLike, byteOffset?: number, length?: number) => unknown;
 
-/** A view of the same numbers, without what has been done to its properties. */
+/** A new view of the same elements, without overridden properties. */
 export function pristine<T extends TypedArray>(data: T): T {
   const Same = (globalThis as unknown as Record<string, Class>)[typedArrayName(data) as string] as Class;
   const length = lengthOf(data);
-  // Of a detached buffer there is no view.
+  // A view of a detached buffer cannot be made.
   if (length === 0) return new Same() as T;
   return new Same(bufferOf(data), byteOffsetOf(data), length) as T;
 }
@@ -41,7 +42,7 @@ export function pristine<T extends TypedArray>(data: T): T {
 const byteLengthGetter = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')
   ?.get as Getter;
 
-/** Of any realm; no SharedArrayBuffer. */
+/** Whether this is an ArrayBuffer, of any realm, and not a SharedArrayBuffer. */
 export function isArrayBuffer(value: unknown): value is ArrayBuffer {
   try {
     byteLengthGetter.call(value);

@@ -1,7 +1,8 @@
-// The public types: the operations here, what they take and give in the files named below.
+// The public types. This file has the operations; the files re-exported below have their arguments
+// and results.
 //
-// Letters in shapes: B batch, H_q query heads, H_kv key/value heads, N_q queries,
-// N_k keys, N tokens, d_k width of a query and key, d_v width of a value.
+// Letters in shapes: B batch, H_q query heads, H_kv key/value heads, N_q queries, N_k keys, N tokens,
+// d_k head dim of queries and keys, d_v head dim of values.
 // Every tensor is row-major without gaps.
 
 import type {
@@ -51,24 +52,27 @@ export type * from './safetensors_types.js';
 export type * from './tensor_types.js';
 export type * from './transformer_types.js';
 
-/** `'relaxed'` has a fused multiply-add, `'simd128'` is what every browser since 2023 runs. */
+/** `'relaxed'` uses a fused multiply-add; `'simd128'` runs in every browser since 2023. */
 export type Simd = 'relaxed' | 'simd128';
 
 /** Options of {@link load}. */
 export interface LoadOptions {
   /**
-   * Where the `.wasm` comes from; the file beside the package's own modules when not given.
+   * Where the `.wasm` comes from. Default: the file beside the package's own modules.
    * A string or `URL` is fetched; in Node, `file:` URLs and paths are read from the disk.
-   * It must be the file that goes with the SIMD build in use, of the same package version.
+   * It must be the file of the chosen SIMD build, from the same version of the package.
    */
   readonly wasm?: string | URL | Response | BufferSource | WebAssembly.Module | undefined;
-  /** Which build to load. Default `'auto'`: relaxed where the engine has it, else simd128. */
+  /** Which build to load. Default `'auto'`: relaxed if the engine supports it, else simd128. */
   readonly simd?: Simd | 'auto' | undefined;
-  /** Aborting rejects with `E_ABORTED`. A load that others also wait for goes on for them. */
+  /**
+   * Aborting rejects this call with `E_ABORTED`. Other callers that wait for the same shared instance
+   * are not affected.
+   */
   readonly signal?: AbortSignal | undefined;
 }
 
-/** What was loaded, and why. */
+/** The build that was loaded, and why it was chosen. */
 export interface Backend {
   readonly simd: Simd;
   /** Highway's name of the SIMD target, for example `"WASM"`. */
@@ -87,34 +91,38 @@ export interface Backend {
 export interface LinearOptions {
   /** (out). Default none. */
   readonly bias?: TensorLike | undefined;
-  /** Written to instead of a new tensor, and returned. Not one of the inputs. */
+  /** Tensor to write to and return. It must not be one of the inputs. Default a new one. */
   readonly out?: Tensor | undefined;
 }
 
 /** What is allocated in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
-  /** Tensors, layers, caches and prepared operations that are not disposed. */
+  /** Number of tensors, modules, caches and prepared operations that are not disposed. */
   readonly live: number;
-  /** Bytes that they hold; memory that {@link Tensor.reshape} shares is counted once. */
+  /** Bytes that those hold; memory that {@link Tensor.reshape} shares is counted once. */
   readonly bytes: number;
-  /** The most `bytes` has been, temporary copies of a call included. */
+  /** The largest value that `bytes` has had, temporary copies during a call included. */
   readonly peak: number;
   /** Size of the whole WebAssembly memory. It never shrinks. */
   readonly heap: number;
 }
 
-/** The operations, on a WebAssembly memory of their own. Synchronous; one call at a time. */
+/**
+ * The operations of one instance of the WebAssembly module, which has its own memory. All are
+ * synchronous.
+ */
 export interface Multihead {
   readonly backend: Backend;
 
   /**
-   * Copies `data` into WebAssembly memory, or makes zeros. A `Float32Array` makes 32-bit floats, a
-   * `Uint8Array` booleans (0 false, everything else true). With `{ dtype: 'f16' }` or `'bf16'`, a
-   * `Uint16Array` is taken as the bits and a `Float32Array` rounded to nearest, ties to even.
+   * Makes a tensor from a copy of `data`; without `data`, a tensor of zeros. A `Float32Array` gives
+   * 32-bit floats, a `Uint8Array` booleans (0 is false, everything else true). With
+   * `{ dtype: 'f16' }` or `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` is rounded to
+   * nearest, ties to even.
    *
-   * @throws {MultiheadError} `E_SHAPE` for extents that are not whole numbers ≥ 0, more than four
-   * of them, or a length of `data` that is not their product; `E_OPTION` for data that is not one
-   * of these typed arrays or does not go with the dtype; `E_MEMORY`.
+   * @throws {MultiheadError} `E_SHAPE` unless the shape has one to four extents that are whole numbers
+   * ≥ 0 and `data` has as many elements as their product; `E_OPTION` if `data` is not one of these
+   * typed arrays, or not one for this dtype; `E_MEMORY`.
    */
   tensor(shape: Shape, data?: Float32Array): Tensor;
   tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;
@@ -127,16 +135,16 @@ export interface Multihead {
   /**
    * Scaled dot-product attention: softmax(scale · Q·Kᵀ + bias, masked) · V, exact.
    *
-   * Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.1, computed in tiles with a running
-   * maximum, so extra memory is O(N). {@link MaskOptions} says what its options compute, and in
-   * which order. A query that sees no key has output 0, weights 0 and LSE −Infinity; hidden keys
-   * and values never contribute, not even NaN. Products and sums are in 32 bits.
+   * Defined by Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.1. Computed in tiles with a running
+   * maximum, so extra memory is O(N). {@link MaskOptions} defines the options and the order in which
+   * they apply. A query that sees no key has output 0, weights 0 and LSE −Infinity. Hidden keys and
+   * values never contribute, not even NaN. Products and sums are in 32 bits.
    *
    * @param q (B, H_q, N_q, d_k)
    * @param k (B, H_kv, N_k, d_k). H_q is a multiple of H_kv; query head h uses key/value head
-   * ⌊h / (H_q / H_kv)⌋ (grouped heads, arXiv:2305.13245)
+   * ⌊h / (H_q / H_kv)⌋ (grouped-query attention, arXiv:2305.13245)
    * @param v (B, H_kv, N_k, d_v), of k's dtype
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
    * nothing allocated.
    */
   attention<
@@ -151,18 +159,18 @@ export interface Multihead {
   ): AttentionResult<R, O, C>;
 
   /**
-   * Checks and plans a call of {@link Multihead.attention} once, for hot loops: beside the computation,
-   * `run()` costs a fraction of a microsecond.
+   * Checks and plans a call of {@link Multihead.attention} once, for loops that make it many times. The
+   * overhead of `run()` is a fraction of a microsecond.
    *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A refused call leaves
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
    * nothing allocated.
    */
   prepare(options: PrepareOptions): PreparedAttention;
 
   /**
-   * The scores of attention, some rows at a time, so that an N_q × N_k matrix never exists. No values
-   * and no output; only the rows asked for are computed. Unknown options throw at once, everything
-   * else as soon as the first rows are asked for. Leaving the loop early frees what it holds.
+   * The scores of attention, a few rows at a time, so that no N_q × N_k matrix is ever stored. Takes no
+   * values and computes no output. Unknown options throw at once; every other error is thrown when the
+   * first rows are requested. Leaving the loop early frees its memory.
    *
    * @param q (B, H_q, N_q, d_k)
    * @param k (B, H_kv, N_k, d_k)
@@ -175,12 +183,12 @@ export interface Multihead {
   ): Generator<ScoreRows, void, undefined>;
 
   /**
-   * Attention of packed sequences of different lengths, each to itself alone.
+   * Attention of packed sequences of different lengths. Each sequence attends only to itself.
    *
    * @param q (T_q, H_q, d_k)
    * @param k (T_k, H_kv, d_k)
    * @param v (T_k, H_kv, d_v), of k's dtype
-   * @returns `out` (T_q, H_q, d_v) and, if asked for, `lse` (H_q, T_q)
+   * @returns `out` (T_q, H_q, d_v) and, on request, `lse` (H_q, T_q)
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   attentionVarlen<const R extends readonly 'lse'[] = [], const O extends FloatDType = 'f32'>(
@@ -191,11 +199,11 @@ export interface Multihead {
   ): VarlenResult<R, O>;
 
   /**
-   * Joins results over disjoint keys into `a`: lse = log(e^lseA + e^lseB),
-   * out = outA · e^(lseA − lse) + outB · e^(lseB − lse). Exact, in any order and number. A sink
-   * belongs to one part only.
+   * Merges two results over disjoint sets of keys into `a`: lse = log(e^lseA + e^lseB),
+   * out = outA · e^(lseA − lse) + outB · e^(lseB − lse). Exact up to rounding, for any number of parts
+   * in any order. Give `sinks` in only one of the parts, or they are counted twice.
    *
-   * @param a tensors, written to
+   * @param a tensors that are overwritten with the merged result
    * @returns `a`
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
@@ -205,12 +213,13 @@ export interface Multihead {
    * Slopes of ALiBi (arXiv:2108.12409, section 3): with n the largest power of two ≤ heads,
    * 2^(−8(h + 1)/n) for h < n and 2^(−4(2(h − n) + 1)/n) for the others.
    *
+   * @returns (heads)
    * @throws {MultiheadError} `E_OPTION` unless `heads` is a whole number ≥ 1
    */
   alibiSlopes(heads: number): Float32Array;
 
   /**
-   * Rotates x (RoPE, arXiv:2104.09864), for instance before keys go into a cache.
+   * Rotates x (RoPE, arXiv:2104.09864), for instance before keys are appended to a cache.
    *
    * @param x (B, H, N, d)
    * @param positions (N), shared by the batch, or (B · N) row by row
@@ -221,9 +230,10 @@ export interface Multihead {
 
   /**
    * Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1): keys and values of
-   * all heads come from one low-rank latent per token, plus a shared part that carries RoPE.
+   * all heads are computed from one low-rank latent per token; keys also have a part with RoPE that
+   * all heads share.
    *
-   * @returns `out` (B, H, N_q, d_v) and what else was asked for
+   * @returns `out` (B, H, N_q, d_v) and the results named in `return`
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   latentAttention<const R extends readonly ('lse' | 'weights')[] = []>(
@@ -242,42 +252,43 @@ export interface Multihead {
   linear(x: TensorLike, weight: TensorLike, options?: LinearOptions): Tensor;
 
   /**
-   * Makes a layer, whose parameters {@link MultiHeadAttention.loadStateDict} then loads. Dispose it as a
-   * tensor.
+   * Makes a multi-head attention module. {@link MultiHeadAttention.loadStateDict} loads its parameters.
+   * Dispose it like a tensor.
    *
    * @throws {MultiheadError} `E_OPTION`, for instance when numHeads does not divide embedDim and no
-   * headDim is given
+   * headDim is given; `E_MEMORY`
    */
   multiHeadAttention(config: MultiHeadAttentionConfig): MultiHeadAttention;
 
   /**
-   * Makes a transformer block: attention and an MLP with norms, whose parameters
-   * {@link TransformerBlock.loadStateDict} then loads. Dispose it as a tensor.
+   * Makes a transformer block: attention and an MLP with norms. {@link TransformerBlock.loadStateDict}
+   * loads its parameters. Dispose it like a tensor.
    *
-   * @throws {MultiheadError} `E_OPTION`
+   * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
    */
   transformerBlock(config: TransformerBlockConfig): TransformerBlock;
 
   /**
-   * Makes a stack of transformer blocks from tokens to logits, whose parameters
-   * {@link Transformer.loadStateDict} then loads. Dispose it as a tensor. `gpt2Config()` reads the
-   * configuration of a GPT-2 model from the shapes of its parameters.
+   * Makes a transformer, from tokens to logits. {@link Transformer.loadStateDict} loads its parameters.
+   * Dispose it like a tensor. `gpt2Config()` derives the configuration of a GPT-2 model from the shapes
+   * of its parameters.
    *
-   * @throws {MultiheadError} `E_OPTION`
+   * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
    */
   transformer(config: TransformerConfig): Transformer;
 
   /**
    * Statistics of the attention weights of each head: their entropy, and how much weight goes to the
-   * previous token, to the first token, and to tokens that followed an earlier occurrence of this one.
+   * previous token, to the first token, and to tokens that follow an earlier occurrence of the query's
+   * token (induction).
    *
-   * @param weights (B, H, N_q, N_k) with N_q ≤ N_k, as a layer gives them, or (H, N_q, N_k)
+   * @param weights (B, H, N_q, N_k) with N_q ≤ N_k, as a module returns them, or (H, N_q, N_k)
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   headStatistics(weights: TensorLike, options?: HeadStatisticsOptions): HeadStatistics;
 
   /**
-   * Makes an empty cache of keys and values. Dispose it as a tensor.
+   * Makes an empty cache of keys and values. Dispose it like a tensor.
    *
    * @throws {MultiheadError} `E_OPTION` for extents that are not whole numbers ≥ 1, or a page size
    * without pages; `E_MEMORY`
@@ -285,16 +296,17 @@ export interface Multihead {
   createCache(config: KVCacheConfig): KVCache;
 
   /**
-   * Calls `fn` and disposes every tensor, layer and cache made inside, except those returned: the
-   * value itself, or the values of a returned array or plain object, and of arrays in that. In a
-   * scope within a scope, what the inner one returns belongs to the outer one. When `fn` throws,
-   * everything is disposed.
+   * Calls `fn` and then disposes every tensor, module, cache and prepared operation that was made
+   * during the call, except those that `fn` returns: the value itself, or the values of a returned
+   * array or plain object, and of arrays in it. If `fn` throws, everything is disposed. In nested
+   * scopes, the values that the inner scope returns belong to the outer one.
    *
-   * When `fn` returns a promise, the scope lasts until that settles, and what anybody makes on this
-   * `Multihead` in the meantime belongs to it. Scopes that wait at the same time do not dispose each
-   * other's tensors, and what one of them returns belongs to its caller.
+   * If `fn` returns a promise, the scope lasts until the promise settles, and owns everything that is
+   * made on this `Multihead` in the meantime, by any code. Scopes that wait at the same time do not
+   * dispose each other's tensors, and the caller owns what they return.
    */
   scope<T>(fn: () => T): T;
 
+  /** What is allocated at the moment. */
   memory(): MemoryInfo;
 }

@@ -1,4 +1,4 @@
-// Writing safetensors: headers that every reader accepts, and data at multiples of its element's size.
+// writeSafetensors(): writes headers that every reader accepts, and aligns data to its element size.
 
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
@@ -37,13 +37,13 @@ import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 /**
  * Makes a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
  *
- * Tensors lie in the order of `tensors`, those of larger elements before those of smaller ones, so
- * that with the header's length a multiple of 8 readers need not copy any.
+ * Tensors are sorted by element size, largest first, and else keep the order of `tensors`. As the
+ * header's length is a multiple of 8, all data is aligned and readers need not copy it.
  *
- * @returns the file, in memory of its own
- * @throws {MultiheadError} `E_OPTION` for a name or a text that UTF-8 cannot say, the name
- * `__metadata__`, an unknown option, or data of another type; `E_SHAPE` for a length that is not
- * that of its shape, or more than 8 extents; `E_DISPOSED`; `E_MEMORY`
+ * @returns the file, in newly allocated memory
+ * @throws {MultiheadError} `E_OPTION` for a name or string that UTF-8 cannot encode, the name
+ * `__metadata__`, an unknown option, or data of another type; `E_SHAPE` for data whose length does not
+ * match its shape, or more than 8 extents; `E_DISPOSED`; `E_MEMORY`
  */
 export function writeSafetensors(
   given: SafetensorsSource,
@@ -102,7 +102,7 @@ function checkTensor(name: string, value: unknown): SafetensorsTensor {
   return { dtype, shape, data: pristine(data) } as SafetensorsTensor;
 }
 
-/** A dtype that files have and tensors of this package do not. */
+/** Whether this is a dtype of files that tensors of this package cannot have. */
 const isStoredOnly = (dtype: unknown): dtype is Exclude<SafetensorsDType, DType> =>
   storedDTypes.includes(dtype as SafetensorsDType) && !allDTypes.includes(dtype as DType);
 
@@ -129,7 +129,7 @@ function checkStored(
   });
 }
 
-/** What is no float of 16, 32 or 64 bits stays what it is. */
+/** The tensor in another dtype; tensors other than floats of 16, 32 or 64 bits are unchanged. */
 function converted(tensor: SafetensorsTensor, dtype: FloatDType | undefined): SafetensorsTensor {
   if (dtype === undefined || dtype === tensor.dtype) return tensor;
   const { shape } = tensor;
@@ -164,7 +164,7 @@ function checkMetadata(given: unknown): Record<string, string> {
   return metadata as Record<string, string>;
 }
 
-/** Padded with spaces to a multiple of 8 bytes. */
+/** The header as JSON in UTF-8, padded with spaces to a multiple of 8 bytes. */
 function paddedHeader(entries: readonly [string, unknown][]): Uint8Array {
   const text = new TextEncoder().encode(JSON.stringify(Object.fromEntries(entries)));
   const header = new Uint8Array(Math.ceil(text.length / 8) * 8).fill(0x20);

@@ -16,13 +16,13 @@ import {
 } from './random_case.ts';
 import * as reference from './reference.ts';
 
-/** For inputs in [-1, 1]: SEMANTICS.md, "Precision". */
+/** Bound for inputs in [-1, 1]: SEMANTICS.md, "Precision". */
 const f32Tolerance = 2e-6;
 
 describe.each(builds)('attention, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  /** Runs a case and compares everything that it asks for. */
+  /** Runs a case and compares every result that its options request. */
   function expectAgreement(c: RandomCase): void {
     const { q, k, v, extents, options, outDtype, label } = c;
     const expected = reference.attention(q.plain, k.plain, v.plain, options);
@@ -50,7 +50,7 @@ describe.each(builds)('attention, %s', async (simd) => {
       expect(result.weights?.shape, label).toEqual(extents);
       expectNear('weights', result.weights?.data ?? [], expected.weights);
       expect(result.lse?.shape, label).toEqual(extents.slice(0, 3));
-      // Log-sum-exp is not bounded by 1 as the others are.
+      // Log-sum-exp is not bounded by 1 as outputs and weights are.
       expectNear('lse', result.lse?.data ?? [], expected.lse, 4 * allowed);
       if (options.dropout) {
         expect(result.dropoutMask?.data, label).toEqual(expected.dropoutMask);
@@ -115,7 +115,7 @@ describe.each(builds)('attention, %s', async (simd) => {
     });
   });
 
-  it('gives zeros where there are no keys, and nothing for an empty batch', () => {
+  it('gives zeros without keys, and empty results for an empty batch', () => {
     const r = random(2);
     mh.scope(() => {
       const none = mh.attention(
@@ -141,7 +141,7 @@ describe.each(builds)('attention, %s', async (simd) => {
     });
   });
 
-  it('does not let hidden NaN and infinities through', () => {
+  it('does not let NaN and infinities of hidden keys reach the result', () => {
     const r = random(3);
     const [q, k, v] = [filled(r, 1, 1, 3, 4), filled(r, 1, 1, 3, 4), filled(r, 1, 1, 3, 4)];
     const expected = reference.attention(q, k, v, { causal: 'topLeft' });
@@ -155,7 +155,7 @@ describe.each(builds)('attention, %s', async (simd) => {
     });
   });
 
-  it('takes finite biases of -3.4e38 for an ordinary row', () => {
+  it('does not treat finite biases of -3.4e38 as masks', () => {
     const r = random(4);
     const [q, k, v] = [filled(r, 1, 1, 1, 4), filled(r, 1, 1, 2, 4), filled(r, 1, 1, 2, 4)];
     const bias = { shape: [1, 2], data: new Float32Array([-3.4e38, -3.4e38]) };
@@ -201,7 +201,7 @@ describe.each(builds)('attention, %s', async (simd) => {
     const k = filled(r, 1, 2, 9, 8);
     const v = filled(r, 1, 2, 9, 5);
     const ones = (...shape: number[]) => ({ shape, data: new Uint8Array(product(shape)).fill(1) });
-    /** What JavaScript callers without a type checker may pass. */
+    /** A call without type checks, as from plain JavaScript. */
     const anything = (value: unknown) => value as never;
 
     it.each<[string, TensorLike, TensorLike, TensorLike, string]>([
@@ -298,7 +298,7 @@ describe.each(builds)('attention, %s', async (simd) => {
       expectRefused(mh, () => mh.attention(q, k, v, { scale }), 'E_OPTION', 'scale', 'finite');
     });
 
-    it('a scale that is no number', () => {
+    it('a scale that is not a number', () => {
       expectRefused(mh, () => mh.attention(q, k, v, { scale: anything('1') }), 'E_OPTION', 'scale');
     });
 
@@ -363,8 +363,8 @@ describe.each(builds)('attention, %s', async (simd) => {
       });
     });
 
-    // Of all of 32-bit memory, just below a whole and half of it, so that WebAssembly itself is asked. Its malloc()
-    // takes sizes from a half on for negative ones.
+    // 4·n² bytes: just below 4 GiB, and just below and above 2 GiB. All of them must reach the module's malloc(), which
+    // reads sizes from 2 GiB on as negative numbers.
     it.each([32_767, 23_170, 23_171])('more weights than the memory can hold: %i tokens', (n) => {
       const long = { shape: [1, 1, n, 1], data: new Float32Array(n) };
       const call = () => mh.attention(long, long, long, { return: ['weights'] });

@@ -1,4 +1,4 @@
-// Every option by itself, by examples that can be checked by hand.
+// Every option by itself, with small examples whose results can be checked by hand.
 
 import type { AttentionOptions, TensorLike } from 'multihead';
 import { describe, expect, it } from 'vitest';
@@ -16,7 +16,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
   const k = filled(r, 2, 2, 9, 8);
   const v = filled(r, 2, 2, 9, 5);
 
-  /** "1" where the first head of the last batch entry has a weight, row by row. */
+  /** The weights of the first head of the last batch entry, row by row: "1" for a weight above 0. */
   function seen(
     n: number,
     m: number,
@@ -107,7 +107,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
     });
   });
 
-  it('what lies beyond the lengths is not looked at', () => {
+  it('keys and values beyond the lengths are not read', () => {
     const [bad, worse] = [filled(random(1), 2, 2, 9, 8), filled(random(2), 2, 2, 9, 5)];
     const kvLengths = new Int32Array([5, 9]);
     const expected = reference.attention(q, bad, worse, { kvLengths });
@@ -138,7 +138,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
     });
   });
 
-  it('a sink takes its share, and is the log-sum-exp of a query that sees no key', () => {
+  it('a sink takes part of the weight, and is the log-sum-exp of a query that sees no key', () => {
     const zeros = { shape: [1, 1, 2, 1], data: new Float32Array(2) };
     const mask = { shape: [2, 2], data: new Uint8Array([1, 1, 0, 0]) };
     mh.scope(() => {
@@ -186,7 +186,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
   });
 
   describe('captures', () => {
-    it('come in the order asked for, with the heads in theirs', () => {
+    it('come in the requested order, and so do their heads', () => {
       const expected = reference.attention(q, k, v, { causal: 'topLeft', softcap: 0.3 });
       mh.scope(() => {
         const { captures } = mh.attention(q, k, v, {
@@ -208,7 +208,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
       });
     });
 
-    it('are kept by a scope with the result, and absent without being asked for', () => {
+    it('are kept by a scope with the result, and absent unless requested', () => {
       const before = mh.memory().live;
       const result = mh.scope(() => mh.attention(q, k, v, { capture: [{ stage: 'weights' }] }));
       expect(mh.memory().live).toBe(before + 2);
@@ -218,7 +218,7 @@ describe.each(builds)('options of attention, %s', async (simd) => {
       expect(mh.memory().live).toBe(before);
     });
 
-    it('of a refused call do not show up in the next', () => {
+    it('of a refused call do not appear in the next result', () => {
       const capture = [{ stage: 'raw' as const }];
       expectRefused(mh, () => mh.attention(q, k, v, { capture, scale: NaN }), 'E_OPTION', 'scale');
       mh.scope(() => expect(mh.attention(q, k, v)).not.toHaveProperty('captures'));

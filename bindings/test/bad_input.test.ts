@@ -1,5 +1,5 @@
-// What attention() refuses: the error says which option, what was expected and what came; nothing is left allocated,
-// and the next call works.
+// Bad arguments of attention(): the error names the option, what was expected and what came; the call leaves nothing
+// allocated, and the next call works.
 
 import type { MultiheadErrorCode } from 'multihead';
 import { describe, expect, it } from 'vitest';
@@ -216,7 +216,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
       'capture[0].heads',
     ],
     [
-      'rows that are not there',
+      'rows that do not exist',
       { capture: [{ stage: 'raw', rows: [4, 3] }] },
       'E_OPTION',
       'capture[0].rows',
@@ -237,7 +237,7 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
       'rows',
     ],
   ])('%s', (_, options, code, argument, ...words) => {
-    // Outputs of every kind, so that there is something to leak.
+    // All kinds of outputs, so that a leak would show.
     const more = { return: ['lse', 'weights'], ...options };
     expectRefused(mh, () => mh.attention(q, k, v, anything(more)), code, argument, ...words);
   });
@@ -252,12 +252,12 @@ describe.each(builds)('options that attention refuses, %s', async (simd) => {
     expect(error.got).toBe('null');
   });
 
-  it('a mask of three axes, which could begin with B or H_q', () => {
+  it('a mask of three axes, because the first could be B or H_q', () => {
     const mask = { shape: [4, 6, 9], data: new Uint8Array(216) };
     expectRefused(mh, () => mh.attention(q, k, v, { mask }), 'E_SHAPE', 'mask', 'B or H_q');
   });
 
-  it('dtypes that do not fit together', () => {
+  it('dtypes that do not go together', () => {
     const half = (...shape: number[]) => ({
       shape,
       data: new Uint16Array(product(shape)),

@@ -1,4 +1,4 @@
-// Every suite runs over both WebAssembly builds. The flag in vitest.config.ts makes Node 20 run the relaxed one.
+// Every suite runs with both WebAssembly builds. vitest.config.ts sets the flag that Node 20 needs for the relaxed one.
 
 import { readFile } from 'node:fs/promises';
 import { load, type Multihead, type MultiheadError, type Simd } from 'multihead';
@@ -6,12 +6,12 @@ import { expect } from 'vitest';
 
 export const builds: readonly Simd[] = ['simd128', 'relaxed'];
 
-/** An instance with a memory of its own. */
+/** A new instance with its own memory. */
 export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });
 
 type RawModule = import('../src/raw.ts').RawModule;
 
-/** An instance whose core can be reached: to exhaust its memory, or to make a call of it fail. */
+/** A new instance and its raw module: for tests that exhaust memory or make a call of the core fail. */
 export async function openBuild(
   simd: Simd,
   change: (raw: RawModule) => RawModule = (raw) => raw,
@@ -37,14 +37,14 @@ export async function openBuild(
   return { mh: createMultihead(guardModule(change(raw), () => {}), backend), raw };
 }
 
-/** load() of a module that has not loaded anything before. */
+/** load() of a fresh copy of the package, which has not loaded anything yet. */
 export async function freshLoad(name: string): Promise<typeof load> {
   const { href } = new URL(`../dist/load.js?${name}`, import.meta.url);
   const module = (await import(/* @vite-ignore */ href)) as typeof import('multihead');
   return module.load;
 }
 
-/** The MultiheadError that `fn` throws; a test fails when it throws none. */
+/** The MultiheadError that `fn` throws; the test fails if it throws none. */
 export function errorOf(fn: () => unknown): MultiheadError {
   let result: unknown;
   try {
@@ -56,7 +56,7 @@ export function errorOf(fn: () => unknown): MultiheadError {
   throw new Error(`expected an error, got ${String(result)}`);
 }
 
-/** Expects that `fn` is refused, allocates nothing, and that a call afterwards works. */
+/** Expects that `fn` throws and allocates nothing, and that the next call works. */
 export function expectRefused(
   mh: Multihead,
   fn: () => unknown,
@@ -78,7 +78,7 @@ export function expectRefused(
   return error;
 }
 
-/** One query, two equal keys: the output is the mean of the values. */
+/** One query and two equal keys: the output is the mean of the values. */
 export function expectWorks(mh: Multihead): void {
   mh.scope(() => {
     const q = { shape: [1, 1, 1, 2], data: new Float32Array([1, 2]) };

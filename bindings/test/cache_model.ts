@@ -1,4 +1,4 @@
-// A KV cache as lists of numbers: what the real one is compared with.
+// A KV cache as lists of numbers: the model that the tests compare the real cache with.
 
 import type { CacheDType, CacheLayout } from 'multihead';
 import { round as rounded } from './half_reference.ts';
@@ -8,7 +8,7 @@ import type { Plain } from './reference.ts';
 export const layouts: CacheLayout[] = ['contiguous', 'ring', 'paged'];
 export const dtypes: CacheDType[] = ['f32', 'f16', 'bf16', 'int8'];
 
-/** A row as a cache of that dtype gives it back. */
+/** A row after rounding to the cache's dtype. */
 function kept(row: number[], dtype: CacheDType): number[] {
   if (dtype !== 'int8') return row.map((x) => rounded(x, dtype));
   const largest = row.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
@@ -25,7 +25,7 @@ function kept(row: number[], dtype: CacheDType): number[] {
 
 type Sizes = Record<'batch' | 'kvHeads' | 'keyWidth' | 'valueWidth' | 'capacity', number>;
 
-/** What a cache holds, as lists: the rows of each token of each entry, head after head. */
+/** The contents of a cache as lists: per batch entry and token, the rows of all heads. */
 export class CacheModel {
   readonly config: Sizes;
   readonly dtype: CacheDType;
@@ -70,7 +70,7 @@ export class CacheModel {
     this.firsts[b] = Math.min(this.firsts[b] ?? 0, length);
   }
 
-  /** (B, H_kv, longest, d), zeros where there is nothing. */
+  /** (B, H_kv, longest, d); zeros beyond the length of an entry. */
   tensor(rows: number[][][], width: number): Plain {
     const { batch, kvHeads } = this.config;
     const shape = [batch, kvHeads, this.longest, width];

@@ -1,4 +1,4 @@
-// The command itself, on a small pack of its own: what passes, what is wrong, what is not supported.
+// The conformance command on a small pack of cases: those that pass, that fail, and that are not supported.
 
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
 const script = fileURLToPath(new URL('../conformance.mjs', import.meta.url));
 
-/** Exit code and output. */
+/** Runs the command; gives its exit code and output. */
 function conformance(...args: string[]): Promise<{ code: number; lines: string[]; error: string }> {
   return new Promise((resolve) => {
     const child = execFile(process.execPath, [script, ...args], (_, stdout, stderr) => {
@@ -24,7 +24,7 @@ interface Entry {
   dtype?: 'F32' | 'I32';
 }
 
-/** A safetensors file. */
+/** The bytes of a safetensors file. */
 function safetensors(tensors: Record<string, Entry>): Buffer {
   let offset = 0;
   const entries = Object.entries(tensors).map(([name, { shape, data, dtype = 'F32' }]) => {
@@ -47,7 +47,7 @@ describe('npm run conformance', () => {
   });
   afterAll(() => rm(folder, { recursive: true }));
 
-  it('counts what passes, and gives a reason for what does not', async () => {
+  it('counts the cases that pass, and gives a reason for every other', async () => {
     const attrs = { causal: false, align: 'top_left', offset: 0, scale: null, softcap: 0 };
     const tolerance = { atol: 0, rtol: 0 };
     const entry = { op: 'attention', attrs, inputs: { q: 'x', k: 'x', v: 'x' }, tolerance };
@@ -90,7 +90,7 @@ describe('npm run conformance', () => {
     expect(both.lines.slice(-2)).toEqual(['relaxed: 1 passed, 5 failed', '2 passed, 10 failed']);
   });
 
-  it('refuses a folder without cases, and options that it does not have', async () => {
+  it('refuses a folder without cases, and unknown options', async () => {
     const empty = await mkdtemp(join(folder, 'empty-'));
     expect(await conformance(empty)).toMatchObject({
       code: 2,
@@ -103,7 +103,7 @@ describe('npm run conformance', () => {
     expect(await conformance(folder, '--fast')).toMatchObject({ code: 2 });
   });
 
-  it('fails each malformed case for a reason, and goes on', async () => {
+  it('fails each malformed case with a reason, and goes on', async () => {
     const broken = await mkdtemp(join(folder, 'cases-'));
     const good = {
       name: 'good',
@@ -213,7 +213,7 @@ describe('npm run conformance', () => {
       ...[{ tokens: 'eye' }, { pos_emb: 'eye' }, ofLayer(0, 'in'), ofLayer(1), { unembed: 'in' }].map((change) => ({
         ...{ ...good, ...stack, inputs: { ...stack.inputs, ...change } },
       })),
-      // c_attn is (2, 2) there, and not (2, 6).
+      // Here c_attn is (2, 2) instead of (2, 6).
       ...[{}, { gelu: 'exact' }, { num_heads: 3 }, { eps: -1 }].map((change) => ({
         ...{ ...good, ...block, attrs: { ...block.attrs, ...change } },
       })),
@@ -244,7 +244,7 @@ describe('npm run conformance', () => {
         flag: { shape: [1, 1, 1, 2], data: [1, 0], dtype: 'I32' },
         none: { shape: [1, 1, 0, 2], data: [] },
         two: { shape: [2], data: [1, 1] },
-        // Zeros are the same bits in both types.
+        // Zeros have the same bits in both types.
         ids: { shape: [1, 2], data: [0, 0], dtype: 'I32' },
       }),
     );
@@ -254,11 +254,11 @@ describe('npm run conformance', () => {
     const failures = lines.filter((line) => line.startsWith('FAIL pack/'));
     expect(failures).toHaveLength(cases.length - 2);
     expect(failures[0]).toBe('FAIL pack/cases[0]: case: expected an object, got null [simd128]');
-    // A reason of the runner or the library, not of the language.
+    // The reason must come from the runner or the library, not from JavaScript itself.
     for (const line of failures) expect(line).not.toMatch(/undefined|not a function|not iterable/);
   });
 
-  it('fails each malformed file for a reason, and goes on', async () => {
+  it('fails each malformed file with a reason, and goes on', async () => {
     const broken = await mkdtemp(join(folder, 'files-'));
     const write = (name: string, content: string | Buffer) =>
       writeFile(join(broken, name), content);
@@ -303,7 +303,7 @@ describe('npm run conformance', () => {
     const files: Record<string, Buffer> = {
       bytes_none: Buffer.alloc(0),
       bytes_cut: tensors.subarray(0, -4),
-      // The golden and with it every element to compare.
+      // Removes the golden result, and with it every element to compare.
       bytes_cut_more: tensors.subarray(0, -8),
       bytes_more: Buffer.concat([tensors, Buffer.alloc(4)]),
       header_cut: tensors.subarray(0, 20),
@@ -340,7 +340,7 @@ describe('npm run conformance', () => {
     expect(lines.at(-1)).toBe(`1 passed, ${expected.length} failed`);
   });
 
-  it('lets printed figures be off by one in their last place, and no more', async () => {
+  it('accepts printed figures that are off by one in the last place, and no more', async () => {
     const printed = await mkdtemp(join(folder, 'printed-'));
     const cases = ['same', 'next', 'far'].map((name) => ({
       name,

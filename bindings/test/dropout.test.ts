@@ -6,7 +6,7 @@ import { filled } from './random_case.ts';
 import * as reference from './reference.ts';
 
 describe('Philox 4x32-10', () => {
-  // The known answers that come with its authors' library, Random123.
+  // The known-answer tests of its authors' library, Random123.
   it.each([
     [
       [0, 0, 0, 0],
@@ -45,7 +45,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
       mh.scope(() => {
         const { dropoutMask } = mh.attention(q, k, v, {
           dropout: { probability, seed },
-          // Positions that are hidden have their places in the mask too.
+          // The mask covers hidden positions too.
           causal: 'topLeft',
           return: ['dropoutMask'],
         });
@@ -64,7 +64,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
     },
   );
 
-  it('keeps the share that it should, without a pattern along any axis', () => {
+  it('keeps the share 1 − p of the weights, without a pattern along any axis', () => {
     const n = 128;
     const x = { shape: [2, 4, n, 1], data: new Float32Array(8 * n) };
     for (const probability of [0.1, 0.5, 0.9]) {
@@ -77,7 +77,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
         const deviation = (count: number) => Math.sqrt((probability * (1 - probability)) / count);
         const share = data.reduce((sum, kept) => sum + kept, 0) / size;
         expect(Math.abs(share - (1 - probability))).toBeLessThan(5 * deviation(size));
-        // Neighbours in j, i, h and b are both kept as often as chance has it.
+        // Neighbours along j, i, h and b must both be kept with probability (1 − p)².
         for (const step of [1, 2, 4, n, n * n, 4 * n * n]) {
           let both = 0;
           for (let at = 0; at + step < size; at += 1)
@@ -89,7 +89,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
     }
   });
 
-  it('is right on average: survivors weigh 1 / (1 − p) as much', () => {
+  it('has the right mean: kept weights are divided by 1 − p', () => {
     const expected = reference.attention(q, k, v).out;
     const rounds = 400;
     const mean = new Float64Array(expected.length);
@@ -102,7 +102,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
     expect(reference.maxDifference(mean, expected)).toBeLessThan(0.05);
   });
 
-  it('leaves weights and log-sum-exp as they are, and is nothing at p = 0', () => {
+  it('does not change weights and log-sum-exp, and does nothing at p = 0', () => {
     mh.scope(() => {
       const plain = mh.attention(q, k, v, { return: ['lse', 'weights'] });
       const dropped = mh.attention(q, k, v, {
@@ -117,7 +117,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
     });
   });
 
-  it('has a mask of ones at p = 0 and without dropout, hidden positions included', () => {
+  it('returns a mask of ones at p = 0 and without dropout, also at hidden positions', () => {
     for (const dropout of [{ probability: 0 }, { probability: 0, seed: 5 }, undefined]) {
       mh.scope(() => {
         const { out, dropoutMask } = mh.attention(q, k, v, {
@@ -131,7 +131,7 @@ describe.each(builds)('dropout, %s', async (simd) => {
     }
   });
 
-  it('takes the same seed as a number and as a bigint, and another seed for another mask', () => {
+  it('gives the same mask for a seed as number or bigint, and other masks for other seeds', () => {
     mh.scope(() => {
       const out = (seed: number | bigint) =>
         mh.attention(q, k, v, { dropout: { probability: 0.5, seed } }).out.data.slice();

@@ -1,5 +1,6 @@
-// Memory to its very end, 4 GiB: blocks lie within it and apart from each other, and where none is left every call
-// says so, and works again once something is freed. Most of the memory is never touched, and so takes none.
+// Allocation up to the limit of 4 GiB: blocks lie within the memory and do not overlap; once it is exhausted every call
+// throws E_MEMORY, and works again after something is freed. Most of the memory is never touched, so that the system
+// need not provide it.
 
 import type { Multihead } from 'multihead';
 import { describe, expect, it, vi } from 'vitest';
@@ -12,7 +13,7 @@ interface Taken {
   readonly bytes: number;
 }
 
-/** All that the module gives, in blocks of ever smaller size. */
+/** Allocates the whole memory, in blocks of decreasing size. */
 function takeAll(allocate: (bytes: number) => number): Taken[] {
   const taken: Taken[] = [];
   for (let bytes = 2 ** 28; bytes >= 1; bytes /= 2) {
@@ -26,7 +27,7 @@ function takeAll(allocate: (bytes: number) => number): Taken[] {
 const full = (mh: Multihead): number => mh.memory().heap;
 
 describe.each(builds)('memory near 4 GiB, %s', (simd) => {
-  it('is given to its end and no further, in blocks that do not overlap', async () => {
+  it('is handed out up to its end, in blocks that do not overlap', async () => {
     const { mh, raw } = await openBuild(simd);
     const taken = takeAll((bytes) => raw.allocate(bytes)).sort((a, b) => a.address - b.address);
     expect(full(mh)).toBeGreaterThan(4_000_000_000);
@@ -48,7 +49,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     expectWorks(mh);
   });
 
-  it('holds tensors and caches whose ends are its own', async () => {
+  it('holds tensors and caches up to its very end', async () => {
     const { mh, raw } = await openBuild(simd);
     const taken: Taken[] = [];
     for (const bytes of [2 ** 28, 2 ** 22]) {
@@ -56,7 +57,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
         taken.push({ address, bytes });
       }
     }
-    // The newest block is the last one in memory.
+    // The newest block is the last in memory.
     const [last] = [...taken].sort((a, b) => b.address - a.address);
     raw.release(last?.address ?? 0);
     const numbers = Float32Array.from({ length: 4096 }, (_, i) => Math.sin(i));
@@ -72,14 +73,14 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     });
   });
 
-  /** The same in a memory of its own. */
+  /** The same with a separate memory. */
   async function attended(numbers: Float32Array): Promise<Float32Array> {
     const { mh } = await openBuild(simd);
     const x = mh.tensor([1, 2, 128, 16], numbers);
     return mh.attention(x, x, x, { causal: 'bottomRight' }).out.toFloat32();
   }
 
-  it('that is exhausted refuses calls with their own errors, again and again, and the next one works', async () => {
+  it('when exhausted, refuses calls repeatedly with the right errors, and the next call works', async () => {
     const { mh, raw } = await openBuild(simd);
     const shape = [1, 2, 8, 4];
     const x = mh.tensor(shape, new Float32Array(64).fill(0.5));
@@ -116,7 +117,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     for (let round = 0; round < 20; round += 1) {
       for (const [code, call] of calls) {
         const error = errorOf(call);
-        // What a call needs before it can look at its options may not be there.
+        // Memory may run out even before a call has looked at its options.
         expect([code, 'E_MEMORY'], error.message).toContain(error.code);
         expect(error.message.length).toBeGreaterThan(20);
       }

@@ -5,7 +5,7 @@ import { expectWorks, freshLoad } from './builds.ts';
 
 const validate = WebAssembly.validate;
 
-/** An engine that lacks what `lacks` says. */
+/** Simulates an engine that rejects the modules for which `lacks` is true. */
 function engineWithout(lacks: (bytes: Uint8Array) => boolean): void {
   vi.spyOn(WebAssembly, 'validate').mockImplementation((bytes) => {
     const array = bytes as Uint8Array<ArrayBuffer>;
@@ -18,7 +18,7 @@ const isRelaxedProbe = (bytes: Uint8Array): boolean => bytes.length === relaxedP
 describe('feature detection', () => {
   afterEach(() => vi.restoreAllMocks());
 
-  it('has probes that this engine accepts, and refuses when an opcode is changed', () => {
+  it('has probes that this engine accepts, and rejects once an opcode is changed', () => {
     for (const probe of [simd128Probe, relaxedProbe]) {
       expect(validate(probe)).toBe(true);
       const broken = probe.slice();
@@ -27,14 +27,14 @@ describe('feature detection', () => {
     }
   });
 
-  it('chooses the relaxed build where the engine has it', async () => {
+  it('chooses the relaxed build if the engine supports it', async () => {
     const mh = await load();
     expect(mh.backend.simd).toBe('relaxed');
     expect(mh.backend.why).toMatch('relaxed_madd');
     expectWorks(mh);
   });
 
-  it('chooses simd128 where it does not', async () => {
+  it('chooses simd128 if the engine has no relaxed SIMD', async () => {
     engineWithout(isRelaxedProbe);
     const mh = await (await freshLoad('without-relaxed'))();
     expect(mh.backend.simd).toBe('simd128');
@@ -42,7 +42,7 @@ describe('feature detection', () => {
     expectWorks(mh);
   });
 
-  it('refuses simd: "relaxed" there', async () => {
+  it('then refuses simd: "relaxed"', async () => {
     engineWithout(isRelaxedProbe);
     await expect(load({ simd: 'relaxed' })).rejects.toMatchObject({
       code: 'E_LOAD',
@@ -50,7 +50,7 @@ describe('feature detection', () => {
     });
   });
 
-  it('says when SIMD is missing altogether', async () => {
+  it('reports that SIMD is missing altogether', async () => {
     engineWithout(() => true);
     for (const simd of ['relaxed', 'simd128'] as const) {
       await expect(load({ simd })).rejects.toMatchObject({

@@ -1,5 +1,5 @@
-// Tensors that are left to the garbage collector. In processes of their own: in a worker of Vitest,
-// Node 20 now and then stops running finalisers, of any FinalizationRegistry, until the process ends.
+// Tensors that are left to the garbage collector. The tests run in separate processes: in a worker of Vitest, Node 20
+// sometimes stops running the finalisers of every FinalizationRegistry until the process ends.
 
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 
 const cwd = fileURLToPath(new URL('..', import.meta.url));
 
-/** Runs a script that has mh, collect() and warnings, and gives what it logs as JSON. */
+/** Runs a script that can use mh, collect() and warnings, and returns what it logs as JSON. */
 async function inNode(script: string): Promise<unknown> {
   const prelude = `
     import { load } from 'multihead';
@@ -26,7 +26,7 @@ async function inNode(script: string): Promise<unknown> {
   return JSON.parse(stdout);
 }
 
-/** The memory with what a script makes, and once all of that has been collected. */
+/** memory() after a script made its objects, and again after they were collected. */
 const afterForgetting = (script: string): Promise<unknown> =>
   inNode(`
     (() => {${script}})();
@@ -35,8 +35,8 @@ const afterForgetting = (script: string): Promise<unknown> =>
     const { live, bytes } = mh.memory();
     console.log(JSON.stringify({ before, live, bytes, warnings }));`);
 
-describe('a forgotten tensor', () => {
-  it('is freed when the garbage collector finds it, with one warning', async () => {
+describe('a tensor that is not disposed', () => {
+  it('is freed by the garbage collector, with one warning', async () => {
     const result = await inNode(`
       const kept = mh.tensor([2]);
       (() => {
@@ -54,7 +54,7 @@ describe('a forgotten tensor', () => {
     });
   });
 
-  it('is not freed while a view of it is in use', async () => {
+  it('is not freed while a view of it is reachable', async () => {
     const result = await inNode(`
       const view = (() => mh.tensor([3], new Float32Array(3).fill(4)).data)();
       await collect((round) => round === 20);
@@ -63,8 +63,8 @@ describe('a forgotten tensor', () => {
   });
 });
 
-describe('a forgotten layer and its cache', () => {
-  it('are freed when the garbage collector finds them, with one warning', async () => {
+describe('a module and its cache that are not disposed', () => {
+  it('are freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
       const layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
       const square = { shape: [2, 2], data: new Float32Array(4) };
@@ -75,13 +75,13 @@ describe('a forgotten layer and its cache', () => {
       before: 2,
       live: 0,
       bytes: 0,
-      warnings: [expect.stringMatching(/layer.* of \d+ bytes.*dispose\(\)/)],
+      warnings: [expect.stringMatching(/module.* of \d+ bytes.*dispose\(\)/)],
     });
   });
 });
 
-describe('a forgotten cache, and rows of scores that nobody finished', () => {
-  it('are freed when the garbage collector finds them, with one warning', async () => {
+describe('a cache that is not disposed, and rows of scores that are not read to the end', () => {
+  it('are freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
       const x = { shape: [1, 1, 9, 4], data: new Float32Array(36) };
       mh.createCache({ kvHeads: 1, keyWidth: 4, capacity: 8, layout: 'paged' }).append(
@@ -98,8 +98,8 @@ describe('a forgotten cache, and rows of scores that nobody finished', () => {
   });
 });
 
-describe('a forgotten prepared operation', () => {
-  it('is freed when the garbage collector finds it, with one warning', async () => {
+describe('a prepared operation that is not disposed', () => {
+  it('is freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
       const bias = { shape: [1, 9], data: new Float32Array(9) };
       mh.prepare({ q: [1, 1, 9, 4], bias });`);

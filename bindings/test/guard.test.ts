@@ -1,10 +1,11 @@
-// What comes after a trap: errors that say so, silence from what is disposed or collected, and a new instance from load().
+// After a WebAssembly trap: calls throw E_FATAL, dispose() and the garbage collector do nothing, load() makes a new
+// instance.
 
 import type { Multihead } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectWorks, freshLoad, openBuild } from './builds.ts';
 
-/** Overwrites the memory, all but tensors of which a call has to find something. */
+/** Overwrites the whole memory, so that the next call of the core traps. */
 function destroy(mh: Multihead): void {
   const { data } = mh.tensor([1]);
   new Uint8Array(data.buffer).fill(0xff);
@@ -13,7 +14,7 @@ function destroy(mh: Multihead): void {
 const x = { shape: [1, 1, 2, 4], data: new Float32Array(8) };
 
 describe.each(builds)('after a trap, %s', (simd) => {
-  it('every call says so, and disposal is silent', async () => {
+  it('every call throws E_FATAL, and dispose() does nothing', async () => {
     const { mh } = await openBuild(simd);
     const tensor = mh.tensor([1, 1, 2, 4], x.data);
     const cache = mh.createCache({ kvHeads: 1, keyWidth: 4, capacity: 8 });
@@ -46,12 +47,12 @@ describe.each(builds)('after a trap, %s', (simd) => {
     }
     for (const each of [tensor, cache, layer, op]) each.dispose();
     expect(tensor.disposed).toBe(true);
-    expect(mh.memory().live).toBe(1); // destroy()'s own
+    expect(mh.memory().live).toBe(1); // the tensor of destroy()
   });
 });
 
 describe('load() after a trap', () => {
-  it('gives a new instance, and the old one stays dead', async () => {
+  it('makes a new instance, and the old one stays dead', async () => {
     const load = await freshLoad('dead');
     const mh = await load();
     expect(await load()).toBe(mh);
@@ -70,7 +71,7 @@ describe('the block of arguments', () => {
   it.each([
     ['one number too few', -1],
     ['one number too many', 1],
-    ['a number that is none', NaN],
+    ['a number that is not finite', NaN],
     ['more than there is room for', 1e6],
   ])('with %s, a call is refused and writes nothing', async (_, wrong) => {
     let block: Float64Array | undefined;

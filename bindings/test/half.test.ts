@@ -7,7 +7,7 @@ import { random, runSeed } from './random.ts';
 const everyHalf = Uint16Array.from({ length: 2 ** 16 }, (_, bits) => bits);
 
 describe.each<HalfDType>(['f16', 'bf16'])('%s', (dtype) => {
-  it('is read exactly, every one of its 65536 bit patterns', () => {
+  it('converts each of its 65536 bit patterns to a float exactly', () => {
     const floats = halfToFloats(everyHalf, dtype);
     everyHalf.forEach((bits) => {
       if (!Object.is(floats[bits], decode(bits, dtype))) {
@@ -16,7 +16,7 @@ describe.each<HalfDType>(['f16', 'bf16'])('%s', (dtype) => {
     });
   });
 
-  it('comes back from a float as it was; NaN stays NaN', () => {
+  it('survives the conversion to float and back; NaN stays NaN', () => {
     const bits = roundToHalf(halfToFloats(everyHalf, dtype), dtype);
     everyHalf.forEach((wanted) => {
       const same = Number.isNaN(decode(wanted, dtype))
@@ -26,8 +26,8 @@ describe.each<HalfDType>(['f16', 'bf16'])('%s', (dtype) => {
     });
   });
 
-  it('is the nearest number to a float, of two the even one', () => {
-    // Between two neighbours: the middle, and the floats beside it.
+  it('rounds a float to nearest, ties to even', () => {
+    // For each two neighbours: their midpoint, and the floats next to it.
     const middles: number[] = [];
     for (let bits = 0; bits < 0x7fff; bits += 1) {
       const [low, high] = [decode(bits, dtype), decode(bits + 1, dtype)];

@@ -1,14 +1,14 @@
-// Half-precision numbers by arithmetic on their values: nothing here looks at the bits of a float.
+// Half-precision numbers by arithmetic on their values; the bits of floats are not used.
 
 import type { FloatDType, HalfDType } from 'multihead';
 
-/** Bits of the fraction, smallest exponent of a normal number, first number beyond the largest. */
+/** Fraction bits, smallest exponent of a normal number, and the first number beyond the largest. */
 const formats = {
   f16: { fraction: 10, least: -14, beyond: 2 ** 16 },
   bf16: { fraction: 7, least: -126, beyond: 2 ** 128 },
 } as const;
 
-/** The distance between neighbours around a number. */
+/** The distance between neighbouring numbers of the format near `value`. */
 export function unitInLastPlace(value: number, dtype: FloatDType): number {
   if (dtype === 'f32') return 0;
   const { fraction, least } = formats[dtype];
@@ -17,7 +17,7 @@ export function unitInLastPlace(value: number, dtype: FloatDType): number {
   return 2 ** (Math.max(exponent, least) - fraction);
 }
 
-/** The nearest number of the format, of two the one with an even last bit. */
+/** The nearest number of the format, ties to an even last bit. */
 export function round(value: number, dtype: FloatDType): number {
   if (dtype === 'f32') return Math.fround(value);
   if (!Number.isFinite(value) || value === 0) return value;
@@ -43,7 +43,7 @@ export function decode(bits: number, dtype: HalfDType): number {
 
 const encoders = new Map<HalfDType, Map<number, number>>();
 
-/** The bits of a number of the format; not of NaN or −0. */
+/** The bits of a number of the format; not for NaN and −0. */
 export function encode(value: number, dtype: HalfDType): number {
   let encoder = encoders.get(dtype);
   if (encoder === undefined) {

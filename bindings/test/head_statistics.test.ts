@@ -7,7 +7,7 @@ import { maxDifference } from './reference.ts';
 const mean = (values: number[]): number =>
   values.length === 0 ? 0 : values.reduce((a, b) => a + b) / values.length;
 
-/** By the definitions, in float64. */
+/** The statistics by their definitions, in float64. */
 function expected(
   weights: Float32Array,
   [batch, heads, queries, keys]: readonly [number, number, number, number],
@@ -72,8 +72,8 @@ describe.each(builds)('headStatistics, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('takes what an unbatched layer gives', () => {
-    // Head 0 looks at the first token, head 1 at the one before.
+  it('takes the weights of an unbatched call', () => {
+    // Head 0 attends to the first token, head 1 to the previous one.
     const rows = [...[1, 0, 0, 1, 0, 0, 1, 0, 0], ...[1, 0, 0, 1, 0, 0, 0, 1, 0]];
     const weights = { shape: [2, 3, 3], data: new Float32Array(rows) };
     const { entropy, previousToken, firstToken } = mh.headStatistics(weights);

@@ -1,5 +1,5 @@
-// Every call with arguments that were changed at random: what comes is a MultiheadError or the right result, nothing
-// is left allocated, and other calls give the bits that they gave before. MULTIHEAD_RANDOM_CASES asks for a long run.
+// Calls with randomly altered arguments: each gives a MultiheadError or the right result, leaves nothing allocated, and
+// other calls then return the same bits as before. MULTIHEAD_RANDOM_CASES sets the number of cases.
 
 import {
   gpt2Config,
@@ -19,7 +19,7 @@ vi.spyOn(console, 'warn').mockImplementation(() => {});
 
 const calls = caseCount(3000);
 
-/** Arguments are trees of plain objects, of which any part may be replaced. */
+/** Arguments as trees of plain objects, any part of which may be replaced. */
 interface Verb {
   arguments(): unknown[];
   call(...args: never[]): unknown;
@@ -38,7 +38,7 @@ function isResource(value: unknown): value is Resource {
   }
 }
 
-/** All numbers in a result, as text. */
+/** All numbers of a result, as text. */
 function digest(result: unknown, depth = 0): string {
   if (typeof result !== 'object' || result === null || depth > 4) return String(result);
   if (ArrayBuffer.isView(result)) {
@@ -59,7 +59,7 @@ function disposeAll(result: unknown, depth = 0): void {
   else if (!ArrayBuffer.isView(result)) for (const each of Object.values(result)) disposeAll(each, depth + 1);
 }
 
-/** The calls of one module; what they work on is made anew where a case has disposed it. */
+/** The calls of one instance. Objects that they use are made again if a case has disposed them. */
 function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => string; keep: () => void } {
   const r = random(5);
   const plain = (...shape: number[]) => filled(r, ...shape);
@@ -292,7 +292,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   const [plain1, plain2, plain3] = [plain(1, 1, 2), plain(1, 1, 2, 2), plain(2, 3)];
   const [plain4, plain5, plain6] = [plain(4, 3), plain(4), plain(1, 2, 3, 3)];
 
-  /** Everything at work once, on tensors and caches that no case ever sees. */
+  /** Every operation once, on tensors and caches that no case can reach. */
   const bird = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 8 });
   bird.append(k, v);
   const flown = mh.prepare({ q: q.shape, keys: 5, causal: 'bottomRight' });
@@ -311,12 +311,12 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   return { verbs, canary, keep };
 }
 
-/** What a case does to the arguments of a call; true where the result has to be the same. */
+/** Alters the arguments of a call; `same` is true if its result must not change. */
 function change(r: Random, args: unknown[], mh: Multihead, other: Multihead): { same: boolean; what: string } {
   const places = placesIn(args);
   const place = r.pick(places);
   const { holder, name } = place;
-  // Of the list of arguments itself, the properties are read here.
+  // A trap goes on a part inside an argument: the test itself reads the properties of the list of arguments.
   const inside = places.filter((each) => each.holder !== (args as unknown));
   const inner = inside.length > 0 ? r.pick(inside) : undefined;
   const victims = places.map((each) => each.holder[each.name]).filter(isResource);
@@ -338,7 +338,7 @@ function change(r: Random, args: unknown[], mh: Multihead, other: Multihead): { 
 }
 const smallest = { shape: [1, 1, 1, 1], data: new Float32Array(1) };
 
-/** The error as the caller gets it, or the result. */
+/** The result of a call, or the error that it throws. */
 function outcomeOf(call: () => unknown): { error?: MultiheadError; result?: unknown } {
   try {
     return { result: call() };
@@ -347,14 +347,14 @@ function outcomeOf(call: () => unknown): { error?: MultiheadError; result?: unkn
   }
 }
 
-/** A scope ends when the promise does that it was given. */
+/** A scope that stays open until the returned promise is settled. */
 async function settled(result: unknown): Promise<void> {
   if (result instanceof Promise) result.catch(() => {});
   await new Promise((resolve) => setTimeout(resolve));
 }
 
 describe.each(builds)('hostile arguments, %s', (simd: Simd) => {
-  it(`of ${calls} calls, seed ${runSeed}`, { timeout: 3_600_000 }, async () => {
+  it(`give an error or the right result (${calls} calls, seed ${runSeed})`, { timeout: 3_600_000 }, async () => {
     const [mh, other] = [await loadBuild(simd), await loadBuild(simd)];
     const { verbs, canary, keep } = verbsOf(mh);
     keep();
@@ -385,7 +385,7 @@ describe.each(builds)('hostile arguments, %s', (simd: Simd) => {
         expect(error.name, seen).toBe('MultiheadError');
         expect(error.code, seen).not.toMatch(/E_FATAL|E_LOAD/);
         expect(same, seen).toBe(false);
-        // Names as this package has them, not the core's; parameters and files keep their own.
+        // Errors must use JavaScript's names of arguments, not the core's; parameters and files keep their own names.
         if (error.code !== 'E_FORMAT' && error.argument !== 'stateDict') {
           expect(error.expected, seen).not.toMatch(/\{[a-z_.]+\}|\b(?!d_)[a-z]+_[a-z]{2,}/);
         }

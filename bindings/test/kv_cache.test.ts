@@ -20,7 +20,7 @@ import * as reference from './reference.ts';
 
 const kinds = layouts.flatMap((layout) => dtypes.map((dtype) => [layout, dtype] as const));
 
-/** Options of attend(), and what they are to a plain attention over the same keys. */
+/** Options of attend(), and the same options for plain attention over the same keys. */
 function randomAttend(r: Random, model: CacheModel, heads: number, queries: number) {
   const { batch } = model.config;
   const keys = model.longest;
@@ -56,7 +56,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
   describe.each(kinds)('%s, %s', (layout, dtype) => {
-    it('decodes token by token what one pass over all of them gives', () => {
+    it('decodes token by token with the results of one pass over all tokens', () => {
       const r = random(51);
       const [heads, kvHeads, tokens, width, valueWidth] = [4, 2, 45, 8, 5];
       const window = 6;
@@ -76,7 +76,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
         model.tensor(model.values, valueWidth),
         { causal: 'topLeft', ...windowed },
       );
-      // A ring that keeps no more than the window needs.
+      // A ring with no more capacity than the window needs.
       const capacity = layout === 'ring' ? window + 1 : tokens;
       mh.scope(() => {
         const cache = mh.createCache({
@@ -144,7 +144,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       },
     );
 
-    it('rewinds: what was forgotten leaves no trace', () => {
+    it('truncates: tokens that were removed have no effect', () => {
       const r = random(52);
       const [k, v] = [filled(r, 1, 1, 5, 4), filled(r, 1, 1, 5, 4)];
       const bad = { shape: [1, 1, 3, 4], data: new Float32Array(12).fill(NaN) };
@@ -165,7 +165,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     });
   });
 
-  /** One append, truncation or clearing, of the cache and of its model. */
+  /** One append, truncation or clearing, applied to the cache and to its model. */
   function change(r: Random, cache: KVCache, model: CacheModel): void {
     const { batch, kvHeads, keyWidth, valueWidth, capacity } = model.config;
     const what = r.next();
@@ -239,7 +239,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     });
   }
 
-  it('says what it is, counts in memory(), and is disposed like a tensor', () => {
+  it('has its configuration as properties, counts in memory(), and is disposed like a tensor', () => {
     const before = mh.memory();
     const cache = mh.createCache({ kvHeads: 2, keyWidth: 8, capacity: 16, layout: 'paged' });
     expect(cache).toMatchObject({
@@ -276,7 +276,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     result.cache.dispose();
   });
 
-  it('takes less memory in smaller dtypes', () => {
+  it('takes less memory with smaller dtypes', () => {
     mh.scope(() => {
       const bytes = dtypes.map(
         (dtype) => mh.createCache({ kvHeads: 4, keyWidth: 64, capacity: 100, dtype }).bytes,
@@ -288,7 +288,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     });
   });
 
-  it('shares pages of a pool, and gives them back', () => {
+  it('takes pages from the pool, and returns them', () => {
     const token = (count: number) => filled(random(3), 2, 1, count, 4);
     mh.scope(() => {
       const cache = mh.createCache({

@@ -1,4 +1,4 @@
-// What a KV cache refuses: nothing is left allocated, the cache is as it was, and the next call works.
+// Bad arguments of a KV cache: the call leaves nothing allocated and the cache unchanged, and the next call works.
 
 import type { KVCache, KVCacheConfig } from 'multihead';
 import { describe, expect, it } from 'vitest';
@@ -42,14 +42,14 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
     ['lengths', { batch: 3e8, dtype: 'int8' }],
     ['a list of free pages', { layout: 'paged', pageSize: 1, pages: 3.5e8, dtype: 'int8' }],
   ])('a cache whose rows alone the memory could hold, but not %s', async (_, changes) => {
-    // On an instance of its own, whose memory has never grown.
+    // A separate instance, whose memory has never grown.
     const own = await loadBuild(simd);
     const config = { kvHeads: 1, keyWidth: 1, capacity: 1, ...changes };
     expectRefused(own, () => own.createCache(config), 'E_MEMORY', 'memory', 'heap');
   });
 
   describe.each(layouts)('with layout %s', (layout) => {
-    /** Two entries of which the first holds 3 tokens, the second 1; room for 4. */
+    /** Two entries with capacity 4: the first holds 3 tokens, the second 1. */
     function withCache(test: (cache: KVCache) => void): void {
       mh.scope(() => {
         const cache = mh.createCache({ ...right, batch: 2, layout });
@@ -59,7 +59,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
     }
     const tokens = (count: number, width = 8) => filled(random(9), 2, 2, count, width);
 
-    /** The cache gives what it gave before. */
+    /** Expects the cache to give the same results as before. */
     function expectUnchanged(cache: KVCache, fn: () => void): void {
       const attend = () =>
         mh.scope(() => cache.attend(tokens(1), { causal: 'bottomRight' }).out.data.slice());
@@ -69,7 +69,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
       expect(attend()).toEqual(before);
     }
 
-    it('tokens that do not fit, the cache unchanged', () => {
+    it('tokens that do not fit, and leaves the cache unchanged', () => {
       withCache((cache) =>
         expectUnchanged(cache, () => {
           const append = (k: unknown, v: unknown, counts?: unknown) => () =>
@@ -100,7 +100,7 @@ describe.each(builds)('KV cache refuses, %s', async (simd) => {
       );
     });
 
-    it('truncations and entries that are not there', () => {
+    it('truncation to a length, or of an entry, that does not exist', () => {
       withCache((cache) =>
         expectUnchanged(cache, () => {
           expectRefused(mh, () => cache.truncate(2, 0), 'E_OPTION', 'batch', '2');

@@ -17,7 +17,7 @@ interface Sizes {
 }
 
 function inputsOf(r: Random, s: Sizes) {
-  // Weights small enough that keys and values are of the size of the other inputs.
+  // Small weights keep keys and values as large as the other inputs.
   const weight = (...shape: number[]) => {
     const { data } = filled(r, ...shape);
     return { shape, data: data.map((x) => x / Math.sqrt(s.rank)) };
@@ -99,7 +99,7 @@ describe.each(builds)('latentAttention, %s', async (simd) => {
       };
       const { q, k, v } = expanded(inputs, s);
       const expected = reference.attention(q, k, v, options);
-      // Sums over the rank come on top of those over the width.
+      // Sums over the rank add rounding errors to those over the head dim.
       const allowed = 4 * tolerance(s.nope + s.rope, options, expected);
       const label = `seed ${runSeed + round}: ${JSON.stringify(
         { ...s, ...options },

@@ -1,4 +1,4 @@
-// Latent attention as an option of the layer; against mh.latentAttention, which has tests of its own.
+// Multi-head latent attention as an option of the module, compared with mh.latentAttention, which has its own tests.
 import type { StateDict } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
@@ -29,7 +29,7 @@ const parameters: StateDict = Object.fromEntries(
   ]),
 );
 
-describe.each(builds)(`latent layer, %s (MULTIHEAD_SEED=${runSeed})`, async (simd) => {
+describe.each(builds)(`latent module, %s (MULTIHEAD_SEED=${runSeed})`, async (simd) => {
   const mh = await loadBuild(simd);
 
   const tokens = 7;
@@ -40,7 +40,7 @@ describe.each(builds)(`latent layer, %s (MULTIHEAD_SEED=${runSeed})`, async (sim
     return layer;
   };
 
-  it('traces its latents, whose attention is its own', () => {
+  it('traces its latents, and attention over them gives its output', () => {
     mh.scope(() => {
       const layer = makeLayer();
       expect(layer.config.valueDim).toBe(8);
@@ -57,7 +57,7 @@ describe.each(builds)(`latent layer, %s (MULTIHEAD_SEED=${runSeed})`, async (sim
     });
   });
 
-  it('steps over a cache of latents as forward() does', () => {
+  it('step() over a cache of latents gives the results of forward()', () => {
     mh.scope(() => {
       const layer = makeLayer();
       const { output } = layer.forward(x, { causal: 'topLeft' });
@@ -80,7 +80,7 @@ describe.each(builds)(`latent layer, %s (MULTIHEAD_SEED=${runSeed})`, async (sim
     });
   });
 
-  it('refuses what does not go with latents, and what does without', () => {
+  it('refuses options that exclude latents, and options that need them', () => {
     for (const [argument, more] of [
       ['kdim', { kdim: 8 }],
       ['addBiasKv', { addBiasKv: true }],

@@ -31,13 +31,13 @@ function slice<A extends Float32Array | Uint8Array>(
   return { shape: shape.map((each, index) => (index === axis ? count : each)), data: part };
 }
 
-/** What n tokens after `done` others see of scores (…, N, N). */
+/** The part of scores (…, N, N) for n new tokens after `done` earlier ones: their rows, and the keys so far. */
 function rowsSeen<A extends Float32Array | Uint8Array>(x: Plain<A>, done: number, n: number) {
   const rank = x.shape.length;
   return slice(slice(x, rank - 2, done, n), rank - 1, 0, done + n);
 }
 
-/** A layout that the layer can have, with room for that many tokens. */
+/** A random layout that the module supports, with capacity for that many tokens. */
 function randomStorage(
   r: Random,
   config: LayerConfig,
@@ -53,7 +53,7 @@ function randomStorage(
   };
 }
 
-/** What a step takes too, for all tokens at once: masks in full, to be cut into rows. */
+/** Random options of step() for all tokens at once: full masks, from which each step takes its rows. */
 function randomOptions(
   r: Random,
   { numHeads, headDim }: LayerConfig,
@@ -79,7 +79,7 @@ function randomOptions(
   return { mask, bias, options };
 }
 
-describe.each(builds)('the cache of a layer, %s', async (simd) => {
+describe.each(builds)('the cache of a module, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
   it(
@@ -112,7 +112,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
           const twin = layer.createCache(storage);
           const size = expected.data.reduce((most, y) => Math.max(most, Math.abs(y)), 1);
 
-          /** One step of n tokens, compared with their rows in the whole. */
+          /** A step of n tokens, compared with the same rows of one pass. */
           const step = (n: number): void => {
             const done = cache.length;
             const where = `tokens ${done} to ${done + n - 1}, ${label}`;
@@ -143,7 +143,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
               }
               expect(result.trace.weights.data, where).toEqual(result.weights.data);
               expect(laidOut(result.trace.output).data, where).toEqual(result.output.data);
-              // Neither the trace nor the weights change the result.
+              // Neither trace nor weights change the output.
               const plain = layer.step(part, twin, stepOptions);
               expect(plain.output.data, where).toEqual(result.output.data);
               expect(plain.trace).toBeUndefined();
@@ -156,7 +156,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
             while (cache.length < tokens) step(r.int(1, Math.min(most, tokens - cache.length)));
           };
           run();
-          // In a ring the overwritten tokens do not come back.
+          // A ring has lost the overwritten tokens.
           const back = ring ? tokens : r.int(0, tokens);
           cache.rewind(back);
           twin.rewind(back);
@@ -168,7 +168,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
     },
   );
 
-  it.each(['f16', 'bf16', 'int8'] as const)('keeps keys and values in %s', (dtype) => {
+  it.each(['f16', 'bf16', 'int8'] as const)('stores keys and values in %s', (dtype) => {
     const r = random(2);
     mh.scope(() => {
       const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 2 });
@@ -190,7 +190,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
     const before = mh.memory();
     const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 2, numKvHeads: 1 });
     const cache = layer.createCache({ batch: 2, capacity: 10 });
-    // Keys and values, and two numbers for each entry.
+    // Keys and values, and two numbers per batch entry.
     expect(cache.bytes).toBe(2 * 10 * (8 + 8) * 4 + 2 * 8);
     expect(mh.memory()).toMatchObject({
       live: before.live + 2,
@@ -216,16 +216,16 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
       return layer;
     };
     const tokens = (n: number, batch = 1) => filled(random(4), batch, n, 8);
-    /** Runs in a scope of its own; what it makes is gone afterwards. */
+    /** Runs `fn` in a scope, which then disposes everything that it made. */
     const scoped = (fn: () => void) => () => mh.scope(fn);
 
     it(
-      'the cache of another layer, of another kind, of another load, and none',
+      'the cache of another module, of another kind or load, and values that are no cache',
       scoped(() => {
         const [layer, other] = [small(), small()];
         const cache = layer.createCache({ capacity: 4 });
         const x = tokens(2);
-        expectRefused(mh, () => other.step(x, cache), 'E_OPTION', 'cache', /another layer/);
+        expectRefused(mh, () => other.step(x, cache), 'E_OPTION', 'cache', /another module/);
         const plain = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 4 });
         for (const wrong of [plain, {}, undefined, 4]) {
           const step = () => layer.step(x, wrong as never);
@@ -249,7 +249,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
     });
 
     it(
-      'steps past the end, and the cache is what it was',
+      'steps past the capacity, and leaves the cache unchanged',
       scoped(() => {
         const layer = small();
         const x = tokens(8);
@@ -267,7 +267,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
     );
 
     it(
-      'to rewind to where it never was',
+      'to truncate to a length that it does not have',
       scoped(() => {
         const layer = small({ window: { left: 2 } });
         const cache = layer.createCache({ capacity: 8 });
@@ -287,7 +287,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
       ['a batch of 0', {}, 'batch', { capacity: 4, batch: 0 }],
       ['an unknown layout', {}, 'layout', { capacity: 4, layout: 'linked' }, 'ring'],
       ['pages without paging', {}, 'pageSize', { capacity: 4, pageSize: 2 }, 'paged'],
-      ["the layer's own widths", {}, 'keyWidth', { capacity: 4, keyWidth: 4 }, 'the layer has it'],
+      ["head dims, which the module knows", {}, 'keyWidth', { capacity: 4, keyWidth: 4 }, 'the module knows it'],
       ['a ring without a window', {}, 'capacity', { capacity: 4, layout: 'ring' }, 'window'],
       [
         ...(['a ring that is too small', { window: { left: 4 } }, 'capacity'] as const),
@@ -304,7 +304,7 @@ describe.each(builds)('the cache of a layer, %s', async (simd) => {
       });
     });
 
-    it('more memory than there is', () => {
+    it('more than the available memory', () => {
       const layer = small();
       const create = () => layer.createCache({ capacity: 2 ** 30 });
       expectRefused(mh, create, 'E_MEMORY', 'memory', 'heap');

@@ -1,4 +1,4 @@
-// Multi-head attention as a layer in float64, every step of it, written from SEMANTICS over reference.ts.
+// Every step of the multi-head attention module in float64, written from SEMANTICS with reference.ts.
 
 import type {
   ForwardOptions,
@@ -32,7 +32,7 @@ export function swapMiddle<A extends Float32Array | Float64Array>(
   return result;
 }
 
-/** Rows `first` to first + count − 1 of a parameter, where there is one. */
+/** Rows `first` to first + count − 1 of a parameter; undefined if there is no such parameter. */
 function rows(
   tensor: PlainTensor | undefined,
   first: number,
@@ -44,7 +44,7 @@ function rows(
   return { shape: [count, ...tensor.shape.slice(1)], data };
 }
 
-/** Batch-first inputs, (B, N, width). Options as of a call, with (B · H, N_q, N_k) for PyTorch's mask. */
+/** Inputs are batch-first, (B, N, width). Options are those of a call; PyTorch's mask may be (B · H, N_q, N_k). */
 export interface LayerCase {
   readonly config: LayerConfig;
   readonly dict: Readonly<Record<string, PlainTensor>>;
@@ -73,7 +73,7 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
   const k = project(key ?? query, 'k_proj_weight', qWidth, kWidth);
   const v = project(value ?? key ?? query, 'v_proj_weight', qWidth + kWidth, vWidth);
 
-  // An option of the same name that the call gives replaces the layer's.
+  // An option of the call overrides the module's.
   const window: Window | undefined = options.window ?? config.window;
   const rope: RopeRotation | undefined = options.rope ?? config.rope;
   const qkNorm =
@@ -126,7 +126,7 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
   };
   const query4 = { shape: qHeads.shape, data: prepared(qHeads, 'q') };
   const preparedKeys = prepared(kHeads, 'k');
-  // Keys beyond the lengths stay as they were projected.
+  // Keys beyond the lengths are neither normalised nor rotated.
   options.kvLengths?.forEach((length, b) => {
     for (let row = b * kvHeads * keys; row < (b + 1) * kvHeads * keys; row += 1) {
       if (row % keys < length) continue;
@@ -153,7 +153,7 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
     dropout,
     mask,
     bias: scoreBias,
-    // With appended keys the lengths have gone into the mask.
+    // With appended keys, the mask already covers the lengths.
     kvLengths: appended.length === 0 ? options.kvLengths : undefined,
   });
 
@@ -197,7 +197,7 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
   return steps;
 }
 
-/** Of every head alone: z_h·W_Oʰ. */
+/** The output of every head alone: z_h·W_Oʰ. */
 function headShares(
   merged: reference.Plain,
   outProj: reference.Plain,
@@ -226,13 +226,13 @@ interface Extents {
   readonly heads: number;
   readonly queries: number;
   readonly keys: number;
-  /** With the appended ones, which are visible to all and have no bias. */
+  /** All keys, with the appended ones, which every query sees and which have no bias. */
   readonly all: number;
 }
 
-/** One mask and one bias (B, H, N_q, N) for all that hides keys or adds to scores. */
+/** One mask and one bias (B, H, N_q, N) that combine all masks and biases of the call. */
 function masks({ options, window, batch, heads, queries, keys, all }: Extents) {
-  // Scores of 0, so that what is left is what attention() itself hides and adds.
+  // With scores of 0, the masked scores of attention() are its combined mask and bias.
   const empty = (count: number) => ({ shape: [batch, heads, count, 0], data: [] });
   const { causal, kvLengths, mask, bias } = options;
   const { masked } = reference.attention(empty(queries), empty(keys), empty(keys), {
@@ -264,7 +264,7 @@ function masks({ options, window, batch, heads, queries, keys, all }: Extents) {
   return { mask: seen, bias: added };
 }
 
-/** (N_q, N_k), (B, H, N_q, N_k) with extents of 1, or (B · H, N_q, N_k). */
+/** Index into (N_q, N_k), (B, H, N_q, N_k) with extents of 1, or (B · H, N_q, N_k). */
 function blockedAt(
   { shape, data }: { shape: readonly number[]; data: ArrayLike<number> },
   heads: number,

@@ -46,7 +46,7 @@ describe.each(builds)('linear, %s', async (simd) => {
     });
   });
 
-  it('refuses what does not fit', () => {
+  it('refuses arguments that do not fit', () => {
     const tensor = (...shape: number[]) => ({ shape, data: new Float32Array(product(shape)) });
     const x = tensor(3, 4);
     expectRefused(mh, () => mh.linear(x, tensor(5, 3)), 'E_SHAPE', 'weight', '4', '3');

@@ -10,7 +10,7 @@ import { expectWorks, freshLoad } from './builds.ts';
 const wasmUrl = new URL('../dist/multihead-simd128.wasm', import.meta.url);
 const simd = 'simd128';
 
-/** A module of the eight bytes that every module starts with, and nothing more. */
+/** An empty module: the eight bytes with which every module starts. */
 const emptyModule = new Uint8Array([0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00]);
 
 describe('load', () => {
@@ -33,7 +33,7 @@ describe('load', () => {
     server.close();
   });
 
-  it('gives one instance to everybody', async () => {
+  it('returns one shared instance to all callers', async () => {
     const signal = new AbortController().signal;
     const [a, b, c] = await Promise.all([load(), load({}), load({ signal })]);
     expect(a).toBe(b);
@@ -43,7 +43,7 @@ describe('load', () => {
   });
 
   it.each<[string, unknown]>([
-    ['an object that is none', {}],
+    ['an empty object', {}],
     ['null', null],
     ['text', 'abort'],
     ['half a signal', { aborted: false }],
@@ -53,21 +53,21 @@ describe('load', () => {
     });
   });
 
-  it('refuses options that are none, or throw', async () => {
+  it('refuses options that are not an object, or throw when they are read', async () => {
     const throwing = { get simd() { throw new RangeError('no'); } };
     for (const options of [null, 3, [], throwing]) {
       await expect(load(options as never)).rejects.toMatchObject({ code: 'E_OPTION' });
     }
   });
 
-  it("refuses a module of the other build, of another version, and one that is not multihead's", async () => {
+  it("refuses a module of the other build, of another version, and of another program", async () => {
     const bytes = new Uint8Array(await readFile(wasmUrl));
     const other = new URL('../dist/multihead-relaxed.wasm', import.meta.url);
     await expect(load({ simd, wasm: other })).rejects.toMatchObject({
       code: 'E_LOAD',
       message: expect.stringMatching(/not multihead .*wire [0-9a-f]{8} relaxed/) as string,
     });
-    // The section's text stands in the file as it is.
+    // The file contains the section's text uncompressed.
     const text = new TextDecoder('latin1').decode(bytes);
     const at = text.indexOf(' wire ');
     expect(at).toBeGreaterThan(0);
@@ -78,7 +78,7 @@ describe('load', () => {
     });
   });
 
-  it('says what it loaded', async () => {
+  it('reports what it loaded', async () => {
     const { size } = statSync(wasmUrl);
     const { backend } = await load({ simd });
     expect(backend).toEqual({
@@ -91,7 +91,7 @@ describe('load', () => {
     });
   });
 
-  it('gives methods that can be taken out of the object', async () => {
+  it('returns methods that work when destructured', async () => {
     const { tensor, memory } = await load({ simd });
     tensor([1]).dispose();
     expect(memory().live).toBe(0);
@@ -120,14 +120,14 @@ describe('load', () => {
     ['a Response of 404', () => fetch(`${origin}/none.wasm`), /none\.wasm.*404/],
     ['a page of HTML', () => `${origin}/page`, /\/page.*not a WebAssembly file.*HTML/],
     ['half a file', () => `${origin}/truncated.wasm`, /truncated\.wasm/],
-    ['a server that is not there', () => 'http://127.0.0.1:9/x.wasm', /127\.0\.0\.1:9\/x\.wasm/],
+    ['a server that does not answer', () => 'http://127.0.0.1:9/x.wasm', /127\.0\.0\.1:9\/x\.wasm/],
     [
-      'a path that is not there',
+      'a path that does not exist',
       () => '/nowhere/multihead.wasm',
       /\/nowhere\/multihead\.wasm.*ENOENT/,
     ],
     [
-      'a URL that is not there',
+      'a URL that does not exist',
       () => pathToFileURL('/nowhere/x.wasm'),
       /\/nowhere\/x\.wasm.*ENOENT/,
     ],
@@ -145,7 +145,7 @@ describe('load', () => {
     expectWorks(await load());
   });
 
-  it('does not remember a failure', async () => {
+  it('loads again after a failure', async () => {
     const compile = vi.spyOn(WebAssembly, 'compile').mockRejectedValueOnce(new Error('on purpose'));
     const fresh = await freshLoad('failing-once');
     await expect(fresh()).rejects.toMatchObject({ code: 'E_LOAD' });
@@ -174,7 +174,7 @@ describe('load', () => {
     expectWorks(mh);
   });
 
-  it('goes on for the others when one of them aborts', async () => {
+  it('continues for the other callers when one of them aborts', async () => {
     const fresh = await freshLoad('aborted-by-one');
     const controller = new AbortController();
     const one = fresh({ signal: controller.signal });
@@ -184,7 +184,7 @@ describe('load', () => {
     expectWorks(await other);
   });
 
-  it('refuses options that it does not have', async () => {
+  it('refuses unknown options', async () => {
     await expect(load({ url: 'x' } as never)).rejects.toMatchObject({
       code: 'E_OPTION',
       argument: 'url',
@@ -200,7 +200,7 @@ describe('load', () => {
     await expect(load(null as never)).rejects.toMatchObject({ code: 'E_OPTION', argument: 'load' });
   });
 
-  it('has no effect on import', async () => {
+  it('importing the package has no effect', async () => {
     const fetched = vi.spyOn(globalThis, 'fetch');
     const compiled = vi.spyOn(WebAssembly, 'compile');
     const before = Reflect.ownKeys(globalThis);

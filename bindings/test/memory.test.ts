@@ -2,7 +2,7 @@ import type { Multihead } from 'multihead';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { builds, expectRefused, expectWorks, loadBuild } from './builds.ts';
 
-// Tests leave tensors to the garbage collector, which is garbage.test.ts's subject.
+// These tests leave tensors to the garbage collector, which garbage.test.ts covers.
 vi.spyOn(console, 'warn').mockImplementation(() => {});
 
 describe.each(builds)('memory, %s', (simd) => {
@@ -11,7 +11,7 @@ describe.each(builds)('memory, %s', (simd) => {
     mh = await loadBuild(simd);
   });
 
-  it('counts tensors, their bytes, and the most there were', () => {
+  it('counts tensors, their bytes, and the peak', () => {
     const { heap } = mh.memory();
     expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 0, heap });
     const a = mh.tensor([10]);
@@ -22,7 +22,7 @@ describe.each(builds)('memory, %s', (simd) => {
     expect(mh.memory()).toEqual({ live: 0, bytes: 0, peak: 43, heap });
   });
 
-  it('is where it began after 100 rounds', () => {
+  it('does not leak in 100 rounds', () => {
     const round = (): void => {
       mh.scope(() => {
         const x = mh.tensor([1, 2, 64, 16], new Float32Array(2048).fill(0.5));
@@ -68,7 +68,7 @@ describe.each(builds)('memory, %s', (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0, heap });
   });
 
-  it('keeps views alive over a growth', () => {
+  it('renews views after the memory has grown', () => {
     const small = mh.tensor([4], new Float32Array([1, 2, 3, 4]));
     const bool = mh.tensor([2], new Uint8Array([0, 1]));
     const view = small.data;
@@ -85,7 +85,7 @@ describe.each(builds)('memory, %s', (simd) => {
     expectWorks(mh);
   });
 
-  it('copies from a view of its own memory, even when that grows meanwhile', () => {
+  it('copies from a view of its own memory, even if the memory grows during the copy', () => {
     const source = mh.tensor([mh.memory().heap / 8]);
     source.data.fill(3);
     const { heap } = mh.memory();

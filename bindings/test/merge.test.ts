@@ -23,7 +23,7 @@ function keysOf(
 describe.each(builds)('mergeAttention, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  it(`gives the whole from parts, in any order (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+  it(`merges parts into the whole result, in any order (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(40); round += 1) {
       const r = random(runSeed + round);
       const [n, m] = [r.int(1, 9), r.int(0, 60)];
@@ -33,7 +33,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
       const whole = reference.attention(q, k, v, { sinks, causal: 'topLeft' });
       const cuts = [0, r.int(0, m), r.int(0, m), m].sort((a, b) => a - b);
       mh.scope(() => {
-        // A sink belongs to one part only. Where key j is the first of a part, query i stands at i − j in it.
+        // Only one part gets the sink. In a part that starts with key j, query i is at position i − j.
         const parts = [0, 1, 2].map((at) => {
           const [from = 0, to = 0] = cuts.slice(at);
           return mh.attention(q, keysOf(k, from, to), keysOf(v, from, to), {
@@ -45,7 +45,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
         if (r.next() < 0.5) parts.reverse();
         const [a, b, c] = parts as [(typeof parts)[0], (typeof parts)[0], (typeof parts)[0]];
         expect(mh.mergeAttention(a, b)).toBe(a);
-        // A plain array does for what is only read.
+        // A plain array is accepted for a part that is only read.
         mh.mergeAttention(a, {
           out: { shape: c.out.shape, data: c.out.data.slice() },
           lse: { shape: c.lse.shape, data: c.lse.data.slice() },
@@ -58,7 +58,7 @@ describe.each(builds)('mergeAttention, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('refuses parts that are not tensors to write to, do not fit, or are the same', async () => {
+  it('refuses parts that cannot be written to, do not fit, or are the same tensor', async () => {
     const other = await loadBuild(simd);
     const plain = (...shape: number[]) => filled(random(1), ...shape);
     mh.scope(() => {

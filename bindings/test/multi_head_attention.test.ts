@@ -26,7 +26,7 @@ const selfSteps: TraceName[] = [
   ...(['maskedScores', 'weights', 'headsOut', 'merged', 'headShares', 'output'] as const),
 ];
 
-/** What a value may be off by beside the largest of its kind. */
+/** Allowed error, as a fraction of the largest value of a step. */
 const allowed = (expected: Float64Array): number =>
   2e-5 * expected.reduce((most, y) => (Number.isFinite(y) ? Math.max(most, Math.abs(y)) : most), 1);
 
@@ -38,7 +38,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     layer.loadStateDict(dict);
     return layer;
   };
-  /** Of 8 numbers a token and 2 heads. */
+  /** A module with embedDim 8 and 2 heads. */
   const smallLayer = (seed: number, more: Partial<MultiHeadAttentionConfig> = {}) => {
     const given = { embedDim: 8, numHeads: 2, ...more };
     const dict = parameters(random(seed), resolved(given));
@@ -104,7 +104,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
         const plain = layer.forward(inputs, options as ForwardOptions);
         expect(plain.trace).toBeUndefined();
         expect(plain).not.toHaveProperty('weights');
-        // Fewer steps may be cut otherwise, but the very numbers are the same.
+        // Without a trace the work may be split differently, but the bits are the same.
         expect(plain.output.data, label).toEqual(result.output.data);
       });
     }
@@ -140,11 +140,11 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       const given = { embedDim: 16, numHeads: heads, headDim };
       const layer = makeLayer(given, parameters(r, resolved(given)));
       const x = filled(r, batch, tokens, 16);
-      // Each option alone (what needs lengths with them), and all together.
+      // Each option alone (with lengths, which some of them need), and all together.
       const alone = names.map((name) => ({ kvLengths: every.kvLengths, [name]: every[name] }));
       for (const options of [...alone, every]) {
         const { trace } = layer.forward(x, { ...(options as object), trace: true });
-        // The traced heads are normalised and rotated already.
+        // The heads in the trace are already normalised and rotated.
         const { qkNorm: _norm, rope: _rope, ...rest } = options as typeof every;
         const { out, weights, captures } = mh.attention(trace.qHeads, trace.kHeads, trace.vHeads, {
           ...rest,
@@ -152,7 +152,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
           capture: [{ stage: 'raw' }, { stage: 'masked' }],
         });
         const label = Object.keys(options).join();
-        // Heads lie otherwise in the layer, and few rows may be cut otherwise: the last bits differ.
+        // The module's heads have another memory layout, and its rows may be split differently: the last bits differ.
         expect(reference.maxDifference(trace.headsOut.data, out.data), label).toBeLessThan(1e-5);
         expect(trace.weights.data, label).toEqual(weights.data);
         expect(trace.scaledScores.data, label).toEqual(captures[0].data);
@@ -161,7 +161,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     });
   });
 
-  it('copies out only the steps asked for, in their order, as arrays of their own', () => {
+  it('copies out only the requested steps, in the order of computation, as separate arrays', () => {
     const r = random(1);
     mh.scope(() => {
       const { layer } = smallLayer(1);
@@ -176,7 +176,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     });
   });
 
-  it('has heads of any width: of two numbers over tokens of three', () => {
+  it('has any head dim: 2 with tokens of width 3', () => {
     const x = filled(random(12), 6, 3);
     mh.scope(() => {
       for (const [numHeads, width] of [
@@ -195,7 +195,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     });
   });
 
-  it("adds up the heads' shares to the output", () => {
+  it("has an output that is the sum of headShares", () => {
     const r = random(7);
     mh.scope(() => {
       const { layer } = smallLayer(7, { bias: false });
@@ -208,7 +208,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     });
   });
 
-  it('keeps its own copy of the parameters, and gives copies back', () => {
+  it('copies the parameters, and returns copies', () => {
     const r = random(2);
     const given = { embedDim: 4, numHeads: 2 };
     const dict = parameters(r, resolved(given));
@@ -229,7 +229,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     });
   });
 
-  it('takes half-precision parameters, and forgets the earlier ones', () => {
+  it('takes half-precision parameters, which replace the earlier ones', () => {
     const r = random(8);
     mh.scope(() => {
       const { layer, dict } = smallLayer(8);
@@ -303,7 +303,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     const make = (config: object) => () =>
       mh.multiHeadAttention({ embedDim: 64, numHeads: 8, ...config });
 
-    it('heads that do not divide the width, naming both and the choices', () => {
+    it('numHeads that does not divide embedDim, and names both and the alternatives', () => {
       expectRefused(
         ...([mh, make({ numHeads: 7 }), 'E_OPTION', 'numHeads', '64', '7'] as const),
         'use 1, 2, 4, 8, 16, 32 or 64',
@@ -339,7 +339,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       expectRefused(mh, make(config), 'E_OPTION', argument, ...words);
     });
 
-    it('a state dict that does not fit, naming everything in one error, and stays as it was', () => {
+    it('a state dict that does not fit, with one error that names every tensor, and keeps its parameters', () => {
       const { layer, dict } = smallLayer(10);
       const x = filled(random(11), 1, 2, 8);
       const expected = mh.scope(() => layer.forward(x).output.data.slice());
@@ -373,7 +373,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       layer.dispose();
     });
 
-    it('calls before there are parameters', () => {
+    it('calls before parameters are loaded', () => {
       const layer = mh.multiHeadAttention({ embedDim: 8, numHeads: 2 });
       const cache = layer.createCache({ capacity: 4 });
       const x = filled(random(1), 1, 2, 8);
@@ -490,7 +490,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       layer.dispose();
     });
 
-    it('ALiBi beside appended keys', () => {
+    it('ALiBi together with appended keys', () => {
       const { layer } = smallLayer(5, { addZeroAttn: true });
       expectRefused(mh, () => layer.forward(x, { alibi: true }), 'E_OPTION', 'alibi', 'appends');
       layer.dispose();

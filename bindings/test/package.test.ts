@@ -1,4 +1,4 @@
-// The package as npm would publish it, and as a stranger's project would use it.
+// The package as npm would publish it, installed and used by another project.
 
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
@@ -63,7 +63,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(files.map(({ path }) => path).sort()).toEqual(expected.sort());
   });
 
-  it('has the version that the code says, and no dependency', async () => {
+  it('has the version that the code states, and no dependency', async () => {
     const manifest = JSON.parse(await readFile(join(root, 'package.json'), 'utf8')) as Record<
       string,
       unknown
@@ -81,7 +81,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     }
   });
 
-  it('pleases publint and attw', async () => {
+  it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
     await run(bin('attw'), [tarball, '--profile', 'esm-only'], { env: quietly });
   });
@@ -102,7 +102,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
       const { out, lse } = mh.attention(x, x, x, { return: ['lse'], causal: 'topLeft' });
       const both: [Tensor, Tensor] = [out, lse];
-      // @ts-expect-error weights were not asked for
+      // @ts-expect-error weights were not requested
       mh.attention(x, x, x, { return: ['lse'] }).weights;
       // @ts-expect-error true is ambiguous
       mh.attention(x, x, x, { causal: true });
@@ -111,7 +111,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const bool: Uint8Array = mh.tensor([2], new Uint8Array(2)).data;
       using op = mh.prepare({ q: x.shape, causal: 'topLeft', return: ['lse'] });
       op.run(x, x, x, out, lse);
-      // @ts-expect-error a run takes tensors alone
+      // @ts-expect-error a run takes only tensors
       op.run({ data: new Float32Array(4), shape: [1, 1, 2, 2] }, x, x, out);
       using layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
       layer.loadStateDict({ in_proj_weight: { shape: [6, 2], data: new Uint16Array(12), dtype: 'bf16' } });
@@ -120,11 +120,11 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const step: TraceStep = trace.weights;
       const mean: Tensor = meanWeights;
       const perhaps: TraceStep | undefined = trace.xKey;
-      // @ts-expect-error scores were not asked for
+      // @ts-expect-error scores were not requested
       trace.scores;
-      // @ts-expect-error nor were the weights of each head
+      // @ts-expect-error the weights of each head were not requested
       layer.step({ shape: [1, 1, 2], data: new Float32Array(2) }, past).weights;
-      // @ts-expect-error a step is causal
+      // @ts-expect-error a step is always causal
       layer.step(x, past, { causal: 'topLeft' });
       layer.forward({ query: x, key: x }, { heads: { temperature: 2 } }).output.dispose();
       const statistics = mh.headStatistics(mean, { tokens: new Int32Array(2) });
@@ -137,13 +137,13 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const half: Tensor<'f16'> = every.out;
       const kept: Tensor<'bool'> = every.dropoutMask;
       const captured: readonly [Tensor, Tensor] = every.captures;
-      // @ts-expect-error two captures were asked for
+      // @ts-expect-error two captures were requested
       every.captures[2];
-      // @ts-expect-error none were asked for
+      // @ts-expect-error no captures were requested
       mh.attention(x, x, x).captures;
-      // @ts-expect-error the layout of 16 bits is not known
+      // @ts-expect-error 16 bits without a dtype: f16 or bf16
       mh.attention({ shape: [1, 1, 1, 1], data: new Uint16Array(1) }, x, x);
-      // @ts-expect-error bits are not for f32
+      // @ts-expect-error a Uint16Array is not f32
       mh.tensor([1], new Uint16Array(1), { dtype: 'f32' });
       const bits: Uint16Array = mh.tensor([1], new Float32Array(1), { dtype: 'bf16' }).data;
       const float: FloatDType = 'f16' as FloatDType;
@@ -168,13 +168,13 @@ describe('the packed package', { timeout: 120_000 }, () => {
       if (ids?.dtype === 'f8_e4m3' || ids?.dtype === 'f4') console.log(ids.data satisfies Uint8Array);
       const parameter: Float32Array | Uint16Array | undefined = stateDict['weight']?.data;
       layer.loadStateDict(stateDict);
-      // @ts-expect-error 64-bit integers are no Int32Array
+      // @ts-expect-error a BigInt64Array is not an Int32Array
       writeSafetensors({ x: { dtype: 'i64', shape: [1], data: new Int32Array(1) } });
       // @ts-expect-error parameters are floats
       stateDict['weight']?.dtype === 'i64';
       op.setKvLengths(cu);
       console.log(parameter);
-      // @ts-expect-error not a dtype of safetensors' floats
+      // @ts-expect-error not a dtype of floats
       writeSafetensors({ x }, { dtype: 'i32' });
       console.log(again);
       console.log(half, kept, captured, bits, merged, decoded);
@@ -191,7 +191,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     ).catch((error: { stdout: string }) => expect.fail(error.stdout));
   });
 
-  it('can be imported where there is no WebAssembly, and says so on load', async () => {
+  it('can be imported without WebAssembly; load() then reports that it is missing', async () => {
     const script = `
       delete globalThis.WebAssembly;
       const { load } = await import('multihead');
@@ -202,12 +202,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(stdout).toMatch(/^E_LOAD WebAssembly SIMD is missing/);
   });
 
-  it('is bundled by Vite with both .wasm files and no other warning than a known one', async () => {
+  it('is bundled by Vite with both .wasm files and no warning except a known one', async () => {
     const site = join(folder, 'site');
     await mkdir(site);
     await writeFile(join(site, 'index.html'), '<script type="module" src="./main.js"></script>');
     await writeFile(join(site, 'main.js'), example);
-    // In a process of its own: under Vitest's NODE_ENV, Vite gives fewer warnings.
+    // In a separate process: under Vitest's NODE_ENV, Vite prints fewer warnings.
     const { NODE_ENV: _, ...env } = quietly;
     const { stderr } = await run(bin('vite'), ['build', '--logLevel', 'warn'], { cwd: site, env });
     expect(stderr).toBe('');
@@ -215,7 +215,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const wasm = assets.filter((name) => name.endsWith('.wasm')).map((name) => name.split('-')[1]);
     expect(wasm.sort()).toEqual(['relaxed', 'simd128']);
 
-    // What a page loads: its own module, and the glue and the .wasm of one build.
+    // A page loads its own module, and the glue and the .wasm of one build.
     const loaded = assets.filter((name) => !name.includes('relaxed'));
     const kilobytes = async (extension: string) => {
       const files = loaded.filter((name) => name.endsWith(extension));

@@ -1,4 +1,4 @@
-// mh.prepare() against mh.attention(), bit for bit, and what a run refuses.
+// mh.prepare() against mh.attention(), bit for bit, and bad arguments of run().
 
 import type { FloatDType, MultiheadErrorCode, PrepareOptions, Tensor } from 'multihead';
 import { describe, expect, it } from 'vitest';
@@ -9,7 +9,7 @@ import { maxDifference } from './reference.ts';
 
 const tiny = [1, 4, 32, 16];
 
-/** The bits of a tensor's numbers. */
+/** The numbers of a tensor as bits. */
 const bits = ({ data }: Tensor<FloatDType>): Uint8Array =>
   new Uint8Array(data.buffer, data.byteOffset, data.byteLength).slice();
 
@@ -20,7 +20,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     mh.tensor(shape, random(seed).floats(shape.reduce((a, b) => a * b, 1)));
   const inputs = () => [1, 2, 3].map((seed) => filledTensor(tiny, seed)) as [Tensor, Tensor, Tensor];
 
-  /** `run` writes what attention() gives, with the same options. */
+  /** Expects run() to write what attention() returns with the same options. */
   function expectEqual(
     options: PrepareOptions,
     [q, k, v]: [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>],
@@ -69,7 +69,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     },
   );
 
-  it('says which shapes its runs take', () => {
+  it('has the shapes that its runs take', () => {
     using op = mh.prepare({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueWidth: 4 });
     expect(op.shapes).toEqual({
       q: [2, 6, 5, 8],
@@ -93,7 +93,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('runs on after the memory has grown', () => {
+  it('still runs after the memory has grown', () => {
     mh.scope(() => {
       const [q, k, v] = inputs();
       const options: PrepareOptions = { q: tiny, causal: 'topLeft', return: ['lse'] };
@@ -107,7 +107,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('reads a mask that is a tensor anew, and has copied one that is not', () => {
+  it('reads a mask tensor in every run, and copies a typed array once', () => {
     mh.scope(() => {
       const [q, k, v] = inputs();
       const data = new Uint8Array(32).fill(1);
@@ -124,7 +124,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('runs with other lengths, and allocates nothing for them', () => {
+  it('runs with new lengths, and allocates nothing for them', () => {
     mh.scope(() => {
       const shape = [3, 2, 9, 16];
       const q = filledTensor(shape, 1);
@@ -138,7 +138,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
         const kvLengths = Int32Array.from(lengths);
         op.setKvLengths(kvLengths);
         expect(mh.memory()).toEqual(before);
-        // It has been copied.
+        // setKvLengths() has copied the array.
         const given = kvLengths.slice();
         kvLengths.fill(-1);
         const now = { ...options, kvLengths: given };
@@ -162,7 +162,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('decodes over a static cache: keys are written row by row, and the lengths grow', () => {
+  it('decodes over tensors of fixed size: keys are written row by row, and the lengths grow', () => {
     const [heads, keys, width] = [2, 4096, 16];
     const [newKeys, newValues] = [random(5).floats(heads * keys * width), random(6).floats(heads * keys * width)];
     mh.scope(() => {
@@ -189,7 +189,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('refuses lengths that do not fit, and keeps those that it had', () => {
+  it('refuses lengths that do not fit, and keeps the earlier ones', () => {
     mh.scope(() => {
       const [q, k, v] = inputs();
       const kvLengths = Int32Array.of(9);
@@ -215,7 +215,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('refuses what attention() refuses, and names it', () => {
+  it('refuses the options that attention() refuses, and names them', () => {
     const refused = (options: unknown, ...expected: [MultiheadErrorCode, string, ...string[]]) =>
       expectRefused(mh, () => mh.prepare(options as PrepareOptions), ...expected);
     refused({}, 'E_SHAPE', 'q', 'undefined');
@@ -238,7 +238,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     refused({ q: [1, 1, 64, 2 ** 26] }, 'E_MEMORY', 'memory');
   });
 
-  it('refuses to run on anything else, writes nothing, and runs again', async () => {
+  it('refuses tensors that do not fit, writes nothing, and then runs again', async () => {
     const other = await loadBuild(simd);
     mh.scope(() => {
       const [q, k, v] = inputs();
@@ -278,7 +278,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('notices that its bias was disposed, or is written to', () => {
+  it('refuses to run when its bias is disposed, or is the output', () => {
     mh.scope(() => {
       const [q, k, v] = inputs();
       const bias = filledTensor([1, 4, 32, 16], 4);
@@ -294,7 +294,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('is disposed once, frees what it holds, and runs no more', () => {
+  it('is disposed once, frees its memory, and then refuses to run', () => {
     const before = mh.memory();
     const mask = { shape: [32, 32], data: new Uint8Array(1024).fill(1) };
     const op = mh.prepare({ q: tiny, mask });
@@ -310,7 +310,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     });
   });
 
-  it('lives side by side with others', () => {
+  it('does not interfere with other prepared operations', () => {
     mh.scope(() => {
       const [q, k, v] = inputs();
       const ops = (['topLeft', false, { offset: 5 }] as const).map((causal) => ({

@@ -1,14 +1,14 @@
-// Tensors and other objects behind a proxy, as state libraries make them: a clear error, never one of the language.
+// Tensors and other objects behind a proxy, as state libraries make them: every use works or throws a MultiheadError.
 
 import { MultiheadError, writeSafetensors, type Multihead, type Tensor } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, loadBuild } from './builds.ts';
 import { random } from './random.ts';
 
-/** Without traps: members then run with the proxy as their `this`. */
+/** A proxy without traps: getters and methods run with the proxy as `this`. */
 const proxied = <T extends object>(target: T): T => new Proxy(target, {});
 
-/** Of an object and its classes, so that private ones in TypeScript are among them. */
+/** The names of all members of an object and its classes, including those that are private in TypeScript. */
 function membersOf(object: object): string[] {
   const names = new Set<string>();
   for (let at: object = object; at !== Object.prototype; at = Object.getPrototypeOf(at) as object) {
@@ -18,7 +18,7 @@ function membersOf(object: object): string[] {
   return [...names];
 }
 
-/** Everything that the package makes. */
+/** One object of every kind that the package makes. */
 function makeAll(mh: Multihead): Record<string, object> {
   const config = { embedDim: 4, numHeads: 2, bias: false };
   const layer = mh.multiHeadAttention(config);
@@ -55,14 +55,14 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
           }
         }
         expect(refused, kind).toBeGreaterThan(1);
-        // Nothing has happened to it.
+        // The object itself is unchanged.
         expect((object as { disposed: boolean }).disposed, kind).toBe(false);
       }
     });
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('a tensor is refused by every verb, in every place', () => {
+  it('a tensor is refused by every operation, as any argument', () => {
     mh.scope(() => {
       const tensor = (...shape: number[]) =>
         mh.tensor(shape, random(1).floats(shape.reduce((a, b) => a * b, 1)));
@@ -119,7 +119,7 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('a scope that returns a proxy disposes what is behind it, and says so', () => {
+  it('a scope that returns a proxy disposes its tensor, and throws', () => {
     let tensor: Tensor | undefined;
     const error = errorOf(() => mh.scope(() => proxied((tensor = mh.tensor([1])))));
     expect(error.message).toMatch(/proxy of a tensor/);
@@ -127,7 +127,7 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('Vue makes no proxies of them: they are marked as markRaw() marks', () => {
+  it('Vue makes no proxies of them: they have the flag of markRaw()', () => {
     mh.scope(() => {
       for (const [kind, object] of Object.entries(makeAll(mh))) {
         expect((object as { __v_skip?: unknown }).__v_skip, kind).toBe(true);

@@ -1,16 +1,16 @@
-// Seeded random numbers, so that a failing case can be run again: MULTIHEAD_SEED=123 npm test
+// Seeded random numbers, so that a failing case can be repeated: MULTIHEAD_SEED=123 npm test
 
 export interface Random {
   /** In [0, 1). */
   next(): number;
-  /** A whole number, both ends included. */
+  /** A whole number from least to most, both included. */
   int(low: number, high: number): number;
   pick<T>(choices: readonly T[]): T;
   /** In [-1, 1). */
   floats(length: number): Float32Array;
 }
 
-/** The seed of this run, which the suites print with every failure. */
+/** The seed of this run; the suites print it with every failure. */
 export const runSeed = Number(process.env['MULTIHEAD_SEED'] ?? Date.now() % 1_000_000);
 
 /** mulberry32, a public-domain generator with 32 bits of state. */

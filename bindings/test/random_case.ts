@@ -1,5 +1,5 @@
-// Random calls with composed options, for the suites that compare with float64. A seed makes one
-// case, whatever ran before it.
+// Random calls with combinations of options, for the suites that compare with float64. A seed determines a case,
+// whatever ran before it.
 
 import type {
   Alignment,
@@ -14,10 +14,10 @@ import { encode, round } from './half_reference.ts';
 import { random, type Random } from './random.ts';
 import type { Plain, ReferenceOptions, ReferenceResult } from './reference.ts';
 
-/** Cases of the largest suite, attention() itself; MULTIHEAD_RANDOM_CASES=20000 npm test asks for a long run. */
+/** Number of cases of attention()'s suite, the largest; MULTIHEAD_RANDOM_CASES=20000 npm test runs more. */
 export const usualCases = 300;
 
-/** How many cases a suite runs of which there are `usual` ones: a long run is as much longer for each. */
+/** Number of cases of a suite that usually has `usual`; MULTIHEAD_RANDOM_CASES scales all suites alike. */
 export function caseCount(usual: number): number {
   const asked = Number(process.env['MULTIHEAD_RANDOM_CASES'] ?? usualCases);
   return Math.ceil((usual * asked) / usualCases);
@@ -29,7 +29,7 @@ export const filled = (r: Random, ...shape: number[]) => ({
   data: r.floats(product(shape)),
 });
 
-/** What a call is given, and the numbers that it stands for. */
+/** An argument of a call, and the numbers that it represents. */
 export interface Stored {
   readonly given: FloatTensorLike;
   readonly plain: Plain;
@@ -91,7 +91,7 @@ function randomOrder(
   const side = () => (chance(r, 0.4) ? -1 : r.int(0, chance(r, 0.5) ? 6 : keys + 2));
   const sides = { left: side(), right: side() };
   const given = sides.left >= 0 || sides.right >= 0;
-  // Beside causal order only the same positions.
+  // In a causal call the window may only state the same alignment.
   const align = given && chance(r, 0.6) ? { align: causal === false ? alignment() : causal } : {};
   return {
     causal,
@@ -124,7 +124,7 @@ function randomNorm(r: Random, width: number) {
   };
 }
 
-/** Options that need no particular lengths: of varlen and of caches too. */
+/** Options that do not depend on lengths; for packed sequences and caches too. */
 export function randomScoring(
   r: Random,
   heads: number,
@@ -202,8 +202,8 @@ export function randomCase(seed: number) {
 }
 
 /**
- * What a result may be off by, after SEMANTICS, "Precision": 2e-6 for inputs in [-1, 1]. Scores that are larger than
- * such inputs give carry a larger error, as any 32-bit float does.
+ * Tolerance by SEMANTICS, "Precision": 2e-6 for inputs in [-1, 1]. It grows with scores that are larger than such
+ * inputs give, because the rounding error of a 32-bit float does.
  */
 export function tolerance(width: number, options: MaskOptions, expected: ReferenceResult): number {
   const scale = Math.abs(options.scale ?? 1 / Math.sqrt(width));
@@ -215,11 +215,11 @@ export function tolerance(width: number, options: MaskOptions, expected: Referen
   return 2e-6 * Math.max(1, largest / 8);
 }
 
-/** The same for a stage: scores are not bounded by 1 as weights are, and hidden ones may be larger. */
+/** The tolerance for a stage: unlike weights, scores are not bounded by 1, and hidden ones may be larger. */
 export const stageTolerance = (stage: ScoreStage, allowed: number): number =>
   stage === 'weights' ? allowed : 2 * allowed;
 
-/** The part of (B, H_q, N_q, N_k) that a capture shows. */
+/** The part of (B, H_q, N_q, N_k) that a capture copies. */
 export function capturedPart(
   whole: Float64Array,
   [batch, heads, queries, keys]: Extents,

@@ -1,4 +1,4 @@
-// Random layers with their parameters, and random calls of them. A seed makes one, whatever ran before it.
+// Random modules with their parameters, and random calls of them. A seed determines each, whatever ran before it.
 
 import type { ForwardOptions, MultiHeadAttentionConfig, PlainTensor } from 'multihead';
 import type { LayerConfig } from './layer_reference.ts';
@@ -11,7 +11,7 @@ export interface RandomLayer {
   readonly dict: Record<string, PlainTensor>;
 }
 
-/** Parameters of a size that keeps activations near 1. */
+/** Random parameters, scaled so that activations stay near 1. */
 export function parameters(
   r: Random,
   config: LayerConfig,
@@ -43,7 +43,7 @@ export function parameters(
   };
 }
 
-/** With its defaults filled in, here and not by the package. */
+/** The configuration with defaults filled in, independently of the package. */
 export function resolved(given: MultiHeadAttentionConfig): LayerConfig {
   const { embedDim, numHeads, headDim = embedDim / numHeads, valueDim = headDim } = given;
   const { outProj = true, outDim = embedDim } = given;
@@ -65,7 +65,7 @@ export function resolved(given: MultiHeadAttentionConfig): LayerConfig {
   } as LayerConfig;
 }
 
-/** `decodes`: one that can have a cache. */
+/** A random module; with `decodes`, one that supports a cache. */
 export function randomLayer(r: Random, decodes = false): RandomLayer {
   const numKvHeads = r.int(1, 3);
   const numHeads = numKvHeads * r.pick([1, 1, 2, 4]);
@@ -89,7 +89,7 @@ export function randomLayer(r: Random, decodes = false): RandomLayer {
     ...(!decodes && chance(r, 0.2) && { addZeroAttn: true }),
     ...(chance(r, 0.3) && { batchFirst: false }),
     ...(chance(r, 0.2) && { sinks: true }),
-    // Large, since short vectors would make large errors of small ones.
+    // A large epsilon: the norm of a short vector would amplify rounding errors.
     ...(qkNorm && { qkNorm, qkNormEps: r.pick([0.02, 0.1]) }),
     ...(chance(r, 0.2) && { softcap: r.pick([0.5, 4]) }),
     ...(chance(r, 0.25) && {
@@ -110,7 +110,7 @@ export function randomLayer(r: Random, decodes = false): RandomLayer {
   return { given, config, dict };
 }
 
-/** Masks of rank 2 or 4 with shared axes; of rank 3 as PyTorch has them where `flat` says so. */
+/** Shape of a random mask: rank 2 or 4 with shared axes, and with `flat` also PyTorch's rank 3. */
 function scoresShape(
   r: Random,
   [b, h, n, m]: readonly [number, number, number, number],
@@ -179,7 +179,7 @@ export function swapAxes<T extends { shape: readonly number[]; data: Float32Arra
   return { shape: [second, first, width], data };
 }
 
-/** For the label of a case: what was asked for, without the numbers. */
+/** The options of a case as text, without their data, for its label. */
 export const described = (value: unknown): string =>
   JSON.stringify(value, (name, each: unknown) => {
     if (typeof each === 'bigint') return `${each}n`;

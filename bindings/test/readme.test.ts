@@ -1,4 +1,4 @@
-// Every example of both READMEs: its types in a strict project, and its run with the results that it states.
+// Every example of both READMEs: it passes the type check of a strict project, and prints the results that it states.
 
 import { execFile } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
@@ -19,7 +19,7 @@ interface Example {
   readonly code: string;
 }
 
-/** The code blocks of a README. Those in TypeScript after the first one continue from it, and the text says so. */
+/** The code blocks of a README. TypeScript blocks after the first continue from it, as the README's text says. */
 async function examplesOf(readme: string, label: string): Promise<Example[]> {
   const text = await readFile(join(bindings, readme), 'utf8');
   const blocks = [...text.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)];
@@ -59,8 +59,8 @@ describe('the examples of the READMEs', { timeout: 60_000 }, () => {
   });
   afterAll(() => rm(folder, { recursive: true }));
 
-  it('are of the languages that are tested', () => {
-    // tests/native/readme.test.mjs has the others.
+  it('are in languages that are tested', () => {
+    // tests/native/readme.test.mjs tests the other languages.
     expect(new Set(examples.map(({ language }) => language))).toEqual(
       new Set(['js', 'ts', 'sh', 'cpp', 'cmake']),
     );
@@ -82,16 +82,16 @@ describe('the examples of the READMEs', { timeout: 60_000 }, () => {
   });
 
   const runnable = [...ofLanguage('js'), ...ofLanguage('ts')];
-  it.each(runnable)('run and print what they state: $name', async ({ name, language, code }) => {
+  it.each(runnable)('run and print the results that they state: $name', async ({ name, language, code }) => {
     const file = join(`run-${language}`, `${name}.js`);
     const { stdout, stderr } = await run(process.execPath, [file], { cwd: folder });
-    // The fragments leave disposing to the reader, and the garbage collector may be faster.
+    // Continuations leave tensors undisposed, and the warning of the garbage collector may come at any time.
     expect(stderr.replace(/^multihead: .* was garbage-collected without dispose\(\)\..*\n/, '')).toBe('');
-    // Shapes are stated as (1,2), and printed as [ 1, 2 ].
+    // The README writes shapes as (1,2); console.log prints [ 1, 2 ].
     const plain = (text: string) =>
       text.replaceAll(/\[ ([\d, ]+) \]/g, '($1)').replaceAll(', ', ',').trim();
     const printed = new Set(plain(stdout).split('\n').map((line) => line.trim()));
-    // Numbers, shapes and booleans; other comments are explanations.
+    // Comments that begin with a number, shape or boolean are results; others are explanations.
     const comments = [...code.matchAll(/console\.log\(.*\); \/\/ (.*)/g)].map(([, text = '']) => text);
     const stated = comments.filter((text) => /^([\d(]|true|false)/.test(text));
     for (const line of stated) expect(printed).toContain(line);

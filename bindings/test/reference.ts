@@ -1,4 +1,4 @@
-// Attention in float64, written from the definition in SEMANTICS and nothing else: slow and plain on purpose.
+// Attention in float64, written only from the definition in SEMANTICS: slow and plain on purpose.
 
 import type { Alignment, Causal, MaskOptions, QkNorm, RopeRotation } from 'multihead';
 import { keepsWeights } from './philox.ts';
@@ -8,13 +8,13 @@ export interface Plain {
   readonly data: ArrayLike<number>;
 }
 
-/** Masks of rank 2 or 4; extents of 1 are shared. */
+/** Masks and biases have rank 2 or 4; extents of 1 are shared. */
 export interface ReferenceOptions extends Omit<MaskOptions, 'mask' | 'bias'> {
   readonly mask?: Plain | undefined;
   readonly bias?: Plain | undefined;
-  /** (B): keys below are gone, as from a ring cache. */
+  /** (B): keys before this index are hidden, as those that a ring cache has overwritten. */
   readonly firstKept?: readonly number[] | undefined;
-  /** ALiBi counts from the end of each entry's keys, as in a cache, and not from N_k. */
+  /** ALiBi distances count from the end of each entry's keys, as in a cache, instead of from N_k. */
   readonly alibiOfLength?: boolean | undefined;
 }
 
@@ -24,7 +24,7 @@ export interface ReferenceResult {
   readonly weights: Float64Array;
   /** q·k, without the scale. */
   readonly scores: Float64Array;
-  /** The stages of a capture: scaled, capped, with bias and masks; −Infinity in all for keys that are not there. */
+  /** The stages of a capture: scaled; capped; with bias and masks. −Infinity in all for keys beyond the lengths. */
   readonly raw: Float64Array;
   readonly capped: Float64Array;
   readonly masked: Float64Array;
@@ -47,7 +47,7 @@ function broadcast({ shape, data }: Plain, b: number, h: number, i: number, j: n
   return at(data, index);
 }
 
-/** What makes a position of query i: p = i + offset. */
+/** The offset of an alignment: query i is at position p = i + offset. */
 function offsetOf(alignment: Alignment, queries: number, keys: number, length: number): number {
   if (alignment === 'topLeft') return 0;
   if (alignment === 'bottomRight') return keys - queries;
@@ -61,7 +61,7 @@ function normalise(x: Float64Array, gain: ArrayLike<number> | undefined, epsilon
   x.forEach((each, c) => (x[c] = each * factor * (gain === undefined ? 1 : at(gain, c))));
 }
 
-/** One vector at a position, in place. */
+/** Rotates one vector to a position, in place. */
 export function rotateVector(x: Float64Array, position: number, rope: RopeRotation): void {
   const { style, base = 10_000, rotaryDim = x.length } = rope;
   for (let c = 0; c < rotaryDim / 2; c += 1) {
@@ -108,7 +108,7 @@ export function firstPosition(
   return offsetOf(alignment, queries, keys, kvLengths?.[b] ?? keys);
 }
 
-/** Every vector after QK-norm and RoPE. `first(b)` is the position of row 0 where none are given. */
+/** x after QK-norm and RoPE. `first(b)` is the position of row 0 if no positions are given. */
 export function prepared(
   x: Plain,
   norm: QkNorm | undefined,
@@ -130,7 +130,7 @@ export function prepared(
     if (positions === undefined) return first(b) + i;
     return at(positions, positions.length === rows ? i : row);
   });
-  // Positions of its own for each batch entry, also where these are as many as rows.
+  // One batch entry at a time: `every` has separate positions for each of them.
   const shape = [1, heads, rows, width];
   const size = heads * rows * width;
   for (let b = 0; b < batch; b += 1) {

@@ -31,7 +31,7 @@ describe.each(builds)('rotate, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('turns pairs by their angles', () => {
+  it('rotates pairs by their angles', () => {
     const x = { shape: [1, 1, 1, 4], data: new Float32Array([1, 0, 0, 1]) };
     const position = new Int32Array([1]);
     mh.scope(() => {
@@ -62,7 +62,7 @@ describe.each(builds)('rotate, %s', async (simd) => {
     });
   });
 
-  it('before attention() is the same as in it', () => {
+  it('gives the same result before attention() as inside it', () => {
     const r = random(5);
     const [q, k, v] = [filled(r, 1, 2, 3, 8), filled(r, 1, 1, 9, 8), filled(r, 1, 1, 9, 4)];
     const rope = { style: 'half', base: 100 } as const;

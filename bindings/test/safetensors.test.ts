@@ -1,4 +1,4 @@
-// Safetensors written and read: round trips, another reader beside ours, files that lie or are damaged.
+// Safetensors: round trips, comparison with a second reader, and malformed or damaged files.
 
 import { readdir, readFile } from 'node:fs/promises';
 import {
@@ -15,7 +15,7 @@ import { random, runSeed, type Random } from './random.ts';
 
 const encoder = new TextEncoder();
 
-/** A file of this header, byte for byte, and so many bytes of data. */
+/** A file with exactly this header, followed by `dataBytes` bytes of data. */
 function fileOf(header: unknown, dataBytes = 0): Uint8Array<ArrayBuffer> {
   const text =
     header instanceof Uint8Array
@@ -34,7 +34,7 @@ interface Entry {
   data_offsets: [number, number];
 }
 
-/** A reader that believes everything, one number at a time. */
+/** A second reader, which checks nothing and reads one number at a time. */
 function plainlyRead(
   file: Uint8Array,
 ): Record<string, { dtype: string; shape: number[]; data: (number | bigint)[] }> {
@@ -66,7 +66,7 @@ function plainlyRead(
   );
 }
 
-/** The same, of what our reader gives. */
+/** The result of readSafetensors() in the form of plainlyRead(). */
 const asNumbers = (tensors: Readonly<Record<string, SafetensorsTensor>>): unknown =>
   Object.fromEntries(
     Object.entries(tensors).map(([name, { dtype, shape, data }]) => [
@@ -104,13 +104,13 @@ const formatDTypes = {
 } as const;
 const namesOfDTypes = Object.keys(formatDTypes) as (keyof typeof formatDTypes)[];
 
-/** How many of what `data` holds a tensor has: two floats for a complex number, a byte for two of 4 bits. */
+/** The length of `data`: two floats per complex number, one byte per two 4-bit numbers. */
 function lengthOf({ dtype, shape, data }: SafetensorsTensor): number {
   const [bits] = formatDTypes[dtype.toUpperCase() as keyof typeof formatDTypes];
   return (product(shape) * bits) / 8 / data.BYTES_PER_ELEMENT;
 }
 
-/** Any bits at all, NaNs among them. */
+/** A tensor of random bits, NaNs among them. */
 function randomTensor(pick: Random): SafetensorsTensor {
   const shape = Array.from({ length: pick.int(0, 8) }, () => pick.int(0, 3));
   const name = pick.pick(namesOfDTypes);
@@ -129,7 +129,7 @@ function randomTensors(pick: Random): Record<string, SafetensorsTensor> {
   return Object.fromEntries(chosen.map((name) => [name, randomTensor(pick)]));
 }
 
-/** The bits of each tensor: NaNs compare too. */
+/** The bits of each tensor, so that NaNs compare equal to themselves. */
 const bitsOf = (tensors: Readonly<Record<string, SafetensorsTensor>>): unknown =>
   Object.entries(tensors)
     .map(([name, { dtype, shape, data }]) => {
@@ -145,7 +145,7 @@ const entry = (shape: unknown, data_offsets: unknown, dtype: unknown = 'F32'): u
 });
 
 describe('writeSafetensors and readSafetensors', () => {
-  it(`give back what went in, whatever it is (seed ${runSeed})`, () => {
+  it(`round-trip any tensors (seed ${runSeed})`, () => {
     for (let seed = runSeed; seed < runSeed + 300; seed += 1) {
       const pick = random(seed);
       const tensors = randomTensors(pick);
@@ -154,10 +154,10 @@ describe('writeSafetensors and readSafetensors', () => {
       const read = readSafetensors(file);
       expect(bitsOf(read.tensors), `seed ${seed}`).toEqual(bitsOf(tensors));
       expect([{}, metadata]).toContainEqual({ ...read.metadata });
-      // Data begins at a multiple of 8, and nothing need be copied.
+      // Data begins at a multiple of 8, so no tensor needs a copy.
       expect(new DataView(file.buffer).getUint32(0, true) % 8).toBe(0);
       for (const { data } of Object.values(read.tensors)) expect(data.buffer).toBe(file.buffer);
-      // An ArrayBuffer, and a view at any address, are read alike.
+      // The same from an ArrayBuffer, and from a view at any offset.
       const shifted = new Uint8Array(file.length + 9);
       const odd = shifted.subarray(pick.int(0, 8)).subarray(0, file.length);
       odd.set(file);
@@ -167,7 +167,7 @@ describe('writeSafetensors and readSafetensors', () => {
     }
   });
 
-  it('lay out the bytes as the format says', () => {
+  it('write the bytes that the format defines', () => {
     const file = writeSafetensors(
       {
         flag: { shape: [1], data: new Uint8Array([1]) },
@@ -189,7 +189,7 @@ describe('writeSafetensors and readSafetensors', () => {
     ]);
   });
 
-  it(`store all floats as one dtype where asked (seed ${runSeed})`, () => {
+  it(`store all floats in the requested dtype (seed ${runSeed})`, () => {
     const floats = random(runSeed).floats(37);
     const integers = { shape: [1], data: new Int32Array([-3]), dtype: 'i32' } as const;
     for (const dtype of ['f16', 'bf16'] as const) {
@@ -206,7 +206,7 @@ describe('writeSafetensors and readSafetensors', () => {
     }
   });
 
-  it('keep every dtype of the format, and give layers those that they compute with', () => {
+  it('keep every dtype of the format, and put those that modules take into stateDict', () => {
     const file = writeSafetensors(
       Object.fromEntries(
         namesOfDTypes.map((name) => {
@@ -232,8 +232,8 @@ describe('writeSafetensors and readSafetensors', () => {
     for (const name of ['F32', 'F16', 'BF16']) expect(stateDict[name]).toBe(tensors[name]);
   });
 
-  it('read what a checkpoint has beside its weights: positions, quantised weights, a mask', () => {
-    // Behind 3 bytes, where nothing lies at a multiple of its size.
+  it('read tensors of a checkpoint that are not parameters: positions, quantised weights, a mask', () => {
+    // At an offset of 3 bytes, where no data is aligned to its element size.
     const header = {
       mask: entry([3], [0, 3], 'BOOL'),
       position_ids: entry([2], [3, 19], 'I64'),
@@ -256,8 +256,8 @@ describe('writeSafetensors and readSafetensors', () => {
     expect(stateDict['running_mean']?.data[0]).toBe(1);
   });
 
-  it('round doubles once where they store them as halves', () => {
-    // Just above the middle between two halves, by less than a float tells; and just below.
+  it('round doubles only once when they store them as halves', () => {
+    // Just above and just below the midpoint of two halves, by less than the spacing of floats.
     const [above, below] = [1 + 2 ** -11 + 2 ** -40, 1 + 2 ** -10 + 2 ** -11 - 2 ** -40];
     const [aboveB, belowB] = [1 + 2 ** -8 + 2 ** -40, 1 + 2 ** -7 + 2 ** -8 - 2 ** -40];
     const doubles = [above, -above, below, 2 ** -25 + 2 ** -60, 1e300, -1e300, NaN, -0, 65519.999999999];
@@ -275,7 +275,7 @@ describe('writeSafetensors and readSafetensors', () => {
     expect(stored('f32', doubles)).toEqual(doubles.map(Math.fround));
   });
 
-  it.each(builds)('take tensors, and feed layers: %s', async (simd) => {
+  it.each(builds)('write tensors, and read parameters for modules: %s', async (simd) => {
     const mh = await loadBuild(simd);
     const x = mh.tensor([2, 3], new Float32Array([1, 2, 3, 4, 5, 6]));
     const half = mh.tensor([2], new Float32Array([0.5, -8]), { dtype: 'bf16' });
@@ -294,7 +294,7 @@ describe('writeSafetensors and readSafetensors', () => {
     expect(mh.memory().live).toBe(0);
   });
 
-  it('read the golden cases as another reader does', async () => {
+  it('read the golden cases like the second reader', async () => {
     const root = new URL('../../tests/conformance/', import.meta.url);
     const files = (await readdir(root, { recursive: true })).filter((name) =>
       name.endsWith('.safetensors'),
@@ -313,7 +313,7 @@ describe('writeSafetensors and readSafetensors', () => {
 describe('readSafetensors', () => {
   const f32 = entry([1], [0, 4]);
   const deep = '['.repeat(100_000);
-  // What is wrong, the file, the argument of the error, words of its message.
+  // Description of the defect, the file, the argument of the error, and words of its message.
   const lies: [string, Uint8Array, string, RegExp][] = [
     ['no bytes', new Uint8Array(0), 'safetensors', /at least 8 bytes, got 0/],
     ['a length that is cut off', new Uint8Array(7), 'safetensors', /got 7/],
@@ -324,10 +324,10 @@ describe('readSafetensors', () => {
     ['JSON that goes on', fileOf('{} {}'), 'safetensors header', /JSON object/],
     ['no object', fileOf('[1,2]'), 'safetensors header', /got \[1, 2\]/],
     ['null', fileOf('null'), 'safetensors header', /got null/],
-    ['what is nested deeply', fileOf(`{"x":${deep}`), 'safetensors header', /JSON object/],
+    ['a deeply nested header', fileOf(`{"x":${deep}`), 'safetensors header', /JSON object/],
     ['a blank in front', fileOf(' {}'), 'safetensors header', /from its first byte on/],
     ['a byte order mark', fileOf('\ufeff{}'), 'safetensors header', /JSON object in UTF-8/],
-    ['what is not UTF-8', fileOf(new Uint8Array([0x7b, 0x22, 0xff, 0x22])), 'safetensors header', /UTF-8/],
+    ['a header that is not UTF-8', fileOf(new Uint8Array([0x7b, 0x22, 0xff, 0x22])), 'safetensors header', /UTF-8/],
     ['half a surrogate pair', fileOf('{"\\ud800":1}'), 'safetensors header', /names in Unicode/],
     ['a name twice', fileOf('{"x":1, "y":{"x":"{"}, "x" : 2}'), 'safetensors header', /"x" twice/],
     ['a name twice, escaped', fileOf('{"\\u0078\\"":1,"x\\"":2}'), 'safetensors header', /twice/],
@@ -392,7 +392,7 @@ describe('readSafetensors', () => {
     expect(errorOf(() => readSafetensors(file)).message).toMatch(/100000000 bytes, got 100000008/);
   });
 
-  it('takes bytes alone', () => {
+  it('takes only bytes', () => {
     for (const wrong of ['text', [1], new Float32Array(4), new DataView(new ArrayBuffer(8)), null]) {
       const error = errorOf(() => readSafetensors(wrong as never));
       expect(error).toMatchObject({ code: 'E_OPTION', argument: 'bytes' });
@@ -401,7 +401,7 @@ describe('readSafetensors', () => {
     expect(readSafetensors(fileOf('{"y":1}'.replace('"y":1', '  '))).metadata).toEqual({});
   });
 
-  it('copies what does not lie at a multiple of its size, and views the rest', () => {
+  it('copies data that is not aligned to its element size, and makes views of the rest', () => {
     const header = JSON.stringify({ flag: entry([1], [0, 1], 'BOOL'), x: entry([1], [1, 5]) });
     const file = fileOf(header.padEnd(Math.ceil(header.length / 8) * 8), 5);
     const { tensors } = readSafetensors(file);
@@ -419,7 +419,7 @@ describe('readSafetensors', () => {
     expect(readSafetensors(shared).tensors['x']?.data).toEqual(new Int32Array([0x03020100]));
   });
 
-  it(`survives every cut and any damage (seed ${runSeed})`, () => {
+  it(`throws E_FORMAT or reads correctly for truncated and damaged files (seed ${runSeed})`, () => {
     const pick = random(runSeed);
     let read = 0;
     const outcomeOf = (file: Uint8Array): void => {
@@ -456,7 +456,7 @@ describe('readSafetensors', () => {
       }
       outcomeOf(damaged);
     }
-    // Damage to the data alone is no lie.
+    // Damage to the tensors' data alone cannot be detected.
     expect(read).toBeGreaterThan(0);
   });
 });

@@ -15,7 +15,7 @@ function revoked(): object {
 }
 
 describe('scope', () => {
-  // Tests leave tensors to the garbage collector, which is garbage.test.ts's subject.
+  // These tests leave tensors to the garbage collector, which garbage.test.ts covers.
   vi.spyOn(console, 'warn').mockImplementation(() => {});
 
   let mh: Multihead;
@@ -54,7 +54,7 @@ describe('scope', () => {
     expect(live()).toBe(1);
   });
 
-  it('keeps results of operations, and a layer', () => {
+  it('keeps results of operations, and a module', () => {
     const x = { shape: [1, 1, 2, 2], data: new Float32Array(4) };
     const { out, lse } = mh.scope(() => mh.attention(x, x, x, { return: ['lse'] }));
     expect([out.disposed, lse.disposed]).toEqual([false, false]);
@@ -77,7 +77,7 @@ describe('scope', () => {
     expect(out.disposed).toBe(false);
   });
 
-  it('hands what an inner scope returns to the outer one', () => {
+  it('passes values that an inner scope returns to the outer scope', () => {
     let inner: Tensor | undefined;
     mh.scope(() => {
       inner = mh.scope(() => mh.tensor([1]));
@@ -136,7 +136,7 @@ describe('scope', () => {
     expect(live()).toBe(1);
   });
 
-  it('belongs to the scope around it when opened before that waits', async () => {
+  it('belongs to the outer scope if it was opened before that began to wait', async () => {
     const inner: Tensor[] = [];
     await mh.scope(async () => {
       inner.push(
@@ -151,7 +151,7 @@ describe('scope', () => {
     expect(live()).toBe(0);
   });
 
-  it('does not dispose the tensors of another scope that is still at work', async () => {
+  it('does not dispose the tensors of another scope that is still open', async () => {
     const work = (first: number, second: number) =>
       mh.scope(async () => {
         const a = mh.tensor([1]);

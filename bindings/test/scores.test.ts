@@ -19,7 +19,7 @@ describe.each(builds)('scores, %s', async (simd) => {
   const q = filled(r, 2, 4, 20, 8);
   const k = filled(r, 2, 2, 11, 8);
 
-  it(`streams what attention captures (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+  it(`streams the scores that attention() captures (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(40); round += 1) {
       const c = randomCase(runSeed + round);
       const {
@@ -71,7 +71,7 @@ describe.each(builds)('scores, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
   });
 
-  it('has chunks of 64 rows unless told otherwise, copies of their own', () => {
+  it('gives chunks of 64 rows by default, each a separate copy', () => {
     const long = filled(random(3), 1, 1, 150, 4);
     const pieces = [...mh.scores(long, long, { stage: 'weights', head: 0 })];
     expect(pieces.map(({ firstRow, rows }) => [firstRow, rows])).toEqual([
@@ -82,7 +82,7 @@ describe.each(builds)('scores, %s', async (simd) => {
     for (const { data } of pieces) expect(data.byteLength).toBe(data.buffer.byteLength);
   });
 
-  it('never needs the whole matrix', async () => {
+  it('never stores the whole matrix', async () => {
     const own = await loadBuild(simd);
     const n = 8192;
     const x = { shape: [1, 2, n, 4], data: new Float32Array(2 * n * 4).fill(0.1) };
@@ -98,12 +98,12 @@ describe.each(builds)('scores, %s', async (simd) => {
     expect(rows).toBe(n);
     const { peak, bytes, heap } = own.memory();
     expect(bytes).toBe(0);
-    // Two inputs and one chunk; the matrix would be 256 MiB.
+    // Memory for two inputs and one chunk; the whole matrix would be 256 MiB.
     expect(peak).toBeLessThan(2 * 2 * n * 4 * 4 + 16 * n * 4 + 1000);
     expect(heap).toBeLessThan(32 * 2 ** 20);
   });
 
-  it('frees what it holds when the loop is left early, or by an error', () => {
+  it('frees its memory when the loop ends early or throws', () => {
     const before = mh.memory();
     for (const piece of mh.scores(q, k, { stage: 'raw', chunk: 3 })) {
       expect(mh.memory().bytes).toBe(before.bytes + 4 * (q.data.length + k.data.length));
@@ -119,7 +119,7 @@ describe.each(builds)('scores, %s', async (simd) => {
     unread.return();
   });
 
-  it('works beside other calls, and notices a tensor that was disposed meanwhile', () => {
+  it('works while other calls are made, and throws if a tensor is disposed meanwhile', () => {
     const tensor = mh.tensor(q.shape, q.data);
     const rows = mh.scores(tensor, k, { stage: 'raw', chunk: 5 });
     rows.next();
@@ -163,12 +163,12 @@ describe.each(builds)('scores, %s', async (simd) => {
       expectRefused(mh, call, code, argument, ...words);
     });
 
-    it('unknown options before the first row is asked for', () => {
+    it('unknown options before the first row is requested', () => {
       const call = () => mh.scores(q, k, { stage: 'raw', rowss: 1 } as never);
       expectRefused(mh, call, 'E_OPTION', 'rowss');
     });
 
-    it('shapes that do not fit, also where no rows are asked for', () => {
+    it('shapes that do not fit, even if no rows are requested', () => {
       const call = (key: typeof k) => () => [...mh.scores(q, key, { stage: 'raw', rows: [0, 0] })];
       expectRefused(mh, call(filled(r, 2, 2, 11, 7)), 'E_SHAPE', 'k');
       expectRefused(mh, call(filled(r, 2, 11, 8)), 'E_SHAPE', 'k', '(B, H_kv, N_k, d_k)');

@@ -1,6 +1,6 @@
-// Random sequences over all that a module makes: tensors and their other shapes, caches, layers, stacks, prepared
-// operations, nested scopes. After each step memory() is what was made and not disposed, and each result is that of
-// the float64 reference. MULTIHEAD_RANDOM_CASES asks for a long run.
+// Random sequences over everything that an instance makes: tensors and their reshape()s, caches, modules, transformers,
+// prepared operations, nested scopes. After each step memory() must equal what was made and not disposed, and each
+// result must agree with the float64 reference. MULTIHEAD_RANDOM_CASES sets the number of cases.
 
 import type { KVCache, Multihead, MultiHeadAttention, PreparedAttention, Tensor, Transformer } from 'multihead';
 import { describe, expect, it, vi } from 'vitest';
@@ -21,11 +21,11 @@ const allowed = 1e-5;
 
 interface Entry {
   readonly what: string;
-  /** Of its own, unless others share them. */
+  /** Size of its memory, which entries with the same `shares` have in common. */
   bytes: number;
   readonly shares?: object;
   readonly made: { dispose(): void; readonly disposed: boolean };
-  /** Uses it, and compares with the reference. */
+  /** Uses the object, and compares the result with the reference. */
   use(r: Random): void;
 }
 
@@ -37,7 +37,7 @@ class World {
     this.#mh = mh;
   }
 
-  /** What memory() is to say. */
+  /** The expected result of memory(). */
   expected(): { live: number; bytes: number } {
     const live = this.entries.filter(({ made }) => !made.disposed);
     const storages = new Map<object, number>();
@@ -152,7 +152,7 @@ class World {
     });
     const { config } = layer;
     const dict = parameters(r, config);
-    const entry = { what: 'a layer', bytes: 0, made: layer };
+    const entry = { what: 'a module', bytes: 0, made: layer };
     let loaded = false;
     const use = (r_: Random): void => {
       if (!loaded) {
@@ -165,7 +165,7 @@ class World {
       const wanted = layerReference({ config, dict, query: x, options: { causal: 'topLeft' } });
       const { output } = layer.forward(x, { causal: 'topLeft', trace: r_.int(0, 1) === 0 });
       expect(reference.maxDifference(output.data, wanted.output)).toBeLessThan(allowed);
-      // The same by steps, in a cache of its own.
+      // The same by step(), with a new cache.
       const cache = layer.createCache({ batch: x.shape[0] as number, capacity: 8 });
       const stepped = layer.step(x, cache).output;
       expect(reference.maxDifference(stepped.data, wanted.output)).toBeLessThan(allowed);

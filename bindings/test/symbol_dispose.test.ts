@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { polyfillSymbolDispose } from '../src/symbol_dispose.ts';
 
 describe('polyfillSymbolDispose', () => {
-  it('leaves what is there', () => {
+  it('keeps an existing symbol', () => {
     const dispose = Symbol('native');
     const holder = { dispose };
     expect(polyfillSymbolDispose(holder)).toBe(dispose);

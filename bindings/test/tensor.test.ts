@@ -6,7 +6,7 @@ import { round } from './half_reference.ts';
 describe.each(builds)('tensor, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  it('copies its data in, and makes zeros without any', () => {
+  it('copies its data, and holds zeros without data', () => {
     mh.scope(() => {
       const data = new Float32Array([1, 2, 3, 4, 5, 6]);
       const tensor = mh.tensor([2, 3], data);
@@ -14,7 +14,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
       expect(tensor).toMatchObject({ shape: [2, 3], dtype: 'f32', size: 6, disposed: false });
       expect([...tensor.data]).toEqual([1, 2, 3, 4, 5, 6]);
 
-      // Memory that has been used before, so that zeros are no accident.
+      // Use the memory before, so that zeros are not accidental.
       const used = mh.tensor([1000], new Float32Array(1000).fill(7));
       used.dispose();
       expect(mh.tensor([1000]).data.every((x) => x === 0)).toBe(true);
@@ -45,7 +45,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
-  it('is disposed once, however often it is asked to be', () => {
+  it('is disposed once, however often dispose() is called', () => {
     const before = mh.memory().live;
     const tensor = mh.tensor([2]);
     tensor.dispose();
@@ -112,7 +112,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     }
   });
 
-  it.each(['f16', 'bf16'] as const)('holds %s: bits as they are, floats rounded', (dtype) => {
+  it.each(['f16', 'bf16'] as const)('holds %s: takes bits unchanged, and rounds floats', (dtype) => {
     mh.scope(() => {
       const numbers = new Float32Array([0, 1, -2.5, 1 / 3, 1e6, NaN]);
       const rounded = mh.tensor([2, 3], numbers, { dtype });
@@ -127,7 +127,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
-  it('gives copies of its numbers', () => {
+  it('returns copies of its numbers', () => {
     mh.scope(() => {
       const floats = mh.tensor([2], new Float32Array([1, 2]));
       const copy = floats.toFloat32();
@@ -139,7 +139,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
-  it('takes a dtype that says what the data says anyway', () => {
+  it('accepts a dtype that matches the data', () => {
     mh.scope(() => {
       expect(mh.tensor([1], new Float32Array(1), { dtype: 'f32' }).dtype).toBe('f32');
       expect(mh.tensor([1], new Uint8Array(1), { dtype: 'bool' }).dtype).toBe('bool');
@@ -169,7 +169,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     }
   });
 
-  it('keeps its shape, dtype and size, whatever is assigned or defined', () => {
+  it('keeps its shape, dtype and size when a caller overwrites its properties', () => {
     mh.scope(() => {
       const tensor = mh.tensor([1, 1, 2, 4], new Float32Array(8).fill(1));
       for (const [name, value] of Object.entries({
@@ -192,7 +192,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
-  it('has other shapes on the same memory, counted once and freed with the last', () => {
+  it('shares memory with its reshape()s, which is counted once and freed with the last', () => {
     const before = mh.memory();
     const tensor = mh.tensor([2, 3], new Float32Array([1, 2, 3, 4, 5, 6]));
     const row = tensor.reshape([6]);
@@ -218,7 +218,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
   });
 
-  it('refuses shapes of another number of elements, or that are none', () => {
+  it('refuses shapes of another number of elements, and invalid shapes', () => {
     mh.scope(() => {
       const tensor = mh.tensor([2, 3]);
       const refused = (shape: unknown, ...words: string[]) =>
@@ -231,7 +231,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
-  it('does not take two shapes of one memory for input and output', () => {
+  it('refuses tensors that share memory as input and output', () => {
     mh.scope(() => {
       const x = mh.tensor([1, 2, 2, 1]);
       const out = x.reshape([1, 1, 4, 1]);
@@ -250,7 +250,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
-  it('believes the slots of typed arrays, not their properties', () => {
+  it('reads typed arrays by their internal slots, not by their properties', () => {
     const lying = (data: object, properties: object): never =>
       Object.defineProperties(
         data,
@@ -272,7 +272,7 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
-  it('says when a typed array is a view from before the memory grew', () => {
+  it('reports a typed array that was detached when the memory grew', () => {
     mh.scope(() => {
       const old = mh.tensor([4]).data;
       mh.tensor([mh.memory().heap / 4]);

@@ -1,5 +1,5 @@
-// Stacks and blocks against their definition in float64: GPT-2 under its own names, everything else under
-// PyTorch's; generation token by token; what is refused.
+// Transformers and blocks against their definition in float64, with GPT-2's and PyTorch's names; generation token by
+// token; bad arguments.
 
 import {
   gpt2Config,
@@ -21,7 +21,7 @@ import * as reference from './transformer_reference.ts';
 const product = (shape: readonly number[]): number => shape.reduce((a, b) => a * b, 1);
 type Dict = Record<string, PlainTensor>;
 
-/** Around 1 for the gains of norms, else around 0 and small enough for a softmax that is not one-hot. */
+/** Random parameter: gains of norms are near 1, others near 0 and so small that the softmax is not one-hot. */
 function parameter(pick: Random, name: string, shape: readonly number[]): PlainTensor {
   const gain = /(norm\d?|ln_[12f])\.weight$/.test(name) ? 1 : 0;
   return { shape, data: pick.floats(product(shape)).map((value) => gain + value * 0.4) };
@@ -80,7 +80,7 @@ const parameters = (pick: Random, shapes: Record<string, number[]>): Dict =>
 
 const [layerCount, heads, width, inner, words, positions] = [2, 3, 12, 20, 11, 9];
 
-/** GPT-2's names for PyTorch's, and the other way round for its matrices. */
+/** Names of GPT-2 and PyTorch; true where GPT-2 stores the transposed matrix. */
 const gpt2Names: [string, string, boolean][] = [
   ['ln_1', 'norm1', false],
   ['attn.c_attn', 'self_attn.in_proj_', true],
@@ -98,7 +98,7 @@ function transposed({ shape, data }: PlainTensor): PlainTensor {
   return { shape: [columns, rows], data: turned };
 }
 
-/** A small GPT-2 under its own names, with the buffers that old checkpoints have, and under PyTorch's. */
+/** A small GPT-2 with GPT-2's names, including the buffers of old checkpoints, and with PyTorch's. */
 function gpt2(prefix = ''): { dict: Dict; torch: Dict } {
   const pick = random(5);
   const dict: Dict = {};
@@ -148,7 +148,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     return model;
   }
 
-  it('GPT-2 from its own names equals its definition', () => {
+  it('GPT-2, loaded by its own names, equals its definition', () => {
     mh.scope(() => {
       const { dict, torch } = gpt2();
       const model = gpt2Model();
@@ -161,7 +161,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       const layersOut = expected.hidden.flatMap(({ data }) => Array.from(data));
       expect(maxDifference(hidden.data, layersOut)).toBeLessThan(2e-5);
 
-      // The names of a checkpoint with a head, whose matrix is passed over; two sequences at once.
+      // A checkpoint with lm_head, whose matrix is ignored; two sequences at once.
       const headed = { ...gpt2('transformer.').dict, 'lm_head.weight': dict['wte.weight'] as PlainTensor };
       const prefixed = mh.transformer(gpt2Config(headed, heads));
       prefixed.loadStateDict(headed, { names: 'gpt2' });
@@ -175,7 +175,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 
-  it('generates token by token, also several, and rewinds', () => {
+  it('generates one or several tokens at a time, and truncates its cache', () => {
     mh.scope(() => {
       const model = gpt2Model();
       const whole = model.forward(Int32Array.of(...tokens, ...more), { batch: 2 }).logits.data;
@@ -199,13 +199,13 @@ describe.each(builds)('transformers: %s', async (simd) => {
       expect(cache.length).toBe(8);
       cache.rewind(0);
       expectStep(0, 8);
-      // A prompt without logits.
+      // A step without logits.
       cache.rewind(0);
       const prompt = model.step(Int32Array.of(3, 1, 10, 0), cache, { return: [] });
       expect(Object.keys(prompt)).toEqual(['traces']);
       expectStep(2, 1);
 
-      // Nine positions: three are used.
+      // The model has nine positions, of which three are used.
       const length = 'tokens';
       const many = new Int32Array(14);
       expectRefused(mh, () => model.step(many, cache), 'E_OPTION', length, 'maxPositions = 9', '10');
@@ -215,7 +215,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 
-  it('generates over caches of every dtype, a ring among the layouts', () => {
+  it('generates with caches of every dtype, and with a ring', () => {
     mh.scope(() => {
       const { torch } = gpt2();
       const config = { ...gpt2Config(gpt2().dict, heads), window: { left: 3 } };
@@ -298,7 +298,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     }
   });
 
-  it('names everything that is wrong with a dict in one error, and keeps what it had', () => {
+  it('names every error of a state dict at once, and keeps its parameters', () => {
     mh.scope(() => {
       const { dict } = gpt2();
       const model = gpt2Model();
@@ -313,7 +313,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
           'h.0.mlp.c_fc.weight (20, 12) instead of (12, 20)',
       );
       expect([...model.forward(tokens).logits.data]).toEqual(before);
-      // Names that are the other ones, all of them.
+      // A dict with the names of the other scheme.
       const other = errorOf(() => model.loadStateDict(dict));
       expect(other.got).toMatch(/missing: embedding\.weight.*layers\.1\.linear2\.bias.*unexpected: h\.0/);
       const { 'wpe.weight': __, ...without } = dict;
@@ -321,7 +321,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 
-  it('gives its parameters back as they came, and through a file', () => {
+  it('returns its parameters unchanged, also through a file', () => {
     mh.scope(() => {
       const { dict } = gpt2();
       const model = gpt2Model();
@@ -340,7 +340,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 
-  it('traces the attention of every layer, and changes nothing by it', () => {
+  it('traces the attention of every layer without changing the result', () => {
     mh.scope(() => {
       const { torch } = gpt2();
       const model = gpt2Model();
@@ -373,7 +373,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 
-  it('writes logits where it is told to, and mutes heads in every layer', () => {
+  it('writes logits to `out`, and mutes heads in every layer', () => {
     mh.scope(() => {
       const model = gpt2Model();
       const { logits } = model.forward(tokens);
@@ -393,7 +393,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 
-  it('refuses what does not fit', () => {
+  it('refuses arguments that do not fit', () => {
     const config = gpt2Config(gpt2().dict, heads);
     const make = (change: object) => () => mh.transformer({ ...config, ...change });
     const wrong: [() => unknown, string, string][] = [
@@ -443,7 +443,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       [forward(tokens, { batch: 0 }), 'E_OPTION', 'batch', '≥ 1'],
       [forward(new Int32Array(10)), 'E_OPTION', 'tokens', 'maxPositions = 9'],
       [forward(tokens, { causal: 'topLeft' }), 'E_OPTION', 'causal', "it is the model's"],
-      [forward(tokens, { heads: { skipOutProj: true } }), 'E_OPTION', 'skipOutProj', 'false in a stack'],
+      [forward(tokens, { heads: { skipOutProj: true } }), 'E_OPTION', 'skipOutProj', 'false in a transformer'],
       [forward(tokens, { return: ['weights'] }), 'E_OPTION', 'return', 'hidden'],
       [forward(tokens, { trace: ['nothing'] }), 'E_OPTION', 'trace', 'weights'],
       [forward(tokens, { scale: NaN }), 'E_OPTION', 'scale', 'finite'],
@@ -484,7 +484,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     expectWorks(mh);
   });
 
-  it('counts its memory, and frees it', () => {
+  it('is counted in memory(), and freed', () => {
     const { dict } = gpt2();
     const before = mh.memory();
     const model = mh.transformer(gpt2Config(dict, heads));
@@ -545,7 +545,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     }
   });
 
-  it('blocks load GPT-2 names, and refuse what does not fit', () => {
+  it('blocks load GPT-2 names, and refuse arguments that do not fit', () => {
     mh.scope(() => {
       const { dict } = gpt2();
       const config = { embedDim: width, numHeads: heads, mlpDim: inner, activation: 'geluTanh' } as const;

@@ -1,4 +1,4 @@
-// Transformer blocks and stacks in float64, written from their definitions over layer_reference.ts.
+// Transformer blocks and transformers in float64, written from their definitions, with layer_reference.ts.
 
 import type { PlainTensor, Transformer, TransformerBlock } from 'multihead';
 import { layer } from './layer_reference.ts';
@@ -8,7 +8,7 @@ import * as reference from './reference.ts';
 type Dict = Readonly<Record<string, PlainTensor>>;
 type BlockConfig = TransformerBlock['config'];
 
-/** Those under `prefix`, without it. */
+/** The parameters whose names begin with `prefix`, without the prefix. */
 export const under = (dict: Dict, prefix: string): Dict =>
   Object.fromEntries(
     Object.entries(dict)
@@ -93,7 +93,7 @@ export function block(
   return { out: first ? out : normalised(out, dict, 'norm2', config), attentionOut };
 }
 
-/** tokens (batch · N). `hidden` is what each layer gives. */
+/** tokens (batch · N). `hidden` is the output of each layer. */
 export function model(
   config: Transformer['config'],
   dict: Dict,

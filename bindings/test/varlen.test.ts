@@ -5,7 +5,7 @@ import { random, runSeed, type Random } from './random.ts';
 import { caseCount, filled, product, randomScoring, stored, tolerance } from './random_case.ts';
 import * as reference from './reference.ts';
 
-/** Cumulative lengths of some sequences, of which some are empty. */
+/** Cumulative lengths of some sequences, some of them empty. */
 function cumulative(r: Random, sequences: number): Int32Array {
   const ends = [0];
   for (let s = 0; s < sequences; s += 1) ends.push((ends[s] as number) + r.pick([0, 1, 5, 17, 40]));
@@ -75,7 +75,7 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
   const cuQ = new Int32Array([0, 3, 7]);
   const cuK = new Int32Array([0, 9, 9]);
 
-  it('has dropout of its own in each sequence: that of seed + s · 2³²', () => {
+  it('applies dropout to sequence s with seed + s · 2³²', () => {
     mh.scope(() => {
       const [x, y] = [filled(r, 12, 2, 4), filled(r, 12, 2, 4)];
       const cu = new Int32Array([0, 5, 5, 12]);
@@ -100,7 +100,7 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
     });
   });
 
-  it('writes to `out`, of any dtype, and has no sequences if there are none', () => {
+  it('writes to `out` of any dtype, and accepts an empty list of sequences', () => {
     mh.scope(() => {
       const out = mh.tensor([7, 2, 5], undefined, { dtype: 'bf16' });
       const result = mh.attentionVarlen(q, k, v, { cuQ, cuK, out });

@@ -1,4 +1,4 @@
-// attention() on tensors: forward and decode.
+// Benchmarks of attention() on tensors: forward and decode.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace multihead::bench {
 namespace {
 
-// (B, H, N, d), or (B, N, H, d) seen as that.
+// A tensor (B, H, N, d); one stored as (B, N, H, d) is viewed as that.
 Dims strides_of(const Dims& shape, bool tokens_first) {
   if (!tokens_first) return contiguous_strides(shape);
   const int64_t heads = shape[1], tokens = shape[2], width = shape[3];
@@ -76,7 +76,7 @@ class AttentionWork : public Work {
     return error_on_sample(q(), k(), v(), options_, {out_.data(), q_shape_, q_strides_});
   }
 
-  // Of the same outputs to the same precision.
+  // Eigen has no counterpart of returned weights and of bf16 products.
   bool has_eigen() const override {
     return mask_kind_ != Mask::kWeights && !options_.bf16_products;
   }

@@ -1,4 +1,4 @@
-// One step of decoding over a KVCache.
+// Benchmark of one decode step over a KVCache.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,7 +24,7 @@ KVCacheConfig::Type type_of(std::string_view dtype) {
                            : Type::kF32;
 }
 
-// As the cache rounds: one factor, largest magnitude / 127, for each row.
+// Rounds as the cache does: one scale, largest magnitude / 127, per row.
 void round_to_int8(std::vector<float>& values, int64_t width) {
   for (auto row = values.begin(); row != values.end(); row += width) {
     float largest = 0;
@@ -71,7 +71,7 @@ class CacheWork : public Work {
     return 4.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.width * shape_.keys);
   }
 
-  // All that the cache holds is read, scales included.
+  // A step reads everything that the cache holds, scales included.
   double bytes() const override { return static_cast<double>(cache_.bytes()); }
 
   double error() const override {

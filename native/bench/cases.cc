@@ -12,12 +12,12 @@ constexpr Shape kGpt2 = {"gpt2-1k", 1, 12, 12, 1024, 1024, 64};
 constexpr Shape kGpt2TokensFirst = {"gpt2-1k-bnhd", 1, 12, 12, 1024, 1024, 64, true};
 constexpr Shape kBlocks = {"gpt2-1152", 1, 12, 12, 1152, 1152, 64};
 constexpr Shape kBert = {"bert", 8, 12, 12, 128, 128, 64};
-// One sequence, which caches hold: the others are larger than those of many machines.
+// One sequence, which fits in cache; batches of 8 exceed the caches of many machines.
 constexpr Shape kBertOne = {"bert-b1", 1, 12, 12, 128, 128, 64};
 constexpr Shape kBertTokensFirst = {"bert-bnhd", 8, 12, 12, 128, 128, 64, true};
 constexpr Shape kVit = {"vit", 8, 12, 12, 197, 197, 64};
 constexpr Shape kVitOne = {"vit-b1", 1, 12, 12, 197, 197, 64};
-// One head, whose rows are all that threads can share.
+// A single head: threads can only share its rows.
 constexpr Shape kHead = {"head-1k", 1, 1, 1, 1024, 1024, 64};
 constexpr Shape kLlama3 = {"llama3-2k", 1, 32, 8, 2048, 2048, 128};
 constexpr Shape kLong = {"long-8k", 1, 4, 4, 8192, 8192, 64};
@@ -30,9 +30,9 @@ constexpr Shape kLlama3Decode[] = {
 };
 // d_model 768: x is (1, 512, 768).
 constexpr Shape kModule = {"mha-768", 1, 12, 12, 512, 512, 64};
-// The attention of each of its 12 layers; step_work.cc has the rest.
+// The attention of each of its 12 layers; step_work.cc has the rest of the model.
 constexpr Shape kGpt2Small = {"gpt2-small", 1, 12, 12, 1, 1024, 64};
-// rows x in x outputs: a projection of that module, and all three of a token's in one.
+// Rows x inputs x outputs: a projection of mha-768, and one token's q, k and v projections in one.
 constexpr Shape kGemm[] = {
     {"512x768x768", 1, 1, 1, 512, 768, 768},
     {"1x768x2304", 1, 1, 1, 1, 2304, 768},

@@ -1,5 +1,5 @@
-// What is timed, and under which names: op/shape/mask/dtype/threads:N. bindings/bench/cases.mjs
-// holds the same list for WebAssembly; a test compares them.
+// The benchmark cases and their names: op/shape/mask/dtype/threads:N. bindings/bench/cases.mjs has
+// the same list for WebAssembly; a test compares the two.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace multihead::bench {
 
-// The models that give the shapes their names use them.
+// Shapes, named after models that use them.
 struct Shape {
   const char* name;
   int64_t batch, heads, kv_heads, queries, keys, width;
@@ -24,7 +24,7 @@ enum class Mask : uint8_t {
   kWindow,   // causal, and at most 128 tokens back
   kBias,     // (N_q, N_k), dense
   kAlibi,    // causal
-  kWeights,  // no mask; the weights are an output, too
+  kWeights,  // no mask; returns the weights too
   kBlocks2,  // boolean, every 2nd, 3rd or 6th block of 192 keys visible
   kBlocks3,
   kBlocks6,
@@ -44,7 +44,7 @@ enum class Op : uint8_t {
 };
 const char* name_of(Op op);
 
-// bf16, multiplied as such: AttentionOptions::bf16_products.
+// bf16 inputs multiplied as bf16: AttentionOptions::bf16_products.
 inline constexpr const char* kBf16Products = "bf16-products";
 
 struct Case {

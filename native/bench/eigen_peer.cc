@@ -1,6 +1,6 @@
-// Compiled for this machine's own processor (-march=native), as who wants speed from Eigen does.
-// The build renames Eigen's namespace in this file, so that its inline functions never stand in
-// for those that the oracle was compiled with.
+// Compiled for this machine's processor (-march=native), as users do who want speed from Eigen. The
+// build renames Eigen's namespace in this file, so that the linker never mixes its inline functions
+// with those of the oracle, which are compiled with other flags.
 #include "eigen_peer.h"
 
 #include <Eigen/Core>
@@ -16,7 +16,7 @@ using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 using Rows = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
 using WritableRows = Eigen::Map<Matrix, 0, Eigen::OuterStride<>>;
 
-// Softmax of row i over its first `visible` columns; the others become 0.
+// Softmax of the first `visible` columns of row i; the other columns become 0.
 void softmax_row(Matrix& scores, Eigen::Index i, Eigen::Index visible) {
   auto row = scores.row(i);
   auto seen = row.head(visible);

@@ -1,5 +1,5 @@
-// The peer that is always there: attention as one writes it with Eigen, one product after the
-// other over whole matrices, on one thread. It has no part in the oracle.
+// The peer of every machine: attention as it is usually written with Eigen, as products of whole
+// matrices on one thread. The oracle does not use it.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ struct EigenAttention {
   float* out;
   int64_t batch, heads, kv_heads, queries, keys, width;
   std::array<int64_t, 3> q_strides, k_strides;  // over (B, H, N); out is as q, v as k
-  bool causal;                                  // the ends of queries and keys aligned
+  bool causal;                                  // aligned bottom right
   const float* additive;  // (H or 1, N_q, N_k), added to the scores; may be null
   int64_t additive_head_stride;
 };
@@ -27,7 +27,7 @@ struct EigenModule {
 };
 void eigen_module(const EigenModule& problem);
 
-// x (rows, in), weight (outputs, in), out = x W^T + bias. For every peer.
+// x (rows, in), weight (outputs, in), out = x W^T + bias; the same for all peers.
 struct PeerLinear {
   const float *x, *weight, *bias;
   float* out;

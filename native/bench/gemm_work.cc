@@ -1,4 +1,4 @@
-// linear(): one product with weights, of many rows or of one.
+// Benchmark of linear(): a product with weights, of many rows or of one.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -16,7 +16,7 @@
 namespace multihead::bench {
 namespace {
 
-// The rows of x are the case's queries, the outputs its keys.
+// The rows of x are the case's queries; the outputs are its keys.
 class GemmWork : public Work {
  public:
   explicit GemmWork(const Case& which)

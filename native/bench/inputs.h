@@ -1,5 +1,5 @@
-// Inputs that every runner makes the same way, here and in JavaScript, so that outputs can be
-// compared between them.
+// Inputs that the native and the JavaScript benchmarks generate alike, so that outputs can be
+// compared.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace multihead::bench {
 
-// In [-1, 1), by a linear congruential generator (Numerical Recipes' constants): one line in any
-// language, and attention does not care about its low bits.
+// Numbers in [-1, 1), by a linear congruential generator (Numerical Recipes' constants), which is
+// one line in any language. Its low bits are not random, which does not matter here.
 std::vector<float> random_floats(int64_t count, uint32_t seed);
 inline constexpr uint32_t kQuerySeed = 1, kKeySeed = 2, kValueSeed = 3, kMaskSeed = 4;
 
-// Floats, and the same numbers rounded to another type.
+// Numbers in a dtype, and the same numbers as floats.
 struct Numbers {
-  std::vector<float> floats;  // as rounded
+  std::vector<float> floats;  // after rounding to the dtype
   std::vector<uint16_t> halves;
   DType dtype = DType::kF32;
 
@@ -26,7 +26,7 @@ struct Numbers {
 };
 DType dtype_of(const char* name);
 
-// A mask's options and the memory that they point to.
+// The options of a mask, and the memory that they point to.
 class MaskInputs {
  public:
   MaskInputs(const Shape& shape, Mask mask);
@@ -34,10 +34,9 @@ class MaskInputs {
   MaskInputs& operator=(const MaskInputs&) = delete;
 
   const AttentionOptions& options() const { return options_; }
-  // Pairs of query and key that attention needs to look at, of one head of one batch entry;
-  // half of all when causal.
+  // Visible pairs of query and key of one head of one batch entry; half of all when causal.
   double visible_pairs() const { return visible_pairs_; }
-  // (H or 1, N_q, N_k) to add to the scores for the same result without causal; empty for none.
+  // The mask without its causal part, as a bias (H or 1, N_q, N_k); empty if nothing remains.
   std::vector<float> additive() const;
 
  private:

@@ -42,7 +42,7 @@ bool use_simd_target(const std::string& name) {
   for (const int64_t target : target_bits()) {
     const std::string found = lower(hwy::TargetName(target));
     if (found == wanted || (wanted == "avx512" && found.starts_with("avx3"))) {
-      // The door that Highway's own tests use: its dispatch tables ask SupportedTargets().
+      // Highway's own tests use this: its dispatch tables ask SupportedTargets().
       hwy::SetSupportedTargetsForTest(target);
       return true;
     }

@@ -1,4 +1,4 @@
-// The machine as this run finds it.
+// Facts about the machine of this run.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace multihead::bench {
 
-// SIMD targets that are compiled in and that this processor has, by Highway's names.
+// The SIMD targets that are compiled in and that this processor supports, by Highway's names.
 std::vector<std::string> simd_targets();
 
-// Lets every kernel, and the measurement of the peak, run on the target of that name, in any
-// case; false where there is none. "avx512" is the best of the AVX3 family.
+// Restricts every kernel, and the measurement of the peak, to the target of that name, in upper or
+// lower case; false if there is none. "avx512" means the best of the AVX3 family.
 bool use_simd_target(const std::string& name);
 
 struct Machine {
@@ -20,7 +20,7 @@ struct Machine {
   int threads;
 };
 
-// Measured at the first call, on the target in use.
+// Measured by the first call, on the current SIMD target.
 const Machine& machine();
 
 }  // namespace multihead::bench

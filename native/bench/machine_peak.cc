@@ -18,10 +18,10 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 12 chains: 2 units times a latency of 4 need 8, and 16 registers hold no more.
+// 12 independent chains: two FMA units with a latency of 4 need 8, and 16 registers hold no more.
 constexpr size_t kChains = 12;
 
-// Returns the operations done; `sink` keeps them from being optimised away.
+// Returns the number of operations; `sink` prevents that they are optimised away.
 HWY_NOINLINE double fma_chains(size_t rounds, float* sink) {
   const hn::ScalableTag<float> d;
   const auto factor = hn::Set(d, sink[0]);
@@ -65,8 +65,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Larger than the last-level cache of most machines; a server's share of a larger one is still
-// read past by the second half.
+// Larger than the last-level cache of most machines. Even on a server with a larger cache, the
+// second half evicts this process's share of it.
 const std::vector<float>& large_memory() {
   static const std::vector<float> memory((size_t{512} << 20) / sizeof(float), 1.0F);
   return memory;

@@ -1,4 +1,4 @@
-// What this machine can do at most, measured where the benchmarks run.
+// This machine's limits, measured in the benchmark's process.
 #pragma once
 
 namespace multihead::bench {
@@ -8,11 +8,11 @@ namespace multihead::bench {
 // of several short runs.
 double measure_fma_peak();
 
-// Bytes per second at which `threads` threads together read memory that no cache holds. A build
-// without threads (WebAssembly) takes 1 only.
+// Bytes per second that `threads` threads together read from memory that no cache holds. Builds
+// without threads (WebAssembly) only take 1.
 double measure_read_stream(int threads);
 
-// Reads so much memory that nothing else is left in the caches.
+// Reads so much memory that the caches hold nothing else.
 void evict_caches();
 
 }  // namespace multihead::bench

@@ -1,21 +1,21 @@
-// multihead-bench: attention at the shapes people use, on Google Benchmark.
+// multihead-bench: attention at commonly used shapes, with Google Benchmark.
 //
 //   multihead-bench [--target=NAME] [--save=FOLDER] [--alone] [--explain] [--benchmark_…]
 //
-// --alone leaves out Eigen and the machine's limits: one turn in a comparison with another program.
+// --alone skips Eigen and the machine's limits, for one turn of a comparison with another program.
 //
 // Names are op/shape/mask/dtype/threads:N. Counters:
 //   us, cold_us   median of one call; the first one of a new Context, after reading 512 MB
-//   GFLOPS        ideal operations a second: 4 d for each pair of query and key that the mask
-//                 leaves to look at, half of all pairs when causal
-//   pct_peak      of the threads' FMA peak, measured in this run on the same SIMD target
-//   GBps          bytes of K and V, of weights, or of both (step), read a second (one query)
-//   pct_stream    of the read stream of as many threads, measured in this run (one query)
-//   scratch_kB    memory beyond inputs and outputs, of all threads
+//   GFLOPS        ideal operations per second: 4 d for each pair of query and key that the mask
+//                 leaves visible, half of all pairs when causal
+//   pct_peak      per cent of the threads' FMA peak, measured in this run on the same SIMD target
+//   GBps          bytes of K and V, of weights, or of both (step), read per second (one query)
+//   pct_stream    per cent of the same threads' read bandwidth, measured in this run (one query)
+//   scratch_kB    memory besides inputs and outputs, of all threads
 //   err           largest difference from the float64 oracle, on a sample of rows
-//   eigen_…       the same with Eigen, naively, on one thread, in turns with ours: its time, how
-//                 many times longer it takes, and the largest difference of the outputs
-//   openblas_…    the same with OpenBLAS, of products, where the build has found one
+//   eigen_…       a plain Eigen version on one thread, in turns with multihead: its time, the ratio
+//                 of its time to multihead's, and the largest difference of the outputs
+//   openblas_…    the same for products with OpenBLAS, if the build has found it
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
@@ -39,7 +39,7 @@ namespace {
 struct Arguments {
   std::string target, save;
   bool alone = false, explain = false;
-  std::vector<char*> rest;  // Google Benchmark's
+  std::vector<char*> rest;  // arguments for Google Benchmark
 };
 
 std::optional<std::string> value_of(std::string_view argument, std::string_view name) {
@@ -48,7 +48,7 @@ std::optional<std::string> value_of(std::string_view argument, std::string_view 
 }
 
 Arguments parse(int argc, char** argv) {
-  // Enough for steady medians; Google Benchmark's own 0.5 s would take twice as long in all.
+  // Enough for steady medians. Google Benchmark's default, 0.5 s, would take twice as long overall.
   static std::string least_time = "--benchmark_min_time=0.2";
   Arguments arguments;
   arguments.rest = {argv[0], least_time.data()};
@@ -62,14 +62,15 @@ Arguments parse(int argc, char** argv) {
     } else if (std::string_view(argv[i]) == "--explain") {
       arguments.explain = true;
     } else {
-      if (value_of(argv[i], "--benchmark_list_tests")) arguments.alone = true;  // at once
+      // A list needs no measurement of the machine.
+      if (value_of(argv[i], "--benchmark_list_tests")) arguments.alone = true;
       arguments.rest.push_back(argv[i]);
     }
   }
   return arguments;
 }
 
-// Says what is wrong with them, or nothing.
+// Returns what is wrong with the arguments, or an empty string.
 std::string complaint(const Arguments& arguments) {
   if (!arguments.target.empty() && !use_simd_target(arguments.target)) {
     std::string names;
@@ -87,12 +88,12 @@ void print_help() {
       "multihead-bench [options]\n"
       "  --target=NAME   the SIMD target to run on\n"
       "  --save=FOLDER   writes the output of each case there\n"
-      "  --alone         leaves out Eigen and the machine's limits\n"
+      "  --alone         skips Eigen and the machine's limits\n"
       "  --explain       says which path serves a case, and why the others do not\n"
       "  --help, -h      this text\n"
-      "Ends with 0, with 1 where a case failed, 2 for wrong arguments, 3 where the output cannot "
-      "be\n"
-      "written. Of Google Benchmark's:");
+      "Exit code: 0; 1 if a case failed; 2 for wrong arguments; 3 if the output cannot be "
+      "written.\n"
+      "Options of Google Benchmark:");
   benchmark::PrintDefaultHelp();
 }
 
@@ -145,13 +146,13 @@ int main(int argc, char** argv) {
     })->Unit(benchmark::kMicrosecond);
   }
   mb::add_context(!arguments.alone);
-  std::cout << std::unitbuf;  // whoever reads the JSON sees each result when it is there
+  std::cout << std::unitbuf;  // a reader of the JSON gets each result at once
   const size_t found = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   if (!std::cout) {
     std::fputs("standard output: cannot be written\n", stderr);
     return multihead::kExitIo;
   }
-  if (found == 0) return multihead::kExitUsage;  // Google Benchmark has said so
+  if (found == 0) return multihead::kExitUsage;  // Google Benchmark has reported it
   return multihead::finished(all_ran ? multihead::kExitOk : multihead::kExitFailed);
 }

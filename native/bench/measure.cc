@@ -64,12 +64,12 @@ std::unique_ptr<Work> make_work(const Case& which) {
   return make_attention(which);
 }
 
-// Of one case: its inputs, and the times gathered so far.
+// A case being measured: its inputs, and the times collected so far.
 class Session {
  public:
   Session(const Case& which, bool alone)
       : which_(which), alone_(alone), work_(make_work(which)), context_(which.threads) {
-    // Cold: a new context, so nothing is planned and no scratch is there, and nothing in a cache.
+    // Cold: a new context, so nothing is planned and no scratch is allocated, and empty caches.
     do {
       Context fresh(which.threads);
       evict_caches();
@@ -88,8 +88,8 @@ class Session {
                     static_cast<double>(batch_));
   }
 
-  // In turns with ours: Google Benchmark asks for samples several times, and Eigen has one in
-  // front of each, and more where there were few.
+  // Eigen takes turns with multihead: it has a sample before each of the batches of samples that
+  // Google Benchmark asks for, and more if there were few.
   void sample_eigen() {
     if (alone_ || !work_->has_eigen() || (!eigen_.empty() && sum(eigen_) > kEigenSeconds)) return;
     eigen_.push_back(seconds_of([&] { work_->run_eigen(); }));

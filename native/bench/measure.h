@@ -1,4 +1,4 @@
-// How a case is timed, on Google Benchmark.
+// Times a case, with Google Benchmark.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -10,13 +10,13 @@
 namespace multihead::bench {
 
 struct RunOptions {
-  bool alone = false;        // without Eigen, and without shares of the machine's limits
+  bool alone = false;        // skips Eigen and the machine's limits
   bool explain = false;      // label each case with the path that serves it
-  std::string save_to = {};  // a folder for the output as raw floats, see file_name(); or nowhere
+  std::string save_to = {};  // folder for outputs as raw floats, see file_name(); empty: none
 };
 
-// Keeps what belongs to the case between the calls that Google Benchmark makes with ever more
-// iterations.
+// Google Benchmark calls this several times per case, with more and more iterations; the state of
+// the case is kept between the calls.
 bool run_case(benchmark::State& state, const Case& which, const RunOptions& options);
 
 // "forward-tiny-full-f32-threads:1.f32"

@@ -1,4 +1,4 @@
-// MultiHeadAttention: four projections around attention.
+// Benchmark of MultiHeadAttention: four projections around attention.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -28,7 +28,7 @@ class ModuleWork : public Work {
                       : 0) {
     for (uint32_t i = 0; i < 4; ++i) {
       weights_.push_back(random_floats(embed_ * embed_, kQuerySeed + 1 + i));
-      // Of a trained layer's size, so that the softmax is neither flat nor one-hot.
+      // Of the size of trained weights, so that the softmax is neither flat nor one-hot.
       for (float& value : weights_.back()) value *= 0.05F;
     }
     const Dims w_shape{embed_, embed_};
@@ -57,7 +57,7 @@ class ModuleWork : public Work {
     return 4.0 * 2.0 * tokens * embed * embed + 4.0 * tokens * tokens * embed;
   }
 
-  // Of two rows.
+  // The largest error of two rows.
   double error() const override;
 
   bool has_eigen() const override { return true; }
@@ -79,7 +79,7 @@ class ModuleWork : public Work {
   std::vector<float> x_;
   std::vector<std::vector<float>> weights_;
   std::vector<float> out_, eigen_out_;
-  std::vector<float> attended_;  // the weights (1, H, N, N), where they are asked for
+  std::vector<float> attended_;  // the weights (1, H, N, N), if requested
   MultiHeadAttention module_;
   Status status_;
 };
@@ -93,7 +93,7 @@ void add(std::vector<double>& sum, double factor, const float* row) {
 }
 
 // One row at a time: q . (W_k x_j) = (W_k^T q) . x_j and sum w_j (W_v x_j) = W_v (sum w_j x_j), so
-// that no other token needs to be projected.
+// no other token needs to be projected.
 double ModuleWork::error() const {
   const auto embed = static_cast<size_t>(embed_), width = static_cast<size_t>(shape_.width);
   const auto tokens = static_cast<size_t>(shape_.queries);

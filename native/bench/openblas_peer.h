@@ -1,4 +1,4 @@
-// A peer where the machine has it: products by OpenBLAS, on one thread.
+// The optional OpenBLAS peer: products on one thread.
 #pragma once
 
 #include "eigen_peer.h"

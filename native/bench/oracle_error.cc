@@ -36,7 +36,8 @@ double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
   const bool causal = options.causal.alignment != Alignment::kNone;
   double largest = 0;
   for (const int64_t row : {int64_t{0}, rows / 3, rows / 2, rows - 1}) {
-    // One query and the keys up to its position, so that aligned at the end they mean the same.
+    // The oracle gets only the keys up to the query's position: with bottom-right alignment these
+    // are the visible ones.
     const int64_t seen = causal ? row + 1 + keys - rows : keys;
     AttentionOptions of_row = options;
     of_row.mask = row_of(options.mask, row, seen);

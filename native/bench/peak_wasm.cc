@@ -1,4 +1,4 @@
-// The machine's limits as WebAssembly reaches them, for bindings/bench/.
+// The machine's limits in WebAssembly, for bindings/bench/.
 #include <emscripten/bind.h>
 
 #include "machine_peak.h"

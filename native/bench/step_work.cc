@@ -63,14 +63,14 @@ class StepWork : public Work {
            4.0 * static_cast<double>(kLayers * shape_.keys) * static_cast<double>(embed_);
   }
 
-  // Every matrix once, and every layer's keys and values. What is small beside them (biases, norms,
+  // Every matrix once, and every layer's keys and values. The small rest (biases, norms,
   // activations, one row of each embedding, logits: 0.2 %) is left out.
   double bytes() const override {
     const double kept = 2.0 * static_cast<double>(kLayers * shape_.keys * embed_);
     return sizeof(float) * (matrix_elements() + kept);
   }
 
-  // Of all logits: the step in double, over the keys and values that the cache was filled with.
+  // The error of all logits against the step in double, over the cached keys and values.
   double error() const override;
 
  private:
@@ -78,8 +78,8 @@ class StepWork : public Work {
     return static_cast<double>(kLayers * embed_ * (4 * embed_ + 2 * kMlp) + kVocabulary * embed_);
   }
 
-  // All parameters but the gains of norms are parts of one list of numbers of the size that GPT-2
-  // starts training from.
+  // All parameters except the gains of norms are slices of one array, with GPT-2's initial standard
+  // deviation.
   void load_weights() {
     std::vector<float> numbers = random_floats(kVocabulary * embed_, kKeySeed);
     for (float& value : numbers) value *= 0.03F;

@@ -1,4 +1,4 @@
-// The kinds of benchmark: what each computes, what it costs at least, and how it is checked.
+// The operations of the benchmarks: how each is run, its ideal cost, and how its output is checked.
 #pragma once
 
 #include <memory>
@@ -20,20 +20,20 @@ class Work {
 
   // Ideal floating-point operations of one run.
   virtual double operations() const = 0;
-  // Bytes of keys and values, of weights, or of both (a step), that one run must read, where that
-  // is what bounds it; else 0.
+  // Bytes of keys and values, of weights, or of both (a step), that one run must read, if reading
+  // them limits its speed; else 0.
   virtual double bytes() const { return 0; }
-  // Which path of attention() serves it and why; empty where it is not one call of attention().
+  // Which path of attention() serves it and why; empty if it is not one call of attention().
   virtual std::string explanation() { return {}; }
   // Largest difference of the output from the float64 oracle, on a sample.
   virtual double error() const = 0;
 
-  // The same with Eigen, into an output of its own.
+  // The same with Eigen, into a separate output.
   virtual bool has_eigen() const { return false; }
   virtual void run_eigen() {}
   virtual std::span<const float> eigen_output() const { return {}; }
 
-  // And with OpenBLAS, where the build has found one.
+  // The same with OpenBLAS, if the build has found it.
   virtual bool has_openblas() const { return false; }
   virtual void run_openblas() {}
   virtual std::span<const float> openblas_output() const { return {}; }

@@ -1,6 +1,6 @@
 // `npm run bench -- [native|wasm|browser …] [options]`: builds and runs the benchmarks; --help lists the options.
 //
-// Names, fields and units are the same wherever they run: native/BENCHMARKS.md says what they mean.
+// Names, fields and units of the results are the same on every platform: native/BENCHMARKS.md explains them.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg } from 'node:os';
 import { buildForWasmBenchmarks, buildPreset } from './build.mjs';
@@ -26,14 +26,14 @@ async function build(where) {
   }
 }
 
-/** The runs that were asked for, as streams of events. */
+/** The requested runs, as streams of events. */
 async function runsOf(options) {
   const builds = options.simd === 'both' ? ['relaxed', 'simd128'] : [options.simd];
   const kinds = {
     native: () => [nativeRun(options)],
     wasm: () => builds.map((simd) => wasmRun({ ...options, simd })),
     browser: async () => {
-      // Not before the set-up: this needs what npm installs.
+      // Imported only after the set-up, because it needs packages that npm installs.
       const { browserRuns } = await import('./bench/browser.mjs');
       return browserRuns({ ...options, builds });
     },
@@ -43,7 +43,7 @@ async function runsOf(options) {
   return runs;
 }
 
-/** Prints a run as it comes, and gives { machine, benchmarks }. */
+/** Prints the results of a run as they arrive; returns { machine, benchmarks }. */
 async function follow(events) {
   let machine = null;
   const benchmarks = [];
@@ -75,7 +75,7 @@ async function measure(options) {
   const runs = [];
   for (const events of await runsOf({ ...options, peersFolder })) {
     const run = await follow(events);
-    if (!run.machine) continue; // said already
+    if (!run.machine) continue; // the reason was printed before
     runs.push(options.peers && run.machine.runner === 'native' ? await addNativePeers(run, options) : run);
   }
   return { runs };
@@ -86,7 +86,7 @@ function read(files) {
     runs: files.flatMap((file) => {
       const document = JSON.parse(readFileSync(file, 'utf8'));
       const complaints = complaintsOf(document);
-      if (complaints.length) throw new SetupError(`--from: ${file} is not what --json writes: ${complaints[0]}`);
+      if (complaints.length) throw new SetupError(`--from: ${file} is not a file written by --json: ${complaints[0]}`);
       return document.runs;
     }),
   };

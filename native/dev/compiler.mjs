@@ -1,12 +1,12 @@
-// The native C++ compiler: which one, and how CMake is told.
+// Finds the native C++ compiler and tells CMake which one to use.
 import { existsSync } from 'node:fs';
 import { ask } from './console.mjs';
 import { hasApt } from './debian.mjs';
 import { atLeast, findProgram, versionIn } from './find.mjs';
 
 /**
- * The one to take where both are there, and to install where neither is. clang 19 comes with Emscripten anyway, and its
- * kernels ran 5 % (long sequences) to 20 % (short ones) faster than those of g++ 12.
+ * The preferred compiler: used if both are installed, and installed if neither is. clang 19 comes with Emscripten
+ * anyway, and its kernels ran 5 % (long sequences) to 20 % (short ones) faster than those of g++ 12.
  */
 const PREFERRED = 'clang++';
 
@@ -19,13 +19,13 @@ const COMPILERS = {
   'clang++': {
     minimum: '16',
     names: ['clang++-19', 'clang++', 'clang++-20', 'clang++-18', 'clang++-17', 'clang++-16'],
-    apt: [['clang-19'], ['libomp-19-dev'], ['libclang-rt-19-dev']], // OpenMP and the sanitizers come apart
+    apt: [['clang-19'], ['libomp-19-dev'], ['libclang-rt-19-dev']], // OpenMP and the sanitizers are separate packages
   },
 };
 
 export const compilerPackages = COMPILERS[PREFERRED].apt;
 
-/** What a compiler says it is: { path, id, version }, or null. */
+/** Asks a compiler what it is: { path, id, version }, or null. */
 async function identify(path) {
   const said = path && (await ask([path, '--version']));
   if (!said) return null;
@@ -33,17 +33,17 @@ async function identify(path) {
   return { path, id, version: versionIn(said.replace(/\(.*?\)/, '')) };
 }
 
-/** Debian and Ubuntu have clang without OpenMP; elsewhere CMake finds out. */
+/** Whether clang lacks OpenMP. On Debian and Ubuntu it is a separate package; elsewhere CMake finds out. */
 const hasOpenMp = ({ version }) => {
   const llvm = `/usr/lib/llvm-${parseInt(version, 10)}`;
   return !existsSync(llvm) || existsSync(`${llvm}/lib/libomp.so`);
 };
 
-/** Whether the preferred compiler is complete: asked only where apt could bring what it lacks. */
+/** Whether the preferred compiler is complete; checked only on systems where apt could install what is missing. */
 export const findOpenMpOfClang = async () =>
   !hasApt() || process.env.CXX || existsSync('/usr/lib/llvm-19/lib/libomp.so') ? { version: null } : null;
 
-/** The compiler to use: CXX if it is set, else the preferred one, else the other: { path, id, version }, or null. */
+/** The compiler to use: CXX if set, else the preferred one, else the other: { path, id, version }, or null. */
 export async function findCompiler() {
   if (process.env.CXX) return identify(findProgram(process.env.CXX.split(' ')[0]));
   const order = Object.keys(COMPILERS).sort((a, b) => (b === PREFERRED) - (a === PREFERRED));
@@ -56,7 +56,7 @@ export async function findCompiler() {
   return null;
 }
 
-/** The CMake toolchain file of the native presets: choices that the command line and CXX may overrule. */
+/** The CMake toolchain file of the native presets; the command line and CXX override its choices. */
 export function nativeToolchain(compiler, highwayIsOurs) {
   let text = '# Written by the set-up (native/dev): the compiler and the Highway that it found or unpacked.\n';
   if (compiler && !process.env.CXX) {

@@ -1,9 +1,9 @@
-// Running commands and reporting on them: one line per step, and a failure that can be acted on.
+// Runs commands and reports on them: one line per step, and failures with advice.
 import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { readFile, rm } from 'node:fs/promises';
 
-/** A failure that the person at the terminal can do something about; shown without a stack. */
+/** A failure that the user can fix; printed without a stack trace. */
 export class SetupError extends Error {
   /** @param {string} message what went wrong @param {string} [advice] one sentence on what to do */
   constructor(message, advice) {
@@ -12,12 +12,12 @@ export class SetupError extends Error {
   }
 }
 
-/** Arguments that make no sense: 2, as with the native programs. */
+/** Invalid arguments: exit code 2, as in the native programs. */
 export class UsageError extends SetupError {
   exitCode = 2;
 }
 
-// console.log() says nothing of what it could not write. A reader that has seen enough is no loss.
+// console.log() does not report write errors. A reader that closed the pipe (EPIPE) is not an error.
 let lost = null;
 process.stdout.on('error', (error) => (lost = lost ?? error));
 process.on('exit', () => {
@@ -29,18 +29,18 @@ process.on('exit', () => {
 const seconds = (since) => `${((performance.now() - since) / 1000).toFixed(1)} s`;
 const shown = (command) => command.map((part) => (/[\s'"$]/.test(part) ? JSON.stringify(part) : part)).join(' ');
 
-// Commands get a process group each, so that stopping us ends what they started, too; and so that Ctrl-C reaches us
-// only, and not a package manager in the middle of its work.
+// Every command gets its own process group. So stopping this program also stops the processes that a command started,
+// and Ctrl-C reaches only this program, not a package manager in the middle of its work.
 const ownGroup = process.platform !== 'win32';
-const children = new Set(); // the ones that end with us
+const children = new Set(); // the commands to stop when this program ends
 export const stopCommands = () => children.forEach(({ pid }) => signalTo(ownGroup ? -pid : pid, 'SIGKILL'));
 const stop = (signal) => {
   clearLine();
   console.error('Stopped. Run this again: it continues where it stopped.');
-  process.exit(signal === 'SIGINT' ? 130 : 143); // which calls stopCommands
+  process.exit(signal === 'SIGINT' ? 130 : 143); // the exit handler calls stopCommands
 };
 
-// Listens only while commands run: a program that uses this module has signals of its own to handle.
+// Installed only while commands run, because a program that uses this module has its own signal handlers.
 function watch(child) {
   if (children.size === 0) process.on('exit', stopCommands).on('SIGINT', stop).on('SIGTERM', stop);
   children.add(child);
@@ -55,13 +55,13 @@ function signalTo(pid, signal) {
   try {
     return process.kill(pid, signal);
   } catch (error) {
-    return error.code === 'EPERM'; // there, and another user's
+    return error.code === 'EPERM'; // EPERM: it exists, but belongs to another user
   }
 }
 
 export const isRunning = (pid) => pid > 0 && signalTo(pid, 0);
 
-const running = new Map(); // the steps under way, by name, with their start: shown on terminals only
+const running = new Map(); // start times of the running steps, by name; shown only on terminals
 let ticker;
 
 function redraw() {
@@ -70,7 +70,7 @@ function redraw() {
   process.stdout.write(`\r\x1b[K${names && `… ${names}`.slice(0, (process.stdout.columns || 80) - 1)}`);
 }
 
-/** Clears what `redraw` shows, so that other output starts on an empty line. */
+/** Clears the line that `redraw` printed, so that other output starts on an empty line. */
 export function clearLine() {
   if (process.stdout.isTTY) process.stdout.write('\r\x1b[K');
 }
@@ -82,7 +82,7 @@ export function say(line) {
 }
 
 /**
- * Does one step and prints one line for it: its name, what `work` says it did, its seconds.
+ * Runs one step and prints one line for it: its name, the detail that `work` passes to `tell`, its seconds.
  * @template T
  * @param {string} name
  * @param {(tell: (detail: string) => void) => Promise<T> | T} work
@@ -106,7 +106,7 @@ export async function step(name, work) {
   }
 }
 
-/** Prints a failure the way a person wants to read it. */
+/** Prints a failure and its advice. */
 export function reportFailure(error) {
   clearLine();
   if (!(error instanceof SetupError)) return console.error(error);
@@ -114,24 +114,24 @@ export function reportFailure(error) {
   if (error.advice) console.error(`\n${error.advice}`);
 }
 
-/** Waits for the command that a killed run left behind: two at the same work would disturb each other. */
+/** Waits for a command that a killed run left running, because two of them would disturb each other. */
 async function waitForLeftBehind(pidFile) {
   const pid = Number(await readFile(pidFile, 'utf8').catch(() => 0));
-  const patience = performance.now() + 120e3; // by then the number may be another process's
+  const patience = performance.now() + 120e3; // by then the process id may have been reused
   while (isRunning(pid) && performance.now() < patience) await new Promise((resolve) => setTimeout(resolve, 200));
 }
 
 /**
- * Runs a command to its end and returns what it printed (both streams); throws a SetupError with its last lines.
+ * Runs a command and returns what it printed (both streams); throws a SetupError with its last lines.
  * @param {string[]} command
  * @param {object} [options]
  * @param {string} [options.cwd]
  * @param {NodeJS.ProcessEnv} [options.env]
  * @param {boolean} [options.shell]
- * @param {boolean} [options.detached] false: in our process group, and with our terminal
- * @param {string} [options.advice] what to do when it fails
- * @param {string} [options.pidFile] where its process id is kept, for a later run of the same to wait for
- * @param {boolean} [options.mayOutliveUs] whether it goes on when we are stopped, as a package manager had better do
+ * @param {boolean} [options.detached] false: in this program's process group, and with its terminal
+ * @param {string} [options.advice] what to do if it fails
+ * @param {string} [options.pidFile] where its process id is stored, for a later run of the same step to wait for
+ * @param {boolean} [options.mayOutliveUs] true: it is not stopped with this program, as is best for a package manager
  */
 export async function run([program, ...args], { advice, pidFile, mayOutliveUs, ...options } = {}) {
   if (pidFile) await waitForLeftBehind(pidFile);
@@ -153,12 +153,12 @@ export async function run([program, ...args], { advice, pidFile, mayOutliveUs, .
   if (code === 'ENOENT') throw new SetupError(`${program} was not found`, `Install ${program}, then run this again.`);
   const said = output.trimEnd().split('\n').slice(-20).join('\n');
   const error = new SetupError(`${shown([program, ...args])}\nended with ${code}${said && `:\n${said}`}`, advice);
-  error.output = output; // all of it, for who wants more
-  error.stopped = code === 'SIGKILL'; // most likely by stopCommands
+  error.output = output; // the whole output
+  error.stopped = code === 'SIGKILL'; // most likely stopped by stopCommands
   throw error;
 }
 
-/** Like `run`, but gives null where the command is missing or fails: for asking, not for doing. */
+/** Like `run`, but returns null if the command is missing or fails: for queries. */
 export async function ask(command, options = {}) {
   try {
     return (await run(command, options)).trim();

@@ -1,5 +1,5 @@
-// Debian and Ubuntu: installs system packages through apt, and fetches single packages of Debian 13 for folders of
-// our own, with apt state of our own, so that the system's package sources stay as they are.
+// Debian and Ubuntu: installs system packages with apt, and downloads single packages of Debian 13 into the project's
+// build folder. The latter uses a separate apt state, so that the system's package sources do not change.
 import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
@@ -16,10 +16,10 @@ export const KEYRING_PACKAGE = 'debian-archive-keyring';
 export const hasApt = () => Boolean(findProgram('apt-get') && findProgram('dpkg-deb'));
 export const hasDebianKeyring = () => existsSync(KEYRING);
 
-// sudo remembers the password for a terminal, so it must not be cut off from ours.
+// sudo remembers the password per terminal, so it must keep this program's terminal.
 const ON_OUR_TERMINAL = { detached: false };
 
-/** The words before a command that needs root: none, or sudo (which may ask for a password); null if neither will do. */
+/** The command prefix that gives root: none, or sudo (which may ask for a password); null if neither works. */
 async function asRoot() {
   if (process.getuid() === 0) return [];
   const sudo = findProgram('sudo');
@@ -30,7 +30,7 @@ async function asRoot() {
   return spawnSync(sudo, ['-v'], { stdio: 'inherit' }).status === 0 ? [sudo] : null;
 }
 
-/** Those of `names` that apt could install now. */
+/** Those of `names` that apt can install now. */
 async function installable(names) {
   const policy = (await ask(['apt-cache', 'policy', ...names], { env: { ...process.env, LC_ALL: 'C' } })) ?? '';
   const found = policy.matchAll(/^(\S+):\n(?: .*\n)*? {2}Candidate: (?!\(none\))/gm);
@@ -53,7 +53,7 @@ function explainLock(error) {
 
 const INSTALL = ['apt-get', 'install', '-y', '--no-install-recommends'];
 
-/** What runs a command as root; fails with the command to run by hand where nothing can. */
+/** A function that runs commands as root; without root, fails with the command to run by hand. */
 export async function administrator(wishes) {
   const root = await asRoot();
   if (root) {
@@ -68,11 +68,11 @@ export async function administrator(wishes) {
 }
 
 /**
- * Installs system packages. Of each wish the first name that apt knows is taken (Debian and Ubuntu differ in a few);
- * an optional one that apt does not know is left out.
+ * Installs system packages. For each wish, installs the first of its names that apt knows (some differ between Debian
+ * and Ubuntu); skips an optional one if apt knows none of them.
  * @param {{ names: string[], optional?: boolean }[]} wishes
  * @param {Awaited<ReturnType<typeof administrator>>} asAdministrator
- * @returns {Promise<string[]>} what was installed
+ * @returns {Promise<string[]>} the installed packages
  */
 export async function installSystemPackages(wishes, asAdministrator) {
   const update = () => asAdministrator('apt-get', 'update');
@@ -92,7 +92,7 @@ export async function installSystemPackages(wishes, asAdministrator) {
     ({ chosen, unknown } = await choose());
   }
   if (unknown.length) {
-    const failures = said.match(/^W: Failed to fetch .*$/gm); // which apt takes for a success
+    const failures = said.match(/^W: Failed to fetch .*$/gm); // apt's exit code is 0 for these
     if (failures) throw new SetupError(`apt-get update\n${failures.slice(-5).join('\n')}`, NETWORK);
     throw new SetupError(
       `This machine's package sources do not have: ${unknown.join(', ')}`,
@@ -106,13 +106,13 @@ export async function installSystemPackages(wishes, asAdministrator) {
     const wasCutOff = error.message.includes('dpkg --configure -a');
     if (wasCutOff) await asAdministrator('dpkg', '--configure', '-a');
     else if (updated) throw error;
-    else await update(); // the lists may name versions that the mirror no longer has
+    else await update(); // outdated lists may name versions that the mirror no longer has
     await install();
   }
   return chosen;
 }
 
-/** Where this machine gets Debian from, if it says so. */
+/** The mirror from which this machine gets Debian, if apt knows one. */
 async function mirror() {
   const format = '$(REPO_URI) $(ORIGIN)';
   const targets = (await ask(['apt-get', 'indextargets', 'Created-By: Packages', '--format', format])) ?? '';
@@ -122,9 +122,9 @@ async function mirror() {
 }
 
 /**
- * Downloads packages of Debian 13, checked by apt against Debian's signatures.
+ * Downloads packages of Debian 13; apt checks Debian's signatures.
  * @param {string[]} names
- * @param {string} folder where apt's state and the files go; its absolute path
+ * @param {string} folder absolute path of the folder for apt's state and the files
  * @returns {Promise<Record<string, { file: string, version: string }>>}
  */
 export async function downloadFromDebian13(names, folder) {
@@ -151,14 +151,14 @@ export async function downloadFromDebian13(names, folder) {
     'Dir::Cache': join(folder, 'cache'),
     'Acquire::Languages': 'none',
     'Acquire::Retries': '3',
-    'APT::Update::Error-Mode': 'any', // else apt takes a list that it did not get for a success
+    'APT::Update::Error-Mode': 'any', // otherwise apt ignores lists that it could not fetch
     ...(process.getuid() === 0 && { 'APT::Sandbox::User': 'root' }), // the sandbox's user may not read a checkout
   };
   const options = Object.entries(own).flatMap(([key, value]) => ['-o', `${key}=${value}`]);
   const how = { cwd: folder, advice: NETWORK, pidFile: join(folder, 'apt.pid') };
   await run(['apt-get', 'update', ...options], how);
   const download = ['apt-get', 'download', ...names, ...options];
-  // A line for each: 'address' file size hash. Asked elsewhere, since it leaves out what is already in its folder.
+  // Prints a line per package: 'address' file size hash. Runs in another folder, because apt skips files that exist.
   const listing = await run([...download, '--print-uris'], { ...how, cwd: sources });
   await run(download, how);
   const files = [...listing.matchAll(/^'\S+' (\S+\.deb) /gm)].map(([, file]) => file);
@@ -170,14 +170,14 @@ export async function downloadFromDebian13(names, folder) {
 }
 
 /**
- * Unpacks a part of a package into a folder.
+ * Unpacks part of a package into a folder.
  * @param {string} file the .deb
  * @param {string} folder
- * @param {string[]} tarArguments which members, and what to strip from their names
+ * @param {string[]} tarArguments the members to unpack, and how many path components to strip
  */
 export async function unpack(file, folder, tarArguments = []) {
   await mkdir(folder, { recursive: true });
-  // A pipe hides a failure of its first command, so that one leaves a mark when it succeeds.
+  // The exit code of a pipe is that of its last command, so the first one creates a file when it succeeds.
   const mark = join(folder, '.unpacked');
   const script =
     'deb=$1 mark=$2; shift 2; (dpkg-deb --fsys-tarfile "$deb" && : > "$mark") | tar -x --no-same-owner "$@"';

@@ -1,5 +1,5 @@
-// The compiler for WebAssembly. An installed Emscripten that is new enough is used as it is; else Debian 13's package
-// is unpacked beside the project and drives the system's clang 19.
+// The WebAssembly compiler: an installed Emscripten if it is new enough. Otherwise Debian 13's package is unpacked into
+// the build folder, where it uses the system's clang 19.
 import { readdirSync } from 'node:fs';
 import { chmod, copyFile, mkdir, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -8,15 +8,15 @@ import { unpack } from './debian.mjs';
 import { buildFolder, completeFolder, writeIfChanged, writeProgram } from './files.mjs';
 import { atLeast, findProgram, versionIn } from './find.mjs';
 
-export const EMSCRIPTEN_MINIMUM = '3.1.60'; // older ones encode relaxed SIMD as browsers no longer read it
-const LLVM = '19'; // what Debian 13's Emscripten is made for; Debian 12 has it too
-const RECIPE = 1; // of the unpacked folder: a change makes the next run unpack anew
+export const EMSCRIPTEN_MINIMUM = '3.1.60'; // older ones use opcodes of relaxed SIMD that browsers no longer accept
+const LLVM = '19'; // the version that Debian 13's Emscripten needs; Debian 12 has it too
+const RECIPE = 1; // version of the unpacked folder: after a change, the next run unpacks again
 
 export const CLANG_PACKAGES = ['clang', 'lld', 'llvm'].map((name) => `${name}-${LLVM}`);
 export const EMSCRIPTEN_PACKAGES = ['emscripten', 'binaryen', 'libc6', 'libstdc++6', 'libgcc-s1', 'node-acorn'];
 
-// 1.6 GB of the package are prebuilt system libraries, one for each combination of features. The ones in use are not
-// for link-time optimisation, know no exceptions and no sanitizers, and are built without or with threads.
+// 1.6 GB of the package are prebuilt system libraries, one per combination of features. The ones used here have no
+// link-time optimisation, exceptions or sanitizers, and come with and without threads.
 const LEFT_OUT = [
   'lto lto-pic pic *-ww* *asan* *lsan* *ubsan* *sanitizer* *wasmfs* *-except* *sjlj*',
   'libc++.a libc++-mt.a libc++abi.a libc++abi-mt.a libc++abi-debug.a libc++abi-debug-mt.a',
@@ -24,7 +24,7 @@ const LEFT_OUT = [
 ].flatMap((line) => line.split(' ').map((name) => `cache/sysroot/lib/wasm32-emscripten/${name}`));
 const NOT_NEEDED = ['test', 'docs', 'media', 'out', 'system/lib', 'ChangeLog.*'];
 
-/** Are the programs of CLANG_PACKAGES there, which the unpacked Emscripten calls? */
+/** Whether the programs of CLANG_PACKAGES, which the unpacked Emscripten calls, are installed. */
 export const hasClang = () => ['clang', 'wasm-ld', 'llvm-ar'].every((name) => findProgram(`${name}-${LLVM}`));
 
 /** An installed Emscripten: { source, root, path, version }, or null. */
@@ -32,24 +32,24 @@ export async function findEmscripten() {
   const emsdk = process.env.EMSDK && findProgram(join(process.env.EMSDK, 'upstream', 'emscripten', 'emcc'));
   const path = emsdk || findProgram('emcc');
   if (!path) return null;
-  const shell = process.platform === 'win32'; // there emcc is a .bat file
+  const shell = process.platform === 'win32'; // on Windows emcc is a .bat file
   const version = versionIn(await ask([path, '--version'], { shell }));
   if (!version) return null;
   if (emsdk) return { source: 'emsdk', root: dirname(emsdk), path, version };
-  // A package manager's emcc may be a link or a starter elsewhere. Old ones are not asked: they will not be used.
+  // A package manager's emcc may be a link or a script elsewhere. Too old ones need no further questions.
   const config = join(dirname(path), shell ? 'em-config.bat' : 'em-config');
   const root = atLeast(version, EMSCRIPTEN_MINIMUM) && (await ask([config, 'EMSCRIPTEN_ROOT'], { shell }));
   return { source: 'path', root: root || dirname(path), path, version };
 }
 
-/** Our own Emscripten in `folder`, if it is complete, as `findEmscripten` gives it. */
+/** The unpacked Emscripten in `folder`, in the form of `findEmscripten`; null if it is incomplete. */
 export function unpackedEmscripten(folder) {
   const versions = completeFolder(folder, RECIPE);
   if (!versions) return null;
   return { source: 'debian13', root: folder, path: join(folder, 'emcc'), version: versionIn(versions.emscripten) };
 }
 
-/** Unpacks what is needed of Debian 13's Emscripten, Binaryen and acorn (a JavaScript parser) into `folder`. */
+/** Unpacks the needed parts of Debian 13's Emscripten, Binaryen and acorn (a JavaScript parser) into `folder`. */
 export async function unpackEmscripten(packages, folder) {
   const versions = Object.fromEntries(EMSCRIPTEN_PACKAGES.map((name) => [name, packages[name].version]));
   const excluded = [...LEFT_OUT, ...NOT_NEEDED].map((name) => `--exclude=./usr/share/emscripten/${name}`);
@@ -63,7 +63,7 @@ export async function unpackEmscripten(packages, folder) {
   );
 }
 
-/** Debian 13's Binaryen wants a newer C library than Debian 12 has, so its tools are started through their own. */
+/** Debian 13's Binaryen needs a newer C library than Debian 12 has, so its tools are started with Debian 13's. */
 async function unpackBinaryen(packages, folder) {
   const everything = `${folder}.deb`;
   for (const name of ['binaryen', 'libc6', 'libstdc++6', 'libgcc-s1']) {
@@ -91,11 +91,11 @@ async function unpackBinaryen(packages, folder) {
 }
 
 /**
- * Writes what ties the unpacked folder to this machine. Emscripten's own starters are replaced by ones that need no
- * environment, so that Ninja can call them from any shell, whatever another Emscripten has set there.
+ * Writes the files that depend on this machine. Emscripten's start scripts are replaced by ones that need no
+ * environment variables and ignore those of another Emscripten, so that Ninja can call them from any shell.
  */
 export async function configureUnpacked(folder) {
-  const python = findProgram('/usr/bin/python3', 'python3'); // a version manager's python3 starts slowly
+  const python = findProgram('/usr/bin/python3', 'python3'); // the python3 of a version manager starts slowly
   const lines = [
     'import os',
     "here = os.path.dirname(os.path.abspath(os.environ['EM_CONFIG']))",
@@ -107,7 +107,7 @@ export async function configureUnpacked(folder) {
     'FROZEN_CACHE = True', // the system libraries are prebuilt
   ];
   await writeIfChanged(join(folder, '.emscripten'), `${lines.join('\n')}\n`);
-  // Else Node would read the project's package.json, and take Emscripten's scripts for ES modules.
+  // Otherwise Node would find the project's package.json and treat Emscripten's scripts as ES modules.
   await writeIfChanged(join(folder, 'package.json'), '{ "private": true, "type": "commonjs" }\n');
   const tools = ['emcc', 'em++', 'emar', 'emranlib', 'em-config', 'tools/emnm'];
   for (const tool of tools) {

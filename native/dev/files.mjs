@@ -1,10 +1,10 @@
-// Files that appear only when they change, and folders that appear only when they are complete.
+// Writes files only if they change, and creates folders that are either complete or absent.
 import { existsSync, readFileSync, readdirSync } from 'node:fs';
 import { chmod, mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { isRunning } from './console.mjs';
 
-/** Leaves an unchanged file alone: a new date on a toolchain file would make CMake configure everything anew. */
+/** Keeps an unchanged file as it is: a new date on a toolchain file would make CMake configure again. */
 export async function writeIfChanged(path, text) {
   const before = await readFile(path, 'utf8').catch(() => null);
   if (before === text) return;
@@ -19,7 +19,7 @@ export async function writeProgram(path, text) {
 
 const stampIn = (folder) => join(folder, '.complete.json');
 
-/** What `buildFolder` noted about a folder, if it is complete and of the same recipe; else null. */
+/** The notes of `buildFolder` for a folder; null if it is incomplete or of another recipe. */
 export function completeFolder(folder, recipe) {
   if (!existsSync(stampIn(folder))) return null;
   const stamp = JSON.parse(readFileSync(stampIn(folder), 'utf8'));
@@ -27,11 +27,11 @@ export function completeFolder(folder, recipe) {
 }
 
 /**
- * Lets `fill` fill a new folder, which takes its name only when it is complete: an interrupted run leaves nothing that
- * looks finished.
+ * Creates a folder that `fill` fills. It gets its name only when it is complete, so that an interrupted run leaves
+ * nothing that looks finished.
  * @param {string} folder
- * @param {number} recipe changes when `fill` does, so that older folders are made anew
- * @param {object} notes kept beside the files
+ * @param {number} recipe version of `fill`; folders of another version are made again
+ * @param {object} notes stored with the files
  * @param {(partial: string) => Promise<void>} fill
  */
 export async function buildFolder(folder, recipe, notes, fill) {
@@ -39,7 +39,7 @@ export async function buildFolder(folder, recipe, notes, fill) {
   await mkdir(parent, { recursive: true });
   const remove = (path) => rm(path, { recursive: true, force: true, maxRetries: 3 });
   const left = readdirSync(parent).filter((entry) => entry.startsWith(name));
-  // A command that outlived its killed run may still write there: then its folder is removed next time.
+  // A command that outlived a killed run may still write there; then that folder is removed by the next run.
   await Promise.allSettled(left.map((entry) => remove(join(parent, entry))));
 
   const partial = join(parent, `${name}${process.pid}`);
@@ -50,7 +50,7 @@ export async function buildFolder(folder, recipe, notes, fill) {
   await rename(partial, folder);
 }
 
-/** Lets one set-up at a time work in `folder`; a second one waits. */
+/** Runs one set-up at a time in `folder`; a second one waits. */
 export async function withLock(folder, say, work) {
   const path = join(folder, '.lock');
   await mkdir(folder, { recursive: true });
@@ -63,7 +63,7 @@ export async function withLock(folder, say, work) {
     }
     if (await isAbandoned(path)) await rm(path, { force: true });
     else {
-      if (!waited) say(`  another set-up is at work here: waiting for it to end (if there is none, delete ${path})`);
+      if (!waited) say(`  another set-up is running here: waiting for it to end (if there is none, delete ${path})`);
       await new Promise((resolve) => setTimeout(resolve, 300));
     }
   }
@@ -76,5 +76,5 @@ export async function withLock(folder, say, work) {
 
 async function isAbandoned(path) {
   const owner = Number(await readFile(path, 'utf8').catch(() => 0));
-  return owner === process.pid || (owner > 0 && !isRunning(owner)); // 0: being written, or just removed
+  return owner === process.pid || (owner > 0 && !isRunning(owner)); // 0: the file is being written, or was just removed
 }

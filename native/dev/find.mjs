@@ -1,4 +1,4 @@
-// Asking a machine what it has: programs on the PATH, headers, versions.
+// Finds out what is installed on a machine: programs on the PATH, headers, versions.
 import { accessSync, constants, existsSync, readFileSync, readdirSync, statSync } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { ask } from './console.mjs';
@@ -14,7 +14,7 @@ function isProgram(path) {
   }
 }
 
-/** The path of the first of `names` on the PATH (or, given absolute, on the disk), or null. */
+/** The path of the first of `names` that is on the PATH (or exists, if absolute), or null. */
 export function findProgram(...names) {
   const folders = (process.env.PATH ?? '').split(delimiter).filter(Boolean);
   for (const name of names) {
@@ -28,7 +28,7 @@ export function findProgram(...names) {
 /** The first version number in a text, or null. */
 export const versionIn = (text) => text?.match(/\d+(\.\d+)+/)?.[0] ?? null;
 
-/** Is `version` at least `minimum`? An unknown version counts as new enough. */
+/** Whether `version` is at least `minimum`. An unknown version counts as new enough. */
 export function atLeast(version, minimum) {
   if (!version) return true;
   const [a, b] = [version, minimum].map((text) => text.split('.').map(Number));
@@ -51,18 +51,18 @@ function prefixes() {
 const libraryFolders = (prefix) => {
   const folders = ['lib', 'lib64', 'share'].map((name) => join(prefix, name)).filter((path) => existsSync(path));
   const subfolders = folders.flatMap((folder) => readdirSync(folder).map((name) => join(folder, name)));
-  const byArchitecture = subfolders.filter((path) => /-linux-gnu[a-z0-9]*$/.test(path)); // Debian's way
+  const byArchitecture = subfolders.filter((path) => /-linux-gnu[a-z0-9]*$/.test(path)); // Debian's multiarch folders
   return [...folders, ...byArchitecture];
 };
 
-/** A pattern that reads a version out of a header's defines. */
+/** A pattern that reads a version from the defines of a header. */
 const defines = (names) => new RegExp(names.map((name) => `#define\\s+${name}\\s+(\\d+)[^]*?`).join(''));
 
 /**
- * A library by a header and, unless null, by the name of its CMake package: { prefix, include, version }, or null.
+ * Finds a library by a header and, unless null, by its CMake package: { prefix, include, version }, or null.
  * @param {string} header
  * @param {string | null} cmakePackage
- * @param {[file: string, version: string[] | RegExp][]} versionAt files that may tell the version, below the include
+ * @param {[file: string, version: string[] | RegExp][]} versionAt files that may state the version, below the include
  *   or a library folder, each with the names of its defines or a pattern
  */
 export function findLibrary(header, cmakePackage, versionAt) {

@@ -1,7 +1,7 @@
-// `npm run fuzz -- [--seconds 3600] [cache|options|safetensors …]`: builds the fuzz targets and runs them side by side.
+// `npm run fuzz -- [--seconds 3600] [cache|options|safetensors …]`: builds the fuzz targets and runs them in parallel.
 //
-// What was found interesting stays in build/fuzz/corpus and is where the next run begins; an input that ends a target is
-// kept beside it, and the target is run on it by giving its file. tests/fuzz/ has the targets.
+// Interesting inputs stay in build/fuzz/corpus, where the next run starts from. An input that makes a target fail is
+// stored beside it; to run the target on it alone, pass it the file. The targets are in tests/fuzz/.
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT, buildPreset } from './build.mjs';
@@ -9,17 +9,17 @@ import { SetupError, run, say, step } from './console.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
-/** How many inputs the tests try, of each target: a few seconds. */
+/** How many inputs the tests try per target; takes a few seconds. */
 const SHORT_RUNS = { cache: 2000, options: 4000, safetensors: 20000 };
 export const FUZZ_TARGETS = Object.keys(SHORT_RUNS);
 const LIMITS = ['-max_len=2048', '-timeout=60', '-rss_limit_mb=4096'];
-/** Memory that a machine may not have is a null pointer, which calls must survive, and not a finding. */
+/** Lets allocations fail with a null pointer instead of counting as a finding; calls must survive that. */
 export const FUZZ_ENVIRONMENT = {
   ...process.env,
   ASAN_OPTIONS: 'allocator_may_return_null=1:max_allocation_size_mb=1024',
 };
 
-/** A short run on the same pseudo-random bytes every time, in the build of the sanitizers' tests. */
+/** A short run with the same pseudo-random bytes every time, in the sanitizers' build of the tests. */
 export const shortRun = (name) => [
   join(ROOT, 'build', 'asan', 'tests', `fuzz_${name}`),
   '-seed=1',
@@ -42,14 +42,14 @@ function readArguments(given) {
   return { seconds, names: names.length ? names : FUZZ_TARGETS };
 }
 
-/** The last lines that a target printed; all of them where it ended by itself. */
+/** The last lines that a target printed; all lines if it ended by itself. */
 async function fuzz(name, seconds) {
   const corpus = join(ROOT, 'build', 'fuzz', 'corpus', name);
   const found = join(ROOT, 'build', 'fuzz', 'found', `${name}-`);
   mkdirSync(corpus, { recursive: true });
   mkdirSync(join(ROOT, 'build', 'fuzz', 'found'), { recursive: true });
   const program = join(ROOT, 'build', 'fuzz', 'tests', `fuzz_${name}`);
-  // Without libFuzzer a target has no corpus, and other bytes in every run.
+  // Without libFuzzer a target has no corpus, and gets different bytes in every run.
   const instrumented = /HAS_LIBFUZZER:\w+=(1|TRUE|ON)/.test(readFileSync(join(ROOT, 'build', 'fuzz', 'CMakeCache.txt'), 'utf8'));
   const flags = instrumented
     ? [...LIMITS, '-print_final_stats=1', `-artifact_prefix=${found}`, corpus]

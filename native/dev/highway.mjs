@@ -1,4 +1,4 @@
-// Highway 1.2, the SIMD library: the installed one where it is new enough, else Debian 13's in a folder of our own.
+// Highway 1.2, the SIMD library: the installed one if it is new enough, else Debian 13's, unpacked into build/.
 import { existsSync } from 'node:fs';
 import { mkdir, readlink, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -19,14 +19,14 @@ export function findHighway() {
   );
 }
 
-/** Our own Highway in `folder`, if it is complete, as `findHighway` gives it. */
+/** The unpacked Highway in `folder`, in the form of `findHighway`; null if it is incomplete. */
 export function unpackedHighway(folder) {
   const versions = completeFolder(folder, RECIPE);
   const prefix = join(folder, 'usr');
   return versions && { prefix, include: join(prefix, 'include'), version: versions['libhwy-dev'].replace(/-.*/, '') };
 }
 
-/** Unpacks Debian 13's packages, which ask for no newer C and C++ libraries than Debian 12 has. */
+/** Unpacks Debian 13's packages, which also run with the C and C++ libraries of Debian 12. */
 export async function unpackHighway(packages, folder) {
   const versions = Object.fromEntries(HIGHWAY_PACKAGES.map((name) => [name, packages[name].version]));
   await buildFolder(folder, RECIPE, versions, async (partial) => {
@@ -35,9 +35,9 @@ export async function unpackHighway(packages, folder) {
 }
 
 /**
- * Makes `folder` hold links to the header-only libraries that WebAssembly code includes, and nothing else: a
- * cross-compiler that is pointed at /usr/include takes the machine's C headers for its own.
- * @param {Record<string, string | null>} headers the folder to link to, by the name to include it by
+ * Makes `folder` contain only links to the header-only libraries that WebAssembly code includes. With /usr/include
+ * itself, a cross-compiler would use the machine's C headers.
+ * @param {Record<string, string | null>} headers the folders to link to, by the name in #include
  */
 export async function linkHeaders(folder, headers) {
   await mkdir(folder, { recursive: true });
@@ -47,6 +47,6 @@ export async function linkHeaders(folder, headers) {
     const wanted = target && existsSync(target) ? target : null;
     if (before === wanted) continue;
     await rm(link, { recursive: true, force: true });
-    if (wanted) await symlink(wanted, link, 'junction'); // on Windows a link of this kind needs no rights
+    if (wanted) await symlink(wanted, link, 'junction'); // on Windows a junction needs no special rights
   }
 }

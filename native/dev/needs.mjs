@@ -1,5 +1,5 @@
-// What the project needs. One table, so that a need is written once: the oldest version that will do, how a machine
-// is asked for it, and what the package managers call it.
+// What the project needs, in one table: the minimum version, how to find out whether a machine has it, and the names of
+// its packages.
 import { join } from 'node:path';
 import { compilerPackages, findCompiler, findOpenMpOfClang } from './compiler.mjs';
 import { EMSCRIPTEN_MINIMUM, findEmscripten } from './emscripten.mjs';
@@ -11,9 +11,9 @@ const windowsApp = (...path) => join(process.env.ProgramFiles ?? 'C:\\Program Fi
 const cmakePackageVersion = /PACKAGE_VERSION "([\d.]+)"/;
 
 /**
- * `purpose`: the smallest one that needs it. `apt`: the packages, each with its other names; none where the set-up
- * unpacks the thing itself. `elsewhere`: what other package managers call it. `optional`: it can be done without, and this
- * is what happens then.
+ * `purpose`: the smallest purpose that needs it. `apt`: the packages, each with alternative names; missing if the
+ * set-up unpacks it. `elsewhere`: the names in other package managers. `optional`: what happens without it; missing
+ * if it is required.
  */
 export const NEEDS = {
   cmake: {
@@ -33,7 +33,7 @@ export const NEEDS = {
     elsewhere: { brew: 'ninja', dnf: 'ninja-build', pacman: 'ninja' },
   },
   python: {
-    title: 'Python', // Emscripten is written in it
+    title: 'Python', // Emscripten is written in Python
     minimum: '3.8',
     purpose: 'start',
     find: () => programWithVersion('python3', 'python'),
@@ -55,14 +55,14 @@ export const NEEDS = {
     elsewhere: { brew: 'highway', dnf: 'highway-devel', pacman: 'highway' },
   },
   cxx: {
-    title: 'C++20: clang++ >= 16, or g++', // its minimum follows
+    title: 'C++20: clang++ >= 16, or g++', // the minimum for g++ follows
     minimum: '12',
     purpose: 'test',
     find: findCompiler,
     apt: compilerPackages,
     elsewhere: { brew: 'llvm libomp', dnf: 'gcc-c++', pacman: 'gcc' },
   },
-  // Where g++ is there already clang is still installed: it comes with Emscripten, all but this part of it.
+  // Installed even if g++ is: Emscripten needs clang anyway, all except its OpenMP and sanitizers.
   openmp: {
     title: 'OpenMP for clang++',
     minimum: '0',
@@ -156,25 +156,25 @@ export const NEEDS = {
   },
 };
 
-/** Browsers start slowly, and some open a window when asked for their version: the path is enough. */
+/** Only the path: browsers start slowly, and some open a window when asked for their version. */
 async function findBrowser(...names) {
   const path = findProgram(...names);
   return path && { path, version: null };
 }
 
-/** Asks the machine for everything in the table: what was found (too old ones included), by the table's keys. */
+/** Looks for everything in the table; returns what was found, too old versions included, by the table's keys. */
 export async function surveyMachine() {
   const found = await Promise.all(Object.entries(NEEDS).map(async ([key, need]) => [key, await need.find()]));
   return Object.fromEntries(found);
 }
 
-/** The keys of what `purpose` needs and `machine` lacks. */
+/** The keys of everything that `purpose` needs and `machine` lacks. */
 export function missingFor(purpose, machine) {
   const needed = Object.keys(NEEDS).filter((key) => purpose !== 'start' || NEEDS[key].purpose === 'start');
   return needed.filter((key) => !machine[key] || !atLeast(machine[key].version, NEEDS[key].minimum));
 }
 
-/** What is missing, in words, and how the package manager of this machine would bring it. */
+/** A message about what is missing, and how this machine's package manager can install it. */
 export function explainMissing(keys, machine) {
   const lines = keys.map((key) => {
     const { title, minimum } = NEEDS[key];

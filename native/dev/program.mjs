@@ -1,11 +1,11 @@
-// What the scripts share that are both a program and a module.
+// Shared by the scripts that can be run and imported.
 import { existsSync, realpathSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 import { reportFailure } from './console.mjs';
 
-/** Calls `main` with the command line if `url` is the file that Node was started with; a failure sets the exit code. */
+/** Runs `main` with the command line if `url` is the file that Node was started with; a failure sets the exit code. */
 export function runAsProgram(url, main) {
-  const started = process.argv[1]; // perhaps through a link
+  const started = process.argv[1]; // may be a symbolic link
   if (!started || !existsSync(started) || url !== pathToFileURL(realpathSync(started)).href) return;
   main(...process.argv.slice(2)).catch((error) => {
     reportFailure(error);

@@ -1,8 +1,8 @@
 // Sets a machine up for the project: `node native/dev/setup.mjs [--for=start|test|all]`.
 //
-// What is installed and new enough is used. On Debian and Ubuntu the rest comes through apt, and what their releases
-// have too old (Emscripten, Highway) is unpacked into build/toolchain; elsewhere it says what to install. A run that
-// was interrupted continues where it stopped, and with nothing to do it ends within a second or two.
+// Uses what is installed and new enough. On Debian and Ubuntu, apt installs the rest, and Emscripten and Highway, which
+// are too old there, are unpacked into build/toolchain. On other systems it prints what to install. An interrupted run
+// continues where it stopped; with nothing to do, a run takes a second or two.
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { readFile, rm, stat, writeFile } from 'node:fs/promises';
@@ -38,9 +38,9 @@ const at = (...path) => join(ROOT, 'build', 'toolchain', ...path);
 const THERE = 'already there';
 
 /**
- * @param {{ purpose?: 'start' | 'test' | 'all' }} [options] `start`: to build the WebAssembly package and serve the
- *   page. `test` and `all`: also the native compiler, the test libraries and the browsers.
- * @returns {Promise<object>} what is in build/toolchain/manifest.json
+ * @param {{ purpose?: 'start' | 'test' | 'all' }} [options] `start`: what is needed to build the WebAssembly package
+ *   and serve the page. `test` and `all`: also the native compiler, the test libraries and the browsers.
+ * @returns {Promise<object>} the contents of build/toolchain/manifest.json
  */
 export async function setup({ purpose = 'all' } = {}) {
   if (!['start', 'test', 'all'].includes(purpose)) throw new SetupError(`--for=${purpose}: it is start, test or all`);
@@ -61,13 +61,13 @@ async function setUp(purpose) {
   const missing = missingFor(purpose, machine);
   if (!hasApt()) requireAll(missing, machine);
   const wishes = hasApt() ? packagesFor(missing, machine) : [];
-  const asAdministrator = wishes.length ? await administrator(wishes) : null; // may ask for a password: so first
+  const asAdministrator = wishes.length ? await administrator(wishes) : null; // first: it may ask for a password
 
-  // The three sources are independent, and waiting for one leaves time for the others.
+  // The three downloads are independent, so they run in parallel.
   const system = step('System packages', async (tell) => {
     tell(wishes.length ? list(await installSystemPackages(wishes, asAdministrator)) : THERE);
   });
-  const unpacked = unpackMissing(missing, hasDebianKeyring() ? null : system); // which brings the keys
+  const unpacked = unpackMissing(missing, hasDebianKeyring() ? null : system); // system: has the keys
   await allOrFirstFailure([system, unpacked, step('npm packages', installNodeModules)]);
 
   if (missing.length) machine = await survey(() => {}, purpose);
@@ -77,7 +77,7 @@ async function setUp(purpose) {
   return step('Configuration', (tell) => configure(machine, tell));
 }
 
-/** What is on this machine, with our own Emscripten and Highway where the installed ones will not do. */
+/** What is on this machine; the unpacked Emscripten and Highway take the place of missing or too old ones. */
 async function survey(tell, purpose) {
   const machine = await surveyMachine();
   const tooOld = new Set(missingFor(purpose, machine));
@@ -91,7 +91,7 @@ async function survey(tell, purpose) {
 const list = (names) =>
   names.length > 4 ? `${names.slice(0, 3).join(', ')} and ${names.length - 3} more` : names.join(', ');
 
-/** The system packages for what is missing. */
+/** The system packages to install for what is missing. */
 function packagesFor(missing, machine) {
   const wishes = missing.flatMap((key) =>
     (NEEDS[key].apt ?? []).map((names) => ({ names, optional: Boolean(NEEDS[key].optional) })),
@@ -111,18 +111,18 @@ function requireAll(missing, machine) {
   throw new SetupError(message, advice);
 }
 
-/** Waits for all tasks; the first failure stops the others' commands, and is thrown. */
+/** Waits for all tasks; the first failure stops the commands of the others, and is thrown. */
 async function allOrFirstFailure(tasks) {
   let failure = null;
   const stopOthers = (error) => {
-    failure = failure ?? error; // (no ??=: an old Node.js is to get as far as its own message)
+    failure = failure ?? error; // not ??=, so that an old Node.js can parse this and print its message
     stopCommands();
   };
   await Promise.all(tasks.map((task) => task.catch(stopOthers)));
   if (failure) throw failure;
 }
 
-/** Fetches and unpacks Emscripten and Highway where they are missing. */
+/** Downloads and unpacks Emscripten and Highway if they are missing. */
 async function unpackMissing(missing, after) {
   const emscripten = missing.includes('emscripten');
   const highway = missing.includes('highway');
@@ -152,7 +152,7 @@ const timeOf = (path) =>
     () => 0,
   );
 
-/** Runs npm when the packages are not those of package-lock.json. */
+/** Runs npm if the installed packages are not those of package-lock.json. */
 async function installNodeModules(tell) {
   const lock = join(ROOT, 'package-lock.json');
   const hasLock = existsSync(lock);
@@ -163,7 +163,7 @@ async function installNodeModules(tell) {
   const stamp = at('npm.stamp');
   const installed = await readFile(stamp, 'utf8').catch(() => null);
   const [lockTime, treeTime] = await Promise.all([lock, join(ROOT, 'node_modules', '.package-lock.json')].map(timeOf));
-  const byHand = hasLock && treeTime >= lockTime - 5000; // npm install writes both files within moments
+  const byHand = hasLock && treeTime >= lockTime - 5000; // npm install writes both files within seconds
   if (treeTime && (installed === wanted || byHand)) {
     await writeIfChanged(stamp, wanted);
     return tell(THERE);
@@ -171,7 +171,7 @@ async function installNodeModules(tell) {
   await rm(stamp, { force: true });
   const npm = process.env.npm_execpath?.endsWith('.js') ? [process.execPath, process.env.npm_execpath] : ['npm'];
   const verb = hasLock ? 'ci' : 'install';
-  const shell = process.platform === 'win32'; // there npm is a .cmd file
+  const shell = process.platform === 'win32'; // on Windows npm is a .cmd file
   const advice = 'Is there a network connection to the npm registry? Run this again: it continues where it stopped.';
   await run([...npm, verb, '--no-audit', '--no-fund', '--loglevel=error'], {
     cwd: ROOT,
@@ -183,7 +183,7 @@ async function installNodeModules(tell) {
   tell(`npm ${verb}`);
 }
 
-/** Writes the files through which CMake and the other scripts use what was found. */
+/** Writes the files that tell CMake and the other scripts what was found. */
 async function configure(machine, tell) {
   const { emscripten, highway, eigen, json } = machine;
   if (emscripten.source === 'debian13') await configureUnpacked(at('emscripten'));
@@ -195,7 +195,7 @@ async function configure(machine, tell) {
     Eigen: eigen && join(eigen.include, 'Eigen'),
     nlohmann: json && join(json.include, 'nlohmann'),
   });
-  const googletestSource = '/usr/src/googletest'; // Debian's and Ubuntu's place for it
+  const googletestSource = '/usr/src/googletest'; // where Debian and Ubuntu install it
   const { source, version, root, path: emcc } = emscripten;
   const { cmake, ninja, python, cxx, googletest, benchmark } = machine;
   const manifest = {

@@ -6,21 +6,21 @@ import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 import { serve, wishedAddress } from '../../web/serve.mjs';
 
-/** What is wrong with an address is no fault of the program: it is said without a stack. */
-async function plainly(work) {
+/** Turns an error about PORT or HOST into a SetupError, which is printed without a stack trace. */
+async function withAdvice(work) {
   try {
     return await work();
   } catch (error) {
-    throw new SetupError(error.message, 'The variables PORT and HOST say where the page is served.');
+    throw new SetupError(error.message, 'The environment variables PORT and HOST set where the page is served.');
   }
 }
 
 runAsProgram(import.meta.url, async () => {
   const begun = performance.now();
-  const address = await plainly(wishedAddress); // before anything that takes time
+  const address = await withAdvice(wishedAddress); // checked before the slow steps
   await setup({ purpose: 'start' });
   await buildForPage();
-  const { url } = await plainly(() => serve({ root: join(ROOT, 'build', 'web'), ...address }));
+  const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address }));
   say(`\nServed after ${((performance.now() - begun) / 1000).toFixed(1)} s.`);
   say(`Open ${url} in a browser. Ctrl-C stops it.`);
 });

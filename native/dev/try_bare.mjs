@@ -1,11 +1,10 @@
-// `npm run try-bare -- bookworm trixie`: both of the README's commands as a stranger runs them, each in a new Debian
-// of nothing but its base packages and Node.js. For whoever changes the set-up; needs root and debootstrap.
+// `npm run try-bare -- bookworm trixie`: runs both commands of the README in a new Debian that has only its base
+// packages and Node.js. For tests of the set-up; needs root and debootstrap.
 //
 //   --only start|test   one of the two commands
-//   --keep              leaves build/bare/<suite> as it is, for a look into it
+//   --keep              does not delete build/bare/<suite>
 //
-// What is tried is the last commit. Mounts and processes live in namespaces of their own, which end with the command,
-// however it ends.
+// Tests the last commit. Mounts and processes are in separate namespaces, which end with the command, however it ends.
 import { spawn } from 'node:child_process';
 import { chmod, cp, mkdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -17,18 +16,18 @@ import { runAsProgram } from './program.mjs';
 
 const USAGE = 'Usage: npm run try-bare -- bookworm|trixie … [--only start|test] [--keep]';
 const SUITES = {
-  bookworm: bringNodeFromNpm, // its own Node.js is 18
+  bookworm: bringNodeFromNpm, // Debian 12 has Node.js 18
   trixie: (root) => inside(root, 'apt-get update && apt-get install -y --no-install-recommends nodejs npm'),
 };
 const PROJECT = '/root/multihead';
 const LIMIT = { start: 30 * 60e3, test: 150 * 60e3 };
 
-/** Of our environment only how the network is reached. */
+/** The variables of this environment that configure network access. */
 const NETWORK = ['http_proxy', 'https_proxy', 'no_proxy', 'npm_config_registry'];
 const CERTIFICATES = 'NODE_EXTRA_CA_CERTS';
 const CERTIFICATES_INSIDE = '/etc/ssl/certs/of-our-network.pem';
 
-/** A command in the root, with /proc and what browsers share memory through. */
+/** The command that runs a script inside the root, with /proc and the shared memory that browsers need. */
 function commandIn(root, script) {
   const passed = NETWORK.filter((name) => process.env[name]);
   const environment = [
@@ -46,7 +45,7 @@ function commandIn(root, script) {
 
 const inside = (root, script) => run(commandIn(root, script));
 
-/** Node.js 22 and npm, as npm's registry has them. */
+/** Installs Node.js 22 and npm from npm's registry. */
 async function bringNodeFromNpm(root) {
   const folder = join(root, 'tmp');
   const packages = [`node-linux-${process.arch}@22`, 'npm@10'];
@@ -78,7 +77,7 @@ async function makeRoot(suite, root) {
   await run(['git', 'clone', '--quiet', '--depth', '1', `file://${ROOT}`, join(root, PROJECT)]);
 }
 
-/** `npm start` until its page has been fetched; its seconds, by its own clock. */
+/** Runs `npm start` until its page has been fetched; returns the seconds that it reports. */
 function tryStart(root) {
   return new Promise((resolve, reject) => {
     const [program, ...words] = commandIn(root, `cd ${PROJECT} && PORT=0 npm start`);
@@ -86,7 +85,7 @@ function tryStart(root) {
     let said = '';
     const end = (error) => {
       clearTimeout(timer);
-      child.kill('SIGKILL'); // and with it all that lives in its namespaces
+      child.kill('SIGKILL'); // this ends all processes in its namespaces
       if (error) reject(new SetupError(`${error}\n${said.split('\n').slice(-20).join('\n')}`));
       else resolve();
     };
@@ -110,7 +109,7 @@ function tryStart(root) {
   });
 }
 
-/** `npm test` to its end; its last line. */
+/** Runs `npm test`; returns its last line. */
 async function tryTest(root, log) {
   try {
     const said = await run(commandIn(root, `cd ${PROJECT} && npm test`), { timeout: LIMIT.test });

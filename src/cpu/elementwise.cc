@@ -1,5 +1,5 @@
-// LayerNorm, RMSNorm, activations, sums, embeddings and what is done to heads as wholes, a row at a
-// time.
+// LayerNorm, RMSNorm, activations, sums, embeddings, and copies, scaling and averages of heads, a
+// row at a time.
 #include "cpu/elementwise.h"
 
 #include <algorithm>
@@ -23,16 +23,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using V = hn::Vec<DF>;
 
-// 1 / (1 + e^-x): from e^-|x|, which neither overflows nor cancels.
+// 1 / (1 + e^-x), computed from e^-|x|, which neither overflows nor cancels.
 V sigmoid(DF d, V x) {
   const V e = exp2_clamped(d, exp2_table(), hn::Mul(hn::Abs(x), hn::Set(d, -kLog2E)));
   const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, hn::Set(d, 1.0F));
   return hn::Div(numerator, hn::Add(hn::Set(d, 1.0F), e));
 }
 
-// erfc(z) for z >= 0, as e^(-z^2) t P(t) with t = 1 / (1 + 0.47 z). P interpolates at Chebyshev's
-// nodes of 0 <= z <= 10, relative error 3.3e-8, evaluated in floats 1e-7; beyond, the exponential
-// is 0.
+// erfc(z) for z >= 0, as e^(-z^2) t P(t) with t = 1 / (1 + 0.47 z). P interpolates at the Chebyshev
+// nodes of 0 <= z <= 10, with a relative error of 3.3e-8, or 1e-7 in float arithmetic. For larger z
+// the exponential is 0.
 V erfc_positive(DF d, V z) {
   constexpr float kP[] = {2.651337962e-01F,  2.659853165e-01F, 2.278883883e-01F,  2.206266916e-01F,
                           -4.271174880e-02F, 3.051133006e-01F, -3.601170376e-01F, 1.081272498e-01F,
@@ -45,7 +45,7 @@ V erfc_positive(DF d, V z) {
   return hn::Mul(hn::Mul(exponential, t), poly);
 }
 
-// x Phi(x); the tail x/2 erfc(|x| / sqrt(2)) is what a negative x gives and a positive one lacks.
+// x Phi(x). With tail = x/2 erfc(|x| / sqrt(2)), it is tail for x < 0 and x - tail otherwise.
 V gelu(DF d, V x) {
   const V z = hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678118654752F));
   const V tail = hn::Mul(hn::Mul(x, hn::Set(d, 0.5F)), erfc_positive(d, z));
@@ -70,7 +70,7 @@ V activation(DF d, Activation which, V x) {
   return hn::Mul(x, sigmoid(d, x));
 }
 
-// All lanes of a vector, or the first few where a row ends.
+// All lanes of a vector, or only the first few at the end of a row.
 struct AllLanes {
   V load(const float* from) const { return hn::LoadU(DF(), from); }
   void store(V value, float* to) const { hn::StoreU(value, DF(), to); }
@@ -111,7 +111,7 @@ void normalise(const NormParams& p, int64_t first, int64_t end) {
     const float* const x = p.x + row * p.x_stride;
     float* const y = p.y + row * p.y_stride;
     const auto load = [&](size_t column, auto lanes) { return lanes.load(x + column); };
-    // Twice over the row, which is in the cache: the difference of large squares would cancel.
+    // Reads the row twice, from the cache: a difference of large squares would cancel.
     const V mean = hn::Set(d, p.centred ? sum_of(p.width, load) / width : 0.0F);
     const float squares = sum_of(p.width, [&](size_t column, auto lanes) {
       const V centred = hn::Sub(lanes.load(x + column), mean);

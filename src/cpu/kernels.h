@@ -1,5 +1,5 @@
-// The door to the CPU kernels: what the engine may call. Everything here is checked and planned
-// already; a kernel validates nothing and knows no default.
+// The interface of the CPU kernels for the engine. Arguments are already checked and planned: a
+// kernel validates nothing and has no defaults.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ using rules::row_offset;
 using rules::SplitGeometry;
 using rules::StoredRows;
 
-// Of all scratch memory that kernels are given.
+// Alignment of all scratch memory of kernels.
 inline constexpr size_t kScratchAlignment = rules::Arena::kAlignment;
 
-// What the engine must know of the SIMD target in use to cut a call into jobs. Widths in floats.
+// Facts about the current SIMD target by which the engine cuts a call into jobs. Widths in floats.
 struct TargetTraits {
   int64_t lanes;            // of a vector
   int64_t strip_lanes;      // of a tile of weights times V
@@ -31,8 +31,8 @@ struct TargetTraits {
   int64_t block_panels;     // most panels of a block of queries
   int64_t key_block;        // most keys of one step of the online softmax
   int64_t short_keys;       // most keys of forward_short_heads()
-  int64_t decode_few_rows;  // rows up to which decoding has a tile of just so many
-  int64_t least_jobs;       // that a call is cut into if it has rows enough
+  int64_t decode_few_rows;  // largest number of rows with a decode tile of exactly that many
+  int64_t least_jobs;       // jobs that a call is cut into, if it has enough rows
   bool bf16_pairs;          // multiplies pairs of bf16
   bool prefetches;
 };

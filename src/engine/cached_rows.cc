@@ -31,7 +31,8 @@ void quantise_row(const ConstAnyTensor& from, int64_t at, int64_t width, int8_t*
     }
   });
   scale = largest / 127.0F;
-  // NaN and infinity have no place among integers: they stay in the scale, and so in the row.
+  // Integers cannot represent NaN and infinity: the scale becomes NaN or infinite, and with it the
+  // whole row.
   const bool finite = std::isfinite(largest);
   const float inverse = largest > 0.0F && finite ? 127.0F / largest : 0.0F;
   for_floats(from, at, width, [&](const float* floats, int64_t first, int64_t count) {

@@ -65,7 +65,7 @@ Status Scratch::reserve(int threads, uint64_t bytes) {
 
 size_t Scratch::bytes() const {
   size_t sum = workspace_.bytes() + transformed_.bytes() + plans_.bytes() + partials_.bytes() +
-               gradients_.bytes() + module_.bytes() + stack_.bytes();
+               gradients_.bytes() + module_.bytes() + transformer_.bytes();
   for (const Buffer& buffer : of_thread_) sum += buffer.bytes();
   return sum;
 }

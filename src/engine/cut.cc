@@ -14,15 +14,15 @@ using rules::SplitGeometry;
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 constexpr int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// Rows whose attention takes as long as the set-up of a job: that of 32 tokens of some heads.
+// Rows whose attention takes as long as the set-up of a job, that is, 32 tokens of some heads.
 int64_t rows_worth_a_job(const AttentionParams& p) {
   constexpr int64_t kMultiplyAdds = int64_t{1} << 17;
-  // Divided one by one: their product may be too large for an integer.
+  // Divided one after the other, because their product may overflow.
   return kMultiplyAdds / std::max<int64_t>(1, p.keys) /
          std::max<int64_t>(1, p.key_width + p.value_width);
 }
 
-// Few rows (short sequences) take a smaller block, as do few heads, so that many threads have work.
+// Few rows (short sequences) and few heads get smaller blocks, so that many threads have work.
 int64_t block_rows(const AttentionParams& p, const TargetTraits& target) {
   const int64_t share = p.batch * p.kv_heads * p.rows() / target.least_jobs;
   const int64_t most = target.panel_lanes * target.block_panels;
@@ -30,41 +30,41 @@ int64_t block_rows(const AttentionParams& p, const TargetTraits& target) {
   return std::min({most, round_up(wanted, target.panel_lanes), round_up(p.rows(), target.lanes)});
 }
 
-// Even blocks, so that the last one is not left with a few keys.
+// Blocks of equal size, so that the last one does not have only a few keys.
 int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
   constexpr int64_t kUnit = 8;
   const int64_t blocks = blocks_of(p.keys, target.key_block);
   return blocks == 0 ? 0 : round_up(blocks_of(p.keys, blocks), kUnit);
 }
 
-// Rows of V that lie far apart, as with heads interleaved (B, N, H, d), share few sets of the
-// first-level cache, as does a strip that is narrower than V's rows. A copied block of V is read
-// faster then, unless V is small or few rows share the copy. K, of which a tile needs a few rows at
-// a time, is not copied: that took 2-6 % of bert with heads interleaved. Rows that end within a
-// vector need zeros behind them.
+// If rows of V are far apart, as with interleaved heads (B, N, H, d), or a strip is narrower than
+// V's rows, they map to few sets of the first-level cache. Reading a copied block of V is then
+// faster, unless V is small or few rows share the copy. K is not copied, because a tile needs only
+// a few rows of it at a time: copying took 2-6 % of bert with interleaved heads. Rows that end
+// within a vector are also copied, because they need zeros after their end.
 bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
   constexpr int64_t kRowsWorthACopy = 32;
-  constexpr int64_t kSmall = 2048;  // floats that the first-level cache holds wherever they lie
+  constexpr int64_t kSmall = 2048;  // floats that fit in the first-level cache at any addresses
   const bool spread = p.v.stride[2] != p.value_width || p.value_width > target.strip_lanes;
   return !p.v.dense_floats() || p.value_width % target.lanes != 0 ||
          (rows >= kRowsWorthACopy && p.keys * p.value_width > kSmall && spread);
 }
 
-// Keys and values of a block of decoding. Beside 32 kB, 64 kB read 64 MB 4 % faster natively, 3 to
-// 6 % in WebAssembly, which touches each block before it uses it; 128 kB would gain 2 % more there
-// where the second-level cache is large, and lose where it is not.
+// Bytes of keys and values in a block of decoding. Compared with 32 kB, 64 kB reads 64 MB 4 %
+// faster natively and 3 to 6 % in WebAssembly, which touches each block before it uses it. There
+// 128 kB gains 2 % more if the second-level cache is large, and loses otherwise.
 constexpr int64_t kBlockBytes = 65536;
 // Where the first row of a tile leads, longer blocks interrupt memory's order less often.
 constexpr int64_t kLedBlockBytes = 262144;
-// More bytes than a shared cache leaves to a call.
+// Calls that read more bytes than this read from memory, not from a shared cache.
 constexpr double kFromMemory = 1 << 24;
 // Prefetch distance. A Zen 4's decode of 64 MB, relative to 16 kB: 4 kB 74 %, 8 kB 98 %, 32 kB
 // 100 %.
 constexpr int64_t kPrefetchBytes = 16384;
-// Bytes of one token's heads that a job takes together, where those lie side by side.
+// Bytes of one token's heads that a job processes together if they are adjacent.
 constexpr int64_t kTokenBytes = 8192;
 constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
-// The keys are split until there are so many jobs, but no split has fewer keys.
+// The keys are split until there are this many jobs, but no split has fewer keys than this.
 constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
 
 }  // namespace
@@ -104,7 +104,7 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
   g.first_row_leads = !target.prefetches && g.tiles == 1 && g.tile_rows == cpu::kDecodeTileRows &&
                       !side_by_side && params.k.type == DType::kF32 && bytes >= kFromMemory;
   if (side_by_side) {
-    // A head alone would touch every page of memory.
+    // A job with a single head would touch every page of memory.
     g.key_block = target.prefetches ? 32 : 16;
     g.heads = std::clamp(kTokenBytes / g.row_bytes, int64_t{1}, params.kv_heads);
     g.prefetch_rows = g.heads * g.key_block;
@@ -139,8 +139,8 @@ rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
   constexpr int64_t kPanels = 4, kKeyBlock = 128, kLeastChunk = 512;
   const AttentionParams& p = params.forward;
   rules::BackwardGeometry g;
-  g.blocks.rows = std::clamp(round_up(p.rows(), target.lanes), target.lanes,
-                             target.panel_lanes * kPanels);
+  g.blocks.rows =
+      std::clamp(round_up(p.rows(), target.lanes), target.lanes, target.panel_lanes * kPanels);
   g.blocks.key_block = std::min(kKeyBlock, std::max<int64_t>(p.keys, 1));
   const rules::SharedScores& bias = params.d_bias;
   if (bias.data != nullptr && bias.stride[0] == 0) g.batches = std::max<int64_t>(1, p.batch);

@@ -11,7 +11,7 @@ namespace multihead::engine {
 rules::BlockGeometry cut_into_blocks(const rules::AttentionParams& params,
                                      const cpu::TargetTraits& target);
 
-// From the longest range of keys that an entry sees: cut again where the lengths changed.
+// From the longest range of keys that an entry sees; called again if the lengths change.
 rules::SplitGeometry cut_into_splits(const rules::AttentionParams& params,
                                      const cpu::TargetTraits& target);
 

@@ -11,8 +11,8 @@
 
 namespace multihead::engine {
 
-// Calls run(first, end) for parts of `rows` rows of `width` floats, on threads where there is
-// enough work: a thread's turn should cost less than its part.
+// Calls run(first, end) for parts of `rows` rows of `width` floats, on several threads if there is
+// enough work: waking a thread should cost less than its part takes.
 template <class Run>
 void over_rows(int64_t rows, int64_t width, const Context& context, Run&& run) {
   constexpr int64_t kFloatsPerJob = 16384;

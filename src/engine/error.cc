@@ -14,7 +14,7 @@ using engine::Axes;
 using engine::Message;
 using engine::Name;
 
-// Null where there is no memory for it.
+// Null if memory is exhausted.
 Status::Record* make_record(StatusCode code, Name argument, Message message) {
   auto* const record = new (std::nothrow) Status::Record();
   if (record == nullptr) return nullptr;
@@ -24,7 +24,7 @@ Status::Record* make_record(StatusCode code, Name argument, Message message) {
   return record;
 }
 
-// Records of kMemory that are there from the beginning, since such an error may find no memory.
+// Records for kMemory that exist from the start, because such an error may find no memory.
 struct MemoryRecords {
   Status::Record unknown;  // without a number; used by any number of errors at once
   Status::Record spare;    // with one, for one error at a time: the uses of others are 0

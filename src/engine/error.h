@@ -1,5 +1,5 @@
-// Errors as data. An error is a code, the argument, a message and numbers, all out of messages.inc;
-// its sentences are made where they are asked for: messages.cc, or bindings/src/messages.ts.
+// Errors as data. An error is a code, an argument, a message (both from messages.inc) and numbers.
+// Its sentences are made only on request, by messages.cc or bindings/src/messages.ts.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ Status shape_error(Name argument, Message message, Axes axes, const Dims& shape,
 Status text_error(StatusCode code, Name argument, Message message, std::string text,
                   int64_t first = 0);
 
-// The error with `to` as its argument where that was `from`.
+// The error with its argument replaced by `to` if it was `from`.
 Status renamed(const Status& status, Name from, Name to);
 
 }  // namespace multihead::engine
@@ -62,7 +62,7 @@ struct Status::Record {
   double real = 0;
   Dims shape, given;
   std::string text;
-  // Of Message::kWords, whose {text} is what came.
+  // {text} of Message::kWords: what came.
   std::string own_argument, own_expected;
   std::atomic<uint32_t> uses = 1;
 };

@@ -1,4 +1,4 @@
-// Words for a plan, for people who wonder why a call takes the time that it takes.
+// Explains a plan in words: which path serves a call, and why the others do not.
 #include <cstdint>
 #include <string>
 

@@ -1,4 +1,4 @@
-// Public calls report exhausted memory as a Status, also where the standard library throws.
+// Public calls report exhausted memory as a Status, even if the standard library throws.
 #pragma once
 
 #include <utility>

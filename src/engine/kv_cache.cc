@@ -31,7 +31,7 @@ using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
 constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
-// More bytes than any machine has: sizes saturate here.
+// More bytes than any machine has; sizes saturate here.
 constexpr int64_t kTooMuch = int64_t{1} << 61;
 
 // The product of factors that are not negative.
@@ -97,7 +97,7 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
     Parts& parts = made.parts_;
     const int64_t element = bytes_of(config.type);
     const bool has_scales = config.type == Type::kInt8;
-    // Called twice: to learn the size, then with the memory.
+    // Called twice: first for the size, then with the memory.
     const auto lay_out = [&](void* memory) {
       rules::Arena take(memory);
       const auto take_rows = [&](Store& store, int64_t width) {
@@ -140,7 +140,7 @@ void KVCache::clear() {
   std::fill_n(parts_.firsts, config_.batch, 0);
   if (config_.layout != Layout::kPaged) return;
   std::fill_n(parts_.page_table, config_.batch * engine::pages_per_entry(config_), -1);
-  // Taken from the end: page 0 first.
+  // Pages are taken from the end of the list, so page 0 is first.
   free_pages_ = config_.pages;
   for (int64_t i = 0; i < free_pages_; ++i) {
     parts_.free_pages[i] = static_cast<int32_t>(free_pages_ - 1 - i);
@@ -236,7 +236,7 @@ int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
 
 int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
   if (config_.layout == Layout::kPaged) {
-    // (pages * page_size, H_kv): a token's heads side by side, so that a slot is one number.
+    // (pages * page_size, H_kv): the heads of a token are adjacent, so that one number is a slot.
     return slot * config_.kv_heads + head;
   }
   return (batch * config_.kv_heads + head) * config_.capacity + slot;
@@ -257,7 +257,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
     }
     const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
     const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-    // For their shapes alone: the cache has a layout of its own.
+    // Only the shapes of these are used: the cache has another layout.
     const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
     const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
     const ConstAnyTensor k(parts_.keys.rows, DType::kF32, k_shape, contiguous_strides(k_shape));

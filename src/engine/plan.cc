@@ -16,7 +16,7 @@ using rules::AttentionParams;
 using rules::ScaleFactors;
 using rules::StoredRows;
 
-// Without elements there may be no address, to which nothing may be added either.
+// A tensor without elements may have a null address, to which nothing may be added.
 template <class TensorLike>
 rules::RowStrides row_strides(const TensorLike& tensor) {
   if (tensor.shape.elements() == 0) return {};
@@ -36,8 +36,8 @@ ScaleFactors scale_factors(const AttentionParams& p, float scale) {
   if (size > kMost) return {sign * (size / kMost), 1.0F, kMost};
   if (size >= 1.0F) return {sign, 1.0F, size};
   if (size == 0.0F) return {0.0F, 1.0F, 1.0F};
-  // Only a power of two goes into the queries: any other factor rounds them, an error that all
-  // products of a query share (1e-5 in the output for inputs of +-1 and a scale of 1).
+  // Only a power of two is multiplied into the queries. Any other factor would round them, and all
+  // products of a query share that error (1e-5 in the output for inputs of +-1 and a scale of 1).
   int exponent = 0;
   const float fraction = std::frexp(size, &exponent);
   return {std::ldexp(sign, exponent - 1), 1.0F, 2.0F * fraction};
@@ -90,7 +90,7 @@ float scale_of(const AttentionShape& shape, const AttentionOptions& options) {
 }
 
 void set_outputs(AttentionParams& params, const AttentionOutputs& outputs) {
-  // An output without elements is none, whether it has an address or not.
+  // An output without elements counts as not given, even if it has an address.
   params.out = {.data = outputs.out.shape.elements() == 0 ? nullptr : outputs.out.data,
                 .type = outputs.out.dtype,
                 .stride = row_strides(outputs.out)};
@@ -119,7 +119,7 @@ Objection objection_to_bf16(const AttentionParams& p, float scale, bool asked,
   };
   if (!fits(p.q) || !fits(p.k) || !fits(p.v) || p.key_width % 2 != 0) return Objection::kNotBf16;
   if (p.captures_anything()) return Objection::kCapture;
-  // Pairs of keys begin at even ones, and queries that are pairs cannot be scaled.
+  // Pairs of keys start at even keys, and queries that are pairs cannot be scaled.
   if (p.changes_scores() || p.visibility.left >= 0 || p.visibility.firsts != nullptr ||
       p.visibility.first_key % 2 != 0 || scale < 1.0F / 1024.0F || scale > 1024.0F) {
     return Objection::kOption;
@@ -127,9 +127,10 @@ Objection objection_to_bf16(const AttentionParams& p, float scale, bool asked,
   return Objection::kNone;
 }
 
-// Inputs and outputs, in bytes, that caches hold. Beyond, blocks are faster, which copy V and
-// natively prefetch: of heads of 64 x 64, 24 (1.6 MB) gain 10 %, 96 of them 3 to 6 %, but 192 would
-// lose 3 to 5 % and 384 16 to 27 %; in WebAssembly 24 gain 8 % and 384 would lose 6 %.
+// Largest size in bytes of inputs and outputs that caches hold. Beyond it blocks are faster,
+// because they copy V and, natively, prefetch: with heads of 64 x 64, short heads gain 10 % for 24
+// heads (1.6 MB) and 3 to 6 % for 96, but would lose 3 to 5 % for 192 and 16 to 27 % for 384; in
+// WebAssembly they gain 8 % for 24 and would lose 6 % for 384.
 constexpr double kMaxCacheResidentBytes = 4 << 20;
 
 Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits& target,
@@ -199,7 +200,8 @@ std::optional<InputTransforms> transforms_of(const ConstAnyTensor& q, const Cons
                          .lengths = options.kv_lengths};
 }
 
-// q and k as the kernels will see them: where they are transformed, without an address yet.
+// q and k as the kernels will read them. If they are transformed before, their address is not yet
+// known.
 AttentionInputs inputs_of(const ConstAnyTensor& q, const ConstAnyTensor& k, bool transformed) {
   return {.q = stored_rows(transformed ? ConstTensor(nullptr, q.shape) : q),
           .k = stored_rows(transformed ? ConstTensor(nullptr, k.shape) : k),

@@ -16,8 +16,8 @@
 namespace multihead::engine {
 
 enum class Path : uint8_t {
-  kBlocks,      // blocks of query rows walk along blocks of keys; does everything
-  kBf16Blocks,  // the same with products of bf16 pairs; kBlocks again where a result is NaN
+  kBlocks,      // blocks of query rows times blocks of keys; supports everything
+  kBf16Blocks,  // the same with products of bf16 pairs; kBlocks again if a result is NaN
   kShortHeads,  // few keys, few options: less set-up for each head
   kDecode,      // few query rows: the keys are split, and the results merged
 };
@@ -26,44 +26,44 @@ enum class Path : uint8_t {
 enum class Objection : uint8_t {
   kNone,
   kNoWork,    // no rows or no output
-  kManyRows,  // more query rows for each key/value head than decoding is faster for
+  kManyRows,  // too many query rows per key/value head for decoding to be faster
   kPacked,    // sequences of different lengths, whose jobs run side by side
   kDropout,
-  kCapture,         // scores, weights or the dropout mask are asked for
+  kCapture,         // scores, weights or the dropout mask are requested
   kNotAsked,        // bf16_products is off
-  kNoInstruction,   // this processor has none for it
+  kNoInstruction,   // this processor has no bf16 multiply instruction
   kNotBf16,         // q, k or v is not dense bf16, or d_k is odd
   kNotDenseFloats,  // q, k, v or out is not dense f32 in whole vectors
-  kManyKeys,        // more keys than are one step
-  kBeyondCache,     // operands that no cache holds
-  kOption,          // an option that the path does not know
+  kManyKeys,        // more keys than one step of the online softmax
+  kBeyondCache,     // operands too large for the caches
+  kOption,          // an option that the path does not support
 };
 
 struct AttentionPlan {
   rules::AttentionParams params;
   Path path;
-  // Why the paths that are asked first do not serve it; the others are not asked after kDecode.
+  // Why the earlier paths do not serve the call; with kDecode the later ones are not examined.
   Objection not_decode, not_bf16, not_short;
-  rules::BlockGeometry blocks;  // kDecode: of the captures beside it
-  rules::SplitGeometry splits;  // kDecode alone
+  rules::BlockGeometry blocks;  // with kDecode: for captures
+  rules::SplitGeometry splits;  // only with kDecode
   uint64_t scratch_bytes;       // of each thread
-  uint64_t partial_bytes;       // kDecode: of the result of one head and split
+  uint64_t partial_bytes;       // with kDecode: of the result of one head and split
   double operations;            // multiplications and additions, at most
 
   int64_t jobs() const { return path == Path::kDecode ? splits.jobs : blocks.jobs; }
 
-  // kDecode computes out and lse; blocks then compute what is captured, so that a capture does not
-  // change a bit of the output.
+  // With kDecode, decoding computes out and lse, and blocks then compute the captures, so that a
+  // capture does not change a bit of the output.
   bool captures_beside_decode() const {
     return path == Path::kDecode && params.captures_anything();
   }
 };
 
-// What is attended to, wherever it lies.
+// q, k and v, in tensors or in a cache.
 struct AttentionInputs {
   rules::StoredRows q, k, v;
-  const int32_t* firsts = nullptr;   // (B): the first key that is there; null for 0
-  const int32_t* lengths = nullptr;  // (B): instead of options.kv_lengths; null for those
+  const int32_t* firsts = nullptr;   // (B): the first key that exists; null for 0
+  const int32_t* lengths = nullptr;  // (B): replace options.kv_lengths; null: use those
   bool packed = false;               // one sequence of a packed call: never kDecode
 };
 
@@ -79,13 +79,13 @@ AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape
                              const AttentionOptions& options, const AttentionOutputs& outputs,
                              const Shard* shard = nullptr);
 
-// Before a plan runs again: the lengths that it points to may be others.
+// Call before a plan runs again: the lengths that it points to may have changed.
 void follow_lengths(AttentionPlan& plan);
 
-// "blocks of 64 query rows and 256 keys; not decode: ..." for people who wonder about a time.
+// "blocks of 64 query rows and 256 keys; not decode: ...", to explain a call's time.
 std::string explain(const AttentionPlan& plan);
 
-// A call of attention(): its plan, and what happens to q and k before.
+// A call of attention(): its plan, and the transformation of q and k before.
 struct PlannedCall {
   AttentionPlan plan;
   std::optional<InputTransforms> transforms;
@@ -100,7 +100,7 @@ PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const Co
                       const AttentionShape& shape, const AttentionOptions& options,
                       const AttentionOutputs& outputs);
 
-// attention_scores(): one capture, of whose rows alone scores are computed.
+// attention_scores(): one capture; only the scores of its rows are computed.
 PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
                              const AttentionShape& shape, const AttentionOptions& options,
                              const ScoreCapture& capture);

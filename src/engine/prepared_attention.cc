@@ -16,7 +16,8 @@ namespace engine {
 
 namespace {
 
-// Stands for data that is not there yet: the checks want an address where there are elements.
+// A placeholder for data that only run() gets: the checks refuse a null address of a tensor with
+// elements.
 char data_to_come;
 
 template <class TensorLike>

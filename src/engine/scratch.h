@@ -12,15 +12,15 @@
 
 namespace multihead::engine {
 
-// Memory aligned for the kernels, for std::free(): null where it is exhausted, or where `bytes` is
-// more than an object can have on this machine.
+// Memory aligned for the kernels, to be freed by std::free(). Null if memory is exhausted, or if
+// `bytes` exceeds the largest possible object of this machine.
 void* allocate(uint64_t bytes);
 
-// Memory that is null, not an exception, when there is none: a build without
+// A buffer that reports exhausted memory by null, not by an exception, so that builds without
 // exceptions (WebAssembly) can report it too.
 class Buffer {
  public:
-  // Contents are lost when it grows. Returns false where allocate() has none.
+  // Contents are lost when it grows. Returns false if memory is exhausted.
   bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
@@ -50,7 +50,7 @@ class Scratch {
   Buffer& gradients() { return gradients_; }      // of attention_backward(): rows and parts of d_q
   Buffer& workspace() { return workspace_; }      // of latent attention
   Buffer& module() { return module_; }
-  Buffer& stack() { return stack_; }  // of a transformer and its blocks
+  Buffer& transformer() { return transformer_; }
 
  private:
   std::vector<Buffer> of_thread_;
@@ -60,12 +60,12 @@ class Scratch {
   Buffer partials_;
   Buffer gradients_;
   Buffer module_;
-  Buffer stack_;
+  Buffer transformer_;
 };
 
 }  // namespace multihead::engine
 
-// What a Context holds, out of reach of its users.
+// The members of a Context, hidden from the public header.
 struct multihead::Context::Internals {
   engine::Scratch scratch;
 

@@ -1,4 +1,4 @@
-// How a call's jobs reach the threads. The build chooses the source: threads_openmp.cc,
+// Distributes a call's jobs over threads. The build chooses the implementation: threads_openmp.cc,
 // threads_std.cc or threads_serial.cc.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace multihead::engine {
 // Hardware threads of the machine.
 int available_threads();
 
-// The most that a Context may ask for.
+// The largest number of threads of a Context.
 int most_threads();
 
 // How many of `threads` are worth waking for so many operations: a second costs up to 6 us; two

@@ -1,10 +1,10 @@
 // Threads of the standard library, where the compiler has no OpenMP (Apple's), and under the
 // thread sanitizer, which cannot see into OpenMP's run-time library.
 //
-// As in OpenMP's libraries, each calling thread has a pool of its own: threads are created when a
-// call first wants them, sleep between calls, and are joined when the calling thread ends. Callers
-// never wait for each other. The second thread starts to work after 22 us if it sleeps, after 57 us
-// if it has to be created.
+// As in OpenMP's libraries, each calling thread has its own pool: threads are created when a call
+// first needs them, sleep between calls, and are joined when the calling thread ends. Callers never
+// wait for each other. The second thread starts to work after 22 us if it sleeps, after 57 us if it
+// has to be created.
 #if !defined(_WIN32)
 #include <unistd.h>
 #endif
@@ -32,7 +32,7 @@ int process_id() { return 0; }  // there is no fork()
 int process_id() { return getpid(); }
 #endif
 
-// True while this thread runs a job: a call from inside of one gets no further threads.
+// True while this thread runs a job: a nested call gets no further threads.
 thread_local bool runs_job = false;
 
 class Pool {
@@ -98,7 +98,7 @@ class Pool {
     }
   }
 
-  // A job that throws ends the process, as with OpenMP: others may be at work on the same state.
+  // A job that throws ends the process, as with OpenMP: other threads may be using the same state.
   void work(int thread) noexcept {
     runs_job = true;
     for (int64_t job = next_++; job < jobs_; job = next_++) run_(state_, job, thread);
@@ -119,8 +119,8 @@ class Pool {
   std::atomic<int64_t> next_ = 0;
 };
 
-// The calling thread's pool. Null where there is no memory for one, and once the thread is ending,
-// when static objects may still call.
+// The calling thread's pool. Null if memory is exhausted, and once the thread is ending, when
+// destructors of static objects may still make calls.
 Pool* pool_of_this_thread() {
   thread_local bool has_ended = false;
   struct Owner {
@@ -130,7 +130,7 @@ Pool* pool_of_this_thread() {
       delete pool;
       has_ended = true;
     }
-    // A pool of the parent process has threads that do not exist here, and cannot be joined.
+    // A pool inherited by fork() has threads that do not exist here and cannot be joined.
     void leave_to_parent() {
       if (pool != nullptr && !pool->is_of_this_process()) pool = nullptr;
     }

@@ -19,7 +19,7 @@ namespace multihead::engine {
 namespace {
 
 double mean_square(const float* row, int64_t width) {
-  // Sums beside each other: one alone waits for every addition, 80 ns at a width of 64.
+  // Several sums side by side: a single one waits for every addition, 80 ns at a width of 64.
   constexpr int64_t kSums = 8;
   double squares[kSums] = {};
   const auto square = [&](int64_t c) {
@@ -70,13 +70,13 @@ struct CosSin {
   double cos, sin;
 };
 
-// Within 1e-11, where floats are asked for; a third of the time of std::cos and std::sin. The
-// angle is brought to [-pi/4, pi/4], where Taylor's series end soon.
+// Within 1e-11, for float results; takes a third of the time of std::cos and std::sin. The angle is
+// reduced to [-pi/4, pi/4], where the Taylor series converge fast.
 CosSin cos_sin(double angle) {
-  // Beyond, the product of the high half of pi/2 would be rounded.
+  // For larger angles, the product with the high half of pi/2 would be rounded.
   if (!(std::abs(angle) < 1e6)) return {std::cos(angle), std::sin(angle)};
   constexpr double kHalfPiHigh = 0x1.921fb544p0, kHalfPiLow = 0x1.0b4611a626331p-34;
-  // Adding 1.5 * 2^52 rounds to an integer, which then stands in the low bits.
+  // Adding 1.5 * 2^52 rounds to an integer, which is then in the low bits.
   constexpr double kMagic = 0x1.8p52;
   const double shifted = angle * 0.63661977236758134308 + kMagic;
   const double quarters = shifted - kMagic;

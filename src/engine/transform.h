@@ -1,4 +1,4 @@
-// QK-norm, then RoPE: what happens to queries and keys before they are multiplied.
+// QK-norm and RoPE: the transformations of queries and keys before the products.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ struct Transform {
 
   Rope rope = {};                           // its positions are not read
   std::span<const int32_t> positions = {};  // (N) or (B * N)
-  // Where positions are empty: those of queries by this rule; null counts from 0, as keys do.
+  // If positions are empty, those of queries follow this rule; null counts from 0, as keys do.
   const rules::Visibility* query_positions = nullptr;
   std::span<const int32_t> lengths = {};  // (B): rows beyond are not read; empty for all
-  // Packed sequences: where each begins among the rows and among the keys, and the end of the
-  // last. Positions start anew in each. Empty for one sequence.
+  // Packed sequences: where each begins among the rows and among the keys, and the end of the last.
+  // Positions start at 0 in each. Empty for one sequence.
   std::span<const int32_t> sequences = {}, key_sequences = {};
 
   bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
 };
 
-// Of a call of attention().
+// The transformations of a call of attention().
 struct InputTransforms {
   ConstAnyTensor q, k;
   QkNorm norm;
@@ -39,17 +39,17 @@ struct InputTransforms {
   Transform of_keys() const;
 };
 
-// All memory that transform_inputs() would ask for.
+// The memory that transform_inputs() needs.
 Status reserve_for_transform(const InputTransforms& transforms, Context& context);
 
-// Transformed copies of q and k in the context's memory, to which params then point.
+// Transforms q and k into the context's memory, and makes params point there.
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
                         Context& context);
 
-// All memory that transform_rows() of vectors of `width` would ask for.
+// The memory that transform_rows() needs for vectors of `width`.
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
 
-// x (B, H, N, d) of any type into y, f32 of the same shape.
+// Transforms x (B, H, N, d) of any type into y, f32 of the same shape.
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context);
 

@@ -15,12 +15,12 @@ namespace {
 // Positions are compared as 32-bit integers in the kernels.
 constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
 
-// What is checked of a tensor of any element type.
+// The parts of a tensor of any element type that are checked.
 struct Checked {
   const void* data;
   const Dims& shape;
   const Dims& strides;
-  int dtype;  // -1 where the caller's type says it
+  int dtype;  // -1 if the caller's type determines it
   bool written;
 
   template <class TensorLike>
@@ -32,7 +32,7 @@ struct Checked {
   }
 };
 
-// Where two elements share a place, threads would write it at the same time.
+// If two elements share an address, several threads may write it at the same time.
 Status validate_writable(Name argument, const Checked& tensor) {
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
     if (tensor.strides[axis] == 0 && tensor.shape[axis] > 1 && tensor.shape.elements() != 0) {
@@ -66,7 +66,7 @@ Status validate_rank_of(Name argument, Axes axes, const Checked& tensor, int ran
   constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 4;
   int64_t elements = 1;
   for (int axis = 0; axis < rank; ++axis) {
-    // Dividing took a tenth of a call on small tensors.
+    // Avoids a division, which took a tenth of a call on small tensors.
     if (elements > kMaxElements / kMaxExtent && shape[axis] != 0 &&
         elements > kMaxElements / shape[axis]) {
       return shape_error(argument, Message::kTooManyElements, shape);

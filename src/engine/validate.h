@@ -1,4 +1,4 @@
-// The only place that refuses input. What passes here is legal for every later step.
+// The only place that refuses input. Later steps need no checks.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ struct AttentionShape {
   Dims scores() const { return {batch, heads, queries, keys}; }
 };
 
-// q, k, v and the shape they give.
+// q, k, v and the shape that they have.
 Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                        AttentionShape& shape);
 
-// All of attention()'s checks, which give the shape.
+// All checks of attention(); sets the shape.
 Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                      const AttentionOptions& options, const AttentionOutputs& outputs,
                      AttentionShape& shape);
 
-// Every option, alone, against the shape and against the others.
+// Checks every option by itself, against the shape and against the other options.
 Status validate_options(const AttentionOptions& options, const AttentionShape& shape);
 
 Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape);
@@ -46,14 +46,14 @@ Status validate_rope(const Rope& rope, int64_t width);
 Status validate_positions(Name argument, std::span<const int32_t> positions, int64_t batch,
                           int64_t tokens);
 
-// cu: 0, then never falling, up to `total`.
+// Checks that cu starts at 0, never decreases, and ends at `total`.
 Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t total);
 
 Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
                        const Tensor& y);
 
-// A tensor of exactly this shape: rank, extents, strides, element type and data. One that can be
-// written to has a place of its own for each element.
+// Checks that a tensor has exactly this shape: rank, extents, strides, element type and data. The
+// elements of a writable tensor must not share memory.
 template <class TensorLike>
 Status validate_exact(Name argument, Axes axes, const TensorLike& tensor, const Dims& shape);
 

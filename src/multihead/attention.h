@@ -5,16 +5,16 @@
 // arXiv:2307.08691), so extra memory is O(N), never N_q x N_k.
 //
 // Letters: B batch, H_q query heads, H_kv key/value heads, N_q queries, N_k keys,
-// d_k width of a query and key, d_v width of a value. For batch entry b, query head h,
+// d_k head dim of queries and keys, d_v head dim of values. For batch entry b, query head h,
 // query i and key j, in this order:
 //
-//   1. q_norm, k_norm, then rope turn q and k, if asked for
+//   1. q and k are normalised (qk_norm), then rotated (rope), if these are given
 //   2. s = scale * (q . k)
 //   3. s = softcap * tanh(s / softcap)
 //   4. s = s + bias - alibi_slope * |i + N_k - N_q - j|
-//   5. hidden: causal, window, kv_lengths, mask, bias = -inf. A key is visible only where all
-//      that are given allow it
-//   6. w = softmax over the visible keys, a sink logit joining the denominator
+//   5. masks: a key is visible only if each of causal, window, kv_lengths and mask that is given
+//      allows it; a bias of -inf also hides it
+//   6. w = softmax over the visible keys, with exp(sink) added to the denominator
 //   7. dropout on w
 //   8. o = sum over j of w * v
 #pragma once
@@ -32,7 +32,7 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// Where query i stands among the keys: at position p = i + offset.
+// The position of query i among the keys: p = i + offset.
 enum class Alignment : uint8_t {
   kNone,                 // not stated
   kTopLeft,              // offset 0: PyTorch's is_causal
@@ -53,28 +53,28 @@ struct Causal {
   static constexpr Causal at_offset(int64_t offset) { return {Alignment::kOffset, offset}; }
 };
 
-// Query i sees key j only where p - left <= j <= p + right; -1 leaves that side open, so
-// `left` does not count the token itself (as in FlashAttention).
+// Sliding window: query i sees key j only if p - left <= j <= p + right; -1 leaves that side open.
+// As in FlashAttention, `left` does not count the token itself.
 struct Window {
   int64_t left = -1;
   int64_t right = -1;
-  // Positions where the call is not causal; kNone is kTopLeft. With a causal call they are
-  // the causal ones, and stating others here is an error, as is stating them without a window.
+  // Alignment of a call that is not causal; kNone means kTopLeft. A causal call has an alignment: a
+  // different one here is an error, and so is an alignment without a window.
   Alignment alignment = Alignment::kNone;
   int64_t offset = 0;  // read only with kOffset
 
   constexpr bool given() const { return left >= 0 || right >= 0; }
 };
 
-// Weights are set to 0 with this probability and the others multiplied by 1 / (1 - p), as in
-// torch.nn.functional.dropout. Which ones is a pure function of (seed, b, h, i, j), see
+// Each weight is set to 0 with this probability, and the others are multiplied by 1 / (1 - p), as
+// in torch.nn.functional.dropout. The mask is a pure function of (seed, b, h, i, j), see
 // rules/dropout_mask.h: the same on every machine, build and number of threads.
 struct Dropout {
   float probability = 0.0F;  // 0 <= p < 1
   uint64_t seed = 0;
 };
 
-// Root-mean-square normalisation of each query and key vector before anything else (QK-norm,
+// Root-mean-square normalisation of each query and key vector, before RoPE (QK-norm,
 // arXiv:2302.05442 with RMS as in Qwen3 and Gemma 3): x / sqrt(mean(x^2) + epsilon) * gain.
 struct QkNorm {
   std::span<const float> q_gain = {};  // (d_k); empty for a gain of 1
@@ -84,17 +84,17 @@ struct QkNorm {
 };
 
 struct AttentionOptions {
-  // Factor on Q K^T; 1/sqrt(d_k) when not given. Any finite value: 0 makes all
-  // visible keys weigh the same, a negative one turns the order round.
+  // Factor on Q K^T; default 1/sqrt(d_k). Any finite value: with 0 all visible keys have the same
+  // weight; a negative one reverses the order.
   std::optional<float> scale = {};
 
   Causal causal = {};
   Window window = {};
 
-  // True (non-zero) = may attend, as in torch.nn.functional.scaled_dot_product_attention
-  // and ONNX. Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is
-  // then shared along that axis. Any strides. Rank 3 is refused: it does not say
-  // whether its first axis is B or H_q. Key padding is (B, 1, 1, N_k).
+  // True (non-zero) = may attend, as in torch.nn.functional.scaled_dot_product_attention and ONNX.
+  // Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is then shared along that
+  // axis. Any strides. Rank 3 is refused, because its first axis could be B or H_q. Key padding is
+  // (B, 1, 1, N_k).
   ConstBoolTensor mask = {};
 
   // Added to the scores; the same shapes as `mask`. -inf hides a key; a large
@@ -104,37 +104,38 @@ struct AttentionOptions {
   // (B): entry b has keys 0 .. kv_lengths[b] - 1, the rest of K and V is not read.
   std::span<const int32_t> kv_lengths = {};
 
-  // (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances are from keys aligned at
-  // the end, as in FlashAttention, whatever the causal alignment.
+  // (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances count from the last query and
+  // the last key, as in FlashAttention, whatever the causal alignment.
   std::span<const float> alibi_slopes = {};
 
   // Bound on the scores, as in Gemma 2 and FlashAttention (not ONNX 1.20, which masks before it
   // caps); 0 is none.
   float softcap = 0.0F;
 
-  // (H_q): a logit per head that joins the softmax's denominator and has no value row, as in
-  // gpt-oss. A query that sees no key has LSE = its sink then, and output 0.
+  // (H_q): attention sinks, as in gpt-oss: one logit per head, whose exponential is added to the
+  // softmax's denominator; it has no value row. A query that sees no key then has LSE = its head's
+  // sink, and output 0.
   std::span<const float> sinks = {};
 
   QkNorm qk_norm = {};
   Rope rope = {};
   Dropout dropout = {};
 
-  // Where q, k and v are all bf16 and the CPU multiplies such pairs (AVX-512 BF16): let it. Sums
-  // stay f32, but each weight is rounded to bf16 before it meets V, as PyTorch's kernels do: up to
-  // 2^-9 of the weighted sum of |v|. Taken as false elsewhere, and for calls that need f32 scores
-  // (captures, weights, a bias, ALiBi, softcap, a left window).
+  // Allows bf16 products if q, k and v are all bf16 and the CPU has instructions for them (AVX-512
+  // BF16). Sums stay f32, but each weight is rounded to bf16 before it is multiplied by V, as in
+  // PyTorch's kernels: an error of up to 2^-9 of the weighted sum of |v|. Ignored on other CPUs,
+  // and for calls that need f32 scores (captures, weights, a bias, ALiBi, softcap, a left window).
   bool bf16_products = false;
 };
 
 enum class ScoreStage : uint8_t {
-  kRaw,      // after step 2; also where hidden, but -inf beyond kv_lengths, which is not read
-  kCapped,   // after step 3; likewise
-  kMasked,   // after steps 4 and 5: -inf where hidden
-  kWeights,  // after step 6, before dropout: 0 where hidden
+  kRaw,      // after step 2, of hidden keys too; -inf beyond kv_lengths, where keys are not read
+  kCapped,   // the same after step 3
+  kMasked,   // after steps 4 and 5: -inf for hidden keys
+  kWeights,  // after step 6, before dropout: 0 for hidden keys
 };
 
-// Scores of chosen heads and rows, written as they are computed.
+// Scores of chosen heads and rows, copied out during the call.
 struct ScoreCapture {
   ScoreStage stage = ScoreStage::kWeights;
   Tensor out = {};                      // (B, heads, rows, N_k)
@@ -167,11 +168,11 @@ struct AttentionOutputs {
 // contribute, not even where they hold NaN or infinities. The outputs may not overlap each
 // other or the inputs; each has a contiguous last axis and otherwise free strides.
 //
-// Precision of f32: within 2e-6 of the same computed in double, for q, k and v in [-1, 1] and the
-// default scale. Larger scores lose more: a score s is rounded to s * 6e-8 before its exponential.
+// Precision of f32: within 2e-6 of the result in double, for q, k and v in [-1, 1] and the default
+// scale. Larger scores lose more: the rounding error of a score s is s * 6e-8.
 // Weights and values are summed in float over 256 to 1024 keys at a time, then over those sums. The
-// worst case is equal weights of equal values, where every addition rounds the same way: the mean
-// is wrong by up to (256 + N_k / 256) * 3e-8 of itself. Measured: 2.5e-6 up to 8192 keys, 8e-6 at
+// worst case is equal weights of equal values, where every addition rounds in the same direction:
+// the relative error is up to (256 + N_k / 256) * 3e-8. Measured: 2.5e-6 up to 8192 keys, 8e-6 at
 // 131072; with up to 12 query rows for each key/value head (decoding) 1e-6 at both, 3e-6 in
 // WebAssembly.
 //
@@ -182,8 +183,8 @@ struct AttentionOutputs {
                                const ConstAnyTensor& v, const AttentionOptions& options,
                                const AttentionOutputs& outputs, Context& context);
 
-// Captures alone: no values, no output, and of the rows only those asked for are computed.
-// Chunk by chunk this shows an N_q x N_k matrix that never exists.
+// Computes only a capture: no values and no output, and only the requested rows. Call it chunk by
+// chunk to read an N_q x N_k matrix that is never stored.
 [[nodiscard]] Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                       const AttentionOptions& options, const ScoreCapture& capture,
                                       Context& context);
@@ -202,9 +203,10 @@ struct AttentionOutputs {
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, Context& context);
 
-// Joins results over disjoint keys into `a`: lse = log(e^lse_a + e^lse_b),
-// out = out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact, in any order and number.
-// out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). A sink belongs to one part only.
+// Merges two results over disjoint sets of keys into `a`: lse = log(e^lse_a + e^lse_b),
+// out = out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact up to rounding, for any number of
+// parts in any order. out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). Give sinks in
+// only one of the parts, or they are counted twice.
 [[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
                                      const ConstTensor& out_b, const ConstTensor& lse_b);
 

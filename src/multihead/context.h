@@ -1,4 +1,4 @@
-// What calls share: threads and scratch memory.
+// Resources that calls share: threads and scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ namespace multihead {
 // A Context serves one call at a time; use one for each thread that calls.
 class Context {
  public:
-  // threads: how many may work on one call; 0 (the default) takes what the
-  // machine offers. A build without threads (WebAssembly) always uses 1.
-  // Results are the same bits whatever the number.
+  // threads: how many may work on one call; 0 (the default) uses as many as the
+  // machine has. A build without threads (WebAssembly) always uses 1.
+  // The number of threads does not change a bit of the results.
   explicit Context(int threads = 0);
   ~Context();
   Context(Context&&) noexcept;

@@ -1,4 +1,4 @@
-// What stands between the attention layers of a transformer: normalisation and activations.
+// Normalisation and activations, the operations between the attention layers of a transformer.
 #pragma once
 
 #include <cstdint>

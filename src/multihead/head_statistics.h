@@ -1,5 +1,5 @@
 // Statistics of attention weights, to find heads that attend to the previous token, to the first
-// token, or to what followed an earlier occurrence of the query's token.
+// token, or to tokens that follow an earlier occurrence of the query's token.
 #pragma once
 
 #include <cstdint>

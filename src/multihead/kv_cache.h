@@ -1,4 +1,4 @@
-// Keys and values of past tokens, kept for decoding one token (or several) at a time.
+// A KV cache: keys and values of past tokens, for decoding one or several tokens at a time.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ struct KVCacheConfig {
   int64_t kv_heads = 0;
   int64_t key_width = 0;
   int64_t value_width = 0;
-  // A token's value is the first value_width numbers of its key, kept once: latent attention
-  // (arXiv:2405.04434), where the latent is both. append() then takes no values.
+  // A token's value is the first value_width numbers of its key and is not stored again. For latent
+  // attention (arXiv:2405.04434), where the latent is both. append() then takes no values.
   bool values_in_keys = false;
   int64_t capacity = 0;  // tokens of one entry
   Layout layout = Layout::kContiguous;
@@ -36,11 +36,11 @@ struct KVCacheConfig {
   int64_t pages = 0;       // pages in the pool; 0 is enough for every entry at capacity
 };
 
-// Entries of a batch grow and shrink independently. A call that fails changes nothing. All memory
-// is allocated by create(), once; a cache can be moved, and is one of no entries then.
+// Lengths of batch entries are independent. A call that fails changes nothing. create() allocates
+// all memory; a moved-from cache has no batch entries.
 class KVCache {
  public:
-  // A cache of no batch entries; see create().
+  // A cache without batch entries; see create().
   KVCache() { config_.batch = 0; }
   ~KVCache() = default;
   KVCache(KVCache&& other) noexcept : KVCache() { swap(other); }
@@ -52,37 +52,35 @@ class KVCache {
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
 
-  // Errors: kOption (a layout or type that is none of its enumerators, extents that are not
-  // positive, values_in_keys wider than keys, a pool smaller than one page), kMemory.
+  // Errors: kOption (an unknown layout or type, extents that are not positive, values_in_keys wider
+  // than keys, a pool smaller than one page), kMemory.
   [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
 
-  // Adds n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
-  // `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the
-  // cache's type, to nearest even. Errors: kShape; kOption when an entry would outgrow its
-  // capacity or the pool has no page left.
+  // Appends n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
+  // `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the cache's
+  // type: to nearest, ties to even. Errors: kShape; kOption if an entry would exceed its capacity,
+  // or the pool has no page left.
   [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                               std::span<const int32_t> counts = {});
 
-  // attention() of q (B, H_q, N_q, d_k) over what is kept: the N_q queries are the newest
-  // tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
-  // Keys have the indices of their tokens, also in a ring, where the oldest are hidden. ALiBi
-  // counts from the end of each entry.
-  // options.causal is none or bottom_right (then of each entry's length); kv_lengths, and
-  // rope or qk_norm of keys that are already in here, are kOption errors: rotate() and
-  // normalise before append().
+  // attention() of q (B, H_q, N_q, d_k) over the cached tokens. The N_q queries belong to the
+  // newest tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
+  // Key j is token j, also in a ring, where overwritten tokens are hidden. ALiBi distances count
+  // from the end of each entry.
+  // options.causal is none or bottom_right, which aligns with the end of each entry. kv_lengths,
+  // rope and qk_norm are kOption errors: rotate() and normalise before append().
   [[nodiscard]] Status attend(const ConstAnyTensor& q, const AttentionOptions& options,
                               const AttentionOutputs& outputs, Context& context) const;
 
-  // Forgets the tokens of one entry from `length` on. In a ring only tokens that were not yet
-  // overwritten can stay, and those beyond `length` that overwrote older ones leave a gap that
-  // stays hidden. Errors: kOption (no such entry; length negative or more than there is).
+  // Truncates one entry to its first `length` tokens. In a ring, tokens that were overwritten stay
+  // hidden. Errors: kOption (no such entry; `length` negative or more than length()).
   [[nodiscard]] Status truncate(int64_t batch, int64_t length);
   void clear();
 
   const KVCacheConfig& config() const { return config_; }
-  // Tokens appended to an entry and not truncated.
+  // Tokens of an entry: those appended, less those truncated.
   int64_t length(int64_t batch) const { return parts_.lengths[batch]; }
-  // The first of them that is still kept: more than 0 only in a ring.
+  // The first token that has not been overwritten; more than 0 only in a ring.
   int64_t first_kept(int64_t batch) const { return parts_.firsts[batch]; }
   // Of keys, values, scales and tables.
   int64_t bytes() const { return bytes_; }

@@ -1,6 +1,6 @@
-// Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1). One low-rank
-// latent per token makes the keys and values of all heads. A second vector per token, turned by
-// RoPE, is part of every head's key.
+// Multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1). The keys and
+// values of all heads are computed from one low-rank latent per token. A second vector per token,
+// rotated by RoPE, is part of every head's key.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
 // For head h: key = [W_uk[h] latent | k_rope], value = W_uv[h] latent, query = [q_nope | q_rope].
-// A cache has to keep latent and k_rope alone: rank + d_rope numbers per token for all heads.
+// A cache needs to hold only latent and k_rope: rank + d_rope numbers per token for all heads.
 struct LatentAttentionInputs {
   ConstTensor q_nope;  // (B, H, N_q, d_nope)
   ConstTensor q_rope;  // (B, H, N_q, d_rope), already rotated

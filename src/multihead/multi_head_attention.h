@@ -58,8 +58,8 @@ struct MultiHeadAttentionConfig {
   float dropout = 0.0F;  // probability; used if MultiHeadAttentionOptions::training
 };
 
-// Views of the caller's memory, which must outlive the calls that use them. An optional one that is
-// not given is left out of the computation, whatever `bias` of the config says.
+// Views of the caller's memory, which must outlive the calls that use them. An optional tensor that
+// is not given is left out of the computation, even if `bias` of the config is true.
 struct MultiHeadAttentionWeights {
   ConstTensor q_proj = {};                            // (H * head_dim, embed_dim)
   ConstTensor k_proj = {};                            // (H_kv * head_dim, kdim)
@@ -91,12 +91,12 @@ struct MultiHeadAttentionInputs {
   ConstTensor value = {};  // (B, N_k, vdim) likewise; default: the key. Latent attention: the key
 };
 
-// Changes to single heads, for teaching and for studying a model.
+// Interventions on single heads, for teaching and for studying a model.
 struct HeadInterventions {
   std::span<const float> head_scales = {};  // (H): factor on each head's output; 0 mutes the head
   bool skip_out_proj = false;               // the merged heads are the output
   float temperature = 1.0F;                 // divides the scale; more than 0
-  // Makes the default scale 1/sqrt(embed_dim), a common mistake, to show what it does.
+  // Makes the default scale 1/sqrt(embed_dim), a common mistake, to show its effect.
   bool scale_by_embed_dim = false;
 };
 
@@ -123,14 +123,14 @@ struct MultiHeadAttentionOutputs {
   Tensor mean_weights = {};  // over the heads, (B, N_q, N) or (N_q, N): average_attn_weights
 };
 
-// Keys and values of the tokens that a module has seen; see MultiHeadAttention::create_cache().
+// The keys and values of a module's tokens so far; see MultiHeadAttention::create_cache().
 class MultiHeadAttentionCache {
  public:
   // Tokens of a batch entry; 0 if there is no such entry.
   int64_t length(int64_t batch = 0) const;
-  // Removes the tokens from position `length` on, of every batch entry; 0 removes all. Errors:
-  // kOption (`length` is negative or more than length(), or a ring has overwritten the token at
-  // `length`); the cache is unchanged.
+  // Truncates every batch entry to its first `length` tokens. Errors: kOption (`length` is negative
+  // or more than length(), or not 0 and a ring has overwritten the token at `length`); the cache is
+  // unchanged.
   [[nodiscard]] Status truncate(int64_t length);
   const KVCache& kv() const { return kv_; }
 
@@ -171,9 +171,9 @@ class MultiHeadAttention {
   // kOption, kMemory; the weights are unchanged.
   [[nodiscard]] Status use_weights(const MultiHeadAttentionWeights& weights);
 
-  // `trace`, if not null, receives the steps that it asks for; results are the same with and
-  // without it. Errors: kShape, kOption, kMemory. Nothing is written on an error, except that
-  // kMemory may leave some outputs written.
+  // `trace`, if not null, receives the steps that it names; results are the same with and without
+  // it. Errors: kShape, kOption, kMemory. Nothing is written on an error, except that kMemory may
+  // leave some outputs written.
   [[nodiscard]] Status forward(const MultiHeadAttentionInputs& inputs,
                                const MultiHeadAttentionOptions& options,
                                const MultiHeadAttentionOutputs& outputs, Trace* trace,
@@ -201,7 +201,7 @@ class MultiHeadAttention {
   const MultiHeadAttentionWeights& weights() const { return weights_; }
 
  private:
-  // Copied parameters, and what is computed from weights once. Copies of the module share it.
+  // Copied parameters, and values computed once from weights. Copies of the module share them.
   struct Memory;
 
   // The public call of the same name turns an exception of these into kMemory.

@@ -10,8 +10,8 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// One call of attention(), to be run any number of times on other data. Every run gives the same
-// bits as attention().
+// A call of attention(), checked and planned once, that can be run many times on new data. Every
+// run gives the same bits as attention().
 //
 //   PreparedAttention op;
 //   Status status = PreparedAttention::create({nullptr, shape}, {nullptr, shape}, {nullptr, shape},
@@ -21,17 +21,16 @@ namespace multihead {
 //
 // What stays and what may change between runs:
 //   - Shapes, element types, strides and option values are copied and stay.
-//   - q, k, v, out and lse are given to each run anew; others need not have the same addresses.
+//   - q, k, v, out and lse are arguments of each run; their addresses may change.
 //   - Everything else that the options and outputs point to (mask, bias, kv_lengths,
 //     alibi_slopes, sinks, gains, positions; weights, dropout_mask, captures, their heads and
-//     outputs) is kept by address, and read or written by every run: it has to live as long as
-//     the operation is used. Numbers there may change between runs.
-//   - The context has to outlive the operation, at the same address. It serves other calls in
-//     between, but one at a time, so that operations for several threads need contexts of their
-//     own.
+//     outputs) is kept by address, and read or written by every run: it must live as long as the
+//     operation is used. Its numbers may change between runs.
+//   - The context must outlive the operation and stay at the same address. It may serve other
+//     calls in between, but one at a time: operations on several threads need separate contexts.
 class PreparedAttention {
  public:
-  // An operation of no call, which cannot run; see create().
+  // An operation without a call, which cannot run; see create().
   PreparedAttention();
   ~PreparedAttention();
   PreparedAttention(PreparedAttention&&) noexcept;
@@ -39,10 +38,10 @@ class PreparedAttention {
   PreparedAttention(const PreparedAttention&) = delete;
   PreparedAttention& operator=(const PreparedAttention&) = delete;
 
-  // The arguments of attention(), of which q, k, v, outputs.out and outputs.lse need no data yet.
-  // With lse, its data here is where a run without another writes it.
+  // The arguments are those of attention(); q, k, v, outputs.out and outputs.lse need no data yet.
+  // If outputs.lse has data, runs without an lse argument write there.
   //
-  // Errors: those of attention(). `prepared` is what it was then.
+  // Errors: those of attention(); `prepared` is then unchanged.
   [[nodiscard]] static Status create(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                      const ConstAnyTensor& v, const AttentionOptions& options,
                                      const AttentionOutputs& outputs, Context& context,
@@ -52,9 +51,9 @@ class PreparedAttention {
   // nothing (unless another call of the context has run out of memory in between), takes no
   // lock, and wakes other threads only for work that is worth it.
   //
-  // Errors: kOption (an operation of no call, kv_lengths that are out of range by now, lse where
-  // none was prepared), kShape (no address where there are elements), kMemory (after that other
-  // call). Nothing is written then.
+  // Errors: kOption (a default-constructed operation, kv_lengths that are now out of range, an lse
+  // that was not prepared), kShape (a null address of a tensor with elements), kMemory (after that
+  // other call). Nothing is written then.
   [[nodiscard]] Status run(const void* q, const void* k, const void* v, void* out,
                            float* lse = nullptr);
 

@@ -13,8 +13,8 @@ namespace multihead {
 
 class Context;
 
-// Pair c of rotary_dim / 2 is turned by the angle position * base^(-2 c / rotary_dim):
-// (x, y) becomes (x cos - y sin, x sin + y cos).
+// Of the rotary_dim / 2 pairs of elements, pair c is rotated by the angle
+// position * base^(-2 c / rotary_dim): (x, y) becomes (x cos - y sin, x sin + y cos).
 struct Rope {
   enum class Style : uint8_t {
     kNone,
@@ -30,8 +30,8 @@ struct Rope {
   std::span<const int32_t> k_positions = {};
 };
 
-// Rotates x (B, H, N, d) into y of the same shape, for instance before keys go into a cache.
-// positions (N) or (B * N); rope.q_positions and k_positions are not read.
+// Rotates x (B, H, N, d) into y of the same shape, for instance before keys are appended to a
+// cache. positions (N) or (B * N); rope.q_positions and k_positions are not read.
 [[nodiscard]] Status rotate(const ConstTensor& x, std::span<const int32_t> positions,
                             const Rope& rope, const Tensor& y, Context& context);
 

@@ -22,7 +22,7 @@ enum class StatusCode : uint8_t {
 // Names the argument, what was expected and what came, so that a caller can
 // print one sentence (`message()`) or build an error object from the parts.
 // Success is a null pointer. An error points to a record of numbers; the
-// sentences are made when they are asked for.
+// sentences are made on request.
 class [[nodiscard]] MULTIHEAD_TRIVIAL_ABI Status {
  public:
   Status() noexcept = default;

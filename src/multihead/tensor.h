@@ -86,7 +86,7 @@ struct TensorView {
   constexpr TensorView(T* data_, const Dims& shape_, const Dims& strides_)
       : data(data_), shape(shape_), strides(strides_) {}
 
-  // A writable view serves wherever a read-only one is asked for.
+  // A writable view converts to a read-only one.
   template <class U, class = std::enable_if_t<std::is_same_v<T, const U>>>
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr TensorView(const TensorView<U>& other)

@@ -32,12 +32,10 @@ struct TransformerBlockConfig {
 
 // The names of parameters in a state dict.
 enum class ParameterNames : uint8_t {
-  // Those of torch.nn.TransformerEncoderLayer: self_attn.* (see MultiHeadAttention), and .weight
-  // and
-  // .bias of linear1, linear2, norm1 and norm2; also of linear_gate, which PyTorch does not have.
-  // In
-  // a Transformer each begins with layers.N., and there are embedding.weight, position.weight,
-  // norm.weight, norm.bias and output.weight.
+  // Those of torch.nn.TransformerEncoderLayer: self_attn.* (see MultiHeadAttention), and
+  // linear1, linear2, norm1 and norm2, each with .weight and .bias; also linear_gate, which PyTorch
+  // does not have. In a Transformer these are under layers.N., besides embedding.weight,
+  // position.weight, norm.weight, norm.bias and output.weight.
   kTorch,
   // GPT-2's: h.N.ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, and wte, wpe, ln_f and
   // lm_head, with or without "transformer." in front. Matrices are (in, out), as in its Conv1D. The
@@ -114,7 +112,7 @@ class TransformerCache {
  public:
   int64_t length() const { return layers().empty() ? 0 : layers_[0].length(); }
   int64_t bytes() const;  // of the keys and values of all layers
-  // Removes the tokens from position `length` on. Errors: kOption; the cache is unchanged.
+  // Truncates the cache to its first `length` tokens. Errors: kOption; the cache is unchanged.
   [[nodiscard]] Status truncate(int64_t length);
 
  private:
@@ -176,8 +174,8 @@ class Transformer {
   std::shared_ptr<const TransformerBlock::Memory> memory_;  // the layers share it
 };
 
-// The config of a GPT-2 model, read from the shapes of its state dict. They do not tell the number
-// of heads. Errors: kShape, naming the missing tensor.
+// Derives the config of a GPT-2 model from the shapes of its state dict, from which only the number
+// of heads does not follow. Errors: kShape, naming the missing tensor.
 [[nodiscard]] Status gpt2_config(const StateDict& dict, int64_t num_heads,
                                  TransformerConfig& config);
 

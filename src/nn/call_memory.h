@@ -11,8 +11,8 @@
 
 namespace multihead::nn {
 
-// shape.elements(), or at least 2^62 where the product is beyond that: keys of stride 0 can be more
-// than any memory.
+// shape.elements(), or at least 2^62 if the product is larger: keys with stride 0 can have more
+// elements than any memory.
 inline uint64_t saturated_elements(const Dims& shape) {
   double product = 1;
   for (int axis = 0; axis < shape.rank(); ++axis) product *= static_cast<double>(shape[axis]);

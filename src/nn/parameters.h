@@ -15,8 +15,8 @@
 
 namespace multihead::nn {
 
-// What a parameter is for. Optimisers tell them apart: weight decay usually spares biases and
-// gains.
+// The role of a parameter. Optimisers treat roles differently: weight decay usually spares biases
+// and gains.
 enum class ParameterRole : uint8_t {
   kWeight,     // matrix of a linear layer
   kBias,       // of a linear layer or a LayerNorm
@@ -95,8 +95,7 @@ class Parameters {
   engine::Buffer memory_;
 };
 
-// The state_dict() of every module: that of `own`, or kOption where it has no parameters of its
-// own.
+// state_dict() of every module: the parameters of `own`, or kOption if it has none.
 Status read_state_dict(const Parameters* own, StateDict& dict);
 
 }  // namespace multihead::nn

@@ -13,8 +13,8 @@ struct ReferenceOutputs {
   std::vector<double> out;      // (B, H_q, N_q, d_v)
   std::vector<double> lse;      // (B, H_q, N_q)
   std::vector<double> weights;  // (B, H_q, N_q, N_k), before dropout
-  // On request, (B, H_q, N_q, N_k). Raw and capped scores are those of hidden keys too, but -inf
-  // beyond kv_lengths, where there is no key; masked ones are -inf wherever one is hidden.
+  // On request, (B, H_q, N_q, N_k). Raw and capped scores include hidden keys, but are -inf beyond
+  // kv_lengths; masked scores are -inf for every hidden key.
   std::vector<double> raw, capped, masked;
 
   const std::vector<double>& stage(ScoreStage stage) const;

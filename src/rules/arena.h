@@ -7,9 +7,9 @@
 
 namespace multihead::rules {
 
-// Each array begins at a cache line of its own. Without memory, to learn its size alone, the arrays
-// are null: lay everything out twice, with null and then with bytes() of memory. Sizes are in 64
-// bits and saturate, so that what a machine cannot have is refused by allocate(), not wrapped.
+// Lays out arrays in one block of memory; each begins at a new cache line. Lay out everything
+// twice: first without memory, which gives null arrays and the size, then with bytes() of memory.
+// Sizes are 64-bit and saturate, so that allocate() refuses sizes that would overflow.
 class Arena {
  public:
   static constexpr uint64_t kAlignment = 64;

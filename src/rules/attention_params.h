@@ -1,5 +1,5 @@
-// One attention call as every backend sees it: addresses, strides, extents and resolved options.
-// The engine fills it from a checked call; nothing in here has a default left to apply.
+// One attention call in the form that every backend gets: addresses, strides, extents and resolved
+// options. The engine fills it from a checked call; no defaults are left to apply.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Rows {
   }
 };
 
-// Rows of any storage type, and where the row of a position lies.
+// Rows of any storage type, and the location of the row of a position.
 struct StoredRows {
   const void* data = nullptr;
   DType type = DType::kF32;
@@ -41,7 +41,7 @@ struct StoredRows {
   const float* scales = nullptr;
   RowStrides scale_stride{};
 
-  // A ring keeps position j in row j % ring; pages keep it in row
+  // A ring stores position j in row j % ring; pages store it in row
   // pages[batch][j / page_size] * page_size + j % page_size. 0 and null otherwise.
   int64_t ring = 0;
   const int32_t* pages = nullptr;
@@ -50,7 +50,7 @@ struct StoredRows {
 
   bool in_order() const { return ring == 0 && pages == nullptr; }
   bool dense_floats() const { return type == DType::kF32 && in_order(); }
-  // The heads of a token are neighbours in memory, and not the tokens of a head.
+  // True if the heads of a token are adjacent in memory, not the tokens of a head.
   bool heads_side_by_side() const { return stride[1] > 0 && stride[1] < stride[2]; }
 };
 
@@ -60,11 +60,11 @@ struct WritableRows {
   RowStrides stride{};
 };
 
-// A score is multiplied by of_queries * of_scores * of_softmax, in three places, so that nothing
-// overflows unless the scaled score does. The last two are positive.
+// The scale is split into of_queries * of_scores * of_softmax, which are applied in three places,
+// so that no intermediate result overflows unless the scaled score does. The last two are positive.
 struct ScaleFactors {
   float of_queries = 1.0F;  // before the products
-  float of_scores = 1.0F;   // after the products, in a pass of its own; 1 for no pass
+  float of_scores = 1.0F;   // after the products, in a separate pass; 1 for no pass
   float of_softmax = 1.0F;  // in the exponentials
 };
 
@@ -77,9 +77,9 @@ struct DropoutParams {
   bool given() const { return threshold != 0; }
 };
 
-// Where the first batch entry, query head, query and key of this call stand in the whole problem,
-// when the call is one shard of it. Dropout and ALiBi use these coordinates; causal order, window
-// and lengths use them through `visibility`.
+// If the call is one shard of a problem: the indices of its first batch entry, query head, query
+// and key in the whole problem. Dropout and ALiBi use them directly; causal order, window and
+// lengths use them through `visibility`.
 struct Coordinates {
   int64_t batch = 0, head = 0, query = 0, key = 0;
 };
@@ -130,7 +130,7 @@ struct AttentionParams {
              return capture.stage == ScoreStage::kWeights;
            });
   }
-  // With captures alone: neither out nor lse is computed.
+  // The same call with only its captures: neither out nor lse is computed.
   AttentionParams without_results() const {
     AttentionParams result = *this;
     result.out.data = nullptr;

@@ -1,5 +1,6 @@
-// Which attention weights dropout keeps: a pure function of (seed, b, h, i, j), so the same on
-// every machine, build and number of threads, and recomputable by anyone who has Philox.
+// Which attention weights dropout keeps: a pure function of (seed, b, h, i, j), and so the same on
+// every machine, build and number of threads. It can be recomputed with any implementation of
+// Philox.
 //
 //   counter = (floor(j / 4), i, h, b),  key = (low, high 32 bits of seed)
 //   word    = philox4x32(counter, key)[j mod 4]

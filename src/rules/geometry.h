@@ -1,6 +1,6 @@
-// How a plan cuts a call into jobs. Decided by the engine (engine/cut.cc) from the shape and the
-// SIMD target, never from the number of threads, so that results are the same bits whatever that
-// is; read by the kernels.
+// How a plan cuts a call into jobs. The engine (engine/cut.cc) decides it from the shape and the
+// SIMD target, never from the number of threads, which therefore does not change a bit of the
+// results. The kernels read it.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct BlockGeometry {
   int64_t key_blocks = 0;  // steps that all keys take
   // V is copied into strips of columns before it is multiplied.
   bool copies_values = false;
-  // Output rows are whole vectors of floats, which are stored where they belong.
+  // Output rows consist of whole vectors of floats, which are stored directly.
   bool stores_vectors = false;
-  // Output rows leave the registers normalised, with the last key block.
+  // Output rows are normalised in registers, with the last key block.
   bool stores_normalised = false;
 };
 
@@ -39,11 +39,11 @@ struct BackwardGeometry {
 // Decoding: jobs of splits of the keys, whose results are merged (flash-decoding, Dao et al.,
 // 2023).
 struct SplitGeometry {
-  int64_t heads = 0;        // key/value heads of a job, which walk along the keys together
+  int64_t heads = 0;        // key/value heads of a job, which are processed together
   int64_t head_parts = 0;   // jobs that all heads of a batch entry take, for each split
   int64_t jobs = 0;         // in all
   int64_t splits = 0;       // of the keys of each head
-  int64_t most_splits = 0;  // that there can be, whatever the lengths
+  int64_t most_splits = 0;  // the largest number for any lengths
   int64_t split_keys = 0;   // keys of a split
   int64_t key_block = 0;    // keys that are scored, weighted and used before the next ones
   int64_t rows = 0;         // query rows of a key/value head

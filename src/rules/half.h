@@ -29,7 +29,7 @@ constexpr float to_float(BFloat16 value) {
 
 constexpr float to_float(float value) { return value; }
 
-// To nearest, ties to even; beyond the largest finite number infinity; NaN stays NaN.
+// To nearest, ties to even. Overflow gives infinity; NaN stays NaN.
 constexpr Float16 to_float16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16U) & 0x8000U;
@@ -40,10 +40,10 @@ constexpr Float16 to_float16(float value) {
   } else if (magnitude >= 0x47800000U) {             // 2^16
     half = 0x7C00U;
   } else if (magnitude < 0x38800000U) {  // 2^-14
-    // In [1/2, 1) floats are the multiples of 2^-24, as subnormal halves are: the addition rounds.
+    // Floats in [1/2, 1) are multiples of 2^-24, and so are subnormal halves: the addition rounds.
     half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
   } else {
-    // The carry of the rounding goes into the exponent, up to infinity.
+    // Rounding may carry into the exponent, up to infinity.
     const uint32_t rounded = magnitude + 0xFFFU + ((magnitude >> 13U) & 1U);
     half = (rounded - (112U << 23U)) >> 13U;
   }

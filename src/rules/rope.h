@@ -1,5 +1,4 @@
-// Rotary position embedding of one vector (RoPE, arXiv:2104.09864): the rule that engine and
-// oracle share.
+// Rotary position embedding of one vector (RoPE, arXiv:2104.09864), shared by engine and oracle.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +18,8 @@ inline double rope_angle(int64_t position, int64_t pair, double base, int64_t ro
   return static_cast<double>(position) * rope_frequency(pair, base, rotary_dim);
 }
 
-// cos and sin, rotary_dim / 2 numbers each, of the angles at a position. In double also for
-// tables of floats: at position 100000 a float angle would be off by up to 0.004.
+// cos and sin, rotary_dim / 2 numbers each, of the angles at a position. In double even for tables
+// of floats: at position 100000 a float angle would be off by up to 0.004.
 template <class T>
 void fill_angles(int64_t position, double base, int64_t rotary_dim, T* cos, T* sin) {
   for (int64_t pair = 0; pair < rotary_dim / 2; ++pair) {
@@ -30,7 +29,7 @@ void fill_angles(int64_t position, double base, int64_t rotary_dim, T* cos, T* s
   }
 }
 
-// Turns the first rotary_dim (even, <= width) elements and copies the others. `out` may be `in`.
+// Rotates the first rotary_dim (even, <= width) elements and copies the others. `out` may be `in`.
 template <class T>
 void rotate_vector(const T* in, T* out, int64_t width, int64_t rotary_dim, Rope::Style style,
                    const T* cos, const T* sin) {

@@ -1,4 +1,4 @@
-// Which keys a query sees by position: the one rule of every backend.
+// Which keys a query sees by position: the one rule that all backends use.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace multihead::rules {
 
-// Keys first .. last-1. Empty where first >= last.
+// Keys first .. last-1. Empty if first >= last.
 struct KeyRange {
   int64_t first = 0;
   int64_t last = 0;
@@ -26,8 +26,8 @@ constexpr int64_t saturating_add(int64_t a, int64_t b) {
   return a + b;
 }
 
-// The rule of one batch entry: a query sees the keys of [query + first_shift, query + last_shift)
-// that are present. Both ends of that range rise with the query.
+// The rule of one batch entry: a query sees the existing keys in
+// [query + first_shift, query + last_shift). Both ends of that range rise with the query.
 struct EntryVisibility {
   KeyRange present;
   int64_t first_shift = 0, last_shift = 0;
@@ -51,18 +51,18 @@ struct Visibility {
   Alignment alignment = Alignment::kTopLeft;
   int64_t offset = 0;                // read only with kOffset
   const int32_t* lengths = nullptr;  // (B): keys of each batch entry; null for all
-  const int32_t* firsts = nullptr;   // (B): keys below are gone from a cache; null for none
+  const int32_t* firsts = nullptr;   // (B): the first key that a cache still has; null for 0
   int64_t first_query = 0, first_key = 0;
   int64_t shard_keys = 0;
 
-  // The keys of the shard that are there.
+  // The keys of the shard that exist.
   KeyRange present(int64_t batch) const {
     const KeyRange whole = whole_present(batch);
     return {std::clamp<int64_t>(whole.first - first_key, 0, shard_keys),
             std::clamp<int64_t>(whole.last - first_key, 0, shard_keys)};
   }
 
-  // The position among the whole problem's keys of a query of the shard.
+  // The position of a query of the shard among the keys of the whole problem.
   int64_t position(int64_t batch, int64_t query) const {
     return saturating_add(saturating_add(query, first_query), shift(batch));
   }
@@ -81,7 +81,7 @@ struct Visibility {
   KeyRange of_query(int64_t batch, int64_t query) const { return of_entry(batch).of_query(query); }
 
   // ALiBi's distance of query i from key j of the shard is |i + alibi_shift() - j|. The last query
-  // of the whole problem stands at its last key; in a cache every entry ends at its own length.
+  // of the whole problem is at its last key; in a cache, at the last key of its entry.
   int64_t alibi_shift(int64_t batch) const {
     const int64_t end = firsts != nullptr ? whole_present(batch).last : keys;
     return end - queries + first_query - first_key;
@@ -92,7 +92,7 @@ struct Visibility {
     return {firsts == nullptr ? 0 : firsts[batch], lengths == nullptr ? keys : lengths[batch]};
   }
 
-  // A query's position among the keys, less its index, in the whole problem.
+  // A query's position among the keys minus its index, in the whole problem.
   int64_t shift(int64_t batch) const {
     switch (alignment) {
       case Alignment::kBottomRight:

@@ -15,7 +15,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// How many numbers apart two of the same sign are.
+// The distance in units in the last place of two numbers of the same sign.
 int64_t ulps(double a, double b) {
   return std::abs(std::bit_cast<int64_t>(a) - std::bit_cast<int64_t>(b));
 }
@@ -74,7 +74,7 @@ TEST(SmallMath, LogAtItsLimits) {
   EXPECT_TRUE(std::isnan(small_log(kNaN)));
 }
 
-// The frequencies of RoPE, at any base that is allowed.
+// The frequencies of RoPE, for any valid base.
 TEST(SmallMath, PowersOfPositiveBases) {
   EXPECT_EQ(small_pow(10000, 0), 1);
   std::mt19937_64 random(3);
@@ -100,7 +100,7 @@ TEST(SmallMath, SineAndCosineOfAnyAngle) {
       EXPECT_NEAR(small_cos(x), std::cos(x), 4e-16) << x;
     }
   }
-  // Multiples of pi / 2 as doubles, where the rest is as small as it gets.
+  // Multiples of pi / 2 as doubles, for which the reduced argument is smallest.
   for (int n = 1; n < 2000; ++n) {
     const double x = n * 1.5707963267948966;
     EXPECT_LE(std::min(ulps(small_sin(x), std::sin(x)), ulps(small_cos(x), std::cos(x))), 4) << x;

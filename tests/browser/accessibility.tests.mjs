@@ -1,4 +1,4 @@
-// The page without a mouse, without colours, and through axe-core; and pictures for people to look at.
+// Using the page by keyboard only and without colours; checks by axe-core; and screenshots for people to look at.
 
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
@@ -17,7 +17,7 @@ const focused = (page) => page.evaluate(() => document.activeElement.getAttribut
 
 export const tests = [
   {
-    name: 'arrow keys move in a map, and cells read aloud',
+    name: 'arrow keys move in a map, and cells have labels for screen readers',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`);
       const { trace, tokens } = await snapshot(page);
@@ -57,7 +57,7 @@ export const tests = [
     },
   },
   {
-    name: 'the keyboard alone reaches everything',
+    name: 'every control can be reached by keyboard',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const reached = new Set();
@@ -95,7 +95,7 @@ export const tests = [
     },
   },
   {
-    name: 'new numbers leave the focus where it is',
+    name: 'new numbers do not move the focus',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const stray = () =>

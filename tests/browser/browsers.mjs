@@ -1,4 +1,4 @@
-// The browsers of the machine: where they are, and how they are started.
+// The browsers on this machine: how to find and start them.
 
 import { existsSync } from 'node:fs';
 import puppeteer from 'puppeteer-core';
@@ -31,12 +31,12 @@ const kinds = [
     name: 'firefox',
     variable: 'FIREFOX_PATH',
     places: ['/usr/bin/firefox-esr', '/usr/bin/firefox', '/Applications/Firefox.app/Contents/MacOS/firefox'],
-    // Reduced motion all along, because Firefox cannot be told to pretend it later.
+    // Reduced motion is set at the start, because Firefox cannot be made to emulate it later.
     options: { browser: 'firefox', extraPrefsFirefox: { 'ui.prefersReducedMotion': 1 } },
   },
 ];
 
-/** What there is to test with; `launch` is missing, and `reason` says why, where it is not installed. */
+/** The browsers to test with. If one is not installed, `launch` is missing and `reason` says why. */
 export function findBrowsers() {
   return kinds.map(({ name, variable, places, options }) => {
     const wanted = process.env[variable];
@@ -51,7 +51,7 @@ export function findBrowsers() {
   });
 }
 
-/** Why a browser of this version (as it states it: "firefox/140.5.0esr") is not tested; null where it is. */
+/** Why a browser with this version string ("firefox/140.5.0esr") is not tested; null if it is. */
 export function whyTooOld(name, stated) {
   const { title, minimum } = NEEDS[name];
   const version = versionIn(stated);

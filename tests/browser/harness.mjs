@@ -1,5 +1,5 @@
-// What the tests need around a page: a server that keeps a log, copies of the site with something
-// broken, and pages that remember every complaint.
+// What the browser tests use: a server that logs its requests, copies of the site with a part broken, and pages that
+// collect every error.
 
 import assert from 'node:assert/strict';
 import { cp, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
@@ -13,7 +13,7 @@ export const site = at('build/web');
 export const screenshotFolder = at('build/screenshots');
 export const resultFile = at('build/test-results/browser.json');
 
-/** A server on a port of its own; `requested` fills with paths. */
+/** A server on its own port; it adds requested paths to `requested`. */
 export async function startServer(root = site) {
   const running = await serve({ root, port: 0 });
   const requested = [];
@@ -21,10 +21,10 @@ export async function startServer(root = site) {
   return { ...running, requested };
 }
 
-/** The tab's icon is fetched by the browser, not the page: at any time, and again. */
+/** The browser itself fetches the tab's icon, at any time and repeatedly. */
 export const isIcon = (url) => url.endsWith('/favicon.svg');
 
-/** A server of a changed copy: `change(folder, assets)` may edit it, `assets` lists its files. */
+/** A server of a changed copy of the site: `change(folder, assets)` may edit it; `assets` lists its files. */
 export async function startBrokenServer(change) {
   const folder = await mkdtemp(join(tmpdir(), 'multihead-site-'));
   await cp(site, folder, { recursive: true });
@@ -39,7 +39,7 @@ export async function startBrokenServer(change) {
   };
 }
 
-/** Puts code in front of the worker's own, the only way to change what a worker finds in its browser. */
+/** Inserts code at the start of the worker, the only way to change the browser features that a worker finds. */
 export const withWorkerPrelude = (code) =>
   startBrokenServer(async (folder, assets) => {
     const worker = join(
@@ -51,8 +51,8 @@ export const withWorkerPrelude = (code) =>
   });
 
 /**
- * A page in a context of its own. `complaints` gathers errors of the console and the page; `close`
- * fails on any that were not expected.
+ * A page in a new browser context. `complaints` collects errors of the console and the page; `close`
+ * fails if there are any unexpected ones.
  */
 export async function openPage(browser, url, { width = 1280, height = 900, scheme, ready = true } = {}) {
   const context = await browser.createBrowserContext();
@@ -85,8 +85,8 @@ export async function openPage(browser, url, { width = 1280, height = 900, schem
 }
 
 /**
- * Puppeteer turns the screen, too, by a command that Firefox 140 does not know. The size comes by one of its own, which
- * is under way when the other is refused.
+ * Sets the size of the page. Puppeteer also sends a command that sets the orientation, which Firefox 140 rejects; the
+ * separate command for the size has been sent by then, so wait for its effect.
  */
 async function setViewport(page, size) {
   await page.setViewport(size).catch((error) => {
@@ -102,7 +102,7 @@ async function setViewport(page, size) {
 const setScheme = (page, value) =>
   page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value }]).catch(() => {});
 
-/** Where the browser cannot pretend a preference, the page's own button will do. */
+/** If the browser cannot emulate the preference, clicks the page's own theme button. */
 async function checkScheme(page, wanted) {
   const isDark = () =>
     page.evaluate(() => getComputedStyle(document.body).backgroundColor === 'rgb(15, 17, 24)');
@@ -111,8 +111,8 @@ async function checkScheme(page, wanted) {
 }
 
 /**
- * Waits until `condition` holds in the page. Asked again and again, because Puppeteer's waitForFunction() compiles it in
- * the page, which Firefox 140 takes for the page's own eval and forbids.
+ * Waits until `condition` holds in the page, by polling. Puppeteer's waitForFunction() would compile it in the page;
+ * Firefox 140 takes that for an eval of the page, which the security policy forbids.
  */
 export async function until(page, condition) {
   const patience = performance.now() + 10_000;
@@ -122,14 +122,14 @@ export async function until(page, condition) {
   }
 }
 
-/** Waits until the screen shows what is chosen. */
+/** Waits until the screen shows the current choices. */
 export async function settled(page) {
   await until(page, () => window.multiheadPage !== undefined);
   await page.evaluate(() => window.multiheadPage.settled().then(() => undefined));
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 }
 
-/** The numbers on the screen. They travel as base64, which both browsers' protocols carry exactly. */
+/** The numbers on the screen. They are sent as base64, which both browsers' protocols transfer exactly. */
 export async function snapshot(page) {
   await settled(page);
   const packed = await page.evaluate(() => {
@@ -166,7 +166,7 @@ export async function snapshot(page) {
   return result;
 }
 
-/** Replaces the sentence by typing. */
+/** Replaces the sentence, key by key. */
 export async function typeSentence(page, text) {
   await page.click('#sentence');
   await page.keyboard.down('Control');
@@ -177,7 +177,7 @@ export async function typeSentence(page, text) {
   await settled(page);
 }
 
-/** The same in one go. */
+/** Replaces the sentence in one step. */
 export async function setSentence(page, text) {
   await page.$eval(
     '#sentence',
@@ -190,12 +190,12 @@ export async function setSentence(page, text) {
   await settled(page);
 }
 
-/** A switch or chip, by the value or id of its (invisible) checkbox. */
+/** Toggles a switch or chip, given by the value or id of its (invisible) checkbox. */
 export async function toggle(page, selector) {
   await page.evaluate((wanted) => document.querySelector(wanted).closest('label').click(), selector);
   await settled(page);
 }
 
-/** What the gallery's canvases look like. */
+/** The pixels of the gallery's canvases. */
 export const pictures = (page) =>
   page.evaluate(() => [...document.querySelectorAll('#gallery canvas')].map((canvas) => canvas.toDataURL()));

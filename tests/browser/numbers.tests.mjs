@@ -1,4 +1,4 @@
-// Every number on the page against a float64 computation of its own.
+// Compares every number on the page with a separate float64 computation.
 
 import assert from 'node:assert/strict';
 import { openPage, setSentence, snapshot, toggle } from './harness.mjs';
@@ -16,7 +16,7 @@ const sentences = [
   long,
 ];
 
-/** The largest error of any step, relative to 1 or the number itself, whichever is larger. */
+/** The largest error of any step, relative to the number's size where that exceeds 1. */
 function compare({ tokens, heads, causal, weights, trace }) {
   const [n, embedDim] = trace.x.shape.slice(-2);
   const headDim = trace.qHeads.shape.at(-1);
@@ -81,7 +81,7 @@ export const tests = [
     },
   },
   {
-    name: 'what is written on the screen is the trace, rounded',
+    name: 'the screen shows the numbers of the trace, rounded',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1&step=mask&head=2`);
       await page.evaluate(() => {
@@ -118,10 +118,10 @@ export const tests = [
     },
   },
   {
-    name: 'the causal switch blanks and hatches the upper triangle',
+    name: 'the causal switch hatches the upper triangle',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
-      // How many colours there are inside a cell of row 0, by column; the grid says where cells are.
+      // Counts the colours inside each cell of row 0, by column; the grid tells where the cells are.
       const coloursInRow = () =>
         page.$eval('#gallery .map-stage', (stage) => {
           const canvas = stage.querySelector('canvas');

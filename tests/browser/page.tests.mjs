@@ -1,4 +1,4 @@
-// What a visitor does: type, choose, point, share the address.
+// What a visitor does: type, choose, point at cells, share the address.
 
 import assert from 'node:assert/strict';
 import { openPage, pictures, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';

@@ -1,5 +1,5 @@
-// Multi-head attention in float64, straight from its definition. It shares no code with the page or
-// the core: all it takes from them is x and the weights.
+// Multi-head attention in float64, straight from its definition. It shares no code with the page or the core; it takes
+// only x and the weights from them.
 
 const get = (data, cols, row, col) => data[row * cols + col];
 
@@ -27,7 +27,7 @@ function split(m, n, heads, d) {
   return out;
 }
 
-/** Every step of the trace, by the names of the trace. */
+/** Every step, by its name in the trace. */
 export function reference({ x, n, embedDim, heads, headDim: d, causal, weights }) {
   const wide = heads * d;
   const q = project(x, weights.qProj, n, embedDim, wide);

@@ -1,4 +1,4 @@
-// Other origins, the size of the transfer, and what a visitor sees when something is missing.
+// Requests to other origins, the size of the transfer, and what a visitor sees if something is missing.
 
 import assert from 'node:assert/strict';
 import { readFile, rm } from 'node:fs/promises';
@@ -16,7 +16,7 @@ import {
 } from './harness.mjs';
 import { reference } from './reference.mjs';
 
-/** Waits for the message of failure, which is also all that may be on the console. */
+/** Waits for the failure message, and checks that the console shows no other errors. */
 async function failureOn(browser, server) {
   const { page, close } = await openPage(browser, server.url, { ready: false });
   await page.waitForSelector('#failure:not([hidden])', { timeout: 10_000 });
@@ -33,7 +33,7 @@ async function failureOn(browser, server) {
 
 export const tests = [
   {
-    name: 'nothing is asked of another origin, and nothing at all after loading',
+    name: 'no requests to other origins, and none at all after loading',
     async run({ browser }) {
       const server = await startServer();
       const { page, origins, close } = await openPage(browser, server.url);
@@ -61,7 +61,7 @@ export const tests = [
     },
   },
   {
-    name: 'it goes on without the server',
+    name: 'the page works after the server stops',
     async run({ browser }) {
       const server = await startServer();
       const { page, close } = await openPage(browser, server.url);
@@ -125,7 +125,7 @@ export const tests = [
   {
     name: 'a browser without relaxed SIMD runs the other build, and the chip says so',
     async run({ browser }) {
-      // The probe for relaxed SIMD is the one with opcode 0x105, in LEB128 0x85 0x02.
+      // The relaxed-SIMD probe contains opcode 0x105, in LEB128 0x85 0x02.
       const server = await withWorkerPrelude(`{
         const real = WebAssembly.validate;
         WebAssembly.validate = (bytes) => !(bytes.includes(0x85) && bytes.includes(0xfd)) && real(bytes);
@@ -149,7 +149,7 @@ export const tests = [
     },
   },
   {
-    name: 'the status chip tells backend, reason, time and size',
+    name: 'the status chip shows backend, reason, time and size',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const { backend, milliseconds } = await snapshot(page);
@@ -163,7 +163,7 @@ export const tests = [
     },
   },
   {
-    name: 'a hundred edits leave no memory behind',
+    name: 'a hundred edits leak no memory',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const before = (await snapshot(page)).memory;
@@ -183,7 +183,7 @@ export const tests = [
     },
   },
   {
-    name: 'many changes in a row end with the last one',
+    name: 'after many quick changes the page shows the last one',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       await page.evaluate(() => {

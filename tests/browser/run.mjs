@@ -1,6 +1,6 @@
-// Runs the browser tests in every browser found, side by side, and writes build/test-results/browser.json:
+// Runs the browser tests in every browser found, in parallel, and writes build/test-results/browser.json:
 //
-//   node tests/browser/run.mjs [text that the names of tests contain]
+//   node tests/browser/run.mjs [part of a test's name]
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';

@@ -1,5 +1,5 @@
-// Writes stack_deep.json and stack_deep.safetensors: stacks deeper than those of stack.json, computed here in float64
-// from the definition of attention_only_transformer, with nothing of the library.
+// Writes stack_deep.json and stack_deep.safetensors: deeper transformers than those of stack.json, computed here in
+// float64 from the definition of attention_only_transformer, without using the library.
 //
 //   node tests/conformance/stack_deep.mjs
 import { writeFileSync } from 'node:fs';
@@ -11,7 +11,7 @@ const cases = [
 ];
 const [embed, vocab, batch, length] = [8, 11, 2, 6];
 
-// Mulberry32, so that every run writes the same bytes.
+// Mulberry32 with a fixed seed, so that every run writes the same bytes.
 let state = 13;
 function uniform() {
   state = (state + 0x6d2b79f5) | 0;
@@ -24,7 +24,7 @@ const random = (rows, columns, size) => ({
   data: Float32Array.from({ length: rows * columns }, () => size * (2 * uniform() - 1)),
 });
 
-/** x · w of rows of numbers. */
+/** x · w, for rows of numbers. */
 const times = (x, { shape: [rows, columns], data }) =>
   x.map((row) =>
     Array.from({ length: columns }, (_, c) => {
@@ -34,7 +34,7 @@ const times = (x, { shape: [rows, columns], data }) =>
     }),
   );
 
-/** One head's part of a row, rotated by its position. */
+/** One head's part of a row, after RoPE at its position. */
 function rotated(head, position, { positions, base }) {
   if (positions === 'learned') return head;
   const half = head.length / 2;
@@ -48,7 +48,7 @@ function rotated(head, position, { positions, base }) {
   return turned;
 }
 
-/** Causal attention of one sequence, and the residual sum. */
+/** Causal attention of one sequence, and the residual addition. */
 function layer(x, { w_q, w_k, w_v, w_o }, options) {
   const { heads, kvHeads, width } = options;
   const part = (row, head) => row.slice(head * width, (head + 1) * width);

@@ -1,4 +1,4 @@
-// attention() against the Eigen oracle, on every SIMD target of the machine.
+// attention() compared with the Eigen oracle, on every SIMD target of the machine.
 #include "multihead/attention.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ using testing::RandomCase;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Outputs start as NaN, so that whatever is not written shows.
+// Outputs start as NaN, so that elements that are not written show.
 std::vector<float> poisoned(const Dims& shape) {
   return std::vector<float>(static_cast<size_t>(shape.elements()), kNaN);
 }
@@ -107,14 +107,15 @@ Result run(const RandomCase& c, Context& context) {
   return result;
 }
 
-// NaN where the infinities differ or one side is NaN. Scores near -3.4e38 are compared relatively.
+// The difference of two numbers; NaN if one of them is NaN or the infinities differ. Scores near
+// -3.4e38 are compared relatively.
 double difference(float got, double expected) {
   const auto value = static_cast<double>(got);
   if (value == expected) return 0;
   return std::abs(value - expected) / std::max(1.0, std::abs(expected) / 8);
 }
 
-// The largest difference; infinite where one side is NaN or the infinities differ.
+// The largest difference; infinity if one side is NaN or the infinities differ.
 double largest_difference(const std::vector<float>& got, const std::vector<double>& expected) {
   if (got.size() != expected.size()) return INFINITY;
   double largest = 0;
@@ -133,8 +134,8 @@ double unit(double value, DType type) {
   return std::ldexp(1.0, exponent - bits);
 }
 
-// How far the output is beyond what it may differ: with f32 by `tolerance`; in a 16-bit type by
-// 1.5 units in its last place, or by the rounding to it on top of `tolerance`.
+// By how much the output's error exceeds its limit: `tolerance` in f32; in a 16-bit type 1.5 units
+// in the last place, or half a unit plus `tolerance`, whichever is larger.
 double excess(const std::vector<float>& got, const std::vector<double>& expected, DType type,
               double tolerance) {
   if (type == DType::kF32) return largest_difference(got, expected) - tolerance;
@@ -149,15 +150,15 @@ double excess(const std::vector<float>& got, const std::vector<double>& expected
   return largest;
 }
 
-// 2e-6 for inputs in [-1, 1]. What makes scores larger makes their rounding to float larger: a
-// score of 40 has 2e-6 of it already, and as much of its weight's relative error.
+// 2e-6 for inputs in [-1, 1]. Larger scores have a larger rounding error: that of a score of 40 is
+// already 2e-6, which becomes the relative error of its weight.
 double tolerance(const RandomCase& c, const ReferenceOutputs& expected) {
   const auto width = static_cast<double>(c.q.shape[3]);
   const double scale = std::abs(
       static_cast<double>(c.options.scale.value_or(static_cast<float>(1.0 / std::sqrt(width)))));
-  // What a dot product sums, in magnitude.
+  // The magnitude of a dot product's terms, summed.
   double size = scale * width * (c.options.qk_norm.enabled ? 2.0 : 0.25);
-  // Of each row the scores that weigh.
+  // The largest score of each row.
   const auto keys = static_cast<size_t>(c.weights_shape[3]);
   for (size_t row = 0; keys > 0 && row < expected.masked.size(); row += keys) {
     const auto first = expected.masked.begin() + static_cast<int64_t>(row);
@@ -183,7 +184,7 @@ void expect_captures(const RandomCase& c, const Result& got, const ReferenceOutp
         part.insert(part.end(), first, first + request.rows * keys);
       }
     }
-    // A dot product's rounding shows whole in a score, and halved or less in a weight.
+    // A score has the full rounding error of its dot product, a weight at most half of it.
     const double factor = request.stage == ScoreStage::kWeights ? 1 : 2;
     ASSERT_LE(largest_difference(got.captures[n], part), factor * allowed) << "capture " << n;
   }
@@ -239,7 +240,7 @@ TEST_F(AttentionOnTargets, EqualsOracleOnRandomCalls) {
   }
 }
 
-// Options meet each other in small calls as in large ones: a million of them takes minutes.
+// Options interact in small calls as in large ones, and a million small calls take only minutes.
 TEST_F(AttentionOnTargets, EqualsOracleOnSmallRandomCalls) {
   for (const uint64_t seed : testing::random_seeds(500)) {
     const RandomCase c = random_case(seed, {.max_queries = 20, .max_keys = 50, .max_width = 20});
@@ -249,7 +250,7 @@ TEST_F(AttentionOnTargets, EqualsOracleOnSmallRandomCalls) {
   }
 }
 
-// Widths that fit no lane count, and wide heads.
+// Head dims that are no multiple of a lane count, and large ones.
 TEST_F(AttentionOnTargets, EqualsOracleOnAnyHeadWidth) {
   for (const int64_t width : {1, 2, 3, 7, 20, 33, 80, 96, 128, 255, 256}) {
     for (const int64_t value_width : {width, int64_t{5}}) {
@@ -269,8 +270,8 @@ TEST_F(AttentionOnTargets, EqualsOracleOnAnyHeadWidth) {
   }
 }
 
-// A mask or bias that covers (B, H, N_q, N_k) in any way a view can: shared axes, any order of the
-// others, keys side by side or apart. T is what one entry is made of.
+// A mask or bias for (B, H, N_q, N_k) with any layout that a view allows: shared axes, any order of
+// the others, contiguous or strided keys. T is the type of an entry.
 template <class T, class Make>
 TensorView<const T> random_cover(Random& random, const Dims& scores, std::deque<std::vector<T>>& in,
                                  const Make& make) {
@@ -286,7 +287,7 @@ TensorView<const T> random_cover(Random& random, const Dims& scores, std::deque<
     strides[axis] = step;
     step = step * shape[axis] + (random.chance(0.3) ? random.integer(0, 5) : 0);
   }
-  // Not one entry more than the last needs.
+  // The memory ends with the last entry.
   int64_t last = 0;
   for (int axis = 0; axis < 4; ++axis) last += (shape[axis] - 1) * strides[axis];
   std::vector<T> values(shape.elements() == 0 ? 0 : static_cast<size_t>(last + 1));
@@ -294,7 +295,7 @@ TensorView<const T> random_cover(Random& random, const Dims& scores, std::deque<
     return values[static_cast<size_t>(b * strides[0] + h * strides[1] + i * strides[2] +
                                       j * strides[3])];
   };
-  // Runs of entries that show, that hide and that vary, from row to row alike or not.
+  // Runs of visible, hidden and mixed entries, the same or different from row to row.
   for (int64_t b = 0; b < shape[0]; ++b) {
     for (int64_t h = 0; h < shape[1]; ++h) {
       for (int64_t i = 0; i < shape[2]; ++i) {
@@ -332,8 +333,8 @@ TEST_F(AttentionOnTargets, EqualsOracleWithMasksAndBiasesOfEveryForm) {
   }
 }
 
-// Capped scores against tanh in double: within 3 units in the cap's last place and, small ones, 4
-// in their own; never beyond the cap.
+// Capped scores compared with tanh in double: within 3 units in the last place of the cap, and 4 of
+// their own for small ones; never beyond the cap.
 TEST_P(AttentionOnTarget, SoftcapIsAccurate) {
   Random random(17);
   std::vector<float> x{0.0F, -0.0F, kInf, -kInf, kNaN, 1e-36F, 3.4e38F};
@@ -366,7 +367,7 @@ TEST_P(AttentionOnTarget, SoftcapIsAccurate) {
   }
 }
 
-// Rounded weights are all that pairs of bf16 may change; a hidden NaN must not even do that.
+// bf16 products may change results only by the rounding of weights; a hidden NaN changes nothing.
 TEST_P(AttentionOnTarget, BFloat16ProductsStayWithinTheirBound) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -415,13 +416,13 @@ void poison(const ConstAnyTensor& tensor, int64_t index, float value) {
   }
 }
 
-// Writes NaN and infinities to every key and value that no query of its group sees, then asks for
-// the same again.
+// Writes NaN and infinities to every key and value that no query of its group sees, and repeats the
+// call: the results must not change.
 TEST_P(AttentionOnTarget, HiddenPositionsNeverLeak) {
   int poisoned_cases = 0;
   for (uint64_t seed = 1000; seed < 1120; ++seed) {
     RandomCase c = random_case(seed);
-    // Raw and capped scores are those of hidden keys too.
+    // Raw and capped scores include those of hidden keys.
     std::erase_if(c.captures, [](const CaptureRequest& request) {
       return request.stage == ScoreStage::kRaw || request.stage == ScoreStage::kCapped;
     });
@@ -456,7 +457,7 @@ TEST_P(AttentionOnTarget, HiddenPositionsNeverLeak) {
       }
     }
     poisoned_cases += any ? 1 : 0;
-    // Outputs of rows that met them are summed again, in another order.
+    // Rows whose sums met hidden NaN are recomputed in another order: their last bits may differ.
     const Result got = run(c, context_);
     const double survivor = 1.0 / (1.0 - static_cast<double>(c.options.dropout.probability));
     ASSERT_LE(excess(got.out, {clean.out.begin(), clean.out.end()}, c.out_type,
@@ -469,7 +470,7 @@ TEST_P(AttentionOnTarget, HiddenPositionsNeverLeak) {
   EXPECT_GT(poisoned_cases, 20);
 }
 
-// A key that some queries see and others do not: only those that see it may turn NaN.
+// A key that only some queries see: only their rows may become NaN.
 TEST_P(AttentionOnTarget, NaNReachesOnlyTheRowsThatSeeIt) {
   constexpr int64_t kTokens = 130;
   constexpr int64_t kWidth = 24;
@@ -526,8 +527,8 @@ TEST_P(AttentionOnTarget, LongSequenceStaysWithinTolerance) {
   EXPECT_LE(largest_difference(got.weights, expected.weights), 2e-6);
 }
 
-// Equal weights of equal values: every addition to the sum rounds the same way, the worst that
-// there is. All keys are one, whose memory is shared. The bounds are those of attention.h.
+// Equal weights of equal values are the worst case: every addition rounds in the same direction.
+// All keys share the memory of one. The bounds are those of attention.h.
 TEST_P(AttentionOnTarget, MeansOfEqualValuesStayWithinTheirBound) {
   constexpr float kValue = 0.7F;
   for (const int64_t keys : {100, 512, 2048, 32768, 131072}) {
@@ -539,8 +540,8 @@ TEST_P(AttentionOnTarget, MeansOfEqualValuesStayWithinTheirBound) {
       ASSERT_TRUE(attention(ConstTensor{q.data(), shape}, kv, kv, {}, {.out = {out.data(), shape}},
                             context_)
                       .ok());
-      // Of 40 queries 256 keys are one sum, and the sums of those another. Of few, so are 256 keys
-      // in WebAssembly where much is read, and fewer otherwise.
+      // With 40 queries, 256 keys are summed first, and then these sums. With few queries, sums
+      // cover 256 keys in WebAssembly if much memory is read, and fewer otherwise.
       const double roundings = 256.0 + static_cast<double>(keys) / 256.0;
 #ifdef __EMSCRIPTEN__
       constexpr double kDecoding = 4e-6;
@@ -556,8 +557,8 @@ TEST_P(AttentionOnTarget, MeansOfEqualValuesStayWithinTheirBound) {
   }
 }
 
-// Where scale * (q . k) is an ordinary number, no factor of it may overflow on the way. Few and
-// many queries, short heads and long ones, with and without what is added to scores.
+// If scale * (q . k) is an ordinary number, no intermediate product may overflow. Few and many
+// queries, few and many keys, with and without terms added to scores.
 TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
   for (const uint64_t seed : testing::random_seeds(150)) {
     Random random(seed);
@@ -601,7 +602,7 @@ TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
     ASSERT_LE(largest_difference(got.weights, expected.weights), 3e-6);
     expect_captures(c, got, expected, 3e-6);
 
-    // Alone, an output takes other ways.
+    // A call with only this output uses other code paths.
     std::vector<float> out = poisoned(c.out_shape);
     ASSERT_TRUE(
         attention(c.q, c.k, c.v, c.options, {.out = {out.data(), c.out_shape}}, context_).ok());
@@ -609,14 +610,14 @@ TEST_P(AttentionOnTarget, ScalesAndMagnitudesFarFromOneEqualOracle) {
   }
 }
 
-// The same with scores of any size. Those are rounded relatively, so that the largest one alone is
-// compared; and it is a number, as all results are.
+// The same with scores of any size. Their rounding error is relative, so only the largest one is
+// compared; all results must be numbers.
 TEST_P(AttentionOnTarget, ScoresThatCanBeRepresentedAreNumbers) {
   for (const uint64_t seed : testing::random_seeds(150)) {
     Random random(seed);
     const int64_t queries = random.pick<int64_t>({1, 20, 40}), keys = random.integer(2, 300);
     const Dims q_shape{1, 1, queries, 16}, k_shape{1, 1, keys, 16};
-    // Powers of ten that a float has, and so has the score.
+    // Powers of ten for which q, k, scale and the score are all representable as floats.
     double of_q = 0, of_k = 0, of_scale = 0;
     do {
       of_q = random.uniform(-36, 36);
@@ -652,8 +653,8 @@ TEST_P(AttentionOnTarget, ScoresThatCanBeRepresentedAreNumbers) {
   }
 }
 
-// Positions grow without end in a ring, beyond 2^24, where not every integer is a float. All keys
-// are one here: their memory is shared.
+// Positions in a ring grow without limit, beyond 2^24, where floats do not represent every integer.
+// All keys share the memory of one.
 TEST_P(AttentionOnTarget, AlibiDistancesAreExactAtAnyPosition) {
   constexpr int64_t kKeys = (int64_t{1} << 30) + 101, kLeft = 64;
   Random random(9);
@@ -685,8 +686,8 @@ TEST_P(AttentionOnTarget, AlibiDistancesAreExactAtAnyPosition) {
   }
 }
 
-// Weights may be taken relative to the maximum of earlier keys: scores that later ones exceed by
-// little, by much, by more than exp() holds, and never.
+// The softmax may use the maximum of earlier keys as its reference. Later scores exceed it here by
+// little, by much, by more than exp() can represent, and never.
 TEST_P(AttentionOnTarget, MaximaThatRiseLateEqualOracle) {
   Random random(12);
   constexpr int64_t kKeys = 1100, kQueries = 70, kWidth = 8;
@@ -713,7 +714,7 @@ TEST_P(AttentionOnTarget, MaximaThatRiseLateEqualOracle) {
       c.weights_shape = {1, 1, kQueries, kKeys};
       const ReferenceOutputs expected = reference::attention(c.q, c.k, c.v, c.options);
       const Result got = run(c, context_);
-      // A score has a rounding of its own size.
+      // The rounding error of a score is relative to its size.
       const double tolerance = 2e-6 * (1.0 + std::abs(rise) * kKeys);
       EXPECT_LE(largest_difference(got.out, expected.out), tolerance);
       EXPECT_LE(largest_difference(got.lse, expected.lse), tolerance);
@@ -732,7 +733,7 @@ TEST_P(AttentionOnTarget, SameBitsWhateverTheThreadCount) {
   }
 }
 
-// The same scores chunk by chunk, without values, as in one capture of the whole.
+// Scores chunk by chunk, without values, compared with one capture of all of them.
 TEST_P(AttentionOnTarget, ChunksOfScoresEqualTheWhole) {
   int chunks = 0;
   for (uint64_t seed = 400; seed < 440; ++seed) {
@@ -769,7 +770,8 @@ TEST_P(AttentionOnTarget, ChunksOfScoresEqualTheWhole) {
                 ((b * c.weights_shape[1] + head) * queries + first) * keys + at);
             const float got = part[static_cast<size_t>(b * rows * keys + at)];
             const float expected = whole.captures[stage][index];
-            // Scores are the same bits; weights are of sums that other tiles were added up to.
+            // Scores have the same bits. Weights may differ in the last ones, because their sums
+            // are split into other tiles.
             const bool weight = c.captures[stage].stage == ScoreStage::kWeights;
             ASSERT_TRUE(weight ? difference(got, static_cast<double>(expected)) <= allowed
                                : got == expected)
@@ -783,7 +785,7 @@ TEST_P(AttentionOnTarget, ChunksOfScoresEqualTheWhole) {
   EXPECT_GT(chunks, 100);
 }
 
-// Packed sequences of different lengths against a call for each.
+// Packed sequences of different lengths, compared with one call per sequence.
 // Equal but for the last bits.
 void expect_close(float got, float expected, DType type) {
   if (got == expected) return;
@@ -808,7 +810,7 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
     const int64_t heads = c.q.shape[1], kv_heads = c.k.shape[1];
     const int64_t width = c.q.shape[3], value_width = c.v.shape[3];
     if (seed % 4 == 0 && width >= 2) {
-      // Positions that depend on both lengths of a sequence.
+      // Positions that depend on the query and key lengths of each sequence.
       options.causal = Causal::bottom_right();
       options.window = {};
       options.rope.style = Rope::Style::kHalf;
@@ -857,7 +859,7 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
       single.out_shape = {1, heads, rows, value_width};
       single.lse_shape = {1, heads, rows};
       single.weights_shape = {1, heads, rows, cu_k[s + 1] - cu_k[s]};
-      // Few rows run as decoding here, and never where they are packed.
+      // A call with few rows takes the decode path, which packed sequences never take.
       StoredOutput single_out(c.out_type, single.out_shape);
       Result expected;
       expected.lse = poisoned(single.lse_shape);
@@ -885,22 +887,22 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
   }
 }
 
-// Parts of the keys attended to one by one and merged, in any order, against all at once.
+// Attention over parts of the keys, merged in any order, compared with all keys at once.
 TEST_P(AttentionOnTarget, MergedPartsEqualTheWhole) {
   for (uint64_t seed = 600; seed < 640; ++seed) {
     RandomCase c = random_case(seed);
     AttentionOptions& options = c.options;
-    // Distances that count from the end of the keys, and random numbers that count keys.
+    // Without options that depend on the number or index of keys.
     options.alibi_slopes = {};
     options.dropout = {};
     options.rope = {};
     c.out_type = DType::kF32;
     c.captures.clear();
-    // The LSE of a row of -3.4e38 cannot tell how many keys it saw.
+    // If all scores of a row are -3.4e38, its LSE does not show how many keys it saw.
     for (std::vector<float>& values : c.storage)
       std::replace(values.begin(), values.end(), -3.4e38F, 0.0F);
     const int64_t queries = c.q.shape[2], keys = c.k.shape[2], batch = c.q.shape[0];
-    // Positions that stay when keys are cut off in front.
+    // Use explicit offsets, so that positions stay the same when keys are cut off at the front.
     for (auto [alignment, offset] :
          {std::pair{&options.causal.alignment, &options.causal.offset},
           std::pair{&options.window.alignment, &options.window.offset}}) {
@@ -974,7 +976,7 @@ TEST_P(AttentionOnTarget, MergedPartsEqualTheWhole) {
   }
 }
 
-// The share of weights kept is 1 - p, and outputs keep their mean.
+// The share of kept weights is 1 - p, and outputs keep their mean.
 TEST_P(AttentionOnTarget, DropoutKeepsItsShareAndTheMean) {
   constexpr int64_t kTokens = 192;
   const Dims shape{2, 3, kTokens, 8};
@@ -993,24 +995,24 @@ TEST_P(AttentionOnTarget, DropoutKeepsItsShareAndTheMean) {
     const auto p = static_cast<double>(probability);
     c.options.dropout = {.probability = probability, .seed = 7};
     const Result got = run(c, context_);
-    // The softmax itself knows nothing of it.
+    // Dropout does not change the softmax.
     EXPECT_EQ(got.weights, without.weights);
     EXPECT_EQ(got.lse, without.lse);
     double kept = 0, mean = 0;
     for (const uint8_t keep : got.dropout_mask) kept += keep;
-    // With values of 1 an output is the sum of the weights that are left, times 1 / (1 - p).
+    // With values of 1, an output is the sum of the kept weights times 1 / (1 - p).
     for (const float value : got.out) mean += static_cast<double>(value);
     const auto count = static_cast<double>(got.dropout_mask.size());
     EXPECT_NEAR(kept / count, 1 - p, 5 * std::sqrt(p * (1 - p) / count));
     mean /= static_cast<double>(got.out.size());
-    // Weights are uneven, so that fewer count than there are: a generous half.
+    // Weights are uneven, so the effective number of samples is smaller; half is a safe estimate.
     EXPECT_NEAR(mean, 1.0, 5 * std::sqrt(p / (1 - p) / (count / 2)));
     c.options.dropout.seed = 8;
     EXPECT_NE(run(c, context_).dropout_mask, got.dropout_mask);
   }
 }
 
-// One query, short heads and whole tiles, which kernels of their own compute.
+// For the decode path, short heads and blocks, which have separate kernels.
 TEST_P(AttentionOnTarget, DropoutMaskIsOnesWithoutDropout) {
   for (const Dims& shape : {Dims{1, 2, 1, 8}, Dims{2, 3, 5, 8}, Dims{1, 2, 130, 8}}) {
     const int64_t keys = shape[2] + 67;
@@ -1020,7 +1022,7 @@ TEST_P(AttentionOnTarget, DropoutMaskIsOnesWithoutDropout) {
     const std::vector<float> k = random.floats(key_shape.elements());
     std::vector<float> plain(q.size()), out(q.size());
     std::vector<uint8_t> mask(static_cast<size_t>(scores.elements()), 77);
-    // Hidden positions have their places in the mask too.
+    // The mask covers hidden positions too.
     const AttentionOptions options{.causal = Causal::top_left(), .dropout = {.seed = 9}};
     const ConstTensor query(q.data(), shape), key(k.data(), key_shape);
     const AttentionOutputs only_out{.out = {plain.data(), shape}};
@@ -1033,11 +1035,11 @@ TEST_P(AttentionOnTarget, DropoutMaskIsOnesWithoutDropout) {
   }
 }
 
-// Strided views give the bits of contiguous copies.
+// Strided views give the same bits as contiguous copies.
 TEST_P(AttentionOnTarget, StridesChangeNothing) {
   Random random(5);
   constexpr int64_t kBatch = 2, kTokens = 50, kHeads = 3, kWidth = 16;
-  // Packed (B, N, 3, H, d), as a fused projection leaves it.
+  // Packed (B, N, 3, H, d), the result of a fused projection.
   const std::vector<float> packed = random.floats(kBatch * kTokens * 3 * kHeads * kWidth);
   const Dims shape{kBatch, kHeads, kTokens, kWidth};
   const Dims strides{kTokens * 3 * kHeads * kWidth, kWidth, 3 * kHeads * kWidth, 1};
@@ -1092,7 +1094,7 @@ TEST_P(AttentionOnTarget, StridesChangeNothing) {
   }
 }
 
-// The figures that the articles print, here without a golden file.
+// The weights that articles print, without a golden file.
 TEST_P(AttentionOnTarget, UniformScoresGivePrintedRows) {
   const std::vector<float> zeros(4 * 8);
   const Dims shape{1, 1, 4, 8};
@@ -1107,7 +1109,7 @@ TEST_P(AttentionOnTarget, UniformScoresGivePrintedRows) {
   const std::vector<float> expected = {1,     0,     0,     0, .5F,  .5F,  0,    0,
                                        third, third, third, 0, .25F, .25F, .25F, .25F};
   for (size_t i = 0; i < weights.size(); ++i) {
-    // What is hidden is exactly 0.
+    // Hidden weights are exactly 0.
     EXPECT_NEAR(weights[i], expected[i], expected[i] == 0.0F ? 0.0F : 1e-7F);
   }
 }
@@ -1117,14 +1119,14 @@ TEST_P(AttentionOnTarget, EmptyExtents) {
   const Dims q_shape{2, 2, 3, 4};
   std::vector<float> out(data.size(), kNaN);
   std::vector<float> lse(12, kNaN);
-  // No keys: nothing is seen.
+  // No keys: no query sees anything.
   ASSERT_TRUE(attention({data.data(), q_shape}, {nullptr, {2, 2, 0, 4}}, {nullptr, {2, 2, 0, 4}},
                         {}, {.out = {out.data(), q_shape}, .lse = {lse.data(), {2, 2, 3}}},
                         context_)
                   .ok());
   EXPECT_EQ(out, std::vector<float>(out.size(), 0.0F));
   EXPECT_EQ(lse, std::vector<float>(lse.size(), -kInf));
-  // No queries, no batch, no value columns: nothing to write.
+  // No queries, no batch, or no value columns: nothing to write.
   EXPECT_TRUE(attention({nullptr, {2, 2, 0, 4}}, {data.data(), q_shape}, {data.data(), q_shape}, {},
                         {.out = {nullptr, {2, 2, 0, 4}}}, context_)
                   .ok());
@@ -1140,7 +1142,7 @@ INSTANTIATE_TEST_SUITE_P(EveryTarget, AttentionOnTarget,
                          ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
-// Parts without keys add nothing; a NaN stays one.
+// A part without keys adds nothing; a NaN stays NaN.
 TEST(MergeAttention, NothingAndNaN) {
   const Dims out_shape{1, 1, 4, 1}, lse_shape{1, 1, 4};
   std::vector<float> out{0, 5, 0, 2}, lse{-kInf, 1, -kInf, 0};
@@ -1164,14 +1166,14 @@ TEST(MergeAttention, NothingAndNaN) {
                   .ok());
   EXPECT_EQ(nothing[0], 0.0F);
   EXPECT_EQ(no_lse[0], -kInf);
-  // Values of no width, with gaps behind them: no address is computed from the null pointers.
+  // Values of width 0 with gaps between rows: no address may be computed from null pointers.
   const Dims none{1, 1, 4, 0}, gaps{8, 8, 2, 1};
   ASSERT_TRUE(merge_attention({nullptr, none, gaps}, {lse.data(), lse_shape}, {nullptr, none, gaps},
                               {other_lse.data(), lse_shape})
                   .ok());
 }
 
-// The two rules of the paper: 8 heads, and 6, whose last two come from those of 8.
+// The two rules of the paper: 8 heads; and 6 heads, whose last two slopes come from those of 8.
 TEST(AlibiSlopes, PowersOfTwoAndOthers) {
   std::vector<float> slopes(8);
   alibi_slopes(slopes);
@@ -1195,8 +1197,8 @@ TEST(Attention, RepeatedCallsKeepTheirScratch) {
   EXPECT_EQ(context.scratch_bytes(), bytes);
 }
 
-// Extra memory does not depend on the number of keys: an N x N matrix never exists. A short
-// sequence takes less: its blocks are cut smaller for the sake of threads.
+// Scratch memory does not depend on the number of keys: there is no N x N matrix. Short sequences
+// need less, because their blocks are smaller so that all threads have work.
 TEST(Attention, ScratchIsIndependentOfTheSequenceLength) {
   size_t bytes[2] = {};
   AttentionOptions options;

@@ -1,5 +1,5 @@
-// Normalisations and activations against double, the rest against plain loops; on every SIMD target
-// of the machine.
+// Normalisations and activations compared with double, the rest with plain loops; on every SIMD
+// target of the machine.
 #include "engine/elementwise.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST_P(ElementwiseOnTarget, ActivationsOverTheirWholeRange) {
       ASSERT_NEAR(y[i], expected, 2e-7 * std::max(1.0, std::abs(value)))
           << static_cast<int>(activation) << " of " << value;
     }
-    // NaN stays, whatever lies beside it.
+    // NaN stays NaN, and does not change its neighbours.
     std::vector<float> with_nan(20, 1.0F);
     with_nan[3] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(
@@ -122,7 +122,7 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
             expected = expected_activation(Activation::kSilu, static_cast<double>(gate[at])) *
                        static_cast<double>(x[at]);
           }
-          // A mean of 100 has an error of 1e-5 in floats, which small deviations divide.
+          // In floats a mean of 100 has an error of 1e-5, which is divided by small deviations.
           const double tolerance =
               which == 0 && centre != 0.0F ? 2e-5 / std::min(deviation, 1.0) : 2e-6;
           ASSERT_NEAR(y[at], expected, tolerance * std::max(1.0, std::abs(expected))) << which;
@@ -132,7 +132,7 @@ TEST_P(ElementwiseOnTarget, RowsOfAnyWidthAndStride) {
   }
 }
 
-// Long enough for several threads, and with each remainder of a vector.
+// Enough elements for several threads, with every remainder of a vector.
 TEST_P(ElementwiseOnTarget, SumsOfAnyLength) {
   Random random(1);
   for (const int64_t count : {0, 1, 2, 3, 5, 8, 13, 16, 21, 34, 63, 64, 65, 16384, 50001}) {
@@ -177,7 +177,7 @@ TEST_P(ElementwiseOnTarget, EmbeddingsWithAndWithoutPositions) {
   }
 }
 
-// Heads beside one another in each token's row, or one after another, with gaps.
+// Heads next to one another in each token's row, or one after another, with gaps.
 struct Heads {
   Dims shape, strides;
   std::vector<float> data;
@@ -274,7 +274,7 @@ TEST(Elementwise, RefusesWhatDoesNotFit) {
   EXPECT_EQ(data, std::vector<float>(64, 42.0F));
   EXPECT_TRUE(layer_norm({nullptr, {0, 3}}, {}, {}, 0.1F, {nullptr, {0, 3}}, context).ok());
   EXPECT_TRUE(layer_norm({nullptr, {3, 0}}, {}, {}, 0.1F, {nullptr, {3, 0}}, context).ok());
-  // With gaps between rows of nothing.
+  // No elements, but gaps between rows.
   const Tensor nothing{nullptr, {3, 0}, {5, 1}};
   EXPECT_TRUE(activate(nothing, Activation::kGelu, nothing, context).ok());
   EXPECT_TRUE(activate_gated(nothing, nothing, Activation::kGelu, nothing, context).ok());

@@ -1,4 +1,4 @@
-// Every public call on tensors, and every one of a cache, while memory fails at its n-th request.
+// All public calls on tensors and on a cache, while memory fails at the n-th request.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -20,7 +20,7 @@ using testing::bits_of;
 using testing::expect_refusal_survives_exhaustion;
 using testing::expect_survives_exhaustion;
 
-// Numbers for operands of any size that is used here, made once.
+// Random numbers, made once, for operands of all sizes that are used here.
 const std::vector<float>& numbers() {
   static const std::vector<float> kNumbers = testing::Random(1).floats(2 * 2 * 3000 * 8 + 1);
   return kNumbers;
@@ -54,7 +54,7 @@ struct Call {
     outputs.captures = {&requested, 1};
     return outputs;
   }
-  // Of every kind that needs memory of its own.
+  // All options that need separate memory.
   AttentionOptions options() const {
     return {.causal = Causal::bottom_right(),
             .qk_norm = {.enabled = true},
@@ -97,7 +97,7 @@ TEST(ExhaustedMemory, AttentionRuns) {
   expect_attention_survives(4, 5, false, false);
 }
 
-// Pieces of the keys, each with results of its own.
+// The keys are split, and each KV split has separate results.
 TEST(ExhaustedMemory, DecodingRuns) {
   expect_attention_survives(1, 3000, false, false);
   expect_attention_survives(1, 3000, false, true);
@@ -186,7 +186,7 @@ struct Cached {
     return cache.attend(ConstTensor(q.data(), {kBatch, 4, kTokens, 8}), {},
                         {.out = Tensor(out.data(), {kBatch, 4, kTokens, 8})}, context);
   }
-  // Lengths, and what queries see of the tokens themselves.
+  // Lengths, and the result of attending to the cached tokens.
   std::string contents() const {
     std::string text = std::to_string(cache.bytes());
     for (int64_t b = 0; b < cache.config().batch; ++b) {
@@ -240,7 +240,7 @@ TEST(ExhaustedMemory, CachesRun) {
   }
 }
 
-// An error needs memory for its words.
+// Making an error's text needs memory too.
 TEST(ExhaustedMemory, RefusalsOfTensorsAreRefusals) {
   Call c(5, 5);
   const auto refuses = [](const char* name, const std::function<Status()>& call) {

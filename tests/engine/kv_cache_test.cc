@@ -1,4 +1,4 @@
-// KVCache: every layout and type against one-pass attention over the same, rounded, tokens.
+// KVCache: every layout and type, compared with one-pass attention over the same rounded tokens.
 #include "multihead/kv_cache.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
-// The address sanitizer ends the program where an allocation fails, unless it is told.
+// By default the address sanitizer ends the program when an allocation fails.
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
-// LLVM's OpenMP library keeps what it made for threads that have ended.
+// LLVM's OpenMP library does not free what it allocated for threads that have ended.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libomp.so\n"; }
 #endif
 #endif
@@ -39,7 +39,7 @@ using Type = KVCacheConfig::Type;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kWidth = 20, kValueWidth = 12;
 
-// (B, H, N, d) without gaps.
+// (B, H, N, d), contiguous.
 struct Rows {
   Dims shape;
   std::vector<float> data;
@@ -56,7 +56,7 @@ struct Rows {
   }
 };
 
-// What a cache of this type keeps of a row.
+// A row after rounding to the cache's type.
 Rows rounded(Rows rows, Type type) {
   const auto width = static_cast<size_t>(rows.shape[3]);
   for (size_t row = 0; row < rows.data.size(); row += width) {
@@ -131,7 +131,7 @@ class CacheTest : public ::testing::Test {
     return result;
   }
 
-  // Row `row` of each head in `whole` against all rows of `got`, which starts there.
+  // Compares each head of `whole`, from row `row` on, with all rows of `got`.
   static void expect_rows(const Result& got, const Result& whole, int64_t first, int64_t count,
                           int64_t rows, const std::string& what) {
     for (int64_t head = 0; head < kBatch * kHeads; ++head) {
@@ -159,7 +159,7 @@ class CacheOfEveryFormat : public CacheTest, public ::testing::WithParamInterfac
   Type type() const { return std::get<1>(GetParam()); }
 };
 
-// What the cache is for.
+// The purpose of the cache.
 TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
   constexpr int64_t kTokens = 37;
   for (const int64_t target : testing::simd_targets()) {
@@ -182,7 +182,7 @@ TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
         append(cache, k.part(token, 1), v.part(token, 1));
         expect_rows(attend(cache, q.part(token, 1), options), whole, token, 1, kTokens, "token");
       }
-      // Several at once.
+      // Several tokens at once.
       cache.clear();
       for (int64_t token = 0; token < kTokens;) {
         const int64_t count = std::min(random.integer(1, 7), kTokens - token);
@@ -195,7 +195,8 @@ TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
   }
 }
 
-// The first columns of the keys as they are kept: of int8, with the scale of the whole key.
+// Values may be the first columns of the keys as cached; with int8 they have the scale of the whole
+// key.
 TEST_P(CacheOfEveryFormat, KeysHoldTheValues) {
   constexpr int64_t kTokens = 19;
   for (const int64_t target : testing::simd_targets()) {
@@ -225,7 +226,7 @@ TEST_P(CacheOfEveryFormat, KeysHoldTheValues) {
   }
 }
 
-// Entries that take different numbers of tokens, against lengths and the bottom right of each.
+// Entries with different numbers of tokens, compared with kv_lengths and bottom-right alignment.
 TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   Random random(2);
   constexpr int64_t kTokens = 30, kQueries = 3;
@@ -245,7 +246,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   EXPECT_EQ(cache.length(0), 15);
   EXPECT_EQ(cache.length(1), 7);
 
-  // The same tokens side by side, entry 1 padded.
+  // The same tokens as a batch, with entry 1 padded.
   Rows whole_k = rounded(k, type()), whole_v = rounded(v, type());
   for (Rows* rows : {&whole_k, &whole_v}) {
     const int64_t of_entry = kKvHeads * kTokens * rows->shape[3];
@@ -320,8 +321,8 @@ TEST_P(CacheOfEveryFormat, OptionsAndOutputsOverTheKeptTokens) {
   }
 }
 
-// A cache that forgot tokens and took others has the bits of one that never saw the first.
-TEST_P(CacheOfEveryFormat, RewoundEqualsFresh) {
+// A truncated cache that then took other tokens has the bits of one that never had the first ones.
+TEST_P(CacheOfEveryFormat, TruncatedEqualsFresh) {
   Random random(4);
   const Rows k(random, {kBatch, kKvHeads, 20, kWidth});
   const Rows v(random, {kBatch, kKvHeads, 20, kValueWidth});
@@ -349,8 +350,8 @@ TEST_P(CacheOfEveryFormat, RewoundEqualsFresh) {
   EXPECT_EQ(attend(cache, q.view(), options), attend(fresh, q.view(), options));
 }
 
-// What was truncated, and what an entry's neighbours hold beyond its own length, stays hidden.
-TEST_P(CacheOfEveryFormat, ForgottenTokensNeverLeak) {
+// Truncated tokens, and the memory beyond an entry's length, must stay hidden.
+TEST_P(CacheOfEveryFormat, TruncatedTokensNeverLeak) {
   Random random(14);
   const Rows k(random, {kBatch, kKvHeads, 11, kWidth});
   const Rows v(random, {kBatch, kKvHeads, 11, kValueWidth});
@@ -382,7 +383,7 @@ TEST_P(CacheOfEveryFormat, EmptyCacheSeesNothing) {
   EXPECT_EQ(got.lse, std::vector<float>(got.lse.size(), -INFINITY));
 }
 
-// f16 and bf16 tokens go in as they are.
+// f16 and bf16 tokens are cached unchanged.
 TEST_P(CacheOfEveryFormat, TakesHalfPrecisionTokens) {
   Random random(6);
   const Rows k(random, {kBatch, kKvHeads, 5, kWidth});
@@ -417,7 +418,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class CacheRing : public CacheTest, public ::testing::WithParamInterface<Type> {};
 
-// A ring as long as the window decodes what the whole sequence gives.
+// A ring as long as the window gives the results of the whole sequence.
 TEST_P(CacheRing, DecodesAWindowForever) {
   constexpr int64_t kTokens = 75, kCapacity = 16;
   Random random(7);
@@ -435,7 +436,7 @@ TEST_P(CacheRing, DecodesAWindowForever) {
       EXPECT_EQ(cache.length(0), token + 1);
       EXPECT_EQ(cache.first_kept(0), std::max<int64_t>(0, token + 1 - kCapacity));
       expect_rows(attend(cache, q.part(token, 1), options), whole, token, 1, kTokens, "token");
-      // Without a window what is gone is hidden all the same.
+      // Overwritten tokens are hidden even without a window.
       if (left != kCapacity - 1) continue;
       expect_rows(attend(cache, q.part(token, 1), {.causal = Causal::bottom_right()}), whole, token,
                   1, kTokens, "no window");
@@ -444,7 +445,7 @@ TEST_P(CacheRing, DecodesAWindowForever) {
   }
 }
 
-// More than fits at once leaves the newest.
+// If more tokens are appended than fit, the newest stay.
 TEST_P(CacheRing, KeepsTheNewest) {
   Random random(8);
   const Rows k(random, {kBatch, kKvHeads, 50, kWidth});
@@ -471,7 +472,7 @@ TEST_P(CacheRing, TruncationLeavesAGap) {
   append(cache, k.part(0, 10), v.part(0, 10));
   EXPECT_EQ(cache.first_kept(0), 2);
   for (const int64_t b : {0, 1}) ASSERT_TRUE(cache.truncate(b, 6).ok());
-  // 2 to 5 are left; 8 and 9 had taken the places of 0 and 1.
+  // 2 to 5 are left, because 8 and 9 had overwritten 0 and 1.
   EXPECT_EQ(cache.first_kept(0), 2);
   const auto expect_tokens = [&](int64_t first, int64_t end, const char* what) {
     const Result expected =
@@ -485,7 +486,7 @@ TEST_P(CacheRing, TruncationLeavesAGap) {
   append(cache, k.part(9, 4), v.part(9, 4));
   EXPECT_EQ(cache.first_kept(0), 5);
   expect_tokens(5, 13, "round");
-  // To before what is kept: nothing is left, and what follows is seen alone.
+  // Truncated to before the first kept token: nothing is left, and only new tokens are seen.
   for (const int64_t b : {0, 1}) ASSERT_TRUE(cache.truncate(b, 3).ok());
   EXPECT_EQ(attend(cache, q.view(), {}).lse[0], -INFINITY);
   append(cache, k.part(3, 2), v.part(3, 2));
@@ -518,7 +519,7 @@ TEST_F(CacheTest, PagesComeFromOnePoolAndGoBack) {
   EXPECT_EQ(used(), 0);
   append(cache, k.view(), v.view(), std::vector<int32_t>{9, 1});
   EXPECT_EQ(used(), 4);
-  // Entry 1 fills its page, entry 0 as well; a fifth page there is not.
+  // Both entries fill their pages; there is no fifth page.
   append(cache, k.view(), v.view(), std::vector<int32_t>{3, 3});
   EXPECT_EQ(used(), 4);
   EXPECT_EQ(cache.append(k.view(), v.view(), std::vector<int32_t>{0, 1}).code(),
@@ -538,11 +539,11 @@ TEST_F(CacheTest, BytesFollowTheType) {
   EXPECT_LT(bytes(Type::kF32), 4 * numbers + 256);
   EXPECT_LT(bytes(Type::kF16), 2 * numbers + 256);
   EXPECT_EQ(bytes(Type::kF16), bytes(Type::kBF16));
-  // And two scales a token and head.
+  // Plus two scales per token and head.
   EXPECT_LT(bytes(Type::kInt8), numbers + kBatch * kKvHeads * 64 * 8 + 256);
 }
 
-// Rows that int8 has to be careful with.
+// Rows that are difficult for int8.
 TEST_F(CacheTest, Int8OfZerosAndOfOneLargeNumber) {
   std::vector<float> k(kBatch * kKvHeads * kWidth), v(kBatch * kKvHeads * kValueWidth);
   v[0] = -1000.0F;
@@ -598,7 +599,7 @@ TEST_F(CacheTest, MovedFromHasNothing) {
   cache.clear();
 }
 
-// Windows whose positions are stated as those of the causal order are the same windows.
+// A window with the same alignment as the causal order is allowed.
 TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
   Random random(21);
   const Rows q(random, {kBatch, kHeads, 2, kWidth}), k(random, {kBatch, kKvHeads, 12, kWidth});
@@ -613,7 +614,7 @@ TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
   EXPECT_EQ(attend(cache, q.view(), {.window = {2, 0, Alignment::kBottomRight}}), expected);
 }
 
-// More than a machine has is a Status, not an exception.
+// A cache larger than memory gives a Status, not an exception.
 TEST_F(CacheTest, CreateBeyondMemory) {
   KVCache cache;
   KVCacheConfig huge = config(Layout::kContiguous, Type::kF32, 2147483647);
@@ -621,7 +622,7 @@ TEST_F(CacheTest, CreateBeyondMemory) {
   EXPECT_EQ(KVCache::create(huge, cache).code(), StatusCode::kMemory);
 }
 
-// Every error leaves lengths, bytes and results as they were, and writes nothing.
+// Every error leaves lengths, size and results unchanged, and writes nothing.
 class RefusedByCache : public CacheTest, public ::testing::WithParamInterface<Layout> {
  protected:
   void SetUp() override {
@@ -682,11 +683,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, RefusedByFullCache,
                          ::testing::Values(Layout::kContiguous, Layout::kPaged));
 
 TEST_P(RefusedByFullCache, Appends) {
-  // Entry 1 has room for 7, entry 0 for 3.
+  // Entry 0 has room for 3 tokens, entry 1 for 7.
   expect_refused(cache_.append(k_.part(0, 4), v_.part(0, 4)), StatusCode::kOption, "k");
   expect_refused(cache_.append(k_.part(0, 8), v_.part(0, 8), std::vector<int32_t>{0, 8}),
                  StatusCode::kOption, "k");
-  // Five pages of four tokens: entry 0 has three of them, entry 1 two.
+  // Of five pages with four tokens each, entry 0 has three and entry 1 two.
   if (GetParam() != Layout::kPaged) return;
   expect_refused(cache_.append(k_.part(0, 4), v_.part(0, 4), std::vector<int32_t>{3, 4}),
                  StatusCode::kOption, "k");

@@ -1,4 +1,4 @@
-// linear() against a product in double by Eigen, on every SIMD target of the machine.
+// linear() compared with a product in double by Eigen, on every SIMD target of the machine.
 #include "multihead/linear.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 
 struct LinearCase {
   int64_t rows, in, out;
-  int64_t x_gap = 0, weight_gap = 0, y_gap = 0;  // from the end of a row to the next row
+  int64_t x_gap = 0, weight_gap = 0, y_gap = 0;  // elements between the end of a row and the next
   bool with_bias = true;
   DType type = DType::kF32;
 
@@ -40,7 +40,7 @@ struct LinearCase {
   }
 };
 
-// What lies in the gaps is NaN, which a result would show.
+// The gaps hold NaN, which would show in a result.
 std::vector<float> rows_with_gaps(Random& random, int64_t rows, int64_t width, int64_t gap) {
   std::vector<float> values = random.floats(rows * (width + gap));
   for (int64_t at = 0; at < rows * (width + gap); ++at) {
@@ -67,7 +67,7 @@ class LinearInputs {
   float& bias(int64_t column) { return bias_[static_cast<size_t>(column)]; }
   ConstAnyTensor weight() const { return weight_; }
 
-  // y with its gaps, which nobody may write to.
+  // y with its gaps, which must not be written.
   std::vector<float> run(Context& context) const {
     std::vector<float> y(static_cast<size_t>(c_.rows * (c_.out + c_.y_gap)), kUntouched);
     const Status status = linear({x_.data(), {c_.rows, c_.in}, {c_.in + c_.x_gap, 1}}, weight_,
@@ -86,7 +86,7 @@ class LinearInputs {
       for (int64_t k = 0; k < c_.in; ++k) ws(o, k) = static_cast<double>(weight(o, k));
     }
     const Matrix product = xs * ws.transpose();
-    // One rounding a term, of sums below the sum of magnitudes.
+    // Each term is rounded once, and each partial sum is at most the sum of magnitudes.
     const Matrix magnitude = xs.cwiseAbs() * ws.transpose().cwiseAbs();
     constexpr double kUnit = 1.0 / (1 << 24);
     for (int64_t r = 0; r < c_.rows; ++r) {
@@ -128,7 +128,7 @@ class LinearOnTarget : public ::testing::TestWithParam<int64_t> {
 
   testing::UseSimdTarget use_{GetParam()};
   Context one_{1};
-  Context more_{3};  // a build without threads takes it as 1
+  Context more_{3};  // a build without threads uses 1
 };
 
 TEST_P(LinearOnTarget, EqualsProductInDouble) {
@@ -147,7 +147,7 @@ TEST_P(LinearOnTarget, EqualsProductInDouble) {
   }
 }
 
-// More than one block of rows, of depth and of columns, and panels of depth.
+// More than one block of rows, of depth and of columns, and several panels of depth.
 TEST_P(LinearOnTarget, EqualsProductInDoubleBeyondBlocks) {
   expect_right({.rows = 300, .in = 530, .out = 70, .x_gap = 1, .y_gap = 2}, 1);
   expect_right({.rows = 101, .in = 1537, .out = 33, .type = DType::kF16}, 2);
@@ -156,7 +156,7 @@ TEST_P(LinearOnTarget, EqualsProductInDoubleBeyondBlocks) {
   expect_right({.rows = 1, .in = 768, .out = 257}, 5);
 }
 
-// Not a number spoils its own row of y, and no other.
+// NaN and infinity change only their own row of y.
 TEST_P(LinearOnTarget, NonFiniteNumbersStayInTheirRow) {
   for (const int64_t rows : {3, 6, 41}) {
     SCOPED_TRACE("rows " + std::to_string(rows));
@@ -201,7 +201,7 @@ TEST_P(LinearOnTarget, AllocatesNothingOnceItsScratchIsThere) {
 INSTANTIATE_TEST_SUITE_P(EveryTarget, LinearOnTarget, ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
-// No terms, with gaps between rows: nothing is computed from the null pointers.
+// No terms, with gaps between rows: no address may be computed from null pointers.
 TEST(Linear, AddsNothingToTheBias) {
   const std::vector<float> bias{1.0F, 2.0F, 3.0F};
   std::vector<float> y(2 * 3);

@@ -1,4 +1,4 @@
-// Which path serves a call, and shards of a problem, which together are the whole.
+// Which path serves a call; and shards of a problem, whose results must make up the whole.
 #include "engine/plan.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::Random;
 
-// A call of (1, heads, queries, width) against as many or fewer heads of keys, without options.
+// A call of (1, heads, queries, width) with as many or fewer key/value heads, without options.
 struct Call {
   int64_t heads, kv_heads, queries, keys, width;
   DType type = DType::kF32;
@@ -71,7 +71,7 @@ TEST(Plan, SaysWhy) {
       << explain(plan);
 }
 
-// A problem whose options all depend on where a query or key stands.
+// A problem with options that depend on the positions of queries and keys.
 struct Problem {
   int64_t batch = 2, heads = 4, kv_heads = 2, queries, keys, width = 16;
   std::vector<float> q, k, v, slopes, bias;
@@ -111,7 +111,7 @@ struct Part {
   int64_t first, end;
 };
 
-// Two parts of [0, count), of which one may be empty.
+// Two parts of [0, count), one of which may be empty.
 std::vector<Part> two_parts(Random& random, int64_t count, int64_t unit) {
   const int64_t cut = random.integer(0, count / unit) * unit;
   return {{0, cut}, {cut, count}};
@@ -121,7 +121,7 @@ struct Result {
   std::vector<float> out, lse;
 };
 
-// The shard's rows of the whole result: those over its keys alone.
+// Computes the shard's queries over the shard's keys.
 void run_shard(const Problem& p, const Part& batch, const Part& heads, const Part& queries,
                const Part& keys, const AnyTensor& out, const Tensor& lse, Context& context) {
   const int64_t group = p.heads / p.kv_heads;

@@ -1,4 +1,4 @@
-// PreparedAttention against attention(), bit for bit, and what neither of them allocates.
+// PreparedAttention compared with attention(), bit for bit, and the allocations of both.
 #include "multihead/prepared_attention.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ using testing::RandomCase;
 
 using Bytes = std::vector<std::byte>;
 
-// The elements of a tensor, gaps between its rows included.
+// All elements of a tensor's memory, gaps between its rows included.
 size_t bytes_spanned(const ConstAnyTensor& tensor) {
   if (tensor.shape.elements() == 0) return 0;
   int64_t last = 0;
@@ -40,7 +40,7 @@ size_t bytes_spanned(const ConstAnyTensor& tensor) {
   return static_cast<size_t>((last + 1) * bytes_of(tensor.dtype));
 }
 
-// Other numbers in other memory: those of the tensor, moved on by `elements` of them.
+// The tensor's numbers in new memory, shifted by `elements`.
 Bytes moved_on(const ConstAnyTensor& tensor, size_t elements) {
   Bytes bytes(bytes_spanned(tensor));
   if (bytes.empty()) return bytes;
@@ -50,7 +50,7 @@ Bytes moved_on(const ConstAnyTensor& tensor, size_t elements) {
   return bytes;
 }
 
-// Everything that a call can give, in memory that is full of NaN at first.
+// All outputs of a call, filled with NaN at first.
 class Everything {
  public:
   explicit Everything(const RandomCase& c) {
@@ -107,8 +107,8 @@ class PreparedOnTarget : public ::testing::TestWithParam<int64_t> {
   testing::UseSimdTarget use_{GetParam()};
 };
 
-// Everything that the header allows to change between runs: data and addresses of q, k, v and the
-// outputs, numbers behind the options' pointers.
+// Changes everything that the header allows to change between runs: data and addresses of q, k, v
+// and the outputs, and the numbers that the options point to.
 void change_what_may_change(Random& random, RandomCase& c) {
   const auto change_floats = [&](std::span<const float> values, float low, float high) {
     for (const float& value : values) const_cast<float&>(value) = random.uniform(low, high);
@@ -136,8 +136,8 @@ void change_what_may_change(Random& random, RandomCase& c) {
   }
 }
 
-// Prepared without data, then run on several, in turns with attention() on the same context. The
-// decode path too: few queries over many keys, with lengths that grow and shrink.
+// Prepared without data, then run on several tensors, in turns with attention() on the same
+// context. Includes the decode path: few queries over many keys, with changing lengths.
 TEST_P(PreparedOnTarget, FollowsEverythingThatMayChangeBetweenRuns) {
   Context context(2);
   for (const uint64_t seed : testing::random_seeds(100)) {
@@ -171,7 +171,7 @@ TEST_P(PreparedOnTarget, FollowsEverythingThatMayChangeBetweenRuns) {
   }
 }
 
-// A static cache: one query, keys allocated once, and a length that grows with every step.
+// Decoding over tensors of fixed size: one query, and a length that grows with every step.
 TEST_P(PreparedOnTarget, DecodesAGrowingLength) {
   constexpr int64_t kKeys = 4096;
   const Dims q_shape{1, 2, 1, 16}, kv_shape{1, 1, kKeys, 16};
@@ -238,7 +238,7 @@ struct Call {
 
 constexpr Dims kTiny{1, 4, 32, 16};
 
-// Every option that has memory of its own.
+// Every option that points to memory.
 struct AllOptions {
   explicit AllOptions(const Dims& shape)
       : mask(static_cast<size_t>(shape[2] * shape[2]), 1),
@@ -279,7 +279,7 @@ TEST(PreparedAttention, AllocatesNothingAndNeitherDoesARepeatedCall) {
     int64_t before = allocations();
     for (int round = 0; round < 10; ++round) ASSERT_TRUE(call.run(op).ok());
     EXPECT_EQ(allocations(), before);
-    // Scratch memory is not operator new's.
+    // Scratch memory is not allocated by operator new.
     EXPECT_EQ(context.scratch_bytes(), scratch);
 
     before = allocations();
@@ -291,7 +291,7 @@ TEST(PreparedAttention, AllocatesNothingAndNeitherDoesARepeatedCall) {
 
 TEST(PreparedAttention, CountsAllocations) {
   const int64_t before = allocations();
-  // Called by name: compilers leave out a new-expression that nobody looks at.
+  // Called by name, because compilers may remove an unused new-expression.
   ::operator delete(::operator new(1));
   EXPECT_EQ(allocations(), before + 1);
 }

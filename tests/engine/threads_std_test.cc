@@ -1,5 +1,5 @@
-// What only the standard library's threads promise: OpenMP's libraries end a process that can
-// create no thread, and one of them hangs after fork().
+// Guarantees that only the standard library's threads give: OpenMP's libraries end a process that
+// cannot create a thread, and one of them hangs after fork().
 #include "engine/threads.h"
 
 #if defined(__linux__)
@@ -23,7 +23,7 @@
 namespace multihead::engine {
 namespace {
 
-// Counts the threads that have run a job, for as long as each lives.
+// Counts the threads that ran a job and still exist.
 std::atomic<int> created = 0;
 struct Mark {
   Mark() { ++created; }
@@ -34,7 +34,7 @@ void call(int threads, int64_t jobs) {
   parallel_for(threads, jobs, [&](int64_t, int) {
     thread_local const Mark mark;
     mark.touch();
-    std::this_thread::sleep_for(std::chrono::microseconds(20));  // so that others get jobs, too
+    std::this_thread::sleep_for(std::chrono::microseconds(20));  // other threads get jobs too
   });
 }
 
@@ -55,7 +55,7 @@ TEST(StdThreads, EndWithTheThreadThatCalled) {
   }
 }
 
-// Sanitizers know neither fork() of many threads nor a limited address space.
+// The sanitizers do not support fork() with threads, nor a limited address space.
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if defined(__has_feature)
 #define MULTIHEAD_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
@@ -64,7 +64,7 @@ TEST(StdThreads, EndWithTheThreadThatCalled) {
 #endif
 #if !MULTIHEAD_SANITIZED
 
-// The exit code of a child process that runs `work`.
+// The exit code of a forked process that runs `work`.
 template <class Work>
 int exit_code_of(Work work) {
   const pid_t child = fork();
@@ -84,20 +84,20 @@ int code_of_call(int threads) {
 }
 
 TEST(StdThreads, CallsGoOnInAForkedProcess) {
-  ASSERT_EQ(code_of_call(4), 0);  // so that there are threads, which the child does not have
+  ASSERT_EQ(code_of_call(4), 0);  // starts threads, which the child will not have
   EXPECT_EQ(exit_code_of([] { return code_of_call(4); }), 0);
   EXPECT_EQ(code_of_call(4), 0);
 }
 
 TEST(StdThreads, AForkedProcessEndsWithoutACall) {
   ASSERT_EQ(code_of_call(4), 0);
-  std::fflush(nullptr);  // or the child writes it again
+  std::fflush(nullptr);  // otherwise the child would write buffered output again
   EXPECT_EQ(exit_code_of([]() -> int { std::exit(0); }), 0);
 }
 
 TEST(StdThreads, ACallGoesOnWithTheThreadsThatCouldBeCreated) {
   EXPECT_EQ(exit_code_of([] {
-              // No address space for stacks, and those of threads that have ended are in use.
+              // No address space is left for stacks, and those of ended threads are in use.
               const rlimit limit{size_t{1} << 20, size_t{1} << 20};
               if (setrlimit(RLIMIT_AS, &limit) != 0) return 2;
               std::vector<std::thread> held;
@@ -105,7 +105,7 @@ TEST(StdThreads, ACallGoesOnWithTheThreadsThatCouldBeCreated) {
                 while (held.size() < 1000) held.emplace_back([] { pause(); });
                 return 3;
               } catch (const std::system_error&) {
-                _exit(code_of_call(64));  // the held threads have no end
+                _exit(code_of_call(64));  // the held threads never end
               }
             }),
             0);

@@ -68,7 +68,7 @@ TEST(MULTIHEAD_THREADS_SUITE, AJobMayCallAgain) {
   EXPECT_EQ(inner, 20);
 }
 
-#if !defined(__EMSCRIPTEN__)  // which has one thread
+#if !defined(__EMSCRIPTEN__)  // WebAssembly has one thread
 
 TEST(MULTIHEAD_THREADS_SUITE, SeveralThreadsCallAtOnce) {
   std::atomic<int> wrong = 0;

@@ -1,5 +1,5 @@
-// What is refused, and that a refusal names the argument, what was expected and what came,
-// writes nothing, and leaves the next call working.
+// Invalid calls: the error names the argument, what was expected and what came; nothing is written,
+// and the next call works.
 #include "engine/validate.h"
 
 #include <gtest/gtest.h>
@@ -130,7 +130,7 @@ TEST_F(RefusedCall, WeightsShape) {
   expect_refused(StatusCode::kShape, "weights", {"(2, 4, 5, 7)", "(2, 4, 7, 5)"});
 }
 
-// Threads would write the same number at the same time.
+// Otherwise several threads would write the same element at the same time.
 TEST_F(RefusedCall, OutputsWhoseElementsShareAPlace) {
   const Dims shared_heads{30, 0, 6, 1};
   outputs_.out.strides = shared_heads;
@@ -146,7 +146,7 @@ TEST_F(RefusedCall, OutputsWhoseElementsShareAPlace) {
   outputs_.captures = captures;
   expect_refused(StatusCode::kShape, "capture.out", {"stride 0", "axis 0"});
   outputs_.captures = {};
-  // Where there is one element along an axis, its stride says nothing.
+  // The stride of an axis of extent 1 does not matter.
   outputs_.out = {out_.data(), {2, 4, 5, 6}, {120, 30, 6, 1}};
   q_ = {data_.data(), {2, 4, 5, 8}, {0, 0, 8, 1}};
   EXPECT_TRUE(attention(q_, k_, v_, options_, outputs_, context_).ok());
@@ -180,7 +180,7 @@ TEST_F(RefusedCall, MaskThatDoesNotBroadcast) {
 }
 
 TEST_F(RefusedCall, MaskOfRankThree) {
-  // (H, N, N) and (B, N, N) cannot be told apart.
+  // (H, N, N) and (B, N, N) cannot be distinguished.
   options_.mask = mask({4, 5, 7});
   expect_refused(StatusCode::kShape, "mask", {"(4, 5, 7)", "B or H_q"});
 }
@@ -252,7 +252,7 @@ TEST_F(RefusedCall, WindowAgainstTheCausalAlignment) {
   options_.causal = Causal::at_offset(1);
   options_.window = {1, -1, Alignment::kOffset, 2};
   expect_refused(StatusCode::kOption, "window.alignment", {"causal"});
-  // The same one is no contradiction.
+  // Repeating the same alignment is allowed.
   options_.window.offset = 1;
   EXPECT_TRUE(attention(q_, k_, v_, options_, outputs_, context_).ok());
 }
@@ -406,7 +406,7 @@ TEST_F(RefusedCall, PackedSequences) {
     return argument(q, cu, cu_k, {}, good);
   };
   EXPECT_EQ(argument(in({2, 4, 5, 8}), cu_q, cu_k, {}, good), "q");
-  // A last axis with gaps used to be read as one without.
+  // A last axis with gaps must not be read as contiguous, which once happened.
   ConstAnyTensor gaps = in({9, 4, 8});
   gaps.strides[2] = 2;
   EXPECT_EQ(argument(gaps, cu_q, cu_k, {}, good), "q");

@@ -1,5 +1,5 @@
-// KVCache: any sequence of append, attend, truncate and clear against a plain model, which keeps
-// every token that it was given.
+// KVCache: random sequences of append, attend, truncate and clear, compared with a plain model that
+// stores every token.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -19,7 +19,7 @@ using fuzz::Bytes;
 using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
-// A token's vector as a cache of that type keeps it.
+// A token's vector after rounding to the cache's type.
 std::vector<float> kept(std::vector<float> row, Type type) {
   float largest = 0.0F;
   for (const float value : row) largest = std::max(largest, std::abs(value));
@@ -43,8 +43,8 @@ std::vector<float> kept(std::vector<float> row, Type type) {
 }
 
 struct Token {
-  std::vector<std::vector<float>> keys, values;  // of each head
-  bool gone = false;                             // overwritten in a ring
+  std::vector<std::vector<float>> keys, values;  // per head
+  bool gone = false;                             // overwritten by a ring
 };
 
 struct Model {
@@ -204,7 +204,7 @@ class Sequence {
     std::vector<float> q(static_cast<size_t>(c.batch * heads * queries * c.key_width));
     for (float& value : q) value = small(from_);
     AttentionOptions options;
-    if (c.key_width == 0) options.scale = 1.0F;  // no default
+    if (c.key_width == 0) options.scale = 1.0F;  // there is no default for width 0
     const bool causal = from_.one_in(2);
     if (causal) options.causal = Causal::bottom_right();
     if (from_.one_in(3)) options.window.left = from_.integer(0, 5);
@@ -286,7 +286,7 @@ class Sequence {
       const auto& entry = model_.entries[static_cast<size_t>(b)];
       FUZZ_CHECK(cache_.length(b) == static_cast<int64_t>(entry.size()), "length %lld",
                  static_cast<long long>(cache_.length(b)));
-      // Every token from the first that is kept on is there, or was lost by truncating a ring.
+      // The cache has all tokens from first_kept() on, and none that a ring has overwritten.
       const int64_t first = cache_.first_kept(b);
       FUZZ_CHECK(first >= 0 && first <= cache_.length(b), "first %lld",
                  static_cast<long long>(first));

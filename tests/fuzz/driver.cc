@@ -1,6 +1,6 @@
-// Runs a fuzz target on pseudo-random bytes where there is no libFuzzer, with those of its flags
-// that the tests use: -runs, -seed, -max_len, -max_total_time; -first is ours. A file's bytes are
-// run once.
+// Runs a fuzz target on pseudo-random bytes if there is no libFuzzer. Supports the flags of
+// libFuzzer that the tests use: -runs, -seed, -max_len, -max_total_time; and -first, which
+// libFuzzer lacks. Given a file, runs the target once on its bytes.
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -31,7 +31,7 @@ namespace {
 int64_t seed = 1, first = 0, run = 0, longest = 512;
 const char* file = nullptr;
 
-// How to see the same once more.
+// Prints the arguments that repeat this run.
 void report() {
   if (file != nullptr) {
     std::fprintf(stderr, "with the bytes of %s\n", file);
@@ -49,7 +49,7 @@ bool flag(const char* argument, const char* name, int64_t& value) {
   return true;
 }
 
-// Half of all bytes are small, so that what counts with them is small.
+// Half of all bytes are small, so that sizes read from them are small.
 std::vector<uint8_t> random_bytes(std::mt19937_64& random) {
   const auto most = static_cast<uint64_t>(longest) >> random() % 8;
   std::vector<uint8_t> bytes(random() % (most + 1));

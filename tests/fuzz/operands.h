@@ -1,5 +1,5 @@
-// Tensors for fuzz targets: in memory that ends where they do, mostly right, and outputs that tell
-// whether they were written.
+// Tensors for fuzz targets, mostly valid, in memory that ends with their last element, and outputs
+// that show whether they were written.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace multihead::fuzz {
 
 class Operands {
  public:
-  // `wild`: numbers may be anything, infinities and NaN included.
+  // `wild`: numbers may be anything, including infinities and NaN.
   Operands(Bytes& from, bool wild) : from_(from), wild_(wild) {}
 
   float number() {
@@ -27,7 +27,7 @@ class Operands {
   }
   bool wild() const { return wild_; }
 
-  // Of that shape, or nearly. Some strides are 0 where `shares`.
+  // A tensor of that shape, or rarely a slightly different one. With `shares`, some strides are 0.
   ConstAnyTensor input(Dims shape, DType dtype, bool shares = true) {
     if (from_.one_in(96)) dtype = static_cast<DType>(from_.byte());
     return typed_input(shape, dtype, shares);
@@ -51,7 +51,7 @@ class Operands {
     for (uint8_t& byte : memory) byte = from_.byte() % 4 == 0 ? 0 : 1;
     return {memory.data(), shape, strides};
   }
-  // Mostly as many as asked for.
+  // Mostly `count` values, rarely another number.
   std::span<const float> values(int64_t count) {
     if (from_.one_in(32)) count = from_.integer(0, 9);
     std::vector<float> made(static_cast<size_t>(std::clamp<int64_t>(count, 0, 4096)));
@@ -68,7 +68,7 @@ class Operands {
     return integer_lists_.emplace_back(std::move(made));
   }
 
-  // No byte of an output was written.
+  // Checks that no byte of an output was written.
   void check_untouched() const {
     for (const std::vector<uint8_t>* memory : outputs_) {
       for (const uint8_t byte : *memory)
@@ -88,7 +88,7 @@ class Operands {
       const float value = number();
       const uint16_t half =
           dtype == DType::kF16 ? rules::to_float16(value).bits : rules::to_bfloat16(value).bits;
-      // Of a type that calls refuse, int8 or an unknown one, any bytes do.
+      // Calls refuse other types (int8 or unknown), so any bytes will do.
       std::memcpy(memory.data() + at, size == 4 ? static_cast<const void*>(&value) : &half, size);
     }
     return finish(memory, dtype, shape, strides);
@@ -124,7 +124,7 @@ class Operands {
     }
   }
 
-  // Packed, with gaps behind rows, or with the second and third of four axes in the other order.
+  // Contiguous, with gaps between rows, or with the second and third of four axes swapped.
   Dims strides_of(const Dims& shape, bool shares) {
     if (shape.rank() == 0) return {};
     Dims small = shape;
@@ -144,7 +144,7 @@ class Operands {
     return strides;
   }
 
-  // 0 or more, and small: what there is memory for.
+  // An extent for memory: 0 or more, and small.
   static int64_t extent_of(const Dims& shape, int axis) {
     return shape[axis] < 0 || shape[axis] > 4096 ? 1 : shape[axis];
   }

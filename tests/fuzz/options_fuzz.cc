@@ -1,5 +1,5 @@
-// The calls on tensors with any operands and options: a call is refused, with nothing written, or
-// gives what the oracle gives.
+// The calls on tensors, with any operands and options: a call is either refused, and then writes
+// nothing, or equals the oracle.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -119,7 +119,7 @@ float element(const AnyTensor& tensor, int64_t at) {
   return value;
 }
 
-// Row-major `expected` against a tensor of any strides.
+// Compares row-major `expected` with a tensor of any strides.
 void compare(const char* name, const AnyTensor& got, const std::vector<double>& expected,
              double tolerance) {
   FUZZ_CHECK(got.shape.elements() == static_cast<int64_t>(expected.size()), "%s", name);
@@ -139,7 +139,7 @@ void compare(const char* name, const AnyTensor& got, const std::vector<double>& 
   }
 }
 
-// A mistake in a softmax of large scores is as large as that of the scores.
+// The error of a softmax of large scores is as large as that of the scores.
 double tolerance_of(const reference::ReferenceOutputs& expected, const AttentionOptions& options,
                     DType dtype) {
   double size = 8;
@@ -230,7 +230,7 @@ void score(Bytes& from) {
           2 * tolerance_of(expected, options, q.dtype));
 }
 
-// Rows first .. last - 1 of (T, H, d) as (1, H, N, d).
+// Rows first .. last - 1 of (T, H, d), as (1, H, N, d).
 template <class View>
 View sequence(const View& packed, int64_t first, int64_t last, int64_t size) {
   View part = packed;
@@ -238,7 +238,7 @@ View sequence(const View& packed, int64_t first, int64_t last, int64_t size) {
   part.strides = {0, packed.strides[1], packed.strides[0], packed.strides[2]};
   using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(part.data)>>,
                                   const uint8_t, uint8_t>;
-  if (part.data == nullptr) return part;  // without elements
+  if (part.data == nullptr) return part;  // no elements
   part.data = static_cast<Byte*>(part.data) + first * packed.strides[0] * size;
   return part;
 }
@@ -386,7 +386,7 @@ void attend_latents(Bytes& from) {
   fuzz::check_words(status);
   if (!status.ok()) return operands.check_untouched();
   if (operands.wild()) return;
-  // The other form gives the same.
+  // The other form must give the same result.
   std::vector<float> other(static_cast<size_t>(out.shape.elements()));
   const auto other_form =
       form == LatentForm::kExpanded ? LatentForm::kAbsorbed : LatentForm::kExpanded;
@@ -472,7 +472,7 @@ void run_module(Bytes& from) {
   fuzz::check_words(status);
   if (!status.ok()) return;
   const MultiHeadAttentionConfig& c = module.config();
-  // Widths that a config may have, and that take long.
+  // Such widths are valid, but take too long.
   if (c.embed_dim > 64 || c.value_dim > 64 || c.kdim > 64 || c.vdim > 64 || c.out_dim > 64 ||
       c.kv_latent_dim > 64 || c.q_latent_dim > 64) {
     return;

@@ -1,5 +1,5 @@
-// Safetensors: any bytes are refused or read, never beyond them; what is read is written and read
-// again as it was; any state dict is refused or written.
+// Safetensors: any bytes are refused or read, never beyond their end; a file that is read can be
+// written and read again unchanged; any state dict is refused or written.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,7 +36,7 @@ std::string number(Bytes& from) {
                                  "4611686018427387904", "null", "[]", "{}", "\"1\"", "01"});
 }
 
-// A header that is nearly right, and the data that it describes, nearly.
+// A header, and the data that it describes, both almost valid.
 std::vector<std::byte> file_of(Bytes& from) {
   std::string header = "{";
   int64_t end = 0;
@@ -84,7 +84,7 @@ std::vector<std::byte> file_of(Bytes& from) {
   return as_bytes(size, header + data);
 }
 
-// Every byte that a view may be read at; the sanitizers look.
+// Reads every byte that a view covers; the sanitizers detect reads outside the memory.
 uint64_t sum_of(const StateDict& dict) {
   uint64_t sum = 0;
   for (const auto& [name, tensor] : dict) {
@@ -134,7 +134,7 @@ void write(Bytes& from) {
   for (int64_t i = from.integer(0, 3); i >= 0; --i) {
     ConstAnyTensor tensor;
     tensor.dtype = static_cast<DType>(from.one_in(16) ? from.byte() : from.integer(0, 2));
-    // What lies within the values wherever it is legal.
+    // Legal tensors stay within the memory of `values`.
     int64_t room = 64;
     for (int64_t axis = from.integer(0, from.one_in(16) ? 10 : 4); axis > 0; --axis) {
       const int64_t extent = from.one_in(24) ? from.integer(INT64_MIN, -1) : from.integer(0, 3);
@@ -147,7 +147,7 @@ void write(Bytes& from) {
     }
     if (from.one_in(24)) tensor.strides.push_back(0);
     tensor.data = from.one_in(16) ? nullptr : values.data();
-    // A legal tensor of more would take a while.
+    // Skip legal tensors of more elements, which would take too long.
     uint64_t elements = 1;
     bool many = false;
     for (int axis = 0; axis < std::min(tensor.shape.rank(), Dims::kMaxRank); ++axis) {
@@ -189,7 +189,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     }
     case 1: {
-      // A header of any text, of the right length.
+      // A header of random text, with the right length.
       std::string text(from.left(), ' ');
       for (char& letter : text) letter = static_cast<char>(from.byte());
       read(as_bytes(text.size(), text));

@@ -1,5 +1,4 @@
-// The benchmarks' machinery: what is asked for, what is written, and that every runner says the same. No timing is
-// judged.
+// The benchmark scripts: arguments, output formats, and that all runners agree. Timings are not checked.
 //
 //   node --test tests/native/bench.test.mjs        after a build
 
@@ -55,7 +54,7 @@ const document = { runs: [{ machine, benchmarks: [forward, decode] }] };
 
 const multiheadBench = (...args) => spawnSync(NATIVE_PROGRAM, args, { encoding: 'utf8' });
 
-/** All events of a run as { machine, benchmarks }. */
+/** Collects the events of a run: { machine, benchmarks }. */
 async function gathered(events) {
   const run = { benchmarks: [] };
   for await (const event of events) {
@@ -65,7 +64,7 @@ async function gathered(events) {
   return run;
 }
 
-test('arguments: what is given, and what is left out', () => {
+test('arguments: given values, and defaults', () => {
   const options = readArguments(['wasm', 'browser', '--filter', 'tiny|bert', '--json=a.json', '--no-build', '--peers']);
   assert.deepEqual(options.where, ['wasm', 'browser']);
   assert.equal(options.filter, 'tiny|bert');
@@ -76,7 +75,7 @@ test('arguments: what is given, and what is left out', () => {
   assert.equal(readArguments([]).build, true);
 });
 
-test('arguments: a wrong one is named, with what was expected and what came', () => {
+test('arguments: an invalid one is reported with what was expected and what came', () => {
   const wrong = [
     [['--fliter=x'], /'--fliter'; expected native, wasm, browser or --filter, /],
     [['nativ'], /Expected native, wasm, browser; got nativ/],
@@ -90,7 +89,7 @@ test('arguments: a wrong one is named, with what was expected and what came', ()
   for (const [args, message] of wrong) assert.throws(() => readArguments(args), { message }, args.join(' '));
 });
 
-test('multihead-bench: a wrong argument is named', () => {
+test('multihead-bench: an invalid argument is reported', () => {
   const target = multiheadBench('--target=mmx');
   assert.equal(target.status, 2);
   assert.match(target.stderr, /--target: expected one of .*(SSE|AVX|NEON|EMU).*, got mmx/);
@@ -120,7 +119,7 @@ test('cases: chosen by a pattern', () => {
   assert.equal(caseOf('forward/none/full/f32/threads:8'), null);
 });
 
-test('inputs: numbers in [-1, 1) and pairs that masks leave', () => {
+test('inputs: numbers in [-1, 1), and the visible pairs of masks', () => {
   const values = randomFloats(1000, 1);
   assert.ok(values.every((value) => value >= -1 && value < 1));
   assert.equal(values[0], Math.fround((1664525 + 1013904223) / 2 ** 31 - 1));
@@ -131,7 +130,7 @@ test('inputs: numbers in [-1, 1) and pairs that masks leave', () => {
   assert.equal(operationsOf(caseOf('forward/tiny/causal/f32/threads:1')), (4 * 4 * 32 * 32 * 16) / 2);
 });
 
-test('results: what a document may hold', () => {
+test('results: valid and invalid documents', () => {
   assert.deepEqual(complaintsOf(document), []);
   const broken = structuredClone(document);
   broken.runs[0].benchmarks[0].GFLOPS = '32';
@@ -147,7 +146,7 @@ test('results: what a document may hold', () => {
   assert.deepEqual(complaintsOf({}), ['runs: expected a list']);
 });
 
-test("results: Google Benchmark's JSON as it grows", async () => {
+test("results: Google Benchmark's JSON while it is written", async () => {
   const lines = JSON.stringify(
     {
       context: {
@@ -174,7 +173,7 @@ test("results: Google Benchmark's JSON as it grows", async () => {
   assert.deepEqual(benchmarkFrom({ name: 'c', us: 1, real_time: 7 }), { name: 'c', us: 1, peers: {} });
 });
 
-test('text: columns stand below their titles, and no message is lost', () => {
+test('text: columns are aligned with their titles, and no message is lost', () => {
   const line = row(forward);
   assert.equal(header().indexOf('GFLOPS') + 'GFLOPS'.length, line.indexOf('32.0') + '32.0'.length);
   assert.match(line, /eigen 2\.00×, other: out of <range>$/);
@@ -197,7 +196,7 @@ test('chart: round ticks', () => {
   assert.deepEqual(ticks(0.3), [0, 0.1, 0.2, 0.3]);
 });
 
-test('chart: well-formed, every bar to scale, every name and limit there', () => {
+test('chart: well-formed, with every bar to scale, and every name and limit', () => {
   const svg = chart(document);
   const open = [];
   for (const [, closing, name, selfClosing] of svg.matchAll(/<(\/?)([a-z]+)[^>]*?(\/?)>/g)) {
@@ -220,10 +219,10 @@ test('chart: well-formed, every bar to scale, every name and limit there', () =>
     chart({ runs: [{ machine: { ...machine, simd: '<&">' }, benchmarks: [forward] }] }).includes('&lt;&amp;&quot;&gt;'),
   );
   const widths = [...svg.matchAll(/<rect x="250" y="\d+" width="([\d.]+)"/g)].map(([, width]) => Number(width));
-  assert.ok(Math.abs(widths[0] / widths[1] - 2) < 0.01, `${widths}`); // ours and one that takes twice as long
+  assert.ok(Math.abs(widths[0] / widths[1] - 2) < 0.01, `${widths}`); // multihead, and a peer that takes twice as long
 });
 
-test('ONNX: bytes as protobuf writes them, and every way with inputs of its shapes', () => {
+test('ONNX: bytes as protobuf writes them, and models with inputs of the right shapes', () => {
   const nodes = [{ op: 'Neg', inputs: ['x'], outputs: ['y'] }];
   const model = onnxModel({ nodes, inputs: [{ name: 'x', shape: [300] }], outputs: [{ name: 'y' }] });
   // ir_version 10, producer "multihead", then the graph
@@ -246,7 +245,7 @@ test('ONNX: bytes as protobuf writes them, and every way with inputs of its shap
   }
 });
 
-test('a peer that fails is recorded with its message; one that offers nothing is left out', async () => {
+test('a peer that fails is recorded with its message; one without the operation is left out', async () => {
   const { load } = await import('../../bindings/dist/index.js');
   const mh = await load({ simd: 'simd128' });
   const limits = { fmaPeak: 1e9, readStream: 1e9, evictCaches: () => {} };
@@ -270,7 +269,7 @@ test('a peer that fails is recorded with its message; one that offers nothing is
   assert.equal(mh.memory().live, 0);
 });
 
-test('multihead-bench and the package: the same form, exact, and the same outputs from the same inputs', async () => {
+test('multihead-bench and the package: the same format, small errors, the same outputs', async () => {
   const native = await gathered(nativeRun({ filter: 'tiny' }));
   const wasm = await gathered(wasmRun({ simd: 'simd128', filter: 'tiny' }));
   assert.deepEqual(complaintsOf({ runs: [native, wasm] }), []);

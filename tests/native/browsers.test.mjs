@@ -1,4 +1,4 @@
-// Which browsers the browser tests take.
+// Which browsers the browser tests use.
 //
 //   node --test tests/native/browsers.test.mjs
 

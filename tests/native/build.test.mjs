@@ -1,4 +1,4 @@
-// How the build treats machines that it does not know.
+// The build with unusual compilers, downloads and warnings.
 //
 //   node --test tests/native/build.test.mjs        after the set-up
 
@@ -14,7 +14,7 @@ import { fileURLToPath } from 'node:url';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const compiler = JSON.parse(readFileSync(join(root, 'build/toolchain/manifest.json'), 'utf8')).cxx.path;
 
-/** A compiler that treats -march=native as `onNative` (shell) says, as a program in `folder`. */
+/** A program in `folder` that acts as a compiler: for -march=native it runs the shell code `onNative`. */
 function compilerThat(onNative, folder) {
   const path = join(folder, 'c++');
   writeFileSync(
@@ -30,7 +30,7 @@ exec ${JSON.stringify(compiler)} "$@"
   return path;
 }
 
-/** What multihead_machine_flags() finds for that compiler. */
+/** The flags that multihead_machine_flags() finds for that compiler. */
 function flagsOf(onNative) {
   const folder = mkdtempSync(join(tmpdir(), 'multihead-build-'));
   try {
@@ -58,7 +58,7 @@ function flagsOf(onNative) {
   }
 }
 
-test("a compiler that warns of its own -march=native compiles the Eigen peer without warnings", () => {
+test("a compiler whose -march=native causes warnings compiles the Eigen peer without warnings", () => {
   const warning = 'echo "warning: invalid feature combination: +avx10.1-256" >&2; given -Werror && exit 1';
   assert.equal(flagsOf(`given -w || { ${warning}; }`), '-march=native;-w');
 });
@@ -67,7 +67,7 @@ test('a compiler without -march=native compiles the Eigen peer without it', () =
   assert.equal(flagsOf('echo "unknown argument" >&2; exit 1'), '');
 });
 
-test('what is fetched has the sum that was expected, and is used as it is told', () => {
+test('a download must have the expected checksum, and is then used', () => {
   const folder = mkdtempSync(join(tmpdir(), 'multihead-fetch-'));
   try {
     mkdirSync(join(folder, 'library-1.0'));

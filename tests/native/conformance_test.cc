@@ -1,5 +1,5 @@
-// Every golden case of tests/conformance on every SIMD target; and packs that are malformed:
-// each part that is wrong is one failed case with a reason, and the rest goes on.
+// Every golden case of tests/conformance on every SIMD target; and malformed packs: each wrong part
+// is one failed case with a reason, and the other cases still run.
 #include "conformance.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class ConformanceOnTarget : public ::testing::TestWithParam<int64_t> {
 TEST_P(ConformanceOnTarget, EveryCasePasses) {
   Context context(2);
   const auto results = conformance::run_folder(MULTIHEAD_CONFORMANCE_FOLDER, context);
-  // sdpa, variants, onnx, published, mha and stack, gradients excepted.
+  // sdpa, variants, onnx, published, mha and stack, without gradients.
   EXPECT_GE(results.size(), 47U + 34U + 33U + 10U + 30U + 4U);
   for (const auto& result : results) {
     EXPECT_TRUE(result.passed()) << result.file << "/" << result.name << ": " << result.reason;
@@ -61,7 +61,7 @@ std::string tensors_of(const std::string& pack) {
   return (kGoldens / (pack + ".safetensors")).string();
 }
 
-// A temporary folder of manifests and tensors.
+// A temporary folder with manifests and tensors.
 class Conformance : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -86,7 +86,7 @@ class Conformance : public ::testing::Test {
     return conformance::run_folder(folder_.string(), context);
   }
 
-  // Runs `broken` and then `good`, which has to pass.
+  // Runs `broken`, and then `good`, which must pass.
   std::vector<CaseResult> run(std::vector<json> broken, const json& good, const std::string& pack) {
     broken.push_back(good);
     write_manifest("pack.json", broken, pack);
@@ -101,7 +101,7 @@ class Conformance : public ::testing::Test {
   fs::path folder_;
 };
 
-// The first case of every operation, with the pack that it is of.
+// The first case of every operation, and the pack that it comes from.
 struct Sample {
   std::string pack;
   json description;
@@ -121,7 +121,7 @@ std::vector<Sample> samples() {
       if (seen.insert(key).second) result.push_back({pack, description});
     }
   }
-  // Eight operations, three of which in two kinds at least.
+  // Eight operations, at least three of them in two variants.
   EXPECT_GE(result.size(), 11U);
   return result;
 }
@@ -161,11 +161,11 @@ TEST_F(Conformance, EveryFieldOfTheWrongTypeFails) {
       without.erase(field);
       add(std::string("without ") + field, without);
       for (const json& value : wrong_values()) {
-        // "x" is a name.
+        // The string is a valid name.
         if (std::string(field) == "name" && value.is_string()) continue;
         json changed = good;
         changed[field] = value;
-        // Else its missing attributes alone fail some operations.
+        // An object without the attributes is already tested as a missing attribute.
         if (std::string(field) == "attrs" && value.is_object()) continue;
         add(std::string(field).append(" ").append(value.dump()), changed);
       }
@@ -211,7 +211,7 @@ TEST_F(Conformance, EveryFieldOfTheWrongTypeFails) {
   }
 }
 
-// What an attribute of another value does is for the operation to say; none may end the run.
+// The operation decides what another value of an attribute does; no value may end the run.
 TEST_F(Conformance, AnyValueOfAnyAttributeIsSurvived) {
   for (const auto& [pack, good] : samples()) {
     std::vector<json> broken;
@@ -236,7 +236,7 @@ TEST_F(Conformance, AnyValueOfAnyAttributeIsSurvived) {
   }
 }
 
-// Tensors of any other rank, extents and type in place of each input and golden.
+// Replaces each input and golden by tensors of other ranks, extents and types.
 TEST_F(Conformance, AnyTensorInPlaceOfAnotherIsSurvived) {
   for (const auto& [pack, good] : samples()) {
     Safetensors tensors;
@@ -300,7 +300,7 @@ TEST_F(Conformance, ModulesWhoseWeightsDoNotFitTheirAttributesFail) {
   }
 }
 
-// The safetensors file `bytes` with one more tensor, of zeros.
+// The safetensors file `bytes` with an additional tensor of zeros.
 std::string with_zeros(const std::string& bytes, const std::vector<int64_t>& shape) {
   uint64_t length = 0;
   for (size_t i = 0; i < 8; ++i) {
@@ -319,14 +319,14 @@ std::string with_zeros(const std::string& bytes, const std::vector<int64_t>& sha
   return result + text + data + std::string(size, '\0');
 }
 
-TEST_F(Conformance, StacksHaveAnyNumberOfLayers) {
+TEST_F(Conformance, TransformersHaveAnyNumberOfLayers) {
   json five;
   const json manifest = manifest_of("stack");
   for (const json& one : manifest["cases"]) {
     if (one["name"] == "stack_rope_half") five = one;
   }
   ASSERT_TRUE(five.is_object());
-  // Layers whose output projections are zeros change nothing.
+  // Layers with output projections of zero change nothing.
   const std::string prefix = "stack_rope_half/";
   for (int layer = 2; layer < 5; ++layer) {
     const std::string to = "layers." + std::to_string(layer);
@@ -370,7 +370,7 @@ TEST_F(Conformance, PrintedFiguresMustBeCompared) {
   }
 }
 
-// Each of these beside a manifest that is right.
+// Each of these files is tested next to a valid manifest.
 TEST_F(Conformance, MalformedFileIsOneFailure) {
   const json good = manifest_of("sdpa")["cases"][0];
   write_manifest("a_good.json", json::array({good}), "sdpa");

@@ -1,5 +1,5 @@
-// Every source file includes the standard headers of the names that it uses, and no others: which headers a standard
-// header brings along differs from one version of a library to the next.
+// Every source file includes exactly the standard headers of the names that it uses. It must not rely on headers that a
+// standard header includes, because these differ between versions of the library.
 //
 //   node --test tests/native/includes.test.mjs
 
@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
-/** Names of namespace std by the header that has them: all that are used here, and neighbours of theirs. */
+/** The names of namespace std by header: all that this project uses, and some related ones. */
 const NAMES = {
   algorithm:
     'adjacent_find all_of any_of binary_search clamp copy copy_backward copy_if copy_n count count_if equal equal_range fill fill_n find find_if find_if_not for_each for_each_n generate includes is_sorted lexicographical_compare lower_bound max max_element merge min min_element minmax mismatch next_permutation none_of nth_element partial_sort partition ranges::all_of ranges::any_of ranges::contains ranges::copy ranges::count ranges::count_if ranges::equal ranges::fill ranges::find ranges::find_if ranges::for_each ranges::max ranges::max_element ranges::min ranges::none_of ranges::reverse ranges::sort remove_if replace reverse rotate search set_difference shuffle sort stable_sort swap_ranges transform unique upper_bound',
@@ -72,7 +72,7 @@ const NAMES = {
   vector: 'vector',
 };
 
-/** Names that several headers have, each of which will do. */
+/** Names that several headers declare; any of these headers is enough. */
 const SHARED = {
   abs: ['cmath', 'cstdlib'],
   begin: ['array', 'iterator', 'span', 'string', 'vector'],
@@ -90,7 +90,7 @@ const SHARED = {
   unitbuf: ['ios', 'iostream'],
 };
 
-/** What is used without std::. */
+/** Names that are used without std::. */
 const GLOBAL = {
   cassert: /\bassert\(/,
   cerrno: /\b(errno|E[A-Z]{4,})\b/,
@@ -108,11 +108,11 @@ for (const [header, names] of Object.entries(NAMES)) for (const name of names.sp
 
 const STANDARD = new Set([...Object.keys(NAMES), ...Object.keys(GLOBAL), 'ios']);
 
-/** Code without comments and string literals, line for line. */
+/** The code without comments and string literals; lines keep their numbers. */
 export const codeOf = (text) =>
   text.replace(/"(?:[^"\\\n]|\\.)*"|\/\/[^\n]*|\/\*[^]*?\*\//g, (found) => found.replace(/[^\n]/g, ' '));
 
-/** What a file's includes lack or have too many of: [header or null, sentence]. */
+/** The missing and superfluous headers of a file: [header or null, sentence]. */
 export function complaintsOf(text) {
   const included = [...text.matchAll(/^#include <([^>]+)>/gm)].map(([, header]) => header);
   const code = codeOf(text.replace(/^#include.*$/gm, ''));
@@ -154,7 +154,7 @@ test('every file includes the standard headers that it uses', () => {
   assert.deepEqual(complaints, []);
 });
 
-test('a missing header, an extra one and an unknown name are seen', () => {
+test('a missing header, an extra one and an unknown name are detected', () => {
   const text = '#include <map>\n#include <vector>\n// std::set\nstd::vector<int> v; std::sort(v.begin(), v.end()); std::flood();';
   assert.deepEqual(
     complaintsOf(text).map(([, sentence]) => sentence),

@@ -1,5 +1,5 @@
-// What the command-line programs end with: 0, 1 for a result that is wrong, 2 for arguments that make no sense, 3 for
-// what cannot be read or written; complaints on standard error alone.
+// The exit codes of the command-line programs: 0; 1 for a wrong result; 2 for invalid arguments; 3 if something cannot
+// be read or written. Errors go only to standard error.
 //
 //   node --test tests/native/programs.test.mjs        after a build
 
@@ -30,18 +30,18 @@ function refused(name, args, code, message) {
   assert.match(stderr, message);
 }
 
-test('a good run ends with 0 and says nothing on standard error', () => {
+test('a successful run ends with 0 and prints nothing on standard error', () => {
   for (const [name, args] of Object.entries(QUICK)) {
     const { status, stdout, stderr } = run(name, args);
     assert.equal(status, 0, stderr);
     assert.ok(stdout.length > 0, name);
-    if (name !== 'multihead-bench') assert.equal(stderr, ''); // Google Benchmark tells of the machine there
+    if (name !== 'multihead-bench') assert.equal(stderr, ''); // Google Benchmark describes the machine there
   }
 });
 
 const noFullDisk = existsSync('/dev/full') ? false : 'there is no /dev/full';
 
-test('a full disk is 3', { skip: noFullDisk }, () => {
+test('a full disk gives 3', { skip: noFullDisk }, () => {
   const cases = [...Object.entries(QUICK), ['multihead-trace', ['a b', '--json']]];
   for (const name of Object.keys(QUICK)) cases.push([name, ['--help']]);
   for (const [name, args] of cases) {
@@ -68,7 +68,7 @@ test("npm's scripts end with 3 on a full disk, too", { skip: noFullDisk }, () =>
   }
 });
 
-test('arguments that make no sense are 2', () => {
+test('invalid arguments give 2', () => {
   refused('multihead-trace', ['--scores', ''], 2, /^--scores: expected square matrices.*got ""/);
   refused('multihead-trace', ['--fliter'], 2, /--fliter/);
   refused('multihead-trace', ['--heads', 'x'], 2, /heads/);
@@ -86,7 +86,7 @@ test('arguments that make no sense are 2', () => {
   assert.match(String(stderr), /--fliter/);
 });
 
-test('a folder that cannot be read is 3, a case that fails 1', () => {
+test('a folder that cannot be read gives 3, a case that fails 1', () => {
   refused('multihead-conformance', ['/no/such/folder'], 3, /^\/no\/such\/folder: /);
   const folder = mkdtempSync(join(tmpdir(), 'multihead-programs-'));
   try {
@@ -109,7 +109,7 @@ test('--help names every option', () => {
   assert.match(help('multihead-conformance'), /DIR/);
 });
 
-test('a trace has a limit, which fewer steps keep to', () => {
+test('a trace that is too large is refused; fewer steps fit', () => {
   const words = 'word '.repeat(1500);
   const message = /^--steps: expected a trace of at most 67108864 numbers, got \d+/;
   refused('multihead-trace', [words, '--heads', '16'], 2, message);

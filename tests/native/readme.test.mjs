@@ -1,4 +1,4 @@
-// The README's C++ program, its CMakeLists.txt and its command lines, as they are written there.
+// The README's C++ program, CMakeLists.txt and command lines, exactly as they are printed there.
 //
 //   node --test tests/native/readme.test.mjs        after a build
 
@@ -57,7 +57,7 @@ test('the programs of the command line', () => {
   const lines = beginningWith('multihead-');
   assert.equal(lines.length, 4);
   for (const line of lines) {
-    // Benchmarks take their time: that the name is one of theirs is enough.
+    // Running a benchmark takes too long: check that its name exists.
     const isBenchmark = line.startsWith('multihead-bench');
     const command = isBenchmark ? `${line} --benchmark_list_tests` : line;
     const stdout = execFileSync('sh', ['-c', command], { cwd: ROOT, encoding: 'utf8', env: { ...process.env, PATH } });
@@ -67,7 +67,7 @@ test('the programs of the command line', () => {
   }
 });
 
-test('the longer random tests are there under their names', () => {
+test('the longer random tests exist under their names', () => {
   const lines = beginningWith('MULTIHEAD_RANDOM_CASES=');
   assert.equal(lines.length, 4);
   for (const line of lines) {
@@ -84,7 +84,7 @@ test('the options of the benchmarks', () => {
   for (const line of lines) readArguments(line.split(' ').slice(3).filter((argument) => argument !== '--'));
 });
 
-test('scripts, presets and files that are named there exist', () => {
+test('scripts, presets and files that the README names exist', () => {
   const { scripts, workspaces } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   for (const [, script] of readme.matchAll(/\bnpm run ([\w-]+)/g)) assert.ok(scripts[script], `npm run ${script}`);
   for (const [, script] of readme.matchAll(/\bnpm (start|test)\b/g)) assert.ok(scripts[script], `npm ${script}`);

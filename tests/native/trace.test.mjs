@@ -1,4 +1,4 @@
-// multihead-trace prints what the articles print.
+// multihead-trace prints the matrices that published articles print.
 //
 //   node --test tests/native/trace.test.mjs        after a build
 
@@ -22,7 +22,7 @@ function printed(...args) {
 const json = (...args) => JSON.parse(printed(...args, '--json'));
 const step = (trace, name) => trace.steps.find((one) => one.name === name);
 
-/** The rows of the matrix under a step's heading, as they are printed. */
+/** The printed rows of the matrix of a step. */
 function rowsOf(text, name, count) {
   const lines = text.split('\n');
   const first = lines.findIndex((line) => line.startsWith(`${name} (`)) + 4;
@@ -31,7 +31,7 @@ function rowsOf(text, name, count) {
 
 const article4 = '2.0 1.5 .8 .3; 1.2 1.8 .9 .4; .5 1.1 2.1 .7; .3 .6 1.3 1.9';
 
-test('raw scores of an article become the causal rows that it should print', () => {
+test('raw scores of an article give its causal weights', () => {
   const text = printed('The cat sat on', '--scores', article4, '--causal');
   assert.deepEqual(rowsOf(text, 'weights', 4), [
     ['1.0000', '0.0000', '0.0000', '0.0000'],
@@ -93,7 +93,7 @@ test('B, N, d_model, H = 2, 5, 64, 8: the shapes that an article prints', () => 
   for (const shape of shapes) assert.ok(text.includes(`\n${shape}\n`), shape);
 });
 
-test('the steps asked for, in text and as JSON', () => {
+test('the requested steps, as text and as JSON', () => {
   const trace = json('a b c', '--steps', 'weights,per_head_output,output', '--causal');
   assert.deepEqual(trace.tokens, ['a', 'b', 'c']);
   assert.deepEqual(
@@ -112,7 +112,7 @@ test('the steps asked for, in text and as JSON', () => {
   }
 });
 
-test('what is wrong is said in one line', () => {
+test('errors are reported in one line', () => {
   const refused = (...args) => {
     const { status, stdout, stderr } = run(...args);
     assert.notEqual(status, 0);

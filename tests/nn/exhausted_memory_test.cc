@@ -1,4 +1,4 @@
-// Every public call of modules, and of safetensors files, while memory fails at its n-th request.
+// Every public call of modules and of safetensors, while memory fails at its n-th request.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -68,7 +68,7 @@ const MultiHeadAttentionConfig kLatent{.embed_dim = 8,
                                        .rope_head_dim = 2,
                                        .rope = {.style = Rope::Style::kInterleaved}};
 
-// Parameters by name, and the memory that they are views of.
+// Parameters by name, and the memory that they view.
 class Parameters {
  public:
   void add(const std::string& name, const Dims& shape) {
@@ -114,8 +114,8 @@ Parameters parameters_of(const MultiHeadAttentionConfig& c) {
   return parameters;
 }
 
-// A layer with weights, a cache of some tokens, a trace of an earlier call, and room for results.
-struct Layer {
+// A module with weights, a cache with some tokens, the trace of an earlier call, and outputs.
+struct ModuleFixture {
   static constexpr int64_t kBatch = 2, kTokens = 3, kBefore = 4;
   MultiHeadAttentionConfig config;
   Parameters parameters;
@@ -125,7 +125,7 @@ struct Layer {
   Trace trace;
   Context context{2};
 
-  explicit Layer(const MultiHeadAttentionConfig& config_, bool loaded = true)
+  explicit ModuleFixture(const MultiHeadAttentionConfig& config_, bool loaded = true)
       : config(config_), parameters(parameters_of(config_)) {
     EXPECT_TRUE(MultiHeadAttention::create(config, module).ok());
     x = numbers(3, kBatch * kBefore * 8);
@@ -149,7 +149,7 @@ struct Layer {
                           traced ? &trace : nullptr, context);
   }
 
-  // Fills the cache and the trace in a context that is not that of the calls to be tried.
+  // Fills the cache and the trace in a separate context, not that of the tested calls.
   void begin(KVCacheConfig of_cache) {
     Context other{1};
     of_cache.batch = kBatch;
@@ -187,9 +187,9 @@ struct Layer {
 TEST(ExhaustedMemory, ModulesAreCreated) {
   for (const MultiHeadAttentionConfig& config : {kPlain, kLatent}) {
     expect_survives_exhaustion("create", [&]() -> Attempt {
-      const auto layer = std::make_shared<Layer>(config);
+      const auto fixture = std::make_shared<ModuleFixture>(config);
       const auto made = std::make_shared<MultiHeadAttention>();
-      return {.call = [=] { return MultiHeadAttention::create(layer->config, *made); },
+      return {.call = [=] { return MultiHeadAttention::create(fixture->config, *made); },
               .result = [=] { return std::to_string(made->config().embed_dim); },
               .state = [=] { return std::to_string(made->config().embed_dim); }};
     });
@@ -200,10 +200,10 @@ TEST(ExhaustedMemory, ModulesLoadAndKeepTheirWeights) {
   for (const MultiHeadAttentionConfig& config : {kPlain, kAppending, kLatent}) {
     for (const bool loaded : {false, true}) {
       expect_survives_exhaustion("load_state_dict", [&]() -> Attempt {
-        const auto layer = std::make_shared<Layer>(config, loaded);
-        // The module has twice the weights that it is to load.
+        const auto fixture = std::make_shared<ModuleFixture>(config, loaded);
+        // The module already has weights: twice those that it is to load.
         if (loaded) {
-          Parameters doubled = layer->parameters;
+          Parameters doubled = fixture->parameters;
           StateDict dict = doubled.dict();
           std::vector<std::vector<float>> memory;
           for (auto& [name, tensor] : dict) {
@@ -213,28 +213,28 @@ TEST(ExhaustedMemory, ModulesLoadAndKeepTheirWeights) {
             }
             tensor.data = values.data();
           }
-          EXPECT_TRUE(layer->module.load_state_dict(dict).ok());
+          EXPECT_TRUE(fixture->module.load_state_dict(dict).ok());
         }
-        return {.call = [=] { return layer->module.load_state_dict(layer->parameters.dict()); },
+        return {.call = [=] { return fixture->module.load_state_dict(fixture->parameters.dict()); },
                 .result =
                     [=] {
-                      EXPECT_TRUE(layer->forward(false).ok());
-                      return layer->parameter_bits() + layer->outputs();
+                      EXPECT_TRUE(fixture->forward(false).ok());
+                      return fixture->parameter_bits() + fixture->outputs();
                     },
-                .state = [=] { return layer->parameter_bits(); }};
+                .state = [=] { return fixture->parameter_bits(); }};
       });
     }
     expect_survives_exhaustion("state_dict", [&]() -> Attempt {
-      const auto layer = std::make_shared<Layer>(config);
+      const auto fixture = std::make_shared<ModuleFixture>(config);
       const auto dict = std::make_shared<StateDict>();
-      return {.call = [=] { return layer->module.state_dict(*dict); },
+      return {.call = [=] { return fixture->module.state_dict(*dict); },
               .result = [=] { return bits_of_dict(*dict); },
               .state = [=] { return bits_of_dict(*dict); }};
     });
     expect_survives_exhaustion("use_weights", [&]() -> Attempt {
-      const auto layer = std::make_shared<Layer>(config);
-      const auto other = std::make_shared<Layer>(config, false);
-      return {.call = [=] { return other->module.use_weights(layer->module.weights()); },
+      const auto fixture = std::make_shared<ModuleFixture>(config);
+      const auto other = std::make_shared<ModuleFixture>(config, false);
+      return {.call = [=] { return other->module.use_weights(fixture->module.weights()); },
               .result =
                   [=] {
                     EXPECT_TRUE(other->forward(false).ok());
@@ -249,32 +249,32 @@ TEST(ExhaustedMemory, ModulesRun) {
   const std::vector<uint8_t> padding{0, 0, 1, 0, 1, 0};
   const MultiHeadAttentionOptions masked{
       .attention = {.causal = Causal::top_left()},
-      .key_padding_blocked = {padding.data(), {Layer::kBatch, Layer::kTokens}}};
+      .key_padding_blocked = {padding.data(), {ModuleFixture::kBatch, ModuleFixture::kTokens}}};
   for (const MultiHeadAttentionConfig& config : {kPlain, kAppending, kLatent}) {
     for (const bool traced : {false, true}) {
       expect_survives_exhaustion("forward", [&]() -> Attempt {
-        const auto layer = std::make_shared<Layer>(config);
-        if (!config.add_bias_kv) layer->begin({.capacity = 8});
-        return {.call = [=] { return layer->forward(traced, masked); },
-                .result = [=] { return layer->outputs() + bits_of_trace(layer->trace); },
-                .state = [=] { return layer->parameter_bits() + bits_of_trace(layer->trace); }};
+        const auto fixture = std::make_shared<ModuleFixture>(config);
+        if (!config.add_bias_kv) fixture->begin({.capacity = 8});
+        return {.call = [=] { return fixture->forward(traced, masked); },
+                .result = [=] { return fixture->outputs() + bits_of_trace(fixture->trace); },
+                .state = [=] { return fixture->parameter_bits() + bits_of_trace(fixture->trace); }};
       });
     }
   }
 }
 
-// The products behind one that failed used to be computed all the same.
+// After a product has failed, no further products may be computed.
 TEST(ExhaustedMemory, ACallEndsWhereItFails) {
-  const Layer layer(kAppending);
-  // So many rows that a product needs memory.
+  const ModuleFixture fixture(kAppending);
+  // Enough rows for a product to need memory.
   const Dims shape{64, 8};
   const std::vector<float> x = numbers(1, shape.elements());
   std::vector<float> out(x.size());
   for (int64_t n = 0;; ++n) {
     Context context(1);
     const testing::FailingMemory memory(n, testing::FailingMemory::Fail::kOnce);
-    const Status status = layer.module.forward({.query = {x.data(), shape}}, {},
-                                               {.out = {out.data(), shape}}, nullptr, context);
+    const Status status = fixture.module.forward({.query = {x.data(), shape}}, {},
+                                                 {.out = {out.data(), shape}}, nullptr, context);
     if (status.ok()) break;
     EXPECT_EQ(memory.later(), 0) << "after request " << n;
   }
@@ -285,45 +285,45 @@ TEST(ExhaustedMemory, CachesKeepTheirTokens) {
   for (MultiHeadAttentionConfig config : {kPlain, kLatent}) {
     for (const Layout layout : {Layout::kContiguous, Layout::kPaged, Layout::kRing}) {
       config.window.left = layout == Layout::kRing ? 3 : -1;
-      // In a ring of 7 the three tokens of the second step overwrite older ones.
-      const KVCacheConfig kept{.batch = Layer::kBatch,
+      // In a ring of 7, the three tokens of the second step overwrite older ones.
+      const KVCacheConfig kept{.batch = ModuleFixture::kBatch,
                                .capacity = layout == Layout::kRing ? 7 : 16,
                                .layout = layout,
                                .type = KVCacheConfig::Type::kF16,
                                .page_size = 2};
       expect_survives_exhaustion("create_cache", [&]() -> Attempt {
-        const auto layer = std::make_shared<Layer>(config);
-        return {.call = [=] { return layer->module.create_cache(kept, layer->cache); },
-                .result = [=] { return layer->cached(); },
-                .state = [=] { return layer->cached(); }};
+        const auto fixture = std::make_shared<ModuleFixture>(config);
+        return {.call = [=] { return fixture->module.create_cache(kept, fixture->cache); },
+                .result = [=] { return fixture->cached(); },
+                .state = [=] { return fixture->cached(); }};
       });
       for (const bool traced : {false, true}) {
         expect_survives_exhaustion("step", [&]() -> Attempt {
-          const auto layer = std::make_shared<Layer>(config);
-          layer->begin(kept);
-          return {.call = [=] { return layer->step(traced); },
+          const auto fixture = std::make_shared<ModuleFixture>(config);
+          fixture->begin(kept);
+          return {.call = [=] { return fixture->step(traced); },
                   .result =
                       [=] {
-                        std::string bits = layer->outputs() + bits_of_trace(layer->trace);
-                        EXPECT_TRUE(layer->step(false).ok());
-                        return bits + layer->outputs() + layer->cached();
+                        std::string bits = fixture->outputs() + bits_of_trace(fixture->trace);
+                        EXPECT_TRUE(fixture->step(false).ok());
+                        return bits + fixture->outputs() + fixture->cached();
                       },
-                  .state = [=] { return layer->cached() + bits_of_trace(layer->trace); }};
+                  .state = [=] { return fixture->cached() + bits_of_trace(fixture->trace); }};
         });
       }
       expect_survives_exhaustion("truncate", [&]() -> Attempt {
-        const auto layer = std::make_shared<Layer>(config);
-        layer->begin(kept);
-        return {.call = [=] { return layer->cache.truncate(2); },
-                .result = [=] { return layer->cached(); },
-                .state = [=] { return layer->cached(); }};
+        const auto fixture = std::make_shared<ModuleFixture>(config);
+        fixture->begin(kept);
+        return {.call = [=] { return fixture->cache.truncate(2); },
+                .result = [=] { return fixture->cached(); },
+                .state = [=] { return fixture->cached(); }};
       });
     }
   }
 }
 
-// A stack of two blocks with everything that a stack can have.
-struct Stack {
+// A transformer of two blocks with all optional parts.
+struct TransformerFixture {
   static constexpr int64_t kWords = 9, kBatch = 2, kTokens = 3;
   Parameters parameters;
   TransformerConfig config{
@@ -340,7 +340,7 @@ struct Stack {
   std::vector<Trace> traces{2};
   Context context{2};
 
-  explicit Stack(bool latent = false, bool loaded = true) {
+  explicit TransformerFixture(bool latent = false, bool loaded = true) {
     if (latent) config.block.attention = kLatent;
     const auto add_block = [&](const std::string& prefix) {
       const Parameters attention = parameters_of(config.block.attention);
@@ -375,7 +375,7 @@ struct Stack {
     EXPECT_TRUE(status.ok()) << status.message();
   }
 
-  // Of the first layer alone.
+  // The parameters of the first fixture.
   StateDict block_parameters() const {
     StateDict dict;
     const std::string prefix = "layers.0.";
@@ -410,118 +410,118 @@ struct Stack {
   }
 };
 
-TEST(ExhaustedMemory, StacksLoadAndKeepTheirWeights) {
+TEST(ExhaustedMemory, TransformersLoadAndKeepTheirWeights) {
   for (const bool latent : {false, true}) {
     expect_survives_exhaustion("create", [&]() -> Attempt {
-      const auto stack = std::make_shared<Stack>(latent);
+      const auto fixture = std::make_shared<TransformerFixture>(latent);
       const auto made = std::make_shared<Transformer>();
-      return {.call = [=] { return Transformer::create(stack->config, *made); },
+      return {.call = [=] { return Transformer::create(fixture->config, *made); },
               .result = [=] { return std::to_string(made->config().num_layers); },
               .state = [=] { return std::to_string(made->config().num_layers); }};
     });
     expect_survives_exhaustion("load_state_dict", [&]() -> Attempt {
-      const auto stack = std::make_shared<Stack>(latent, false);
-      return {.call = [=] { return stack->model.load_state_dict(stack->parameters.dict()); },
+      const auto fixture = std::make_shared<TransformerFixture>(latent, false);
+      return {.call = [=] { return fixture->model.load_state_dict(fixture->parameters.dict()); },
               .result =
                   [=] {
-                    EXPECT_TRUE(stack->model
-                                    .forward(stack->tokens, Stack::kBatch, {}, stack->outputs(),
-                                             stack->context)
+                    EXPECT_TRUE(fixture->model
+                                    .forward(fixture->tokens, TransformerFixture::kBatch, {},
+                                             fixture->outputs(), fixture->context)
                                     .ok());
-                    return Stack::parameter_bits(stack->model) + stack->bits();
+                    return TransformerFixture::parameter_bits(fixture->model) + fixture->bits();
                   },
               .state =
                   [=] {
-                    // Of the layers, too, none has weights.
+                    // No fixture has weights either.
                     for (int64_t i = 0; i < 2; ++i) {
-                      EXPECT_FALSE(stack->model.layer(i).attention().weights().out_proj.given());
+                      EXPECT_FALSE(fixture->model.layer(i).attention().weights().out_proj.given());
                     }
-                    return Stack::parameter_bits(stack->model);
+                    return TransformerFixture::parameter_bits(fixture->model);
                   }};
     });
     expect_survives_exhaustion("block", [&]() -> Attempt {
-      const auto stack = std::make_shared<Stack>(latent, false);
+      const auto fixture = std::make_shared<TransformerFixture>(latent, false);
       const auto made = std::make_shared<TransformerBlock>();
-      const auto dict = std::make_shared<StateDict>(stack->block_parameters());
+      const auto dict = std::make_shared<StateDict>(fixture->block_parameters());
       return {.call =
                   [=] {
-                    Status status = TransformerBlock::create(stack->config.block, *made);
+                    Status status = TransformerBlock::create(fixture->config.block, *made);
                     return status.ok() ? made->load_state_dict(*dict) : status;
                   },
-              .result = [=] { return Stack::parameter_bits(*made); },
-              .state = [=] { return Stack::parameter_bits(*made); }};
+              .result = [=] { return TransformerFixture::parameter_bits(*made); },
+              .state = [=] { return TransformerFixture::parameter_bits(*made); }};
     });
   }
   expect_survives_exhaustion("state_dict", [&]() -> Attempt {
-    const auto stack = std::make_shared<Stack>();
+    const auto fixture = std::make_shared<TransformerFixture>();
     const auto dict = std::make_shared<StateDict>();
-    return {.call = [=] { return stack->model.state_dict(*dict); },
+    return {.call = [=] { return fixture->model.state_dict(*dict); },
             .result = [=] { return bits_of_dict(*dict); },
             .state = [=] { return bits_of_dict(*dict); }};
   });
 }
 
-TEST(ExhaustedMemory, StacksRun) {
+TEST(ExhaustedMemory, TransformersRun) {
   for (const bool latent : {false, true}) {
     expect_survives_exhaustion("forward", [&]() -> Attempt {
-      const auto stack = std::make_shared<Stack>(latent);
+      const auto fixture = std::make_shared<TransformerFixture>(latent);
       return {.call =
                   [=] {
-                    return stack->model.forward(stack->tokens, Stack::kBatch, {}, stack->outputs(),
-                                                stack->context);
+                    return fixture->model.forward(fixture->tokens, TransformerFixture::kBatch, {},
+                                                  fixture->outputs(), fixture->context);
                   },
-              .result = [=] { return stack->bits(); }};
+              .result = [=] { return fixture->bits(); }};
     });
     expect_survives_exhaustion("create_cache", [&]() -> Attempt {
-      const auto stack = std::make_shared<Stack>(latent);
-      return {.call = [=] { return stack->model.create_cache({.capacity = 5}, stack->cache); },
-              .result = [=] { return std::to_string(stack->cache.bytes()); },
-              .state = [=] { return std::to_string(stack->cache.bytes()); }};
+      const auto fixture = std::make_shared<TransformerFixture>(latent);
+      return {.call = [=] { return fixture->model.create_cache({.capacity = 5}, fixture->cache); },
+              .result = [=] { return std::to_string(fixture->cache.bytes()); },
+              .state = [=] { return std::to_string(fixture->cache.bytes()); }};
     });
     expect_survives_exhaustion("step", [&]() -> Attempt {
-      const auto stack = std::make_shared<Stack>(latent);
-      stack->begin();
+      const auto fixture = std::make_shared<TransformerFixture>(latent);
+      fixture->begin();
       return {.call =
                   [=] {
-                    return stack->model.step(stack->tokens, {}, stack->outputs(), stack->cache,
-                                             stack->context);
+                    return fixture->model.step(fixture->tokens, {}, fixture->outputs(),
+                                               fixture->cache, fixture->context);
                   },
               .result =
                   [=] {
-                    std::string bits = stack->bits();
-                    EXPECT_TRUE(
-                        stack->model
-                            .step(stack->tokens, {}, stack->outputs(), stack->cache, stack->context)
-                            .ok());
-                    return bits + stack->bits();
+                    std::string bits = fixture->bits();
+                    EXPECT_TRUE(fixture->model
+                                    .step(fixture->tokens, {}, fixture->outputs(), fixture->cache,
+                                          fixture->context)
+                                    .ok());
+                    return bits + fixture->bits();
                   },
-              .state = [=] { return std::to_string(stack->cache.length()); }};
+              .state = [=] { return std::to_string(fixture->cache.length()); }};
     });
     expect_survives_exhaustion("truncate", [&]() -> Attempt {
-      const auto stack = std::make_shared<Stack>(latent);
-      stack->begin();
-      return {.call = [=] { return stack->cache.truncate(1); },
-              .result = [=] { return std::to_string(stack->cache.length()); },
-              .state = [=] { return std::to_string(stack->cache.length()); }};
+      const auto fixture = std::make_shared<TransformerFixture>(latent);
+      fixture->begin();
+      return {.call = [=] { return fixture->cache.truncate(1); },
+              .result = [=] { return std::to_string(fixture->cache.length()); },
+              .state = [=] { return std::to_string(fixture->cache.length()); }};
     });
-    // The MLP of a block may fail after its attention has taken the tokens in.
+    // The MLP of a block may fail after its attention has appended the tokens to the cache.
     for (const bool steps : {false, true}) {
       expect_survives_exhaustion(steps ? "block's step" : "block's forward", [&]() -> Attempt {
-        const auto stack = std::make_shared<Stack>(latent);
-        stack->begin();
-        const auto out = std::make_shared<std::vector<float>>(stack->x.size());
+        const auto fixture = std::make_shared<TransformerFixture>(latent);
+        fixture->begin();
+        const auto out = std::make_shared<std::vector<float>>(fixture->x.size());
         return {.call =
                     [=] {
-                      const Dims shape{Stack::kBatch, Stack::kTokens, 8};
-                      const ConstTensor x(stack->x.data(), shape);
+                      const Dims shape{TransformerFixture::kBatch, TransformerFixture::kTokens, 8};
+                      const ConstTensor x(fixture->x.data(), shape);
                       const TransformerBlockOutputs outputs{.out = {out->data(), shape}};
-                      return steps ? stack->block.step(x, {}, outputs, stack->block_cache,
-                                                       &stack->traces[0], stack->context)
-                                   : stack->block.forward(x, {}, outputs, &stack->traces[0],
-                                                          stack->context);
+                      return steps ? fixture->block.step(x, {}, outputs, fixture->block_cache,
+                                                         &fixture->traces[0], fixture->context)
+                                   : fixture->block.forward(x, {}, outputs, &fixture->traces[0],
+                                                            fixture->context);
                     },
-                .result = [=] { return bits_of(*out) + bits_of_trace(stack->traces[0]); },
-                .state = [=] { return std::to_string(stack->block_cache.length()); }};
+                .result = [=] { return bits_of(*out) + bits_of_trace(fixture->traces[0]); },
+                .state = [=] { return std::to_string(fixture->block_cache.length()); }};
       });
     }
   }
@@ -553,7 +553,7 @@ TEST(ExhaustedMemory, LatentAttentionRuns) {
   }
 }
 
-// What write_safetensors() gives of some parameters of two types.
+// A file that write_safetensors() makes of parameters of two types.
 std::vector<std::byte> small_file() {
   const Parameters parameters = parameters_of(kPlain);
   const std::vector<Float16> halves(5, Float16{0x3C00});
@@ -564,7 +564,7 @@ std::vector<std::byte> small_file() {
   return bytes;
 }
 
-// One tensor of doubles, so that parsing has some to narrow, and metadata.
+// A file with a tensor of doubles, which parsing converts to float, and with metadata.
 std::vector<std::byte> file_of_doubles() {
   const std::string header =
       R"({"__metadata__":{"a long enough name":"b"},"weight":{"dtype":"F64","shape":[2],)"
@@ -590,7 +590,7 @@ TEST(ExhaustedMemory, SafetensorsAreReadAndWritten) {
   for (const auto& bytes : {small_file(), file_of_doubles()}) {
     expect_survives_exhaustion("parse", [&]() -> Attempt {
       const auto tensors = std::make_shared<Safetensors>();
-      // Moved in by the first call, whether it succeeds or not.
+      // Each call moves one copy in, whether it succeeds or not.
       const auto copies = std::make_shared<std::vector<std::vector<std::byte>>>(3, bytes);
       return {.call =
                   [=] {
@@ -621,7 +621,7 @@ TEST(ExhaustedMemory, SafetensorsAreReadAndWritten) {
                       return into_file ? write_safetensors(*dict, SafetensorsType::kF32, path)
                                        : write_safetensors(*dict, SafetensorsType::kF32, *written);
                     },
-                // The dict is views of the tensors.
+                // The dict holds views of the tensors.
                 .result = [=] { return contents(*tensors) + bits_of(*written); },
                 .state = [=] { return bits_of(*written); }};
       });
@@ -636,67 +636,68 @@ TEST(ExhaustedMemory, SafetensorsAreReadAndWritten) {
   std::filesystem::remove(path);
 }
 
-// An error needs memory for its words.
+// Making an error's text needs memory too.
 TEST(ExhaustedMemory, RefusalsAreRefusals) {
-  const auto layer = std::make_shared<Layer>(kPlain);
-  const auto stack = std::make_shared<Stack>();
-  layer->begin({.capacity = 8});
-  stack->begin();
+  const auto owner = std::make_shared<ModuleFixture>(kPlain);
+  const auto fixture = std::make_shared<TransformerFixture>();
+  owner->begin({.capacity = 8});
+  fixture->begin();
   StateDict unknown;
-  unknown["a name that is long enough to need memory"] = ConstTensor(layer->x.data(), {2, 2});
+  unknown["a name that is long enough to need memory"] = ConstTensor(owner->x.data(), {2, 2});
   const auto refuses = [&](const char* name, const std::function<Status()>& call) {
     expect_refusal_survives_exhaustion(name, call);
   };
   MultiHeadAttention module;
   refuses("create", [&] { return MultiHeadAttention::create({.embed_dim = 7}, module); });
-  refuses("load_state_dict", [&] { return layer->module.load_state_dict(unknown); });
-  refuses("use_weights", [&] { return layer->module.use_weights({}); });
+  refuses("load_state_dict", [&] { return owner->module.load_state_dict(unknown); });
+  refuses("use_weights", [&] { return owner->module.use_weights({}); });
   StateDict dict;
   refuses("state_dict", [&] { return module.state_dict(dict); });
   Trace wrong{.wanted = {"a step of a name that there is not"}};
-  const Dims shape{Layer::kBatch, Layer::kTokens, 8};
+  const Dims shape{ModuleFixture::kBatch, ModuleFixture::kTokens, 8};
   refuses("forward", [&] {
-    return layer->module.forward({.query = {layer->x.data(), shape}}, {},
-                                 {.out = {layer->out.data(), shape}}, &wrong, layer->context);
+    return owner->module.forward({.query = {owner->x.data(), shape}}, {},
+                                 {.out = {owner->out.data(), shape}}, &wrong, owner->context);
   });
   refuses("step", [&] {
-    return layer->module.step({layer->x.data(), shape}, {}, {.out = {layer->out.data(), shape}},
-                              layer->cache, &wrong, layer->context);
+    return owner->module.step({owner->x.data(), shape}, {}, {.out = {owner->out.data(), shape}},
+                              owner->cache, &wrong, owner->context);
   });
   MultiHeadAttentionCache cache;
-  refuses("create_cache", [&] { return layer->module.create_cache({.capacity = -1}, cache); });
-  refuses("truncate", [&] { return layer->cache.truncate(1000); });
+  refuses("create_cache", [&] { return owner->module.create_cache({.capacity = -1}, cache); });
+  refuses("truncate", [&] { return owner->cache.truncate(1000); });
   Transformer model;
   refuses("create", [&] { return Transformer::create({.num_layers = -1}, model); });
-  refuses("load_state_dict", [&] { return stack->model.load_state_dict(unknown); });
+  refuses("load_state_dict", [&] { return fixture->model.load_state_dict(unknown); });
   refuses("state_dict", [&] { return model.state_dict(dict); });
   refuses("forward", [&] {
-    return stack->model.forward(stack->tokens, 5, {}, stack->outputs(), stack->context);
+    return fixture->model.forward(fixture->tokens, 5, {}, fixture->outputs(), fixture->context);
   });
   refuses("step", [&] {
-    return stack->model.step({}, {}, stack->outputs(), stack->cache, stack->context);
+    return fixture->model.step({}, {}, fixture->outputs(), fixture->cache, fixture->context);
   });
-  TransformerCache of_stack;
-  refuses("create_cache", [&] { return stack->model.create_cache({.capacity = -1}, of_stack); });
-  refuses("truncate", [&] { return stack->cache.truncate(-1); });
+  TransformerCache other_cache;
+  refuses("create_cache",
+          [&] { return fixture->model.create_cache({.capacity = -1}, other_cache); });
+  refuses("truncate", [&] { return fixture->cache.truncate(-1); });
   TransformerBlock block;
   refuses("create", [&] { return TransformerBlock::create({}, block); });
-  refuses("load_state_dict", [&] { return stack->block.load_state_dict(unknown); });
-  refuses("forward", [&] { return stack->block.forward({}, {}, {}, nullptr, stack->context); });
+  refuses("load_state_dict", [&] { return fixture->block.load_state_dict(unknown); });
+  refuses("forward", [&] { return fixture->block.forward({}, {}, {}, nullptr, fixture->context); });
   refuses("step", [&] {
-    return stack->block.step({}, {}, {}, stack->block_cache, nullptr, stack->context);
+    return fixture->block.step({}, {}, {}, fixture->block_cache, nullptr, fixture->context);
   });
   TransformerConfig config;
   refuses("gpt2_config", [&] { return gpt2_config(unknown, 2, config); });
   refuses("latent_attention",
-          [&] { return latent_attention({}, LatentForm::kExpanded, {}, {}, layer->context); });
+          [&] { return latent_attention({}, LatentForm::kExpanded, {}, {}, owner->context); });
   refuses("head_statistics", [&] { return head_statistics({}, {}, {}); });
   Safetensors tensors;
   refuses("parse", [&] { return Safetensors::parse({}, tensors); });
   const std::string path = "no/such/file/in/any/folder";
   refuses("read", [&] { return Safetensors::read(path, tensors); });
   std::vector<std::byte> bytes;
-  const StateDict no_utf8{{"\xFF", ConstTensor(layer->x.data(), {2})}};
+  const StateDict no_utf8{{"\xFF", ConstTensor(owner->x.data(), {2})}};
   refuses("write", [&] { return write_safetensors(no_utf8, SafetensorsType::kF32, bytes); });
 }
 

@@ -1,5 +1,5 @@
-// The lists of parameters of all modules: that they are what a state dict holds, in one block of
-// memory without gaps, each with its role; and that views of them follow.
+// The lists of parameters of all modules: they match the state dict, lie in one block of memory
+// without gaps, and have roles; views of the block follow it.
 #include "nn/parameters.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace multihead::nn {
 namespace {
 
-// A value for every element of a list, as a state dict has them.
+// A value for every element of a list, in the form of a state dict.
 struct Values {
   std::map<std::string, std::vector<float>> data;
   StateDict dict;
@@ -89,7 +89,7 @@ TEST(Parameters, OfAttentionHaveNamesRolesAndPlaces) {
     const float* const got = parameters.values(parameter);
     EXPECT_EQ(std::vector<float>(got, got + expected.size()), expected) << parameter.name;
   }
-  // The rows of in_proj_weight, each as a matrix of its own.
+  // The rows of in_proj_weight for q, k and v, each as a separate matrix.
   EXPECT_EQ(weights.q_proj.data, parameters.values(parameters.list()[0]));
   EXPECT_EQ(weights.k_proj.data, weights.q_proj.data + 144);
   EXPECT_EQ(weights.v_proj.data, weights.k_proj.data + 144);
@@ -97,7 +97,7 @@ TEST(Parameters, OfAttentionHaveNamesRolesAndPlaces) {
   EXPECT_EQ(weights.bias_v.shape, (Dims{12}));
   EXPECT_TRUE(validate_weights(config, weights).ok());
 
-  // The same list over other memory, as gradients are to be.
+  // The same list over other memory, as for gradients.
   MultiHeadAttentionWeights gradients;
   ParameterList again;
   list_attention(config, "a.", {}, gradients, again);
@@ -153,7 +153,7 @@ TEST(Parameters, LieTransposedInGpt2sStateDicts) {
   }
 }
 
-// One after another: what a gradient or an optimiser's moment of the whole model is laid out like.
+// The parameters of all layers are contiguous: the layout of a gradient or an optimiser's moment.
 TEST(Parameters, OfATransformerLieInOneBlock) {
   Transformer model;
   ASSERT_TRUE(

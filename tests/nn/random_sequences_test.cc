@@ -1,5 +1,5 @@
-// Random sequences of calls over every object that keeps something: layer, cache, stack, prepared
-// operation, context. After each call all of them are what a plain model says.
+// Random sequences of calls on all objects with state: module, cache, transformer, prepared
+// operation, context. After each call all of them must agree with a plain model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,23 +18,23 @@ namespace {
 
 using testing::Random;
 
-// Scores of modules may be rounded differently token by token and all at once.
+// Scores may be rounded differently in steps than in one pass.
 constexpr float kTolerance = 2e-5F;
 
 void expect_near(const std::vector<float>& got, const float* expected, const char* what) {
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], kTolerance) << what;
 }
 
-// A layer with one cache, and the tokens that went into it.
-class LayerPlayer {
+// A module with one cache, and the tokens that were appended to it.
+class ModulePlayer {
  public:
-  LayerPlayer(Random& random, Context& context) : random_(random), context_(context) {
+  ModulePlayer(Random& random, Context& context) : random_(random), context_(context) {
     config_ = {.embed_dim = 8, .num_heads = 4, .num_kv_heads = random.pick<int64_t>({1, 2, 4})};
     config_.sinks = random.chance(0.3);
     config_.qk_norm = random.chance(0.3);
     if (random.chance(0.5)) config_.rope.style = Rope::Style::kHalf;
     if (random.chance(0.5)) config_.window.left = 2;
-    EXPECT_TRUE(MultiHeadAttention::create(config_, layer_).ok());
+    EXPECT_TRUE(MultiHeadAttention::create(config_, module_).ok());
     load();
     create_cache();
   }
@@ -50,18 +50,18 @@ class LayerPlayer {
       case 3:
         return refused();
       case 4: {
-        // A copy is the same layer, and what was moved is where it went.
-        MultiHeadAttention copy = layer_;
-        layer_ = std::move(copy);
+        // A copy is the same module, and a moved object keeps its contents.
+        MultiHeadAttention copy = module_;
+        module_ = std::move(copy);
         MultiHeadAttentionCache moved = std::move(cache_);
         cache_ = std::move(moved);
         return;
       }
       case 5: {
-        // The module's own weights, loaded once more.
+        // Loads the module's own weights again.
         StateDict dict;
-        ASSERT_TRUE(layer_.state_dict(dict).ok());
-        ASSERT_TRUE(layer_.load_state_dict(dict).ok());
+        ASSERT_TRUE(module_.state_dict(dict).ok());
+        ASSERT_TRUE(module_.load_state_dict(dict).ok());
         return;
       }
       default:
@@ -80,10 +80,10 @@ class LayerPlayer {
  private:
   int64_t length() const { return static_cast<int64_t>(tokens_.size()) / 8; }
 
-  // Other weights have other keys: the cache begins anew.
+  // With other weights the cached keys are wrong, so the cache is emptied.
   void load() {
     const testing::ModuleParameters parameters = testing::random_parameters(config_, random_);
-    ASSERT_TRUE(layer_.load_state_dict(parameters.dict).ok());
+    ASSERT_TRUE(module_.load_state_dict(parameters.dict).ok());
     if (capacity_ > 0) {
       ASSERT_TRUE(cache_.truncate(0).ok());
       tokens_.clear();
@@ -96,7 +96,7 @@ class LayerPlayer {
         random_.pick({Layout::kContiguous, Layout::kPaged, rings ? Layout::kRing : Layout::kPaged});
     capacity_ = random_.integer(5, 20);
     ASSERT_TRUE(
-        layer_.create_cache({.capacity = capacity_, .layout = layout, .page_size = 3}, cache_)
+        module_.create_cache({.capacity = capacity_, .layout = layout, .page_size = 3}, cache_)
             .ok());
     ring_ = layout == Layout::kRing;
     tokens_.clear();
@@ -107,7 +107,7 @@ class LayerPlayer {
     ASSERT_EQ(cache_.truncate(to).ok(), legal) << to;
     if (legal) tokens_.resize(static_cast<size_t>(to * 8));
   }
-  // Every one of these leaves cache, trace and output as they are.
+  // Each of these calls must leave cache, trace and output unchanged.
   void refused() {
     const std::vector<float> x(8, 1.0F);
     std::vector<float> out(8, 42.0F);
@@ -128,21 +128,21 @@ class LayerPlayer {
       default:
         trace = &unknown;
     }
-    const Status status = layer_.step({x.data(), {1, 8}}, options, {.out = {out.data(), {1, 8}}},
-                                      cache_, trace, context_);
+    const Status status = module_.step({x.data(), {1, 8}}, options, {.out = {out.data(), {1, 8}}},
+                                       cache_, trace, context_);
     ASSERT_FALSE(status.ok());
     ASSERT_EQ(out, std::vector<float>(8, 42.0F));
     ASSERT_EQ(trace_.steps.size(), steps);
-    ASSERT_FALSE(layer_.load_state_dict({}).ok());
+    ASSERT_FALSE(module_.load_state_dict({}).ok());
   }
   void step() {
     const int64_t count = random_.integer(1, 4);
     const std::vector<float> x = testing::sixteenths(random_, count * 8);
     std::vector<float> out(x.size());
     Trace* const trace = random_.chance(0.3) ? &trace_ : nullptr;
-    const Status status = layer_.step({x.data(), {count, 8}}, {}, {.out = {out.data(), {count, 8}}},
-                                      cache_, trace, context_);
-    // A ring holds a window and the new tokens; everything else all tokens.
+    const Status status = module_.step({x.data(), {count, 8}}, {},
+                                       {.out = {out.data(), {count, 8}}}, cache_, trace, context_);
+    // A ring must hold a window and the new tokens; other layouts must hold all tokens.
     const bool legal =
         ring_ ? length() + count <= capacity_ || count <= capacity_ - config_.window.left
               : length() + count <= capacity_;
@@ -151,7 +151,7 @@ class LayerPlayer {
     tokens_.insert(tokens_.end(), x.begin(), x.end());
     std::vector<float> whole(tokens_.size());
     const Dims shape{length(), 8};
-    ASSERT_TRUE(layer_
+    ASSERT_TRUE(module_
                     .forward({.query = {tokens_.data(), shape}},
                              {.attention = {.causal = Causal::top_left()}},
                              {.out = {whole.data(), shape}}, nullptr, context_)
@@ -165,7 +165,7 @@ class LayerPlayer {
   Random& random_;
   Context& context_;
   MultiHeadAttentionConfig config_;
-  MultiHeadAttention layer_;
+  MultiHeadAttention module_;
   MultiHeadAttentionCache cache_;
   Trace trace_;
   std::vector<float> tokens_;
@@ -173,10 +173,10 @@ class LayerPlayer {
   bool ring_ = false;
 };
 
-// A stack of two blocks, likewise.
-class StackPlayer {
+// The same for a transformer of two blocks.
+class TransformerPlayer {
  public:
-  StackPlayer(Random& random, Context& context) : random_(random), context_(context) {
+  TransformerPlayer(Random& random, Context& context) : random_(random), context_(context) {
     config_.block = {.attention = {.embed_dim = 8, .num_heads = 2},
                      .mlp_dim = 6,
                      .gated = random.chance(0.5),
@@ -210,7 +210,7 @@ class StackPlayer {
         return;
       }
       case 3: {
-        // Nothing of what is refused stays.
+        // A refused call must change nothing.
         const std::vector<int32_t> wrong{0, static_cast<int32_t>(kWords)};
         ASSERT_FALSE(model_.step(wrong, {}, {}, cache_, context_).ok());
         ASSERT_FALSE(model_.load_state_dict({}, ParameterNames::kGpt2).ok());
@@ -232,7 +232,7 @@ class StackPlayer {
   static constexpr int64_t kWords = 7;
   int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
 
-  // Other parameters; what was computed with the old ones is forgotten.
+  // Loads other parameters and forgets all results of the old ones.
   void load() {
     std::vector<std::vector<float>> values;
     StateDict dict;
@@ -290,7 +290,7 @@ class StackPlayer {
     ASSERT_TRUE(
         model_.forward(tokens_, 1, {}, {.logits = {whole.data(), {1, length(), kWords}}}, context_)
             .ok());
-    // Without norms the numbers of a stack grow.
+    // Without norms, the numbers grow from layer to layer.
     const float scale = *std::max_element(whole.begin(), whole.end());
     for (size_t i = 0; i < logits.size(); ++i) {
       ASSERT_NEAR(logits[i], whole[whole.size() - logits.size() + i],
@@ -307,7 +307,7 @@ class StackPlayer {
   std::vector<int32_t> tokens_;
 };
 
-// A prepared operation over memory whose numbers, mask and lengths change between its runs.
+// A prepared operation whose operands, mask and lengths change between its runs.
 class PreparedPlayer {
  public:
   PreparedPlayer(Random& random, Context& context) : random_(random), context_(context) {
@@ -371,7 +371,7 @@ class PreparedPlayer {
                           ConstTensor(v_.data(), key()), options(),
                           {.out = Tensor(expected.data(), query())}, context_)
                     .ok());
-    // As the header says: the very bits.
+    // As the header promises: bit for bit.
     ASSERT_EQ(out_, expected);
   }
 
@@ -385,34 +385,34 @@ class PreparedPlayer {
   std::vector<int32_t> lengths_;
 };
 
-// All objects share a context, as those of a program do.
+// All objects share one context, as in a typical program.
 TEST(RandomSequences, EveryObjectIsWhatItsModelSays) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     Context context(2);
-    LayerPlayer layer(random, context), other(random, context);
-    StackPlayer stack(random, context);
+    ModulePlayer module(random, context), other(random, context);
+    TransformerPlayer transformer(random, context);
     PreparedPlayer prepared(random, context);
     size_t scratch = 0;
     for (int turn = 0; turn < 100; ++turn) {
       SCOPED_TRACE("turn " + std::to_string(turn));
       switch (random.integer(0, 3)) {
         case 0:
-          ASSERT_NO_FATAL_FAILURE(layer.play());
+          ASSERT_NO_FATAL_FAILURE(module.play());
           break;
         case 1:
           ASSERT_NO_FATAL_FAILURE(other.play());
           break;
         case 2:
-          ASSERT_NO_FATAL_FAILURE(stack.play());
+          ASSERT_NO_FATAL_FAILURE(transformer.play());
           break;
         default:
           ASSERT_NO_FATAL_FAILURE(prepared.play());
       }
-      ASSERT_NO_FATAL_FAILURE(layer.check());
+      ASSERT_NO_FATAL_FAILURE(module.check());
       ASSERT_NO_FATAL_FAILURE(other.check());
-      ASSERT_NO_FATAL_FAILURE(stack.check());
+      ASSERT_NO_FATAL_FAILURE(transformer.check());
       ASSERT_GE(context.scratch_bytes(), scratch);
       scratch = context.scratch_bytes();
     }

@@ -1,4 +1,4 @@
-// The installed C++ library, as its users meet it: through CMake and through pkg-config, static and shared.
+// The installed C++ library in another project: with CMake and with pkg-config, static and shared.
 //
 //   node --test tests/packaging/cmake.test.mjs        after npm run build
 
@@ -27,7 +27,7 @@ function output(command, options = {}) {
 const prints = (program, env = {}) =>
   assert.match(output([program], { env: { ...process.env, ...env } }), /^out\[0\] = 2 on /);
 
-/** native/consumer, told where multihead is installed and nothing of where Highway is. */
+/** Builds native/consumer; it is told where multihead is installed, but not where Highway is. */
 function buildConsumer(kind) {
   const build = join(folder, `${kind}-cmake`);
   const told = [`-Dmultihead_ROOT=${prefixes[kind]}`, `-DCMAKE_CXX_COMPILER=${cxx.path}`, '-DCMAKE_BUILD_TYPE=Release'];
@@ -45,7 +45,7 @@ function buildByPkgConfig(kind) {
 }
 
 const noPkgConfig = spawnSync('pkg-config', ['--version']).error ? 'there is no pkg-config on this machine' : false;
-/** Where the linker found what the program needs: an installed Highway may lie outside of the loader's folders. */
+/** The library folders of the linker: an installed Highway may be outside the loader's default folders. */
 function libraryPath(kind) {
   const highway = ['x86_64', 'aarch64'].map((cpu) => at('toolchain', 'highway', 'usr', 'lib', `${cpu}-linux-gnu`));
   return { LD_LIBRARY_PATH: [join(prefixes[kind], 'lib'), ...highway].join(':') };
@@ -62,7 +62,7 @@ test('a static library: pkg-config', { skip: noPkgConfig }, () => {
 });
 
 test('a shared library: CMake', () => {
-  // One SIMD target, hardly optimised: it is built for its symbols and its links.
+  // One SIMD target, hardly optimised: only its symbols and links are checked.
   const quick = ['-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG', '-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC'];
   const build = join(folder, 'shared-build');
   output(['cmake', '-S', root, '-B', build, '-G', 'Ninja', findsHighway, '-DBUILD_SHARED_LIBS=ON', ...quick]);
@@ -90,7 +90,7 @@ test('the shared library exports what the public headers declare', onElf, () => 
     .trim()
     .split('\n')
     .map((line) => /^(.*) [A-Za-z] [0-9a-f]+/.exec(line)?.[1] ?? line);
-  // Instantiations of the standard library's templates are in every library that uses them.
+  // Every library contains instantiations of the standard library's templates.
   const ours = names.filter((name) => !/^[^(]*\bstd::/.test(name));
   const isPublic = (name) => /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
   const internal = ours.filter((name) => !isPublic(name.replace(/^(vtable|typeinfo|typeinfo name) for /, '')));
@@ -101,7 +101,7 @@ test('the shared library exports what the public headers declare', onElf, () => 
   }
 });
 
-test('without Highway and without a network the build says what to install or to pass', () => {
+test('without Highway and without a network the build reports what to install or to pass', () => {
   const build = mkdtempSync(join(tmpdir(), 'multihead-no-highway-'));
   try {
     const without = ['-DCMAKE_DISABLE_FIND_PACKAGE_hwy=ON', '-DMULTIHEAD_TESTS=OFF', '-DMULTIHEAD_PROGRAMS=OFF'];

@@ -1,4 +1,4 @@
-// The oracle against numbers that can be worked out by hand.
+// The oracle compared with numbers worked out by hand.
 #include "reference/reference_attention.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace multihead::reference {
 namespace {
 
-// One head of width 1, scale 1: with queries of 1 the scores are the keys.
+// One head of width 1 with scale 1: with queries of 1, the scores are the keys.
 struct Line {
   std::vector<float> q, k, v;
   AttentionOptions options{.scale = 1.0F};
@@ -52,7 +52,7 @@ TEST(Reference, StagesInTheirOrder) {
   EXPECT_EQ(got.raw, (std::vector<double>{2, 4, 6}));
   EXPECT_DOUBLE_EQ(got.capped[0], 2 * std::tanh(1.0));
   EXPECT_DOUBLE_EQ(got.capped[2], 2 * std::tanh(3.0));
-  // The query stands at the last key; the first is beyond the window.
+  // The query is at the last key; the first key is outside the window.
   EXPECT_EQ(got.masked[0], -INFINITY);
   EXPECT_DOUBLE_EQ(got.masked[1], 2 * std::tanh(2.0) + 10 - 0.5);
   EXPECT_DOUBLE_EQ(got.masked[2], 2 * std::tanh(3.0));
@@ -68,7 +68,7 @@ TEST(Reference, SinkJoinsTheDenominatorOnly) {
   EXPECT_NEAR(got.weights[0], 0.25, 1e-7);
   EXPECT_NEAR(got.out[0], 3.0, 1e-6);
   EXPECT_NEAR(got.lse[0], std::log(4.0), 1e-7);
-  // Only the sink.
+  // Only the sink is left.
   EXPECT_EQ(got.out[1], 0.0);
   EXPECT_EQ(got.weights[2], 0.0);
   EXPECT_EQ(got.lse[1], static_cast<double>(sinks[0]));
@@ -96,7 +96,7 @@ TEST(Reference, NormThenRotation) {
   const Dims shape{1, 1, 1, 2};
   const ReferenceOutputs got =
       attention({q.data(), shape}, {k.data(), shape}, {v.data(), shape}, options, true);
-  // q / rms = (3, 4) / sqrt(12.5), times the gain, turned by one radian; k / rms = (0, sqrt(2)).
+  // q / rms = (3, 4) / sqrt(12.5), times the gain, rotated by 1 radian; k / rms = (0, sqrt(2)).
   const double x = 6 / std::sqrt(12.5), y = 4 / std::sqrt(12.5);
   EXPECT_NEAR(got.raw[0], std::sqrt(2.0) * (x * std::sin(1.0) + y * std::cos(1.0)), 1e-12);
 }

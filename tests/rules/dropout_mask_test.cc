@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::array<uint32_t, 4>;
 
-// The known answers that come with the authors' library (Random123, kat_vectors).
+// The known-answer tests of the authors' library (Random123, kat_vectors).
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}),
             (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -43,12 +43,12 @@ TEST(DropoutMask, IsTheDocumentedFormula) {
 TEST(DropoutMask, ThresholdAtTheEnds) {
   EXPECT_EQ(dropout_threshold(0.0F), 0U);
   EXPECT_EQ(dropout_threshold(0.5F), uint64_t{1} << 31U);
-  // The largest float below 1 still keeps something.
+  // With the largest float below 1, some weights are still kept.
   EXPECT_EQ(dropout_threshold(std::nextafter(1.0F, 0.0F)), (uint64_t{1} << 32U) - 256U);
   for (int64_t j = 0; j < 100; ++j) EXPECT_TRUE(dropout_keeps(1, 0, 0, 0, j, 0));
 }
 
-// Kept or not, in an n x n square of one head, as +-1 around the mean.
+// 1 for kept and 0 for dropped weights, less the expected mean, in an n x n square of one head.
 class DropoutStatistics : public ::testing::TestWithParam<float> {
  protected:
   static constexpr int64_t kExtent = 512;
@@ -87,7 +87,7 @@ TEST_P(DropoutStatistics, MeanOfAllOfRowsAndOfColumns) {
   EXPECT_LE(std::abs(total) / (kExtent * kExtent), five_sigma(kExtent * kExtent));
 }
 
-// The product of neighbours averages to 0: along keys, queries, heads, batch entries and seeds.
+// The mean product of neighbours is 0: along keys, queries, heads, batch entries and seeds.
 TEST_P(DropoutStatistics, NeighboursAreIndependent) {
   const std::vector<double> values = square(GetParam(), 42, 1, 2);
   const double variance = probability() * (1 - probability());

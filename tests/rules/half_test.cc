@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// The definition of a format with `fraction` bits of mantissa and `bias`, in double.
+// The value of bits by the definition of a format with `fraction` fraction bits and `bias`.
 double value_of(uint32_t bits, int fraction, int bias) {
   const int exponent = static_cast<int>((bits & 0x7FFFU) >> static_cast<unsigned>(fraction));
   const double mantissa = bits & ((1U << static_cast<unsigned>(fraction)) - 1U);
@@ -56,7 +56,8 @@ TEST(Half, EveryBFloat16GoesToFloatAndBack) {
   }
 }
 
-// Between neighbours: just below the middle goes down, just above up, the middle to the even one.
+// Between two neighbours: numbers below the midpoint round down, those above it up, and the
+// midpoint to the even one.
 template <class Half, class Round>
 void expect_nearest_even(uint16_t largest, Round round) {
   for (uint32_t bits = 0; bits < largest; ++bits) {
@@ -97,7 +98,7 @@ TEST(Half, TinyNumbers) {
   EXPECT_EQ(to_bfloat16(-0.0F).bits, 0x8000);
 }
 
-// A signalling NaN whose payload lies in the bits that are dropped stays a NaN.
+// A signalling NaN whose payload is only in the dropped bits stays a NaN.
 TEST(Half, NaNWithAPayloadBelow) {
   const auto nan = std::bit_cast<float>(0x7F800001U);
   EXPECT_TRUE(is_nan(to_float16(nan).bits, 0x7C00U));

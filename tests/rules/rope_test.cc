@@ -11,7 +11,7 @@
 namespace multihead::rules {
 namespace {
 
-// base 100 and 4 elements: pair 0 turns by the position, pair 1 by a tenth of it.
+// Base 100 and 4 elements: pair 0 rotates by the position, pair 1 by a tenth of it.
 TEST(Rope, Angles) {
   std::array<double, 2> cos{}, sin{};
   fill_angles(3, 100.0, 4, cos.data(), sin.data());
@@ -21,7 +21,7 @@ TEST(Rope, Angles) {
   EXPECT_DOUBLE_EQ(sin[1], std::sin(0.3));
 }
 
-// A quarter turn of the first pair, half a turn of the second: (x, y) to (-y, x) and (-x, -y).
+// The first pair rotates by 90 degrees, the second by 180: (x, y) becomes (-y, x) and (-x, -y).
 TEST(Rope, PairsOfBothStyles) {
   const std::array<double, 2> cos{0, -1}, sin{1, 0};
   const std::array<double, 6> in{1, 2, 3, 4, 5, 6};
@@ -38,7 +38,7 @@ TEST(Rope, PairsOfBothStyles) {
   EXPECT_EQ(out, (Row{-3, -2, 1, -4, 5, 6}));
 }
 
-// What it is for: the product of two rotated vectors depends on the distance alone.
+// The purpose of RoPE: the product of two rotated vectors depends only on their distance.
 TEST(Rope, ProductsDependOnTheDistance) {
   constexpr int64_t kWidth = 8;
   const std::vector<double> q{0.3, -0.2, 0.9, 0.1, -0.5, 0.7, 0.4, -0.6};
@@ -61,7 +61,7 @@ TEST(Rope, ProductsDependOnTheDistance) {
   }
 }
 
-// Far away a float angle would have lost its digits; tables of floats are rounded once.
+// A float angle would lose its digits at far positions; the tables round sine and cosine only once.
 TEST(Rope, FarPositionsKeepTheirAngle) {
   std::array<float, 1> cos{}, sin{};
   fill_angles(16777217, 10000.0, 2, cos.data(), sin.data());

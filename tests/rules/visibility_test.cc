@@ -28,7 +28,7 @@ std::string pattern(const Causal& causal, int64_t queries, int64_t keys) {
   return pattern(AttentionOptions{.causal = causal}, queries, keys);
 }
 
-// The examples of the semantics: two queries on five keys, five on two.
+// The examples of SEMANTICS.md: two queries on five keys, five on two.
 TEST(Visibility, NamedAlignments) {
   EXPECT_EQ(pattern(Causal::none(), 2, 5), "11111 / 11111");
   EXPECT_EQ(pattern(Causal::top_left(), 2, 5), "10000 / 11000");
@@ -46,7 +46,7 @@ TEST(Visibility, BottomRightOfEachLength) {
   EXPECT_EQ(pattern(options, 2, 5, 2), "00000 / 10000");
 }
 
-// Rows of the windows: `left` keys before the position, itself, `right` behind.
+// The visible keys of a window: `left` keys before the position, the position, `right` keys after.
 TEST(Visibility, Windows) {
   EXPECT_EQ(pattern({.window = {1, 0}}, 4, 4), "1000 / 1100 / 0110 / 0011");
   EXPECT_EQ(pattern({.window = {0, 0}}, 3, 3), "100 / 010 / 001");
@@ -54,7 +54,7 @@ TEST(Visibility, Windows) {
   EXPECT_EQ(pattern({.window = {1, -1}}, 3, 4), "1111 / 1111 / 0111");
   EXPECT_EQ(pattern({.window = {0, 1, Alignment::kBottomRight}}, 2, 4), "0011 / 0001");
   EXPECT_EQ(pattern({.window = {0, 1, Alignment::kOffset, -1}}, 3, 3), "100 / 110 / 011");
-  // The positions are the causal ones.
+  // In a causal call the window uses the causal positions.
   EXPECT_EQ(pattern({.causal = Causal::bottom_right(), .window = {1, -1}}, 2, 4), "0110 / 0011");
   EXPECT_EQ(pattern({.causal = Causal::bottom_right(), .window = {1, 5}}, 2, 4), "0110 / 0011");
 }
@@ -79,7 +79,7 @@ TEST(Visibility, ExtremeNumbersDoNotOverflow) {
   EXPECT_EQ(pattern({.window = {-1, kMax, Alignment::kOffset, kMin}}, 3, 3), "000 / 100 / 110");
   EXPECT_EQ(pattern({.window = {kMax, -1, Alignment::kOffset, kMax}}, 2, 3), "111 / 011");
   EXPECT_EQ(make_visibility({.causal = Causal::at_offset(kMax)}, 2, 3).position(0, 1), kMax);
-  // Far off, and the window as wide: what is not reached is not seen.
+  // The window is almost as wide as its distance from the keys, and reaches none or few of them.
   EXPECT_EQ(pattern({.window = {-1, 40, Alignment::kOffset, -50}}, 2, 3), "000 / 000");
   EXPECT_EQ(pattern({.window = {48, -1, Alignment::kOffset, 49}}, 2, 3), "011 / 001");
 }

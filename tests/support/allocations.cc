@@ -9,8 +9,8 @@
 namespace {
 std::atomic<int64_t> count{0};
 
-// Of FailingMemory: requests so far, the first to fail and the one behind the last; none fails
-// while `begin` is negative.
+// The state of FailingMemory: requests so far, the first request that fails, and the first after it
+// that succeeds again. None fails while `begin` is negative.
 std::atomic<int64_t> requests{0}, begin{-1}, end{-1};
 
 [[maybe_unused]] bool fails() noexcept {
@@ -45,7 +45,7 @@ int64_t FailingMemory::later() const { return failed() ? requests.load() - begin
 #endif
 
 #ifdef MULTIHEAD_THREAD_SANITIZER
-// Its operator new cannot be replaced, but watched.
+// operator new cannot be replaced here, but its calls can be counted.
 #include <sanitizer/allocator_interface.h>
 
 namespace {
@@ -64,14 +64,14 @@ void* allocate_or_throw(size_t bytes) {
 #if defined(__cpp_exceptions)
   if (memory == nullptr) throw std::bad_alloc();
 #else
-  // No test of a build without exceptions (WebAssembly) runs out of such memory.
+  // Tests never exhaust memory in a build without exceptions (WebAssembly).
   if (memory == nullptr) std::abort();
 #endif
   return memory;
 }
 }  // namespace
 
-// Every form without an alignment: the sanitizers' own do not call these.
+// All forms without an alignment; the sanitizers' versions do not call these.
 void* operator new(size_t bytes) { return allocate_or_throw(bytes); }
 void* operator new[](size_t bytes) { return allocate_or_throw(bytes); }
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes); }
@@ -82,7 +82,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 #if !defined(__EMSCRIPTEN__)
-// In place of the C library's, for this program and what it links statically.
+// Replaces the C library's function in this program and everything linked statically.
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   if (fails()) return nullptr;
   void* memory = nullptr;

@@ -1,16 +1,17 @@
-// Counts what the whole test program allocates, and lets it fail.
+// Counts the allocations of the whole test program, and makes chosen ones fail.
 #pragma once
 
 #include <cstdint>
 
 namespace multihead::testing {
 
-// Calls of operator new, of all threads, since the program began.
+// Number of calls of operator new, in all threads, since the program started.
 int64_t allocations();
 
-// While it lives, requests for memory through operator new and std::aligned_alloc (engine::Buffer)
-// are counted from 0 on, and number `first` fails, with `all` every later one too. One at a time;
-// not in WebAssembly and under the thread sanitizer, where memory does not fail.
+// While it exists, requests for memory through operator new and std::aligned_alloc (engine::Buffer)
+// are counted from 0 on. Request number `first` fails; with Fail::kAll, every later one too. Only
+// one may exist at a time. Not in WebAssembly and under the thread sanitizer, where memory cannot
+// be made to fail.
 class FailingMemory {
  public:
   enum class Fail : uint8_t { kOnce, kAll };
@@ -21,7 +22,7 @@ class FailingMemory {
 
   // Whether a request has failed.
   bool failed() const;
-  // Requests after the first that failed.
+  // Number of requests after the first one that failed.
   int64_t later() const;
 };
 

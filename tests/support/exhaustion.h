@@ -1,4 +1,4 @@
-// A call while memory fails at its n-th request, for every n.
+// Tests a call while memory fails at its n-th request, for every n.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,24 @@
 
 namespace multihead::testing {
 
-// A call on objects of its own.
+// A call with its own objects.
 struct Attempt {
   std::function<Status()> call;
-  // What it gives: the same bits whenever it succeeds.
+  // The result, which must have the same bits after every success.
   std::function<std::string()> result;
-  // What it leaves as it is where it fails. Optional.
+  // Optional: the state that a failed call must not change.
   std::function<std::string()> state = {};
 };
 
-// For every n, once with only the n-th request failing and once with all from there on: a call on
-// fresh objects either succeeds or is kMemory, and then the state is what it was, and the same call
-// again gives the right bits.
+// For every n, once with only the n-th request failing and once with all requests from the n-th on,
+// makes the call on new objects. It must succeed or return kMemory. After kMemory the state must be
+// unchanged, and the same call again must give the right bits.
 void expect_survives_exhaustion(const char* name, const std::function<Attempt()>& make);
 
-// The same of a call that is refused: with its own error, or kMemory.
+// The same for a call with invalid arguments: it must return its own error, or kMemory.
 void expect_refusal_survives_exhaustion(const char* name, const std::function<Status()>& call);
 
-// The bytes of numbers, which are compared as such: NaN equals itself.
+// The bytes of numbers, for comparisons in which NaN equals itself.
 template <class T>
 std::string bits_of(const T& values) {
   const size_t bytes = values.size() * sizeof(*values.data());

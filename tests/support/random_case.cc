@@ -22,7 +22,7 @@ namespace multihead::testing {
 namespace {
 
 #ifdef __EMSCRIPTEN__
-// Emscripten's getenv() knows nothing of Node's environment.
+// Emscripten's getenv() does not read Node's environment.
 EM_JS(double, number_in_environment, (const char* name, double otherwise),
       { return Number(process.env[UTF8ToString(name)] || otherwise); })
 
@@ -43,8 +43,8 @@ DType random_type(Random& random) {
   return random.pick({DType::kF16, DType::kBF16});
 }
 
-// (B, H, N, d) in one of the layouts that callers have: (B, H, N, d), (B, N, H, d), or rows
-// with a gap behind each, as packed QKV has.
+// A (B, H, N, d) view of one of the layouts that callers use: (B, H, N, d), (B, N, H, d), or rows
+// with a gap after each, as in packed QKV.
 ConstAnyTensor random_tensor(Random& random, const Dims& shape, DType type, RandomCase& result) {
   const int64_t b = shape[0], h = shape[1], n = shape[2], d = shape[3];
   const int64_t gap = random.chance(0.3) ? random.integer(1, 9) : 0;
@@ -52,8 +52,7 @@ ConstAnyTensor random_tensor(Random& random, const Dims& shape, DType type, Rand
   const bool heads_inside = random.chance(0.3);
   const Dims strides =
       heads_inside ? Dims{n * h * row, row, h * row, 1} : Dims{h * n * row, n * row, row, 1};
-  // Exactly as long as the last row needs, so that reading past it is an error the
-  // sanitizers see.
+  // The memory ends with the last row, so that the sanitizers detect reads beyond it.
   const int64_t used = shape.elements() == 0 ? 0 : b * h * n * row - gap;
   return stored(result, random.floats(used), type, shape, strides);
 }
@@ -78,7 +77,7 @@ std::span<const int32_t> random_integers(Random& random, int64_t count, int64_t 
   return result.integers.back();
 }
 
-// Lengths before alignments, which may count from them.
+// Lengths first, because alignments may depend on them.
 void random_positions(Random& random, RandomCase& result) {
   AttentionOptions& options = result.options;
   const int64_t batch = result.weights_shape[0];
@@ -91,7 +90,7 @@ void random_positions(Random& random, RandomCase& result) {
         {Alignment::kTopLeft, Alignment::kBottomRight, Alignment::kOffset,
          options.kv_lengths.empty() ? Alignment::kBottomRight : Alignment::kBottomRightOfLength});
   };
-  // Now and then far beyond all positions, where sums must not overflow.
+  // Sometimes far beyond all positions, to test that sums do not overflow.
   const auto far = [&] {
     const int64_t least = std::numeric_limits<int64_t>::min();
     const int64_t most = std::numeric_limits<int64_t>::max();
@@ -116,7 +115,7 @@ void random_positions(Random& random, RandomCase& result) {
     options.window.alignment = alignment();
     if (options.window.alignment == Alignment::kOffset) options.window.offset = offset();
   } else if (random.chance(0.5)) {
-    // Stating what the causal order states already.
+    // The window may repeat the alignment of the causal order.
     options.window.alignment = options.causal.alignment;
     options.window.offset = options.causal.offset;
   }
@@ -273,7 +272,7 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
   Random random(seed);
   RandomCase result;
   const auto size = [&](int64_t largest) {
-    // Sizes around a lane count, a tile and a block, and anything else.
+    // Sizes near a lane count, a tile and a block, and any others.
     const int64_t near = random.pick<int64_t>({1, 4, 8, 16, 32, 48, 64, 96, 192, 384});
     const int64_t value = random.chance(0.5) ? near + random.integer(-1, 1)
                                              : random.integer(1, std::max<int64_t>(largest, 1));
@@ -292,7 +291,7 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
   const DType type = random_type(random);
   const bool mixed = random.chance(0.1);
   const auto own = [&] { return mixed ? random_type(random) : type; };
-  const DType kv_type = own();  // of both: they come from one cache
+  const DType kv_type = own();  // the same for k and v, as in a cache
   result.q = random_tensor(random, {batch, heads, queries, width}, own(), result);
   result.k = random_tensor(random, {batch, kv_heads, keys, width}, kv_type, result);
   result.v = random_tensor(random, {batch, kv_heads, keys, value_width}, kv_type, result);

@@ -1,5 +1,5 @@
-// Random attention calls for property tests: shapes, strides, types, every option and data from
-// one seed.
+// Random attention calls for property tests: shapes, strides, types, all options and data from one
+// seed.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace multihead::testing {
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
-  // Both ends included.
+  // Both ends are included.
   int64_t integer(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine_);
   }
@@ -34,8 +34,8 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// Seeds of a random test, `cases` of them from 1 on. MULTIHEAD_RANDOM_CASES asks for another number
-// of them, MULTIHEAD_RANDOM_FIRST for another first one.
+// The seeds of a random test: `cases` of them, from 1 on. MULTIHEAD_RANDOM_CASES sets another
+// number, MULTIHEAD_RANDOM_FIRST another first seed.
 std::vector<uint64_t> random_seeds(int64_t cases);
 
 // One capture of a random call: ScoreCapture without its output.
@@ -46,7 +46,7 @@ struct CaptureRequest {
   int64_t rows = 0;
 };
 
-// A whole call. Views point into the storage below, so a case is moved, never copied.
+// A complete call. Its views point to the storage below, so a case is moved, never copied.
 struct RandomCase {
   ConstAnyTensor q, k, v;
   DType out_type = DType::kF32;
@@ -65,12 +65,12 @@ struct RandomCase {
   RandomCase& operator=(RandomCase&&) = default;
 };
 
-// Rounded to `type` in storage of the case; f32 stays as it is.
+// Rounds to `type`, in storage of the case; f32 stays unchanged.
 ConstAnyTensor stored(RandomCase& result, std::vector<float> values, DType type, const Dims& shape,
                       const Dims& strides);
 // The element at an index of a tensor's data.
 float element(const ConstAnyTensor& tensor, int64_t index);
-// Bits of a number in a type that has 16 of them.
+// The bits of a number in a 16-bit type.
 uint16_t half_bits(float value, DType type);
 
 struct CaseLimits {

@@ -1,4 +1,4 @@
-// Random MultiHeadAttention modules, and what they compute by definition.
+// Random MultiHeadAttention modules, and their results by definition.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace multihead::testing {
 
-// Multiples of 1/16 up to 1: products of two and sums of some hundred of those are floats, so that
-// an oracle's projections are exact.
+// Multiples of 1/16 up to 1. Products of two of them, and sums of some hundred products, are exact
+// in float, so that the oracle's projections are exact.
 std::vector<float> sixteenths(Random& random, int64_t count);
 
-// Parameters under the names and in the shapes of the module's state dict.
+// Parameters with the names and shapes of the module's state dict.
 struct ModuleParameters {
   std::map<std::string, std::vector<float>> values;
   StateDict dict;
@@ -24,10 +24,10 @@ struct ModuleParameters {
 ModuleParameters random_parameters(const MultiHeadAttentionConfig& config, Random& random,
                                    bool separate = false);
 
-// A module of that config with those weights; a failure of the test where it is refused.
+// A module of that config with those parameters; the test fails if it is refused.
 MultiHeadAttention module_of(const MultiHeadAttentionConfig& config, const StateDict& dict);
 
-// Batch-first inputs (B, N, width); key and value empty in self-attention.
+// Batch-first inputs (B, N, width); key and value are empty in self-attention.
 struct ModuleTokens {
   int64_t batch = 0, queries = 0, keys = 0;
   std::vector<float> query = {}, key = {}, value = {};
@@ -39,14 +39,15 @@ struct ModuleExpectation {
   std::vector<double> merged;   // (B, N_q, H * value_dim)
 };
 
-// By definition, in double. `visible` (B, H, N_q, N_k) and `bias` (likewise, may be empty) are of
-// the given keys; of `options` scale, softcap, sinks, rope and alibi_slopes are read.
+// The result by definition, in double. `visible` (B, H, N_q, N_k) and `bias` (the same shape, or
+// empty) are for the given keys; from `options` scale, softcap, sinks, rope and alibi_slopes are
+// used.
 ModuleExpectation expected_of(const MultiHeadAttentionConfig& config,
                               const ModuleParameters& parameters, const ModuleTokens& tokens,
                               const std::vector<uint8_t>& visible, const std::vector<float>& bias,
                               const AttentionOptions& options);
 
-// The numbers of a step of a trace.
+// The values of one step of a trace.
 inline std::vector<float> vector_of(const TraceValues& values) {
   return {values.begin(), values.end()};
 }

@@ -1,4 +1,4 @@
-// Runs a test once on every SIMD target that is compiled in and that this machine has.
+// Runs a test on every SIMD target that is compiled in and that this machine supports.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 
 namespace multihead::testing {
 
-// Highway's target bits; a build with a single target (WebAssembly) gives one entry.
+// Highway's target bits; one entry in a build with a single target (WebAssembly).
 std::vector<int64_t> simd_targets();
 std::string simd_target_name(int64_t target);
 
-// While it lives, kernels run on `target`.
+// While it exists, kernels run on `target`.
 class UseSimdTarget {
  public:
   explicit UseSimdTarget(int64_t target);
@@ -22,8 +22,8 @@ class UseSimdTarget {
   UseSimdTarget& operator=(const UseSimdTarget&) = delete;
 };
 
-// Calls check() on every target of simd_targets(), with the target's name in messages. What does
-// not depend on the target, above all the oracle's result, is computed once, outside.
+// Calls check() for every target of simd_targets(), with the target's name in messages. Compute
+// what does not depend on the target, such as the oracle's result, once before the call.
 template <class Check>
 void on_every_target(const Check& check) {
   for (const int64_t target : simd_targets()) {

@@ -1,10 +1,10 @@
-// What the sections of the page share.
+// The state that the sections of the page share.
 
 import type { ForwardResult } from './messages.js';
 import type { PageState } from './page_state.js';
 import type { Store } from './store.js';
 
-/** The pair of tokens that the visitor points at, in all maps at once. */
+/** The pair of tokens that the visitor points at; all maps highlight it. */
 export interface Pointed {
   readonly query: number;
   readonly key: number;
@@ -12,7 +12,7 @@ export interface Pointed {
 
 export interface App {
   readonly state: Store<PageState>;
-  /** Of the latest forward pass; null before the first and while there are no tokens. */
+  /** The latest forward pass; null before the first, and if the sentence has no tokens. */
   readonly result: Store<ForwardResult | null>;
   readonly pointed: Store<Pointed | null>;
 }

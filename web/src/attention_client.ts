@@ -1,21 +1,21 @@
-// The page's side of the worker: one request at a time, and only the latest answer counts.
+// The page's connection to the worker. One request runs at a time; only the latest one's answer is used.
 
 import type { Answer, ForwardInput, ForwardResult, Request } from './messages.js';
 
 export interface AttentionClient {
-  /** Replaces any request that is still waiting. */
+  /** Requests a forward pass, which replaces a request that has not started yet. */
   request(input: ForwardInput): void;
-  /** No answer is wanted any more. */
+  /** Ignores the answers of all requests so far. */
   cancel(): void;
 }
 
 export interface Listener {
   onResult(result: ForwardResult): void;
-  /** The computation cannot go on; `message` is for people. */
+  /** A request failed, or the worker did not start; the page shows `message`. */
   onFailure(message: string): void;
 }
 
-/** What the client needs of a Worker. */
+/** The part of Worker that the client uses. */
 export interface Port {
   postMessage(request: Request): void;
   onmessage: ((event: MessageEvent<Answer>) => void) | null;

@@ -1,9 +1,9 @@
-// From tokens to x (N, 64): four blocks of 16 features, made by rule and not learned.
+// From tokens to x (N, 64): four blocks of 16 features, computed by rules, not learned.
 //
 //   position   sin and cos of the position at eight speeds, as in Vaswani et al. 2017, 3.5
-//   word       a code word of 16 signs for the token, upper and lower case alike
+//   word       a code word of 16 signs for the token, the same in upper and lower case
 //   letter     a code word of 16 signs for its first letter
-//   kind       a constant 1, and what can be told from the spelling or a short list
+//   kind       a constant 1, and traits of the spelling or of a short list of words
 
 import { identityOf } from './tokens.js';
 
@@ -20,13 +20,13 @@ export const blocks: readonly { name: BlockName; start: number }[] = [
 export const blockStart = (name: BlockName): number => blocks.find((block) => block.name === name)!.start;
 
 /**
- * Radians per token, from fast to slow. This start and ratio were searched: over all distances up to
- * 64 the mean of the eight cosines stays below 0.41, and that of numbers 0, 1, 2 and 7 below 0.51,
- * so that "the same position" stands out clearly from every other.
+ * Radians per token, from fast to slow. The start and the ratio are the result of a search: for all
+ * distances from 1 to 64 the mean of the eight cosines is below 0.41, and that of cosines 0, 1, 2 and 7
+ * below 0.51, whereas both means are 1 at distance 0.
  */
 export const speeds: readonly number[] = Array.from({ length: 8 }, (_, f) => 3 * 0.672 ** f);
 
-/** sin and cos in turns, one pair for each speed. */
+/** The pair (sin, cos) for each speed. */
 export function positionCode(position: number): number[] {
   return speeds.flatMap((speed) => [Math.sin(speed * position), Math.cos(speed * position)]);
 }
@@ -36,7 +36,7 @@ export function positionCode(position: number): number[] {
 const generator = [0x6bc1, 0xd0c2, 0x3a84, 0xf948, 0x19d0, 0x95a0];
 export const codeWords = 64;
 
-/** Code word number `index` as 16 signs, each 1 or −1. Two different ones have a dot product of 4 at most. */
+/** Code word number `index` as 16 signs, each 1 or −1. Different code words have a dot product of at most 4. */
 export function codeWord(index: number): number[] {
   let bits = 0;
   generator.forEach((row, i) => {
@@ -53,8 +53,9 @@ function hash(text: string): number {
 }
 
 /**
- * A code word number for every distinct key, by its hash; a collision takes the next free one. Only
- * keys to the left matter, so that editing a token changes no code before it.
+ * A code word number for each key, equal for equal keys. It is the key's hash, or after a collision the
+ * next free number. It depends only on this key and earlier ones, so that editing a token changes no
+ * code before it.
  */
 export function assignCodes(keys: readonly string[]): number[] {
   const taken = new Map<number, string>();
@@ -100,7 +101,7 @@ const kinds: readonly { name: string; of: (token: string) => number }[] = [
   { name: 'ends in -ly', of: spelled(/\p{L}ly$/iu) },
 ];
 
-/** What column `index` of x holds, in words. */
+/** Description of feature `index` of x. */
 export function featureName(index: number): string {
   const { name, start } = blocks[Math.floor(index / blockSize)]!;
   const i = index - start;

@@ -1,4 +1,4 @@
-// How the number in a cell came about, in terms of the numbers of the step before.
+// Explains the number in a cell: how it is computed from the numbers of the step before.
 
 import { embedDim, featureName } from './embedding.js';
 import type { ForwardResult, Trace } from './messages.js';
@@ -11,7 +11,7 @@ interface Place {
   readonly head: number;
 }
 
-/** The largest products of a sum, and how many more there are: "0.97·1.00 + 0.03·(−1.00)". */
+/** The largest three terms of a dot product, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
 function products(a: ArrayLike<number>, b: ArrayLike<number>): string {
   const terms = Array.from(a, (value, i) => [value, b[i]!] as const)
     .filter(([left, right]) => Math.abs(left * right) >= 5e-4)
@@ -65,9 +65,9 @@ export function explain(result: ForwardResult, name: keyof Trace, { row, col, he
     case 'weights': {
       if (result.causal && col > row) return 'hidden: e^−∞ = 0';
       const scores = mapRow('maskedScores');
-      const top = scores.reduce((a, b) => Math.max(a, b), -Infinity);
-      const total = scores.reduce((sum, score) => sum + Math.exp(score - top), 0);
-      return `e^(${f(scores[col]!, 2)} − ${f(top, 2)}) ÷ ${f(total)}, with the row's largest score taken off above and below`;
+      const rowMax = scores.reduce((a, b) => Math.max(a, b), -Infinity);
+      const total = scores.reduce((sum, score) => sum + Math.exp(score - rowMax), 0);
+      return `e^(${f(scores[col]!, 2)} − ${f(rowMax, 2)}) ÷ ${f(total)}, where ${f(rowMax, 2)} is the row's largest score and ${f(total)} the sum of such powers over the row`;
     }
     case 'headsOut': {
       const values = trace.vHeads.data.subarray(head * count * headDim, (head + 1) * count * headDim);

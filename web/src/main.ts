@@ -1,4 +1,4 @@
-// The page: state from the address, a worker that computes, sections that show.
+// The page: reads its state from the address, starts the worker that computes, and adds the sections.
 
 import './style.css';
 import type { App, Pointed } from './app.js';
@@ -30,7 +30,7 @@ function sayBroken(broken: readonly string[]): void {
   notice.hidden = broken.length === 0;
   notice.textContent = notice.hidden
     ? ''
-    : `Part of this address could not be read (${broken.join(', ')}), so the page shows its defaults there.`;
+    : `Part of this address could not be read (${broken.join(', ')}); the page uses its defaults instead.`;
 }
 
 function sayFailed(reason: string): void {
@@ -54,7 +54,7 @@ function start(): void {
     onFailure: sayFailed,
   });
   app.state.watch((state, previous) => {
-    if (previous && !asksAnew(state, previous)) return;
+    if (previous && !changesNumbers(state, previous)) return;
     const { tokens } = tokenise(state.text);
     if (tokens.length === 0) client.cancel();
     else client.request({ tokens, heads: state.heads, causal: state.causal });
@@ -62,10 +62,13 @@ function start(): void {
   });
 }
 
-const asksAnew = (now: PageState, before: PageState): boolean =>
+const changesNumbers = (now: PageState, before: PageState): boolean =>
   now.text !== before.text || now.heads !== before.heads || now.causal !== before.causal;
 
-/** Browsers refuse too many changes of the address in a row, so typing is gathered. */
+/**
+ * Keeps the address in step with the state. Browsers limit how often it may change, so it is written
+ * 200 ms after the last change.
+ */
 function keepAddress(): void {
   let timer: number | undefined;
   const write = () => {

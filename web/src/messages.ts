@@ -1,7 +1,7 @@
-// What the page and its worker say to each other.
+// The messages between the page and its worker.
 
 import type { Backend, MemoryInfo, TraceName } from 'multihead';
-import type { LayerWeights, PatternId } from './patterns.js';
+import type { ModuleWeights, PatternId } from './patterns.js';
 
 export interface ForwardInput {
   readonly tokens: readonly string[];
@@ -23,13 +23,13 @@ export const tracedSteps = [
 export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
 
 export interface ForwardResult extends ForwardInput {
-  readonly weights: LayerWeights;
-  /** Every step, as the core computed it. */
+  readonly weights: ModuleWeights;
+  /** The steps that the page shows, as the core computed them. */
   readonly trace: Trace;
-  /** One forward pass without the trace, the mean over some repetitions. */
+  /** Mean duration of a forward pass without a trace. */
   readonly milliseconds: number;
   readonly backend: Backend;
-  /** What is allocated in the WebAssembly memory between two passes. */
+  /** mh.memory() after the pass. */
   readonly memory: MemoryInfo;
 }
 

@@ -1,4 +1,4 @@
-// window.multiheadPage: what the browser tests read, and the curious may.
+// window.multiheadPage: the numbers of the page, for the browser tests and for the console.
 
 import type { App } from './app.js';
 import type { ForwardResult } from './messages.js';
@@ -7,11 +7,11 @@ import { tokenise } from './tokens.js';
 export interface PageApi {
   /**
    * The forward pass on the screen: tokens, heads, causal, the weights (q, k and v as
-   * (H·16, 64), out as (64, H·16), row-major) and every step of the trace, x among them. Null while
-   * there is none.
+   * (H·16, 64), out as (64, H·16), row-major) and every step of the trace, x included. Null if no
+   * forward pass is shown.
    */
   snapshot(): ForwardResult | null;
-  /** Waits until the screen shows what is chosen now; null when there is nothing to show. */
+  /** Resolves once the screen shows the current choices; with null if the sentence has no tokens. */
   settled(): Promise<ForwardResult | null>;
 }
 

@@ -1,4 +1,4 @@
-// What the visitor chose, and the same in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
+// The visitor's choices, and their form in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
 
 import { patternIds, type PatternId } from './patterns.js';
 import { maxCharacters, presets } from './tokens.js';
@@ -19,11 +19,11 @@ export type StepId = (typeof stepIds)[number];
 
 export interface PageState {
   readonly text: string;
-  /** In the order of the layer: head 1 first. */
+  /** The patterns of head 1, head 2 and so on. */
   readonly heads: readonly PatternId[];
   readonly causal: boolean;
   readonly step: StepId;
-  /** Shown in the step list; counts from 0. */
+  /** Index of the head that "Step through" shows, from 0. */
   readonly head: number;
 }
 
@@ -63,7 +63,7 @@ const readers: Readonly<Record<string, Reader>> = {
 
 export interface ReadState {
   state: PageState;
-  /** Names of the fields that could not be read and have their defaults. */
+  /** Names of the fields that are invalid or unknown; they have their defaults. */
   broken: string[];
 }
 

@@ -1,10 +1,11 @@
-// Heads built by hand: eight patterns, each a W_Q, W_K, W_V and W_O that an ordinary layer runs.
+// Hand-built heads: eight attention patterns, each given by its W_Q, W_K, W_V and W_O. An ordinary
+// multi-head attention module runs them.
 //
-// Attention looks where q·k is large. With the position code p of embedding.ts,
-// p(a)·p(b) = Σ cos(speed·(a − b)) is largest where a = b; and turning each (sin, cos) pair of p(i)
-// by speed·t gives p(i + t), which is a matrix. So "the previous word" is a W_Q that turns the
-// position code back by one step, against a W_K that only selects it. Words and letters match in the
-// same way: two sign codes have a dot product of 16 if they are equal, and of 4 at most if not.
+// A weight is large where q·k is large. With the position code p of embedding.ts,
+// p(a)·p(b) = Σ cos(speed·(a − b)) is largest for a = b. Rotating each (sin, cos) pair of p(i) by
+// speed·t gives p(i + t), and a rotation is a matrix. So for "previous word", W_Q rotates the position
+// code back by one step, and W_K selects the position code unchanged. Words and letters are matched in
+// the same way: the dot product of two sign codes is 16 if they are equal, and at most 4 if not.
 
 import { blockSize, blockStart, embedDim, speeds, type BlockName } from './embedding.js';
 
@@ -18,11 +19,11 @@ type Projection = Float32Array<ArrayBuffer>;
 export interface Pattern {
   readonly id: PatternId;
   readonly name: string;
-  /** One line for the page. */
+  /** A description in one line, for the page. */
   readonly line: string;
-  /** How W_Q and W_K bring it about. */
+  /** How W_Q and W_K produce the pattern. */
   readonly how: string;
-  /** The block that W_V copies and W_O puts back. */
+  /** The block of x that W_V copies, and that W_O writes back to. */
   readonly carries: BlockName;
   readonly query: () => Projection;
   readonly key: () => Projection;
@@ -33,7 +34,7 @@ const put = (w: Projection, row: number, column: number, value: number): void =>
   w[row * embedDim + column]! += value;
 };
 
-/** Rows 0 to 15 are `gain` times the features of a block. */
+/** A projection whose 16 outputs are the features of a block times `gain`. */
 function select(block: BlockName, gain = 1): Projection {
   const w = projection();
   for (let i = 0; i < blockSize; i += 1) put(w, i, blockStart(block) + i, gain);
@@ -41,10 +42,10 @@ function select(block: BlockName, gain = 1): Projection {
 }
 
 /**
- * Adds gain · p(i + steps), for the given speeds, from row `row` on. The angle addition theorem:
- * sin(a + b) = sin a cos b + cos a sin b, and cos(a + b) = cos a cos b − sin a sin b.
+ * Adds gain · p(i + steps) for the given speeds, to the outputs from `row` on. By the angle addition
+ * theorem, sin(a + b) = sin a cos b + cos a sin b and cos(a + b) = cos a cos b − sin a sin b.
  */
-function addTurned(w: Projection, gain: number, steps: number, used: readonly number[], row = 0): Projection {
+function addRotated(w: Projection, gain: number, steps: number, used: readonly number[], row = 0): Projection {
   used.forEach((f, i) => {
     const [sine, cosine] = [Math.sin(speeds[f]! * steps), Math.cos(speeds[f]! * steps)];
     const [r, c] = [row + 2 * i, blockStart('position') + 2 * f];
@@ -61,14 +62,14 @@ const slowest = [6, 7];
 const distinct = [0, 1, 2, 7];
 const constantOne = blockStart('kind');
 
-/** A W_Q for "the token `steps` away; where there is none, the token itself". */
+/** A W_Q that matches the token `steps` away, and, with a smaller gain, the token itself if there is none. */
 function at(steps: number): Projection {
-  const w = addTurned(projection(), 7, steps, everySpeed);
-  return addTurned(w, 3, 0, everySpeed);
+  const w = addRotated(projection(), 7, steps, everySpeed);
+  return addRotated(w, 3, 0, everySpeed);
 }
 
 function sameWord(wordGain: number, ownGain: number): Projection {
-  const w = addTurned(projection(), ownGain, 0, distinct, 8);
+  const w = addRotated(projection(), ownGain, 0, distinct, 8);
   for (let i = 0; i < 8; i += 1) put(w, i, blockStart('word') + i, wordGain);
   return w;
 }
@@ -77,8 +78,8 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'previous',
     name: 'Previous word',
-    line: 'Looks one word back. The first word has none and keeps to itself.',
-    how: 'W_Q turns the position code back by one step; W_K selects it.',
+    line: 'Looks at the previous word. The first word has none and looks at itself.',
+    how: 'W_Q rotates the position code back by one step; W_K selects the position code.',
     carries: 'word',
     query: () => at(-1),
     key: () => select('position'),
@@ -86,8 +87,8 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'first',
     name: 'First word',
-    line: 'Looks at the first word, from anywhere.',
-    how: 'W_Q makes the code of position 0 out of the constant feature; W_K selects the position code.',
+    line: 'Every word looks at the first word.',
+    how: 'W_Q makes the code of position 0 from the constant feature; W_K selects the position code.',
     carries: 'word',
     query: () => {
       const w = projection();
@@ -99,8 +100,8 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'same',
     name: 'Same word',
-    line: 'Looks where the same word stands elsewhere; without one, at itself.',
-    how: 'Half of each query and key is the word code, which attracts; half is the position code, which repels the word itself.',
+    line: 'Looks at other occurrences of the same word. If there are none, it looks at itself.',
+    how: 'Half of each query and key is the word code, which raises the scores of equal words; the other half is the position code with a negative gain, which lowers the score of the word itself.',
     carries: 'word',
     query: () => sameWord(14, -6),
     key: () => sameWord(1, 1),
@@ -108,17 +109,17 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'nearby',
     name: 'Nearby words',
-    line: 'A soft window over the neighbours on both sides.',
-    how: 'Only the two slowest turns of the position code, whose cosines fall off gently.',
+    line: 'Looks at its neighbours on both sides, less the further they are.',
+    how: 'W_Q and W_K select only the two slowest speeds of the position code, whose cosines decrease slowly with distance.',
     carries: 'word',
-    query: () => addTurned(projection(), 13, 0, slowest),
-    key: () => addTurned(projection(), 1, 0, slowest),
+    query: () => addRotated(projection(), 13, 0, slowest),
+    key: () => addRotated(projection(), 1, 0, slowest),
   },
   {
     id: 'next',
     name: 'Next word',
-    line: 'Looks one word ahead. When that is hidden or missing, at itself.',
-    how: 'W_Q turns the position code forward by one step; W_K selects it.',
+    line: 'Looks at the next word. If that is hidden or missing, it looks at itself.',
+    how: 'W_Q rotates the position code forward by one step; W_K selects the position code.',
     carries: 'word',
     query: () => at(1),
     key: () => select('position'),
@@ -126,7 +127,7 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'letter',
     name: 'Same first letter',
-    line: 'Shares itself evenly among words with the same initial.',
+    line: 'Looks at all words with the same first letter equally.',
     how: 'W_Q and W_K both select the code of the first letter.',
     carries: 'letter',
     query: () => select('letter', 3),
@@ -135,7 +136,7 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'average',
     name: 'Average of all',
-    line: 'All scores are 0, so every visible word counts the same.',
+    line: 'All scores are 0, so all visible words have the same weight.',
     how: 'W_Q is zero.',
     carries: 'kind',
     query: () => projection(),
@@ -144,7 +145,7 @@ export const patterns: readonly Pattern[] = [
   {
     id: 'itself',
     name: 'Itself',
-    line: 'Looks at nothing but its own place.',
+    line: 'Looks only at its own position.',
     how: 'W_Q and W_K both select the position code.',
     carries: 'position',
     query: () => select('position', 5),
@@ -155,7 +156,7 @@ export const patterns: readonly Pattern[] = [
 export const patternIds: readonly PatternId[] = patterns.map((pattern) => pattern.id);
 export const patternOf = (id: PatternId): Pattern => patterns.find((pattern) => pattern.id === id)!;
 
-export interface LayerWeights {
+export interface ModuleWeights {
   /** (H·headDim, embedDim) */
   qProj: Float32Array<ArrayBuffer>;
   kProj: Float32Array<ArrayBuffer>;
@@ -165,10 +166,10 @@ export interface LayerWeights {
 }
 
 /**
- * The weights of a layer with these heads, in this order. W_O puts what a head carries back into its
- * block, and takes the mean where several heads share one.
+ * The weights of a module with these heads, in this order. W_O writes the output of each head to the
+ * block that its values came from, and the mean if several heads share a block.
  */
-export function buildLayer(ids: readonly PatternId[]): LayerWeights {
+export function buildWeights(ids: readonly PatternId[]): ModuleWeights {
   const size = headDim * embedDim;
   const [qProj, kProj, vProj, outProj] = Array.from(
     { length: 4 },

@@ -1,4 +1,4 @@
-// The ten steps from x to the output: what each is called, does, and looks like.
+// The ten steps from x to the output: their titles, texts and matrices.
 
 import { blocks, blockSize } from './embedding.js';
 import type { ForwardResult, Matrix, Trace } from './messages.js';
@@ -8,7 +8,7 @@ import type { FormulaName } from './parts/formulas.js';
 import type { Band, MatrixView } from './parts/heat_map.js';
 
 export interface Part {
-  /** As the button says it. */
+  /** Text of the button. */
   readonly label: string;
   readonly trace: keyof Trace;
   readonly formula: FormulaName;
@@ -17,10 +17,10 @@ export interface Part {
 export interface Step {
   readonly id: StepId;
   readonly title: string;
-  /** As the list says it. */
+  /** Short name in the list of steps. */
   readonly symbol: string;
   readonly text: string;
-  /** What there is to look at: more than one for q, k and v. */
+  /** The matrices of the step: three where q, k and v differ, else one. */
   readonly parts: readonly Part[];
   /** Names of the axes of the trace's shape. */
   readonly axes: string;
@@ -33,7 +33,7 @@ export const steps: readonly Step[] = [
     id: 'x',
     title: 'Embed the tokens',
     symbol: 'x',
-    text: 'Each token becomes a row of 64 numbers: where it stands, which word it is, its first letter, and what kind of word it looks like.',
+    text: 'Each token becomes a row of 64 numbers, its features: codes for its position, its word and its first letter, and traits of its spelling.',
     parts: [{ label: 'x', trace: 'x', formula: 'x' }],
     axes: 'batch, tokens, features',
   },
@@ -41,7 +41,7 @@ export const steps: readonly Step[] = [
     id: 'project',
     title: 'Project to queries, keys and values',
     symbol: 'q, k, v',
-    text: 'Three matrices turn each row into what it looks for (q), what it offers to be found by (k), and what it hands over (v), for all heads at once.',
+    text: 'Three matrices turn each row into a query (q: what the token looks for), a key (k: what other tokens compare their queries with) and a value (v: what it passes on), for all heads at once.',
     parts: letters.map((name) => ({ label: name, trace: name, formula: name })),
     axes: 'batch, tokens, heads · d_head',
   },
@@ -49,7 +49,7 @@ export const steps: readonly Step[] = [
     id: 'split',
     title: 'Split into heads',
     symbol: 'split',
-    text: 'Every head takes its own 16 columns. No number changes; from here on the heads do not see each other.',
+    text: 'Each head gets 16 columns of q, k and v. No number changes. From here on, every head works by itself.',
     parts: letters.map((name) => ({ label: name, trace: `${name}Heads`, formula: 'split' })),
     axes: 'batch, heads, tokens, d_head',
   },
@@ -57,7 +57,7 @@ export const steps: readonly Step[] = [
     id: 'scores',
     title: 'Score every pair',
     symbol: 'q · k',
-    text: 'The dot product of a query with each key: large where what is looked for and what is offered agree.',
+    text: 'The dot product of each query with each key. It is large where the two match.',
     parts: [{ label: 'scores', trace: 'scores', formula: 'scores' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -65,7 +65,7 @@ export const steps: readonly Step[] = [
     id: 'scale',
     title: 'Scale',
     symbol: '÷ √d',
-    text: 'Dividing by √16 = 4 keeps the size of the scores independent of the width of a head.',
+    text: 'Dividing by √16 = 4 keeps the scores from growing with the head dimension, which is 16 here.',
     parts: [{ label: 'scaled scores', trace: 'scaledScores', formula: 'scale' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -73,7 +73,7 @@ export const steps: readonly Step[] = [
     id: 'mask',
     title: 'Mask',
     symbol: 'mask',
-    text: 'With the causal mask on, a query sees itself and what came before. Everything later becomes −∞. With it off, this step changes nothing.',
+    text: 'With the causal mask on, a query sees its own token and earlier ones; the scores of later tokens become −∞. With the mask off, this step changes nothing.',
     parts: [{ label: 'masked scores', trace: 'maskedScores', formula: 'mask' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -81,7 +81,7 @@ export const steps: readonly Step[] = [
     id: 'softmax',
     title: 'Softmax',
     symbol: 'softmax',
-    text: 'Each row becomes shares that add up to 1: the attention weights. A score of −∞ becomes exactly 0.',
+    text: 'The softmax turns each row of scores into attention weights that add up to 1. A score of −∞ becomes exactly 0.',
     parts: [{ label: 'weights', trace: 'weights', formula: 'softmax' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -89,7 +89,7 @@ export const steps: readonly Step[] = [
     id: 'values',
     title: 'Mix the values',
     symbol: 'w · v',
-    text: 'A query receives the values of all keys, each in proportion to its weight.',
+    text: 'The output of a query is the sum of all values, each multiplied by its weight.',
     parts: [{ label: 'head output', trace: 'headsOut', formula: 'values' }],
     axes: 'batch, heads, tokens, d_head',
   },
@@ -97,7 +97,7 @@ export const steps: readonly Step[] = [
     id: 'merge',
     title: 'Merge the heads',
     symbol: 'merge',
-    text: 'The outputs of the heads side by side again, 16 columns each.',
+    text: 'The outputs of the heads are put side by side, 16 columns each.',
     parts: [{ label: 'merged', trace: 'merged', formula: 'merge' }],
     axes: 'batch, tokens, heads · d_head',
   },
@@ -105,7 +105,7 @@ export const steps: readonly Step[] = [
     id: 'output',
     title: 'Project the output',
     symbol: 'W_O',
-    text: 'One last matrix puts what the heads carried back into the blocks of x it came from, so that the next layer can read it.',
+    text: 'A last matrix puts the output of each head back into the block of x that its values came from, where a next layer would read it.',
     parts: [{ label: 'output', trace: 'output', formula: 'output' }],
     axes: 'batch, tokens, features',
   },
@@ -122,7 +122,7 @@ const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
   className: `block-${name}`,
 }));
 
-/** The matrix of a step, of one head where there are several, ready to be shown. */
+/** The matrix of a step with its labels; for a step with one matrix per head, that of `head`. */
 export function viewOf(result: ForwardResult, name: keyof Trace, head: number): MatrixView {
   const { tokens, causal, heads } = result;
   const matrix = result.trace[name];

@@ -1,9 +1,9 @@
-// A value that can be watched.
+// A value with listeners for its changes.
 
 export interface Store<T> {
   get(): T;
   set(value: T): void;
-  /** Calls `listener` after every change, and once now. The result ends that. */
+  /** Calls `listener` once now, and after every change. Returns a function that removes it. */
   watch(listener: (value: T, previous: T | undefined) => void): () => void;
 }
 

@@ -1,7 +1,7 @@
-// A sentence as tokens: words, single ideographs, emoji and punctuation marks.
+// Splits a sentence into tokens: words, single ideographs, emoji and punctuation marks.
 
 export const maxTokens = 64;
-/** Longer texts are cut before they are read, so that a pasted book does no harm. */
+/** Limit of the text field and of a text in the address, so that a pasted book does no harm. */
 export const maxCharacters = 2000;
 
 export const presets: readonly string[] = [
@@ -21,7 +21,7 @@ const token = new RegExp([ideograph, word, emoji, mark].join('|'), 'gu');
 
 export interface Tokenised {
   tokens: string[];
-  /** How many tokens there would have been; more than `tokens.length` when the text was cut. */
+  /** Number of tokens in the text; more than `tokens.length` if it exceeds maxTokens. */
   found: number;
 }
 
@@ -30,12 +30,15 @@ export function tokenise(text: string): Tokenised {
   return { tokens: all.slice(0, maxTokens), found: all.length };
 }
 
-/** What makes two tokens the same word: "The" and "the" are. */
+/** Equal for tokens that are the same word, such as "The" and "the". */
 export function identityOf(word: string): string {
   return word.normalize('NFKC').toLowerCase();
 }
 
-/** The last word that stood before, or the last word: most heads have something to show there. */
+/**
+ * Index of the token that the page explains first: the last one that repeats an earlier word, else the
+ * last one. Most heads have an interesting row there.
+ */
 export function tellingToken(tokens: readonly string[]): number {
   const words = tokens.map(identityOf);
   const repeated = words.findLastIndex((word, i) => words.indexOf(word) < i);

@@ -1,30 +1,30 @@
-// All WebAssembly work happens here, away from the page's own thread.
+// The worker: runs the WebAssembly module outside the page's main thread.
 
 import { load, type Multihead, type MultiHeadAttention } from 'multihead';
 import { embed, embedDim } from './embedding.js';
 import type { Answer, ForwardInput, ForwardResult, Matrix, Request, Trace } from './messages.js';
 import { tracedSteps } from './messages.js';
-import { buildLayer, headDim, type LayerWeights } from './patterns.js';
+import { buildWeights, headDim, type ModuleWeights } from './patterns.js';
 
-/** The part of DedicatedWorkerGlobalScope in use; the library of types has either it or the DOM. */
+/** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {
   onmessage: ((event: MessageEvent<Request>) => void) | null;
   postMessage(answer: Answer, transfer: Transferable[]): void;
 }
 const scope = self as unknown as Scope;
 
-/** Weights do not depend on the sentence: one layer serves until other heads are chosen. */
-let current: { key: string; layer: MultiHeadAttention; weights: LayerWeights } | undefined;
+/** The module of the chosen heads. Its weights do not depend on the sentence. */
+let current: { key: string; layer: MultiHeadAttention; weights: ModuleWeights } | undefined;
 
-function layerFor(
+function moduleFor(
   mh: Multihead,
   heads: ForwardInput['heads'],
-): { layer: MultiHeadAttention; weights: LayerWeights } {
+): { layer: MultiHeadAttention; weights: ModuleWeights } {
   const key = heads.join();
   if (current?.key === key) return current;
   current?.layer.dispose();
   current = undefined;
-  const weights = buildLayer(heads);
+  const weights = buildWeights(heads);
   const wide = [heads.length * headDim, embedDim];
   const layer = mh.multiHeadAttention({ embedDim, numHeads: heads.length, headDim, bias: false });
   layer.loadStateDict({
@@ -37,7 +37,7 @@ function layerFor(
   return current;
 }
 
-/** Calls for so many milliseconds, because browsers make the clock coarse; gives the mean of one call. */
+/** Mean duration of a call over `span` milliseconds; one call is too short for the coarse clocks of browsers. */
 function meanOver(span: number, call: () => void): number {
   const start = performance.now();
   let calls = 0;
@@ -52,14 +52,14 @@ function meanOver(span: number, call: () => void): number {
 
 async function forward({ tokens, heads, causal }: ForwardInput): Promise<ForwardResult> {
   const mh = await load();
-  const { layer, weights } = layerFor(mh, heads);
+  const { layer, weights } = moduleFor(mh, heads);
   const numbers = mh.scope(() => {
     const x = mh.tensor([1, tokens.length, embedDim], embed(tokens));
     const mask = { causal: causal ? 'topLeft' : false } as const;
     const { trace, output } = layer.forward(x, { ...mask, trace: tracedSteps });
     output.dispose();
     const pass = () => layer.forward(x, mask).output.dispose();
-    meanOver(2, pass); // until the engine has warmed to it
+    meanOver(2, pass); // warm up the engine's compiler
     const milliseconds = meanOver(4, pass);
     return { trace: plain(trace), milliseconds };
   });

@@ -1,4 +1,4 @@
-// Plain float64 attention weights of one head, for tests only: softmax(x W_Qᵀ (x W_Kᵀ)ᵀ / √d_head).
+// Attention weights of one head in float64, for tests: softmax(x W_Qᵀ (x W_Kᵀ)ᵀ / √d_head).
 
 import { embed, embedDim } from '../src/embedding.js';
 import { headDim, patternOf, type PatternId } from '../src/patterns.js';

@@ -19,7 +19,7 @@ function setUp() {
 }
 
 describe('attention client', () => {
-  it('sends one request at a time and skips those in between', () => {
+  it('sends one request at a time and skips those that are replaced', () => {
     const { sent, results, ask, finish } = setUp();
     for (const text of ['a', 'a b', 'a b c']) ask(text);
     expect(sent.map(({ tokens }) => tokens.length)).toEqual([1]);
@@ -30,7 +30,7 @@ describe('attention client', () => {
     expect(results).toEqual(['a b c']);
   });
 
-  it('drops an answer that nobody waits for', () => {
+  it('drops the answer of a cancelled request', () => {
     const { sent, results, client, ask, finish } = setUp();
     ask('a');
     client.cancel();
@@ -51,7 +51,7 @@ describe('attention client', () => {
     expect(results).toEqual(['b']);
   });
 
-  it('says so when the worker cannot be started', () => {
+  it('reports that the worker cannot be started', () => {
     const { failures, port, ask } = setUp();
     ask('a');
     port.onerror?.({ message: '' } as ErrorEvent);

@@ -32,7 +32,7 @@ describe('code words', () => {
     }
   });
 
-  it('go to distinct keys without clashes, and to equal keys equally', () => {
+  it('are distinct for distinct keys, and equal for equal keys', () => {
     const keys = Array.from({ length: 64 }, (_, i) => `word ${i}`);
     expect(new Set(assignCodes(keys)).size).toBe(64);
     const [a, b, c] = assignCodes(['cat', 'mat', 'cat']);
@@ -40,7 +40,7 @@ describe('code words', () => {
     expect(b).not.toBe(a);
   });
 
-  it('do not depend on what comes later', () => {
+  it('do not depend on later keys', () => {
     const keys = Array.from({ length: 40 }, (_, i) => `w${i}`);
     expect(assignCodes([...keys, 'x']).slice(0, 40)).toEqual(assignCodes([...keys, 'y']).slice(0, 40));
   });
@@ -50,14 +50,14 @@ describe('position code', () => {
   const likeness = (distance: number, used: readonly number[]) =>
     used.reduce((sum, f) => sum + Math.cos(speeds[f]! * distance), 0) / used.length;
 
-  it('tells a position from all others within 64 tokens', () => {
+  it('distinguishes a position from all others within 64 tokens', () => {
     for (let distance = 1; distance <= 64; distance += 1) {
       expect(likeness(distance, [0, 1, 2, 3, 4, 5, 6, 7])).toBeLessThan(0.41);
       expect(likeness(distance, [0, 1, 2, 7])).toBeLessThan(0.52);
     }
   });
 
-  it('has a dot product that depends on the distance only', () => {
+  it('has a dot product that depends only on the distance', () => {
     expect(dot(positionCode(3), positionCode(10))).toBeCloseTo(dot(positionCode(40), positionCode(47)), 10);
     expect(dot(positionCode(17), positionCode(17))).toBeCloseTo(8, 10);
   });

@@ -7,7 +7,7 @@ describe('the address', () => {
     for (const hash of ['', '#']) expect(fromHash(hash)).toEqual({ state: defaults, broken: [] });
   });
 
-  it('brings everything back', () => {
+  it('restores every field', () => {
     const states: PageState[] = [
       {
         text: 'A & b = "c"? 猫 50% #1 +1',
@@ -38,18 +38,18 @@ describe('the address', () => {
     expect(fromHash(`#${hash}`)).toEqual({ state: defaults, broken: [name] });
   });
 
-  it('survives what is not even text', () => {
+  it('accepts invalid percent-encoding', () => {
     expect(fromHash('#%E0%A4%A').state).toEqual(defaults);
     expect(fromHash('#%E0%A4%A').broken).toHaveLength(1);
   });
 
-  it('keeps what it can read', () => {
+  it('keeps the valid fields', () => {
     const { state, broken } = fromHash('#text=hi&causal=2&head=2');
     expect(state).toEqual({ ...defaults, text: 'hi', head: 1 });
     expect(broken).toEqual(['causal']);
   });
 
-  it('checks the head against the heads of the same address', () => {
+  it('checks the index of the head against the heads in the same address', () => {
     expect(fromHash('#heads=first&head=2').broken).toEqual(['head']);
   });
 });

@@ -20,7 +20,7 @@ describe('formatNumber', () => {
   });
 });
 
-/** L of OKLab, from "rgb(r g b)". */
+/** The lightness L of OKLab, of a colour "rgb(r g b)". */
 function lightness(fill: string): number {
   const [r, g, b] = fill.match(/\d+/g)!.map((text) => {
     const u = Number(text) / 255;

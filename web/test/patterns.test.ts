@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { blockSize, blockStart, embedDim, firstLetter } from '../src/embedding.js';
-import { buildLayer, headDim, patternIds, patternOf, type PatternId } from '../src/patterns.js';
+import { buildWeights, headDim, patternIds, patternOf, type PatternId } from '../src/patterns.js';
 import { identityOf, presets, tokenise } from '../src/tokens.js';
 import { weightsOf } from './attention.js';
 
@@ -8,7 +8,7 @@ const distinct = Array.from({ length: 64 }, (_, i) => `w${i}`);
 const repeating = Array.from({ length: 64 }, (_, i) => `w${(i * i + 3 * i) % 23}`);
 const sentences = [...presets.map((text) => tokenise(text).tokens), distinct, repeating, ['one'], ['a', 'b']];
 
-/** Every row of every sentence, with and without the causal mask. */
+/** Checks every row of every sentence, with and without the causal mask. */
 function eachRow(
   id: PatternId,
   check: (weights: readonly number[], i: number, tokens: readonly string[], causal: boolean) => void,
@@ -23,11 +23,11 @@ const shareOf = (weights: readonly number[], targets: readonly number[]) =>
   targets.reduce((sum, j) => sum + weights[j]!, 0);
 
 describe('patterns', () => {
-  it('previous: one back, the first word to itself', () => {
+  it('previous: the word before; the first word itself', () => {
     eachRow('previous', (weights, i) => expect(weights[Math.max(0, i - 1)]).toBeGreaterThan(0.9));
   });
 
-  it('next: one ahead, or itself where that is hidden or missing', () => {
+  it('next: the word after, or itself if that is hidden or missing', () => {
     eachRow('next', (weights, i, tokens, causal) => {
       const target = causal || i + 1 === tokens.length ? i : i + 1;
       expect(weights[target]).toBeGreaterThan(0.9);
@@ -51,7 +51,7 @@ describe('patterns', () => {
     });
   });
 
-  it('letter: evenly among words with the same initial', () => {
+  it('letter: equally to words with the same first letter', () => {
     eachRow('letter', (weights, i, tokens, causal) => {
       const alike = [...tokens.keys()].filter(
         (j) => !(causal && j > i) && firstLetter(tokens[j]!) === firstLetter(tokens[i]!),
@@ -67,7 +67,7 @@ describe('patterns', () => {
     });
   });
 
-  it('nearby: less with every step away, nearly nothing beyond ten', () => {
+  it('nearby: less with every step away, almost nothing beyond ten', () => {
     eachRow('nearby', (weights, i) => {
       for (let j = i + 1; j < Math.min(i + 6, weights.length); j += 1) {
         expect(weights[j]).toBeLessThanOrEqual(weights[j - 1]!);
@@ -77,7 +77,7 @@ describe('patterns', () => {
     });
   });
 
-  it('are real softmaxes: no weight is 1 among several, none is 0', () => {
+  it('are true softmaxes: no weight is 0, and only a single visible word has weight 1', () => {
     for (const id of patternIds) {
       for (const row of weightsOf(id, tokenise(presets[1]!).tokens, false)) {
         for (const weight of row) {
@@ -94,10 +94,10 @@ describe('patterns', () => {
   });
 });
 
-describe('buildLayer', () => {
-  const { qProj, vProj, outProj } = buildLayer(['first', 'letter', 'same']);
+describe('buildWeights', () => {
+  const { qProj, vProj, outProj } = buildWeights(['first', 'letter', 'same']);
 
-  it('has the shapes of a layer', () => {
+  it('has the shapes of the parameters', () => {
     expect(qProj.length).toBe(3 * headDim * embedDim);
     expect(outProj.length).toBe(embedDim * 3 * headDim);
   });
@@ -107,7 +107,7 @@ describe('buildLayer', () => {
     expect(vProj[headDim * embedDim + blockStart('letter')]).toBe(1);
   });
 
-  it('puts what heads carry back where it came from, as a mean', () => {
+  it('writes the outputs of heads back to their blocks, as a mean', () => {
     const at = (row: number, col: number) => outProj[row * 3 * headDim + col];
     expect(at(blockStart('word'), 0)).toBe(0.5);
     expect(at(blockStart('letter'), headDim)).toBe(1);

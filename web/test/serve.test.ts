@@ -8,7 +8,7 @@ import { contentSecurityPolicy, serve, type Running } from '../serve.mjs';
 let folder: string;
 let running: Running;
 
-/** fetch() would tidy the path up before sending it. */
+/** Sends the path unchanged; fetch() would normalise it. */
 function get(
   path: string,
   method = 'GET',
@@ -41,7 +41,7 @@ afterAll(async () => {
 });
 
 describe('serve', () => {
-  it('gives the page with its policies', async () => {
+  it('serves the page with its policies', async () => {
     const { status, headers, body } = await get('/');
     expect([status, body]).toEqual([200, '<title>hello</title>']);
     expect(headers).toMatchObject({
@@ -53,7 +53,7 @@ describe('serve', () => {
     });
   });
 
-  it('gives .wasm its type, and lets hashed names be kept', async () => {
+  it('serves .wasm with its type, and hashed names as cacheable', async () => {
     const { headers } = await get('/assets/core.wasm?x=1');
     expect(headers['content-type']).toBe('application/wasm');
     expect(headers['cache-control']).toMatch(/immutable/);
@@ -71,23 +71,23 @@ describe('serve', () => {
     '/%E0%A4%A',
     '//secret.txt',
     '/missing.js',
-  ])('has nothing at %s', async (path) => {
+  ])('serves nothing at %s', async (path) => {
     const { status, body } = await get(path);
     expect([status, body]).toEqual([404, 'Not found\n']);
   });
 
-  it('answers HEAD without a body, and refuses to be written to', async () => {
+  it('answers HEAD without a body, and refuses other methods', async () => {
     expect(await get('/', 'HEAD')).toMatchObject({ status: 200, body: '' });
     expect(await get('/', 'POST')).toMatchObject({ status: 405, headers: { allow: 'GET, HEAD' } });
   });
 
-  it('takes the next port when one is in use', async () => {
+  it('takes the next port if one is in use', async () => {
     const second = await serve({ root: join(folder, 'site'), port: running.port });
     expect(second.port).toBeGreaterThan(running.port);
     await second.close();
   });
 
-  it('says what to do when there is nothing to serve', async () => {
+  it('says what to do if the page is not built', async () => {
     await expect(serve({ root: join(folder, 'nowhere'), port: 0 })).rejects.toThrow(/build the page first/);
   });
 });

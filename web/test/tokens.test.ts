@@ -4,7 +4,7 @@ import { identityOf, maxTokens, presets, tellingToken, tokenise } from '../src/t
 const tokens = (text: string) => tokenise(text).tokens;
 
 describe('tokenise', () => {
-  it('takes words and punctuation marks', () => {
+  it('finds words and punctuation marks', () => {
     expect(tokens('The cat, she said, sat.')).toEqual(['The', 'cat', ',', 'she', 'said', ',', 'sat', '.']);
     expect(tokens("don't re-use 3rd-party ’til")).toEqual(["don't", 're-use', '3rd-party', '’', 'til']);
     expect(tokens('(a) — b…')).toEqual(['(', 'a', ')', '—', 'b', '…']);
@@ -21,11 +21,11 @@ describe('tokenise', () => {
     expect(tokens('hi 👩‍💻👍🏽!')).toEqual(['hi', '👩‍💻', '👍🏽', '!']);
   });
 
-  it('finds nothing in nothing', () => {
+  it('finds no tokens in blank text', () => {
     for (const text of ['', '   \n\t', '\u200b\u00ad']) expect(tokens(text)).toEqual([]);
   });
 
-  it(`cuts after ${maxTokens} and says so`, () => {
+  it(`cuts after ${maxTokens} and reports it`, () => {
     const { tokens: kept, found } = tokenise('word '.repeat(100));
     expect([kept.length, found]).toEqual([maxTokens, 100]);
     expect(tokenise('word '.repeat(maxTokens)).found).toBe(maxTokens);
@@ -37,7 +37,7 @@ describe('tokenise', () => {
 });
 
 describe('identityOf', () => {
-  it('does not mind case or width', () => {
+  it('ignores case and width', () => {
     expect(identityOf('The')).toBe(identityOf('the'));
     expect(identityOf('ＴＨＥ')).toBe('the');
     expect(identityOf('cat')).not.toBe(identityOf('cats'));

@@ -9,7 +9,7 @@ import { tfjs } from './tfjs.mjs';
 async function onnxruntimeWeb(folder) {
   const entry = join(folder, 'node_modules', 'onnxruntime-web', 'dist', 'ort.node.min.mjs');
   const ort = await import(pathToFileURL(entry).href);
-  ort.env.wasm.numThreads = 1; // the package has one, too
+  ort.env.wasm.numThreads = 1; // like the package
   ort.env.logLevel = 'fatal';
   return onnxruntime(ort, { executionProviders: ['wasm'], graphOptimizationLevel: 'all' });
 }

@@ -1,5 +1,5 @@
-// Just enough of ONNX's protobuf schema (onnx/onnx.proto3) to write a graph of a few nodes: the numbers are its field
-// tags. The alternative is a dependency of some megabytes for these lines.
+// Enough of ONNX's protobuf schema (onnx/onnx.proto3) to write a graph of a few nodes; the numbers below are its field
+// tags. The alternative would be a dependency of several megabytes.
 
 const encoder = new TextEncoder();
 
@@ -20,7 +20,7 @@ function joined(parts) {
   return bytes;
 }
 
-/** Fields by tag: numbers are varints, strings and bytes are themselves, and of an array each entry is one field. */
+/** Encodes fields by tag: a number as a varint, a string or bytes unchanged, an array as one field per entry. */
 function message(fields) {
   const parts = [];
   for (const [tag, values] of Object.entries(fields)) {

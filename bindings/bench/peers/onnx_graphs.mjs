@@ -1,14 +1,14 @@
-// The ways to say attention to ONNX Runtime. None is the fastest everywhere, so each case is given to all that can
-// express it, and the fastest is the peer.
+// The ways to express attention in ONNX. None is the fastest everywhere, so each case is measured in all of them, and
+// the fastest is the peer.
 
 import { inputsOf, maskOptions, randomFloats } from '../inputs.mjs';
 import { onnxModel } from './onnx_bytes.mjs';
 
 const MICROSOFT = 'com.microsoft';
-/** Larger masks are not written out: ONNX Runtime would stream more of them than of everything else. */
+/** Larger masks are left out: reading them would take ONNX Runtime longer than everything else. */
 const MOST_MASK_ELEMENTS = 2 ** 24;
 
-/** (B, H, N, d) to (B, N, H·d), or back. */
+/** A transpose from (B, H, N, d) to (B, N, H·d), or back. */
 export function swapped(data, batch, a, b, width) {
   const to = new Float32Array(data.length);
   for (let n = 0; n < batch; n += 1) {
@@ -22,7 +22,7 @@ export function swapped(data, batch, a, b, width) {
   return to;
 }
 
-/** What is added to the scores, (N_q, N_k), for graphs that know no masks; null for none. */
+/** The additive mask (N_q, N_k), for operators without boolean masks; null for none. */
 export function additiveMask(shape, mask) {
   const { queries, keys } = shape;
   if (mask === 'full') return null;
@@ -39,7 +39,7 @@ export function additiveMask(shape, mask) {
   return data;
 }
 
-/** Opset 23's Attention, which takes our layout. */
+/** Attention of opset 23, which takes multihead's layout. */
 function attentionOp({ shape, mask }, [q, k, v]) {
   const { queries, keys } = shape;
   const { mask: booleans, bias } = maskOptions(shape, mask);
@@ -55,7 +55,7 @@ function attentionOp({ shape, mask }, [q, k, v]) {
   };
 }
 
-/** Three nodes; the heads of a group stand below each other, as rows of one product. */
+/** Three nodes; the query heads of a group are stacked as rows of one product. */
 function products({ shape, mask }, [q, k, v]) {
   const { batch, heads, kvHeads, queries, width } = shape;
   const added = additiveMask(shape, mask);
@@ -104,7 +104,7 @@ function multiHeadAttention({ shape, mask }, [q, k, v]) {
   };
 }
 
-/** Always causal. Its cache holds all keys but the newest, which comes with the query. */
+/** GroupQueryAttention. Always causal; its cache holds all keys except the newest, which comes with the query. */
 function groupQueryAttention({ op, shape, mask }, [q, k, v]) {
   const { batch, heads, kvHeads, queries, keys, width } = shape;
   if (op === 'decode' ? queries !== 1 : mask !== 'causal') return null;
@@ -135,7 +135,7 @@ function groupQueryAttention({ op, shape, mask }, [q, k, v]) {
   };
 }
 
-/** The module: its weights are constants, so that ONNX Runtime may pack them beforehand. */
+/** The module; its weights are constants, so that ONNX Runtime can pack them in advance. */
 function module({ shape }) {
   const { heads, queries, width } = shape;
   const embed = heads * width;
@@ -172,14 +172,14 @@ const WAYS = {
   GroupQueryAttention: groupQueryAttention,
 };
 
-/** Whether ONNX Runtime can be asked for the same. */
+/** Whether ONNX Runtime has a counterpart of the case. */
 export const isOffered = ({ op, mask, dtype }) =>
   dtype === 'f32' && !['cache', 'gemm', 'step'].includes(op) && ['full', 'causal', 'boolean', 'bias'].includes(mask);
 
 /**
  * @param {object} which one of CASES
  * @returns {{ way: string, model: () => Uint8Array, feeds: object, outShape: number[], toOurs?: (data) => data }[]}
- *   empty where the case has no counterpart
+ *   empty if the case has no counterpart
  */
 export function onnxWays(which) {
   if (!isOffered(which)) return [];

@@ -1,4 +1,4 @@
-// ONNX Runtime as a peer, natively and in WebAssembly: both have this interface.
+// ONNX Runtime as a peer; onnxruntime-node and onnxruntime-web have the same interface.
 
 import { onnxWays } from './onnx_graphs.mjs';
 
@@ -10,7 +10,7 @@ async function sessionOf(ort, { preallocate, ...options }, { way, model, feeds, 
     Object.entries(feeds).map(([name, { type = 'float32', shape, data }]) => [name, new ort.Tensor(type, data, shape)]),
   );
   const place = () => new ort.Tensor('float32', new Float32Array(outShape.reduce((a, b) => a * b)), outShape);
-  // Of GroupQueryAttention this is the output alone, without a copy of its new cache.
+  // Fetch only the output of GroupQueryAttention, without a copy of its new cache.
   const wanted = preallocate ? { out: place() } : ['out'];
   const run = () => session.run(tensors, wanted);
   return {
@@ -21,7 +21,7 @@ async function sessionOf(ort, { preallocate, ...options }, { way, model, feeds, 
   };
 }
 
-/** Milliseconds of the best of a few runs, fewer where they take long: enough to choose between ways. */
+/** Milliseconds of the best of a few runs, fewer if they are slow: precise enough to choose the fastest way. */
 async function timed(run) {
   await run();
   let best = Infinity;
@@ -36,9 +36,9 @@ async function timed(run) {
 
 /**
  * @param {object} ort the module of onnxruntime-node or onnxruntime-web
- * @param {object} options of InferenceSession.create; and `preallocate`, where a run can write into a given place
- *   (onnxruntime-node does; onnxruntime-web leaves it as it was)
- * @param {string} [onlyWay] no search: this one
+ * @param {object} options of InferenceSession.create; and `preallocate`, if a run can write to a given tensor
+ *   (onnxruntime-node can; onnxruntime-web does not write to it)
+ * @param {string} [onlyWay] use this way instead of searching for the fastest
  * @returns {(which: object) => Promise<object | null>} the peer for a case: its fastest way, named in `note`
  */
 export function onnxruntime(ort, options, onlyWay) {

@@ -1,8 +1,8 @@
-// One case in ONNX Runtime, in a process of its own, as multihead-bench is one:
+// Runs one case in ONNX Runtime, in a separate process, as multihead-bench is one:
 //
 //   node onnxruntime_node.mjs PEERS CASE --threads=N --seconds=S [--way=NAME] --save=FILE
 //
-// PEERS is the folder in which onnxruntime-node is installed. Prints { us, way }, or { message } where it cannot.
+// PEERS is the folder in which onnxruntime-node is installed. Prints { us, way }, or { message } if it fails.
 
 import { writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';

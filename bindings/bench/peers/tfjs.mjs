@@ -1,4 +1,4 @@
-// TensorFlow.js with its WebAssembly backend: the same products and softmax, as one writes them there.
+// TensorFlow.js with its WebAssembly backend: products and softmax, as its users write attention.
 
 import { inputsOf } from '../inputs.mjs';
 import { additiveMask } from './onnx_graphs.mjs';
@@ -22,7 +22,7 @@ export function tfjs(tf) {
         return tf.matMul(tf.softmax(hidden ? tf.add(scores, hidden) : scores), v);
       });
     return {
-      run: () => attention().dispose(), // the backend computes at once; nothing is read back
+      run: () => attention().dispose(), // the backend computes synchronously; the result is not read back
       output: () => {
         const out = attention();
         const data = out.dataSync();

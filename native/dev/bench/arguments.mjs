@@ -1,4 +1,4 @@
-// What `npm run bench` understands.
+// The command line of `npm run bench`.
 import { parseArgs } from 'node:util';
 import { UsageError } from '../console.mjs';
 
@@ -40,13 +40,13 @@ const oneOf = (name, value, choices) => {
 
 function parsed(args) {
   try {
-    // --no-build is Node's own way from 22 on; Node 20 has no negative options.
+    // From Node 22 on, --no-build is built in; Node 20 has no negative options.
     const withoutBuild = args.includes('--no-build');
     const rest = args.filter((arg) => arg !== '--no-build');
     const { values, positionals } = parseArgs({ args: rest, options: OPTIONS, allowPositionals: true });
     return { values: { ...values, build: values.build && !withoutBuild }, positionals };
   } catch (error) {
-    // "Unknown option '--x'. To specify …": the first sentence is what we would say.
+    // Node's message is "Unknown option '--x'. To specify …": keep its first sentence.
     if (!error.code?.startsWith('ERR_PARSE_ARGS')) throw error;
     const expected = Object.keys(OPTIONS).map((name) => `--${name}`);
     throw new UsageError(
@@ -56,7 +56,7 @@ function parsed(args) {
   }
 }
 
-/** @param {string[]} args @returns the options, with `where`: the runs that are wanted */
+/** @param {string[]} args @returns the options, with `where`: the requested runs */
 export function readArguments(args) {
   const { values, positionals } = parsed(args);
   for (const name of positionals) {

@@ -1,4 +1,4 @@
-// The same benchmarks in headless browsers, on a page that is served from here.
+// Runs the benchmarks in headless browsers, on a page that this module serves.
 import { copyFile, cp, mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { findBrowsers } from '../../../tests/browser/browsers.mjs';
@@ -9,7 +9,7 @@ import { SetupError, say } from '../console.mjs';
 const SITE = join(ROOT, 'build', 'bench-page');
 const at = (...path) => join(ROOT, ...path);
 
-/** Only what the page needs: nothing else of the project is served. */
+/** The files that the page needs; nothing else of the project is served. */
 async function makeSite() {
   await rm(SITE, { recursive: true, force: true });
   await mkdir(SITE, { recursive: true });
@@ -26,10 +26,10 @@ async function makeSite() {
   }
 }
 
-/** What the page tells, one event after the other. */
+/** The page's events, one after the other. */
 async function* eventsOf(launch, name, { simd, filter }) {
   await makeSite();
-  // web/serve.mjs isolates the page from other origins: without that, clocks tick in tenths of a millisecond or more.
+  // web/serve.mjs isolates the page from other origins; otherwise clocks tick in steps of 0.1 ms or more.
   const server = await serve({ root: SITE, port: 0 });
   const browser = await launch();
   try {
@@ -49,7 +49,7 @@ async function* eventsOf(launch, name, { simd, filter }) {
   }
 }
 
-/** A run for each browser that was asked for and each build. */
+/** One run per requested browser and build. */
 export function browserRuns(options) {
   const wanted = findBrowsers().filter(({ name }) => options.browser === 'both' || options.browser === name);
   return wanted.flatMap(({ name, launch, reason }) => {

@@ -1,13 +1,13 @@
-// Results as an SVG: horizontal bars, a panel for each run, number of threads and unit, the machine's limit as a line.
+// Results as an SVG of horizontal bars: a panel per run, number of threads and unit; a line marks the machine's limit.
 import { peersOf, threadsOf, threadsText, titleOf } from './document.mjs';
 
 const WIDTH = 980;
-const LEFT = 250; // of the bars: names stand before them
-const RIGHT = 90; // behind them: figures
+const LEFT = 250; // where the bars begin; names are to the left
+const RIGHT = 90; // space to the right of the bars, for figures
 const BAR = 13;
 const GROUP_GAP = 9;
 const PANEL = { title: 44, axis: 46 };
-// Okabe and Ito's, which people who see few colours can tell apart; ours first.
+// The palette of Okabe and Ito, which colour-blind readers can distinguish; multihead's colour first.
 const COLOURS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#d55e00'];
 
 const escaped = (text) =>
@@ -18,7 +18,7 @@ const rectangle = (x, y, width, height, fill) =>
   `<rect x="${x}" y="${y}" width="${width.toFixed(1)}" height="${height}" fill="${fill}"/>`;
 const vertical = (x, top, bottom, stroke) => `<line x1="${x}" y1="${top}" x2="${x}" y2="${bottom}" ${stroke}/>`;
 
-/** 0 and round numbers up to and including the first that is not below `largest`. */
+/** 0 and round numbers, up to the first that is at least `largest`. */
 export function ticks(largest) {
   const rough = largest / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -26,7 +26,7 @@ export function ticks(largest) {
   return Array.from({ length: Math.ceil(largest / step - 1e-9) + 1 }, (_, i) => Number((i * step).toPrecision(6)));
 }
 
-/** Panels of a run: { title, unit, limit, groups: [{ name, bars: [{ series, value }] }] } */
+/** The panels of a run: { title, unit, limit, groups: [{ name, bars: [{ series, value }] }] } */
 function panelsOf({ machine, benchmarks }) {
   const measured = benchmarks.filter(({ message }) => !message);
   const units = [
@@ -54,7 +54,7 @@ function panelsOf({ machine, benchmarks }) {
         name: benchmark.name.replace(/\/threads:\d+$/, ''),
         bars: [
           { series: 'multihead', value: benchmark[value] },
-          // A peer's rate from how many times longer it takes, so that it stands beside ours of the same turns.
+          // A peer's rate is multihead's divided by the ratio of times, so that both come from the same turns.
           ...Object.entries(benchmark.peers)
             .filter(([, { ratio }]) => ratio)
             .map(([series, { ratio }]) => ({ series, value: benchmark[value] / ratio })),

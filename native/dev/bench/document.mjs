@@ -1,4 +1,4 @@
-// The one form of all results: { runs: [{ machine, benchmarks }] }. A test and `--from` hold files to it.
+// The format of all results: { runs: [{ machine, benchmarks }] }. A test and `--from` check files against it.
 
 const NUMBERS = {
   machine: ['threads', 'fma_peak', 'read_stream', 'read_stream_all', 'wasmBytes', 'load'],
@@ -17,7 +17,7 @@ const NEEDED = {
 };
 const OWN = { machine: [], benchmark: ['peers'], peer: [] };
 
-/** Everything that is wrong with an object of a kind. */
+/** Everything that is wrong with an object of that kind. */
 function complaintsAbout(kind, object, where) {
   const complaints = [];
   for (const name of NEEDED[kind]) if (!(name in object)) complaints.push(`${where}: ${name} is missing`);
@@ -30,7 +30,7 @@ function complaintsAbout(kind, object, where) {
   return complaints;
 }
 
-/** @returns {string[]} what is wrong with a document; empty when nothing is */
+/** @returns {string[]} the problems of a document; empty if there are none */
 export function complaintsOf(document) {
   if (!Array.isArray(document?.runs)) return ['runs: expected a list'];
   return document.runs.flatMap(({ machine = {}, benchmarks = [] }, run) => [
@@ -54,5 +54,5 @@ export const threadsText = (threads) => `${threads} thread${threads > 1 ? 's' : 
 
 export const threadsOf = (name) => Number(/threads:(\d+)$/.exec(name)?.[1] ?? 1);
 
-/** The peers that any of the benchmarks was compared with, in order of appearance. */
+/** The peers of all benchmarks, in order of appearance. */
 export const peersOf = (benchmarks) => [...new Set(benchmarks.flatMap(({ peers }) => Object.keys(peers)))];

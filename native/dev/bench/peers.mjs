@@ -1,4 +1,4 @@
-// The peers that are programs of others: installed when asked for, and timed in turns with ours.
+// The peers that are separate programs: installs them on request, and times them in turns with multihead.
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,14 +22,14 @@ const VERSIONS = {
 const ROUNDS = 3;
 const SECONDS_A_ROUND = 0.15;
 
-/** Into build/peers, in these very versions, once; they are no dependency of anything. @returns the folder */
+/** Installs the peers in these versions into build/peers, once; nothing else depends on them. @returns the folder */
 export async function installPeers() {
   const packages = Object.entries(VERSIONS).map(([name, version]) => `${name}@${version}`);
   const recipe = packages.join(' ');
   await step('Peers', async (tell) => {
     if (completeFolder(FOLDER, recipe)) return tell('already there');
     tell('build/peers');
-    // Without scripts: theirs would download GPU libraries; the CPU's are in the packages.
+    // Without scripts, because those would download GPU libraries; the packages contain the CPU's.
     await buildFolder(FOLDER, recipe, {}, (folder) =>
       run(
         [...npmProgram(), 'install', '--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', ...packages],
@@ -54,7 +54,7 @@ async function outputOf(command) {
   return JSON.parse(text);
 }
 
-/** One turn of multihead-bench: microseconds a call. */
+/** One turn of multihead-bench: microseconds per call. */
 async function ourTurn(name, folder, { target }) {
   const exactly = nativeCommand({ filter: `^${name}$`, target });
   const { benchmarks } = await outputOf([
@@ -78,12 +78,12 @@ const theirTurn = (name, folder, way) =>
     `--seconds=${SECONDS_A_ROUND}`,
     `--save=${join(folder, 'theirs.f32')}`,
     ...(way ? [`--way=${way}`] : []),
-  ]).catch((error) => ({ message: error.message.split('\n', 1)[0] })); // it crashed
+  ]).catch((error) => ({ message: error.message.split('\n', 1)[0] })); // the program crashed
 
 async function compared(name, which, folder, options) {
   const ours = [];
   const theirs = [];
-  let way = null; // searched in the first round
+  let way = null; // found in the first round
   for (let round = 0; round < ROUNDS; round += 1) {
     ours.push(await ourTurn(name, folder, options));
     const turn = await theirTurn(name, folder, way);
@@ -98,8 +98,8 @@ async function compared(name, which, folder, options) {
 }
 
 /**
- * Adds ONNX Runtime to the results of multihead-bench: a process of each in turns, so that neither's threads, which
- * wait in loops, take time from the other.
+ * Adds ONNX Runtime to the results of multihead-bench. Both run in turns, in separate processes, because the threads of
+ * each wait in loops and would take time from the other.
  */
 export async function* nativePeers(benchmarks, options) {
   for (const benchmark of benchmarks) {

@@ -1,4 +1,4 @@
-// The benchmark programs as streams of events: { machine } first, then one { benchmark } after the other.
+// The benchmark programs as streams of events: first { machine }, then one { benchmark } after the other.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { join } from 'node:path';
@@ -7,9 +7,9 @@ import { SetupError } from '../console.mjs';
 
 export const NATIVE_PROGRAM = join(ROOT, 'build', 'native', 'native', 'multihead-bench');
 const WASM_PROGRAM = join(ROOT, 'bindings', 'bench', 'node.mjs');
-const RELAXED_FLAG = '--experimental-wasm-relaxed-simd'; // Node 20 and 21 need it, later ones do not know it
+const RELAXED_FLAG = '--experimental-wasm-relaxed-simd'; // Node 20 and 21 need it, later versions refuse it
 
-/** The lines that a command prints; throws if it fails. Its complaints go to the terminal. */
+/** The lines that a command prints; throws if it fails. Its errors go to the terminal. */
 export async function* linesOf([program, ...args], { quiet = false } = {}) {
   const child = spawn(program, args, { stdio: ['ignore', 'pipe', quiet ? 'pipe' : 'inherit'] });
   let complaint = '';
@@ -23,13 +23,13 @@ export async function* linesOf([program, ...args], { quiet = false } = {}) {
     const code = await ended;
     if (code !== 0) throw new SetupError(`${program} ended with ${code}${complaint && `: ${complaint.trim()}`}`);
   } finally {
-    child.kill(); // whoever stopped listening
+    child.kill(); // for a caller that stopped reading early
   }
 }
 
 const KEPT = ['us', 'cold_us', 'GFLOPS', 'pct_peak', 'GBps', 'pct_stream', 'err', 'scratch_kB'];
 
-/** A result of Google Benchmark in our form. */
+/** Converts a result of Google Benchmark to this project's format. */
 export function benchmarkFrom(result) {
   if (result.error_occurred) return { name: result.name, peers: {}, message: result.error_message };
   const own = Object.fromEntries(KEPT.filter((key) => key in result).map((key) => [key, result[key]]));
@@ -54,7 +54,7 @@ export function machineFrom(context) {
   };
 }
 
-/** Google Benchmark's JSON as it grows: its objects stand on lines of their own. */
+/** Parses Google Benchmark's JSON while it is written; each of its objects is on separate lines. */
 export async function* eventsFrom(lines) {
   let object = null;
   for await (const line of lines) {
@@ -78,7 +78,7 @@ export async function* nativeRun(options) {
   yield* eventsFrom(linesOf(nativeCommand(options)));
 }
 
-/** Which flag a Node needs, by its version. */
+/** The flags that a version of Node needs. */
 async function relaxedFlags(node) {
   let version = '';
   for await (const line of linesOf([node, '--version'])) version += line;

@@ -2,7 +2,7 @@
 import { peersOf, threadsOf, threadsText, titleOf } from './document.mjs';
 
 const short = (value, digits = 1) => (value === undefined ? '' : value.toFixed(digits));
-/** Three figures or more. */
+/** A number with at least three significant figures. */
 const time = (us) => (us === undefined ? '' : us < 100 ? us.toPrecision(3) : us.toFixed(0));
 const tiny = (value) => (value === undefined ? '' : value.toExponential(1));
 
@@ -22,7 +22,7 @@ export function machineLine(machine) {
   const { cpu, compiler, engine, threads, load, fma_peak: peak, read_stream: one, read_stream_all: all } = machine;
   const made = [cpu, compiler, engine, threadsText(threads)].filter(Boolean).join(', ');
   const streams = `read stream ${short(one)} GB/s${all ? ` (all threads ${short(all)})` : ''}`;
-  // Others at work on the machine are the first thing to look at when figures surprise.
+  // Surprising figures are most often caused by other programs that run at the same time.
   const busy = load > 0.5 ? `; load average ${short(load)}` : '';
   return `${titleOf(machine)}: ${made}; FMA peak ${short(peak)} GFLOP/s a thread, ${streams}${busy}`;
 }
@@ -37,7 +37,7 @@ export const header = () =>
     'peers: times as long as ours',
   );
 
-/** "eigen 2.1×", or what kept a peer from it. A difference that rounding cannot explain is told. */
+/** "eigen 2.1×", or why the peer failed. A difference too large for rounding is reported. */
 function peerText([name, { ratio, diff, note, message }]) {
   if (message) return `${name}: ${message}`;
   return `${name} ${ratio.toFixed(2)}×${note ? ` (${note})` : ''}${diff < 1e-4 ? '' : ` DIFFERS BY ${tiny(diff)}`}`;
@@ -56,7 +56,7 @@ const withoutThreads = (name) => name.replace(/\/threads:\d+$/, '');
 const rate = ({ GFLOPS, pct_peak: peak, GBps, pct_stream: stream }) =>
   GBps ? `${short(GBps)} GB/s (${short(stream, 0)} %)` : `${short(GFLOPS, GFLOPS < 10 ? 1 : 0)} (${short(peak, 0)} %)`;
 
-/** A row for each benchmark, a column for each run and number of threads. */
+/** A row per benchmark, a column per run and number of threads. */
 function ratesTable(runs) {
   const columns = runs.flatMap(({ machine, benchmarks }) =>
     [...new Set(benchmarks.map(({ name }) => threadsOf(name)))].map((threads) => ({
@@ -74,7 +74,7 @@ function ratesTable(runs) {
   );
 }
 
-/** A row for each benchmark that was compared, with both times and how many times longer the peer takes. */
+/** A row per benchmark with peers: both times, and the peer's time divided by multihead's. */
 function peersTable({ machine, benchmarks }) {
   const peers = peersOf(benchmarks);
   const compared = benchmarks.filter((benchmark) => Object.keys(benchmark.peers).length);
@@ -92,7 +92,7 @@ function peersTable({ machine, benchmarks }) {
   return `\n\n${title}\n\n${markdownTable(['benchmark', 'ours', ...peers], rows)}`;
 }
 
-/** Every run in one table, and a table for each run with its peers. */
+/** All runs in one table, and a table per run with its peers. */
 export function markdown({ runs }) {
   const machines = runs.map(({ machine }) => `- ${machineLine(machine)}`).join('\n');
   return `${machines}\n\n${ratesTable(runs)}${runs.map(peersTable).join('')}\n`;

@@ -1,5 +1,5 @@
-// Scores and weights that the caller wants, and rows whose output has to be computed with care: the
-// scores are computed a second time where their reference and sum have to be known.
+// Captured scores and weights, and rows whose output needs a masked recompute: both compute scores
+// a second time if they need the final reference and sum.
 #if defined(MULTIHEAD_CPU_ATTENTION_CAPTURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_CAPTURES_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_CAPTURES_INL_H_
@@ -25,11 +25,11 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A hidden key's weight in the second pass, which has to tell it from a weight that underflowed.
+// The weight of a hidden key in the second pass, distinct from a weight that underflowed to 0.
 constexpr float kHiddenWeight = -1.0F;
 
-// Calls visit(panel, tile, block) with the scores, up to `stage`, of every panel against `keys`;
-// from kMasked on against what the panel sees of them. Weights of hidden keys are kHiddenWeight.
+// Computes the scores of every panel against `keys`, up to `stage`, and calls visit(panel, tile,
+// block). From kMasked on only for visible keys; weights of hidden keys are kHiddenWeight.
 template <class Products, class Visit>
 HWY_INLINE void second_pass(QueryBlock<Products>& b, ScoreStage stage, const rules::KeyRange& keys,
                             const Visit& visit) {
@@ -94,7 +94,7 @@ void add_visible_values(const QueryBlock<Products>& b, const Panel& panel, const
   }
 }
 
-// Rows whose output became NaN, once more with the values of visible keys alone.
+// Recomputes rows whose output became NaN, using only the values of visible keys.
 template <class Products>
 void recompute_masked(QueryBlock<Products>& b) {
   second_pass(b, ScoreStage::kWeights, b.seen,
@@ -105,7 +105,7 @@ void recompute_masked(QueryBlock<Products>& b) {
   }
 }
 
-// The row's place in a capture; null where it is not asked for or a row has no elements.
+// The address of the row in a capture; null if the row is not captured, or rows have no elements.
 template <class Products>
 float* captured_row(const QueryBlock<Products>& b, const ScoreCapture& capture, size_t row) {
   const int64_t at = b.s.place[row].query - capture.first_row;
@@ -162,8 +162,8 @@ void for_weight_captures(const QueryBlock<Products>& b, const Visit& visit) {
   }
 }
 
-// Weights relative to the reference so far. finish_weights() normalises them, which is far less
-// work than computing their scores once more.
+// Stores weights relative to the current reference. finish_weights() normalises them, which is far
+// less work than computing their scores again.
 template <class Products>
 void store_weights(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const VisibleEnds& visible_end) {
@@ -180,7 +180,8 @@ void store_weights(const QueryBlock<Products>& b, const Panel& panel, const Scor
   });
 }
 
-// In correction: what a weight of 1, relative to such references, is of the final sum.
+// Sets `correction` to the share of the final sum that a weight of 1 has, relative to
+// block_reference.
 template <class Products>
 void shares_of_sum(const QueryBlock<Products>& b, const float* block_reference) {
   const auto one = hn::Set(b.d, 1.0F);
@@ -216,11 +217,11 @@ void store_capture(QueryBlock<Products>& b, const ScoreCapture& capture) {
               });
 }
 
-// Normalises what store_weights() has stored.
+// Normalises the weights that store_weights() stored.
 template <class Products>
 void finish_weights(QueryBlock<Products>& b) {
   if (!all_sums_positive(b)) {
-    // A NaN among a row's scores must not reach what is hidden.
+    // A NaN in a row's scores must not reach the weights of hidden keys.
     for_weight_captures(b,
                         [&](const ScoreCapture& capture) HWY_ATTR { store_capture(b, capture); });
     return;

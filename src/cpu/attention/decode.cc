@@ -1,10 +1,10 @@
-// Attention of few query rows over many keys: the next token, or some, against a cache.
+// Attention of few query rows over many keys: the next token, or a few, against a cache.
 //
-// Every key and value is read once and used for a handful of rows, so memory bandwidth sets the
-// pace, and the work is arranged for memory's order. Keys are taken in blocks small enough for the
-// first-level cache; while some rows of keys or values are used, the rows some kilobytes behind
-// them are prefetched. Long caches are split among the threads, and the results merged by their
-// maxima and sums (Dao et al., flash-decoding, 2023), see merge.cc.
+// Every key and value is read once and used for a few rows, so memory bandwidth limits the speed,
+// and keys and values are read in the order of memory. Keys are processed in blocks that fit in the
+// first-level cache; while some rows are used, the rows a few kilobytes ahead are prefetched. Long
+// caches are split among the threads, and the results merged by their maxima and sums (Dao et al.,
+// flash-decoding, 2023), see merge.cc.
 #include <cstdint>
 
 #include "cpu/kernels.h"

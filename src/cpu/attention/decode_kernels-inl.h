@@ -32,8 +32,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where there is no prefetch instruction: one load for each cache line, so that many misses are
-// under way at once. The dependent sums of the kernels do not reach that. The result has no
+// Without a prefetch instruction: loads one number per cache line, so that many misses are in
+// flight at once, which the dependent sums of the kernels do not achieve. The result has no
 // meaning.
 HWY_NOINLINE inline int touch(const char* const* rows, size_t count, size_t bytes) {
   int sum = 0;
@@ -290,8 +290,8 @@ HWY_NOINLINE void scale_keys(D d, float* HWY_RESTRICT tile, const float* HWY_RES
 }
 
 // The online softmax of one tile, `count` scores in whole vectors. Lane i belongs to row i % kRows;
-// reference and row_sum have one number for each lane. Where a maximum rises, `correction` of the
-// rows receives the factor on what was summed before, and the result is true.
+// reference and row_sum have one number for each lane. If a maximum rises, `correction` receives
+// the rows' factors on the earlier sums, and the result is true.
 template <size_t kRows, class D>
 HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, float factor,
                                  float* HWY_RESTRICT reference, float* HWY_RESTRICT row_sum,
@@ -336,8 +336,9 @@ HWY_NOINLINE bool decode_softmax(D d, float* HWY_RESTRICT scores, size_t count, 
   return rose;
 }
 
-// What a job calls, chosen once by the type of K or V and the rows of a tile. By pointer, so that
-// WebAssembly engines do not inline them: V8 is at half the speed there, see add_values().
+// The kernels of a job, chosen once by the type of K or V and the rows of a tile. They are called
+// by pointer, so that WebAssembly engines do not inline them, which halves V8's speed: see
+// add_values().
 template <class D>
 struct DecodeKernels {
   void (*score_keys)(D, const ScoreWork&);
@@ -363,7 +364,7 @@ constexpr DecodeKernels<D> decode_kernels() {
           .softmax = &decode_softmax<kRows, D>};
 }
 
-// kLeads exists for tiles of four rows of floats in WebAssembly alone.
+// kLeads exists only for tiles of four rows of floats in WebAssembly.
 template <class T, class D>
 DecodeKernels<D> decode_kernels(size_t tile_rows, [[maybe_unused]] bool leads) {
   if (tile_rows == 1) return decode_kernels<T, 1, D>();

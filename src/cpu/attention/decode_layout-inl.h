@@ -1,4 +1,4 @@
-// What a split of decoding keeps in memory: its scratch, and its result until it is merged.
+// The memory of one KV split of decoding: its scratch, and its result until it is merged.
 #if defined(MULTIHEAD_CPU_ATTENTION_DECODE_LAYOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_DECODE_LAYOUT_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_DECODE_LAYOUT_INL_H_

@@ -73,8 +73,8 @@ struct DecodeRowOptions {
   }
 };
 
-// The passes that are rows' own, over a tile of kRows rows that begins with row `first_row`. The
-// passes of all rows, scale and softcap, are made over whole vectors before.
+// The passes that differ between rows, over a tile of kRows rows that begins with row `first_row`.
+// The passes that are the same for all rows, scale and softcap, ran over whole vectors before.
 template <size_t kRows>
 HWY_NOINLINE void pass_row_options(const AttentionParams& p, const DecodeRowOptions& rows,
                                    size_t first_row, const ScoreTile& tile, bool clipped) {

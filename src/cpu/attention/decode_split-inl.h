@@ -27,9 +27,9 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Values are summed over this many keys first, then added to the sum of the split. In one long sum
-// of equal terms every addition rounds the same way: a mean of 131072 equal values was wrong by
-// 1e-5, and is wrong by 6e-7 this way, in the same time.
+// Values are summed over this many keys first, and these sums are then added to the sum of the
+// split. In one long sum of equal terms every addition rounds in the same direction: the error of a
+// mean of 131072 equal values was 1e-5, and is 6e-7 this way, in the same time.
 constexpr size_t kRecentKeys = 256;
 
 // One split of the keys, for a job's heads.

@@ -1,4 +1,4 @@
-// What a block writes when all keys have been seen: normalised rows, LSE, dropout mask.
+// The outputs of a block after its last key: normalised rows, LSE, dropout mask.
 #if defined(MULTIHEAD_CPU_ATTENTION_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_EPILOGUE_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_EPILOGUE_INL_H_
@@ -40,7 +40,7 @@ void scale_out_row(const QueryBlock<Products>& b, size_t row, float by) {
   scale_floats(b.d, out, out + b.value_lanes, by);
 }
 
-// 1 / row_sum of a panel's rows, in correction.
+// Sets `correction` to 1 / row_sum for a panel's rows.
 template <class Products>
 void invert_sums(const QueryBlock<Products>& b, const Panel& panel) {
   for (size_t lane = panel.lane; lane < panel.lane + panel.lanes; lane += b.vector) {
@@ -72,7 +72,7 @@ void join_sink(const QueryBlock<Products>& b, size_t row) {
   const auto factor = static_cast<double>(b.scale.of_softmax);
   const auto reference = static_cast<double>(b.s.reference[row]);
   const auto sink = static_cast<double>(b.p.sinks[b.head_of(row)]);
-  // Rounded to float before it is used, since weights are computed from the stored reference.
+  // Rounded to float before use, because weights are computed from the stored reference.
   const auto joined = static_cast<double>(static_cast<float>(std::max(reference, sink / factor)));
   const double share = std::exp((reference - joined) * factor);
   b.s.row_sum[row] = static_cast<float>(static_cast<double>(b.s.row_sum[row]) * share +
@@ -90,8 +90,8 @@ bool all_sums_positive(const QueryBlock<Products>& b) {
   return hn::AllTrue(b.d, positive);
 }
 
-// The usual case, without a branch for each row: every row sees something, and no result is NaN.
-// Returns false where that does not hold.
+// The usual case, without a branch per row: every row sees a key, and no result is NaN. Returns
+// false otherwise.
 template <class Products>
 bool normalise_usual(const QueryBlock<Products>& b) {
   if (!all_sums_positive(b)) return false;
@@ -101,7 +101,7 @@ bool normalise_usual(const QueryBlock<Products>& b) {
   if (!b.g.stores_vectors) return false;
   for (const Panel& panel : b.panels()) invert_sums(b, panel);
   auto nan = hn::MaskFalse(b.d);
-  // Locals, which the stores cannot change: a third of this loop's time where rows are short.
+  // Local copies, which the stores cannot change, save a third of this loop's time for short rows.
   const RowPlace* HWY_RESTRICT place = b.s.place;
   const float* HWY_RESTRICT inverses = b.s.correction;
   const float* HWY_RESTRICT from = b.s.out;
@@ -122,16 +122,16 @@ bool normalise_usual(const QueryBlock<Products>& b) {
   return hn::AllFalse(b.d, nan);
 }
 
-// Returns false where the row needs a masked recompute: a hidden value may be NaN or infinite, and
-// its weight of 0 times that is NaN. Looking for NaN in the result is cheap.
+// Returns false if the row needs a masked recompute: if a hidden value is NaN or infinite, its
+// product with a weight of 0 is NaN. Checking the result for NaN is cheap.
 template <class Products>
 bool normalise_row(const QueryBlock<Products>& b, size_t row) {
   float& sum = b.s.row_sum[row];
-  // Scores that are -inf by overflow, not because they are hidden, have no softmax.
+  // If all scores are -inf by overflow, not because keys are hidden, the softmax is undefined.
   if (sum == 0.0F && sees_a_key(b, row)) sum = std::numeric_limits<float>::quiet_NaN();
   float* const out = b.s.out + row * b.value_lanes;
   float* const to = b.g.stores_vectors ? out_row<float>(b, row) : out;
-  // A sum of 0 is a row that sees nothing: the largest weight of any other is 1 or more.
+  // A sum of 0 means that the row sees nothing: otherwise the largest weight is 1 or more.
   const bool sees_nothing = sum == 0.0F;
   const float* const from = b.g.stores_normalised ? to : out;
   const auto inverse = hn::Set(b.d, b.g.stores_normalised && !std::isnan(sum) ? 1.0F : 1.0F / sum);
@@ -149,7 +149,7 @@ bool normalise_row(const QueryBlock<Products>& b, size_t row) {
   return true;
 }
 
-// Returns false where some row needs a masked recompute.
+// Returns false if some row needs a masked recompute.
 template <class Products>
 bool normalise_and_store(const QueryBlock<Products>& b) {
   if (b.p.sinks != nullptr) {

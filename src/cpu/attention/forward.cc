@@ -1,17 +1,18 @@
 // Forward attention of one block of query rows.
 //
-// FlashAttention-2's order (Dao, arXiv:2307.08691): a block of queries walks along the keys and
-// carries the reference and sum of its softmax and its unnormalised output. Scores are kept
-// transposed, queries in the vector lanes:
+// The order of FlashAttention-2 (Dao, arXiv:2307.08691): a block of queries is multiplied with one
+// key block after the other, and keeps the reference and sum of its softmax and its unnormalised
+// output. Scores are kept transposed, with queries in the vector lanes:
 //
 //   Qt[d][query]      the block's queries, transposed once
 //   St[key][query]  = sum over d of K[key][d] * Qt[d][query]         broadcast K, vector Qt
 //   online softmax    every lane its own query: no horizontal maximum or sum anywhere
 //   O[query][:]    += sum over keys of St[key][query] * V[key][:]    broadcast St, vector V
 //
-// K and V are read where they lie, V from a copy where that is faster. A block is cut into panels:
-// one panel's scores against a key block stay in the nearer caches, the key block is shared by the
-// panels. Of what causal order hides, only the vectors and tiles at its edge are computed.
+// K and V are read in place, V from a copy if that is faster. A block is cut into panels: the
+// scores of one panel against a key block stay in the nearer caches, and all panels share the key
+// block. Of the scores that causal order hides, only those in vectors and tiles at its edge are
+// computed.
 #include <algorithm>
 #include <cstdint>
 
@@ -39,10 +40,10 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Floats of K and V that the first-level cache holds: nothing is prefetched then.
+// Floats of K and V that fit in the first-level cache; then nothing is prefetched.
 constexpr int64_t kSmall = 2048;
 
-// The online softmax over all keys of one head, if anything needs it.
+// The online softmax over all keys of one head, if any output needs it.
 template <class Products>
 void compute(QueryBlock<Products>& b, const BlockJob* next) {
   start_head(b);
@@ -64,7 +65,7 @@ void compute(QueryBlock<Products>& b, const BlockJob* next) {
   }
 }
 
-// What is written beside the output.
+// Writes the outputs other than `out`.
 template <class Products>
 void store_others(QueryBlock<Products>& b) {
   if (b.p.lse.data != nullptr) store_lse(b);
@@ -88,7 +89,7 @@ void forward(const AttentionParams& params, const BlockGeometry& geometry, const
   for (; b.kv_head < job.end_head; ++b.kv_head) forward_head(b, next);
 }
 
-// The job, of one of its heads.
+// Runs the job for one of its heads.
 BlockJob job_of_head(const BlockJob& job, int64_t kv_head) {
   return {
       .batch = job.batch, .kv_head = kv_head, .end_head = kv_head + 1, .first_row = job.first_row};

@@ -1,4 +1,4 @@
-// Q, K and V in the form that the products read, and what is prefetched meanwhile.
+// Loads Q, K and V in the form that the products read, and prefetches the next job's operands.
 #if defined(MULTIHEAD_CPU_ATTENTION_LOADING_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_LOADING_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_LOADING_INL_H_
@@ -21,8 +21,8 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Q of a panel, when it is first needed: read in one go, Q of a whole block would keep the products
-// waiting.
+// Loads Q of a panel when it is first needed. Reading Q of a whole block at once would delay the
+// products.
 template <class Products>
 void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
   using Key = typename Products::Key;
@@ -82,8 +82,8 @@ HWY_INLINE void for_key_blocks(const QueryBlock<Products>& b, const rules::KeyRa
   }
 }
 
-// Prefetches where this block's output goes and what the next job begins with, a few cache lines
-// before each tile of this block.
+// Prefetches this block's output rows and the next job's first operands, a few cache lines before
+// each tile of this block.
 template <class Products>
 void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
   const AttentionParams& p = b.p;
@@ -115,8 +115,8 @@ void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
       b.prefetched.add(p.v, keys);
     }
   }
-  // Half of the lines during either product, which take about the same time. 32 lines in one go,
-  // more than a core keeps open, lost 1 % of bert.
+  // Half of the lines during each product, as both take about the same time. 32 lines at once, more
+  // than a core can have in flight, lost 1 % of bert.
   const auto lines_per_tile = [&](size_t tiles) {
     return (b.prefetched.lines() / 2 + tiles) / std::max<size_t>(tiles, 1);
   };

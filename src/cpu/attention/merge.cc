@@ -37,17 +37,17 @@ struct RowSum {
   double sum;
 };
 
-// Joins part(0) .. part(parts - 1). A sink is one more score, without a value; -inf for none. `out`
+// Merges part(0) .. part(parts - 1). A sink is one more score without a value; -inf for none. `out`
 // may be that of part 0.
 template <class Part>
 RowSum merge_row(const Part& part, int64_t parts, double factor, double sink, size_t width,
                  float* out) {
   const DF d;
   const size_t vector = hn::Lanes(d);
-  // In float, as the references are.
+  // In float, like the references.
   float largest = static_cast<float>(sink / factor);
   for (int64_t i = 0; i < parts; ++i) {
-    // In this order NaN does not become the largest; it reaches the sum below.
+    // In this order a NaN does not become the maximum; it reaches the sum below.
     largest = std::max(largest, part(i).reference);
   }
   const auto reference = static_cast<double>(largest);
@@ -73,7 +73,7 @@ RowSum merge_row(const Part& part, int64_t parts, double factor, double sink, si
   return {largest, sum};
 }
 
-// A sum of 0 is a row that sees nothing: the largest weight of any other is 1.
+// A sum of 0 means that the row sees nothing: otherwise the largest weight is 1.
 void normalise(float* out, size_t width, double sum) {
   for (size_t c = 0; c < width; ++c) out[c] = sum == 0.0 ? 0.0F : out[c] / static_cast<float>(sum);
 }
@@ -98,7 +98,7 @@ void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batc
     const double sink = p.sinks == nullptr ? -std::numeric_limits<double>::infinity()
                                            : static_cast<double>(p.sinks[row.head]);
     auto [reference, sum] = merge_row(part, g.splits, factor, sink, sizes.value_lanes, out);
-    // Scores that are -inf by overflow, not because they are hidden, have no softmax.
+    // If all scores are -inf by overflow, not because keys are hidden, the softmax is undefined.
     if (sum == 0.0 && row.sees_a_key(p)) sum = std::numeric_limits<double>::quiet_NaN();
     if (p.out.data != nullptr) {
       normalise(out, static_cast<size_t>(p.value_width), sum);
@@ -118,7 +118,7 @@ void merge_pair(const MergeParams& p, int64_t batch, int64_t head) {
     const auto part_of = [](float lse, const float* out) -> RowPart {
       return {lse, lse == kNegInf ? 0.0 : 1.0, out};
     };
-    // Without columns there may be no address to add to.
+    // Without columns, the address to which an offset would be added may be null.
     float* const out = width == 0 ? nullptr : p.out_a.row(batch, head, row);
     float& lse = *p.lse_a.row(batch, head, row);
     const RowPart a = part_of(lse, out);

@@ -22,8 +22,8 @@ constexpr size_t kCacheLine = 64;
 // WebAssembly has no prefetch.
 inline constexpr bool kPrefetches = !HWY_ARCH_WASM;
 
-// Into the second-level cache: prefetches are then limited by memory, not by the few misses that
-// the first-level cache keeps open.
+// Into the second-level cache: then memory limits prefetches, not the few misses that the
+// first-level cache can have at a time.
 HWY_INLINE void prefetch(const char* at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   __builtin_prefetch(at, 0, 2);
@@ -32,11 +32,11 @@ HWY_INLINE void prefetch(const char* at) {
 #endif
 }
 
-// Prefetches listed rows in order of memory. If prefetches or loads jump between rows, no hardware
-// prefetcher joins in (a stream that was read four rows at a time: 10 GB/s of 26).
+// Prefetches listed rows in the order of memory. If prefetches or loads jump between rows, the
+// hardware prefetchers do not help (reading four rows in turns: 10 GB/s instead of 26).
 class PrefetchedList {
  public:
-  // One row more than is prefetched must be listed. Null prefetches nothing.
+  // The list must have one row more than is prefetched. Null prefetches nothing.
   HWY_INLINE PrefetchedList(const char* const* rows, size_t row_bytes)
       : rows_(rows), bytes_(row_bytes), row_(rows == nullptr ? nullptr : *rows) {}
 
@@ -56,8 +56,9 @@ class PrefetchedList {
   const char* row_;
 };
 
-// Rows that are needed later. ask() prefetches some of their cache lines and is called between
-// tiles: all lines in one go would wait for each other, and the products for them.
+// Rows that will be needed later. ask() prefetches a few of their cache lines and is called between
+// tiles: prefetching all lines at once would make them wait for each other, and the products for
+// them.
 class PrefetchedRows {
  public:
   // Rows first .. last - 1 of the `group` heads from `head` on, query by query, see
@@ -79,7 +80,7 @@ class PrefetchedRows {
               .last = part.last,
               .bytes = static_cast<size_t>(part.width * unit)};
     if (part.group == 1 && stored.stride[2] == part.width) {
-      // Rows without gaps are one long row.
+      // Adjacent rows without gaps are treated as one long row.
       rows.data += part.first * rows.query_stride;
       rows.bytes *= static_cast<size_t>(part.last - part.first);
       rows.next = 0;

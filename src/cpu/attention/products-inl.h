@@ -1,6 +1,6 @@
-// What the two products of attention multiply: floats, or pairs of bf16. A policy says how an
-// element is multiplied, what queries and values look like in memory, and how many numbers of a row
-// are one element (kUnit).
+// Policies for the two products of attention: floats, or pairs of bf16. A policy defines how
+// elements are multiplied, how queries and values are stored, and how many numbers of a row are one
+// element (kUnit).
 #if defined(MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_
@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 struct F32Products {
   using Arithmetic = F32Arithmetic;
-  using Key = float;  // an element of a row of K where it is multiplied
+  using Key = float;  // type of an element of K in the product
   static constexpr size_t kUnit = 1;
 
   static rules::ScaleFactors scale_factors(const AttentionParams& p) { return p.scale; }
@@ -33,13 +33,13 @@ struct F32Products {
                                            float factor, float* to, size_t stride) {
     transpose_rows(d, rows, depth, factor, to, stride);
   }
-  // K where it lies if it is dense floats, else as floats in `scratch`.
+  // K in place if it is dense floats, else converted to floats in `scratch`.
   static HWY_INLINE FloatRows keys(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                                    int64_t first, size_t count, float* scratch) {
     const auto width = static_cast<size_t>(p.key_width);
     return read_rows(d, p.k, batch, head, first, count, width, width, scratch);
   }
-  // Rows first .. first + count - 1 of V in strips. `row` holds one row on its way.
+  // Rows first .. first + count - 1 of V in strips. `row` is scratch for one row.
   static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                           int64_t first, size_t count, float* to, ptrdiff_t strip, float* row) {
     const auto width = static_cast<size_t>(p.value_width);
@@ -54,13 +54,13 @@ struct F32Products {
       copy_to_strips<TileSize::kMaxVecs>(d, rows, 1, width, to, strip);
     }
   }
-  // What weights become before they meet V: they stay floats.
+  // Converts weights for the product with V: they stay floats.
   static void convert_weights(DF, float*, size_t, size_t) {}
 };
 
 #if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
-// One vector of lanes: the weights of keys 2i and 2i + 1 become the bits of two bf16 in row i, the
-// first in the lower half; rounded to nearest, ties away from zero. A missing last weight is 0.
+// One vector of lanes: the weights of keys 2i and 2i + 1 become two bf16 in row i, the first in the
+// lower half; rounded to nearest, ties away from zero. A missing last weight is 0.
 template <class D>
 HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT weights, size_t stride, size_t keys) {
   const hn::RebindToUnsigned<D> du;
@@ -78,8 +78,8 @@ HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT weights, size_t stride, 
   }
 }
 
-// bf16 is read where it lies, two numbers at a time. Queries cannot be scaled: the whole scale is
-// applied in the softmax.
+// bf16 is read in place, two numbers at a time. Queries cannot be scaled: the softmax applies the
+// whole scale.
 struct Bf16PairProducts {
   using Arithmetic = Bf16PairArithmetic;
   using Key = uint16_t;

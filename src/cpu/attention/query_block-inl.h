@@ -1,13 +1,14 @@
-// A block of query rows on its way along the keys: what all parts of the forward kernel share.
+// A block of query rows, which the forward kernel multiplies with one key block after the other:
+// the state that all parts of the kernel share.
 //
 //   rows-inl.h      which queries and heads the rows are, and which keys they see
 //   loading-inl.h   Q transposed, K and V in the form that the products read
 //   scores-inl.h    scores of a panel of rows against a block of keys, and the passes over them
 //   weights-inl.h   online softmax and product with V
 //   epilogue-inl.h  normalised rows, LSE and dropout mask to memory
-//   captures-inl.h  scores and weights that the caller wants, rows that are computed with care
+//   captures-inl.h  captured scores and weights, and rows that are recomputed with masks
 //
-// All of these have internal linkage, so that compilers inline what is called once.
+// All of these have internal linkage, so that compilers inline functions with a single caller.
 #if defined(MULTIHEAD_CPU_ATTENTION_QUERY_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_QUERY_BLOCK_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_QUERY_BLOCK_INL_H_
@@ -38,7 +39,7 @@ inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
 inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
 inline size_t panel_lanes() { return TileSize::kPanelVecs * hn::Lanes(DF()); }
 
-// Where everything of a block lies in its scratch memory.
+// The arrays of a block in its scratch memory.
 struct BlockScratch {
   float* queries;           // [strip][d_k][score_lanes()], transposed
   float* query;             // [lanes of a vector][d_k] before they are transposed, if not f32
@@ -67,7 +68,7 @@ struct BlockScratch {
 
 inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry& g, void* memory) {
   const auto rows = static_cast<uint64_t>(g.rows);
-  // Long sequences all take the same: the longest block of any length.
+  // The same for all long sequences: the longest block of any length.
   const auto keys = std::min<uint64_t>(static_cast<uint64_t>(TileSize::kKeyBlock),
                                        round_up(static_cast<size_t>(p.keys), 8));
   const auto key_width = static_cast<uint64_t>(p.key_width);
@@ -106,7 +107,8 @@ inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry&
 
 namespace {
 
-// Rows whose scores against a key block are made, weighted and used before those of the next.
+// Rows whose scores against a key block are computed, turned into weights and multiplied by V
+// before the next panel's.
 struct Panel {
   size_t lane;               // first lane within the block
   size_t lanes, rows;        // with and without padding
@@ -136,7 +138,7 @@ struct KeyBlock {
   Values v;
 };
 
-// Of the keys of a tile, the end of those that each vector of lanes may see; it rises with the
+// For each vector of lanes, the end of the keys of a tile that it may see; the end rises with the
 // vector.
 using VisibleEnds = std::array<size_t, TileSize::kPanelVecs>;
 
@@ -168,9 +170,9 @@ struct QueryBlock {
 
   int64_t first_head() const { return kv_head * p.group(); }
   int64_t head_of(size_t row) const { return first_head() + s.place[row].head_in_group; }
-  // Of a row of Q or K, in the elements of the products.
+  // Length of a row of Q or K, in elements of the products.
   size_t depth() const { return static_cast<size_t>(p.key_width) / Products::kUnit; }
-  // No pass changes or hides single scores.
+  // True if no pass changes or hides single scores.
   bool plain() const { return !p.changes_scores() && !p.mask.given(); }
 
   std::span<Panel> panels() { return {all_panels.data(), panel_count}; }

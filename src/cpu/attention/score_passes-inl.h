@@ -1,5 +1,5 @@
-// The passes between the two products, over one tile of transposed scores: keys down, queries
-// across. A call without options runs none of them.
+// The passes between the two products, over a tile of transposed scores: keys in rows, queries in
+// columns. A call without options needs none of them.
 #if defined(MULTIHEAD_CPU_ATTENTION_SCORE_PASSES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_SCORE_PASSES_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_SCORE_PASSES_INL_H_
@@ -73,7 +73,7 @@ HWY_NOINLINE void cap_scores(D d, const ScoreTile& tile, float cap) {
 }
 
 // s -= slope[lane] * |position[lane] - key|. Positions are subtracted as integers: in a ring they
-// grow beyond 2^24, where not every integer is a float. Distances fit 32 bits.
+// grow beyond 2^24, where floats do not represent every integer. Distances fit in 32 bits.
 template <class D>
 HWY_NOINLINE void add_alibi(D d, const ScoreTile& tile, const float* HWY_RESTRICT slope,
                             const int32_t* HWY_RESTRICT position) {
@@ -92,8 +92,8 @@ HWY_NOINLINE void add_alibi(D d, const ScoreTile& tile, const float* HWY_RESTRIC
   }
 }
 
-// Scores outside [first[lane], last[lane]) become -inf; row_max, where given, rises to the largest
-// of the others.
+// Scores outside [first[lane], last[lane]) become -inf; row_max, if given, rises to the largest of
+// the others.
 template <class D>
 HWY_NOINLINE void hide_by_range(D d, const ScoreTile& tile, const int32_t* HWY_RESTRICT first,
                                 const int32_t* HWY_RESTRICT last, float* HWY_RESTRICT row_max) {
@@ -166,7 +166,7 @@ HWY_NOINLINE void hide_by_mask(D d, const ScoreTile& tile, const uint8_t* const*
       const size_t keys = HWY_MIN(kBytes, tile.keys - j);
       auto square = load_square(d8, mask + lane, columns, tile.first_key + static_cast<int64_t>(j),
                                 key_stride, keys, uint8_t{1});
-      // Most squares of most masks hide nothing.
+      // Most tiles of most masks hide nothing.
       auto least = square.row[0];
       for (size_t i = 1; i < kBytes; ++i) least = hn::Min(least, square.row[i]);
       if (hn::AllTrue(d8, hn::Ne(least, hn::Zero(d8)))) continue;
@@ -186,8 +186,8 @@ HWY_NOINLINE void hide_by_mask(D d, const ScoreTile& tile, const uint8_t* const*
   }
 }
 
-// Whether a mask leaves no key of [first, first + keys) to any of `rows` rows: such a tile is
-// skipped. Mostly the first byte already says no.
+// Whether a mask hides all keys of [first, first + keys) from all of `rows` rows: such a tile is
+// skipped. Usually the first byte already shows that it does not.
 inline bool hides_all(const uint8_t* const* mask, int64_t key_stride, size_t rows, int64_t first,
                       size_t keys) {
   for (size_t row = 0; row < rows; ++row) {
@@ -208,7 +208,7 @@ inline bool hides_all(const uint8_t* const* mask, int64_t key_stride, size_t row
   return true;
 }
 
-// A bias of -inf hides, even where the score is NaN.
+// A bias of -inf hides a key, even if its score is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V biased(D d, V score, V bias) {
   const V neg_inf = hn::Set(d, kNegInf);

@@ -19,8 +19,8 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// With exponentials fused into Q K^T, the most that the weights of one key block may sum to: above
-// this, the reference of the softmax is raised and the block computed again.
+// With exponentials fused into Q K^T: the limit of the sum of a key block's weights. Above it, the
+// softmax reference is raised and the block recomputed.
 constexpr float kLargestFusedSum = 65536.0F;
 
 template <class Products>
@@ -41,7 +41,7 @@ bool mask_hides_tile(const QueryBlock<Products>& b, const Panel& panel,
                                        keys.first, static_cast<size_t>(keys.last - keys.first));
 }
 
-// Of the tile's keys, what each vector of rows may see, in whole tiles of the products.
+// For each vector of rows, the end of the visible keys of the tile, in whole tiles of the products.
 template <class Products>
 VisibleEnds visible_ends(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile) {
   // A tile of four rows is as fast as one of six.
@@ -56,8 +56,8 @@ VisibleEnds visible_ends(const QueryBlock<Products>& b, const Panel& panel, cons
   return ends;
 }
 
-// The product of the panel's queries, from vector `first_vector` of each strip on, with the keys of
-// the tile from `from` on.
+// Multiplies the panel's queries, from vector `first_vector` of each strip on, by the keys of the
+// tile from `from` on.
 template <class Products>
 Product<typename Products::Key> score_product(const QueryBlock<Products>& b, const Panel& panel,
                                               const ScoreTile& tile,
@@ -87,7 +87,7 @@ HWY_INLINE void multiply(QueryBlock<Products>& b, const Product<typename Product
       });
 }
 
-// Keys [from, to) of the tile. Raises row_max where `raises_max`.
+// Scores of keys [from, to) of the tile. Raises row_max if `raises_max`.
 template <class Products>
 void score_keys(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                 const KeyBlock<Products>& block, size_t first_vector, size_t vecs, size_t from,
@@ -98,9 +98,9 @@ void score_keys(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& ti
   multiply<Result::kProduct>(b, p, to - from, vecs);
 }
 
-// Weights of a panel that sees all of the tile, relative to the reference that it had before; their
-// exponentials are fused into Q K^T. Returns false where scores exceed the reference by so much
-// that it has to rise first.
+// Weights of a panel that sees the whole tile, relative to its earlier reference, with the
+// exponentials fused into Q K^T. Returns false if scores exceed the reference by so much that it
+// must rise first.
 template <class Products>
 bool score_fused(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                  const KeyBlock<Products>& block) {
@@ -141,7 +141,8 @@ void add_and_mask(const QueryBlock<Products>& b, const Panel& panel, const Score
   if (b.p.mask.given()) hide_by_mask(b.d, tile, b.s.mask + panel.lane, b.p.mask.stride[3]);
 }
 
-// Both, up to `stage`.
+// Runs the passes between the products, up to `stage`, except the one that hides keys outside the
+// visible range.
 template <class Products>
 void apply_passes(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                   ScoreStage stage) {
@@ -149,7 +150,7 @@ void apply_passes(const QueryBlock<Products>& b, const Panel& panel, const Score
   if (stage != ScoreStage::kCapped) add_and_mask(b, panel, tile);
 }
 
-// Scores of what the panel's rows see of the tile, hidden ones -inf, and their maxima in row_max.
+// Scores of the panel's rows against the tile, -inf for hidden keys, and their maxima in row_max.
 template <class Products>
 void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const KeyBlock<Products>& block, const VisibleEnds& visible_end) {
@@ -161,8 +162,8 @@ void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
   const bool plain = b.plain();
   const size_t unmasked_begin = within(panel.unmasked.first);
   const size_t vectors = panel.lanes / b.vector;
-  // Every row of a strip sees keys [unmasked_begin, unmasked_end): their maxima are taken before
-  // they leave the registers, unless passes still change them.
+  // Every row of a strip sees keys [unmasked_begin, unmasked_end): their maxima are taken in
+  // registers, unless later passes change the scores.
   const auto unmasked_end_of = [&](size_t strip) HWY_ATTR {
     const size_t seen = within(b.s.last_key[panel.lane + strip * score_lanes()]);
     return std::max(unmasked_begin, seen == tile.keys ? seen : seen / kUnit * kUnit);
@@ -172,8 +173,8 @@ void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
     const size_t unmasked_end = unmasked_end_of(v / TileSize::kScoreVecs);
     score_keys(b, panel, tile, block, v, vecs, 0, unmasked_begin);
     score_keys(b, panel, tile, block, v, vecs, unmasked_begin, unmasked_end, plain);
-    // Behind that the vectors drop out one by one. With strips of two vectors they stay together:
-    // one alone is no faster than both.
+    // After that, the vectors end one by one. In strips of two vectors both continue, because one
+    // vector alone is no faster than both.
     constexpr bool kDropsVectors = TileSize::kScoreVecs > 2;
     size_t key = unmasked_end;
     for (size_t out = kDropsVectors ? 0 : vecs - 1; out < vecs; ++out) {

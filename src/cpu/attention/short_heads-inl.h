@@ -1,7 +1,7 @@
 // Forward attention of short heads. For short sequences, the bookkeeping of a block costs as much
-// as its products; here all keys are one step of the softmax, and a strip of queries goes through
-// scores, weights and product with V at once. Of the options only causal order, lengths and a right
-// window are known. The sums are those of a block in the same order, so results are the same bits.
+// as its products. Here all keys are one step of the softmax, and scores, weights and the product
+// with V are computed for a strip of queries at once. Supports only causal order, lengths and a
+// right window. The sums are those of a block in the same order, so results have the same bits.
 #if defined(MULTIHEAD_CPU_ATTENTION_SHORT_HEADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_SHORT_HEADS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_SHORT_HEADS_INL_H_
@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where everything of a job lies in its scratch memory.
+// The arrays of a job in its scratch memory.
 struct ShortScratch {
   float* queries;     // [key_width][lanes of a strip], transposed
   float* scores;      // [key][lanes of a strip]
@@ -64,8 +64,8 @@ struct ShortScores {
   float* row_max;       // [query] rises to its largest score
 };
 
-// Keys from .. to - 1 of the queries in kVecs vectors, `first` the first of them. What a query does
-// not see is -inf.
+// Scores of keys from .. to - 1 for the queries in kVecs vectors, of which `first` is the first;
+// -inf for hidden keys.
 template <size_t kVecs, class D>
 HWY_NOINLINE void score_short_keys(D d, const ShortScores& s, size_t first, size_t from,
                                    size_t to) {
@@ -115,11 +115,11 @@ struct ShortOutput {
   ptrdiff_t out_stride;
 };
 
-// kVecs vectors of columns of `rows` queries. Returns whether none is NaN.
+// Computes kVecs vectors of columns of `rows` queries. Returns whether no result is NaN.
 template <size_t kVecs, class D>
 HWY_NOINLINE bool store_output(D d, const ShortOutput& s, size_t rows, size_t column) {
   using V = hn::Vec<D>;
-  // Of a tile that lies within one vector of queries all weights end at the same key.
+  // If a tile lies within one vector of queries, all its weights end at the same key.
   constexpr size_t kMost = HWY_MIN(TileSize::rows(kVecs), kSide<D>);
   constexpr size_t kTile = kMost == 6 ? 4 : kMost;
   auto nan = hn::MaskFalse(d);
@@ -160,7 +160,7 @@ class ShortHeads {
     load_rows();
   }
 
-  // To be called again when something else has used the scratch memory.
+  // Must be called again after other code has used the scratch memory.
   void load_rows() {
     const rules::EntryVisibility visibility = p_.visibility.of_entry(batch_);
     for (size_t row = 0; row < lanes_; ++row) {
@@ -170,7 +170,7 @@ class ShortHeads {
     }
   }
 
-  // Returns false where a row needs what only a block does: it sees nothing, or a result is NaN.
+  // Returns false if a row needs a block: it sees no key, or a result is NaN.
   bool compute(int64_t head) {
     head_ = head;
     const size_t vectors = lanes_ / vector_;
@@ -262,7 +262,7 @@ class ShortHeads {
     }
   }
 
-  // Of a strip. A row that sees nothing is written again by a block.
+  // Stores a strip. Rows that see no key are written again by a block.
   HWY_NOINLINE void store_lse(size_t lane, size_t rows) const {
     for (size_t i = 0; i < rows; ++i) {
       *p_.lse.row(batch_, head_, first_row_ + static_cast<int64_t>(lane + i)) =

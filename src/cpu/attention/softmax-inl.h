@@ -2,7 +2,7 @@
 //
 // Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv:1805.02867): each lane
 // keeps a reference score and the sum of exp(score - reference) so far. When the reference rises,
-// what was summed before is scaled down.
+// the sum is scaled down.
 #if defined(MULTIHEAD_CPU_ATTENTION_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_SOFTMAX_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_SOFTMAX_INL_H_
@@ -46,7 +46,8 @@ struct ToLog2 {
 };
 
 // x becomes exp(factor * (x - reference)). Folding the factor into Q would save an instruction, but
-// round all products of a score alike (1e-5 in the output for inputs of +-1 and a scale of 1).
+// its rounding would affect all products of a score in the same way (an error of 1e-5 in the output
+// for inputs of +-1 and a scale of 1).
 template <size_t kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp_of_differences(D d, Exp2Table HWY_RESTRICT table, V (&x)[kCount], V reference,
                                    const ToLog2<D>& to_log2) {
@@ -80,7 +81,7 @@ HWY_INLINE V exp_of_difference(D d, Exp2Table HWY_RESTRICT table, V score, V ref
   return x[0];
 }
 
-// -inf - (-inf) is NaN, so a lane that has seen no key yet subtracts 0.
+// A lane that has seen no key yet subtracts 0, because -inf - (-inf) is NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V finite_reference(D d, V reference) {
   return hn::IfThenElse(hn::Eq(reference, hn::Set(d, kNegInf)), hn::Zero(d), reference);
@@ -102,9 +103,9 @@ HWY_NOINLINE void raise_row_max(D d, const float* HWY_RESTRICT scores, size_t st
   hn::StoreU(hn::Max(max0, max1), d, row_max);
 }
 
-// One vector of lanes, `keys` rows of `stride` floats: scores become weights exp(factor * (score -
-// subtract)), whose sum is returned. Even and odd keys are summed apart, whatever kExpsAtOnce is,
-// so that keys of weight 0 at the end change no bit of the sum.
+// One vector of lanes, `keys` rows of `stride` floats: scores become weights
+// exp(factor * (score - subtract)), whose sum is returned. Even and odd keys are summed separately,
+// whatever kExpsAtOnce is, so that keys of weight 0 at the end do not change a bit of the sum.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_and_sum(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys, V subtract,
                          const ToLog2<D>& to_log2, Exp2Table HWY_RESTRICT table) {
@@ -130,9 +131,8 @@ HWY_INLINE V exp_and_sum(D d, float* HWY_RESTRICT scores, size_t stride, size_t 
 
 // One step of the online softmax for one vector of lanes. `keys` rows of `stride` floats: scores
 // become weights exp(factor * (score - reference)), and row_sum grows by them. The reference rises
-// to row_max only where a weight would exceed 2^kMostExponent otherwise, which rarely happens after
-// the first keys. `correction` receives the factor on what was summed before; returns whether any
-// lane's is not 1.
+// to row_max only if a weight would otherwise exceed 2^kMostExponent, which is rare after the first
+// keys. `correction` receives the factor on the earlier sums; returns whether any lane's is not 1.
 template <class D>
 HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride, size_t keys,
                                  const SoftmaxFactor& factor, const float* HWY_RESTRICT row_max,
@@ -154,7 +154,7 @@ HWY_NOINLINE bool online_softmax(D d, float* HWY_RESTRICT scores, size_t stride,
     hn::StoreU(hn::Set(d, 1.0F), d, correction);
     return false;
   }
-  // The polynomial gives 1 + 1e-7 for 0: a lane whose reference stayed keeps its bits.
+  // For 0 the polynomial gives 1 + 1e-7. Lanes whose reference stayed must keep their bits.
   const V shrunk = hn::IfThenElse(same, hn::Set(d, 1.0F),
                                   exp_of_difference(d, table, old_reference, subtract, to_log2));
   hn::StoreU(new_reference, d, reference);

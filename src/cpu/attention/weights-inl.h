@@ -1,4 +1,4 @@
-// Scores of a tile to weights, and their product with V.
+// Turns the scores of a tile into weights, and multiplies them by V.
 #if defined(MULTIHEAD_CPU_ATTENTION_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_WEIGHTS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_WEIGHTS_INL_H_
@@ -23,7 +23,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One vector of rows, whose reference rose.
+// One vector of rows whose reference has risen.
 template <class Products>
 void rescale_rows(const QueryBlock<Products>& b, size_t first) {
   for (size_t row = first; row < first + b.vector; ++row) {
@@ -31,8 +31,8 @@ void rescale_rows(const QueryBlock<Products>& b, size_t first) {
   }
 }
 
-// A tile of rows that straddles two vectors reads weights up to the end of the second, where those
-// of the first were never computed: they are 0.
+// A tile of rows that spans two vectors reads weights up to the end of the second vector. The first
+// vector's were not computed there: they are set to 0.
 template <class Products>
 void clear_beyond_visible(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                           const VisibleEnds& visible_end) {
@@ -47,8 +47,8 @@ void clear_beyond_visible(const QueryBlock<Products>& b, const Panel& panel, con
   }
 }
 
-// out (+)= weights * V. With the last keys that the panel sees, rows leave normalised where
-// geometry.stores_normalised says so.
+// out (+)= weights * V. If geometry.stores_normalised, rows are stored normalised with the last
+// keys that the panel sees.
 template <class Products>
 void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                    const KeyBlock<Products>& block) {
@@ -79,7 +79,7 @@ void accumulate_pv(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
       });
 }
 
-// A panel against what it may see of a key block.
+// Attention of a panel over the visible keys of a key block.
 template <class Products>
 void attend(QueryBlock<Products>& b, Panel& panel, const rules::KeyRange& keys,
             const KeyBlock<Products>& block) {

@@ -1,5 +1,5 @@
 // Linear projection y = x W^T + b. With many rows, a block of W is packed with its outputs in the
-// vector lanes and used by every row tile of x. With few rows, W is read once, where it lies.
+// vector lanes and used by every row tile of x. With few rows, W is read once, in place.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

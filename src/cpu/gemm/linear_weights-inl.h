@@ -1,4 +1,4 @@
-// Rows of a weight matrix: packed into strips of columns, or multiplied where they lie.
+// Rows of a weight matrix: packed into strips of columns, or multiplied in place.
 #if defined(MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_
 #undef MULTIHEAD_CPU_GEMM_LINEAR_WEIGHTS_INL_H_
@@ -33,7 +33,7 @@ HWY_INLINE void store_up_to(D d, hn::Vec<D> values, float* to, size_t count) {
   }
 }
 
-// One row of weights for each lane; the last row stands for those that are missing.
+// One row of weights per lane; lanes without a row repeat the last one.
 template <class D>
 struct WeightRows {
   const float* row[kSide<D>];

@@ -1,4 +1,4 @@
-// The matrix product that everything stands on: a rank-1-update tile.
+// The matrix product that all kernels use: a rank-1-update tile.
 //
 //   C[r][c] (+)= sum over k of A(r, k) * B[k][c]      r < rows, c < vecs * Lanes(d)
 //
@@ -68,12 +68,12 @@ struct Product {
   ptrdiff_t c_stride;
   size_t depth;                    // number of k
   bool accumulate = false;         // adds to C
-  float* column_max = nullptr;     // where given, column_max[c] rises to the largest of column c
+  float* column_max = nullptr;     // if given, column_max[c] rises to the largest of column c
   FusedExp fused_exp = {};         // read by products of Result::kWeights
-  NormalisedRows normalised = {};  // kColMajor: where given, C may be added but is not written
+  NormalisedRows normalised = {};  // kColMajor: if given, C may be added but is not written
 };
 
-// What is stored in C.
+// The contents of C.
 enum class Result { kProduct, kWeights };
 
 // sum[r][v] = the sum over k < depth of A(r, k) * B[k][vector v]
@@ -218,7 +218,7 @@ HWY_INLINE void product_strip(D d, const Product<A>& p, size_t rows, size_t colu
 }
 
 // All of C: `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)` is the
-// number of k that rows row .. row + count - 1 need, and is asked before each tile.
+// number of k that rows row .. row + count - 1 need, and is called before each tile.
 template <ALayout kLayout, class Arithmetic = F32Arithmetic, size_t kStrip = TileSize::kMaxVecs,
           Result kResult = Result::kProduct, class D, class A, class Depth>
 HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs, const Depth& depth) {

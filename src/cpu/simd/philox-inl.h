@@ -86,7 +86,7 @@ class DropoutWords {
   const V multiply0_, multiply1_;
   const uint32_t batch_;
   const V first1_;       // word 1 after the first round
-  V second2_, second3_;  // after the second; without what is the same in all lanes
+  V second2_, second3_;  // words 2 and 3 after the second, without the part equal in all lanes
 };
 
 }  // namespace multihead::cpu::HWY_NAMESPACE

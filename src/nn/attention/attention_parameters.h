@@ -19,7 +19,7 @@ struct MultiHeadAttention::Memory {
 
 namespace nn {
 
-// What differs between the names of PyTorch and of GPT-2. Latent attention has DeepSeek's names.
+// The differences between the names of PyTorch and of GPT-2. Latent attention has DeepSeek's names.
 struct AttentionNames {
   const char* in_proj_weight = "in_proj_weight";
   const char* in_proj_bias = "in_proj_bias";

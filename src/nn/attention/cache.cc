@@ -1,4 +1,4 @@
-// MultiHeadAttentionCache, and its making by MultiHeadAttention::create_cache().
+// MultiHeadAttentionCache and MultiHeadAttention::create_cache().
 #include <cstdint>
 #include <utility>
 
@@ -27,7 +27,7 @@ Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
     if (length < 0 || length > kv_.length(b)) {
       return option_error(Name::kLength, Message::kRange, 0, kv_.length(b), length);
     }
-    // Tokens that a ring has overwritten are lost. An empty cache needs none of them.
+    // Tokens that a ring has overwritten are lost; truncation to 0 needs none of them.
     if (length != 0 && length < kv_.first_kept(b)) {
       return option_error(Name::kLength, Message::kFirstKept, kv_.first_kept(b), length);
     }

@@ -18,11 +18,11 @@ using engine::Name;
 using engine::option_error;
 
 Status validate_extents(const MultiHeadAttentionConfig& c) {
-  // Far beyond any model, and small enough that products of three fit 64 bits.
+  // Far beyond any model, and so small that the product of three extents fits in 64 bits.
   constexpr int64_t kMost = 1 << 20;
   const struct {
     Name name;
-    Message message;  // says what 0 stands for, where it is not an error
+    Message message;  // states what 0 means, for extents that may be 0
     int64_t value;
   } extents[] = {{Name::kEmbedDim, Message::kExtent, c.embed_dim},
                  {Name::kNumHeads, Message::kExtent, c.num_heads},

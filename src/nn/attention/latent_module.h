@@ -3,8 +3,8 @@
 //   [c | r] = W_a x, c <- RMSNorm(c)                 kv_a_proj, kv_a_norm
 //   q_h = W_q x, or W_qb RMSNorm(W_qa x)             q_proj, or q_a_proj, q_a_norm, q_b_proj
 //
-// and RoPE of r and of the last rope_head_dim numbers of q_h. forward() uses the expanded form of
-// latent_forms.h, step() the absorbed one: its cache keeps [c | RoPE(r)] alone.
+// followed by RoPE of r and of the last rope_head_dim numbers of q_h. forward() uses the expanded
+// form of latent_forms.h, step() the absorbed form: its cache holds only [c | RoPE(r)].
 #pragma once
 
 #include <cstdint>

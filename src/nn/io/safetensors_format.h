@@ -1,4 +1,4 @@
-// What reading and writing of safetensors files share.
+// Shared by reading and writing of safetensors files.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace multihead::nn {
 
-// A name in the header that is no tensor: an object of texts.
+// The name of the header's metadata, an object of strings.
 inline constexpr const char* kSafetensorsMetadata = "__metadata__";
 
 inline Status format_error(const std::string& what, const std::string& expected,
@@ -19,7 +19,7 @@ inline Status format_error(const std::string& what, const std::string& expected,
   return {StatusCode::kFormat, what, expected, got};
 }
 
-// Bits of a tensor whose extents are not negative; nothing where they are more than 64 bits count.
+// Size in bits of a tensor without negative extents; nullopt if the number overflows 64 bits.
 inline std::optional<uint64_t> bit_size(const Dims& shape, uint64_t element_bits) {
   uint64_t product = element_bits;
   for (int axis = 0; axis < shape.rank(); ++axis) {

@@ -28,10 +28,10 @@ using engine::memory_guard;
 using nn::format_error;
 using Type = SafetensorsEntry::Type;
 
-// The format's own limit, for headers that are made to exhaust a parser.
+// The format's limit on the length of a header; it protects parsers from denial of service.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
 
-// The tensors of F64 as f32, in the order of the map; null where there are none.
+// The F64 tensors converted to f32, in the order of the map; null if there are none.
 Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
               std::unique_ptr<float[]>& narrowed) {
   size_t count = 0;
@@ -46,7 +46,7 @@ Status narrow(const std::map<std::string, SafetensorsEntry>& entries,
     if (entry.type != Type::kF64) continue;
     for (size_t at = 0; at < entry.data.size(); at += sizeof(double)) {
       double value = 0;
-      // A tensor of eight bytes may lie anywhere.
+      // Elements of eight bytes may be at any offset.
       std::memcpy(&value, entry.data.data() + at, sizeof(double));
       *to++ = static_cast<float>(value);
     }
@@ -111,7 +111,7 @@ Status Safetensors::parse(std::vector<std::byte> bytes, Safetensors& result) {
 
 Status Safetensors::read(const std::string& path, Safetensors& result) {
   return memory_guard([&]() -> Status {
-    // A directory opens too, and claims to hold 2^63 bytes.
+    // Opening a directory succeeds, and its size reads as 2^63 bytes.
     std::error_code error;
     if (!std::filesystem::is_regular_file(path, error)) {
       return format_error(path, "a readable file", error ? error.message() : "something else");

@@ -38,7 +38,7 @@ const char* format_name(DType dtype) {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
 }
 
-// Of one element, in the bytes of a little-endian machine.
+// Writes one element as little-endian bytes.
 void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte*& to) {
   const auto put = [&](auto bits) {
     for (size_t i = 0; i < sizeof(bits); ++i) {
@@ -47,7 +47,7 @@ void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte
   };
   rules::visit_element(from.dtype, [&]<class T>(std::type_identity<T>) {
     const T stored = static_cast<const T*>(from.data)[at];
-    // The bits as they are, so that a NaN keeps its payload.
+    // Copies the bits, so that a NaN keeps its payload.
     if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
       if (type == kDTypeOf<T>) return put(stored.bits);
     }
@@ -65,7 +65,7 @@ void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type
   }
 }
 
-// How many bytes the character at the start of `text` has in UTF-8; 0 where it is none (RFC 3629).
+// Length in bytes of the UTF-8 character at the start of `text`; 0 if it is invalid (RFC 3629).
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -75,7 +75,7 @@ size_t utf8_length(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0U) != 0x80) return 0;
   }
-  // Longer than needed, a surrogate, or beyond U+10FFFF.
+  // Overlong, a surrogate, or beyond U+10FFFF.
   const unsigned char second = byte(1);
   if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
       (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
@@ -84,7 +84,7 @@ size_t utf8_length(std::string_view text) {
   return length;
 }
 
-// `text` with whatever is no UTF-8 replaced.
+// `text` with invalid UTF-8 replaced.
 std::string readable(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -104,7 +104,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-// As JSON, between quotes.
+// A JSON string with its quotes.
 void append_text(std::string_view text, std::string& to) {
   constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   constexpr char kDigits[] = "0123456789abcdef";
@@ -125,7 +125,7 @@ void append_text(std::string_view text, std::string& to) {
   to += '"';
 }
 
-// More than any memory, and little enough for sums of two.
+// More than any memory, and small enough that the sum of two does not overflow.
 constexpr uint64_t kMostBytes = uint64_t{1} << 62U;
 
 // The enumerators are 0 .. `last`, without gaps.
@@ -210,7 +210,7 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
       if (Status status = validate_tensor(name, tensor); !status.ok()) return status;
       tensors.push_back({&name, &tensor, dtype_of(type, tensor.dtype), 0, 0});
     }
-    // Larger elements before smaller ones, so that each lies at a multiple of its size.
+    // Larger elements come first, so that each tensor is aligned to its element size.
     uint64_t end = 0;
     for (const int64_t bytes_each : {4, 2}) {
       for (Placed& placed : tensors) {
@@ -234,7 +234,7 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type,
       return static_cast<std::byte>(letter);
     });
     for (const Placed& placed : tensors) {
-      // No loop over the other extents of a tensor without elements: they may be of any size.
+      // Skip tensors without elements: their other extents may be of any size.
       if (placed.begin == placed.end) continue;
       to = data + placed.begin;
       write_tensor(*placed.tensor, 0, 0, placed.dtype, to);

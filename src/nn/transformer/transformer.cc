@@ -28,7 +28,7 @@ using engine::validate_exact;
 
 constexpr const char* kPrefix = "transformer.";
 
-// "transformer." if the names of this dict have it in front, else nothing.
+// "transformer." if the names of this dict have that prefix, else an empty string.
 std::string gpt2_prefix(const StateDict& dict) {
   return dict.contains(std::string(kPrefix) + "wte.weight") ? kPrefix : "";
 }
@@ -37,7 +37,7 @@ std::string layer_name(const std::string& prefix, ParameterNames names, size_t l
   return prefix + (names == ParameterNames::kGpt2 ? "h." : "layers.") + std::to_string(layer) + ".";
 }
 
-// Without exceptions, which WebAssembly does not have.
+// Does not throw: WebAssembly builds have no exceptions.
 template <class T>
 Status allocate_array(int64_t count, std::unique_ptr<T[]>& array) {
   array.reset(new (std::nothrow) T[static_cast<size_t>(count)]);
@@ -54,7 +54,7 @@ int64_t TransformerCache::bytes() const {
 }
 
 Status TransformerCache::truncate(int64_t length) {
-  // The layers have the same tokens: the first refuses before any is changed.
+  // All layers have the same tokens, so if one refuses, the first does, before any is changed.
   for (MultiHeadAttentionCache& layer : layers()) {
     if (Status status = layer.truncate(length); !status.ok()) return status;
   }
@@ -78,13 +78,13 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
   }
   Transformer made;
   made.config_ = config;
-  // Checks the config of a model without layers too.
+  // Also checks the config of a model without layers.
   TransformerBlock block;
   if (Status status = TransformerBlock::create(config.block, block); !status.ok()) return status;
   made.config_.block = block.config();
   if (Status status = allocate_array(config.num_layers, made.layers_); !status.ok()) return status;
   for (TransformerBlock& layer : made.layers()) {
-    // Not a copy: caches tell layers apart by an identity that copies share.
+    // Not a copy: copies would share an identity, by which caches distinguish layers.
     if (Status status = TransformerBlock::create(config.block, layer); !status.ok()) return status;
   }
   model = std::move(made);
@@ -224,7 +224,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     return option_error(Name::kCausal, Message::kCausalOfModel);
   }
   if (options.heads.skip_out_proj) {
-    return option_error(Name::kSkipOutProj, Message::kFalseInStack);
+    return option_error(Name::kSkipOutProj, Message::kFalseInTransformer);
   }
   if (!outputs.traces.empty() && outputs.traces.size() != layers().size()) {
     return shape_error(Name::kTraces, Message::kTracePerLayer,
@@ -252,7 +252,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
 
   TransformerBlock::Scratch scratch;
   float* x = nullptr;
-  Status reserved = nn::reserve(engine::scratch_of(context).stack(), [&](rules::Arena& take) {
+  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     scratch.lay_out(config_.block, count, take);
     take(x, nn::saturated_elements({count, width}));
   });
@@ -266,7 +266,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   if (config_.causal && cache == nullptr) of_layer.attention.causal = Causal::top_left();
   const Tensor hidden(x, {batch, length, width});
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    // Layers drop out different weights.
+    // Each layer has its own dropout mask.
     of_layer.dropout_seed = options.dropout_seed + (static_cast<uint64_t>(layer) << 32U);
     Status status = blocks[layer].run(
         hidden, of_layer, {.out = hidden}, cache == nullptr ? nullptr : &cache->layers_[layer],

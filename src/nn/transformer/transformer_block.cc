@@ -214,7 +214,7 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
   }
   const int64_t rows = shape[0] * shape[1];
   Scratch scratch;
-  Status reserved = nn::reserve(engine::scratch_of(context).stack(),
+  Status reserved = nn::reserve(engine::scratch_of(context).transformer(),
                                 [&](rules::Arena& take) { scratch.lay_out(config_, rows, take); });
   return reserved.ok() ? run(x, options, outputs, cache, trace, scratch, context) : reserved;
 }

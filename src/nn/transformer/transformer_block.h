@@ -1,4 +1,4 @@
-// What TransformerBlock and Transformer share: parameters, scratch memory, norms.
+// Shared by TransformerBlock and Transformer: parameters, scratch memory, norms.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ void list_norm(const std::string& name, Norm norm, int64_t width, ConstTensor& w
 Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
                  const ConstTensor& bias, float epsilon, const Tensor& y, Context& context);
 
-// Whether this is one of the buffers that GPT-2's checkpoints hold beside the parameters.
+// Whether this is one of the buffers in GPT-2's checkpoints, which are not parameters.
 bool is_gpt2_buffer(std::string_view name);
 
 // kGpt2 has no names for latent attention.

@@ -1,4 +1,4 @@
-// Few query rows over many keys, against the oracle, on every SIMD target of the machine.
+// Decoding (few query rows, many keys) compared with the oracle, on every SIMD target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Result {
   std::vector<float> out, lse;
 };
 
-// Bits, so that NaN equals itself.
+// Compares bits, so that NaN equals itself.
 bool same_bits(const Result& a, const Result& b) {
   const auto same = [](float x, float y) {
     return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
@@ -61,7 +61,7 @@ Result run(const RandomCase& c, Context& context) {
   return result;
 }
 
-// One unit in the last place.
+// One unit in the last place of `type`.
 double unit(double value, DType type) {
   if (type == DType::kF32) return 0.0;
   const int smallest = type == DType::kF16 ? -14 : -126;
@@ -76,7 +76,7 @@ void expect_near(const std::vector<float>& got, const std::vector<double>& expec
     const auto value = static_cast<double>(got[i]);
     if (value == expected[i] || (std::isnan(value) && std::isnan(expected[i]))) continue;
     const double ulp = std::isfinite(expected[i]) ? unit(expected[i], type) : 0.0;
-    // Logits near -3.4e38 are compared relatively.
+    // Large log-sum-exps, such as -3.4e38, are compared relatively.
     const double limit =
         std::max(1.5 * ulp, 0.5 * ulp + allowed * std::max(1.0, std::abs(expected[i]) / 8));
     ASSERT_LE(std::abs(value - expected[i]), limit)
@@ -84,7 +84,7 @@ void expect_near(const std::vector<float>& got, const std::vector<double>& expec
   }
 }
 
-// 2e-6 for inputs in [-1, 1], and more where scores are large: their rounding is.
+// 2e-6 for inputs in [-1, 1], and more for larger scores, whose rounding error is larger.
 double tolerance(const RandomCase& c, const ReferenceOutputs& expected) {
   const auto width = static_cast<double>(c.q.shape[3]);
   const double scale = std::abs(
@@ -106,8 +106,8 @@ void expect_equals_oracle(const RandomCase& c, Context& context) {
   });
 }
 
-// Every option that decoding knows; one to a few rows for each key/value head, and keys for
-// several pieces.
+// Every option that decoding supports; one or a few rows per key/value head, and enough keys for
+// several KV splits.
 RandomCase decode_case(uint64_t seed) {
   RandomCase c = random_case(seed, {.max_queries = 5, .max_keys = 1700, .max_width = 140});
   c.captures.clear();
@@ -149,7 +149,7 @@ RandomCase plain_case(int64_t group, int64_t kv_heads, int64_t keys, int64_t wid
   return c;
 }
 
-// Groups of 1 to 16 rows; widths that fit no lane count, and those of latent attention.
+// Groups of 1 to 16 rows; widths that no lane count divides, and those of latent attention.
 TEST_F(Decode, EqualsOracleOnAnyGroupAndWidth) {
   for (const int64_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
     for (const auto& [width, value_width] :
@@ -163,8 +163,8 @@ TEST_F(Decode, EqualsOracleOnAnyGroupAndWidth) {
   }
 }
 
-// More than caches hold: there WebAssembly has the first row of a tile read memory. Widths end in a
-// part of a vector, and in one vector alone.
+// More keys than caches hold: in WebAssembly the first row of a tile then reads from memory. The
+// last tile of a width has a partial vector, or a single one.
 TEST_F(Decode, EqualsOracleOnMoreThanCachesHold) {
   struct Extents {
     int64_t group, width, value_width;
@@ -177,7 +177,7 @@ TEST_F(Decode, EqualsOracleOnMoreThanCachesHold) {
   }
 }
 
-// NaN in some keys and values: rows that see them are NaN where the oracle's are, others equal it.
+// NaN in some keys and values: results are NaN exactly where the oracle's are, and else equal them.
 TEST_F(Decode, NaNReachesOnlyTheRowsThatSeeIt) {
   for (uint64_t seed = 1000; seed < 1100; ++seed) {
     RandomCase c = decode_case(seed);
@@ -205,7 +205,7 @@ TEST_F(Decode, NaNReachesOnlyTheRowsThatSeeIt) {
   }
 }
 
-// Enough keys that they are cut into pieces, and enough work that threads share it.
+// Enough keys for several KV splits, and enough work for several threads.
 TEST_F(Decode, SameBitsWhateverTheThreadCount) {
   Context one(1), two(2), three(3);
   for (uint64_t seed = 1; seed <= 12; ++seed) {
@@ -236,7 +236,7 @@ TEST_F(Decode, SameBitsWhateverTheThreadCount) {
   }
 }
 
-// What a cache of this type keeps of rows of `width`.
+// Rows of `width` after rounding to the cache's type.
 std::vector<float> rounded(std::vector<float> values, int64_t width, Type type) {
   for (size_t row = 0; row < values.size(); row += static_cast<size_t>(width)) {
     const auto first = values.begin() + static_cast<int64_t>(row);
@@ -252,7 +252,7 @@ std::vector<float> rounded(std::vector<float> values, int64_t width, Type type) 
   return values;
 }
 
-// Long caches of every layout and type: pages and a ring's seam in the middle of blocks.
+// Long caches of every layout and type, with ends of pages and of a ring inside blocks.
 TEST_F(Decode, LongCachesOfEveryFormatEqualTheOracle) {
   constexpr int64_t kTokens = 1301, kKvHeads = 3, kHeads = 12, kWidth = 40, kCapacity = 1100;
   const Dims kv{1, kKvHeads, kTokens, kWidth}, q_shape{1, kHeads, 2, kWidth};

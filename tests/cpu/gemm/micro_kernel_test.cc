@@ -1,5 +1,4 @@
-// The micro-kernel's tiles and what they do before sums leave the registers, against plain loops,
-// on every SIMD target of the machine.
+// The micro-kernel's tiles and their epilogues, compared with plain loops, on every SIMD target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using testing::Random;
 
-// Operands of rows x (vecs vectors) products in strips of kStrip vectors, with gaps between rows.
+// Operands of a (rows, vecs vectors) product in strips of kStrip vectors, with gaps between rows.
 template <ALayout kLayout, size_t kStrip>
 struct Operands {
   size_t rows, vecs, depth, lanes, columns, strips;
@@ -85,9 +84,9 @@ void check_products() {
       const std::vector<float> before = o.c;
       Product<> p = o.product();
       p.accumulate = random.chance(0.5);
-      // Each tile of rows as deep as its last row asks for.
+      // The depth of a tile is the depth of its last row.
       const auto depth_of = [&](size_t row) { return std::min(o.depth, 2 * row + 1); };
-      // [strip][row]: strips of other widths have tiles of other heights.
+      // [strip][row]: the height of tiles depends on the width of the strip.
       std::vector<std::vector<size_t>> depths;
       product<ALayout::kColMajor>(DF(), p, rows, vecs, [&](size_t row, size_t count) {
         const size_t of_tile = depth_of(row + count - 1);

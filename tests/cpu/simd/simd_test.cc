@@ -1,5 +1,4 @@
-// 2^x, the score cap and the transposes, each directly against a plain computation, on every SIMD
-// target of the machine.
+// 2^x, the score cap and the transposes, compared with plain computations, on every SIMD target.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +31,7 @@ using testing::Random;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// f of every number, a vector at a time.
+// Applies f to every number, one vector at a time.
 template <class F>
 std::vector<float> mapped(const std::vector<float>& x, const F& f) {
   const DF d;
@@ -79,7 +78,7 @@ void check_score_cap() {
     EXPECT_TRUE(std::isnan(
         mapped({kNaN}, [&](DF d, hn::Vec<DF> v) HWY_ATTR { return cap_score(d, of, v); })[0]));
   }
-  // A subnormal cap bounds every score, and makes none NaN.
+  // A subnormal cap bounds every score without giving NaN.
   const float least = std::numeric_limits<float>::denorm_min();
   for (const float cap : {least, 1e-41F, 1e-38F}) {
     const ScoreCap of(cap);
@@ -134,7 +133,7 @@ void check_transposes() {
       }
     }
     if (width == 0) continue;
-    // Back again, without one of the rows, and nothing behind the ends.
+    // And back, without one of the rows; nothing beyond the ends is written.
     std::vector<std::vector<float>> back(lanes, std::vector<float>(width + 1, kNaN));
     std::vector<float*> targets;
     for (std::vector<float>& row : back) targets.push_back(row.data());

@@ -1,4 +1,5 @@
-// Configs and parameters: what a module accepts, and all that is wrong with a state dict at once.
+// Configs and parameters: what a module accepts, and errors that list everything wrong with a state
+// dict.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -55,7 +56,7 @@ TEST(ModuleConfig, RefusesValuesOutOfRange) {
             "window.alignment");
 }
 
-// Parts of another layer, in one message.
+// The parameters of another module; one message names all differences.
 TEST(ModuleConfig, NamesEverythingWrongWithAStateDict) {
   const MultiHeadAttentionConfig config{.embed_dim = 8, .num_heads = 2};
   Random random(1);
@@ -73,14 +74,14 @@ TEST(ModuleConfig, NamesEverythingWrongWithAStateDict) {
             "state_dict: expected the 4 parameters of this module, got missing: in_proj_bias (24), "
             "out_proj.bias (8); unexpected: bias_k, gamma; of another shape: out_proj.weight (4, "
             "16) instead of (8, 8)");
-  // The weights are what they were.
+  // The weights are unchanged.
   StateDict kept;
   ASSERT_TRUE(module.state_dict(kept).ok());
   const auto* const first = static_cast<const float*>(kept.at("in_proj_weight").data);
   EXPECT_EQ(std::vector<float>(first, first + 24 * 8), parameters.at("in_proj_weight"));
 }
 
-// An unknown element type used to leave the parameter's memory as it was found.
+// An unknown element type must be refused; it once left the parameter's memory uninitialised.
 TEST(ModuleConfig, RefusesTensorsThatCannotBeRead) {
   const MultiHeadAttentionConfig config{.embed_dim = 8, .num_heads = 2};
   Random random(1);
@@ -120,7 +121,7 @@ TEST(ModuleConfig, StateDictsRoundTrip) {
   module_of(config, dict);
 }
 
-// f16 and bf16 hold sixteenths exactly; strides may be any.
+// f16 and bf16 represent multiples of 1/16 exactly; any strides are allowed.
 TEST(ModuleConfig, ReadsHalvesAndStrides) {
   const MultiHeadAttentionConfig config{.embed_dim = 4, .num_heads = 2, .bias = false};
   Random random(3);
@@ -129,7 +130,7 @@ TEST(ModuleConfig, ReadsHalvesAndStrides) {
   StateDict dict;
   dict["in_proj_weight"] =
       testing::stored(storage, parameters.at("in_proj_weight"), DType::kF16, {12, 4}, {4, 1});
-  // Column by column.
+  // Column-major.
   std::vector<float> columns;
   for (size_t c = 0; c < 4; ++c) {
     for (size_t r = 0; r < 4; ++r) columns.push_back(parameters.at("out_proj.weight")[r * 4 + c]);

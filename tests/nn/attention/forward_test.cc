@@ -1,5 +1,5 @@
-// The module against its definition in double, in every layout and with every option; its head
-// tools; and calls that are refused.
+// The module compared with its definition in double, in every layout and with every option; head
+// interventions; and invalid calls.
 #include "multihead/multi_head_attention.h"
 
 #include <gtest/gtest.h>
@@ -85,7 +85,7 @@ TEST_P(ModuleOnTarget, EqualsItsDefinition) {
     if (cross) tokens.key = sixteenths(random, batch * keys * c.kdim);
     if (own_value) tokens.value = sixteenths(random, batch * keys * c.vdim);
 
-    // Each kind of mask, and by definition what they leave visible.
+    // All kinds of masks, and the visible pairs by their definitions.
     MultiHeadAttentionOptions options;
     AttentionOptions& attention = options.attention;
     const bool causal = random.chance(0.4);
@@ -185,7 +185,7 @@ TEST_P(ModuleOnTarget, EqualsItsDefinition) {
         options, outputs, nullptr, context);
     ASSERT_TRUE(status.ok()) << status.message();
     if (!unbatched && !c.batch_first) out = tokens_first(out, queries, batch);
-    // Scores of up to 30, of which a float has 2e-6, and values of up to 10 projected again.
+    // Scores up to 30 with a rounding error of 2e-6, and values up to 10, projected once more.
     ASSERT_LE(largest_difference(out, expected.out), 1e-4);
     if (per_head) {
       ASSERT_LE(largest_difference(weights, expected.weights), 1e-5);
@@ -205,7 +205,7 @@ TEST_P(ModuleOnTarget, EqualsItsDefinition) {
 INSTANTIATE_TEST_SUITE_P(EveryTarget, ModuleOnTarget, ::testing::ValuesIn(testing::simd_targets()),
                          [](const auto& param) { return testing::simd_target_name(param.param); });
 
-// A self-attending module of some size.
+// A self-attention module of the given size.
 struct Fixture {
   int64_t batch = 2, tokens = 6;
   MultiHeadAttentionConfig config;
@@ -265,7 +265,7 @@ TEST(MultiHeadAttention, TemperatureAndTheWrongScaleAreScales) {
   EXPECT_LE(largest_difference(f.run({.heads = {.temperature = 2.0F}}), expected), 1e-5);
 }
 
-// Dropout belongs to training: the same call without it is the plain one, and the seed decides.
+// Dropout needs `training`: without it the call is the plain one; with it the seed matters.
 TEST(MultiHeadAttention, DropsOutInTrainingOnly) {
   Fixture f({.embed_dim = 24, .num_heads = 3, .dropout = 0.5F});
   Fixture plain;
@@ -290,8 +290,8 @@ TEST(MultiHeadAttention, NormalisesQueriesAndKeys) {
   EXPECT_LE(largest_difference(out, expected.out), 1e-5);
 }
 
-// Reshaping straight to (B, H, N, d), without the transpose, mixes tokens: what each head sees has
-// to be columns of the projections.
+// A reshape directly to (B, H, N, d), without the transpose, would mix tokens: the input of each
+// head must be columns of the projections.
 TEST(MultiHeadAttention, EqualsOneHeadAtATime) {
   Fixture f;
   const std::vector<float> merged = f.run({.heads = {.skip_out_proj = true}}, 24);

@@ -1,5 +1,5 @@
-// Latent attention as an option of the module: forward() against the definition in double, step()
-// (which absorbs) against forward() (which expands), and what is refused.
+// Latent attention as an option of the module: forward() compared with the definition in double,
+// step() (absorbed form) with forward() (expanded form), and invalid calls.
 #include "nn/attention/latent_module.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ using testing::sixteenths;
 constexpr double kTolerance = 2e-5;
 constexpr float kUntouched = 42.0F;
 
-// A small DeepSeek: head_dim = 6 + 4.
+// A small configuration like DeepSeek's: head_dim = 6 + 4.
 MultiHeadAttentionConfig small() {
   return {.embed_dim = 12,
           .num_heads = 3,
@@ -139,7 +139,7 @@ std::vector<double> part(const std::vector<double>& x, int64_t first, int64_t co
   return {x.begin() + first, x.begin() + first + count};
 }
 
-// One batch entry, by definition: key and query i stand at position i. `sees` says which pairs.
+// One batch entry by definition: query i and key i are at position i; `sees` tells visible pairs.
 struct Expected {
   std::vector<double> out, weights;  // (N_q, out_dim), (H, N_q, N_k)
 };
@@ -271,7 +271,7 @@ TEST(LatentModule, ForwardEqualsItsDefinition) {
   }
 }
 
-// Tokens of one sequence after the other, causally.
+// Steps through one sequence, causally.
 struct Steps : Latent {
   int64_t batch = 2, tokens = 11;
   std::vector<float> x;
@@ -330,7 +330,7 @@ TEST(LatentModule, AbsorbedStepsEqualTheExpandedForward) {
       most = kept.capacity - s.c.window.left;
     }
     if (random.chance(0.2)) {
-      // Half a unit of 11 bits of the latents reaches the outputs as up to 0.004.
+      // f16 latents have a relative error of 2^-11, which grows to at most 0.004 in the outputs.
       kept.type = Type::kF16;
       tolerance = 0.01;
     }
@@ -350,7 +350,7 @@ TEST(LatentModule, AbsorbedStepsEqualTheExpandedForward) {
   }
 }
 
-// What MLA is for: rank + rope numbers a token, whatever the heads.
+// The purpose of MLA: rank + rope numbers per token, for any number of heads.
 TEST(LatentModule, CachesKeepTheLatentAlone) {
   const Latent m(small(), 1);
   MultiHeadAttentionCache cache;
@@ -374,7 +374,7 @@ TEST(LatentModule, StepsTruncateAndTakeHeadInterventions) {
   ASSERT_TRUE(cache.truncate(4).ok());
   ASSERT_TRUE(s.step(4, 7, cache, out).ok());
   EXPECT_LE(largest_difference(out, expected), kTolerance);
-  // All heads muted: nothing is left, as there are no biases.
+  // All heads are muted and there are no biases, so the output is 0.
   const std::vector<float> muted{0.0F, 0.0F, 0.0F};
   ASSERT_TRUE(cache.truncate(4).ok());
   ASSERT_TRUE(s.step(4, 7, cache, out, nullptr, {.heads = {.head_scales = muted}}).ok());
@@ -409,7 +409,7 @@ TEST(LatentModule, WeightsOfAStepAreThoseOfTheForward) {
   }
 }
 
-// scores = q_heads k_heads^T in either form.
+// scores = q_heads k_heads^T in both forms.
 void expect_scores(const Trace& trace, size_t batch, size_t heads, size_t kv_heads, size_t queries,
                    size_t keys, size_t width, const std::vector<float>& k) {
   const TraceValues &q = trace.find("q_heads")->values, &scores = trace.find("scores")->values;
@@ -458,7 +458,7 @@ TEST(LatentModule, TracesTheExpandedForward) {
     EXPECT_EQ(trace.steps[i].shape, expected[i].second) << expected[i].first;
   }
   expect_scores(trace, 2, 3, 3, 11, 11, 10, testing::vector_of(trace.find("k_heads")->values));
-  // Before RoPE the shared part stands at the end of each head's key.
+  // Before RoPE, the shared part is at the end of each head's key.
   const auto &shared = trace.find("k_rope")->values, &keys = trace.find("k")->values;
   for (size_t token = 0; token < 22; ++token) {
     for (size_t h = 0; h < 3; ++h) {
@@ -533,7 +533,7 @@ TEST(LatentModule, StateDictsHaveTheNamesOfDeepSeek) {
   EXPECT_EQ(names(config), (Names{"q_proj.weight", "kv_a_proj_with_mqa.weight",
                                   "kv_a_proj_with_mqa.bias", "kv_a_layernorm.weight",
                                   "kv_b_proj.weight", "o_proj.weight", "o_proj.bias", "sinks"}));
-  // Parts of another model, in one message; the weights are what they were.
+  // The parameters of another model: one message names all differences; the weights are unchanged.
   Latent m(small(), 8);
   StateDict broken = m.dict;
   broken.erase("kv_b_proj.weight");
@@ -561,7 +561,7 @@ TEST(LatentModule, TakesViewsAndKnowsNewOnesInSteps) {
   std::vector<float> out(static_cast<size_t>(2 * 11 * 12));
   ASSERT_TRUE(s.step(0, 11, cache, out).ok());
   EXPECT_LE(largest_difference(out, s.one_pass()), kTolerance);
-  // Without gains the norms are plain.
+  // Without gains the norms have gain 1.
   changed.q_a_norm = changed.kv_a_norm = {};
   ASSERT_TRUE(s.module.use_weights(changed).ok());
   ASSERT_TRUE(cache.truncate(0).ok());
@@ -665,8 +665,8 @@ TEST(LatentModule, RefusesCallsThatContradictAndWritesNothing) {
       "module");
 }
 
-// A stack of DeepSeek's kind: pre-norm by RMS, SwiGLU.
-TEST(LatentModule, StacksStepLikeTheyRunAtOnce) {
+// A transformer like DeepSeek's: pre-norm with RMS norms, SwiGLU.
+TEST(LatentModule, TransformerStepsEqualTheForward) {
   const TransformerConfig config{.block = {.attention = small(),
                                            .mlp_dim = 20,
                                            .activation = Activation::kSilu,

@@ -1,4 +1,4 @@
-// Token by token over a cache: row for row the one-pass causal forward.
+// step() over a cache, token by token: equals the rows of one causal forward pass.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct Steps {
     EXPECT_TRUE(status.ok()) << status.message();
     return out;
   }
-  // Tokens first .. first + count - 1; x and out are parts of longer tensors.
+  // Steps over tokens first .. first + count - 1; x and out are parts of longer tensors.
   Status step(int64_t first, int64_t count, MultiHeadAttentionCache& cache, std::vector<float>& out,
               Trace* trace = nullptr) {
     const Dims shape{batch, count, config.embed_dim};
@@ -115,7 +115,7 @@ TEST(ModuleStep, TruncatesAndGoesOn) {
   ASSERT_TRUE(s.module.create_cache({.batch = 2, .capacity = 12}, cache).ok());
   std::vector<float> out(s.x.size());
   ASSERT_TRUE(s.step(0, 5, cache, out).ok());
-  // Other tokens, forgotten again.
+  // Appends other tokens and truncates them again.
   std::vector<float> ignored(s.x.size());
   ASSERT_TRUE(s.step(2, 7, cache, ignored).ok());
   EXPECT_EQ(cache.truncate(13).argument(), "length");

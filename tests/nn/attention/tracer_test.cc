@@ -1,4 +1,4 @@
-// The trace of a module: names, shapes, and that each step follows from those before.
+// The trace of a module: names, shapes, and that each step follows from the steps before.
 #include "nn/attention/tracer.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ struct Traced {
   }
 };
 
-// B, N, d_model, H = 2, 5, 64, 8, as an article prints it.
+// B, N, d_model, H = 2, 5, 64, 8, the example of an article.
 TEST(Trace, NamesEveryStepWithItsShape) {
   Traced m({.embed_dim = 64, .num_heads = 8});
   Trace trace;
@@ -81,7 +81,7 @@ TEST(Trace, RecordsWhatIsWantedAndChangesNothing) {
   const std::vector<float> out = m.run(nullptr, true);
   Trace all;
   EXPECT_EQ(m.run(&all, true), out);
-  // All but those of latent attention.
+  // All steps except those of latent attention.
   EXPECT_EQ(all.steps.size(), trace_names().size() - 4);
   for (const auto& [name, shape, values] : all.steps) {
     Trace one{.wanted = {name}};
@@ -107,7 +107,7 @@ TEST(Trace, RefusesUnknownNames) {
 }
 
 #ifdef __EMSCRIPTEN__
-// Where memory ends at 4 GiB: 37 GB of scores are an error, and the next call works.
+// With memory limited to 4 GiB, 37 GB of scores give an error, and the next call works.
 TEST(Trace, OfMoreThanAMemoryHoldsIsAnError) {
   const MultiHeadAttentionConfig config{
       .embed_dim = 2, .num_heads = 1024, .head_dim = 1, .bias = false};
@@ -128,7 +128,7 @@ TEST(Trace, OfMoreThanAMemoryHoldsIsAnError) {
 }
 #endif
 
-// What an article demonstrates: z_h W_O^h of all heads add up to the output.
+// As an article demonstrates, the sum of z_h W_O^h over all heads is the output.
 TEST(Trace, PerHeadOutputsAddUpToTheOutput) {
   Traced m({.embed_dim = 24, .num_heads = 3});
   const std::vector<float> factors{1.0F, 0.0F, 2.0F};
@@ -172,7 +172,7 @@ TEST(Trace, IsConsistent) {
                  static_cast<double>(k[(head * 5 + j) * 8 + d]);
         }
         EXPECT_NEAR(scores[cell], dot, 1e-5);
-        // Divided by the square root of the head's width, not the model's.
+        // Divided by the square root of head_dim, not of embed_dim.
         EXPECT_NEAR(scaled[cell], dot / std::sqrt(8.0), 1e-5);
         if (j <= i) {
           EXPECT_EQ(masked[cell], scaled[cell]);

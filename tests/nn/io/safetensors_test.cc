@@ -92,7 +92,7 @@ TEST(Safetensors, RefusesWhatLies) {
 }
 
 TEST(Safetensors, RoundTripsEveryFloatingPointType) {
-  // Numbers that all three types hold, one of them infinite; (2, 3) column by column.
+  // Numbers that all three types represent, one of them infinite; (2, 3), column-major.
   const std::vector<float> values{1.0F, -0.5F, 0.0F, 96.0F, -INFINITY, 0.125F};
   StateDict dict;
   dict["a.turned"] = ConstTensor(values.data(), {2, 3}, {1, 2});
@@ -118,14 +118,14 @@ TEST(Safetensors, RoundTripsEveryFloatingPointType) {
                 values[static_cast<size_t>(i / 3 + i % 3 * 2)]);
     }
     EXPECT_EQ(testing::element(read.at("scalar"), 0), 96.0F);
-    // What was read is written as it was.
+    // A file that was read is written unchanged.
     std::vector<std::byte> again;
     ASSERT_TRUE(write_safetensors(read, SafetensorsType::kAsGiven, again).ok());
     EXPECT_EQ(again, bytes);
   }
 }
 
-// All dtypes of the format; real checkpoints carry most of them (masks, positions, scales, counts).
+// All dtypes of the format; real checkpoints have most of them (masks, positions, scales, counts).
 TEST(Safetensors, ReadsEveryDtype) {
   using Type = SafetensorsEntry::Type;
   const struct {
@@ -165,10 +165,10 @@ TEST(Safetensors, ReadsEveryDtype) {
   }
 }
 
-// F64 narrows to f32; what is no floating point, or of 8 bits, is no parameter.
+// F64 is converted to f32; integers and 8-bit types are not parameters.
 TEST(Safetensors, StateDictHoldsFloatingPointAlone) {
   const double values[] = {1.0 + 0x1p-25, -0x1p-140, 1e300, std::nan("")};
-  // The doubles lie behind two bytes, so that none is where a double may be read.
+  // The doubles are at an offset of two bytes, so that none of them is aligned.
   std::vector<std::byte> bytes =
       file(R"({"a":)" + entry("[2]", "[0,2]", "F8_E4M3") + R"(,"b":)" +
                entry("[2,2]", "[2,34]", "F64") + R"(,"c":)" + entry("[1]", "[34,38]", "I32") +
@@ -180,7 +180,7 @@ TEST(Safetensors, StateDictHoldsFloatingPointAlone) {
   Status status = Safetensors::parse(std::move(bytes), tensors);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(tensors.entries().size(), 4U);
-  // Views of this object's memory, wherever it is moved.
+  // The views stay valid when the object is moved.
   const Safetensors moved = std::move(tensors);
   StateDict dict;
   status = moved.state_dict(dict);
@@ -196,7 +196,7 @@ TEST(Safetensors, StateDictHoldsFloatingPointAlone) {
   EXPECT_EQ(testing::element(dict.at("d"), 0), -0x1p-140F);
 }
 
-// As the format's own reader does.
+// Like the reader of the format's authors.
 TEST(Safetensors, PassesOverFieldsOfTheFuture) {
   Safetensors tensors;
   const Status status = Safetensors::parse(
@@ -213,7 +213,7 @@ TEST(Safetensors, RefusesAHeaderOfMoreThanAHundredMegabytes) {
   EXPECT_EQ(status.code(), StatusCode::kFormat);
 }
 
-// An odd number of halves, and floats behind them by name.
+// An odd number of halves, followed (in the order of names) by floats.
 TEST(Safetensors, WritesWhatCanBeViewed) {
   const std::vector<Float16> halves(3, Float16{0x3C00});
   const std::vector<float> values{1.0F, 2.0F};
@@ -260,7 +260,7 @@ TEST(Safetensors, RefusesToWriteWhatCannotBeRead) {
             "no/such/file");
 }
 
-// Address sanitizer: each of these used to write beyond the file's bytes.
+// Found with the address sanitizer: each of these once wrote beyond the file's bytes.
 TEST(Safetensors, RefusesToWriteShapesThatAreNone) {
   const std::vector<float> values(16);
   std::vector<std::byte> bytes{std::byte{7}};
@@ -284,7 +284,7 @@ TEST(Safetensors, RefusesToWriteShapesThatAreNone) {
             (Refusal{StatusCode::kOption, "type"}));
 }
 
-// Sixty-four tensors whose bytes, summed in 64 bits, are none.
+// The sizes of sixty-four tensors, whose sum overflows to 0 in 64 bits.
 TEST(Safetensors, RefusesToWriteMoreThanAMemoryHolds) {
   const float value = 1.0F;
   StateDict dict;
@@ -308,7 +308,7 @@ TEST(Safetensors, WritesEveryNameThatIsUtf8) {
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(tensors.entries().size(), dict.size());
   for (const auto& [name, tensor] : dict) EXPECT_NE(tensors.find(name), nullptr) << name;
-  // Alone, cut off, longer than needed, a surrogate, beyond the last character.
+  // A lone continuation byte, a truncated, an overlong, a surrogate, and one beyond U+10FFFF.
   for (const char* name : {"\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80",
                            "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80"}) {
     EXPECT_EQ(write_safetensors({{name, ConstTensor(&value, Dims{})}}, SafetensorsType::kF32, bytes)
@@ -317,7 +317,7 @@ TEST(Safetensors, WritesEveryNameThatIsUtf8) {
   }
 }
 
-// A loop over the first extent would not end.
+// A loop over the first extent would run almost forever.
 TEST(Safetensors, WritesNothingOfTensorsWithoutElements) {
   std::vector<std::byte> bytes;
   const Dims shape{1LL << 56, 0};
@@ -328,7 +328,7 @@ TEST(Safetensors, WritesNothingOfTensorsWithoutElements) {
   EXPECT_EQ(tensors.find("x")->shape, shape);
 }
 
-// A tensor of four bytes behind one of two is legal in a file and cannot be viewed.
+// A tensor of four-byte elements after one of two bytes: legal in a file, but not viewable.
 TEST(Safetensors, NamesWhatIsNotAligned) {
   Safetensors tensors;
   ASSERT_TRUE(Safetensors::parse(file(R"({"h":)" + entry("[1]", "[0,2]", "F16") + R"(,"x":)" +
@@ -342,7 +342,7 @@ TEST(Safetensors, NamesWhatIsNotAligned) {
   EXPECT_TRUE(dict.empty());
 }
 
-// Every truncation and every changed byte of a small file: refused or read, never beyond it.
+// Every truncation and every changed byte of a small file: refused or read, never beyond its end.
 TEST(Safetensors, SurvivesAnyDamage) {
   const std::vector<float> values(6, 1.0F);
   std::vector<std::byte> bytes;

@@ -1,5 +1,5 @@
-// Stacks against their definition in double: a GPT-2 style model under GPT-2's names, post-norm and
-// gated blocks; generation token by token; and what is refused.
+// Transformers compared with their definition in double: a GPT-2 with GPT-2's names, post-norm and
+// gated blocks; generation token by token; invalid calls.
 #include "multihead/transformer.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using testing::Random;
 
 using Rows = std::vector<double>;
 
-// Named random tensors that live as long as this.
+// Named random tensors; the views are valid while this object exists.
 struct Weights {
   Random random;
   StateDict dict;
@@ -40,7 +40,7 @@ struct Weights {
     return static_cast<double>(values.at(name)[static_cast<size_t>(index)]);
   }
 
-  // Rows of `in` times an (out, in) matrix, or with conv1d an (in, out) one, plus a bias if any.
+  // Rows of `in` times an (out, in) matrix, or with conv1d an (in, out) one, plus the bias, if any.
   Rows linear(const Rows& x, const std::string& name, int64_t in, int64_t out, bool conv1d) const {
     Rows y;
     const bool biased = values.contains(name + ".bias");
@@ -145,7 +145,7 @@ struct Gpt2 {
       weights.add(p + "mlp.c_fc.bias", {kInner});
       weights.add(p + "mlp.c_proj.weight", {kInner, kWidth});
       weights.add(p + "mlp.c_proj.bias", {kWidth});
-      // Buffers of its checkpoints.
+      // The buffers of GPT-2's checkpoints.
       weights.add(p + "attn.bias", {1, 1, kPositions, kPositions});
       weights.add(p + "attn.masked_bias", {1});
     }
@@ -176,7 +176,7 @@ struct Gpt2 {
                               gelu_tanh);
       x = sum_of(x, weights.linear(inner, p + "mlp.c_proj", kInner, kWidth, true));
     }
-    // The embedding, (words, width), is the output's matrix too.
+    // The embedding, (words, width), is also the output's matrix.
     return weights.linear(weights.norm(x, "ln_f", kWidth, true), "wte", kWidth, kWords, false);
   }
 };
@@ -192,7 +192,7 @@ TEST(Transformer, Gpt2EqualsItsDefinition) {
           .ok());
   EXPECT_LE(largest_difference(logits, expected), 2e-5);
 
-  // Two sequences at once, and the names of a checkpoint with a head.
+  // Two sequences at once, and the names of a checkpoint with lm_head.
   Gpt2 prefixed("transformer.");
   std::vector<int32_t> both = tokens;
   both.insert(both.end(), {10, 0, 7, 7, 8, 2, 1, 0});
@@ -228,7 +228,7 @@ TEST(Transformer, GeneratesTokenByToken) {
   EXPECT_EQ(gpt2.model.step(tokens, {}, {}, small, gpt2.context).argument(), "tokens");
   EXPECT_EQ(small.length(), 0);
   EXPECT_GE(small.bytes(), int64_t{2} * 2 * 4 * Gpt2::kWidth * 4);
-  // Nine positions, of which eight are used.
+  // The model has nine positions, of which eight are used.
   EXPECT_EQ(step(0, 2).argument(), "tokens");
   EXPECT_EQ(cache.length(), 8);
   ASSERT_TRUE(step(0, 1).ok());
@@ -274,7 +274,7 @@ TEST(Transformer, PostNormAndGatedBlocksEqualTheirDefinition) {
           return here && norm != Norm::kNone ? w.norm(rows, name, 12, norm == Norm::kLayerNorm)
                                              : rows;
         };
-        // Under one name with its matrix.
+        // The bias is named like its matrix.
         w.values["qkv.weight"] = w.values.at("self_attn.in_proj_weight");
         const Rows qkv = w.linear(normed(in, "norm1", norm_first), "qkv", 12, 36, false);
         Rows y = sum_of(in, w.linear(attend(qkv, 5, 12, 3), "self_attn.out_proj", 12, 12, false));
@@ -314,7 +314,7 @@ TEST(Transformer, NamesWhatIsWrongInEveryLayer) {
             "h.0.mlp.c_fc.weight (20, 12) instead of (12, 20)");
   StateDict dict;
   ASSERT_TRUE(gpt2.model.state_dict(dict).ok());
-  // Without the buffers; and it loads again, turned matrices and all.
+  // Without the buffers. The dict loads again, with transposed matrices.
   EXPECT_EQ(dict.size(), gpt2.weights.dict.size() - 4);
   Gpt2 again;
   ASSERT_TRUE(again.model.load_state_dict(dict, ParameterNames::kGpt2).ok());

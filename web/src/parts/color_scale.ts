@@ -1,11 +1,11 @@
-// Colour scales whose lightness is a straight line in OKLab (Ottosson 2020), so that equal steps
-// look equal, also to the colour-blind and in grey. 0 has the colour of the page.
+// Colour scales whose lightness is linear in OKLab (Ottosson 2020): equal steps look equal, also in
+// grey and to colour-blind readers. 0 has the background colour of the page.
 
 export type Theme = 'light' | 'dark';
 export type ScaleName = 'weights' | 'signed';
 type Rgb = readonly [number, number, number];
 
-/** Chroma and hue at evenly spaced places of the scale; lightness goes from the first to the last. */
+/** Chroma and hue at evenly spaced points of the scale, and the lightness at its two ends. */
 interface Ramp {
   readonly lightness: readonly [number, number];
   readonly stops: readonly (readonly [chroma: number, hue: number])[];
@@ -98,7 +98,7 @@ function colorOn({ lightness, stops }: Ramp, t: number): Rgb {
 
 export interface Color {
   readonly fill: string;
-  /** Black or white, whichever reads better on the fill. */
+  /** Black or white, whichever has more contrast with the fill. */
   readonly ink: string;
 }
 
@@ -128,7 +128,7 @@ function table(theme: Theme, name: 'weights' | 'positive' | 'negative'): readonl
   return colors;
 }
 
-/** From a value to its colour: weights from 0 to 1, signed values from −limit to limit. */
+/** The function from a value to its colour: weights from 0 to 1, signed values from −limit to limit. */
 export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: number) => Color {
   const positive = table(theme, name === 'weights' ? 'weights' : 'positive');
   const negative = table(theme, 'negative');

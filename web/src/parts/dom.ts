@@ -1,10 +1,10 @@
-// Elements in one line each. Attributes only, never markup from text, and no inline styles:
-// the page's security policy refuses those.
+// Helpers that make elements. They set attributes, never markup from text, and no inline styles, which
+// the page's security policy refuses.
 
 export type Child = Node | string;
 type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;
 
-/** An attribute that is `false` or `undefined` is left out; `true` makes it empty. */
+/** An attribute that is `false` or `undefined` is not set; `true` sets it to the empty string. */
 export function el<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Attributes = {},
@@ -20,8 +20,9 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 }
 
 /**
- * Replaces what an element holds, and the focus stays: on the same element, or on the one that now has its
- * place among those to tab to. (Leaving the document loses it, even to come back at once.)
+ * Replaces the children of an element and restores the focus: to the same element if it is still there,
+ * else to the focusable element at the same index. (An element that leaves the document loses the focus,
+ * even if it is inserted again at once.)
  */
 export function refill(element: Element, ...children: Child[]): void {
   const stops = () => [...element.querySelectorAll<HTMLElement>('button, [tabindex="0"]')];
@@ -31,7 +32,7 @@ export function refill(element: Element, ...children: Child[]): void {
   if (position >= 0) (element.contains(focused) ? focused : stops()[position])?.focus({ preventScroll: true });
 }
 
-/** Places an element in pixels, through the CSSOM. */
+/** Sets position and size in pixels, through the CSSOM, which the security policy permits. */
 export function place(
   element: HTMLElement,
   box: { left: number; top: number; width: number; height: number },
@@ -42,20 +43,20 @@ export function place(
   element.style.height = `${box.height}px`;
 }
 
-/** A token in a line of text. A long one ends in "…" by its style; whole it is in the document and in its title. */
+/** A token in a line of text. CSS shortens a long one with "…"; its title shows the whole token. */
 export function word(token: string): HTMLElement {
   return el('span', { class: 'word', title: token.length > 12 && token }, token);
 }
 
-/** Two tokens: who looks, and where. */
+/** A query's token, an arrow, and a key's token. */
 export const pairOf = (query: string, key: string): Child[] => [word(query), ' → ', word(key)];
 
-/** Text in which W_Q and the like are set with a subscript. */
+/** Text in which names such as W_Q get a subscript. */
 export function rich(text: string): Child[] {
   return text.split(/(?<=\b[Wd])_(\w+)/).map((part, i) => (i % 2 ? el('sub', {}, part) : part));
 }
 
-/** The number of a head, in the colour of its pattern. */
+/** A badge with the number of a head, in the colour of its pattern. */
 export function headBadge(number: number, pattern: string): HTMLElement {
   return el('span', { class: `badge head-${pattern}`, 'aria-hidden': 'true' }, String(number));
 }

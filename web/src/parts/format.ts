@@ -1,6 +1,6 @@
-// Numbers as the page writes them.
+// How the page formats numbers.
 
-/** With a real minus sign; infinities as ∞; never "−0.000". */
+/** Uses the minus sign U+2212 and ∞; never gives "−0.000". */
 export function formatNumber(value: number, digits = 3): string {
   if (Number.isNaN(value)) return 'NaN';
   const size = Math.abs(value) === Infinity ? '∞' : Math.abs(value).toFixed(digits);

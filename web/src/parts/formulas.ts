@@ -1,4 +1,4 @@
-// The formula of every step in MathML, which browsers draw themselves. Markup from constants only.
+// The formula of every step in MathML. The markup contains only constants.
 
 const i = (name: string) => `<mi>${name}</mi>`;
 const op = (sign: string) => `<mo>${sign}</mo>`;

@@ -1,14 +1,14 @@
-// A matrix on a canvas: where its cells and labels go, and the drawing of them.
+// Draws a matrix on a canvas: the layout of cells and labels, and the painting.
 
 import { colorScale, type ScaleName, type Theme } from './color_scale.js';
 import { formatNumber } from './format.js';
 
-/** A named run of columns. */
+/** A named range of columns. */
 export interface Band {
   readonly label: string;
   readonly start: number;
   readonly end: number;
-  /** A class that gives the colour. */
+  /** CSS class that sets the colour. */
   readonly className: string;
 }
 
@@ -18,10 +18,10 @@ export interface MatrixView {
   /** Row-major. */
   readonly data: Float32Array;
   readonly rowLabels: readonly string[];
-  /** Without it, columns are features and have no label of their own. */
+  /** Missing if columns are features, which have no labels. */
   readonly colLabels?: readonly string[];
   readonly bands?: readonly Band[];
-  /** Cells that the mask hides: hatched. */
+  /** Whether the mask hides a cell; such cells are hatched. */
   readonly hidden?: (row: number, col: number) => boolean;
   readonly scale: ScaleName;
 }
@@ -34,7 +34,7 @@ export interface Layout {
   readonly width: number;
   readonly height: number;
   readonly rowFont: number;
-  /** 0 hides the labels on top. */
+  /** Font size of the column labels; 0 for none. */
   readonly colFont: number;
   readonly slant: number;
   readonly labelLimit: number;
@@ -65,12 +65,12 @@ function shortened(text: string, size: number, limit: number): string {
 const widest = (labels: readonly string[], size: number, limit: number): number =>
   labels.reduce((most, label) => Math.max(most, Math.min(limit, textWidth(label, size))), 0);
 
-/** The smallest cell, in pixels, beside which a label can still be read. */
+/** The smallest cell, in pixels, that gets a label. */
 const legible = 9;
 const fontFor = (cell: number): number => (cell < legible ? 0 : Math.min(13, Math.max(9, cell * 0.62)));
 const bandHeight = 22;
 
-/** Fits the matrix into `available` pixels; cells of a token-by-token map are square. */
+/** The layout of a matrix in a width of `available` pixels; maps of tokens by tokens have square cells. */
 export function layoutOf(view: MatrixView, available: number, maxCell: number): Layout {
   const square = view.colLabels !== undefined;
   const labelLimit = Math.max(36, Math.min(110, available * 0.24));
@@ -88,7 +88,7 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
   let right = 0;
   let slant = Math.PI / 2;
   if (square && rowFont) {
-    // Labels at 45 degrees where they have room, upright over narrow cells.
+    // Labels are at 45 degrees if there is room, else vertical.
     const reach = overhang(view.colLabels!, rowFont, labelLimit, cellWidth);
     const slanted = fit(available - left - reach);
     if (slanted >= 17) [cellWidth, right, slant] = [slanted, reach, Math.PI / 4];
@@ -111,7 +111,7 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
   };
 }
 
-/** How far slanted labels reach beyond the last column. */
+/** By how many pixels slanted labels extend beyond the last column. */
 function overhang(labels: readonly string[], size: number, limit: number, cell: number): number {
   const reach = labels.map((label, i) => {
     const toTheRight = (labels.length - i - 0.5) * cell;
@@ -133,7 +133,7 @@ export function paint(canvas: HTMLCanvasElement, view: MatrixView, layout: Layou
   paintLabels(pen, view, layout, getComputedStyle(canvas).color);
 }
 
-/** The largest absolute value, infinities left out: the end of a signed scale. */
+/** The largest finite absolute value: the end of a signed scale. */
 export function largestOf(view: MatrixView): number {
   let most = 0;
   for (const value of view.data) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
@@ -155,7 +155,7 @@ function paintCells(
   const integerDigits = view.scale === 'weights' ? 1 : limit >= 100 ? 4 : limit >= 10 ? 3 : 2;
   const withNumbers = numberSize >= 9 && w >= (integerDigits + 3) * numberSize * 0.6 + 4;
   const hatch = hatching(pen, theme, ratio);
-  // On whole pixels of the screen, so that neighbours neither overlap nor leave a seam.
+  // Cells start on whole device pixels, so that neighbours neither overlap nor leave a gap.
   const snap = (length: number): number => Math.round(length * ratio) / ratio;
   pen.textAlign = 'center';
   pen.textBaseline = 'middle';
@@ -178,7 +178,7 @@ function paintCells(
   }
 }
 
-/** Diagonal lines, at the resolution of the screen. */
+/** A pattern of diagonal lines, at device resolution. */
 function hatching(pen: CanvasRenderingContext2D, theme: Theme, ratio: number): CanvasPattern | string {
   const [ground, line] = theme === 'light' ? ['#f4f4f2', '#b9bbc4'] : ['#171a23', '#596073'];
   const size = Math.round(6 * ratio);

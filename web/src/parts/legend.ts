@@ -1,4 +1,4 @@
-// What the colours mean.
+// The legend of a heat map's colours.
 
 import { colorScale, type ScaleName } from './color_scale.js';
 import { el } from './dom.js';
@@ -24,7 +24,7 @@ function strip(name: ScaleName): HTMLElement {
 
 export interface Legend {
   readonly element: HTMLElement;
-  /** Whether there are hatched cells to explain, and for signed values where the scale ends. */
+  /** `masked`: whether to explain hatched cells. `limit`: the end of the scale of signed values. */
   show(masked: boolean, limit?: number): void;
 }
 

@@ -1,6 +1,6 @@
-// A heat map that can be read with the keyboard and by a screen reader: the canvas is the picture,
-// and over it lies an ARIA grid. Only the row in use is in the document (a map of 64 tokens has 4096
-// cells); aria-rowindex says where in the whole it stands.
+// A heat map that works with the keyboard and a screen reader: a canvas, under an ARIA grid. A map of
+// 64 tokens has 4096 cells, so only the active row of the grid is in the document; aria-rowindex gives
+// its index.
 
 import { el, place } from './dom.js';
 import { layoutOf, paint, type Layout, type MatrixView } from './heat_map.js';
@@ -12,17 +12,17 @@ export interface Cell {
 }
 
 export interface MapOptions {
-  /** Called when a cell is pointed at or focused, and with null when none is any more. */
+  /** Called with the cell that is pointed at or focused, and with null once none is. */
   readonly onPoint: (cell: Cell | null) => void;
   /** Largest side of a cell, in pixels. */
   readonly maxCell: number;
-  /** The element whose width there is to fill; the map's own by default. */
+  /** The element whose width the map fills; by default the map's own element. */
   readonly sizer?: HTMLElement;
 }
 
 export interface MapContent {
   readonly view: MatrixView;
-  /** Name of the grid. */
+  /** Accessible name of the grid. */
   readonly label: string;
   readonly cellLabel: (cell: Cell) => string;
 }
@@ -89,7 +89,7 @@ export function createMap({ onPoint, maxCell, sizer }: MapOptions): MatrixMap {
     };
   };
 
-  /** The row with the active cell, the only one that can be focused. */
+  /** Puts the row of the active cell into the document. Only the active cell can be focused. */
   function drawRow(focus = false): void {
     const { view, label, cellLabel } = content!;
     grid.setAttribute('aria-label', label);

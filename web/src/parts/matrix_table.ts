@@ -1,4 +1,4 @@
-// The same matrix as a table of numbers, for those who read or copy rather than look.
+// A matrix as a table of numbers, to read or copy.
 
 import { el, word } from './dom.js';
 import { formatNumber } from './format.js';

@@ -1,4 +1,4 @@
-// Which engine computes the numbers, how fast, and how large it is.
+// The status chip: which build computes the numbers, how fast, and its size.
 
 import type { ForwardResult } from '../messages.js';
 import type { Store } from '../store.js';
@@ -7,7 +7,7 @@ import { formatMilliseconds } from './format.js';
 
 export interface StatusChip {
   readonly element: HTMLElement;
-  /** Says that there is no engine, until a result proves otherwise. */
+  /** Shows "no engine" until the next result. */
   fail(): void;
 }
 

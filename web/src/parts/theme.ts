@@ -1,4 +1,4 @@
-// Light or dark: the system's choice, until the visitor makes one.
+// Light or dark theme: the system's, until the visitor chooses one.
 
 import type { Theme } from './color_scale.js';
 import { createStore, type Store } from '../store.js';
@@ -7,7 +7,7 @@ import { el } from './dom.js';
 const key = 'multihead-theme';
 const system = matchMedia('(prefers-color-scheme: dark)');
 
-/** Storage may be forbidden, then the choice lasts as long as the page. */
+/** The visitor's earlier choice. The browser may forbid storage; then a choice lasts until reload. */
 function remembered(): Theme | undefined {
   try {
     const value = localStorage.getItem(key);
@@ -21,7 +21,7 @@ function remember(choice: Theme): void {
   try {
     localStorage.setItem(key, choice);
   } catch {
-    // Forgotten, then.
+    // Storage is forbidden: the choice is not kept.
   }
 }
 

@@ -1,4 +1,4 @@
-// The sentence as tokens; pick one, and bars under the others show how much each head looks there.
+// The sentence as tokens. For the chosen token, bars under the others show its weights in each head.
 
 import type { App } from '../app.js';
 import type { ForwardResult } from '../messages.js';

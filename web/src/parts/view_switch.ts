@@ -1,4 +1,4 @@
-// Colours or numbers: the same matrices, two ways to read them.
+// The switch between heat maps and tables of numbers.
 
 import { el } from './dom.js';
 

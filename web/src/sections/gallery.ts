@@ -1,4 +1,5 @@
-// "Head gallery": every head's attention weights side by side, pointing at one points at all.
+// "Head gallery": the attention weights of all heads side by side. A cell pointed at in one map is
+// highlighted in all of them.
 
 import type { App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
@@ -36,7 +37,7 @@ export function gallerySection(app: App): HTMLElement {
         el(
           'p',
           { class: 'lead' },
-          'Rows ask, columns answer. Point at a cell, or move with the arrow keys, and every head shows its own.',
+          'Rows are queries, columns are keys. Point at a cell, or move with the arrow keys: every head shows its weight for that pair.',
         ),
       ),
       views.element,
@@ -49,7 +50,7 @@ export function gallerySection(app: App): HTMLElement {
   let list: readonly Card[] = [];
   const made = new Map<PatternId, Card>();
 
-  /** A pattern keeps its card; only its number changes with the choice of heads. */
+  /** The card of a pattern, made once. The choice of heads changes only the number in its title. */
   function cardFor(id: PatternId, head: number): Card {
     const card = made.get(id) ?? createCard(app, id);
     made.set(id, card);
@@ -126,7 +127,7 @@ export function gallerySection(app: App): HTMLElement {
   return section;
 }
 
-/** Full rows where possible, and wider maps for longer sentences; tables need more room than maps. */
+/** Number of columns: full rows if possible, fewer for longer sentences and for tables, which are wider. */
 function columnsFor(heads: number, tokens: number, view: ViewName): number {
   const even = heads <= 4 ? heads : heads <= 6 ? 3 : 4;
   return Math.min(even, view === 'numbers' || tokens > 40 ? 2 : tokens > 16 ? 3 : 4);

@@ -1,4 +1,4 @@
-// "Your sentence": the text, the heads that read it, and the causal switch.
+// "Your sentence": the text, the choice of heads, and the causal switch.
 
 import { update, type App } from '../app.js';
 import { el, headBadge, rich } from '../parts/dom.js';
@@ -42,7 +42,7 @@ function textField(app: App): HTMLElement {
       found > maxTokens
         ? `Cut to the first ${maxTokens} of ${found} tokens.`
         : tokens.length === 0
-          ? 'Nothing to attend to yet: type a word or pick a sentence below.'
+          ? 'Nothing to attend to: type a word or pick a sentence below.'
           : '';
     notice.hidden = notice.textContent === '';
   });
@@ -60,7 +60,7 @@ function presetButtons(app: App): HTMLElement {
 }
 
 function headChooser(app: App): HTMLElement {
-  const hint = el('p', { class: 'hint', role: 'status', hidden: true }, 'At least one head has to stay.');
+  const hint = el('p', { class: 'hint', role: 'status', hidden: true }, 'At least one head is needed.');
   const chips = patterns.map(({ id, name, line }) => {
     const box = el('input', { type: 'checkbox', name: 'heads', value: id });
     const badge = headBadge(1, id);
@@ -86,7 +86,7 @@ function headChooser(app: App): HTMLElement {
   );
 }
 
-/** Heads keep the order in which the patterns are listed. */
+/** The chosen heads after one was switched on or off, in the order of the list of patterns. */
 function toggled(heads: readonly PatternId[], id: PatternId, on: boolean): PatternId[] {
   return patternIds.filter((other) => (other === id ? on : heads.includes(other)));
 }
@@ -106,7 +106,7 @@ function causalSwitch(app: App): HTMLElement {
       'span',
       {},
       el('strong', {}, 'Causal'),
-      el('span', { class: 'switch-line' }, 'each word sees only itself and what came before, as in GPT'),
+      el('span', { class: 'switch-line' }, 'each word sees only itself and earlier words, as in GPT'),
     ),
   );
 }
@@ -120,14 +120,14 @@ function aboutWeights(): HTMLElement {
       {},
       el('strong', {}, 'Weights in use: hand-built patterns. '),
       ...rich(
-        'Nobody trained them; each W_Q, W_K, W_V and W_O was written so that its scores pick out one pattern.',
+        'They are not trained. Each W_Q, W_K, W_V and W_O was written by hand to produce one attention pattern.',
       ),
     ),
     el(
       'p',
       {},
-      'They are ordinary matrices, 64 features in and 16 per head, and run through the same code as trained ones. ' +
-        'The rows of x are made by rule: the position as sines and cosines, a code word for the token, one for its first letter, ' +
+      'They are ordinary matrices, with 64 input features and 16 outputs per head, and the same code would run trained ones. ' +
+        'The rows of x are computed by rules, too: the position as sines and cosines, a code for the word, a code for its first letter, ' +
         'and a few traits of its spelling.',
     ),
     el(
@@ -135,7 +135,7 @@ function aboutWeights(): HTMLElement {
       {},
       ...patterns.flatMap(({ id, name, how, carries }) => [
         el('dt', { class: `head-${id}` }, el('span', { class: 'swatch', 'aria-hidden': 'true' }), name),
-        el('dd', {}, ...rich(`${how} W_V carries the ${carries} block.`)),
+        el('dd', {}, ...rich(`${how} W_V copies the ${carries} block.`)),
       ]),
     ),
   );

@@ -1,4 +1,4 @@
-// "Step through": the ten steps from x to the output, each with its formula, shape and live matrix.
+// "Step through": the ten steps from x to the output, each with its formula, shape and matrix.
 
 import { update, type App } from '../app.js';
 import { explain } from '../explain.js';
@@ -73,14 +73,14 @@ function stepList(app: App): HTMLElement {
       const selected = steps[index]!.id === step;
       tab.setAttribute('aria-selected', String(selected));
       tab.tabIndex = selected ? 0 : -1;
-      // Only sideways, inside the list: the page itself must not jump.
+      // Scrolls the list sideways. scrollIntoView() would also scroll the page.
       if (selected) element.scrollLeft = tab.offsetLeft - (element.clientWidth - tab.offsetWidth) / 2;
     });
   }
   app.state.watch(({ step }, previous) => {
     if (step !== previous?.step) select();
   });
-  // Again when the section appears: what is not laid out cannot be scrolled.
+  // A hidden section has no layout and cannot scroll, so select again when it appears.
   app.result.watch((result, previous) => {
     if (result && !previous) requestAnimationFrame(select);
   });
@@ -197,7 +197,7 @@ function stepDetail(app: App): HTMLElement {
     });
   }
 
-  /** Says where the number in a cell comes from; in the last cell pointed at, or one worth a look. */
+  /** Explains the number in the cell pointed at last, or else in the cell that is largest in a chosen row. */
   function point(pointed: Cell | null): void {
     const result = app.result.get();
     if (!result) return;
