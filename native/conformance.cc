@@ -151,6 +151,49 @@ Outcome run_attention(const Case& c, Context& context) {
   return outcome;
 }
 
+// The gradients of the sum over d_out * out.
+Outcome run_attention_grad(const Case& c, Context& context) {
+  const Values q = c.floats("q");
+  const Values k = c.floats("k");
+  const Values v = c.floats("v");
+  const Values d_out = c.floats("d_out");
+  const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
+  if (!fit({out_shape})) return too_large();
+  CaseOptions given;
+  read_options(c, q.shape[1], given);
+  if (!given.failure.empty()) return {{}, given.failure};
+  const AttentionOptions& options = given.options;
+  Values out(out_shape);
+  Values lse({q.shape[0], q.shape[1], q.shape[2]});
+  Status status = attention(q.view(), k.view(), v.view(), options,
+                            {.out = out.tensor(), .lse = lse.tensor()}, context);
+  if (!status.ok()) return failed(status);
+
+  Values d_q(q.shape), d_k(k.shape), d_v(v.shape);
+  Values d_mask(options.bias.given() ? options.bias.shape : Dims{});
+  Values d_sinks({static_cast<int64_t>(options.sinks.size())});
+  AttentionGradients gradients{.d_q = d_q.tensor(), .d_k = d_k.tensor(), .d_v = d_v.tensor()};
+  if (options.bias.given()) gradients.d_bias = d_mask.tensor();
+  gradients.d_sinks = d_sinks.data;
+  status =
+      attention_backward(q.view(), k.view(), v.view(), options,
+                         {.out = out.view(), .lse = lse.view()}, d_out.view(), gradients, context);
+  if (!status.ok()) return failed(status);
+  // With the rank that the case has it in.
+  if (const SafetensorsEntry* const mask = c.input("mask"); mask != nullptr) {
+    d_mask.shape = mask->shape;
+  }
+  Outcome outcome;
+  outcome.outputs["out"] = std::move(out);
+  outcome.outputs["lse"] = std::move(lse);
+  outcome.outputs["d_q"] = std::move(d_q);
+  outcome.outputs["d_k"] = std::move(d_k);
+  outcome.outputs["d_v"] = std::move(d_v);
+  outcome.outputs["d_mask"] = std::move(d_mask);
+  outcome.outputs["d_sinks"] = std::move(d_sinks);
+  return outcome;
+}
+
 Outcome run_attention_varlen(const Case& c, Context& context) {
   const Values q = c.floats("q");
   const Values k = c.floats("k");
@@ -420,18 +463,28 @@ const std::map<std::string, Operation>& operations() {
       {"alibi", Kind::kFlag},           {"alibi_max_bias", Kind::kNumber},
       {"mask_kind", Kind::kText},       {"rope", Kind::kRope},
   };
+  const std::vector<InputRule> attended = {
+      {"q", kF32, 4, 4, Need::kRequired},
+      {"k", kF32, 4, 4, Need::kRequired},
+      {"v", kF32, 4, 4, Need::kRequired},
+      {"mask", kMask, 0, 4, Need::kOptionalMaybeEmpty},
+      {"alibi_slopes", kF32, 1, 1, Need::kOptional},
+      {"sinks", kF32, 1, 1, Need::kOptional},
+      {"kv_len", kI32, 1, 1, Need::kOptional},
+      {"q_positions", kI32, 1, 2, Need::kOptional},
+      {"k_positions", kI32, 1, 2, Need::kOptional},
+  };
+  std::vector<InputRule> differentiated = attended;
+  differentiated.push_back({"d_out", kF32, 4, 4, Need::kRequired});
   static const std::map<std::string, Operation> kOperations = {
+      {"attention_grad",
+       {run_attention_grad,
+        differentiated,
+        {"out", "lse", "d_q", "d_k", "d_v", "d_mask", "d_sinks"},
+        scoring}},
       {"attention",
        {run_attention,
-        {{"q", kF32, 4, 4, Need::kRequired},
-         {"k", kF32, 4, 4, Need::kRequired},
-         {"v", kF32, 4, 4, Need::kRequired},
-         {"mask", kMask, 0, 4, Need::kOptionalMaybeEmpty},
-         {"alibi_slopes", kF32, 1, 1, Need::kOptional},
-         {"sinks", kF32, 1, 1, Need::kOptional},
-         {"kv_len", kI32, 1, 1, Need::kOptional},
-         {"q_positions", kI32, 1, 2, Need::kOptional},
-         {"k_positions", kI32, 1, 2, Need::kOptional}},
+        attended,
         {"out", "lse", "lse_no_sink", "weights", "q_rotated", "k_rotated"},
         scoring}},
       {"attention_varlen",

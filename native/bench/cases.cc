@@ -21,6 +21,7 @@ constexpr Shape kVitOne = {"vit-b1", 1, 12, 12, 197, 197, 64};
 constexpr Shape kHead = {"head-1k", 1, 1, 1, 1024, 1024, 64};
 constexpr Shape kLlama3 = {"llama3-2k", 1, 32, 8, 2048, 2048, 128};
 constexpr Shape kLong = {"long-8k", 1, 4, 4, 8192, 8192, 64};
+constexpr Shape kLongHead = {"head-8k", 1, 1, 1, 8192, 8192, 64};
 constexpr Shape kGpt2Decode = {"gpt2-kv1k", 1, 12, 12, 1, 1024, 64};
 constexpr Shape kLlama3Decode[] = {
     {"llama3-kv512", 1, 32, 8, 1, 512, 128},
@@ -74,6 +75,8 @@ const char* name_of(Op op) {
   switch (op) {
     case Op::kForward:
       return "forward";
+    case Op::kBackward:
+      return "backward";
     case Op::kDecode:
       return "decode";
     case Op::kCache:
@@ -125,6 +128,12 @@ std::vector<Case> all_cases(int all_threads) {
   for (const Mask mask : {Mask::kFull, Mask::kBlocks2, Mask::kBlocks3, Mask::kBlocks6}) {
     forward(kBlocks, mask);
   }
+
+  for (const Mask mask : {Mask::kCausal, Mask::kFull}) {
+    cases.push_back({Op::kBackward, kGpt2, mask, "f32", 1});
+  }
+  cases.push_back({Op::kBackward, kTiny, Mask::kCausal, "f32", 1});
+  cases.push_back({Op::kBackward, kLongHead, Mask::kCausal, "f32", 1});
 
   cases.push_back({Op::kDecode, kGpt2Decode, Mask::kFull, "f32", 1});
   for (const Shape& shape : kLlama3Decode) {

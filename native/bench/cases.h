@@ -35,12 +35,13 @@ constexpr bool is_causal(Mask mask) {
 }
 
 enum class Op : uint8_t {
-  kForward,  // attention()
-  kDecode,   // attention() of one query
-  kCache,    // KVCache::attend() of one query
-  kModule,   // MultiHeadAttention
-  kStep,     // Transformer::step() of one token
-  kGemm,     // linear(), of `queries` rows of `width`, with `keys` outputs
+  kForward,   // attention()
+  kBackward,  // attention() and attention_backward()
+  kDecode,    // attention() of one query
+  kCache,     // KVCache::attend() of one query
+  kModule,    // MultiHeadAttention
+  kStep,      // Transformer::step() of one token
+  kGemm,      // linear(), of `queries` rows of `width`, with `keys` outputs
 };
 const char* name_of(Op op);
 

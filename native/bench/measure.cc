@@ -49,6 +49,8 @@ double median(std::vector<double> values) {
 
 std::unique_ptr<Work> make_work(const Case& which) {
   switch (which.op) {
+    case Op::kBackward:
+      return make_backward(which);
     case Op::kCache:
       return make_cache(which);
     case Op::kModule:

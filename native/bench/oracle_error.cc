@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "reference/reference_attention.h"
+#include "reference/reference_backward.h"
 
 namespace multihead::bench {
 namespace {
@@ -27,14 +29,14 @@ TensorView<T> row_of(const TensorView<T>& t, int64_t row, int64_t keys) {
   return {t.data + at, {1, keys}};
 }
 
-}  // namespace
-
-double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                       const AttentionOptions& options, const ConstTensor& out) {
+// Calls visit(row, its query, the keys and values that it may see, its options) for the first row
+// of the last head, the last, and some between.
+template <class Visit>
+void for_sample_rows(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const AttentionOptions& options, const Visit& visit) {
   const int64_t rows = q.shape[2], keys = k.shape[2];
   const int64_t head = q.shape[1] - 1, kv_head = k.shape[1] - 1;
   const bool causal = options.causal.alignment != Alignment::kNone;
-  double largest = 0;
   for (const int64_t row : {int64_t{0}, rows / 3, rows / 2, rows - 1}) {
     // The oracle gets only the keys up to the query's position: with bottom-right alignment these
     // are the visible ones.
@@ -44,14 +46,46 @@ double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
     of_row.bias = row_of(options.bias, row, seen);
     if (!options.alibi_slopes.empty()) of_row.alibi_slopes = options.alibi_slopes.last(1);
     if (!options.kv_lengths.empty()) of_row.kv_lengths = options.kv_lengths.last(1);
-    const auto expected = reference::attention(part(q, head, row, 1), part(k, kv_head, 0, seen),
-                                               part(v, kv_head, 0, seen), of_row);
-    const ConstAnyTensor got = part(out, head, row, 1);
-    for (size_t c = 0; c < expected.out.size(); ++c) {
-      const double value = static_cast<const float*>(got.data)[c];
-      largest = std::max(largest, std::abs(expected.out[c] - value));
-    }
+    visit(row, part(q, head, row, 1), part(k, kv_head, 0, seen), part(v, kv_head, 0, seen), of_row);
   }
+}
+
+// The largest difference of `expected` from row `row` of the last head.
+double difference(const std::vector<double>& expected, const ConstTensor& got, int64_t row) {
+  const ConstAnyTensor of_row = part(got, got.shape[1] - 1, row, 1);
+  double largest = 0;
+  for (size_t c = 0; c < expected.size(); ++c) {
+    const double value = static_cast<const float*>(of_row.data)[c];
+    largest = std::max(largest, std::abs(expected[c] - value));
+  }
+  return largest;
+}
+
+}  // namespace
+
+double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       const AttentionOptions& options, const ConstTensor& out) {
+  double largest = 0;
+  for_sample_rows(q, k, v, options,
+                  [&](int64_t row, const auto& of_q, const auto& of_k, const auto& of_v,
+                      const AttentionOptions& of_row) {
+                    const auto expected = reference::attention(of_q, of_k, of_v, of_row);
+                    largest = std::max(largest, difference(expected.out, out, row));
+                  });
+  return largest;
+}
+
+double gradient_error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                const ConstAnyTensor& v, const AttentionOptions& options,
+                                const ConstAnyTensor& d_out, const ConstTensor& d_q) {
+  double largest = 0;
+  for_sample_rows(q, k, v, options,
+                  [&](int64_t row, const auto& of_q, const auto& of_k, const auto& of_v,
+                      const AttentionOptions& of_row) {
+                    const auto expected = reference::attention_backward(
+                        of_q, of_k, of_v, of_row, part(d_out, d_out.shape[1] - 1, row, 1));
+                    largest = std::max(largest, difference(expected.d_q, d_q, row));
+                  });
   return largest;
 }
 

@@ -9,4 +9,9 @@ namespace multihead::bench {
 double error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                        const AttentionOptions& options, const ConstTensor& out);
 
+// The same of d_q.
+double gradient_error_on_sample(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                const ConstAnyTensor& v, const AttentionOptions& options,
+                                const ConstAnyTensor& d_out, const ConstTensor& d_q);
+
 }  // namespace multihead::bench

@@ -40,6 +40,7 @@ class Work {
 };
 
 std::unique_ptr<Work> make_attention(const Case& which);  // forward and decode
+std::unique_ptr<Work> make_backward(const Case& which);
 std::unique_ptr<Work> make_cache(const Case& which);
 std::unique_ptr<Work> make_module(const Case& which);
 std::unique_ptr<Work> make_step(const Case& which);

@@ -101,6 +101,9 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
   // Before anything is written.
   if (plan.transforms) {
     if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
+    for (const ConstAnyTensor* x : {&plan.transforms->q, &plan.transforms->k}) {
+      if (Status status = reserve_for_transform_back(*x, context); !status.ok()) return status;
+    }
   }
   if (Status status = reserve_gradients(plan, context); !status.ok()) return status;
   const Scratch& scratch = scratch_of(context);

@@ -136,7 +136,7 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
 
 rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
                                           const TargetTraits& target) {
-  constexpr int64_t kPanels = 4, kKeyBlock = 128, kLeastChunk = 512;
+  constexpr int64_t kPanels = 4, kKeyBlock = 64, kLeastChunk = 512;
   const AttentionParams& p = params.forward;
   rules::BackwardGeometry g;
   g.blocks.rows =

@@ -256,18 +256,19 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
   });
 }
 
+Status reserve_for_transform_back(const ConstAnyTensor& x, Context& context) {
+  const uint64_t bytes = static_cast<uint64_t>(token_jobs(x) * x.shape[3]) * sizeof(double);
+  return scratch_of(context).partials().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
+}
+
 Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,
                       std::span<float> d_gain, Context& context) {
   const int64_t width = x.shape[3], jobs = token_jobs(x);
   const bool sums_gain = !d_gain.empty() && x.shape.elements() != 0;
   // One part for each job, added in order afterwards: the same bits for any number of threads.
-  Buffer& memory = scratch_of(context).partials();
-  const auto parts_size = sums_gain ? static_cast<uint64_t>(jobs * width) : 0;
-  if (!memory.reserve(parts_size * sizeof(double))) {
-    return Status::out_of_memory(parts_size * sizeof(double));
-  }
-  auto* const parts = static_cast<double*>(memory.data());
-  std::fill_n(parts, parts_size, 0.0);
+  if (Status status = reserve_for_transform_back(x, context); !status.ok()) return status;
+  auto* const parts = static_cast<double*>(scratch_of(context).partials().data());
+  std::fill_n(parts, jobs * width, 0.0);
   std::fill(d_gain.begin(), d_gain.end(), 0.0F);
   Status status = for_tokens(x, transform, -1.0, context, [&](const Token& token, int64_t job) {
     for (int64_t head = 0; head < x.shape[1]; ++head) {

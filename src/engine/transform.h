@@ -53,6 +53,9 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context);
 
+// All memory that transform_back() of x would ask for, beyond that of transform_rows().
+Status reserve_for_transform_back(const ConstAnyTensor& x, Context& context);
+
 // The gradient of transform_rows()'s y, f32 and of the shape of x, becomes that of x. That of the
 // gain replaces d_gain, unless that is empty.
 Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,

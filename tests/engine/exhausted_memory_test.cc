@@ -91,6 +91,35 @@ void expect_attention_survives(int64_t queries, int64_t keys, bool every, bool t
   });
 }
 
+TEST(ExhaustedMemory, TheBackwardRuns) {
+  for (const bool transforms : {false, true}) {
+    for (const int64_t keys : {5, 3000}) {
+      expect_survives_exhaustion("attention_backward", [=]() -> Attempt {
+        struct Backward : Call {
+          using Call::Call;
+          std::vector<float> d_q = out, d_k = std::vector<float>(static_cast<size_t>(32 * keys));
+          std::vector<float> gain = std::vector<float>(8);
+        };
+        const auto c = std::make_shared<Backward>(9, keys);
+        const AttentionOptions options = transforms ? c->options() : AttentionOptions();
+        return {.call =
+                    [=] {
+                      AttentionGradients gradients{.d_q = {c->d_q.data(), c->query().shape},
+                                                   .d_k = {c->d_k.data(), c->key().shape}};
+                      if (transforms) gradients.d_k_gain = c->gain;
+                      return attention_backward(
+                          c->query(), c->key(), c->value(), options,
+                          {.out = ConstTensor(c->out.data(), c->query().shape),
+                           .lse = ConstTensor(c->lse.data(), {2, 4, 9})},
+                          c->query(), gradients, c->context);
+                    },
+                .result = [=] { return bits_of(c->d_q) + bits_of(c->d_k) + bits_of(c->gain); },
+                .state = [=] { return bits_of(c->d_q) + bits_of(c->d_k) + bits_of(c->gain); }};
+      });
+    }
+  }
+}
+
 TEST(ExhaustedMemory, AttentionRuns) {
   expect_attention_survives(40, 300, false, false);
   expect_attention_survives(40, 300, true, true);

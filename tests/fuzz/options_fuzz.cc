@@ -12,6 +12,7 @@
 #include "fuzz/operands.h"
 #include "multihead/multihead.h"
 #include "reference/reference_attention.h"
+#include "reference/reference_backward.h"
 #include "rules/element.h"
 
 namespace {
@@ -149,6 +150,35 @@ double tolerance_of(const reference::ReferenceOutputs& expected, const Attention
   return (options.bf16_products && dtype == DType::kBF16 ? 2e-2 : 2e-5) * size / 8;
 }
 
+// The gradients of a call that has run.
+void differentiate(Operands& operands, const ConstAnyTensor& q, const ConstAnyTensor& k,
+                   const ConstAnyTensor& v, const AttentionOptions& options,
+                   const AttentionOutputs& outputs, double tolerance, Context& context) {
+  const ConstAnyTensor d_out = operands.input(outputs.out.shape, DType::kF32);
+  AttentionGradients gradients{.d_q = operands.float_output(q.shape),
+                               .d_k = operands.float_output(k.shape),
+                               .d_v = operands.float_output(v.shape)};
+  if (options.bias.given()) gradients.d_bias = operands.float_output(options.bias.shape);
+  std::vector<float> d_sinks(options.sinks.size());
+  gradients.d_sinks = d_sinks;
+  const Status status = attention_backward(
+      q, k, v, options, {.out = outputs.out, .lse = outputs.lse}, d_out, gradients, context);
+  fuzz::check_words(status);
+  if (!status.ok() || operands.wild()) return;
+  const auto expected = reference::attention_backward(q, k, v, options, d_out);
+  double largest = 1;
+  for (const auto* gradient : {&expected.d_q, &expected.d_k, &expected.d_v}) {
+    for (const double value : *gradient) {
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+    }
+  }
+  tolerance *= 16 * largest;
+  compare("d_q", gradients.d_q, expected.d_q, tolerance);
+  compare("d_k", gradients.d_k, expected.d_k, tolerance);
+  compare("d_v", gradients.d_v, expected.d_v, tolerance);
+  if (options.bias.given()) compare("d_bias", gradients.d_bias, expected.d_bias, tolerance);
+}
+
 void attend(Bytes& from) {
   Operands operands(from, from.one_in(4));
   const Shape s = shape_of(from);
@@ -189,9 +219,13 @@ void attend(Bytes& from) {
   }
   fuzz::check_words(status);
   if (!status.ok()) return operands.check_untouched();
-  if (operands.wild()) return;
-  const auto expected = reference::attention(q, k, v, options, true);
+  const auto expected = operands.wild() ? reference::ReferenceOutputs()
+                                        : reference::attention(q, k, v, options, true);
   const double tolerance = tolerance_of(expected, options, q.dtype);
+  if (outputs.lse.given() && outputs.out.dtype == DType::kF32) {
+    differentiate(operands, q, k, v, options, outputs, tolerance, context);
+  }
+  if (operands.wild()) return;
   compare("out", outputs.out, expected.out, tolerance);
   if (outputs.lse.given()) compare("lse", outputs.lse, expected.lse, tolerance);
   if (outputs.weights.given()) compare("weights", outputs.weights, expected.weights, tolerance);

@@ -1,0 +1,78 @@
+// Benchmarks of a training step's attention: attention(), then attention_backward().
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "inputs.h"
+#include "multihead/attention_backward.h"
+#include "oracle_error.h"
+#include "work.h"
+
+namespace multihead::bench {
+namespace {
+
+constexpr uint32_t kGradientSeed = 5;
+
+class BackwardWork : public Work {
+ public:
+  explicit BackwardWork(const Case& which)
+      : shape_(which.shape),
+        q_shape_{shape_.batch, shape_.heads, shape_.queries, shape_.width},
+        k_shape_{shape_.batch, shape_.kv_heads, shape_.keys, shape_.width},
+        q_(random_floats(q_shape_.elements(), kQuerySeed)),
+        k_(random_floats(k_shape_.elements(), kKeySeed)),
+        v_(random_floats(k_shape_.elements(), kValueSeed)),
+        d_out_(random_floats(q_shape_.elements(), kGradientSeed)),
+        mask_(shape_, which.mask),
+        out_(q_.size()),
+        lse_(static_cast<size_t>(shape_.batch * shape_.heads * shape_.queries)),
+        d_q_(q_.size()),
+        d_k_(k_.size()),
+        d_v_(v_.size()) {}
+
+  Status run(Context& context) override {
+    const ConstTensor q(q_.data(), q_shape_), k(k_.data(), k_shape_), v(v_.data(), k_shape_);
+    const Tensor out(out_.data(), q_shape_);
+    const Tensor lse(lse_.data(), {shape_.batch, shape_.heads, shape_.queries});
+    Status status = attention(q, k, v, mask_.options(), {.out = out, .lse = lse}, context);
+    if (!status.ok()) return status;
+    return attention_backward(q, k, v, mask_.options(), {.out = out, .lse = lse},
+                              ConstTensor(d_out_.data(), q_shape_),
+                              {.d_q = {d_q_.data(), q_shape_},
+                               .d_k = {d_k_.data(), k_shape_},
+                               .d_v = {d_v_.data(), k_shape_}},
+                              context);
+  }
+
+  std::span<const float> output() const override { return d_q_; }
+
+  // Two products of the forward, five of the backward.
+  double operations() const override {
+    return 14.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.width) *
+           mask_.visible_pairs();
+  }
+
+  double error() const override {
+    return gradient_error_on_sample(ConstTensor(q_.data(), q_shape_),
+                                    ConstTensor(k_.data(), k_shape_),
+                                    ConstTensor(v_.data(), k_shape_), mask_.options(),
+                                    ConstTensor(d_out_.data(), q_shape_), {d_q_.data(), q_shape_});
+  }
+
+ private:
+  Shape shape_;
+  Dims q_shape_, k_shape_;
+  std::vector<float> q_, k_, v_, d_out_;
+  MaskInputs mask_;
+  std::vector<float> out_, lse_, d_q_, d_k_, d_v_;
+};
+
+}  // namespace
+
+std::unique_ptr<Work> make_backward(const Case& which) {
+  return std::make_unique<BackwardWork>(which);
+}
+
+}  // namespace multihead::bench
