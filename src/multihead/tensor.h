@@ -144,6 +144,12 @@ struct AnyTensorView {
   constexpr AnyTensorView() = default;
   constexpr AnyTensorView(Void* data_, DType dtype_, const Dims& shape_, const Dims& strides_)
       : data(data_), dtype(dtype_), shape(shape_), strides(strides_) {}
+  // What can be written can be read.
+  template <class Other>
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  constexpr AnyTensorView(const AnyTensorView<Other>& view) requires(std::is_const_v<Void> &&
+                                                                     !std::is_const_v<Other>)
+      : data(view.data), dtype(view.dtype), shape(view.shape), strides(view.strides) {}
   template <class T>
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr AnyTensorView(const TensorView<T>& view)
