@@ -37,11 +37,13 @@ struct BackwardScratch {
   float* weights;           // [key of the block][row], first the scores
   float* d_scores;          // [key of the block][row], first the gradients of the weights
   float* d_cap;             // [key of the block][row] derivative of the soft cap, if there is one
-  float* keys;       // [key of the block][key_lanes], where K is not dense floats in whole vectors
-  float* values;     // [key of the block][d_v], where V is not dense floats
-  float* delta;      // [row]
-  float* reference;  // [row]
-  void* block;       // of the QueryBlock
+  float* keys;    // [key of the block][key_lanes], where K is not dense floats in whole vectors
+  float* values;  // [key of the block][d_v], where V is not dense floats
+  int32_t* first_row;  // [key of the block] rows that see it
+  int32_t* last_row;   // [key of the block] their end
+  float* delta;        // [row]
+  float* reference;    // [row]
+  void* block;         // of the QueryBlock
   uint64_t bytes;
 };
 
@@ -67,6 +69,8 @@ inline BackwardScratch lay_out_backward(const BackwardParams& params, const Back
   take(s.d_cap, p.softcap > 0.0F ? block * rows : 0);
   take(s.keys, block * key_lanes);
   take(s.values, p.v.dense_floats() ? 0 : block * static_cast<uint64_t>(p.value_width));
+  take(s.first_row, block);
+  take(s.last_row, block);
   take(s.delta, rows);
   take(s.reference, rows);
   const uint64_t block_bytes = lay_out_block(p, g.blocks, nullptr).bytes;

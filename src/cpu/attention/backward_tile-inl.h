@@ -52,7 +52,7 @@ HWY_NOINLINE void derive_cap(D d, const ScoreTile& capped, float cap, float* HWY
 // become those of the scores, w * (g - delta). Both are 0 where the score is -inf.
 template <class D>
 HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY_RESTRICT gradients,
-                                        const SoftmaxFactor& factor,
+                                        const VisibleEnds& visible_end, const SoftmaxFactor& factor,
                                         const float* HWY_RESTRICT reference,
                                         const float* HWY_RESTRICT delta) {
   using V = hn::Vec<D>;
@@ -77,11 +77,35 @@ HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY
         hn::StoreU(hn::IfThenZeroElse(hidden, hn::Mul(x[i], g)), d, gradient + i * scores.stride);
       }
     };
+    const size_t end = visible_end[lane / hn::Lanes(d)];
     size_t key = 0;
-    for (; key + kCount <= scores.keys; key += kCount) {
+    for (; key + kCount <= end; key += kCount) {
       take(key, std::integral_constant<size_t, kCount>());
     }
-    for (; key < scores.keys; ++key) take(key, std::integral_constant<size_t, 1>());
+    for (; key < end; ++key) take(key, std::integral_constant<size_t, 1>());
+    for (; key < scores.keys; ++key) {
+      hn::StoreU(hn::Zero(d), d, scores.scores + key * scores.stride + lane);
+      hn::StoreU(hn::Zero(d), d, gradients + key * scores.stride + lane);
+    }
+  }
+}
+
+// Calls visit(first vector, vectors, from, to) for parts that cover what the vectors of a panel see
+// of a tile's keys.
+template <class Visit>
+HWY_INLINE void for_visible_parts(size_t vectors, const VisibleEnds& visible_end,
+                                  const Visit& visit) {
+  // One vector of a strip of two is no faster than both.
+  constexpr bool kDropsVectors = TileSize::kScoreVecs > 2;
+  for (size_t strip = 0; strip < vectors; strip += TileSize::kScoreVecs) {
+    const size_t vecs = std::min(TileSize::kScoreVecs, vectors - strip);
+    size_t from = 0;
+    for (size_t out = kDropsVectors ? 0 : vecs - 1; out < vecs; ++out) {
+      const size_t first = kDropsVectors ? out : 0;
+      const size_t to = visible_end[strip + out];
+      if (to > from) visit(strip + first, vecs - first, from, to);
+      from = std::max(from, to);
+    }
   }
 }
 
@@ -92,10 +116,10 @@ inline void weigh_panel(BackwardBlock& block, const Panel& panel, const Backward
   const ScoreTile tile = panel_tile(block, panel, s.weights, keys.range);
   const KeyBlock<F32Products> of_keys{keys.range, keys.k, keys.k_stride, {}};
   const size_t vectors = panel.lanes / b.vector;
-  for (size_t v = 0; v < vectors; v += TileSize::kScoreVecs) {
-    score_keys(b, panel, tile, of_keys, v, std::min(TileSize::kScoreVecs, vectors - v), 0,
-               tile.keys);
-  }
+  const VisibleEnds visible_end = visible_ends(b, panel, tile);
+  for_visible_parts(vectors, visible_end, [&](size_t v, size_t vecs, size_t from, size_t to) {
+    score_keys(b, panel, tile, of_keys, v, vecs, from, to);
+  });
   scale_and_cap(b, tile);
   if (b.p.softcap > 0.0F) derive_cap(b.d, tile, b.p.softcap, s.d_cap + panel.lane);
   add_and_mask(b, panel, tile);
@@ -105,24 +129,26 @@ inline void weigh_panel(BackwardBlock& block, const Panel& panel, const Backward
 
   const ScoreTile gradients = panel_tile(block, panel, s.d_scores, keys.range);
   const auto value_width = static_cast<size_t>(b.p.value_width);
-  const size_t strip = panel.lane / score_lanes() * score_lanes();
-  const Product<> d_weights{
-      .a = keys.v,
-      .a_stride = keys.v_stride,
-      .b = s.d_out_transposed + strip * value_width + panel.lane % score_lanes(),
-      .b_stride = static_cast<ptrdiff_t>(score_lanes()),
-      .b_strip = static_cast<ptrdiff_t>(score_lanes() * value_width),
-      .c = gradients.scores,
-      .c_stride = static_cast<ptrdiff_t>(gradients.stride),
-      .depth = value_width};
-  product<ALayout::kRowMajor, F32Arithmetic, TileSize::kScoreVecs>(
-      b.d, d_weights, tile.keys, vectors, [&](size_t, size_t) { return value_width; });
+  for_visible_parts(vectors, visible_end, [&](size_t v, size_t vecs, size_t from, size_t to) {
+    const size_t lane = panel.lane + v * b.vector;
+    const size_t strip = lane / score_lanes() * score_lanes();
+    const Product<> p{.a = keys.v + static_cast<ptrdiff_t>(from) * keys.v_stride,
+                      .a_stride = keys.v_stride,
+                      .b = s.d_out_transposed + strip * value_width + lane % score_lanes(),
+                      .b_stride = static_cast<ptrdiff_t>(score_lanes()),
+                      .b_strip = static_cast<ptrdiff_t>(score_lanes() * value_width),
+                      .c = gradients.scores + from * gradients.stride + v * b.vector,
+                      .c_stride = static_cast<ptrdiff_t>(gradients.stride),
+                      .depth = value_width};
+    product<ALayout::kRowMajor, F32Arithmetic, TileSize::kScoreVecs>(
+        b.d, p, to - from, vecs, [&](size_t, size_t) { return value_width; });
+  });
   if (b.p.dropout.given()) {
     drop_weights(b.d, gradients, b.s.place + panel.lane, b.p.first, b.batch, b.first_head(),
                  b.p.dropout);
   }
-  differentiate_softmax(b.d, tile, gradients.scores, b.softmax, s.reference + panel.lane,
-                        s.delta + panel.lane);
+  differentiate_softmax(b.d, tile, gradients.scores, visible_end, b.softmax,
+                        s.reference + panel.lane, s.delta + panel.lane);
 }
 
 inline void clear_panel(const BackwardBlock& block, const Panel& panel,
@@ -172,7 +198,19 @@ inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t 
   const BackwardScratch& s = block.s;
   const auto count = static_cast<size_t>(keys.range.last - keys.range.first);
   const size_t rows = last_row - first_row;
-  const auto all_rows = [&](size_t, size_t) { return rows; };
+  // Of a tile of keys, the rows that see any of them: both ends rise with the key.
+  for (size_t key = 0, first = 0, last = 0; key < count; ++key) {
+    const int64_t at = keys.range.first + static_cast<int64_t>(key);
+    while (first < rows && b.s.last_key[first_row + first] <= at) ++first;
+    while (last < rows && b.s.first_key[first_row + last] <= at) ++last;
+    s.first_row[key] = static_cast<int32_t>(first);
+    s.last_row[key] = static_cast<int32_t>(last);
+  }
+  const auto rows_of = [&](size_t key, size_t tile_keys) HWY_ATTR {
+    const auto first = static_cast<size_t>(s.first_row[key]);
+    const auto last = static_cast<size_t>(s.last_row[key + tile_keys - 1]);
+    return DepthRange{first, last > first ? last - first : 0};
+  };
   Product<> p{.a = s.weights + first_row,
               .a_stride = static_cast<ptrdiff_t>(block.row_lanes),
               .b = s.d_out + first_row * block.value_lanes,
@@ -182,13 +220,13 @@ inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t 
               .c_stride = static_cast<ptrdiff_t>(block.value_lanes),
               .depth = rows,
               .accumulate = true};
-  product<ALayout::kRowMajor>(b.d, p, count, block.value_lanes / b.vector, all_rows);
+  product<ALayout::kRowMajor>(b.d, p, count, block.value_lanes / b.vector, rows_of);
 
   p.a = s.d_scores + first_row;
   p.b = s.queries + first_row * block.key_lanes;
   p.b_stride = p.c_stride = static_cast<ptrdiff_t>(block.key_lanes);
   p.c = d_keys;
-  product<ALayout::kRowMajor>(b.d, p, count, block.key_lanes / b.vector, all_rows);
+  product<ALayout::kRowMajor>(b.d, p, count, block.key_lanes / b.vector, rows_of);
 
   p.b = keys.k;
   p.b_stride = keys.k_stride;

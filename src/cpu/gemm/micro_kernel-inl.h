@@ -73,6 +73,13 @@ struct Product {
   NormalisedRows normalised = {};  // kColMajor: if given, C may be added but is not written
 };
 
+// The k of a tile: first .. first + count - 1.
+struct DepthRange {
+  size_t first, count;
+};
+HWY_INLINE DepthRange depth_range(size_t count) { return {0, count}; }
+HWY_INLINE DepthRange depth_range(const DepthRange& range) { return range; }
+
 // The contents of C.
 enum class Result { kProduct, kWeights };
 
@@ -208,8 +215,11 @@ HWY_INLINE void product_strip(D d, const Product<A>& p, size_t rows, size_t colu
   size_t row = 0;
   const auto tile = [&](auto count) HWY_ATTR MULTIHEAD_INLINED {
     constexpr ptrdiff_t kCount = decltype(count)::value;
-    product_tile<kLayout, Arithmetic, kResult, kCount, kVecs>(d, p, row, column, a, b, c,
-                                                              depth(row, kCount));
+    const DepthRange of_tile = depth_range(depth(row, kCount));
+    const auto first = static_cast<ptrdiff_t>(of_tile.first);
+    const ptrdiff_t a_depth_step = kLayout == ALayout::kRowMajor ? 1 : p.a_stride;
+    product_tile<kLayout, Arithmetic, kResult, kCount, kVecs>(
+        d, p, row, column, a + first * a_depth_step, b + first * p.b_stride, c, of_tile.count);
     a += kCount * a_step;
     c += kCount * p.c_stride;
     row += kCount;
@@ -218,7 +228,8 @@ HWY_INLINE void product_strip(D d, const Product<A>& p, size_t rows, size_t colu
 }
 
 // All of C: `rows` x (`vecs` vectors), in strips of kStrip vectors. `depth(row, count)` is the
-// number of k that rows row .. row + count - 1 need, and is called before each tile.
+// number of k that rows row .. row + count - 1 need, or their range, and is called before each
+// tile.
 template <ALayout kLayout, class Arithmetic = F32Arithmetic, size_t kStrip = TileSize::kMaxVecs,
           Result kResult = Result::kProduct, class D, class A, class Depth>
 HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs, const Depth& depth) {
