@@ -16,7 +16,7 @@ const LIMITS = ['-max_len=2048', '-timeout=60', '-rss_limit_mb=4096'];
 /** Lets allocations fail with a null pointer instead of counting as a finding; calls must survive that. */
 export const FUZZ_ENVIRONMENT = {
   ...process.env,
-  ASAN_OPTIONS: 'allocator_may_return_null=1:max_allocation_size_mb=1024',
+  ASAN_OPTIONS: 'allocator_may_return_null=1:max_allocation_size_mb=256',
 };
 
 /** A short run with the same pseudo-random bytes every time, in the sanitizers' build of the tests. */
