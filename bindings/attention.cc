@@ -42,6 +42,14 @@ int32_t attention() {
   });
 }
 
+int32_t attention_backward() {
+  const BackwardCall call;
+  return run(call.from, [&] {
+    return multihead::attention_backward(call.q, call.k, call.v, call.options, call.results,
+                                         call.d_out, call.gradients, context());
+  });
+}
+
 int32_t prepare() {
   const AttentionCall call;
   return make<PreparedAttention>(call.from, [&](PreparedAttention& prepared) {

@@ -182,19 +182,26 @@ function scoringOptions(attrs, { alibi_slopes, sinks }) {
 /** The indices up to `count`, as positions. */
 const upTo = (count) => Int32Array.from({ length: count }, (_, index) => index);
 
-function attention(mh, attrs, inputs, wanted) {
-  const [q, k, v] = [float(inputs.q), float(inputs.k), float(inputs.v)];
+/** The options of attention over a batch, forward and backward. */
+function batchOptions(attrs, inputs, wanted) {
   const { mask, kv_len, q_positions, k_positions } = inputs;
   const options = scoringOptions(attrs, inputs);
-  const { rope } = options;
   if (mask !== undefined) options[mask.dtype === 'bool' ? 'mask' : 'bias'] = maskLike(mask);
   for (const name of ['q_positions', 'k_positions', 'q_rotated', 'k_rotated']) {
     const asked = inputs[name] !== undefined || wanted.includes(name);
-    if (asked && rope === undefined) throw new Error(`${name}: expected rope beside it`);
+    if (asked && options.rope === undefined) throw new Error(`${name}: expected rope beside it`);
   }
   if (kv_len !== undefined) options.kvLengths = kv_len.data;
   if (q_positions !== undefined) options.rope = { ...options.rope, qPositions: q_positions.data };
   if (k_positions !== undefined) options.rope = { ...options.rope, kPositions: k_positions.data };
+  return options;
+}
+
+function attention(mh, attrs, inputs, wanted) {
+  const [q, k, v] = [float(inputs.q), float(inputs.k), float(inputs.v)];
+  const { q_positions, k_positions } = inputs;
+  const options = batchOptions(attrs, inputs, wanted);
+  const { rope } = scoringOptions(attrs, inputs); // without positions, which rotate() takes beside it
 
   const returned = wanted.filter((name) => name === 'lse' || name === 'weights');
   const result = { ...mh.attention(q, k, v, { ...options, return: returned }) };
@@ -209,6 +216,21 @@ function attention(mh, attrs, inputs, wanted) {
     result.k_rotated = mh.rotate(k, k_positions?.data ?? upTo(k.shape[2]), rope);
   }
   return result;
+}
+
+/** d_mask has the shape of the mask, which may have fewer axes than the bias that it becomes. */
+function attentionGrad(mh, attrs, inputs, wanted) {
+  const [q, k, v] = [float(inputs.q), float(inputs.k), float(inputs.v)];
+  const { mask, sinks, d_out } = inputs;
+  const options = batchOptions(attrs, inputs, wanted);
+  const { out, lse } = mh.attention(q, k, v, { ...options, return: ['lse'] });
+  const gradients = mh.attentionBackward({ q, k, v, out, lse, dOut: float(d_out) }, options);
+  const { dQ: d_q, dK: d_k, dV: d_v, dBias, dSinks } = gradients;
+  return {
+    ...{ out, lse, d_q, d_k, d_v },
+    d_mask: dBias && { shape: mask.shape, data: dBias.data },
+    d_sinks: dSinks && { shape: sinks.shape, data: dSinks },
+  };
 }
 
 function attentionVarlen(mh, attrs, inputs, wanted) {
@@ -542,21 +564,30 @@ const anyMask = { types: ['f32', 'bool'], least: 0, most: 4 };
 const optional = (rule) => ({ ...rule, optional: true });
 const maybeEmpty = (rule) => ({ ...rule, optional: true, maybeEmpty: true });
 
+/** The inputs of attention over a batch. */
+const batchInputs = {
+  q: f32(4),
+  k: f32(4),
+  v: f32(4),
+  mask: maybeEmpty(anyMask),
+  alibi_slopes: optional(f32(1)),
+  sinks: optional(f32(1)),
+  kv_len: optional(i32(1)),
+  q_positions: optional(i32(1, 2)),
+  k_positions: optional(i32(1, 2)),
+};
+
 const operations = {
   attention: {
     run: attention,
-    inputs: {
-      q: f32(4),
-      k: f32(4),
-      v: f32(4),
-      mask: maybeEmpty(anyMask),
-      alibi_slopes: optional(f32(1)),
-      sinks: optional(f32(1)),
-      kv_len: optional(i32(1)),
-      q_positions: optional(i32(1, 2)),
-      k_positions: optional(i32(1, 2)),
-    },
+    inputs: batchInputs,
     outputs: ['out', 'lse', 'lse_no_sink', 'weights', 'q_rotated', 'k_rotated'],
+    attributes: scoring,
+  },
+  attention_grad: {
+    run: attentionGrad,
+    inputs: { ...batchInputs, d_out: f32(4) },
+    outputs: ['out', 'lse', 'd_q', 'd_k', 'd_v', 'd_mask', 'd_sinks'],
     attributes: scoring,
   },
   attention_varlen: {

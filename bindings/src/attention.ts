@@ -1,7 +1,7 @@
 // mh.attention: reads the options and makes one call of the core.
 
-import { attentionOptions, maskNames } from './attention_options.js';
-import { call, checkRank, type Runtime } from './operands.js';
+import { attentionOptions, maskNames, type CallExtents } from './attention_options.js';
+import { call, checkRank, type Operands, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
 import { outputNames, outputShapes, prepareOutputs, pushCaptures } from './outputs.js';
 import { floatDTypes } from './tensor.js';
@@ -32,16 +32,7 @@ export function attention<
   const options = readOptions(given, optionNames, 'attention');
 
   return call(runtime, (operands) => {
-    const query = operands.input(q, floatDTypes, 'q');
-    const key = operands.input(k, floatDTypes, 'k');
-    const value = operands.input(v, [key.dtype], 'v');
-    checkRank(query, '(B, H_q, N_q, d_k)', 'q');
-    checkRank(key, '(B, H_kv, N_k, d_k)', 'k');
-    checkRank(value, '(B, H_kv, N_k, d_v)', 'v');
-    // By index, because iterators are slow on frozen arrays: see checkExtents().
-    const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
-    const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;
-    const extents = { batch, heads, queries, keys, width };
+    const { query, key, value, extents, valueWidth } = attentionInputs(operands, q, k, v);
     const masking = attentionOptions(options, operands, extents);
 
     const shapes = outputShapes(extents, valueWidth);
@@ -52,4 +43,24 @@ export function attention<
     operands.run(() => raw.attention());
     return outputs.result as AttentionResult<R, O, C>;
   });
+}
+
+/** q, k and v of a call of attention(). Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function attentionInputs(
+  operands: Operands,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+) {
+  const query = operands.input(q, floatDTypes, 'q');
+  const key = operands.input(k, floatDTypes, 'k');
+  const value = operands.input(v, [key.dtype], 'v');
+  checkRank(query, '(B, H_q, N_q, d_k)', 'q');
+  checkRank(key, '(B, H_kv, N_k, d_k)', 'k');
+  checkRank(value, '(B, H_kv, N_k, d_v)', 'v');
+  // By index, because iterators are slow on frozen arrays: see checkExtents().
+  const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
+  const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;
+  const extents: CallExtents = { batch, heads, queries, keys, width };
+  return { query, key, value, extents, valueWidth };
 }

@@ -3,6 +3,7 @@
 import { alibiSlopes } from './alibi.js';
 import { Arguments } from './arguments.js';
 import { attention } from './attention.js';
+import { attentionBackward } from './attention_backward.js';
 import type { GuardedModule } from './guard.js';
 import { headStatistics } from './head_statistics.js';
 import { WasmKVCache } from './kv_cache.js';
@@ -52,6 +53,7 @@ export function createMultihead(
     backend: Object.freeze({ ...backend, target }),
     tensor,
     attention: (q, k, v, options) => attention(runtime, q, k, v, options),
+    attentionBackward: (inputs, options) => attentionBackward(runtime, inputs, options),
     prepare: (options) => scopes.track(new WasmPreparedAttention(runtime, options)),
     scores: (q, k, options) => scores(runtime, q, k, options),
     attentionVarlen: (q, k, v, options) => attentionVarlen(runtime, q, k, v, options),

@@ -11,6 +11,7 @@ const innerNames = [
   ...['data', 'shape', 'dtype', 'left', 'right', 'align', 'offset', 'probability', 'seed'],
   ...['qGain', 'kGain', 'epsilon', 'style', 'base', 'rotaryDim', 'qPositions', 'kPositions'],
   ...['stage', 'heads', 'rows', 'scales', 'skipOutProj', 'temperature', 'scaleByEmbedDim'],
+  ...['dQ', 'dK', 'dV', 'dBias'],
 ];
 
 /** The deepest option is capture[0].heads[0]. */

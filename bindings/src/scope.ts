@@ -107,10 +107,12 @@ function isPromiseLike(value: unknown): value is PromiseLike<unknown> {
 function returned(result: unknown): Resource[] {
   if (typeof result !== 'object' || result === null) return [];
   if (isResource(result)) return [result];
-  if (Array.isArray(result)) return result.flat().filter(isResource);
   const prototype: unknown = Object.getPrototypeOf(result);
   const plain = prototype === Object.prototype || prototype === null;
-  return plain ? Object.values(result).flat().filter(isResource) : [];
+  if (!plain && !Array.isArray(result)) return [];
+  // Not flat(), which visits 2³² holes of a sparse array, and every index below a length that a proxy claims.
+  const inner = (each: unknown) => (Array.isArray(each) ? Object.values<unknown>(each) : [each]);
+  return Object.values(result).flatMap(inner).filter(isResource);
 }
 
 function isResource(value: unknown): value is Resource {

@@ -19,6 +19,12 @@ import type {
   VarlenOptions,
   VarlenResult,
 } from './attention_types.js';
+import type {
+  AttentionBackwardInputs,
+  AttentionBackwardOptions,
+  AttentionBackwardResult,
+  GradientName,
+} from './backward_types.js';
 import type { KVCache, KVCacheConfig } from './cache_types.js';
 import type {
   HeadStatistics,
@@ -45,6 +51,7 @@ import type {
 } from './transformer_types.js';
 
 export type * from './attention_types.js';
+export type * from './backward_types.js';
 export type * from './cache_types.js';
 export type * from './layer_types.js';
 export type * from './prepared_types.js';
@@ -157,6 +164,21 @@ export interface Multihead {
     v: FloatTensorLike,
     options?: AttentionOptions<R, O, C>,
   ): AttentionResult<R, O, C>;
+
+  /**
+   * The gradients of a loss, given its gradient `dOut` with respect to the output of
+   * {@link Multihead.attention}. All inputs and options must be those of that call: dropout is computed
+   * again from its seed. Hidden keys and values contribute nothing and have gradient 0, even where they
+   * are NaN; a query that sees no key has gradient 0. The weights are computed again from `lse`, so extra
+   * memory is O(N). Gradients are f32, and their bits are the same in every run.
+   *
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
+   * nothing allocated.
+   */
+  attentionBackward<const R extends readonly GradientName[] | undefined = undefined>(
+    inputs: AttentionBackwardInputs,
+    options?: AttentionBackwardOptions<R>,
+  ): AttentionBackwardResult<R>;
 
   /**
    * Checks and plans a call of {@link Multihead.attention} once, for loops that make it many times. The

@@ -52,6 +52,10 @@ describe('npm run conformance', () => {
     const tolerance = { atol: 0, rtol: 0 };
     const entry = { op: 'attention', attrs, inputs: { q: 'x', k: 'x', v: 'x' }, tolerance };
     const close = { out: { atol: 1e-6, rtol: 0 } };
+    const gradient = {
+      ...{ ...entry, op: 'attention_grad', inputs: { ...entry.inputs, d_out: 'wrong' } },
+      tolerance: { atol: 1e-5, rtol: 0 },
+    };
     const cases = [
       { ...entry, name: 'right', outputs: { out: 'out' }, output_tolerance: close },
       { ...entry, name: 'wrong', outputs: { out: 'wrong' }, output_tolerance: close },
@@ -59,6 +63,9 @@ describe('npm run conformance', () => {
       { ...entry, name: 'other', op: 'gpt3_block', outputs: { out: 'out' } },
       { ...entry, name: 'shape', outputs: { out: 'short' } },
       { ...entry, name: 'lost', outputs: { out: 'lost' } },
+      // One key: its weight is 1, so dV is dOut.
+      { ...gradient, name: 'grad', outputs: { d_v: 'wrong' } },
+      { ...gradient, name: 'no_mask', outputs: { d_v: 'wrong', d_mask: 'wrong' } },
     ];
     await writeFile(
       join(folder, 'small.json'),
@@ -82,12 +89,13 @@ describe('npm run conformance', () => {
       'FAIL small/other: not supported yet: op gpt3_block [simd128]',
       'FAIL small/shape: out has shape (1,1,1,2), expected (1,1,1,1) [simd128]',
       'FAIL small/lost: tensor lost is not in the file [simd128]',
-      'simd128: 1 passed, 5 failed',
-      '1 passed, 5 failed',
+      'FAIL small/no_mask: d_mask was not computed [simd128]',
+      'simd128: 2 passed, 6 failed',
+      '2 passed, 6 failed',
     ]);
 
     const both = await conformance(folder);
-    expect(both.lines.slice(-2)).toEqual(['relaxed: 1 passed, 5 failed', '2 passed, 10 failed']);
+    expect(both.lines.slice(-2)).toEqual(['relaxed: 2 passed, 6 failed', '4 passed, 12 failed']);
   });
 
   it('refuses a folder without cases, and unknown options', async () => {

@@ -92,6 +92,8 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const past = layer.createCache({ capacity: 16 });
     const tokens = mh.tensor([1, 8, 4], new Float32Array(32));
     const op = mh.prepare({ q: shape });
+    const { lse } = mh.attention(x, x, x, { return: ['lse'] });
+    const inputs = { q: x, k: x, v: x, out: x, lse, dOut: x };
     const before = mh.memory();
     const taken = takeAll((bytes) => raw.allocate(bytes));
 
@@ -108,6 +110,8 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
       ['E_MEMORY', () => mh.attention(x, x, x)],
       ['E_MEMORY', () => mh.attention(x, x, x, { out, capture: [{ stage: 'raw' }] })],
       ['E_MEMORY', () => mh.attention(x, x, x, { out, sinks: new Float32Array(2) })],
+      ['E_MEMORY', () => mh.attentionBackward(inputs)],
+      ['E_MEMORY', () => mh.attentionBackward(inputs, { out: { dQ: out }, return: ['dQ'], qkNorm: {} })],
       ['E_MEMORY', () => mh.createCache({ kvHeads: 8, keyWidth: 64, capacity: 4096 })],
       ['E_MEMORY', () => layer.loadStateDict({ ...parameters, [long]: parameters.in_proj_bias })],
       ['E_MEMORY', () => layer.loadStateDict(parameters)],

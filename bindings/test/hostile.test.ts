@@ -169,6 +169,13 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       }],
       call: (a, b, c, options) => mh.attention(a, b, c, options),
     },
+    attentionBackward: {
+      arguments: () => [
+        { q, k, v: tensor('v', v), out: plain7, lse: tensor('lse', plain8), dOut: plain7 },
+        { ...masking(), out: { dQ: out() }, return: ['dQ', 'dK', 'dBias', 'dSinks', 'dQGain'] },
+      ],
+      call: (inputs, options) => mh.attentionBackward(inputs, options),
+    },
     plainAttention: { arguments: () => [q, k, v], call: (a, b, c) => mh.attention(a, b, c) },
     prepare: {
       arguments: () => [{ q: [1, 2, 3, 4], keys: 5, ...masking(), return: ['lse'] }],
@@ -291,6 +298,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   };
   const [plain1, plain2, plain3] = [plain(1, 1, 2), plain(1, 1, 2, 2), plain(2, 3)];
   const [plain4, plain5, plain6] = [plain(4, 3), plain(4), plain(1, 2, 3, 3)];
+  const [plain7, plain8] = [plain(1, 2, 3, 4), plain(1, 2, 3)];
 
   /** Every operation once, on tensors and caches that no case can reach. */
   const bird = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 8 });

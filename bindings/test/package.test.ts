@@ -96,7 +96,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
 
   it('has types that a strict project accepts, library files included', async () => {
     const types = `
-      import { load, MultiheadError, type FloatDType, type Tensor, type TraceStep } from 'multihead';
+      import { load, MultiheadError, type AttentionBackwardOptions, type FloatDType, type Tensor, type TraceStep } from 'multihead';
       import { readSafetensors, writeSafetensors } from 'multihead';
       const mh = await load();
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
@@ -109,6 +109,27 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error not a typed array
       mh.tensor([2], [1, 2]);
       const bool: Uint8Array = mh.tensor([2], new Uint8Array(2)).data;
+      const inputs = { q: x, k: x, v: x, out, lse, dOut: x };
+      const { dQ, dBias } = mh.attentionBackward(inputs, { causal: 'topLeft', bias: x });
+      const some: [Tensor, Tensor | undefined] = [dQ, dBias];
+      // @ts-expect-error perhaps there is no bias
+      dBias.shape;
+      const named = mh.attentionBackward(inputs, { sinks: new Float32Array(1), return: ['dV', 'dSinks'] });
+      const pair: [Tensor, Float32Array] = [named.dV, named.dSinks];
+      // @ts-expect-error dQ was not requested
+      named.dQ;
+      const wide: AttentionBackwardOptions = { return: ['dK'] };
+      // @ts-expect-error the type of the options does not state the names
+      mh.attentionBackward(inputs, wide).dK.shape;
+      // @ts-expect-error gradients are f32
+      mh.attentionBackward(inputs, { outDtype: 'f16' });
+      // @ts-expect-error lse is missing
+      mh.attentionBackward({ q: x, k: x, v: x, out, dOut: x });
+      // @ts-expect-error not a gradient
+      mh.attentionBackward(inputs, { return: ['dMask'] });
+      mh.attentionBackward({ q: x, k: x, v: x, ...mh.attention(x, x, x, { return: ['lse', 'weights'] }), dOut: x });
+      mh.attentionBackward(inputs, { out: { dQ: x }, return: [] });
+      console.log(some, pair);
       using op = mh.prepare({ q: x.shape, causal: 'topLeft', return: ['lse'] });
       op.run(x, x, x, out, lse);
       // @ts-expect-error a run takes only tensors

@@ -54,6 +54,20 @@ describe('scope', () => {
     expect(live()).toBe(1);
   });
 
+  it('ends at once for an array that has holes, or that only claims a length', () => {
+    const sparse: unknown[] = new Array(2 ** 32 - 1);
+    sparse[7] = mh.tensor([1]);
+    const claims = new Proxy([], { get: (_, name) => (name === 'length' ? 2 ** 40 : 1) });
+    for (const result of [sparse, { sparse }, claims, [claims]]) {
+      const inner = mh.scope(() => {
+        mh.tensor([2]);
+        return result;
+      });
+      expect(inner).toBe(result);
+      expect(live()).toBe(1);
+    }
+  });
+
   it('keeps results of operations, and a module', () => {
     const x = { shape: [1, 1, 2, 2], data: new Float32Array(4) };
     const { out, lse } = mh.scope(() => mh.attention(x, x, x, { return: ['lse'] }));
