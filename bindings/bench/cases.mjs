@@ -24,6 +24,8 @@ const vitOne = shape('vit-b1', 1, 12, 12, 197, 197, 64);
 const head = shape('head-1k', 1, 1, 1, 1024, 1024, 64);
 const llama3 = shape('llama3-2k', 1, 32, 8, 2048, 2048, 128);
 const long = shape('long-8k', 1, 4, 4, 8192, 8192, 64);
+/** A single head of many keys: in several threads it is cut by its keys. */
+const longHead = shape('head-8k', 1, 1, 1, 8192, 8192, 64);
 const gpt2Decode = shape('gpt2-kv1k', 1, 12, 12, 1, 1024, 64);
 const llama3Decode = [
   shape('llama3-kv512', 1, 32, 8, 1, 512, 128),
@@ -61,6 +63,10 @@ export const CASES = [
   ...['f16', 'bf16'].flatMap((dtype) => [gpt2, llama3].map((of) => make('forward', of, 'causal', dtype))),
   ...['boolean', 'padding', 'lengths', 'window', 'bias', 'alibi', 'weights'].map((mask) => make('forward', gpt2, mask)),
   ...['full', 'blocks-1of2', 'blocks-1of3', 'blocks-1of6'].map((mask) => make('forward', blocks, mask)),
+  make('backward', gpt2, 'causal'),
+  make('backward', gpt2),
+  make('backward', tiny, 'causal'),
+  make('backward', longHead, 'causal'),
   make('decode', gpt2Decode),
   ...llama3Decode.map((of) => make('decode', of)),
   ...['f32', 'f16', 'bf16', 'int8'].map((dtype) => make('cache', llama3Decode[2], 'full', dtype)),

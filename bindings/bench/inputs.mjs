@@ -2,7 +2,7 @@
 
 import { isCausal } from './cases.mjs';
 
-export const SEEDS = { q: 1, k: 2, v: 3, mask: 4 };
+export const SEEDS = { q: 1, k: 2, v: 3, mask: 4, dOut: 5 };
 const WINDOW_LEFT = 128;
 const BLOCK_KEYS = 192;
 

@@ -15,24 +15,50 @@ function softmax(scores) {
   return weights.map((weight) => weight / sum);
 }
 
-/** The largest difference in the middle and last rows of the last head of the last batch entry. */
-export function attentionError({ shape, mask, slope }, q, k, v, out) {
+/**
+ * Calls visit(where the row begins, its weights, where the head's keys begin) for the middle and last rows of the last
+ * head of the last batch entry.
+ */
+function forSampleRows({ shape, mask, slope }, q, k, visit) {
   const { batch, heads, kvHeads, queries, keys, width } = shape;
   const first = (batch * kvHeads - 1) * keys * width;
-  let largest = 0;
   for (const row of new Set([queries >> 1, queries - 1])) {
     const at = ((batch * heads - 1) * queries + row) * width;
     const added = additiveRow(shape, mask, row, slope);
     const scores = added.map((add, j) =>
       add === -Infinity ? add : dot(q, at, k, first + j * width, width) / Math.sqrt(width) + add,
     );
-    const weights = softmax(scores);
+    visit(at, softmax(scores), first);
+  }
+}
+
+/** The largest difference in the sample rows. */
+export function attentionError(which, q, k, v, out) {
+  const { width } = which.shape;
+  let largest = 0;
+  forSampleRows(which, q, k, (at, weights, first) => {
     for (let c = 0; c < width; c += 1) {
       let value = 0;
       weights.forEach((weight, j) => (value += weight * v[first + j * width + c]));
       largest = Math.max(largest, Math.abs(value - out[at + c]));
     }
-  }
+  });
+  return largest;
+}
+
+/** The largest difference of dQ in the sample rows. */
+export function gradientError(which, q, k, v, dOut, dQ) {
+  const { width } = which.shape;
+  let largest = 0;
+  forSampleRows({ slope: 0, ...which }, q, k, (at, weights, first) => {
+    const ofWeights = Array.from(weights, (_, j) => dot(dOut, at, v, first + j * width, width));
+    const mean = weights.reduce((sum, weight, j) => sum + weight * ofWeights[j], 0);
+    for (let c = 0; c < width; c += 1) {
+      let value = 0;
+      weights.forEach((weight, j) => (value += weight * (ofWeights[j] - mean) * k[first + j * width + c]));
+      largest = Math.max(largest, Math.abs(value / Math.sqrt(width) - dQ[at + c]));
+    }
+  });
   return largest;
 }
 

@@ -2,7 +2,7 @@
 // result), `error` (the largest difference from the float64 oracle, on a sample), and the ideal cost of a run.
 
 import { inputsOf, maskOptions, randomFloats, SEEDS, visiblePairs } from './inputs.mjs';
-import { attentionError, linearError, moduleError, stepError } from './oracle.mjs';
+import { attentionError, gradientError, linearError, moduleError, stepError } from './oracle.mjs';
 
 /** Makes the work of a case; call it in a scope, which owns its tensors. */
 export function makeWork(mh, which) {
@@ -15,7 +15,9 @@ export function operationsOf({ op, shape, mask }) {
   const { batch, heads, queries, width } = shape;
   if (op === 'gemm') return 2 * queries * width * shape.keys;
   if (op === 'step') return 2 * (matrixElements(shape) + keptElements(shape));
-  const attention = 4 * batch * heads * width * visiblePairs(shape, mask);
+  // Two products of the forward, five of the backward.
+  const products = op === 'backward' ? 7 : 2;
+  const attention = 2 * products * batch * heads * width * visiblePairs(shape, mask);
   const embed = heads * width;
   return attention + (op === 'module' ? 4 * 2 * queries * embed * embed : 0);
 }
@@ -223,4 +225,23 @@ function gemmWork(mh, { shape: { queries: rows, keys: outputs, width } }) {
   };
 }
 
-const WORKS = { module: moduleWork, step: stepWork, cache: cacheWork, gemm: gemmWork };
+/** attention(), then attentionBackward(). */
+function backwardWork(mh, { shape, mask }) {
+  const [q, k, v] = inputsOf(shape).map(({ shape: extents, data }) => mh.tensor(extents, data));
+  const elements = q.shape.reduce((a, b) => a * b);
+  const dOut = mh.tensor(q.shape, randomFloats(elements, SEEDS.dOut));
+  const out = mh.tensor(q.shape);
+  const gradients = { dQ: mh.tensor(q.shape), dK: mh.tensor(k.shape), dV: mh.tensor(v.shape) };
+  const options = maskOptions(shape, mask);
+  return {
+    run: () => {
+      const { lse } = mh.attention(q, k, v, { ...options, out, return: ['lse'] });
+      mh.attentionBackward({ q, k, v, out, lse, dOut }, { ...options, out: gradients });
+      lse.dispose();
+    },
+    output: () => gradients.dQ.data.slice(),
+    error: () => gradientError({ shape, mask }, ...[q, k, v, dOut, gradients.dQ].map(numbersOf)),
+  };
+}
+
+const WORKS = { backward: backwardWork, module: moduleWork, step: stepWork, cache: cacheWork, gemm: gemmWork };
