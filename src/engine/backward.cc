@@ -22,7 +22,7 @@ using rules::AttentionParams;
 using rules::BackwardGeometry;
 using rules::BackwardParams;
 
-// What the jobs share: see BackwardParams.
+// Reserves the memory that jobs share, see BackwardParams, and the scratch memory of each thread.
 Status reserve_gradients(BackwardPlan& plan, Context& context) {
   BackwardParams& params = plan.params;
   const AttentionParams& p = params.forward;
@@ -43,7 +43,7 @@ Status reserve_gradients(BackwardPlan& plan, Context& context) {
   return scratch.reserve(context.threads(), plan.scratch_bytes);
 }
 
-// The parts that the chunks of keys have computed, added in their order.
+// d_q is the sum of the parts of all chunks of keys, added in their order.
 void add_parts(const BackwardPlan& plan, int threads) {
   const BackwardParams& params = plan.params;
   const AttentionParams& p = params.forward;
@@ -98,7 +98,7 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
   BackwardParams& params = plan.params;
   const BackwardGeometry& g = plan.geometry;
   AttentionParams& p = params.forward;
-  // Before anything is written.
+  // All memory is reserved before anything is written.
   if (plan.transforms) {
     if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
     for (const ConstAnyTensor* x : {&plan.transforms->q, &plan.transforms->k}) {
@@ -114,7 +114,7 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
     cpu::backward_rows(params, index / p.heads, index % p.heads, scratch.of_thread(thread));
   });
   parallel_for(threads, g.jobs, [&](int64_t index, int thread) {
-    // The first keys first: with causal order most queries see them.
+    // With causal order, the first chunks take longest, so they start first.
     const int64_t parts = g.batch_parts * g.head_parts;
     const int64_t chunk = index / parts;
     const int64_t first_batch = index % parts / g.head_parts * g.batches;

@@ -273,7 +273,7 @@ Status transform_back(const ConstAnyTensor& x, const Transform& transform, const
   Status status = for_tokens(x, transform, -1.0, context, [&](const Token& token, int64_t job) {
     for (int64_t head = 0; head < x.shape[1]; ++head) {
       float* const row = gradient.data + offset_of(gradient, token, head);
-      // What nothing has contributed to stays 0, also where x is NaN.
+      // A row that nothing contributes to keeps gradient 0, even if x is NaN.
       if (std::all_of(row, row + width, [](float value) { return value == 0.0F; })) continue;
       token.rotate(row, row, width);
       if (!transform.normalise) continue;

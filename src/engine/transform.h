@@ -53,11 +53,12 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context);
 
-// All memory that transform_back() of x would ask for, beyond that of transform_rows().
+// The memory that transform_back() of x needs beyond that of transform_rows().
 Status reserve_for_transform_back(const ConstAnyTensor& x, Context& context);
 
-// The gradient of transform_rows()'s y, f32 and of the shape of x, becomes that of x. That of the
-// gain replaces d_gain, unless that is empty.
+// The backward of transform_rows(). `gradient`, f32 and of the shape of x, is the gradient with
+// respect to y and becomes the one with respect to x. The gain's gradient is written to d_gain if
+// that is not empty.
 Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,
                       std::span<float> d_gain, Context& context);
 

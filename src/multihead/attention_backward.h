@@ -17,7 +17,7 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// What attention() has computed for the same inputs and options.
+// The results of attention() for the same inputs and options.
 struct AttentionResults {
   ConstAnyTensor out;  // (B, H_q, N_q, d_v), f32, f16 or bf16
   ConstTensor lse;     // (B, H_q, N_q)
@@ -29,14 +29,15 @@ struct AttentionGradients {
   Tensor d_q = {};  // (B, H_q,  N_q, d_k)
   Tensor d_k = {};  // (B, H_kv, N_k, d_k)
   Tensor d_v = {};  // (B, H_kv, N_k, d_v)
-  // The shape of options.bias; axes along which the bias is shared are summed.
+  // Has the shape of options.bias: gradients are summed along the axes that the bias broadcasts.
   Tensor d_bias = {};
-  std::span<float> d_sinks = {};   // (H_q)
-  // (d_k), of the gains of options.qk_norm; each needs the gradient of its vectors, d_q or d_k.
+  std::span<float> d_sinks = {};  // (H_q)
+  // (d_k), for the gains of options.qk_norm. d_q_gain also needs d_q, and d_k_gain needs d_k.
   std::span<float> d_q_gain = {}, d_k_gain = {};
 };
 
-// The gradients of a scalar of which d_out is the gradient with respect to attention()'s output.
+// Given the gradient d_out of a loss with respect to attention()'s output, computes the loss's
+// gradients with respect to the inputs.
 //
 // q, k, v and options are those of the call that gave `results`; d_out (B, H_q, N_q, d_v) is f32,
 // f16 or bf16. Dropout is computed again from its seed. Hidden keys and values contribute nothing

@@ -7,7 +7,7 @@
 
 namespace multihead::reference {
 
-// Contiguous, of the shapes of AttentionGradients.
+// Contiguous, with the shapes of AttentionGradients.
 struct ReferenceGradients {
   std::vector<double> d_q, d_k, d_v;
   std::vector<double> d_bias;              // of the bias's shape; empty without one

@@ -1,5 +1,5 @@
-// One query head of one batch entry, by definition, in double: what the oracles of attention() and
-// of attention_backward() share.
+// One query head of one batch entry, computed by definition in double. The oracles of attention()
+// and attention_backward() use it.
 #pragma once
 
 #include <Eigen/Dense>
@@ -21,7 +21,7 @@ Matrix head_of(const ConstAnyTensor& tensor, int64_t batch, int64_t head);
 
 class Head {
  public:
-  // The arguments must be legal for attention(). The options are referred to.
+  // The arguments must be legal for attention(). The options must outlive it.
   Head(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
        const AttentionOptions& options, int64_t of_batch, int64_t of_head);
 
@@ -43,11 +43,11 @@ class Head {
   };
   Softmax softmax(int64_t i) const;
 
-  // What dropout multiplies a weight by: 0 or 1 / (1 - p).
+  // Dropout multiplies the weight by this: 0 or 1 / (1 - p).
   double dropout_factor(int64_t i, int64_t j) const;
 
-  // Gradients of `query` and `key` become those of the rows before RoPE and QK-norm; those of the
-  // gains are added to `gain` (d_k).
+  // Returns the gradient with respect to the rows before QK-norm and RoPE, from the one after them.
+  // Adds the gradient of the gain to `gain` (d_k).
   Matrix query_gradient(Matrix gradient, Eigen::VectorXd& gain) const {
     return turned_back(of_queries_, std::move(gradient), gain);
   }

@@ -1,4 +1,4 @@
-// One call of attention_backward() as every backend sees it.
+// One call of attention_backward(), as every backend gets it.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace multihead::rules {
 
-// Numbers of (B, H_q, N_q, N_k) that are added where a stride is 0.
+// A sum over scores (B, H_q, N_q, N_k): along axes of stride 0, scores are added.
 struct SharedScores {
   float* data = nullptr;
   std::array<int64_t, 4> stride{};
@@ -27,11 +27,11 @@ struct BackwardParams {
   Rows<float> d_q, d_k, d_v;  // data may be null
   SharedScores d_bias;        // zeros before the first job; data may be null
 
-  // (B, H_q, N_q) contiguous, from backward_rows(): the sum of out * d_out, and the LSE in units of
-  // the scores as the products leave them.
+  // (B, H_q, N_q) contiguous, written by backward_rows(): the sum of out * d_out over a row, and
+  // the row's LSE / scale.of_softmax.
   float* delta;
   float* reference;
-  // [chunk of keys][B][H_q][N_q][d_k], where there is more than one chunk: each one's part of d_q.
+  // [chunk of keys][B][H_q][N_q][d_k], the parts of d_q; used with more than one chunk.
   float* d_q_parts;
 
   int64_t row_index(int64_t batch, int64_t head, int64_t query) const {

@@ -47,7 +47,7 @@ struct Call {
   }
 
   void forward() {
-    // The oracle's, so that only the backward is judged.
+    // From the oracle, so that only errors of the backward count.
     const reference::ReferenceOutputs exact = reference::attention(c.q, c.k, c.v, c.options);
     out.assign(exact.out.begin(), exact.out.end());
     lse.assign(exact.lse.begin(), exact.lse.end());
@@ -96,7 +96,7 @@ void expect_near(const std::string& name, const std::vector<float>& got,
 
 void expect_equals_oracle(const Call& call, Context& context) {
   const ReferenceGradients expected = call.expected();
-  // Scores are floats: a weight of exp(score - LSE) has the rounding of both.
+  // A weight exp(score - LSE) has the rounding errors of both floats.
   double relative = 1e-5;
   for (const float lse : call.lse) {
     if (std::isfinite(lse))
@@ -141,7 +141,7 @@ TEST_F(Backward, EqualsTheOracleOnSmallRandomCalls) {
   }
 }
 
-// Chunks of keys, whose parts of d_q are added.
+// The keys take several chunks, and their parts of d_q are added.
 TEST_F(Backward, EqualsTheOracleWithManyKeys) {
   for (const uint64_t seed : testing::random_seeds(4)) {
     expect_equals_oracle(Call(seed, {.max_queries = 40, .max_keys = 3000, .max_width = 20}),
@@ -176,7 +176,7 @@ TEST_F(Backward, AGradientOfZeroGivesZero) {
     const Gradients got = call.run(context_);
     for (const std::vector<float>* gradient : {&got.d_q, &got.d_k, &got.d_v, &got.d_bias}) {
       for (const float value : *gradient) {
-        // Of inputs that are NaN the gradient is, too.
+        // Where inputs are NaN, the gradient is NaN.
         if (!std::isnan(value)) ASSERT_EQ(value, 0.0F) << call.c.description;
       }
     }

@@ -1,4 +1,4 @@
-// Backward of attention for a chunk of keys: d_k and d_v of its keys, and what they add to d_q.
+// The backward kernel. A job computes d_k and d_v for a chunk of keys, and their part of d_q.
 //
 // With S the scores, P = exp(S - LSE) the weights and D = d_out (FlashAttention-2, Dao,
 // arXiv:2307.08691, algorithm 2):
@@ -7,10 +7,12 @@
 //   dK = scale dS^T Q                   dQ = scale dS K
 //
 // Tiles are transposed as in the forward kernel: keys down, queries in the lanes, so that LSE and
-// delta are vectors. Five products: S and dP by the tiles of scores, dV and dK with weights by
-// rows, dQ with weights by columns. A job owns its keys, so it adds to their dK and dV without
-// asking; where the keys take several chunks, each has its own part of dQ, and the parts are added
-// in order afterwards. The bits are the same for any number of threads.
+// delta are vectors. S and dP are row-major products like the forward's scores, dV and dK row-major
+// products with the weights as A, and dQ is a column-major product like the forward's output.
+//
+// Only one job adds to the dK and dV of a key. If the keys take several chunks, each chunk writes
+// its own part of dQ, and the parts are added in order afterwards. So the result has the same bits
+// for any number of threads.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +34,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// `count` rows of whole vectors, times a factor, to where they belong.
+// Stores `count` rows, each times a factor.
 void store_rows(const float* from, size_t lanes, size_t count, float factor, float* to,
                 int64_t stride, size_t width) {
   const DF d;
@@ -46,7 +48,7 @@ void store_rows(const float* from, size_t lanes, size_t count, float factor, flo
   }
 }
 
-// d_q of the block's rows, or this chunk's part of it.
+// Stores d_q of the block's rows, or the chunk's part of it.
 void store_queries(const BackwardBlock& block, int64_t chunk, bool in_parts) {
   const BackwardParams& params = block.p;
   const QueryBlock<F32Products>& b = block.b;

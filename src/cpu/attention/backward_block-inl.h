@@ -1,4 +1,5 @@
-// A block of query rows on the way back along a chunk of keys: what it holds, and how it is loaded.
+// The backward kernel's block of query rows: its scratch memory, and how it loads Q, K, V and
+// d_out.
 #if defined(MULTIHEAD_CPU_ATTENTION_BACKWARD_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BACKWARD_BLOCK_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BACKWARD_BLOCK_INL_H_
@@ -25,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where everything of a job lies in its scratch memory. Rows are as wide as whole vectors, with
-// zeros behind the last number: key_lanes and value_lanes.
+// The layout of a job's scratch memory. Rows are padded with zeros to whole vectors: key_lanes is
+// the padded d_k, value_lanes the padded d_v.
 struct BackwardScratch {
   float* d_keys;            // [key of the chunk][key_lanes]
   float* d_values;          // [key of the chunk][value_lanes]
@@ -83,7 +84,7 @@ inline BackwardScratch lay_out_backward(const BackwardParams& params, const Back
 
 namespace {
 
-// Keys of the chunk that are multiplied at a time.
+// A block of keys and its values.
 struct BackwardKeys {
   rules::KeyRange range;
   const float* k;  // rows of whole vectors
@@ -96,7 +97,7 @@ struct BackwardKeys {
 template <class D>
 bool all_finite(D d, const float* row, size_t width) {
   auto sum = hn::Zero(d);
-  // 0 times a number is 0, unless that is infinite or NaN.
+  // 0 * x is 0 if x is finite, and NaN otherwise.
   for (size_t c = 0; c < width; c += hn::Lanes(d)) {
     sum = hn::MulAdd(hn::LoadU(d, row + c), hn::Zero(d), sum);
   }
@@ -126,7 +127,7 @@ struct BackwardBlock {
   bool rows_are_finite = true;
 };
 
-// Rows of Q and of d_out, as they are and transposed.
+// Loads the rows of Q and of d_out, row by row and transposed.
 inline void load_backward_rows(BackwardBlock& block) {
   QueryBlock<F32Products>& b = block.b;
   const BackwardScratch& s = block.s;

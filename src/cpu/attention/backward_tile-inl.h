@@ -1,5 +1,5 @@
-// A block of query rows against a block of keys: weights and gradients of the scores, and what they
-// add to the gradients of K, V, Q and the bias.
+// A block of query rows against a block of keys: computes the weights and the gradients of the
+// scores, and adds to the gradients of K, V, Q and the bias.
 #if defined(MULTIHEAD_CPU_ATTENTION_BACKWARD_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_BACKWARD_TILE_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_BACKWARD_TILE_INL_H_
@@ -24,7 +24,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A panel's lanes of the tile that begins at `first`.
+// The lanes of a panel in the tile whose memory begins at `first`.
 inline ScoreTile panel_tile(const BackwardBlock& block, const Panel& panel, float* first,
                             const rules::KeyRange& keys) {
   return {.scores = first + panel.lane,
@@ -90,12 +90,12 @@ HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY
   }
 }
 
-// Calls visit(first vector, vectors, from, to) for parts that cover what the vectors of a panel see
-// of a tile's keys.
+// Calls visit(first vector, vectors, from, to) for rectangles of a tile that together cover every
+// key that each vector of the panel sees.
 template <class Visit>
 HWY_INLINE void for_visible_parts(size_t vectors, const VisibleEnds& visible_end,
                                   const Visit& visit) {
-  // One vector of a strip of two is no faster than both.
+  // In a strip of two vectors, one alone takes as long as both.
   constexpr bool kDropsVectors = TileSize::kScoreVecs > 2;
   for (size_t strip = 0; strip < vectors; strip += TileSize::kScoreVecs) {
     const size_t vecs = std::min(TileSize::kScoreVecs, vectors - strip);
@@ -109,7 +109,8 @@ HWY_INLINE void for_visible_parts(size_t vectors, const VisibleEnds& visible_end
   }
 }
 
-// Weights of a panel in s.weights, without dropout's, and gradients of its scores in s.d_scores.
+// Writes a panel's weights before dropout to s.weights, and the gradients of its scores to
+// s.d_scores.
 inline void weigh_panel(BackwardBlock& block, const Panel& panel, const BackwardKeys& keys) {
   QueryBlock<F32Products>& b = block.b;
   const BackwardScratch& s = block.s;
@@ -174,7 +175,8 @@ inline void add_to_bias(const BackwardBlock& block, size_t first_row, size_t las
   }
 }
 
-// d_scores become gradients of the products: those of capped scores times the cap's derivative.
+// Multiplies the gradients of capped scores by the cap's derivative, which gives those of raw
+// scores.
 inline void differentiate_cap(const BackwardBlock& block, const Panel& panel,
                               const rules::KeyRange& keys) {
   const DF d;
@@ -184,21 +186,22 @@ inline void differentiate_cap(const BackwardBlock& block, const Panel& panel,
     for (size_t lane = 0; lane < tile.lanes; lane += hn::Lanes(d)) {
       const size_t at = key * tile.stride + lane;
       const auto gradient = hn::LoadU(d, tile.scores + at);
-      // Where a score is hidden, the derivative may be NaN.
+      // The derivative of a hidden score may be NaN, but its gradient is 0.
       const auto product = hn::Mul(gradient, hn::LoadU(d, d_cap + at));
       hn::StoreU(hn::IfThenZeroElse(hn::Eq(gradient, hn::Zero(d)), product), d, tile.scores + at);
     }
   }
 }
 
-// Rows first_row .. last_row - 1 against the keys: three products.
+// Adds the products of rows first_row .. last_row - 1 with the keys to d_keys, d_values and
+// d_queries.
 inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t last_row,
                                  const BackwardKeys& keys, float* d_keys, float* d_values) {
   const QueryBlock<F32Products>& b = block.b;
   const BackwardScratch& s = block.s;
   const auto count = static_cast<size_t>(keys.range.last - keys.range.first);
   const size_t rows = last_row - first_row;
-  // Of a tile of keys, the rows that see any of them: both ends rise with the key.
+  // The range of rows that see a key. Both of its ends rise with the key.
   for (size_t key = 0, first = 0, last = 0; key < count; ++key) {
     const int64_t at = keys.range.first + static_cast<int64_t>(key);
     while (first < rows && b.s.last_key[first_row + first] <= at) ++first;
@@ -246,8 +249,8 @@ inline bool is_visible(const QueryBlock<F32Products>& b, size_t row, int64_t key
          (!b.p.bias.given() || b.s.bias[row][key * b.p.bias.stride[3]] != kNegInf);
 }
 
-// The same, number by number: where a number of Q, K or d_out is not finite, a hidden pair must not
-// multiply it even by 0.
+// The same for visible pairs alone, one by one. Needed where Q, K or d_out holds NaN or infinities:
+// a product would multiply them by the weight 0 of a hidden pair, which gives NaN.
 inline void add_visible_pairs(BackwardBlock& block, size_t first_row, size_t last_row,
                               const BackwardKeys& keys, float* d_keys, float* d_values) {
   const QueryBlock<F32Products>& b = block.b;
@@ -271,10 +274,11 @@ inline void add_visible_pairs(BackwardBlock& block, size_t first_row, size_t las
   }
 }
 
-// The block's rows against keys of the chunk, whose first is chunk_begin.
+// Adds what the rows of the block contribute with the keys of `range`. The chunk begins at
+// chunk_begin.
 inline void backward_tile(BackwardBlock& block, const rules::KeyRange& range, int64_t chunk_begin) {
   QueryBlock<F32Products>& b = block.b;
-  // Visible ranges rise with the row: the panels that see any of the keys are neighbours.
+  // Visible ranges rise with the row, so the panels that see any of the keys are neighbours.
   size_t first_row = b.rows, last_row = 0;
   for (const Panel& panel : b.panels()) {
     if (intersection(range, panel.keys).empty()) continue;
