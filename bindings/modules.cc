@@ -96,7 +96,7 @@ Cache& cache_at(int32_t handle) {
   return cache == nullptr ? none : *cache;
 }
 
-bool is_of_stack(int32_t handle) {
+bool is_of_transformer(int32_t handle) {
   return std::holds_alternative<TransformerCache>(at<ModuleCache>(handle));
 }
 
@@ -179,17 +179,17 @@ int32_t module_cache_create(int32_t handle) {
 void module_cache_release(int32_t handle) { release_object<ModuleCache>(handle); }
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
   return run([&] {
-    return is_of_stack(handle) ? cache_at<TransformerCache>(handle).truncate(length)
-                               : cache_at<MultiHeadAttentionCache>(handle).truncate(length);
+    return is_of_transformer(handle) ? cache_at<TransformerCache>(handle).truncate(length)
+                                     : cache_at<MultiHeadAttentionCache>(handle).truncate(length);
   });
 }
 int32_t module_cache_length(int32_t handle) {
-  return static_cast<int32_t>(is_of_stack(handle)
+  return static_cast<int32_t>(is_of_transformer(handle)
                                   ? cache_at<TransformerCache>(handle).length()
                                   : cache_at<MultiHeadAttentionCache>(handle).length());
 }
 double module_cache_bytes(int32_t handle) {
-  return static_cast<double>(is_of_stack(handle)
+  return static_cast<double>(is_of_transformer(handle)
                                  ? cache_at<TransformerCache>(handle).bytes()
                                  : cache_at<MultiHeadAttentionCache>(handle).kv().bytes());
 }

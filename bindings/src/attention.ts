@@ -45,6 +45,30 @@ export function attention<
   });
 }
 
+interface Axes {
+  readonly q: string;
+  readonly k: string;
+  readonly v: string;
+}
+const axes: Axes = { q: '(B, H_q, N_q, d_k)', k: '(B, H_kv, N_k, d_k)', v: '(B, H_kv, N_k, d_v)' };
+
+/** q, k and v with as many axes as stated. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function readInputs(
+  operands: Operands,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+  { q: ofQuery, k: ofKey, v: ofValue }: Axes,
+) {
+  const query = operands.input(q, floatDTypes, 'q');
+  const key = operands.input(k, floatDTypes, 'k');
+  const value = operands.input(v, [key.dtype], 'v');
+  checkRank(query, ofQuery, 'q');
+  checkRank(key, ofKey, 'k');
+  checkRank(value, ofValue, 'v');
+  return { query, key, value };
+}
+
 /** q, k and v of a call of attention(). Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function attentionInputs(
   operands: Operands,
@@ -52,12 +76,7 @@ export function attentionInputs(
   k: FloatTensorLike,
   v: FloatTensorLike,
 ) {
-  const query = operands.input(q, floatDTypes, 'q');
-  const key = operands.input(k, floatDTypes, 'k');
-  const value = operands.input(v, [key.dtype], 'v');
-  checkRank(query, '(B, H_q, N_q, d_k)', 'q');
-  checkRank(key, '(B, H_kv, N_k, d_k)', 'k');
-  checkRank(value, '(B, H_kv, N_k, d_v)', 'v');
+  const { query, key, value } = readInputs(operands, q, k, v, axes);
   // By index, because iterators are slow on frozen arrays: see checkExtents().
   const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
   const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;

@@ -1,10 +1,10 @@
 // mh.attentionVarlen: packed sequences of different lengths.
 
+import { readInputs } from './attention.js';
 import { attentionOptions, rotationNames, sharedNames } from './attention_options.js';
-import { call, checkRank, type Runtime } from './operands.js';
+import { call, type Runtime } from './operands.js';
 import { checkOptions, readOptions } from './options.js';
 import { prepareOutputs } from './outputs.js';
-import { floatDTypes } from './tensor.js';
 import type { FloatDType, FloatTensorLike, VarlenOptions, VarlenResult } from './types.js';
 import * as wire from './wire.js';
 
@@ -14,6 +14,7 @@ const optionNames = [
   ...(['qkNorm', 'rope', 'return', 'out', 'outDtype'] as const),
 ] as const satisfies readonly (keyof VarlenOptions)[];
 
+const axes = { q: '(T_q, H_q, d_k)', k: '(T_k, H_kv, d_k)', v: '(T_k, H_kv, d_v)' };
 const perSequence = 'packed sequences have no batch axis: call attention() for each sequence';
 const elsewhere = {
   mask: perSequence,
@@ -37,12 +38,7 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
   }
 
   return call(runtime, (operands) => {
-    const query = operands.input(q, floatDTypes, 'q');
-    const key = operands.input(k, floatDTypes, 'k');
-    const value = operands.input(v, [key.dtype], 'v');
-    checkRank(query, '(T_q, H_q, d_k)', 'q');
-    checkRank(key, '(T_k, H_kv, d_k)', 'k');
-    checkRank(value, '(T_k, H_kv, d_v)', 'v');
+    const { query, key, value } = readInputs(operands, q, k, v, axes);
     const cuQ = operands.span(options.cuQ, 'i32', 'cuQ');
     const cuK = operands.span(options.cuK, 'i32', 'cuK');
     const [queries = 0, heads = 0, width = 0] = query.shape;

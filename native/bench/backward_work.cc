@@ -1,6 +1,5 @@
 // Benchmarks of a training step's attention: attention(), then attention_backward().
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,8 +11,6 @@
 
 namespace multihead::bench {
 namespace {
-
-constexpr uint32_t kGradientSeed = 5;
 
 class BackwardWork : public Work {
  public:

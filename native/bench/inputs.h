@@ -13,7 +13,8 @@ namespace multihead::bench {
 // Numbers in [-1, 1), by a linear congruential generator (Numerical Recipes' constants), which is
 // one line in any language. Its low bits are not random, which does not matter here.
 std::vector<float> random_floats(int64_t count, uint32_t seed);
-inline constexpr uint32_t kQuerySeed = 1, kKeySeed = 2, kValueSeed = 3, kMaskSeed = 4;
+inline constexpr uint32_t kQuerySeed = 1, kKeySeed = 2, kValueSeed = 3, kMaskSeed = 4,
+                          kGradientSeed = 5;
 
 // Numbers in a dtype, and the same numbers as floats.
 struct Numbers {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "cpu/kernels.h"
 #include "engine/guard.h"
@@ -101,8 +102,11 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
   // All memory is reserved before anything is written.
   if (plan.transforms) {
     if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
-    for (const ConstAnyTensor* x : {&plan.transforms->q, &plan.transforms->k}) {
-      if (Status status = reserve_for_transform_back(*x, context); !status.ok()) return status;
+    for (const auto& [x, d_gain] : {std::pair{plan.transforms->q, gradients.d_q_gain},
+                                    {plan.transforms->k, gradients.d_k_gain}}) {
+      if (Status status = reserve_for_transform_back(x, d_gain, context); !status.ok()) {
+        return status;
+      }
     }
   }
   if (Status status = reserve_gradients(plan, context); !status.ok()) return status;
@@ -126,7 +130,6 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
       }
     }
   });
-  if (g.chunks == 0) clear(gradients.d_q);
   if (g.chunks > 1 && params.d_q.data != nullptr) add_parts(plan, threads);
   if (!gradients.d_sinks.empty()) differentiate_sinks(params, gradients.d_sinks);
   if (!plan.transforms) return {};

@@ -153,7 +153,7 @@ rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
                          : std::clamp(blocks_of(target.least_jobs, heads), int64_t{1},
                                       std::max<int64_t>(1, p.keys / kLeastChunk));
   g.chunk_keys = round_up(blocks_of(std::max<int64_t>(p.keys, 1), g.chunks), g.blocks.key_block);
-  g.chunks = blocks_of(p.keys, g.chunk_keys);
+  g.chunks = std::max<int64_t>(1, blocks_of(p.keys, g.chunk_keys));
   g.jobs = g.batch_parts * g.head_parts * g.chunks;
   return g;
 }

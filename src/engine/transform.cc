@@ -256,7 +256,9 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
   });
 }
 
-Status reserve_for_transform_back(const ConstAnyTensor& x, Context& context) {
+Status reserve_for_transform_back(const ConstAnyTensor& x, std::span<const float> d_gain,
+                                  Context& context) {
+  if (d_gain.empty()) return {};
   const uint64_t bytes = static_cast<uint64_t>(token_jobs(x) * x.shape[3]) * sizeof(double);
   return scratch_of(context).partials().reserve(bytes) ? Status() : Status::out_of_memory(bytes);
 }
@@ -264,12 +266,11 @@ Status reserve_for_transform_back(const ConstAnyTensor& x, Context& context) {
 Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,
                       std::span<float> d_gain, Context& context) {
   const int64_t width = x.shape[3], jobs = token_jobs(x);
-  const bool sums_gain = !d_gain.empty() && x.shape.elements() != 0;
+  const bool sums_gain = !d_gain.empty();
   // One part for each job, added in order afterwards: the same bits for any number of threads.
-  if (Status status = reserve_for_transform_back(x, context); !status.ok()) return status;
+  if (Status status = reserve_for_transform_back(x, d_gain, context); !status.ok()) return status;
   auto* const parts = static_cast<double*>(scratch_of(context).partials().data());
-  std::fill_n(parts, jobs * width, 0.0);
-  std::fill(d_gain.begin(), d_gain.end(), 0.0F);
+  if (sums_gain) std::fill_n(parts, jobs * width, 0.0);
   Status status = for_tokens(x, transform, -1.0, context, [&](const Token& token, int64_t job) {
     for (int64_t head = 0; head < x.shape[1]; ++head) {
       float* const row = gradient.data + offset_of(gradient, token, head);

@@ -54,7 +54,8 @@ Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const
                       Context& context);
 
 // The memory that transform_back() of x needs beyond that of transform_rows().
-Status reserve_for_transform_back(const ConstAnyTensor& x, Context& context);
+Status reserve_for_transform_back(const ConstAnyTensor& x, std::span<const float> d_gain,
+                                  Context& context);
 
 // The backward of transform_rows(). `gradient`, f32 and of the shape of x, is the gradient with
 // respect to y and becomes the one with respect to x. The gain's gradient is written to d_gain if

@@ -60,7 +60,7 @@ void store_queries(const BackwardBlock& block, int64_t chunk, bool in_parts) {
         in_parts ? params.d_q_parts +
                        (chunk * rows + params.row_index(b.batch, head, query)) * b.p.key_width
                  : params.d_q.row(b.batch, head, query);
-    store_rows(block.s.d_queries + row * block.key_lanes, block.key_lanes, 1,
+    store_rows(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1,
                in_parts ? 1.0F : params.scale, to, 0, width);
   }
 }
@@ -72,17 +72,15 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
   const int64_t begin = job.chunk * geometry.chunk_keys;
   const int64_t end = std::min(p.keys, begin + geometry.chunk_keys);
   const auto keys = static_cast<size_t>(end - begin);
-  const size_t key_lanes = round_up(static_cast<size_t>(p.key_width), hn::Lanes(DF()));
-  const size_t value_lanes = round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()));
-  std::fill_n(s.d_keys, keys * key_lanes, 0.0F);
-  std::fill_n(s.d_values, keys * value_lanes, 0.0F);
+  std::fill_n(s.d_keys, keys * s.key_lanes, 0.0F);
+  std::fill_n(s.d_values, keys * s.value_lanes, 0.0F);
   const bool in_parts = geometry.chunks > 1;
   for (int64_t first_row = p.first_row(); first_row < p.end_row();
        first_row += geometry.blocks.rows) {
     BackwardBlock block(params, geometry, job, first_row, s);
     load_rows(block.b);
     start_head(block.b);
-    std::fill_n(s.d_queries, block.b.rows * key_lanes, 0.0F);
+    std::fill_n(s.d_queries, block.b.rows * s.key_lanes, 0.0F);
     const rules::KeyRange seen = intersection(block.b.seen, {begin, end});
     if (!seen.empty()) {
       load_backward_rows(block);
@@ -93,12 +91,12 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
     if (params.d_q.data != nullptr) store_queries(block, job.chunk, in_parts);
   }
   if (params.d_k.data != nullptr) {
-    store_rows(s.d_keys, key_lanes, keys, params.scale,
+    store_rows(s.d_keys, s.key_lanes, keys, params.scale,
                params.d_k.row(job.batch, job.kv_head, begin), params.d_k.stride[2],
                static_cast<size_t>(p.key_width));
   }
   if (params.d_v.data != nullptr) {
-    store_rows(s.d_values, value_lanes, keys, 1.0F, params.d_v.row(job.batch, job.kv_head, begin),
+    store_rows(s.d_values, s.value_lanes, keys, 1.0F, params.d_v.row(job.batch, job.kv_head, begin),
                params.d_v.stride[2], static_cast<size_t>(p.value_width));
   }
 }

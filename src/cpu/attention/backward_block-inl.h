@@ -46,34 +46,36 @@ struct BackwardScratch {
   float* reference;    // [row]
   void* block;         // of the QueryBlock
   uint64_t bytes;
+  size_t key_lanes, value_lanes;
+  size_t row_lanes;  // from key to key of a tile
 };
 
 inline BackwardScratch lay_out_backward(const BackwardParams& params, const BackwardGeometry& g,
                                         void* memory) {
   const AttentionParams& p = params.forward;
-  const uint64_t vector = hn::Lanes(DF());
-  const uint64_t key_lanes = round_up(static_cast<size_t>(p.key_width), vector);
-  const uint64_t value_lanes = round_up(static_cast<size_t>(p.value_width), vector);
-  const uint64_t rows = round_up(static_cast<size_t>(g.blocks.rows), vector);
   const auto chunk = static_cast<uint64_t>(g.chunk_keys);
   const auto block = static_cast<uint64_t>(g.blocks.key_block);
   BackwardScratch s{};
+  s.key_lanes = round_up(static_cast<size_t>(p.key_width), hn::Lanes(DF()));
+  s.value_lanes = round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()));
+  s.row_lanes = static_cast<size_t>(g.blocks.rows);
   rules::Arena take(memory);
-  take(s.d_keys, chunk * key_lanes);
-  take(s.d_values, chunk * value_lanes);
-  take(s.d_queries, rows * key_lanes);
-  take(s.queries, rows * key_lanes);
-  take(s.d_out, rows * value_lanes);
-  take(s.d_out_transposed, round_up(rows, score_lanes()) * static_cast<uint64_t>(p.value_width));
-  take(s.weights, block * rows);
-  take(s.d_scores, block * rows);
-  take(s.d_cap, p.softcap > 0.0F ? block * rows : 0);
-  take(s.keys, block * key_lanes);
+  take(s.d_keys, chunk * s.key_lanes);
+  take(s.d_values, chunk * s.value_lanes);
+  take(s.d_queries, s.row_lanes * s.key_lanes);
+  take(s.queries, s.row_lanes * s.key_lanes);
+  take(s.d_out, s.row_lanes * s.value_lanes);
+  take(s.d_out_transposed,
+       round_up(s.row_lanes, score_lanes()) * static_cast<uint64_t>(p.value_width));
+  take(s.weights, block * s.row_lanes);
+  take(s.d_scores, block * s.row_lanes);
+  take(s.d_cap, p.softcap > 0.0F ? block * s.row_lanes : 0);
+  take(s.keys, block * s.key_lanes);
   take(s.values, p.v.dense_floats() ? 0 : block * static_cast<uint64_t>(p.value_width));
   take(s.first_row, block);
   take(s.last_row, block);
-  take(s.delta, rows);
-  take(s.reference, rows);
+  take(s.delta, s.row_lanes);
+  take(s.reference, s.row_lanes);
   const uint64_t block_bytes = lay_out_block(p, g.blocks, nullptr).bytes;
   char* of_block = nullptr;
   take(of_block, block_bytes);
@@ -114,16 +116,11 @@ struct BackwardBlock {
            .kv_head = job.kv_head,
            .end_head = job.kv_head + 1,
            .first_row = first_row},
-          scratch.block),
-        key_lanes(round_up(static_cast<size_t>(params.forward.key_width), b.vector)),
-        value_lanes(round_up(static_cast<size_t>(params.forward.value_width), b.vector)),
-        row_lanes(round_up(static_cast<size_t>(geometry.blocks.rows), b.vector)) {}
+          scratch.block) {}
 
   const BackwardParams& p;
   const BackwardScratch& s;
   QueryBlock<F32Products> b;
-  const size_t key_lanes, value_lanes;
-  const size_t row_lanes;  // from key to key of a tile
   bool rows_are_finite = true;
 };
 
@@ -136,12 +133,12 @@ inline void load_backward_rows(BackwardBlock& block) {
   const auto value_width = static_cast<size_t>(p.value_width);
   for (size_t row = 0; row < b.rows; ++row) {
     const int64_t head = b.head_of(row), query = b.s.place[row].query;
-    float* const of_query = s.queries + row * block.key_lanes;
-    float* const of_out = s.d_out + row * block.value_lanes;
-    read_row(b.d, p.q, b.batch, head, query, key_width, block.key_lanes, of_query);
-    read_row(b.d, block.p.d_out, b.batch, head, query, value_width, block.value_lanes, of_out);
-    block.rows_are_finite = block.rows_are_finite && all_finite(b.d, of_query, block.key_lanes) &&
-                            all_finite(b.d, of_out, block.value_lanes);
+    float* const of_query = s.queries + row * block.s.key_lanes;
+    float* const of_out = s.d_out + row * block.s.value_lanes;
+    read_row(b.d, p.q, b.batch, head, query, key_width, block.s.key_lanes, of_query);
+    read_row(b.d, block.p.d_out, b.batch, head, query, value_width, block.s.value_lanes, of_out);
+    block.rows_are_finite = block.rows_are_finite && all_finite(b.d, of_query, block.s.key_lanes) &&
+                            all_finite(b.d, of_out, block.s.value_lanes);
   }
   for (size_t row = 0; row < b.lanes; ++row) {
     const int64_t index = block.p.row_index(b.batch, b.head_of(row), b.s.place[row].query);
@@ -152,7 +149,7 @@ inline void load_backward_rows(BackwardBlock& block) {
   std::array<const float*, hn::MaxLanes(DF())> rows;
   for (size_t lane = 0; lane < b.lanes; lane += b.vector) {
     for (size_t i = 0; i < b.vector; ++i) {
-      rows[i] = s.d_out + std::min(lane + i, b.rows - 1) * block.value_lanes;
+      rows[i] = s.d_out + std::min(lane + i, b.rows - 1) * block.s.value_lanes;
     }
     float* const strip = s.d_out_transposed + lane / score_lanes() * score_lanes() * value_width;
     transpose_rows(b.d, rows.data(), value_width, 1.0F, strip + lane % score_lanes(),
@@ -164,14 +161,15 @@ inline BackwardKeys load_backward_keys(const BackwardBlock& block, const rules::
   const QueryBlock<F32Products>& b = block.b;
   const auto count = static_cast<size_t>(range.last - range.first);
   const auto value_width = static_cast<size_t>(b.p.value_width);
-  const FloatRows k = read_rows(b.d, b.p.k, b.batch, b.kv_head, range.first, count,
-                                static_cast<size_t>(b.p.key_width), block.key_lanes, block.s.keys);
+  const FloatRows k =
+      read_rows(b.d, b.p.k, b.batch, b.kv_head, range.first, count,
+                static_cast<size_t>(b.p.key_width), block.s.key_lanes, block.s.keys);
   const FloatRows v = read_rows(b.d, b.p.v, b.batch, b.kv_head, range.first, count, value_width,
                                 value_width, block.s.values);
   bool finite = true;
   for (size_t key = 0; key < count; ++key) {
     const float* const row = k.data + static_cast<ptrdiff_t>(key) * k.stride;
-    finite = finite && all_finite(b.d, row, block.key_lanes);
+    finite = finite && all_finite(b.d, row, block.s.key_lanes);
   }
   return {range, k.data, k.stride, v.data, v.stride, finite};
 }

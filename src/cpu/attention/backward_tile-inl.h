@@ -14,6 +14,7 @@
 
 #include "cpu/attention/backward_block-inl.h"
 #include "cpu/attention/query_block-inl.h"
+#include "cpu/attention/rows-inl.h"
 #include "cpu/attention/scores-inl.h"
 #include "cpu/attention/softmax-inl.h"
 #include "cpu/gemm/micro_kernel-inl.h"
@@ -28,7 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline ScoreTile panel_tile(const BackwardBlock& block, const Panel& panel, float* first,
                             const rules::KeyRange& keys) {
   return {.scores = first + panel.lane,
-          .stride = block.row_lanes,
+          .stride = block.s.row_lanes,
           .first_key = keys.first,
           .keys = static_cast<size_t>(keys.last - keys.first),
           .lanes = panel.lanes,
@@ -95,17 +96,8 @@ HWY_NOINLINE void differentiate_softmax(D d, const ScoreTile& scores, float* HWY
 template <class Visit>
 HWY_INLINE void for_visible_parts(size_t vectors, const VisibleEnds& visible_end,
                                   const Visit& visit) {
-  // In a strip of two vectors, one alone takes as long as both.
-  constexpr bool kDropsVectors = TileSize::kScoreVecs > 2;
-  for (size_t strip = 0; strip < vectors; strip += TileSize::kScoreVecs) {
-    const size_t vecs = std::min(TileSize::kScoreVecs, vectors - strip);
-    size_t from = 0;
-    for (size_t out = kDropsVectors ? 0 : vecs - 1; out < vecs; ++out) {
-      const size_t first = kDropsVectors ? out : 0;
-      const size_t to = visible_end[strip + out];
-      if (to > from) visit(strip + first, vecs - first, from, to);
-      from = std::max(from, to);
-    }
+  for (size_t v = 0; v < vectors; v += TileSize::kScoreVecs) {
+    for_ending_vectors(visible_end, v, std::min(TileSize::kScoreVecs, vectors - v), 0, visit);
   }
 }
 
@@ -169,7 +161,7 @@ inline void add_to_bias(const BackwardBlock& block, size_t first_row, size_t las
   for (size_t row = first_row; row < last_row; ++row) {
     float* const to = d_bias.at(b.batch, b.head_of(row), b.s.place[row].query, keys.first);
     const float* from = block.s.d_scores + row;
-    for (int64_t key = 0; key < keys.last - keys.first; ++key, from += block.row_lanes) {
+    for (int64_t key = 0; key < keys.last - keys.first; ++key, from += block.s.row_lanes) {
       to[key * d_bias.stride[3]] += *from;
     }
   }
@@ -215,38 +207,32 @@ inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t 
     return DepthRange{first, last > first ? last - first : 0};
   };
   Product<> p{.a = s.weights + first_row,
-              .a_stride = static_cast<ptrdiff_t>(block.row_lanes),
-              .b = s.d_out + first_row * block.value_lanes,
-              .b_stride = static_cast<ptrdiff_t>(block.value_lanes),
+              .a_stride = static_cast<ptrdiff_t>(block.s.row_lanes),
+              .b = s.d_out + first_row * block.s.value_lanes,
+              .b_stride = static_cast<ptrdiff_t>(block.s.value_lanes),
               .b_strip = static_cast<ptrdiff_t>(strip_lanes()),
               .c = d_values,
-              .c_stride = static_cast<ptrdiff_t>(block.value_lanes),
+              .c_stride = static_cast<ptrdiff_t>(block.s.value_lanes),
               .depth = rows,
               .accumulate = true};
-  product<ALayout::kRowMajor>(b.d, p, count, block.value_lanes / b.vector, rows_of);
+  product<ALayout::kRowMajor>(b.d, p, count, block.s.value_lanes / b.vector, rows_of);
 
   p.a = s.d_scores + first_row;
-  p.b = s.queries + first_row * block.key_lanes;
-  p.b_stride = p.c_stride = static_cast<ptrdiff_t>(block.key_lanes);
+  p.b = s.queries + first_row * block.s.key_lanes;
+  p.b_stride = p.c_stride = static_cast<ptrdiff_t>(block.s.key_lanes);
   p.c = d_keys;
-  product<ALayout::kRowMajor>(b.d, p, count, block.key_lanes / b.vector, rows_of);
+  product<ALayout::kRowMajor>(b.d, p, count, block.s.key_lanes / b.vector, rows_of);
 
   p.b = keys.k;
   p.b_stride = keys.k_stride;
-  p.c = s.d_queries + first_row * block.key_lanes;
+  p.c = s.d_queries + first_row * block.s.key_lanes;
   p.depth = count;
   const int32_t* const last_key = b.s.last_key + first_row;
   product<ALayout::kColMajor>(
-      b.d, p, rows, block.key_lanes / b.vector, [&](size_t row, size_t tile_rows) HWY_ATTR {
+      b.d, p, rows, block.s.key_lanes / b.vector, [&](size_t row, size_t tile_rows) HWY_ATTR {
         const int64_t seen = last_key[row + tile_rows - 1] - keys.range.first;
         return static_cast<size_t>(std::clamp<int64_t>(seen, 0, static_cast<int64_t>(count)));
       });
-}
-
-inline bool is_visible(const QueryBlock<F32Products>& b, size_t row, int64_t key) {
-  return key >= b.s.first_key[row] && key < b.s.last_key[row] &&
-         (!b.p.mask.given() || b.s.mask[row][key * b.p.mask.stride[3]] != 0) &&
-         (!b.p.bias.given() || b.s.bias[row][key * b.p.bias.stride[3]] != kNegInf);
 }
 
 // The same for visible pairs alone, one by one. Needed where Q, K or d_out holds NaN or infinities:
@@ -257,18 +243,18 @@ inline void add_visible_pairs(BackwardBlock& block, size_t first_row, size_t las
   const BackwardScratch& s = block.s;
   for (size_t row = first_row; row < last_row; ++row) {
     for (int64_t key = keys.range.first; key < keys.range.last; ++key) {
-      if (!is_visible(b, row, key)) continue;
+      if (!sees_key(b, row, key)) continue;
       const auto j = static_cast<size_t>(key - keys.range.first);
-      const float weight = s.weights[j * block.row_lanes + row];
-      const float d_score = s.d_scores[j * block.row_lanes + row];
+      const float weight = s.weights[j * block.s.row_lanes + row];
+      const float d_score = s.d_scores[j * block.s.row_lanes + row];
       const bool dropped = b.p.dropout.given() && weight == 0.0F;
-      for (size_t c = 0; !dropped && c < block.value_lanes; ++c) {
-        d_values[j * block.value_lanes + c] += weight * s.d_out[row * block.value_lanes + c];
+      for (size_t c = 0; !dropped && c < block.s.value_lanes; ++c) {
+        d_values[j * block.s.value_lanes + c] += weight * s.d_out[row * block.s.value_lanes + c];
       }
       const float* const k = keys.k + static_cast<ptrdiff_t>(j) * keys.k_stride;
-      for (size_t c = 0; c < block.key_lanes; ++c) {
-        d_keys[j * block.key_lanes + c] += d_score * s.queries[row * block.key_lanes + c];
-        s.d_queries[row * block.key_lanes + c] += d_score * k[c];
+      for (size_t c = 0; c < block.s.key_lanes; ++c) {
+        d_keys[j * block.s.key_lanes + c] += d_score * s.queries[row * block.s.key_lanes + c];
+        s.d_queries[row * block.s.key_lanes + c] += d_score * k[c];
       }
     }
   }
@@ -305,8 +291,8 @@ inline void backward_tile(BackwardBlock& block, const rules::KeyRange& range, in
     }
   }
   const auto offset = static_cast<size_t>(range.first - chunk_begin);
-  float* const d_keys = block.s.d_keys + offset * block.key_lanes;
-  float* const d_values = block.s.d_values + offset * block.value_lanes;
+  float* const d_keys = block.s.d_keys + offset * block.s.key_lanes;
+  float* const d_values = block.s.d_values + offset * block.s.value_lanes;
   if (keys.finite && block.rows_are_finite) {
     add_products_of_tile(block, first_row, last_row, keys, d_keys, d_values);
   } else {

@@ -93,11 +93,16 @@ void start_head(QueryBlock<Products>& b) {
 }
 
 template <class Products>
+bool sees_key(const QueryBlock<Products>& b, size_t row, int64_t key) {
+  return key >= b.s.first_key[row] && key < b.s.last_key[row] &&
+         (!b.p.mask.given() || b.s.mask[row][key * b.p.mask.stride[3]] != 0) &&
+         (!b.p.bias.given() || b.s.bias[row][key * b.p.bias.stride[3]] != kNegInf);
+}
+
+template <class Products>
 bool sees_a_key(const QueryBlock<Products>& b, size_t row) {
   for (int64_t key = b.s.first_key[row]; key < b.s.last_key[row]; ++key) {
-    const bool allowed = !b.p.mask.given() || b.s.mask[row][key * b.p.mask.stride[3]] != 0;
-    const bool biased = !b.p.bias.given() || b.s.bias[row][key * b.p.bias.stride[3]] != kNegInf;
-    if (allowed && biased) return true;
+    if (sees_key(b, row, key)) return true;
   }
   return false;
 }

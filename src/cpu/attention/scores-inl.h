@@ -150,6 +150,21 @@ void apply_passes(const QueryBlock<Products>& b, const Panel& panel, const Score
   if (stage != ScoreStage::kCapped) add_and_mask(b, panel, tile);
 }
 
+// The vectors of a strip see keys up to ends that rise with the vector. Calls visit(first vector,
+// vectors, from, to) for the keys from `from` on, with all vectors that see them.
+template <class Visit>
+HWY_INLINE void for_ending_vectors(const VisibleEnds& visible_end, size_t strip, size_t vecs,
+                                   size_t from, const Visit& visit) {
+  // In strips of two vectors both continue, because one vector alone is no faster than both.
+  constexpr bool kDropsVectors = TileSize::kScoreVecs > 2;
+  for (size_t out = kDropsVectors ? 0 : vecs - 1; out < vecs; ++out) {
+    const size_t first = kDropsVectors ? out : 0;
+    const size_t to = visible_end[strip + out];
+    if (to > from) visit(strip + first, vecs - first, from, to);
+    from = std::max(from, to);
+  }
+}
+
 // Scores of the panel's rows against the tile, -inf for hidden keys, and their maxima in row_max.
 template <class Products>
 void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
@@ -173,16 +188,9 @@ void score_visible(QueryBlock<Products>& b, const Panel& panel, const ScoreTile&
     const size_t unmasked_end = unmasked_end_of(v / TileSize::kScoreVecs);
     score_keys(b, panel, tile, block, v, vecs, 0, unmasked_begin);
     score_keys(b, panel, tile, block, v, vecs, unmasked_begin, unmasked_end, plain);
-    // After that, the vectors end one by one. In strips of two vectors both continue, because one
-    // vector alone is no faster than both.
-    constexpr bool kDropsVectors = TileSize::kScoreVecs > 2;
-    size_t key = unmasked_end;
-    for (size_t out = kDropsVectors ? 0 : vecs - 1; out < vecs; ++out) {
-      const size_t first = kDropsVectors ? out : 0;
-      const size_t end = visible_end[v + out];
-      score_keys(b, panel, tile, block, v + first, vecs - first, key, end);
-      key = std::max(key, end);
-    }
+    for_ending_vectors(visible_end, v, vecs, unmasked_end,
+                       [&](size_t first, size_t count, size_t from, size_t to)
+                           HWY_ATTR { score_keys(b, panel, tile, block, first, count, from, to); });
   }
   if (!plain) apply_passes(b, panel, tile, ScoreStage::kMasked);
   for (size_t v = 0; v < vectors; ++v) {
