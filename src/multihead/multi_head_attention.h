@@ -53,36 +53,42 @@ struct MultiHeadAttentionConfig {
   bool qk_norm = false;  // parameters `q_norm.weight`, `k_norm.weight`
   float qk_norm_eps = 1e-6F;
   float softcap = 0.0F;
-  Window window = {};    // alignment: none; it is the call's
-  Rope rope = {};        // positions: none; they are the call's
-  float dropout = 0.0F;  // probability; used if MultiHeadAttentionOptions::training
+  Window window = {};  // alignment: none; it is the call's
+  Rope rope = {};      // positions: none; they are the call's
+  // Probabilities, used if MultiHeadAttentionOptions::training: of the weights, and of the module's
+  // output (after the output projection).
+  float dropout = 0.0F, out_dropout = 0.0F;
 };
 
 // Views of the caller's memory, which must outlive the calls that use them. An optional tensor that
-// is not given is left out of the computation, even if `bias` of the config is true.
-struct MultiHeadAttentionWeights {
-  ConstTensor q_proj = {};                            // (H * head_dim, embed_dim)
-  ConstTensor k_proj = {};                            // (H_kv * head_dim, kdim)
-  ConstTensor v_proj = {};                            // (H_kv * value_dim, vdim)
-  ConstTensor q_bias = {}, k_bias = {}, v_bias = {};  // as long as those have rows; optional
-  ConstTensor out_proj = {};                          // (out_dim, H * value_dim)
-  ConstTensor out_bias = {};                          // (out_dim), optional
-  ConstTensor bias_k = {}, bias_v = {};  // (H_kv * head_dim), (H_kv * value_dim): add_bias_kv
-  ConstTensor sinks = {};                // (H)
-  ConstTensor q_norm = {}, k_norm = {};  // (head_dim)
+// is not given is left out of the computation, even if `bias` of the config is true. The gradients
+// of weights have the same shapes; see MultiHeadAttentionGradients.
+template <class View>
+struct BasicMultiHeadAttentionWeights {
+  View q_proj = {};                            // (H * head_dim, embed_dim)
+  View k_proj = {};                            // (H_kv * head_dim, kdim)
+  View v_proj = {};                            // (H_kv * value_dim, vdim)
+  View q_bias = {}, k_bias = {}, v_bias = {};  // as long as those have rows; optional
+  View out_proj = {};                          // (out_dim, H * value_dim)
+  View out_bias = {};                          // (out_dim), optional
+  View bias_k = {}, bias_v = {};               // (H_kv * head_dim), (H_kv * value_dim): add_bias_kv
+  View sinks = {};                             // (H)
+  View q_norm = {}, k_norm = {};               // (head_dim)
 
   // Latent attention: the kv_ tensors replace k_proj, v_proj and the biases of q, k and v. With
   // q_latent_dim the q_a_ and q_b_ tensors replace q_proj. Biases and norms are optional.
-  ConstTensor q_a_proj = {};                 // (q_latent_dim, embed_dim)
-  ConstTensor q_a_bias = {}, q_a_norm = {};  // (q_latent_dim)
-  ConstTensor q_b_proj = {};                 // (H * head_dim, q_latent_dim)
-  ConstTensor kv_a_proj = {};                // (kv_latent_dim + rope_head_dim, embed_dim)
-  ConstTensor kv_a_bias = {};                // (kv_latent_dim + rope_head_dim)
-  ConstTensor kv_a_norm = {};                // (kv_latent_dim)
+  View q_a_proj = {};                 // (q_latent_dim, embed_dim)
+  View q_a_bias = {}, q_a_norm = {};  // (q_latent_dim)
+  View q_b_proj = {};                 // (H * head_dim, q_latent_dim)
+  View kv_a_proj = {};                // (kv_latent_dim + rope_head_dim, embed_dim)
+  View kv_a_bias = {};                // (kv_latent_dim + rope_head_dim)
+  View kv_a_norm = {};                // (kv_latent_dim)
   // (H * (qk_nope_head_dim + value_dim), kv_latent_dim), where qk_nope_head_dim is
   // head_dim - rope_head_dim: for each head the rows of its key, then those of its value
-  ConstTensor kv_b_proj = {};
+  View kv_b_proj = {};
 };
+
+using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<ConstTensor>;
 
 // An unbatched call leaves out B everywhere, also in (B, N_k) of key padding.
 struct MultiHeadAttentionInputs {
@@ -116,11 +122,41 @@ struct MultiHeadAttentionOptions {
   HeadInterventions heads = {};
 };
 
+// What forward() computed and backward() needs again: queries, keys and values after QK-norm and
+// RoPE, the merged heads, the log-sum-exp, and for QK-norm and latent attention what went into
+// them. Its memory grows to the largest call and is kept.
+class MultiHeadAttentionActivations {
+ public:
+  MultiHeadAttentionActivations();
+  ~MultiHeadAttentionActivations();
+  MultiHeadAttentionActivations(MultiHeadAttentionActivations&&) noexcept;
+  MultiHeadAttentionActivations& operator=(MultiHeadAttentionActivations&&) noexcept;
+
+  int64_t bytes() const;
+
+ private:
+  friend class MultiHeadAttention;
+  struct Internals;
+  std::unique_ptr<Internals> internals_;
+};
+
 // Every output but `out` is optional. N is N_k plus the number of appended keys.
 struct MultiHeadAttentionOutputs {
   Tensor out = {};           // like the query, (B, N_q, out_dim)
   Tensor weights = {};       // (B, H, N_q, N), before dropout; (H, N_q, N) where unbatched
   Tensor mean_weights = {};  // over the heads, (B, N_q, N) or (N_q, N): average_attn_weights
+  // For backward(); not for steps.
+  MultiHeadAttentionActivations* activations = nullptr;
+};
+
+// All optional, and contiguous in their last axis. Those of the inputs are overwritten. To those of
+// the weights gradients are added, so that they accumulate over calls. A bias's gradient needs the
+// bias.
+struct MultiHeadAttentionGradients {
+  // Like the inputs. If an input is not given because it defaults to another, its gradient is part
+  // of the other's: in self-attention, d_query is the sum of all three.
+  Tensor d_query = {}, d_key = {}, d_value = {};
+  BasicMultiHeadAttentionWeights<Tensor> weights = {};
 };
 
 // The keys and values of a module's tokens so far; see MultiHeadAttention::create_cache().
@@ -179,6 +215,18 @@ class MultiHeadAttention {
                                const MultiHeadAttentionOutputs& outputs, Trace* trace,
                                Context& context) const;
 
+  // Given the gradient d_out (like `out`) of a loss with respect to forward()'s output, computes
+  // the loss's gradients. inputs and options are those of forward(), and `activations` what it
+  // kept; if they are null, forward() is computed again, without its output projection. The same
+  // bits with and without activations, and with any number of threads. Errors: kShape, kOption
+  // (also a gradient of what the module does not have, and activations of another call), kMemory.
+  // Nothing is written on an error, except that kMemory may leave some gradients written.
+  [[nodiscard]] Status backward(const MultiHeadAttentionInputs& inputs,
+                                const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
+                                const MultiHeadAttentionActivations* activations,
+                                const MultiHeadAttentionGradients& gradients,
+                                Context& context) const;
+
   // A cache for step() of this module and its copies. Reads `batch`, `capacity`, layout, type and
   // pages of `config`. Errors: kOption (also if the module appends keys, if kdim or vdim is not
   // embed_dim, or if a ring's capacity does not exceed the config's window.left), kMemory.
@@ -213,6 +261,10 @@ class MultiHeadAttention {
                           const MultiHeadAttentionOptions& options,
                           const MultiHeadAttentionOutputs& outputs, Trace* trace,
                           Context& context) const;
+  Status backward_or_throw(const MultiHeadAttentionInputs& inputs,
+                           const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
+                           const MultiHeadAttentionActivations* activations,
+                           const MultiHeadAttentionGradients& gradients, Context& context) const;
   Status create_cache_or_throw(const KVCacheConfig& config, MultiHeadAttentionCache& cache) const;
   Status step_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                        const MultiHeadAttentionOutputs& outputs, MultiHeadAttentionCache& cache,

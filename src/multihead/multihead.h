@@ -17,4 +17,5 @@
 #include "multihead/status.h"                // IWYU pragma: export
 #include "multihead/tensor.h"                // IWYU pragma: export
 #include "multihead/trace.h"                 // IWYU pragma: export
+#include "multihead/training.h"              // IWYU pragma: export
 #include "multihead/transformer.h"           // IWYU pragma: export

@@ -28,6 +28,9 @@ struct TransformerBlockConfig {
   Norm norm = Norm::kLayerNorm;
   bool norm_first = true;
   float norm_eps = 1e-5F;
+  // Probability, used in training: of the outputs of the attention and of the MLP, before they are
+  // added. In GPT-2's code: resid_pdrop.
+  float residual_dropout = 0.0F;
 };
 
 // The names of parameters in a state dict.
@@ -100,12 +103,48 @@ struct TransformerConfig {
   bool final_norm = true;     // a norm after the last layer, if the blocks have norms
   bool tied_output = false;   // the embedding is also the weight of the output
   bool causal = true;
+  // Each position has so many predictions, each with a matrix of its own: output.weight has
+  // num_readouts * vocab_size rows. More than 1 contradicts tied_output.
+  int64_t num_readouts = 1;
+  // Probability, used in training: of the embeddings. In GPT-2's code: embd_pdrop.
+  float embedding_dropout = 0.0F;
+};
+
+// First parameters: normally distributed numbers from a seed, the same bits in every build. Biases
+// and sinks are 0, gains of norms 1. A factor times 1/sqrt(columns of the matrix) is the standard
+// deviation of its elements; embeddings and positions are (vocab_size or max_positions, embed_dim).
+struct Initialisation {
+  uint64_t seed = 0;
+  float embedding = 0.5F;
+  float weight = 1.0F;    // of matrices that are not named here, and of appended keys and values
+  float residual = 0.7F;  // of matrices whose product is added to the residual stream
+  float output = 0.5F;
+};
+
+// What forward() computed and backward() needs again. Its memory is kept for the next call.
+class TransformerActivations {
+ public:
+  // Of each layer all activations, or with `recompute` only its input: backward() then computes the
+  // others again, layer by layer, which takes the time of one more forward() and the memory of one
+  // layer instead of all. The gradients are the same, bit for bit.
+  explicit TransformerActivations(bool recompute = false);
+  ~TransformerActivations();
+  TransformerActivations(TransformerActivations&&) noexcept;
+  TransformerActivations& operator=(TransformerActivations&&) noexcept;
+
+  int64_t bytes() const;
+
+ private:
+  friend class Transformer;
+  struct Internals;
+  std::unique_ptr<Internals> internals_;
 };
 
 struct TransformerOutputs {
-  Tensor logits = {};            // (B, N, vocab_size); optional
+  Tensor logits = {};            // (B, N, num_readouts * vocab_size); optional
   Tensor hidden = {};            // output of each layer, (num_layers, B, N, embed_dim); optional
   std::span<Trace> traces = {};  // one for the attention of each layer; optional
+  TransformerActivations* activations = nullptr;  // for backward(); not for steps
 };
 
 class TransformerCache {
@@ -132,16 +171,36 @@ class Transformer {
   // One error names every wrong tensor of all layers.
   [[nodiscard]] Status load_state_dict(const StateDict& dict,
                                        ParameterNames names = ParameterNames::kTorch);
-  // Views of the loaded parameters, under the names they were loaded with.
+  // Makes new parameters instead of loading some.
+  [[nodiscard]] Status initialise(const Initialisation& initialisation,
+                                  ParameterNames names = ParameterNames::kTorch);
+  // Views of the parameters, under the names they were loaded with.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
+  // The elements of all parameters, which lie in one block in the order of the model. Copies of the
+  // model share it. 0 without parameters.
+  int64_t num_parameters() const;
+  // Views of a block of num_parameters() floats in that order, for example of gradients, under the
+  // parameters' names. Errors: kOption without parameters, kShape.
+  [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
 
   // tokens (batch * N), row-major, each from 0 to vocab_size - 1. `options` apply to every layer,
-  // except causal, which the config sets. Errors: kShape, kOption (also for more tokens than
+  // except causal, which the config sets, and head_scales, of which there may be num_layers * H:
+  // those of layer 0 first. Errors: kShape, kOption (also for more tokens than
   // max_positions), kMemory. Nothing is written on an error, except that kMemory may leave some
   // outputs written.
   [[nodiscard]] Status forward(std::span<const int32_t> tokens, int64_t batch,
                                const MultiHeadAttentionOptions& options,
                                const TransformerOutputs& outputs, Context& context) const;
+
+  // Given the gradient d_logits, contiguous, of a loss with respect to forward()'s logits, adds the
+  // loss's gradients with respect to all parameters to `gradients`: num_parameters() floats, see
+  // named(). The other arguments are those of forward(), which has filled `activations`. Errors:
+  // kShape, kOption (also activations of another call), kMemory. Nothing is written on an error,
+  // except that kMemory may leave some gradients written.
+  [[nodiscard]] Status backward(std::span<const int32_t> tokens, int64_t batch,
+                                const MultiHeadAttentionOptions& options,
+                                const ConstTensor& d_logits, TransformerActivations& activations,
+                                std::span<float> gradients, Context& context) const;
 
   // For step(). Reads batch, capacity, layout, type and pages of `config`.
   [[nodiscard]] Status create_cache(const KVCacheConfig& config, TransformerCache& cache) const;

@@ -1,0 +1,137 @@
+// Training of a Transformer: cross-entropy, its gradients, AdamW or SGD, and checkpoints.
+//
+//   Transformer model;                       // create(), then initialise() or load_state_dict()
+//   Trainer trainer;
+//   Status status = Trainer::create(model, {.learning_rate = 1e-2F, .clip_norm = 1.0F}, trainer);
+//   for (...) status = trainer.step(tokens, batch, targets, {}, result, context);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "multihead/context.h"
+#include "multihead/export.h"
+#include "multihead/multi_head_attention.h"
+#include "multihead/state_dict.h"
+#include "multihead/status.h"
+#include "multihead/transformer.h"
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
+
+enum class Optimiser : uint8_t {
+  kAdamW,  // Loshchilov and Hutter, arXiv:1711.05101; as torch.optim.AdamW
+  kSgd,    // with momentum; as torch.optim.SGD
+};
+
+// The learning rate after the warm-up.
+enum class LearningRateDecay : uint8_t {
+  kConstant,
+  kCosine,  // half a cosine from learning_rate to final_learning_rate (arXiv:1608.03983)
+};
+
+struct TrainerOptions {
+  Optimiser optimiser = Optimiser::kAdamW;
+  float learning_rate = 1e-3F;                          // more than 0
+  float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;  // of AdamW
+  float momentum = 0.0F;                                // of SGD
+  bool nesterov = false;                                // of SGD; needs momentum
+  // Of matrices and embeddings; biases, gains of norms and sinks do not decay.
+  float weight_decay = 0.0F;
+  // Step s of the first warmup_steps, counted from 1, uses learning_rate * s / warmup_steps.
+  int64_t warmup_steps = 0;
+  LearningRateDecay decay = LearningRateDecay::kConstant;
+  int64_t decay_steps = 0;           // steps of the cosine, after the warm-up; it ends at ...
+  float final_learning_rate = 0.0F;  // ... this rate, which later steps keep
+  // Gradients are scaled down to this norm over all parameters if theirs is larger; 0 for none.
+  float clip_norm = 0.0F;
+  // false keeps the activations of all layers between forward and backward. true keeps only each
+  // layer's input and computes a layer's other activations again: one more forward pass, about a
+  // third more time, for the activations of one layer instead of all. The same gradients, bit for
+  // bit.
+  bool recompute = false;
+  uint64_t seed = 0;  // of dropout; step s uses masks of its own
+};
+
+struct TrainingStep {
+  int64_t step = 0;          // number of updates so far
+  double loss = 0;           // mean cross-entropy over the counted targets, in nats
+  double gradient_norm = 0;  // before clipping
+  float learning_rate = 0;   // that this step used
+  int64_t counted = 0;       // targets that are not -1
+  int64_t correct = 0;       // of these, how many had the largest logit
+};
+
+// Changes the parameters of one model, which it shares with the Transformer that it was created
+// from and with its copies. It keeps the gradients, the optimiser's state and the memory of a step;
+// after the first step of a shape, a step allocates nothing.
+class Trainer {
+ public:
+  // A trainer that refuses every call until create() fills it.
+  Trainer();
+  ~Trainer();
+  Trainer(Trainer&&) noexcept;
+  Trainer& operator=(Trainer&&) noexcept;
+
+  // `model` must have parameters, from load_state_dict() or initialise(). Errors: kOption, kMemory;
+  // `trainer` is unchanged.
+  [[nodiscard]] static Status create(const Transformer& model, const TrainerOptions& options,
+                                     Trainer& trainer);
+
+  // One update from one batch: accumulate(), then update().
+  [[nodiscard]] Status step(std::span<const int32_t> tokens, int64_t batch,
+                            std::span<const int32_t> targets,
+                            const MultiHeadAttentionOptions& options, TrainingStep& result,
+                            Context& context);
+
+  // Adds the gradients of a part of a batch. tokens (batch * N), and targets
+  // (batch * N * num_readouts): the class that the logits at that position should favour, from 0 to
+  // vocab_size - 1, or -1 for a position that does not count. `options` are those of
+  // Transformer::forward(), of which `training` and `dropout_seed` are the trainer's. The loss of
+  // the update is the mean over the targets of all parts. Errors: kShape, kOption, kMemory, and
+  // kOption for a loss that is not finite, naming the step and the first parameter that is not
+  // finite. The parameters and the gradients so far are unchanged.
+  [[nodiscard]] Status accumulate(std::span<const int32_t> tokens, int64_t batch,
+                                  std::span<const int32_t> targets,
+                                  const MultiHeadAttentionOptions& options, Context& context);
+  // Changes the parameters by the gradients so far, and forgets these. Errors: kOption if no target
+  // was counted, or if a gradient is not finite, naming its parameter; the parameters and the
+  // optimiser's state are unchanged, and the gradients are forgotten.
+  [[nodiscard]] Status update(TrainingStep& result, Context& context);
+
+  // The next step uses this learning rate instead of that of the options.
+  [[nodiscard]] Status set_learning_rate(float learning_rate);
+
+  // The gradients so far of the mean loss, under the names of the parameters. Valid until the next
+  // call.
+  [[nodiscard]] Status gradients(StateDict& dict) const;
+
+  const Transformer& model() const;
+  const TrainerOptions& options() const;
+  int64_t steps() const;  // updates so far
+  // Of parameters, gradients, the optimiser's state and activations.
+  int64_t bytes() const;
+
+  // A safetensors file of the parameters, the optimiser's state, the step and the options' seed.
+  // Restored into a trainer of an equal model and equal options, it continues with the same bits as
+  // if it had not been interrupted. Errors: kOption between accumulate() and update(), kMemory.
+  [[nodiscard]] Status checkpoint(std::vector<std::byte>& bytes) const;
+  // Errors: kFormat (not a checkpoint, truncated), kShape (of another model, naming the tensors),
+  // kOption (of another optimiser), kMemory. Nothing is changed then.
+  [[nodiscard]] Status restore(std::vector<std::byte> bytes);
+  // The same with a file. save() writes beside the file and then renames, so that a crash leaves
+  // the old file. Errors: also kFormat if the file cannot be written or read.
+  [[nodiscard]] Status save(const std::string& path) const;
+  [[nodiscard]] Status load(const std::string& path);
+
+ private:
+  struct Internals;
+  std::unique_ptr<Internals> internals_;
+};
+
+}  // namespace multihead
+MULTIHEAD_PUBLIC_END
