@@ -216,7 +216,7 @@ TEST(TransformerBackward, RefusesInvalidCallsAndWritesNothing) {
   TransformerActivations kept, empty;
   StateDict dict;
   EXPECT_EQ(model.num_parameters(), 0);
-  EXPECT_EQ(model.named(none, dict).argument(), "model");
+  EXPECT_EQ(model.named(none, dict).argument(), "block");
   EXPECT_EQ(model.backward(tokens, 1, {}, {d.data(), {1, 4, 5}}, kept, none, context).argument(),
             "model");
   ASSERT_TRUE(model.initialise({}).ok());
