@@ -70,6 +70,16 @@ function copyLevel(
   return copy;
 }
 
+/** A copy of options whose values are not copied. Throws `E_OPTION` where reading a property throws. */
+export function readFlat<T>(given: T, argument: string): T {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
+  try {
+    return { ...given };
+  } catch (cause) {
+    throw unreadable(cause, argument);
+  }
+}
+
 const noOptions = Object.freeze({});
 
 /** A copy of the options of a call, whose names have been checked as by checkOptions(). */
