@@ -2,11 +2,9 @@
 // input and random options; activations kept and not; threads; accumulation; invalid calls.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>

@@ -2,7 +2,6 @@
 // activations kept and recomputed; threads; initialisation; invalid calls.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
