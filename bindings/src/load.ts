@@ -6,7 +6,7 @@ import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
 import { guardModule } from './guard.js';
 import { createMultihead } from './multihead.js';
-import { checkOptions, readFlat } from './options.js';
+import { readFlat } from './options.js';
 import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
@@ -45,8 +45,7 @@ let shared: Promise<Multihead> | undefined;
  * @throws {MultiheadError} `E_LOAD` with the address and the reason, `E_ABORTED`, `E_OPTION`
  */
 export async function load(given: LoadOptions = {}): Promise<Multihead> {
-  const options = readFlat(given, 'load');
-  checkOptions(options, ['wasm', 'simd', 'signal'], 'load');
+  const options = readFlat(given, ['wasm', 'simd', 'signal'], 'load');
   const { wasm, simd = 'auto', signal } = options;
   checkSignal(signal);
   if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {

@@ -70,11 +70,29 @@ function copyLevel(
   return copy;
 }
 
-/** A copy of options whose values are not copied. Throws `E_OPTION` where reading a property throws. */
-export function readFlat<T>(given: T, argument: string): T {
-  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
+/**
+ * A copy of options whose values are not copied, such as signals; checked as by checkOptions(). Throws
+ * `E_OPTION` where reading a property throws.
+ */
+export function readFlat<T extends object>(
+  given: T,
+  known: readonly (keyof T & string)[],
+  argument: string,
+): T {
+  const copy = copyFlat(given, known, argument);
+  checkOptions(copy, known, argument);
+  return copy;
+}
+
+function copyFlat<T extends object>(given: T, known: readonly (keyof T)[], argument: string): T {
+  if (typeof given !== 'object' || given === null) return given;
   try {
-    return { ...given };
+    if (Array.isArray(given)) return given;
+    const copy = { ...given };
+    for (const name of known) {
+      if (!Object.hasOwn(copy, name) && name in given) copy[name] = given[name];
+    }
+    return copy;
   } catch (cause) {
     throw unreadable(cause, argument);
   }
