@@ -40,6 +40,15 @@ describe.each(builds)('memory, %s', (simd) => {
         const tokens = { shape: [1, 8, 16], data: new Float32Array(128) };
         const seen = layer.forward(tokens, { trace: true, return: ['weights', 'meanWeights'] });
         mh.headStatistics(seen.weights, { tokens: new Int32Array(8) });
+        layer.backward(tokens, tokens, { causal: 'topLeft' });
+        expect(() => layer.backward(tokens, square)).toThrow();
+        const model = mh.transformer({ numLayers: 1, vocabSize: 9, embedDim: 16, numHeads: 4 });
+        model.initialise();
+        const trainer = mh.trainer(model, { recompute: true });
+        trainer.step(new Int32Array(8), new Int32Array(8), { batch: 2 });
+        expect(() => trainer.step(new Int32Array(8), new Int32Array(9))).toThrow();
+        trainer.restore(trainer.checkpoint());
+        expect(() => trainer.loadStateDict(model.stateDict())).toThrow();
         const past = layer.createCache({ capacity: 8 });
         layer.step(tokens, past, { trace: ['scores'], heads: { scales: new Float32Array(4) } });
         expect(() => layer.step(tokens, past, { trace: true })).toThrow();
