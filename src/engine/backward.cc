@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cpu/kernels.h"
+#include "engine/backward.h"
 #include "engine/guard.h"
 #include "engine/plan.h"
 #include "engine/scratch.h"
@@ -95,13 +96,13 @@ void clear(const Tensor& tensor) {
   }
 }
 
-Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
-  BackwardParams& params = plan.params;
-  const BackwardGeometry& g = plan.geometry;
-  AttentionParams& p = params.forward;
-  // All memory is reserved before anything is written.
+}  // namespace
+
+Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
   if (plan.transforms) {
-    if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
+    if (Status status = reserve_for_transform(*plan.transforms, context); !status.ok()) {
+      return status;
+    }
     for (const auto& [x, d_gain] : {std::pair{plan.transforms->q, gradients.d_q_gain},
                                     {plan.transforms->k, gradients.d_k_gain}}) {
       if (Status status = reserve_for_transform_back(x, d_gain, context); !status.ok()) {
@@ -109,7 +110,18 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
       }
     }
   }
-  if (Status status = reserve_gradients(plan, context); !status.ok()) return status;
+  return reserve_gradients(plan, context);
+}
+
+Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
+  BackwardParams& params = plan.params;
+  const BackwardGeometry& g = plan.geometry;
+  AttentionParams& p = params.forward;
+  // All memory is reserved before anything is written.
+  if (Status status = reserve_backward(plan, gradients, context); !status.ok()) return status;
+  if (plan.transforms) {
+    if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
+  }
   const Scratch& scratch = scratch_of(context);
   const int threads = threads_for(plan.operations, context.threads());
 
@@ -146,7 +158,6 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
                         context);
 }
 
-}  // namespace
 }  // namespace engine
 
 Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -163,7 +174,7 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
     }
     engine::BackwardPlan plan =
         engine::plan_backward(q, k, v, shape, options, results, d_out, gradients);
-    return engine::run(plan, gradients, context);
+    return engine::run_backward(plan, gradients, context);
   });
 }
 
