@@ -117,5 +117,28 @@ TEST_F(Backward, AGradientOfZeroGivesZero) {
   }
 }
 
+TEST_F(Backward, RefusesTheLogSumExpOfAnotherCall) {
+  int refused = 0, calls = 0;
+  for (const uint64_t seed : testing::random_seeds(100)) {
+    Call call(seed, {.max_queries = 9, .max_keys = 12, .max_width = 20});
+    const Dims& shape = call.c.q.shape;
+    if (call.lse.empty()) continue;
+    const auto last = static_cast<size_t>(shape[2] - 1);
+    if (!std::isfinite(call.lse[last])) continue;
+    ++calls;
+    call.lse[last] += 1.0F + 0.1F * std::abs(call.lse[last]);
+    Gradients got = call.empty();
+    const Status status = attention_backward(
+        call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+        ConstTensor(call.d_out.data(), call.c.out_shape), call.views(got), context_);
+    if (status.ok()) continue;
+    ++refused;
+    EXPECT_EQ(status.argument(), "lse");
+    EXPECT_TRUE(got.same_as(call.empty()));
+  }
+  EXPECT_GT(calls, 20);
+  EXPECT_EQ(refused, calls);
+}
+
 }  // namespace
 }  // namespace multihead

@@ -123,6 +123,11 @@ TEST(VarlenBackward, RefusesInvalidCallsAndWritesNothing) {
   std::vector<float> x(24), lse(6), d(24, 42.0F), bias(9);
   const std::vector<int32_t> cu{0, 2, 3}, wrong{0, 2, 4};
   const ConstTensor packed(x.data(), {3, 2, 4});
+  ASSERT_TRUE(attention_varlen(packed, packed, packed, cu, cu, {},
+                               {.out = Tensor(d.data(), packed.shape), .lse = {lse.data(), {2, 3}}},
+                               context)
+                  .ok());
+  d.assign(24, 42.0F);
   const auto argument = [&](const std::vector<int32_t>& cu_q, const AttentionOptions& options,
                             const Dims& lse_shape, const AttentionGradients& gradients) {
     return attention_varlen_backward(packed, packed, packed, cu_q, cu, options,
