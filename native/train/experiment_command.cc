@@ -195,6 +195,7 @@ ExitCode run_experiment(ExperimentOptions options, RunOptions run_options) {
   const Experiment& experiment = learner.experiment();
   options = experiment.options();
   run_options.steps = options.steps;
+  prepare(learner, run_options);
   Context context(run_options.threads);
   if (!run_options.json) {
     std::printf("%s; %lld parameters, positions: %s; %s, threads: %d\n", learner.title().c_str(),

@@ -50,6 +50,7 @@ void print_json(const TextOptions& options, const RunOptions& run_options, const
 ExitCode run_text(const TextOptions& options, const RunOptions& run_options) {
   const TextData data = read_text(options.file, options.context);
   TextLearner learner(data, options, run_options);
+  prepare(learner, run_options);
   Context context(run_options.threads);
   if (!run_options.json) {
     std::printf("%s; %lld parameters, positions: %s; %s, threads: %d\n", learner.title().c_str(),

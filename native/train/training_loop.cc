@@ -82,16 +82,18 @@ void check_step(const Status& status, const RunOptions& options, int64_t saved_s
 
 }  // namespace
 
-Run train(Learner& learner, const RunOptions& options, Context& context) {
+void prepare(Learner& learner, const RunOptions& options) {
   check_folder("--checkpoint", options.checkpoint);
   check_folder("--csv", options.csv);
   check_folder("--chart", options.chart);
+  if (options.resume.empty()) return;
+  const Status status = learner.trainer().load(options.resume);
+  check(status, status.code() == StatusCode::kFormat ? kExitIo : kExitUsage);
+}
+
+Run train(Learner& learner, const RunOptions& options, Context& context) {
   Run run;
   run.curve.jobs = learner.jobs();
-  if (!options.resume.empty()) {
-    const Status status = learner.trainer().load(options.resume);
-    check(status, status.code() == StatusCode::kFormat ? kExitIo : kExitUsage);
-  }
   const int64_t begin = run.resumed_from = learner.trainer().steps();
   // So that a curve has about 60 measurements, of which 12 are printed.
   const int64_t measured_every = std::max<int64_t>(1, options.steps / 60);

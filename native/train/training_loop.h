@@ -35,6 +35,10 @@ struct Run {
   bool interrupted = false;
 };
 
+// Before anything is printed: refuses paths that cannot be written, and loads options.resume.
+// Throws a Failure.
+void prepare(Learner& learner, const RunOptions& options);
+
 // Trains up to options.steps steps, counted from the beginning of the first run, and writes the
 // files of the options. Throws a Failure.
 Run train(Learner& learner, const RunOptions& options, Context& context);
