@@ -164,7 +164,7 @@ const missing = (tensor: unknown): string => (tensor === undefined ? 'none' : de
  *
  * @param dict under GPT-2's own names: see {@link ParameterNames}
  * @throws {MultiheadError} `E_SHAPE` naming a matrix that is missing; `E_OPTION` if `dict` is
- * no state dict
+ * no state dict, or `numHeads` no whole number ≥ 1
  */
 export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig {
   const read: unknown = copyOf(dict, 'stateDict', []);
@@ -196,7 +196,8 @@ export function gpt2Config(dict: StateDict, numHeads: number): TransformerConfig
   let numLayers = 1;
   while (Object.hasOwn(entries, `${prefix}h.${numLayers}.ln_1.weight`)) numLayers += 1;
   return {
-    ...{ numLayers, vocabSize, maxPositions, embedDim, numHeads, mlpDim },
+    ...{ numLayers, vocabSize, maxPositions, embedDim, mlpDim },
+    numHeads: checkCount(numHeads, 'numHeads'),
     activation: 'geluTanh',
     tiedOutput: true,
   };

@@ -597,6 +597,11 @@ describe('gpt2Config', () => {
     expect(errorOf(() => gpt2Config(given as never, 3))).toMatchObject({ code, argument });
   });
 
+  it.each([0, -1, 1.5, NaN, '3', null, undefined, revoked()])('refuses numHeads %#', (numHeads) => {
+    const error = errorOf(() => gpt2Config(dict, numHeads as never));
+    expect(error).toMatchObject({ code: 'E_OPTION', argument: 'numHeads' });
+  });
+
   function revoked(): object {
     const { proxy, revoke } = Proxy.revocable({}, {});
     revoke();

@@ -13,6 +13,7 @@ namespace multihead::engine {
 struct AttentionShape {
   int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, key_width = 0, value_width = 0;
   Dims scores() const { return {batch, heads, queries, keys}; }
+  bool operator==(const AttentionShape&) const = default;
 };
 
 // q, k, v and the shape that they have.

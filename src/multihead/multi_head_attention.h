@@ -272,7 +272,11 @@ class MultiHeadAttention {
 
   MultiHeadAttentionConfig config_ = {};
   MultiHeadAttentionWeights weights_ = {};
-  std::shared_ptr<const Memory> memory_;
+  // Computes again what was computed from weights, for this module and its copies.
+  void weights_changed();
+  friend class Transformer;
+
+  std::shared_ptr<Memory> memory_;
   uint64_t id_ = 0;
 };
 

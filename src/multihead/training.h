@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "multihead/context.h"
 #include "multihead/export.h"
@@ -22,6 +21,10 @@
 
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
+
+namespace nn {
+struct TrainerState;
+}
 
 enum class Optimiser : uint8_t {
   kAdamW,  // Loshchilov and Hutter, arXiv:1711.05101; as torch.optim.AdamW
@@ -66,9 +69,9 @@ struct TrainingStep {
   int64_t correct = 0;       // of these, how many had the largest logit
 };
 
-// Changes the parameters of one model, which it shares with the Transformer that it was created
-// from and with its copies. It keeps the gradients, the optimiser's state and the memory of a step;
-// after the first step of a shape, a step allocates nothing.
+// Changes the parameters of a model, which it shares with the Transformer that it was created from.
+// It keeps the gradients, the optimiser's state and the memory of a step; after the first step of a
+// shape, a step allocates nothing.
 class Trainer {
  public:
   // A trainer that refuses every call until create() fills it.
@@ -94,7 +97,8 @@ class Trainer {
   // Transformer::forward(), of which `training` and `dropout_seed` are the trainer's. The loss of
   // the update is the mean over the targets of all parts. Errors: kShape, kOption, kMemory, and
   // kOption for a loss that is not finite, naming the step and the first parameter that is not
-  // finite. The parameters and the gradients so far are unchanged.
+  // finite. The parameters and the gradients so far are unchanged, except that kMemory may forget
+  // the gradients.
   [[nodiscard]] Status accumulate(std::span<const int32_t> tokens, int64_t batch,
                                   std::span<const int32_t> targets,
                                   const MultiHeadAttentionOptions& options, Context& context);
@@ -103,11 +107,11 @@ class Trainer {
   // optimiser's state are unchanged, and the gradients are forgotten.
   [[nodiscard]] Status update(TrainingStep& result, Context& context);
 
-  // The next step uses this learning rate instead of that of the options.
+  // Replaces the learning rate of the options from the next step on. Errors: kOption.
   [[nodiscard]] Status set_learning_rate(float learning_rate);
 
-  // The gradients so far of the mean loss, under the names of the parameters. Valid until the next
-  // call.
+  // The gradients so far, of the sum of the loss over the counted targets, under the names of the
+  // parameters. They are views of the trainer's memory, which the next call changes.
   [[nodiscard]] Status gradients(StateDict& dict) const;
 
   const Transformer& model() const;
@@ -116,21 +120,24 @@ class Trainer {
   // Of parameters, gradients, the optimiser's state and activations.
   int64_t bytes() const;
 
-  // A safetensors file of the parameters, the optimiser's state, the step and the options' seed.
-  // Restored into a trainer of an equal model and equal options, it continues with the same bits as
-  // if it had not been interrupted. Errors: kOption between accumulate() and update(), kMemory.
-  [[nodiscard]] Status checkpoint(std::vector<std::byte>& bytes) const;
-  // Errors: kFormat (not a checkpoint, truncated), kShape (of another model, naming the tensors),
-  // kOption (of another optimiser), kMemory. Nothing is changed then.
-  [[nodiscard]] Status restore(std::vector<std::byte> bytes);
-  // The same with a file. save() writes beside the file and then renames, so that a crash leaves
-  // the old file. Errors: also kFormat if the file cannot be written or read.
+  // Views of what continues a training: the parameters under their names, and under those with
+  // `optimiser.mean.` and `optimiser.variance.` before them (SGD: `optimiser.momentum.`) the
+  // optimiser's state. `trainer.state` (8) holds the number of steps and the seed, each as four
+  // digits of 16 bits, lowest first. Errors: kOption between accumulate() and update().
+  [[nodiscard]] Status state_dict(StateDict& dict) const;
+  // Takes all of that over from a trainer of an equal model. With equal options, training then
+  // continues with the same bits as if it had not been interrupted. Errors: kShape, which names
+  // every missing, unexpected and misshaped tensor; kOption, kMemory. Nothing is changed then.
+  [[nodiscard]] Status load_state_dict(const StateDict& dict);
+
+  // state_dict() as a safetensors file. save() writes beside the file and then renames, so that a
+  // crash leaves the old one. Errors: also kFormat if the file cannot be written.
   [[nodiscard]] Status save(const std::string& path) const;
+  // Errors: also kFormat (no safetensors file, a truncated one).
   [[nodiscard]] Status load(const std::string& path);
 
  private:
-  struct Internals;
-  std::unique_ptr<Internals> internals_;
+  std::unique_ptr<nn::TrainerState> state_;
 };
 
 }  // namespace multihead

@@ -17,6 +17,11 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
+namespace nn {
+struct BlockArrays;
+struct BlockBackwardArrays;
+}  // namespace nn
+
 enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 
 struct TransformerBlockConfig {
@@ -80,14 +85,17 @@ class TransformerBlock {
     ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
   };
   struct Memory;  // parameters; weights_ are views of them
-  struct Scratch;
 
   Status call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
               const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache, Trace* trace,
               Context& context) const;
   Status run(const ConstTensor& x, const MultiHeadAttentionOptions& options,
              const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache, Trace* trace,
-             const Scratch& scratch, Context& context) const;
+             const nn::BlockArrays& arrays, Context& context) const;
+  // d (B, N, embed_dim) is the gradient of the output, and becomes that of x.
+  Status back(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+              const nn::BlockArrays& arrays, const nn::BlockBackwardArrays& back, const Tensor& d,
+              float* gradients, Context& context) const;
 
   TransformerBlockConfig config_ = {};
   MultiHeadAttention attention_ = {};
@@ -215,10 +223,21 @@ class Transformer {
 
  private:
   static Status create_or_throw(const TransformerConfig& config, Transformer& model);
-  Status load_or_throw(const StateDict& dict, ParameterNames names);
+  // Parameters from `dict`, or new ones if it is null.
+  Status take_parameters(const StateDict* dict, const Initialisation& initialisation,
+                         ParameterNames names);
+  Status validate_call(std::span<const int32_t> tokens, int64_t batch, int64_t before,
+                       const MultiHeadAttentionOptions& options) const;
   Status run(std::span<const int32_t> tokens, int64_t batch,
              const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
              TransformerCache* cache, Context& context) const;
+  Status back(std::span<const int32_t> tokens, int64_t batch,
+              const MultiHeadAttentionOptions& options, const ConstTensor& d_logits,
+              TransformerActivations& activations, std::span<float> gradients,
+              Context& context) const;
+  // A layer's part of the options, with its own dropout.
+  MultiHeadAttentionOptions options_of(const MultiHeadAttentionOptions& options, size_t layer,
+                                       bool causal) const;
   std::span<TransformerBlock> layers() { return {layers_.get(), count()}; }
   std::span<const TransformerBlock> layers() const { return {layers_.get(), count()}; }
   size_t count() const { return layers_ ? static_cast<size_t>(config_.num_layers) : 0; }
@@ -230,7 +249,13 @@ class Transformer {
   TransformerConfig config_ = {};
   std::unique_ptr<TransformerBlock[]> layers_;
   Weights weights_ = {};
-  std::shared_ptr<const TransformerBlock::Memory> memory_;  // the layers share it
+  std::shared_ptr<TransformerBlock::Memory> memory_;  // the layers share it
+
+  friend class Trainer;
+  // A model of the same parameters, in the same memory.
+  Status share(Transformer& model) const;
+  // Computes again what was computed from parameters.
+  void parameters_changed();
 };
 
 // Derives the config of a GPT-2 model from the shapes of its state dict, from which only the number

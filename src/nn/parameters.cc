@@ -70,9 +70,15 @@ void ParameterList::add(std::string name, const Dims& shape, ParameterRole role,
   elements_ += shape.elements();
 }
 
-void ParameterList::add_linear(const std::string& name, int64_t out, int64_t in, DictLayout layout,
-                               ConstTensor& weight, ConstTensor* bias) {
-  add(name + ".weight", {out, in}, ParameterRole::kWeight, weight, layout);
+void ParameterList::add_like(std::string name, const Parameter& parameter) {
+  parameters_.push_back(
+      {std::move(name), parameter.shape, parameter.role, parameter.layout, elements_});
+  elements_ += parameter.shape.elements();
+}
+
+void ParameterList::add_linear(const std::string& name, int64_t out, int64_t in, ParameterRole role,
+                               DictLayout layout, ConstTensor& weight, ConstTensor* bias) {
+  add(name + ".weight", {out, in}, role, weight, layout);
   if (bias != nullptr) add(name + ".bias", {out}, ParameterRole::kBias, *bias);
 }
 
@@ -120,29 +126,33 @@ Status Parameters::load(const ParameterList& list, const StateDict& dict,
                               engine::Message::kParameters, std::move(problems),
                               static_cast<int64_t>(list.parameters().size()));
   }
+  if (Status status = make(list); !status.ok()) return status;
+  for (const Parameter& parameter : list_) {
+    const ConstAnyTensor& tensor = dict.find(parameter.name)->second;
+    copy_tensor(parameter.layout == DictLayout::kTransposed ? transposed(tensor) : tensor,
+                values() + parameter.offset);
+  }
+  return {};
+}
+
+Status Parameters::make(const ParameterList& list) {
   engine::Buffer memory;
   // One float more, so that a module of no parameters has memory too.
   const uint64_t bytes = (static_cast<uint64_t>(list.elements()) + 1) * sizeof(float);
   if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
-  std::vector<Parameter> parameters(list.parameters().begin(), list.parameters().end());
-  auto* const values = static_cast<float*>(memory.data());
-  for (const Parameter& parameter : parameters) {
-    const ConstAnyTensor& tensor = dict.find(parameter.name)->second;
-    copy_tensor(parameter.layout == DictLayout::kTransposed ? transposed(tensor) : tensor,
-                values + parameter.offset);
-  }
-  list_ = std::move(parameters);
+  list_.assign(list.parameters().begin(), list.parameters().end());
+  elements_ = list.elements();
   memory_ = std::move(memory);
-  list.bind(values);
+  list.bind(values());
   return {};
 }
 
-StateDict Parameters::state_dict() const {
+StateDict Parameters::state_dict(const float* block) const {
   StateDict dict;
   for (const Parameter& parameter : list_) {
     const bool turned = parameter.layout == DictLayout::kTransposed;
     const Dims& shape = parameter.shape;
-    const ConstTensor stored(values(parameter), turned ? Dims{shape[1], shape[0]} : shape);
+    const ConstTensor stored(block + parameter.offset, turned ? Dims{shape[1], shape[0]} : shape);
     dict.emplace(parameter.name, turned ? transposed(stored) : ConstAnyTensor(stored));
   }
   return dict;

@@ -1,5 +1,5 @@
-// The one list of a module's parameters: loading, checking, views, state dicts, and later gradients
-// and optimisers all iterate over it.
+// The one list of a module's parameters: loading, first values, checking, views, state dicts,
+// gradients and optimisers all iterate over it.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,14 @@ namespace multihead::nn {
 // The role of a parameter. Optimisers treat roles differently: weight decay usually spares biases
 // and gains.
 enum class ParameterRole : uint8_t {
-  kWeight,     // matrix of a linear layer
-  kBias,       // of a linear layer or a LayerNorm
-  kGain,       // factor of a LayerNorm, an RMS norm or QK-norm
-  kEmbedding,  // of tokens or positions
-  kAppended,   // key or value that the module appends: bias_k, bias_v
-  kSink,       // logit per head
+  kWeight,          // matrix of a linear layer
+  kResidualWeight,  // the same, whose product is added to the residual stream
+  kOutput,          // the same, whose product are logits
+  kBias,            // of a linear layer or a LayerNorm
+  kGain,            // factor of a LayerNorm, an RMS norm or QK-norm
+  kEmbedding,       // of tokens or positions
+  kAppended,        // key or value that the module appends: bias_k, bias_v
+  kSink,            // logit per head
 };
 
 // The shape of a parameter in a state dict. In memory a matrix is (out, in), a vector (width).
@@ -39,6 +41,23 @@ struct Parameter {
   ParameterRole role;
   DictLayout layout;
   int64_t offset;  // of its first element in the memory of all parameters
+
+  // Width of the rows in memory, of a matrix or of what has one row.
+  int64_t columns() const {
+    return layout == DictLayout::kTransposed ? shape[0] : shape[shape.rank() - 1];
+  }
+};
+
+// A block of floats like that of the parameters, for their gradients.
+struct GradientBlock {
+  const float* parameters;
+  float* gradients;
+
+  // That of a view of the parameters; not given if the view is not.
+  Tensor of(const ConstTensor& view) const {
+    if (!view.given()) return {};
+    return {gradients + (view.data - parameters), view.shape, view.strides};
+  }
 };
 
 // Parameters in the order in which they lie in memory, without gaps, and for each the view (a
@@ -50,9 +69,12 @@ class ParameterList {
   void add(std::string name, const Dims& shape, ParameterRole role, ConstTensor& view,
            DictLayout layout = DictLayout::kAsInMemory);
 
+  // Adds one of the shape, role and layout of `parameter`, without a view.
+  void add_like(std::string name, const Parameter& parameter);
+
   // `name`.weight (out, in) and, where `bias` is not null, `name`.bias (out).
-  void add_linear(const std::string& name, int64_t out, int64_t in, DictLayout layout,
-                  ConstTensor& weight, ConstTensor* bias);
+  void add_linear(const std::string& name, int64_t out, int64_t in, ParameterRole role,
+                  DictLayout layout, ConstTensor& weight, ConstTensor* bias);
 
   std::span<const Parameter> parameters() const { return parameters_; }
   int64_t elements() const { return elements_; }
@@ -79,6 +101,8 @@ class Parameters {
   // error changes nothing.
   Status load(const ParameterList& list, const StateDict& dict,
               const std::function<bool(std::string_view)>& ignored = {});
+  // Makes parameters of unspecified values instead. Errors: kMemory; nothing is changed.
+  Status make(const ParameterList& list);
 
   bool empty() const { return memory_.data() == nullptr; }
   std::span<const Parameter> list() const { return list_; }
@@ -87,11 +111,19 @@ class Parameters {
     return static_cast<const float*>(memory_.data()) + parameter.offset;
   }
 
+  // Of all parameters, one after another.
+  float* values() { return static_cast<float*>(memory_.data()); }
+  const float* values() const { return static_cast<const float*>(memory_.data()); }
+  int64_t elements() const { return elements_; }
+
   // Views under the names and in the shapes of load().
-  StateDict state_dict() const;
+  StateDict state_dict() const { return state_dict(values()); }
+  // The same of another block of elements() floats.
+  StateDict state_dict(const float* block) const;
 
  private:
   std::vector<Parameter> list_;
+  int64_t elements_ = 0;
   engine::Buffer memory_;
 };
 

@@ -1,5 +1,6 @@
 #include "nn/attention/attention_parameters.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,10 +20,39 @@ using engine::Name;
 using engine::option_error;
 
 namespace nn {
+namespace {
+
+using W = MultiHeadAttentionWeights;
+using G = MultiHeadAttentionWeightGradients;
+
+// Each weight's view, and that of its gradient.
+constexpr struct {
+  ConstTensor W::*weight;
+  Tensor G::*gradient;
+} kMembers[] = {
+    {&W::q_proj, &G::q_proj},       {&W::k_proj, &G::k_proj},       {&W::v_proj, &G::v_proj},
+    {&W::q_bias, &G::q_bias},       {&W::k_bias, &G::k_bias},       {&W::v_bias, &G::v_bias},
+    {&W::out_proj, &G::out_proj},   {&W::out_bias, &G::out_bias},   {&W::bias_k, &G::bias_k},
+    {&W::bias_v, &G::bias_v},       {&W::sinks, &G::sinks},         {&W::q_norm, &G::q_norm},
+    {&W::k_norm, &G::k_norm},       {&W::q_a_proj, &G::q_a_proj},   {&W::q_a_bias, &G::q_a_bias},
+    {&W::q_a_norm, &G::q_a_norm},   {&W::q_b_proj, &G::q_b_proj},   {&W::kv_a_proj, &G::kv_a_proj},
+    {&W::kv_a_bias, &G::kv_a_bias}, {&W::kv_a_norm, &G::kv_a_norm}, {&W::kv_b_proj, &G::kv_b_proj}};
+
+Tensor G::*gradient_of(ConstTensor W::*weight) {
+  return std::ranges::find(kMembers, weight, [](const auto& m) { return m.weight; })->gradient;
+}
+
+}  // namespace
+
+MultiHeadAttentionWeightGradients gradients_of(const MultiHeadAttentionWeights& weights,
+                                               const GradientBlock& block) {
+  MultiHeadAttentionWeightGradients gradients;
+  for (const auto& [weight, gradient] : kMembers) gradients.*gradient = block.of(weights.*weight);
+  return gradients;
+}
 
 std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionConfig& c,
                                                      const AttentionNames& names) {
-  using W = MultiHeadAttentionWeights;
   using enum ParameterRole;
   const bool latent = c.kv_latent_dim > 0, q_latent = c.q_latent_dim > 0;
   const int64_t q_rows = c.num_heads * c.head_dim;
@@ -38,7 +68,7 @@ std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionCon
   std::vector<AttentionParameter> list;
   const auto add = [&](ConstTensor W::*member, Name argument, Axes axes, const Dims& shape,
                        ParameterRole role, bool exists, const std::string& name) {
-    list.push_back({member, argument, axes, shape, role, exists, name});
+    list.push_back({member, gradient_of(member), argument, axes, shape, role, exists, name});
   };
   add(&W::q_proj, Name::kQProj, Axes::kQProj, {q_rows, c.embed_dim}, kWeight, !q_latent, q_proj);
   add(&W::k_proj, Name::kKProj, Axes::kKProj, {k_rows, c.kdim}, kWeight, !latent,
@@ -66,8 +96,8 @@ std::vector<AttentionParameter> attention_parameters(const MultiHeadAttentionCon
   add(&W::kv_b_proj, Name::kKvBProj, Axes::kKvBProj, {kv_b_rows, c.kv_latent_dim}, kWeight, latent,
       "kv_b_proj.weight");
 
-  add(&W::out_proj, Name::kOutProj, Axes::kOutProj, {c.out_dim, c.num_heads * c.value_dim}, kWeight,
-      c.out_proj, out_proj + ".weight");
+  add(&W::out_proj, Name::kOutProj, Axes::kOutProj, {c.out_dim, c.num_heads * c.value_dim},
+      kResidualWeight, c.out_proj, out_proj + ".weight");
   add(&W::out_bias, Name::kOutBias, Axes::kOutBias, {c.out_dim}, kBias, c.out_proj,
       out_proj + ".bias");
   add(&W::bias_k, Name::kBiasK, Axes::kKBias, {k_rows}, kAppended, c.add_bias_kv, "bias_k");
@@ -84,7 +114,7 @@ void list_attention(const MultiHeadAttentionConfig& config, const std::string& p
   for (const AttentionParameter& p : attention_parameters(config, names)) {
     if (!p.exists || (p.role == ParameterRole::kBias && !config.bias)) continue;
     const DictLayout layout = p.role == ParameterRole::kAppended ? DictLayout::kThreeAxes
-                              : p.role == ParameterRole::kWeight ? names.matrices
+                              : p.shape.rank() == 2              ? names.matrices
                                                                  : DictLayout::kAsInMemory;
     list.add(prefix + p.name, p.shape, p.role, weights.*p.member, layout);
   }
@@ -102,6 +132,19 @@ Status validate_weights(const MultiHeadAttentionConfig& config,
     }
     if (!tensor.given() && (!p.exists || p.optional())) continue;
     Status status = engine::validate_exact(p.argument, p.axes, tensor, p.shape);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status validate_weight_gradients(const MultiHeadAttentionConfig& config,
+                                 const MultiHeadAttentionWeights& weights,
+                                 const MultiHeadAttentionWeightGradients& gradients) {
+  for (const AttentionParameter& p : attention_parameters(config)) {
+    const Tensor& gradient = gradients.*p.gradient;
+    if (!gradient.given()) continue;
+    if (!(weights.*p.member).given()) return option_error(p.argument, Message::kGradientOfNone);
+    Status status = engine::validate_exact(p.argument, p.axes, gradient, p.shape);
     if (!status.ok()) return status;
   }
   return {};
@@ -133,6 +176,12 @@ Status MultiHeadAttention::state_dict(StateDict& dict) const {
 Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights) {
   return engine::memory_guard(
       [&] { return use_weights_or_throw(weights, std::make_shared<Memory>()); });
+}
+
+void MultiHeadAttention::weights_changed() {
+  if (config_.kv_latent_dim == 0 || memory_ == nullptr) return;
+  // The memory is there already, so this cannot fail.
+  (void)nn::make_absorbed_keys(config_, weights_.kv_b_proj, memory_->absorbed_keys);
 }
 
 Status MultiHeadAttention::use_weights_or_throw(const MultiHeadAttentionWeights& weights,

@@ -19,6 +19,8 @@ struct MultiHeadAttention::Memory {
 
 namespace nn {
 
+using MultiHeadAttentionWeightGradients = BasicMultiHeadAttentionWeights<Tensor>;
+
 // The differences between the names of PyTorch and of GPT-2. Latent attention has DeepSeek's names.
 struct AttentionNames {
   const char* in_proj_weight = "in_proj_weight";
@@ -32,6 +34,7 @@ struct AttentionNames {
 // One member of MultiHeadAttentionWeights.
 struct AttentionParameter {
   ConstTensor MultiHeadAttentionWeights::*member;
+  Tensor MultiHeadAttentionWeightGradients::*gradient;
   engine::Name argument;  // the member's name, in errors
   engine::Axes axes;      // the shape in terms of the config
   Dims shape;
@@ -53,6 +56,10 @@ void list_attention(const MultiHeadAttentionConfig& config, const std::string& p
                     const AttentionNames& names, MultiHeadAttentionWeights& weights,
                     ParameterList& list);
 
+// The gradients of `weights` within a block like that of the parameters.
+MultiHeadAttentionWeightGradients gradients_of(const MultiHeadAttentionWeights& weights,
+                                               const GradientBlock& block);
+
 // Whether use_weights() or load_state_dict() succeeded.
 inline bool has_weights(const MultiHeadAttentionWeights& weights) {
   return weights.q_proj.given() || weights.q_b_proj.given();
@@ -61,6 +68,10 @@ inline bool has_weights(const MultiHeadAttentionWeights& weights) {
 // Checks what use_weights() is given.
 Status validate_weights(const MultiHeadAttentionConfig& config,
                         const MultiHeadAttentionWeights& weights);
+// Each gradient that is given must belong to a weight, and have its shape.
+Status validate_weight_gradients(const MultiHeadAttentionConfig& config,
+                                 const MultiHeadAttentionWeights& weights,
+                                 const MultiHeadAttentionWeightGradients& gradients);
 
 }  // namespace nn
 }  // namespace multihead

@@ -62,6 +62,9 @@ Status validate_model_options(const MultiHeadAttentionConfig& c) {
   if (!c.rope.q_positions.empty() || !c.rope.k_positions.empty()) {
     return option_error(Name::kRope, Message::kPositionsOfCall);
   }
+  if (!(c.out_dropout >= 0.0F && c.out_dropout < 1.0F)) {
+    return engine::real_error(Name::kOutDropout, Message::kProbability, c.out_dropout);
+  }
   AttentionOptions options;
   options.scale = 1.0F;  // any: a key width of 0 has no default scale
   options.window = c.window;

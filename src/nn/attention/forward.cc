@@ -5,72 +5,18 @@
 #include "engine/elementwise.h"
 #include "engine/guard.h"
 #include "engine/validate.h"
-#include "nn/attention/attention_parameters.h"
-#include "nn/attention/latent_module.h"
+#include "nn/attention/activations.h"
+#include "nn/attention/checked_call.h"
 #include "nn/attention/masks.h"
 #include "nn/attention/module_call.h"
-#include "nn/attention/options.h"
 #include "nn/call_memory.h"
 
 namespace multihead {
 namespace {
 
 using engine::Axes;
-using engine::Message;
 using engine::Name;
-using engine::option_error;
-using engine::shape_error;
 using engine::validate_exact;
-
-struct Layout {
-  bool batched, batch_first;
-  Axes axes(Axes batch_first_, Axes tokens_first, Axes unbatched) const {
-    return !batched ? unbatched : batch_first ? batch_first_ : tokens_first;
-  }
-  Dims shape(int64_t batch, int64_t tokens, int64_t width) const {
-    if (!batched) return {tokens, width};
-    return batch_first ? Dims{batch, tokens, width} : Dims{tokens, batch, width};
-  }
-};
-
-Status validate_query(const MultiHeadAttentionConfig& config, const ConstTensor& query,
-                      Layout& layout) {
-  const int rank = query.shape.rank();
-  if (rank != 2 && rank != 3) {
-    return shape_error(Name::kQuery, Message::kRank3Or2, Axes::kBatchTokens, {}, query.shape, rank);
-  }
-  layout = {rank == 3, config.batch_first};
-  Dims shape = query.shape;
-  shape[rank - 1] = config.embed_dim;
-  return validate_exact(Name::kQuery,
-                        layout.axes(Axes::kBatchTokens, Axes::kTokensBatch, Axes::kTokens), query,
-                        shape);
-}
-
-Status validate_inputs(const MultiHeadAttentionConfig& config, const MultiHeadAttentionInputs& in,
-                       Layout& layout) {
-  if (Status status = validate_query(config, in.query, layout); !status.ok()) return status;
-  const auto query = nn::sequence_of(in.query, config.batch_first);
-  const ConstTensor& key = in.key.given() ? in.key : in.query;
-  const ConstTensor& value = in.value.given() ? in.value : key;
-  const int axis = layout.batched && config.batch_first ? 1 : 0;
-  if (key.shape.rank() != in.query.shape.rank()) {
-    return shape_error(Name::kKey, Message::kRankOfQuery, key.shape, in.query.shape.rank());
-  }
-  const int64_t keys = key.shape[axis];
-  if (config.kv_latent_dim > 0 && !nn::same_view(key, value)) {
-    return option_error(Name::kValue, Message::kKeyOfLatent);
-  }
-  for (const Status& status :
-       {validate_exact(Name::kKey, layout.axes(Axes::kBatchKeys, Axes::kKeysBatch, Axes::kKeys),
-                       key, layout.shape(query.batch, keys, config.kdim)),
-        validate_exact(Name::kValue,
-                       layout.axes(Axes::kBatchValues, Axes::kValuesBatch, Axes::kValues), value,
-                       layout.shape(query.batch, keys, config.vdim))}) {
-    if (!status.ok()) return status;
-  }
-  return {};
-}
 
 // Adds a batch axis of 1 to an unbatched call's tensor.
 Tensor with_batch(const Tensor& tensor, bool batched) {
@@ -83,7 +29,7 @@ Tensor with_batch(const Tensor& tensor, bool batched) {
   return {tensor.data, shape, strides};
 }
 
-Status validate_outputs(const MultiHeadAttentionOutputs& outputs, const Layout& layout,
+Status validate_outputs(const MultiHeadAttentionOutputs& outputs, const nn::TokenLayout& layout,
                         int64_t batch, int64_t heads, int64_t queries, int64_t keys,
                         int64_t out_width) {
   const Dims per_head =
@@ -141,71 +87,52 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
                                             const MultiHeadAttentionOptions& options,
                                             const MultiHeadAttentionOutputs& outputs, Trace* trace,
                                             Context& context) const {
-  if (!nn::has_weights(weights_)) {
-    return option_error(Name::kModule, Message::kLoadedOrUsed);
+  nn::CheckedCall call;
+  if (Status status = nn::check_call(config_, weights_, inputs, options, call); !status.ok()) {
+    return status;
   }
-  Layout layout{};
-  if (Status status = validate_inputs(config_, inputs, layout); !status.ok()) return status;
-  const ConstTensor& key = inputs.key.given() ? inputs.key : inputs.query;
-  const ConstTensor& value = inputs.value.given() ? inputs.value : key;
   nn::Tracer tracer(trace, context);
-  nn::ModuleCall run{.config = config_,
-                     .weights = weights_,
-                     .interventions = options.heads,
-                     .tracer = tracer,
-                     .context = context,
-                     .query = nn::sequence_of(inputs.query, config_.batch_first),
-                     .key = nn::sequence_of(key, config_.batch_first),
-                     .value = nn::sequence_of(value, config_.batch_first),
-                     .self = nn::same_view(inputs.query, key) && nn::same_view(key, value),
-                     .appended = (config_.add_bias_kv ? 1 : 0) + (config_.add_zero_attn ? 1 : 0)};
-  const int64_t batch = run.query.batch, queries = run.query.tokens, heads = config_.num_heads;
-  const int64_t keys = run.key.tokens + run.appended;
-  const engine::AttentionShape shape{.batch = batch,
-                                     .heads = heads,
-                                     .kv_heads = config_.num_kv_heads,
-                                     .queries = queries,
-                                     .keys = run.key.tokens,
-                                     .key_width = nn::transformed_width(config_),
-                                     .value_width = config_.value_dim};
-  MultiHeadAttentionOptions resolved = options;
-  resolved.attention = nn::resolved_options(config_, weights_, options);
-  if (run.appended > 0 && !resolved.attention.alibi_slopes.empty()) {
-    return option_error(Name::kAlibiSlopes, Message::kAlibiBesideAppended);
-  }
-  const nn::CallMasks masks(resolved, shape, run.appended);
+  nn::ModuleCall run = call.module_call(config_, weights_, tracer, context);
+  run.keeps = outputs.activations != nullptr;
+  const nn::CallMasks masks(call.options, call.shape, call.appended);
+  const int64_t keys = call.keys();
   for (const Status& status :
-       {nn::validate_head_interventions(options.heads, config_),
-        nn::validate_latent_options(config_, resolved.attention),
-        engine::validate_options(resolved.attention, shape), masks.validate(),
-        validate_outputs(outputs, layout, batch, heads, queries, keys, run.out_width()),
+       {masks.validate(),
+        validate_outputs(outputs, call.layout, call.query.batch, config_.num_heads,
+                         call.query.tokens, keys, run.out_width()),
         nn::validate_trace(trace)}) {
     if (!status.ok()) return status;
   }
   run.out = nn::sequence_of(outputs.out, config_.batch_first);
 
   const bool traces_weights = tracer.wants("weights");
-  const Dims scores{batch, heads, queries, keys};
+  const Dims scores{call.query.batch, config_.num_heads, call.query.tokens, keys};
   const bool keeps_weights =
       outputs.mean_weights.given() && !outputs.weights.given() && !traces_weights;
   float* bias = nullptr;
   uint8_t* mask = nullptr;
   float* kept_weights = nullptr;
+  if (run.keeps) {
+    using Activations = MultiHeadAttentionActivations::Internals;
+    Status status = Activations::make(*outputs.activations);
+    if (status.ok()) status = outputs.activations->internals_->begin(id_, call.shape, run);
+    if (!status.ok()) return status;
+  }
   Status reserved = nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {
-    run.lay_out(take);
+    if (!run.keeps) run.lay_out(take);
     take(bias, masks.bias_elements());
     take(mask, masks.mask_elements());
     take(kept_weights, keeps_weights ? nn::saturated_elements(scores) : 0);
   });
   if (!reserved.ok()) return reserved;
   if (Status status = tracer.begin(run.trace_floats(keys)); !status.ok()) return status;
-  AttentionOptions effective = resolved.attention;
+  AttentionOptions effective = call.options.attention;
   masks.join(bias, mask, effective, context);
 
   if (Status status = run.project_inputs(); !status.ok()) return status;
   run.trace_inputs();
   // RoPE needs causal and lengths for positions, which masks.join() may have moved into the mask.
-  AttentionOptions positional = resolved.attention;
+  AttentionOptions positional = call.options.attention;
   if (Status status = run.transform(positional); !status.ok()) return status;
   effective.qk_norm = {};
   effective.rope = {};
@@ -216,23 +143,26 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
   if (Status status = trace_scores(tracer, q, k, effective, context); !status.ok()) {
     return status;
   }
-  Tensor weights = with_batch(outputs.weights, layout.batched);
+  Tensor weights = with_batch(outputs.weights, call.layout.batched);
   const bool copies_weights = traces_weights && weights.given();
   if (!weights.given() && traces_weights) {
     weights = tracer.add("weights", scores);
   } else if (keeps_weights) {
     weights = {kept_weights, scores};
   }
-  if (Status status =
-          attention(q, k, v, effective, {.out = run.attended_heads(), .weights = weights}, context);
-      !status.ok()) {
+  const AttentionOutputs attended{
+      .out = run.attended_heads(), .lse = run.lse_tensor(), .weights = weights};
+  if (Status status = attention(q, k, v, effective, attended, context); !status.ok()) {
     return status;
   }
   if (copies_weights) tracer.add_heads("weights", weights);
   if (outputs.mean_weights.given()) {
-    engine::mean_over_heads(weights, with_batch(outputs.mean_weights, layout.batched), context);
+    engine::mean_over_heads(weights, with_batch(outputs.mean_weights, call.layout.batched),
+                            context);
   }
-  return run.finish();
+  Status status = run.finish();
+  if (run.keeps && status.ok()) outputs.activations->internals_->end();
+  return status;
 }
 
 }  // namespace multihead

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "engine/elementwise.h"
 #include "engine/validate.h"
 #include "multihead/elementwise.h"
 #include "nn/attention/latent_forms.h"
@@ -85,6 +86,9 @@ void ModuleCall::lay_out_latent(rules::Arena& take) {
   if (absorbed_keys == nullptr) {
     const LatentWeights split = latent_weights(config, weights.kv_b_proj);
     take(expansion, saturated_elements(expansion_shape(split, key.batch, key.tokens)));
+    if (!keeps) return;
+    plain_q_latent = sequence_like(query, config.q_latent_dim, take);
+    plain_kv_latent = sequence_like(key, config.kv_latent_dim, take);
     return;
   }
   absorbed_q = sequence_like(query, config.num_heads * compressed_kv_width(), take);
@@ -93,8 +97,9 @@ void ModuleCall::lay_out_latent(rules::Arena& take) {
 
 Status ModuleCall::project_latent() const {
   // RMS norm of the first columns of every row, in place.
-  const auto normalise = [&](const Sequence<float>& rows, int64_t columns,
-                             const ConstTensor& gain) {
+  const auto normalise = [&](const Sequence<float>& rows, int64_t columns, const ConstTensor& gain,
+                             const Sequence<float>& plain) {
+    if (keeps) engine::copy_rows(rows.columns(0, columns).heads(1), plain.heads(1), context);
     const Tensor tokens(rows.data, {rows.batch * rows.tokens, columns}, {rows.width, 1});
     return rms_norm(tokens, gain, config.latent_norm_eps, tokens, context);
   };
@@ -102,12 +107,14 @@ Status ModuleCall::project_latent() const {
     if (Status status = project(query, weights.q_proj, {}, q, context); !status.ok()) return status;
   } else {
     Status status = project(query, weights.q_a_proj, weights.q_a_bias, q_latent, context);
-    if (status.ok()) status = normalise(q_latent, config.q_latent_dim, weights.q_a_norm);
+    if (status.ok())
+      status = normalise(q_latent, config.q_latent_dim, weights.q_a_norm, plain_q_latent);
     if (status.ok()) status = project(q_latent, weights.q_b_proj, {}, q, context);
     if (!status.ok()) return status;
   }
   Status status = project(key, weights.kv_a_proj, weights.kv_a_bias, compressed_kv, context);
-  if (status.ok()) status = normalise(compressed_kv, config.kv_latent_dim, weights.kv_a_norm);
+  if (status.ok())
+    status = normalise(compressed_kv, config.kv_latent_dim, weights.kv_a_norm, plain_kv_latent);
   if (!status.ok() || absorbed_keys != nullptr) return status;
   return expand_keys_values(
       latent_weights(config, weights.kv_b_proj), compressed_kv.columns(0, config.kv_latent_dim),
@@ -126,7 +133,7 @@ Status ModuleCall::absorb_queries() const {
 Status ModuleCall::expand_values() const {
   tracer.add_heads("latent_out", attended_heads());
   return expand_outputs(latent_weights(config, weights.kv_b_proj).w_uv, attended_heads(),
-                        merged.heads(config.num_heads), context);
+                        attended.heads(config.num_heads), context);
 }
 
 }  // namespace multihead::nn

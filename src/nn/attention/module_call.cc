@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
 #include "engine/elementwise.h"
+#include "engine/gradients.h"
 #include "engine/transform.h"
 #include "nn/attention/latent_module.h"
 #include "nn/call_memory.h"
@@ -58,7 +60,6 @@ double ModuleCall::trace_floats(int64_t keys) const {
   return floats;
 }
 
-// Whether q, k and v come from one product: their weights lie side by side, as in in_proj_weight.
 bool ModuleCall::fused() const {
   const MultiHeadAttentionWeights& w = weights;
   const int64_t width = config.embed_dim;
@@ -74,36 +75,51 @@ bool ModuleCall::fused() const {
                       w.v_bias.data == w.k_bias.data + k_width()));
 }
 
-void ModuleCall::lay_out(rules::Arena& take) {
-  const auto rows = [&](const Sequence<const float>& like, int64_t width) {
-    float* data = nullptr;
-    take(data, saturated_elements({like.batch, like.tokens + appended, width}));
-    return appended == 0 ? laid_out_like(data, like, width)
-                         : contiguous_sequence(data, like.batch, like.tokens + appended, width);
-  };
+void ModuleCall::lay_out_heads(rules::Arena& take, Sequence<float>& q_rows, Sequence<float>& k_rows,
+                               Sequence<float>& v_rows) const {
   if (fused()) {
     const Sequence<float> all = sequence_like(query, q_width() + k_width() + v_width(), take);
-    q = all.columns(0, q_width());
-    k = all.columns(q_width(), k_width());
-    v = all.columns(q_width() + k_width(), v_width());
-  } else {
-    q = sequence_like(query, q_width(), take);
-    if (absorbed_keys == nullptr) {
-      k = rows(key, k_width());
-      v = rows(value, v_width());
-    }
+    q_rows = all.columns(0, q_width());
+    k_rows = all.columns(q_width(), k_width());
+    v_rows = all.columns(q_width() + k_width(), v_width());
+    return;
   }
+  q_rows = sequence_like(query, q_width(), take);
+  if (absorbed_keys != nullptr) return;
+  for (const auto& [rows, like, width] :
+       {std::tuple{&k_rows, &key, k_width()}, {&v_rows, &value, v_width()}}) {
+    float* data = nullptr;
+    take(data, saturated_elements({like->batch, like->tokens + appended, width}));
+    *rows = appended == 0 ? laid_out_like(data, *like, width)
+                          : contiguous_sequence(data, like->batch, like->tokens + appended, width);
+  }
+}
+
+void ModuleCall::lay_out(rules::Arena& take) {
+  lay_out_heads(take, q, k, v);
   if (latent()) lay_out_latent(take);
-  // Without an output projection the merged heads are the output itself.
-  merged = projects() ? sequence_like(query, merged_width(), take) : out;
+  const bool scales = !interventions.head_scales.empty();
+  if (keeps) {
+    take(lse, saturated_elements({query.batch, config.num_heads, query.tokens}));
+    attended = sequence_like(query, merged_width(), take);
+    merged = scales ? sequence_like(query, merged_width(), take) : attended;
+    if (normalises) {
+      plain_q = sequence_like(query, q_width(), take);
+      plain_k = sequence_like(key, k_width(), take);
+    }
+  } else {
+    // Without an output projection and dropout the merged heads are the output itself.
+    attended = projects() || drops() ? sequence_like(query, merged_width(), take) : out;
+    merged = attended;
+  }
+  if (!drops()) return;
+  float* data = nullptr;
+  take(data, saturated_elements({query.batch, query.tokens, out_width()}));
+  undropped = contiguous_sequence(data, query.batch, query.tokens, out_width());
 }
 
 Status ModuleCall::project_inputs() const {
   if (latent()) return project_latent();
-  const auto given = [&](Sequence<float> rows) {
-    rows.tokens -= appended;
-    return rows;
-  };
   if (fused()) {
     const int64_t width = q_width() + k_width() + v_width();
     Sequence<float> all = q;
@@ -135,45 +151,48 @@ void ModuleCall::trace_inputs() const {
   }
   tracer.add_sequence("q", q);
   if (absorbed_keys != nullptr) return;
-  const auto given = [&](Sequence<float> rows) {
-    rows.tokens = key.tokens;
-    return rows;
-  };
   tracer.add_sequence("k", given(k));
   tracer.add_sequence("v", given(v));
 }
 
+std::pair<engine::Transform, engine::Transform> ModuleCall::transforms(
+    const AttentionOptions& options, const rules::Visibility& rule) const {
+  const QkNorm& norm = options.qk_norm;
+  const Rope& rope = options.rope;
+  return {{.normalise = norm.enabled,
+           .gain = norm.q_gain,
+           .epsilon = norm.epsilon,
+           .rope = rope,
+           .positions = rope.q_positions,
+           .query_positions = &rule},
+          {.normalise = norm.enabled,
+           .gain = norm.k_gain,
+           .epsilon = norm.epsilon,
+           .rope = rope,
+           .positions = rope.k_positions,
+           .lengths = options.kv_lengths}};
+}
+
+Tensor ModuleCall::transformed_columns(const Sequence<float>& rows, int64_t heads) const {
+  return last_columns(rows.heads(heads), transformed_width(config));
+}
+
 Status ModuleCall::transform(AttentionOptions& options) const {
-  const QkNorm norm = options.qk_norm;
-  const Rope rope = options.rope;
+  const AttentionOptions given_options = options;
   options.qk_norm = {};
   options.rope = {};
-  if (!norm.enabled && rope.style == Rope::Style::kNone) return {};
-  const int64_t keys = key.tokens;
-  const rules::Visibility rule = rules::make_visibility(options, query.tokens, keys);
-  const int64_t width = transformed_width(config);
-  const Tensor queries = last_columns(q.heads(config.num_heads), width);
-  Sequence<float> given = k;
-  given.tokens = keys;
-  const Tensor key_heads =
-      last_columns(absorbed_keys != nullptr ? k_heads() : given.heads(config.num_kv_heads), width);
-  Status status = engine::transform_rows(queries,
-                                         {.normalise = norm.enabled,
-                                          .gain = norm.q_gain,
-                                          .epsilon = norm.epsilon,
-                                          .rope = rope,
-                                          .positions = rope.q_positions,
-                                          .query_positions = &rule},
-                                         queries, context);
-  if (!status.ok()) return status;
-  return engine::transform_rows(key_heads,
-                                {.normalise = norm.enabled,
-                                 .gain = norm.k_gain,
-                                 .epsilon = norm.epsilon,
-                                 .rope = rope,
-                                 .positions = rope.k_positions,
-                                 .lengths = options.kv_lengths},
-                                key_heads, context);
+  const rules::Visibility rule = rules::make_visibility(given_options, query.tokens, key.tokens);
+  const auto [of_queries, of_keys] = transforms(given_options, rule);
+  if (of_queries.does_nothing()) return {};
+  const Tensor queries = transformed_columns(q, config.num_heads);
+  const Tensor keys = absorbed_keys != nullptr ? last_columns(k_heads(), transformed_width(config))
+                                               : transformed_columns(given(k), config.num_kv_heads);
+  if (plain_q.data != nullptr) {
+    engine::copy_rows(q.heads(1), plain_q.heads(1), context);
+    engine::copy_rows(given(k).heads(1), plain_k.heads(1), context);
+  }
+  Status status = engine::transform_rows(queries, of_queries, queries, context);
+  return status.ok() ? engine::transform_rows(keys, of_keys, keys, context) : status;
 }
 
 void ModuleCall::append() const {
@@ -200,7 +219,12 @@ Tensor ModuleCall::v_heads() const {
 }
 
 Tensor ModuleCall::attended_heads() const {
-  return (absorbed_keys == nullptr ? merged : latent_out).heads(config.num_heads);
+  return (absorbed_keys == nullptr ? attended : latent_out).heads(config.num_heads);
+}
+
+Tensor ModuleCall::lse_tensor() const {
+  if (lse == nullptr) return {};
+  return {lse, {query.batch, config.num_heads, query.tokens}};
 }
 
 void ModuleCall::trace_heads() const {
@@ -209,12 +233,19 @@ void ModuleCall::trace_heads() const {
   tracer.add_heads("v_heads", v_heads());
 }
 
-Status ModuleCall::finish() const {
-  tracer.add_heads("heads_out", merged.heads(config.num_heads));
-  if (!interventions.head_scales.empty()) {
-    engine::scale_heads(merged.heads(config.num_heads), interventions.head_scales, context);
+void ModuleCall::scale_heads() const {
+  if (interventions.head_scales.empty()) return;
+  if (merged.data != attended.data) {
+    engine::copy_rows(attended.heads(1), merged.heads(1), context);
   }
+  engine::scale_heads(merged.heads(config.num_heads), interventions.head_scales, context);
+}
+
+Status ModuleCall::finish() const {
+  tracer.add_heads("heads_out", attended.heads(config.num_heads));
+  scale_heads();
   tracer.add_sequence("merged", merged);
+  const Sequence<float>& to = drops() ? undropped : out;
   if (projects()) {
     const int64_t width = config.value_dim;
     if (tracer.wants("per_head_output")) {
@@ -234,8 +265,14 @@ Status ModuleCall::finish() const {
         }
       }
     }
-    Status status = project(merged, weights.out_proj, weights.out_bias, out, context);
+    Status status = project(merged, weights.out_proj, weights.out_bias, to, context);
     if (!status.ok()) return status;
+  } else if (merged.data != to.data) {
+    engine::copy_rows(merged.heads(1), to.heads(1), context);
+  }
+  if (drops()) {
+    engine::drop_rows(to.data, out_dropout, to.batch * to.tokens, to.width, to.data, context);
+    engine::copy_rows(to.heads(1), out.heads(1), context);
   }
   tracer.add_sequence("output", out);
   tracer.end();

@@ -1,9 +1,12 @@
-// The steps that MultiHeadAttention::forward() and step() share: memory, projections, QK-norm and
-// RoPE, the output projection, and the trace of these.
+// The steps that MultiHeadAttention's forward(), backward() and step() share: memory, projections,
+// QK-norm and RoPE, the output projection, and the trace of these.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
+#include "engine/gradients.h"
+#include "engine/transform.h"
 #include "engine/validate.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/sequence.h"
@@ -25,14 +28,24 @@ struct ModuleCall {
   // From make_absorbed_keys(), if this is a step of latent attention; otherwise null.
   const float* absorbed_keys = nullptr;
   Sequence<float> out = {};
+  engine::RowDropout out_dropout = {};  // of the output; a probability of 0 for none
+  bool normalises = false;              // QK-norm is applied
+  bool keeps = false;                   // what backward() needs stays in memory of its own
 
   // Set by lay_out(). k and v include the appended rows.
-  Sequence<float> q = {}, k = {}, v = {}, merged = {};
+  Sequence<float> q = {}, k = {}, v = {};
+  Sequence<float> attended = {};   // the heads side by side
+  Sequence<float> merged = {};     // the same times head_scales
+  Sequence<float> undropped = {};  // the output, (B, N_q, out_width()), while it is dropped
   // Of latent attention; see latent_forms.h. compressed_kv is [c | r] of every key token.
   Sequence<float> q_latent = {}, compressed_kv = {};
+  // Kept: the log-sum-exp (B, H, N_q); q and k before QK-norm; the latents before their norms.
+  float* lse = nullptr;
+  Sequence<float> plain_q = {}, plain_k = {}, plain_q_latent = {}, plain_kv_latent = {};
   float* expansion = nullptr;                        // scratch of expand_keys_values()
   Sequence<float> absorbed_q = {}, latent_out = {};  // of a step, which has no k and v
 
+  bool drops() const { return out_dropout.probability > 0.0F; }
   bool projects() const { return config.out_proj && !interventions.skip_out_proj; }
   int64_t q_width() const { return config.num_heads * config.head_dim; }
   int64_t k_width() const { return config.num_kv_heads * config.head_dim; }
@@ -48,6 +61,11 @@ struct ModuleCall {
   // Sets q, k and v.
   Status project_inputs() const;
   void trace_inputs() const;
+  // QK-norm and RoPE of q and of k, as `options` have them; `rule` outlives both.
+  std::pair<engine::Transform, engine::Transform> transforms(const AttentionOptions& options,
+                                                             const rules::Visibility& rule) const;
+  // The parts of the heads that these apply to.
+  Tensor transformed_columns(const Sequence<float>& rows, int64_t heads) const;
   // Applies QK-norm and RoPE to q and k, in place, and removes both from `options`.
   Status transform(AttentionOptions& options) const;
   void append() const;
@@ -57,18 +75,32 @@ struct ModuleCall {
   Tensor k_heads() const;
   Tensor v_heads() const;
   Tensor attended_heads() const;
+  Tensor lse_tensor() const;  // not given, unless it is kept
   void trace_heads() const;
 
   // For a step of latent attention: absorb_queries() before the attention, expand_values() after.
   Status absorb_queries() const;
   Status expand_values() const;
 
-  // Scales the merged heads and projects them to `out`.
+  // Scales the heads into `merged`.
+  void scale_heads() const;
+  // Scales the heads and projects them to `out`.
   Status finish() const;
 
- private:
-  bool latent() const { return config.kv_latent_dim > 0; }
+  // Whether q, k and v come from one product: their weights lie side by side, as in
+  // in_proj_weight.
   bool fused() const;
+  bool latent() const { return config.kv_latent_dim > 0; }
+  // Arrays like q, k and v.
+  void lay_out_heads(rules::Arena& take, Sequence<float>& q_rows, Sequence<float>& k_rows,
+                     Sequence<float>& v_rows) const;
+  // Without the appended rows.
+  Sequence<float> given(Sequence<float> rows) const {
+    rows.tokens -= appended;
+    return rows;
+  }
+
+ private:
   void lay_out_latent(rules::Arena& take);
   Status project_latent() const;
 };

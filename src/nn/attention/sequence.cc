@@ -2,34 +2,72 @@
 
 #include <cstdint>
 
-namespace multihead::nn {
+#include "engine/gradients.h"
 
-Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
-               const Sequence<float>& y, Context& context) {
-  if (x.batch * x.tokens == 0) return {};
-  const auto rows = [&](int64_t first, int64_t count, int64_t x_stride, int64_t y_stride,
-                        int64_t x_step, int64_t y_step) {
-    return linear({moved(x.data, first * x_step), {count, x.width}, {x_stride, 1}}, weight, bias,
-                  {moved(y.data, first * y_step), {count, y.width}, {y_stride, 1}}, context);
-  };
+namespace multihead::nn {
+namespace {
+
+// Calls rows(count, strides, steps) for sets of tokens that are matrices in all sequences: all
+// tokens at once if batch and tokens join into one axis everywhere, else each batch entry. For
+// sequence s, strides(s) is from row to row, and offset(s) where the first row is.
+struct RowSet {
+  int64_t batch, count;
+  enum class Along : uint8_t { kTokens, kBatch } along;
+
+  template <class T>
+  int64_t stride(const Sequence<T>& s) const {
+    return along == Along::kTokens ? s.token_stride : s.batch_stride;
+  }
+  template <class T>
+  TensorView<T> of(const Sequence<T>& s) const {
+    if (s.data == nullptr && s.width > 0) return {};
+    return {moved(s.data, batch * s.batch_stride), {count, s.width}, {stride(s), 1}};
+  }
+};
+
+template <class Rows, class... Sequences>
+Status for_row_sets(const Rows& rows, const Sequences&... sequences) {
+  const auto& first = std::get<0>(std::tie(sequences...));
+  const int64_t batch = first.batch, tokens = first.tokens;
+  if (batch * tokens == 0) return {};
   const auto joins = [](const auto& s) {
-    return s.batch <= 1 || s.batch_stride == s.tokens * s.token_stride;
+    return s.data == nullptr || s.batch <= 1 || s.batch_stride == s.tokens * s.token_stride;
   };
-  if (joins(x) && joins(y)) {
-    return rows(0, x.batch * x.tokens, x.token_stride, y.token_stride, 0, 0);
-  }
+  if ((joins(sequences) && ...)) return rows(RowSet{0, batch * tokens, RowSet::Along::kTokens});
   const auto joins_across = [](const auto& s) {
-    return s.tokens <= 1 || s.token_stride == s.batch * s.batch_stride;
+    return s.data == nullptr || s.tokens <= 1 || s.token_stride == s.batch * s.batch_stride;
   };
-  if (joins_across(x) && joins_across(y)) {
-    return rows(0, x.batch * x.tokens, x.batch_stride, y.batch_stride, 0, 0);
+  if ((joins_across(sequences) && ...)) {
+    return rows(RowSet{0, batch * tokens, RowSet::Along::kBatch});
   }
-  for (int64_t b = 0; b < x.batch; ++b) {
-    Status status =
-        rows(b, x.tokens, x.token_stride, y.token_stride, x.batch_stride, y.batch_stride);
+  for (int64_t b = 0; b < batch; ++b) {
+    Status status = rows(RowSet{b, tokens, RowSet::Along::kTokens});
     if (!status.ok()) return status;
   }
   return {};
+}
+
+}  // namespace
+
+Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
+               const Sequence<float>& y, Context& context) {
+  return for_row_sets(
+      [&](const RowSet& set) { return linear(set.of(x), weight, bias, set.of(y), context); }, x, y);
+}
+
+Status project_backward(const ProjectBackward& call, Context& context) {
+  return for_row_sets(
+      [&](const RowSet& set) {
+        return engine::linear_backward({.x = set.of(call.x),
+                                        .weight = call.weight,
+                                        .d_y = set.of(call.d_y),
+                                        .d_x = set.of(call.d_x),
+                                        .adds_to_d_x = call.adds_to_d_x,
+                                        .d_weight = call.d_weight,
+                                        .d_bias = call.d_bias.data},
+                                       context);
+      },
+      call.x, call.d_y, call.d_x);
 }
 
 }  // namespace multihead::nn

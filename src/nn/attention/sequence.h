@@ -100,4 +100,16 @@ Sequence<T> contiguous_sequence(T* data, int64_t batch, int64_t tokens, int64_t 
 Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
                const Sequence<float>& y, Context& context);
 
+// The backward of project(). Gradients that are not given are not computed; those of the parameters
+// are added to.
+struct ProjectBackward {
+  Sequence<const float> x = {};
+  ConstTensor weight = {};
+  Sequence<const float> d_y = {};
+  Sequence<float> d_x = {};
+  bool adds_to_d_x = false;
+  Tensor d_weight = {}, d_bias = {};
+};
+Status project_backward(const ProjectBackward& call, Context& context);
+
 }  // namespace multihead::nn

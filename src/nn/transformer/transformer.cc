@@ -1,5 +1,6 @@
 #include "multihead/transformer.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,10 +11,13 @@
 #include <utility>
 
 #include "engine/elementwise.h"
+#include "engine/gradients.h"
 #include "engine/guard.h"
 #include "engine/validate.h"
 #include "multihead/linear.h"
 #include "nn/call_memory.h"
+#include "nn/transformer/activations.h"
+#include "nn/transformer/initialise.h"
 #include "nn/transformer/transformer_block.h"
 
 namespace multihead {
@@ -71,10 +75,18 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
     int64_t value, least, most;
   } extents[] = {{Name::kNumLayers, config.num_layers, 0, 1 << 16},
                  {Name::kVocabSize, config.vocab_size, 1, 1 << 26},
-                 {Name::kMaxPositions, config.max_positions, 0, 1 << 26}};
+                 {Name::kMaxPositions, config.max_positions, 0, 1 << 26},
+                 {Name::kNumReadouts, config.num_readouts, 1, 1 << 16}};
   for (const auto& [name, value, least, most] : extents) {
     if (value >= least && value <= most) continue;
     return option_error(name, Message::kRange, least, most, value);
+  }
+  if (config.tied_output && config.num_readouts > 1) {
+    return option_error(Name::kNumReadouts, Message::kOneReadout, config.num_readouts);
+  }
+  if (Status status = nn::validate_probability(Name::kEmbeddingDropout, config.embedding_dropout);
+      !status.ok()) {
+    return status;
   }
   Transformer made;
   made.config_ = config;
@@ -92,17 +104,25 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
 }
 
 Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names) {
-  return engine::memory_guard([&] { return load_or_throw(dict, names); });
+  return engine::memory_guard([&] { return take_parameters(&dict, {}, names); });
 }
 
-Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
+Status Transformer::initialise(const Initialisation& initialisation, ParameterNames names) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = nn::validate_initialisation(initialisation); !status.ok()) return status;
+    return take_parameters(nullptr, initialisation, names);
+  });
+}
+
+Status Transformer::take_parameters(const StateDict* dict, const Initialisation& initialisation,
+                                    ParameterNames names) {
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config_.block.attention.embed_dim;
   if (width == 0) return option_error(Name::kModel, Message::kCreated);
   if (Status status = nn::validate_names(names, config_.block.attention); !status.ok()) {
     return status;
   }
-  const std::string prefix = gpt2 ? gpt2_prefix(dict) : "";
+  const std::string prefix = gpt2 && dict != nullptr ? gpt2_prefix(*dict) : "";
   const std::string embedding = prefix + (gpt2 ? "wte.weight" : "embedding.weight");
   const std::string position = prefix + (gpt2 ? "wpe.weight" : "position.weight");
   const std::string norm = prefix + (gpt2 ? "ln_f" : "norm");
@@ -131,13 +151,20 @@ Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
     nn::list_norm(norm, config_.block.norm, width, weights.norm_weight, weights.norm_bias, list);
   }
   if (!config_.tied_output) {
-    list.add(output, {config_.vocab_size, width}, nn::ParameterRole::kWeight, weights.output);
+    list.add(output, {config_.num_readouts * config_.vocab_size, width}, nn::ParameterRole::kOutput,
+             weights.output);
   }
   const auto ignored = [&](std::string_view name) {
     return (gpt2 && nn::is_gpt2_buffer(name)) || (config_.tied_output && name == output);
   };
   auto memory = std::make_shared<TransformerBlock::Memory>();
-  if (Status status = memory->parameters.load(list, dict, ignored); !status.ok()) return status;
+  if (dict != nullptr) {
+    Status status = memory->parameters.load(list, *dict, ignored);
+    if (!status.ok()) return status;
+  } else {
+    if (Status status = memory->parameters.make(list); !status.ok()) return status;
+    nn::initialise(initialisation, memory->parameters);
+  }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     Status status = loaded[layer].attention_.use_weights(attention[layer]);
     if (!status.ok()) return status;
@@ -152,6 +179,37 @@ Status Transformer::load_or_throw(const StateDict& dict, ParameterNames names) {
 
 Status Transformer::state_dict(StateDict& dict) const {
   return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
+}
+
+Status Transformer::share(Transformer& model) const {
+  Transformer made;
+  if (Status status = allocate_array(config_.num_layers, made.layers_); !status.ok()) return status;
+  std::copy_n(layers_.get(), count(), made.layers_.get());
+  made.config_ = config_;
+  made.weights_ = weights_;
+  made.memory_ = memory_;
+  model = std::move(made);
+  return {};
+}
+
+void Transformer::parameters_changed() {
+  for (TransformerBlock& layer : layers()) layer.attention_.weights_changed();
+}
+
+int64_t Transformer::num_parameters() const {
+  return memory_ == nullptr ? 0 : memory_->parameters.elements();
+}
+
+Status Transformer::named(std::span<const float> block, StateDict& dict) const {
+  return engine::memory_guard([&]() -> Status {
+    if (memory_ == nullptr) return option_error(Name::kModel, Message::kLoaded);
+    const auto given = static_cast<int64_t>(block.size());
+    if (given != num_parameters()) {
+      return shape_error(Name::kBlock, Message::kFloatPerParameter, num_parameters(), given);
+    }
+    dict = memory_->parameters.state_dict(block.data());
+    return {};
+  });
 }
 
 Status Transformer::create_cache(const KVCacheConfig& config, TransformerCache& cache) const {
@@ -201,21 +259,19 @@ Status Transformer::step(std::span<const int32_t> tokens, const MultiHeadAttenti
   return status;
 }
 
-Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
-                        const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
-                        TransformerCache* cache, Context& context) const {
+Status Transformer::validate_call(std::span<const int32_t> tokens, int64_t batch, int64_t before,
+                                  const MultiHeadAttentionOptions& options) const {
   if (memory_ == nullptr) return option_error(Name::kModel, Message::kLoaded);
   const auto count = static_cast<int64_t>(tokens.size());
   if (batch < 1 || count % batch != 0) {
     return shape_error(Name::kTokens, Message::kTokensPerEntry, batch, count);
   }
-  const int64_t length = count / batch, width = config_.block.attention.embed_dim;
-  const int64_t before = cache == nullptr ? 0 : cache->length();
   for (const int32_t token : tokens) {
     if (token < 0 || token >= config_.vocab_size) {
       return option_error(Name::kTokens, Message::kRange, 0, config_.vocab_size - 1, token);
     }
   }
+  const int64_t length = count / batch;
   if (config_.max_positions > 0 && before + length > config_.max_positions) {
     return option_error(Name::kTokens, Message::kMaxPositions, config_.max_positions,
                         before + length);
@@ -226,18 +282,42 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   if (options.heads.skip_out_proj) {
     return option_error(Name::kSkipOutProj, Message::kFalseInTransformer);
   }
-  if (!outputs.traces.empty() && outputs.traces.size() != layers().size()) {
-    return shape_error(Name::kTraces, Message::kTracePerLayer,
-                       static_cast<int64_t>(layers().size()),
+  return {};
+}
+
+MultiHeadAttentionOptions Transformer::options_of(const MultiHeadAttentionOptions& options,
+                                                  size_t layer, bool causal) const {
+  MultiHeadAttentionOptions of_layer = options;
+  if (causal) of_layer.attention.causal = Causal::top_left();
+  // Each layer has its own dropout mask.
+  of_layer.dropout_seed = options.dropout_seed + (static_cast<uint64_t>(layer) << 32U);
+  const auto heads = static_cast<size_t>(config_.block.attention.num_heads);
+  const std::span<const float> scales = options.heads.head_scales;
+  if (count() > 1 && scales.size() == count() * heads) {
+    of_layer.heads.head_scales = scales.subspan(layer * heads, heads);
+  }
+  return of_layer;
+}
+
+Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
+                        const MultiHeadAttentionOptions& options, const TransformerOutputs& outputs,
+                        TransformerCache* cache, Context& context) const {
+  const int64_t before = cache == nullptr ? 0 : cache->length();
+  if (Status status = validate_call(tokens, batch, before, options); !status.ok()) return status;
+  const auto blocks = layers();
+  if (!outputs.traces.empty() && outputs.traces.size() != blocks.size()) {
+    return shape_error(Name::kTraces, Message::kTracePerLayer, static_cast<int64_t>(blocks.size()),
                        static_cast<int64_t>(outputs.traces.size()));
   }
-  const auto blocks = layers();
+  const auto count = static_cast<int64_t>(tokens.size());
+  const int64_t length = count / batch, width = config_.block.attention.embed_dim;
+  const int64_t logits_width = config_.num_readouts * config_.vocab_size;
   const struct {
     Name name;
     Axes axes;
     const Tensor& tensor;
     Dims shape;
-  } given[] = {{Name::kLogits, Axes::kLogits, outputs.logits, {batch, length, config_.vocab_size}},
+  } given[] = {{Name::kLogits, Axes::kLogits, outputs.logits, {batch, length, logits_width}},
                {Name::kHidden,
                 Axes::kHidden,
                 outputs.hidden,
@@ -249,45 +329,67 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
       return shape_error(name, Message::kContiguous, tensor.strides);
     }
   }
+  if (outputs.activations != nullptr && cache != nullptr) {
+    return option_error(Name::kActivations, Message::kNoneInStep);
+  }
 
-  TransformerBlock::Scratch scratch;
-  float* x = nullptr;
+  using Activations = TransformerActivations::Internals;
+  Activations* kept = nullptr;
+  if (outputs.activations != nullptr) {
+    Status status = Activations::make(*outputs.activations, kept);
+    if (status.ok()) status = kept->begin(config_, memory_.get(), batch, length);
+    if (!status.ok()) return status;
+  }
+  nn::BlockArrays arrays;
+  float* one = nullptr;
   Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
-    scratch.lay_out(config_.block, count, take);
-    take(x, nn::saturated_elements({count, width}));
+    if (kept == nullptr || kept->recomputes()) arrays.lay_out(config_.block, count, false, take);
+    if (kept == nullptr) take(one, nn::saturated_elements({count, width}));
   });
   if (!reserved.ok()) return reserved;
+  // Every layer's input: one array for all of them, unless they are kept.
+  const auto input_of = [&](size_t layer) { return kept == nullptr ? one : kept->input(layer); };
+  const Dims flat{count, width};
   engine::embed(tokens,
                 {.tokens = weights_.embedding.data,
                  .positions = config_.max_positions == 0 ? nullptr : weights_.position.data,
                  .width = width},
-                before, length, x, context);
-  MultiHeadAttentionOptions of_layer = options;
-  if (config_.causal && cache == nullptr) of_layer.attention.causal = Causal::top_left();
-  const Tensor hidden(x, {batch, length, width});
+                before, length, input_of(0), context);
+  if (const engine::RowDropout dropout = nn::embedding_dropout(config_, options);
+      dropout.probability > 0.0F) {
+    engine::drop_rows(input_of(0), dropout, count, width, input_of(0), context);
+  }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    // Each layer has its own dropout mask.
-    of_layer.dropout_seed = options.dropout_seed + (static_cast<uint64_t>(layer) << 32U);
-    Status status = blocks[layer].run(
-        hidden, of_layer, {.out = hidden}, cache == nullptr ? nullptr : &cache->layers_[layer],
-        outputs.traces.empty() ? nullptr : &outputs.traces[layer], scratch, context);
+    const Tensor x(input_of(layer), {batch, length, width});
+    const Tensor out(input_of(layer + 1), x.shape);
+    const bool keeps_all = kept != nullptr && !kept->recomputes();
+    Status status =
+        blocks[layer].run(x, options_of(options, layer, config_.causal && cache == nullptr),
+                          {.out = out}, cache == nullptr ? nullptr : &cache->layers_[layer],
+                          outputs.traces.empty() ? nullptr : &outputs.traces[layer],
+                          keeps_all ? kept->of_layer(layer) : arrays, context);
     // Report the layer's error on `x` as an error on `tokens`.
     if (!status.ok()) return engine::renamed(status, Name::kX, Name::kTokens);
     if (outputs.hidden.given()) {
       const Dims one_head{1, 1, count, width};
       float* const to = outputs.hidden.data + static_cast<int64_t>(layer) * count * width;
-      engine::copy_rows(ConstTensor(x, one_head), {to, one_head}, context);
+      engine::copy_rows(ConstTensor(out.data, one_head), {to, one_head}, context);
     }
   }
-  if (!outputs.logits.given()) return {};
+  if (kept != nullptr) kept->end();
+  if (!outputs.logits.given() && kept == nullptr) return {};
+  const float* const last = input_of(blocks.size());
+  float* normed = input_of(blocks.size());
   if (weights_.norm_weight.given()) {
+    if (kept != nullptr) normed = kept->normed();
     Status status =
-        nn::normalise(config_.block.norm, {x, {count, width}}, weights_.norm_weight,
-                      weights_.norm_bias, config_.block.norm_eps, {x, {count, width}}, context);
+        nn::normalise(config_.block.norm, {last, flat}, weights_.norm_weight, weights_.norm_bias,
+                      config_.block.norm_eps, {normed, flat}, context);
     if (!status.ok()) return status;
   }
-  return linear({x, {count, width}}, weights_.output, {},
-                {outputs.logits.data, {count, config_.vocab_size}}, context);
+  if (!outputs.logits.given()) return {};
+  return linear({normed, flat}, weights_.output, {}, {outputs.logits.data, {count, logits_width}},
+                context);
 }
 
 namespace {

@@ -9,11 +9,13 @@
 
 #include "engine/elementwise.h"
 #include "engine/enumerators.h"
+#include "engine/gradients.h"
 #include "engine/guard.h"
 #include "engine/validate.h"
 #include "multihead/linear.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
+#include "nn/dropout_sites.h"
 
 namespace multihead {
 namespace {
@@ -74,6 +76,11 @@ bool is_gpt2_buffer(std::string_view name) {
   return is("attn.bias") || is("attn.masked_bias");
 }
 
+Status validate_probability(Name name, float probability) {
+  if (probability >= 0.0F && probability < 1.0F) return {};
+  return real_error(name, Message::kProbability, probability);
+}
+
 Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config) {
   if (Status status = engine::validate_enumerator(Name::kNames, names, ParameterNames::kGpt2);
       !status.ok()) {
@@ -116,6 +123,10 @@ Status TransformerBlock::create_or_throw(const TransformerBlockConfig& config,
   if (!(config.norm_eps >= 0.0F) || std::isinf(config.norm_eps)) {
     return real_error(Name::kNormEps, Message::kFiniteNotNegative, config.norm_eps);
   }
+  if (Status status = nn::validate_probability(Name::kResidualDropout, config.residual_dropout);
+      !status.ok()) {
+    return status;
+  }
   made.config_.attention = attention;
   block = std::move(made);
   return {};
@@ -133,13 +144,14 @@ void TransformerBlock::Memory::list(TransformerBlock& block, const std::string& 
   if (c.mlp_dim == 0) return;
   nn::list_norm(prefix + n.norm2, c.norm, width, w.norm2_weight, w.norm2_bias, list);
   const auto list_linear = [&](const char* name, int64_t out, int64_t in, ConstTensor& weight,
-                               ConstTensor& bias) {
-    list.add_linear(prefix + name, out, in, n.of_attention.matrices, weight,
+                               ConstTensor& bias, nn::ParameterRole role) {
+    list.add_linear(prefix + name, out, in, role, n.of_attention.matrices, weight,
                     c.mlp_bias ? &bias : nullptr);
   };
-  list_linear(n.linear1, c.mlp_dim, width, w.linear1_weight, w.linear1_bias);
-  if (c.gated) list_linear(n.gate, c.mlp_dim, width, w.gate_weight, w.gate_bias);
-  list_linear(n.linear2, width, c.mlp_dim, w.linear2_weight, w.linear2_bias);
+  using enum nn::ParameterRole;
+  list_linear(n.linear1, c.mlp_dim, width, w.linear1_weight, w.linear1_bias, kWeight);
+  if (c.gated) list_linear(n.gate, c.mlp_dim, width, w.gate_weight, w.gate_bias, kWeight);
+  list_linear(n.linear2, width, c.mlp_dim, w.linear2_weight, w.linear2_bias, kResidualWeight);
 }
 
 Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames names) {
@@ -213,16 +225,45 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
     }
   }
   const int64_t rows = shape[0] * shape[1];
-  Scratch scratch;
-  Status reserved = nn::reserve(engine::scratch_of(context).transformer(),
-                                [&](rules::Arena& take) { scratch.lay_out(config_, rows, take); });
-  return reserved.ok() ? run(x, options, outputs, cache, trace, scratch, context) : reserved;
+  nn::BlockArrays arrays;
+  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+    arrays.lay_out(config_, rows, false, take);
+  });
+  return reserved.ok() ? run(x, options, outputs, cache, trace, arrays, context) : reserved;
+}
+
+void nn::BlockArrays::lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps,
+                              rules::Arena& take) {
+  const uint64_t outer = nn::saturated_elements({rows, config.attention.embed_dim});
+  const uint64_t wide = nn::saturated_elements({rows, config.mlp_dim});
+  const bool norms = config.norm != Norm::kNone;
+  take(normed, outer);
+  take(branch, outer);
+  take(inner, wide);
+  take(gate, config.gated ? wide : 0);
+  mlp_in = config.norm_first ? normed : nullptr;
+  hidden = inner;
+  if (!keeps) return;
+  take(residual, outer);
+  if (norms) take(mlp_in, outer);
+  take(hidden, wide);
+  if (norms && !config.norm_first) take(sum, outer);
+}
+
+void nn::BlockBackwardArrays::lay_out(const TransformerBlockConfig& config, int64_t rows,
+                                      rules::Arena& take) {
+  const uint64_t outer = nn::saturated_elements({rows, config.attention.embed_dim});
+  const uint64_t wide = nn::saturated_elements({rows, config.mlp_dim});
+  take(d_branch, outer);
+  take(d_normed, outer);
+  take(d_hidden, wide);
+  take(d_gate, config.gated ? wide : 0);
 }
 
 Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                              const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
-                             Trace* trace, const Scratch& scratch, Context& context) const {
-  const int64_t width = config_.attention.embed_dim, inner = config_.mlp_dim;
+                             Trace* trace, const nn::BlockArrays& arrays, Context& context) const {
+  const int64_t width = config_.attention.embed_dim, inner_width = config_.mlp_dim;
   const int64_t rows = x.shape[0] * x.shape[1], floats = rows * width;
   const Dims flat{rows, width};
   const bool norms = config_.norm != Norm::kNone;
@@ -232,54 +273,69 @@ Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptio
         config_.norm, {from, flat}, first ? weights_.norm1_weight : weights_.norm2_weight,
         first ? weights_.norm1_bias : weights_.norm2_bias, config_.norm_eps, {to, flat}, context);
   };
+  const auto add = [&](const float* to, nn::DropoutSite site, float* sum) {
+    if (!options.training || config_.residual_dropout == 0.0F) {
+      return engine::add(to, arrays.branch, sum, floats, context);
+    }
+    engine::add_dropped(to, arrays.branch, {config_.residual_dropout, options.dropout_seed, site},
+                        rows, width, sum, context);
+  };
   const float* attended_to = x.data;
   if (before) {
-    if (Status status = normalise(x.data, true, scratch.normed); !status.ok()) return status;
-    attended_to = scratch.normed;
+    if (Status status = normalise(x.data, true, arrays.normed); !status.ok()) return status;
+    attended_to = arrays.normed;
   }
   const ConstTensor input(attended_to, x.shape);
-  const Tensor attended(scratch.attended, x.shape);
+  const Tensor attended(arrays.branch, x.shape);
   Status status =
       cache == nullptr
-          ? attention_.forward({.query = input}, options, {.out = attended}, trace, context)
+          ? attention_.forward({.query = input}, options,
+                               {.out = attended, .activations = arrays.attention}, trace, context)
           : attention_.step(input, options, {.out = attended}, *cache, trace, context);
   if (!status.ok()) return status;
   // Outputs are written from here on. x may be out, and is not read after the sum.
   if (outputs.attention_out.given()) {
     const Dims one_head{1, 1, rows, width};
-    engine::copy_rows(ConstTensor(scratch.attended, one_head),
-                      {outputs.attention_out.data, one_head}, context);
+    engine::copy_rows(ConstTensor(arrays.branch, one_head), {outputs.attention_out.data, one_head},
+                      context);
   }
   float* const out = outputs.out.data;
-  engine::add(x.data, scratch.attended, out, floats, context);
+  float* const residual = arrays.residual != nullptr && inner_width > 0 ? arrays.residual : out;
+  float* const before_norm1 = after && arrays.residual != nullptr ? arrays.residual : residual;
+  add(x.data, nn::kAttentionBranch, before_norm1);
+  const float* mlp_in = residual;
   if (after) {
-    if (status = normalise(out, true, out); !status.ok()) return status;
+    float* const to = inner_width > 0 && arrays.mlp_in != nullptr ? arrays.mlp_in : out;
+    if (status = normalise(before_norm1, true, to); !status.ok()) return status;
+    mlp_in = to;
   }
-  if (inner == 0) return {};
+  if (inner_width == 0) return {};
 
-  const float* mlp_in = out;
+  const float* added_to = mlp_in;
   if (before) {
-    if (status = normalise(out, false, scratch.normed); !status.ok()) return status;
-    mlp_in = scratch.normed;
+    if (status = normalise(residual, false, arrays.mlp_in); !status.ok()) return status;
+    added_to = residual;
+    mlp_in = arrays.mlp_in;
   }
-  const Dims wide{rows, inner};
+  const Dims wide{rows, inner_width};
   const ConstTensor from(mlp_in, flat);
-  const Tensor hidden(scratch.inner, wide), gate(scratch.gate, wide);
-  status = linear(from, weights_.linear1_weight, weights_.linear1_bias, hidden, context);
+  const Tensor inner(arrays.inner, wide), gate(arrays.gate, wide), hidden(arrays.hidden, wide);
+  status = linear(from, weights_.linear1_weight, weights_.linear1_bias, inner, context);
   if (!status.ok()) return status;
   if (config_.gated) {
     status = linear(from, weights_.gate_weight, weights_.gate_bias, gate, context);
     if (!status.ok()) return status;
-    status = activate_gated(gate, hidden, config_.activation, hidden, context);
+    status = activate_gated(gate, inner, config_.activation, hidden, context);
   } else {
-    status = activate(hidden, config_.activation, hidden, context);
+    status = activate(inner, config_.activation, hidden, context);
   }
   if (!status.ok()) return status;
-  status = linear(hidden, weights_.linear2_weight, weights_.linear2_bias, {scratch.attended, flat},
+  status = linear(hidden, weights_.linear2_weight, weights_.linear2_bias, {arrays.branch, flat},
                   context);
   if (!status.ok()) return status;
-  engine::add(out, scratch.attended, out, floats, context);
-  return after ? normalise(out, false, out) : Status();
+  float* const sum = after && arrays.sum != nullptr ? arrays.sum : out;
+  add(added_to, nn::kMlpBranch, sum);
+  return after ? normalise(sum, false, out) : Status();
 }
 
 }  // namespace multihead

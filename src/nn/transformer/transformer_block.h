@@ -5,8 +5,11 @@
 #include <string>
 #include <string_view>
 
+#include "engine/error.h"
+#include "engine/gradients.h"
 #include "multihead/transformer.h"
 #include "nn/call_memory.h"
+#include "nn/dropout_sites.h"
 #include "nn/parameters.h"
 #include "rules/arena.h"
 
@@ -21,22 +24,33 @@ struct TransformerBlock::Memory {
                    MultiHeadAttentionWeights& attention, nn::ParameterList& list);
 };
 
-// Scratch memory of one block's call. All layers of a Transformer use the same.
-struct TransformerBlock::Scratch {
-  float* normed = nullptr;    // (rows, embed_dim)
-  float* attended = nullptr;  // (rows, embed_dim)
-  float* inner = nullptr;     // (rows, mlp_dim)
-  float* gate = nullptr;      // (rows, mlp_dim), if gated
+namespace nn {
 
-  void lay_out(const TransformerBlockConfig& config, int64_t rows, rules::Arena& take) {
-    take(normed, nn::saturated_elements({rows, config.attention.embed_dim}));
-    take(attended, nn::saturated_elements({rows, config.attention.embed_dim}));
-    take(inner, nn::saturated_elements({rows, config.mlp_dim}));
-    take(gate, config.gated ? nn::saturated_elements({rows, config.mlp_dim}) : 0);
-  }
+// The arrays of one block's call. Those that backward() does not need again share memory, and all
+// layers of a Transformer use the same, unless they are kept.
+struct BlockArrays {
+  float* normed = nullptr;    // (rows, embed_dim): norm1(x), which the attention gets
+  float* branch = nullptr;    // (rows, embed_dim): the attention's output, then the MLP's
+  float* residual = nullptr;  // (rows, embed_dim): x + attention; null if it is in `out`
+  float* mlp_in = nullptr;    // (rows, embed_dim): what the MLP gets, if that is not the residual
+  float* inner = nullptr;     // (rows, mlp_dim): linear1(mlp_in)
+  float* gate = nullptr;      // (rows, mlp_dim): linear_gate(mlp_in), if gated
+  float* hidden = nullptr;    // (rows, mlp_dim): what linear2 gets
+  float* sum = nullptr;       // (rows, embed_dim): mlp_in + MLP, before norm2; null if in `out`
+  MultiHeadAttentionActivations* attention = nullptr;  // if they are kept
+
+  void lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps, rules::Arena& take);
 };
 
-namespace nn {
+// The arrays of one block's backward(), which all layers use.
+struct BlockBackwardArrays {
+  float* d_branch = nullptr;  // (rows, embed_dim)
+  float* d_normed = nullptr;  // (rows, embed_dim)
+  float* d_hidden = nullptr;  // (rows, mlp_dim)
+  float* d_gate = nullptr;    // (rows, mlp_dim), if gated
+
+  void lay_out(const TransformerBlockConfig& config, int64_t rows, rules::Arena& take);
+};
 
 // `name`.weight and for a LayerNorm `name`.bias.
 void list_norm(const std::string& name, Norm norm, int64_t width, ConstTensor& weight,
@@ -45,8 +59,17 @@ void list_norm(const std::string& name, Norm norm, int64_t width, ConstTensor& w
 Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
                  const ConstTensor& bias, float epsilon, const Tensor& y, Context& context);
 
+// Of the embeddings; a probability of 0 for none.
+inline engine::RowDropout embedding_dropout(const TransformerConfig& config,
+                                            const MultiHeadAttentionOptions& options) {
+  return {options.training ? config.embedding_dropout : 0.0F, options.dropout_seed, kEmbeddings};
+}
+
 // Whether this is one of the buffers in GPT-2's checkpoints, which are not parameters.
 bool is_gpt2_buffer(std::string_view name);
+
+// At least 0, less than 1.
+Status validate_probability(engine::Name name, float probability);
 
 // kGpt2 has no names for latent attention.
 Status validate_names(ParameterNames names, const MultiHeadAttentionConfig& config);

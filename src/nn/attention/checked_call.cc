@@ -1,0 +1,112 @@
+#include "nn/attention/checked_call.h"
+
+#include <cstdint>
+
+#include "engine/validate.h"
+#include "nn/attention/attention_parameters.h"
+#include "nn/attention/latent_module.h"
+#include "nn/attention/options.h"
+#include "nn/dropout_sites.h"
+
+namespace multihead::nn {
+namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::shape_error;
+using engine::validate_exact;
+
+Status check_query(const MultiHeadAttentionConfig& config, const ConstTensor& query,
+                   TokenLayout& layout) {
+  const int rank = query.shape.rank();
+  if (rank != 2 && rank != 3) {
+    return shape_error(Name::kQuery, Message::kRank3Or2, Axes::kBatchTokens, {}, query.shape, rank);
+  }
+  layout = {rank == 3, config.batch_first};
+  Dims shape = query.shape;
+  shape[rank - 1] = config.embed_dim;
+  return validate_exact(Name::kQuery,
+                        layout.axes(Axes::kBatchTokens, Axes::kTokensBatch, Axes::kTokens), query,
+                        shape);
+}
+
+Status check_inputs(const MultiHeadAttentionConfig& config, CheckedCall& call) {
+  const ConstTensor &query = call.query_tensor, &key = call.key_tensor, &value = call.value_tensor;
+  const TokenLayout& layout = call.layout;
+  if (Status status = check_query(config, query, call.layout); !status.ok()) return status;
+  call.query = sequence_of(query, config.batch_first);
+  const int axis = layout.batched && config.batch_first ? 1 : 0;
+  if (key.shape.rank() != query.shape.rank()) {
+    return shape_error(Name::kKey, Message::kRankOfQuery, key.shape, query.shape.rank());
+  }
+  const int64_t keys = key.shape[axis];
+  if (config.kv_latent_dim > 0 && !same_view(key, value)) {
+    return option_error(Name::kValue, Message::kKeyOfLatent);
+  }
+  for (const Status& status :
+       {validate_exact(Name::kKey, layout.axes(Axes::kBatchKeys, Axes::kKeysBatch, Axes::kKeys),
+                       key, layout.shape(call.query.batch, keys, config.kdim)),
+        validate_exact(Name::kValue,
+                       layout.axes(Axes::kBatchValues, Axes::kValuesBatch, Axes::kValues), value,
+                       layout.shape(call.query.batch, keys, config.vdim))}) {
+    if (!status.ok()) return status;
+  }
+  call.key = sequence_of(key, config.batch_first);
+  call.value = sequence_of(value, config.batch_first);
+  call.self = same_view(query, key) && same_view(key, value);
+  return {};
+}
+
+}  // namespace
+
+ModuleCall CheckedCall::module_call(const MultiHeadAttentionConfig& config,
+                                    const MultiHeadAttentionWeights& weights, Tracer& tracer,
+                                    Context& context) const {
+  const bool drops = options.training && config.out_dropout > 0.0F;
+  return {.config = config,
+          .weights = weights,
+          .interventions = options.heads,
+          .tracer = tracer,
+          .context = context,
+          .query = query,
+          .key = key,
+          .value = value,
+          .self = self,
+          .appended = appended,
+          .out_dropout = {drops ? config.out_dropout : 0.0F, options.dropout_seed, kModuleOutput},
+          .normalises = options.attention.qk_norm.enabled};
+}
+
+Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttentionWeights& weights,
+                  const MultiHeadAttentionInputs& inputs, const MultiHeadAttentionOptions& options,
+                  CheckedCall& call) {
+  if (!has_weights(weights)) return option_error(Name::kModule, Message::kLoadedOrUsed);
+  call.query_tensor = inputs.query;
+  call.key_tensor = inputs.key.given() ? inputs.key : inputs.query;
+  call.value_tensor = inputs.value.given() ? inputs.value : call.key_tensor;
+  if (Status status = check_inputs(config, call); !status.ok()) return status;
+  call.appended = (config.add_bias_kv ? 1 : 0) + (config.add_zero_attn ? 1 : 0);
+  call.shape = {.batch = call.query.batch,
+                .heads = config.num_heads,
+                .kv_heads = config.num_kv_heads,
+                .queries = call.query.tokens,
+                .keys = call.key.tokens,
+                .key_width = transformed_width(config),
+                .value_width = config.value_dim};
+  call.options = options;
+  call.options.attention = resolved_options(config, weights, options);
+  const AttentionOptions& attention = call.options.attention;
+  if (call.appended > 0 && !attention.alibi_slopes.empty()) {
+    return option_error(Name::kAlibiSlopes, Message::kAlibiBesideAppended);
+  }
+  for (const Status& status : {validate_head_interventions(options.heads, config),
+                               validate_latent_options(config, attention),
+                               engine::validate_options(attention, call.shape)}) {
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+}  // namespace multihead::nn

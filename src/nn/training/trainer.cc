@@ -1,0 +1,270 @@
+#include "multihead/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "engine/gradients.h"
+#include "engine/guard.h"
+#include "engine/optimiser.h"
+#include "engine/validate.h"
+#include "nn/training/trainer_state.h"
+#include "nn/transformer/transformer_block.h"
+#include "rules/dropout_mask.h"
+
+namespace multihead {
+namespace {
+
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::shape_error;
+
+// The seed of dropout for a part of a step's batch.
+uint64_t seed_of(uint64_t seed, int64_t step, int64_t part) {
+  const auto words = rules::philox4x32(
+      {static_cast<uint32_t>(step), static_cast<uint32_t>(static_cast<uint64_t>(step) >> 32U),
+       static_cast<uint32_t>(part), 0},
+      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32U)});
+  return words[0] | static_cast<uint64_t>(words[1]) << 32U;
+}
+
+bool decays(nn::ParameterRole role) {
+  using enum nn::ParameterRole;
+  return role == kWeight || role == kResidualWeight || role == kOutput || role == kEmbedding;
+}
+
+// The name of the first parameter for which a block has numbers that are not finite; else empty.
+std::string first_not_finite(const nn::Parameters& parameters, const float* block) {
+  for (const nn::Parameter& parameter : parameters.list()) {
+    const float* const first = block + parameter.offset;
+    const auto finite = [](float x) { return std::isfinite(x); };
+    if (!std::all_of(first, first + parameter.shape.elements(), finite)) return parameter.name;
+  }
+  return {};
+}
+
+Status not_finite(const nn::TrainerState& t, const float* block, Message named, Message other) {
+  std::string name = first_not_finite(t.parameters, block);
+  const int64_t step = t.steps + 1;
+  if (name.empty()) return option_error(Name::kTargets, other, step);
+  return engine::text_error(StatusCode::kOption, Name::kTargets, named, std::move(name), step);
+}
+
+void optimise(const nn::TrainerState& t, float scale, float learning_rate, Context& context) {
+  const TrainerOptions& o = t.options;
+  const auto step = static_cast<double>(t.steps + 1);
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), step));
+  };
+  const auto run = [&](int64_t first, int64_t count, float decay) {
+    if (o.optimiser == Optimiser::kSgd) {
+      engine::sgd_step({.parameter = t.parameters.values() + first,
+                        .gradient = t.gradient() + first,
+                        .momentum_buffer = o.momentum > 0.0F ? t.moment(0) + first : nullptr,
+                        .count = count,
+                        .gradient_scale = scale,
+                        .learning_rate = learning_rate,
+                        .momentum = o.momentum,
+                        .weight_decay = decay,
+                        .first = t.steps == 0,
+                        .nesterov = o.nesterov},
+                       context);
+      return;
+    }
+    engine::adamw_step({.parameter = t.parameters.values() + first,
+                        .gradient = t.gradient() + first,
+                        .mean = t.moment(0) + first,
+                        .variance = t.moment(1) + first,
+                        .count = count,
+                        .gradient_scale = scale,
+                        .learning_rate = learning_rate,
+                        .beta1 = o.beta1,
+                        .beta2 = o.beta2,
+                        .epsilon = o.epsilon,
+                        .weight_decay = decay,
+                        .mean_correction = correction(o.beta1),
+                        .variance_correction = correction(o.beta2)},
+                       context);
+  };
+  if (o.weight_decay == 0.0F) return run(0, t.parameters.elements(), 0.0F);
+  for (const nn::Parameter& parameter : t.parameters.list()) {
+    run(parameter.offset, parameter.shape.elements(),
+        decays(parameter.role) ? o.weight_decay : 0.0F);
+  }
+}
+
+}  // namespace
+
+void nn::TrainerState::forget_gradients() {
+  std::memset(gradients.data(), 0, bytes_of_block());
+  parts = counted = correct = 0;
+  loss = 0;
+}
+
+Trainer::Trainer() = default;
+Trainer::~Trainer() = default;
+Trainer::Trainer(Trainer&&) noexcept = default;
+Trainer& Trainer::operator=(Trainer&&) noexcept = default;
+
+Status Trainer::create(const Transformer& model, const TrainerOptions& options, Trainer& trainer) {
+  return engine::memory_guard([&]() -> Status {
+    if (model.memory_ == nullptr) return option_error(Name::kModel, Message::kParametersToTrain);
+    if (Status status = nn::validate_options(options); !status.ok()) return status;
+    Trainer made;
+    made.state_.reset(new (std::nothrow) nn::TrainerState(options, model.memory_->parameters));
+    if (made.state_ == nullptr) return Status::out_of_memory(sizeof(nn::TrainerState));
+    nn::TrainerState& t = *made.state_;
+    if (Status status = model.share(t.model); !status.ok()) return status;
+    // A byte more: a block of no parameters has memory too.
+    const uint64_t bytes = t.bytes_of_block() + 1;
+    for (engine::Buffer* buffer : {&t.gradients, &t.moments[0], &t.moments[1]}) {
+      if (buffer == &t.moments[t.moment_count() % 2] && t.moment_count() < 2) break;
+      if (!buffer->reserve(bytes)) return Status::out_of_memory(bytes);
+      std::memset(buffer->data(), 0, static_cast<size_t>(bytes));
+    }
+    trainer = std::move(made);
+    return {};
+  });
+}
+
+Status Trainer::step(std::span<const int32_t> tokens, int64_t batch,
+                     std::span<const int32_t> targets, const MultiHeadAttentionOptions& options,
+                     TrainingStep& result, Context& context) {
+  Status status = accumulate(tokens, batch, targets, options, context);
+  return status.ok() ? update(result, context) : status;
+}
+
+Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
+                           std::span<const int32_t> targets,
+                           const MultiHeadAttentionOptions& options, Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    nn::TrainerState& t = *state_;
+    const TransformerConfig& config = t.model.config();
+    const int64_t readouts = config.num_readouts, classes = config.vocab_size;
+    const int64_t count = static_cast<int64_t>(tokens.size()) * readouts;
+    if (static_cast<int64_t>(targets.size()) != count) {
+      return shape_error(Name::kTargets, Message::kTargets, count,
+                         static_cast<int64_t>(targets.size()));
+    }
+    for (const int32_t target : targets) {
+      if (target >= -1 && target < classes) continue;
+      return option_error(Name::kTargets, Message::kRange, -1, classes - 1, target);
+    }
+    if (options.training || options.dropout_seed != 0) {
+      return option_error(options.training ? Name::kTraining : Name::kDropoutSeed,
+                          Message::kOfTrainer);
+    }
+    MultiHeadAttentionOptions training = options;
+    training.training = true;
+    training.dropout_seed = seed_of(t.options.seed, t.steps, t.parts);
+    const uint64_t bytes =
+        (static_cast<uint64_t>(count) * static_cast<uint64_t>(classes) + 1) * sizeof(float);
+    if (!t.logits.reserve(bytes)) return Status::out_of_memory(bytes);
+    const int64_t length = batch < 1 ? 0 : static_cast<int64_t>(tokens.size()) / batch;
+    const Tensor logits(static_cast<float*>(t.logits.data()), {batch, length, readouts * classes});
+    Status status = t.model.forward(tokens, batch, training,
+                                    {.logits = logits, .activations = &t.activations}, context);
+    if (!status.ok()) return status;
+    const Tensor rows(logits.data, {count, classes});
+    const engine::CrossEntropyResult part =
+        engine::cross_entropy(rows, targets, rows, 1.0F, context);
+    if (!std::isfinite(part.loss_sum)) {
+      return not_finite(t, t.parameters.values(), Message::kLossOfParameter,
+                        Message::kLossNotFinite);
+    }
+    status =
+        t.model.backward(tokens, batch, training, logits, t.activations,
+                         {t.gradient(), static_cast<size_t>(t.parameters.elements())}, context);
+    if (!status.ok()) {
+      t.forget_gradients();
+      return status;
+    }
+    ++t.parts;
+    t.loss += part.loss_sum;
+    t.counted += part.counted;
+    t.correct += part.correct;
+    return {};
+  });
+}
+
+Status Trainer::update(TrainingStep& result, Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    nn::TrainerState& t = *state_;
+    if (t.counted == 0) {
+      t.forget_gradients();
+      return option_error(Name::kTargets, Message::kSomeTarget);
+    }
+    const auto counted = static_cast<double>(t.counted);
+    const double norm =
+        std::sqrt(engine::sum_of_squares(t.gradient(), t.parameters.elements(), context)) / counted;
+    if (!std::isfinite(norm)) {
+      Status status =
+          not_finite(t, t.gradient(), Message::kGradientOfParameter, Message::kGradientTooLarge);
+      t.forget_gradients();
+      return status;
+    }
+    const auto most = static_cast<double>(t.options.clip_norm);
+    const double clip = most > 0 && norm > most ? most / norm : 1.0;
+    const float learning_rate = nn::learning_rate_of(t.options, t.steps + 1);
+    optimise(t, static_cast<float>(clip / counted), learning_rate, context);
+    ++t.steps;
+    result = {.step = t.steps,
+              .loss = t.loss / counted,
+              .gradient_norm = norm,
+              .learning_rate = learning_rate,
+              .counted = t.counted,
+              .correct = t.correct};
+    t.forget_gradients();
+    t.model.parameters_changed();
+    return {};
+  });
+}
+
+Status Trainer::set_learning_rate(float learning_rate) {
+  return engine::memory_guard([&]() -> Status {
+    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    TrainerOptions changed = state_->options;
+    changed.learning_rate = learning_rate;
+    if (Status status = nn::validate_options(changed); !status.ok()) return status;
+    state_->options = changed;
+    return {};
+  });
+}
+
+Status Trainer::gradients(StateDict& dict) const {
+  if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+  const nn::TrainerState& t = *state_;
+  return t.model.named({t.gradient(), static_cast<size_t>(t.parameters.elements())}, dict);
+}
+
+const Transformer& Trainer::model() const {
+  static const Transformer none;
+  return state_ == nullptr ? none : state_->model;
+}
+
+const TrainerOptions& Trainer::options() const {
+  static const TrainerOptions none;
+  return state_ == nullptr ? none : state_->options;
+}
+
+int64_t Trainer::steps() const { return state_ == nullptr ? 0 : state_->steps; }
+
+int64_t Trainer::bytes() const {
+  if (state_ == nullptr) return 0;
+  const nn::TrainerState& t = *state_;
+  size_t sum = t.bytes_of_block() + t.gradients.bytes() + t.logits.bytes();
+  for (const engine::Buffer& moment : t.moments) sum += moment.bytes();
+  return static_cast<int64_t>(sum) + t.activations.bytes();
+}
+
+}  // namespace multihead

@@ -1,0 +1,108 @@
+// The chain rule through a block, from its output back to its input.
+#include <cstdint>
+
+#include "engine/elementwise.h"
+#include "engine/gradients.h"
+#include "nn/attention/attention_parameters.h"
+#include "nn/dropout_sites.h"
+#include "nn/parameters.h"
+#include "nn/transformer/transformer_block.h"
+
+namespace multihead {
+
+Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                              const nn::BlockArrays& arrays, const nn::BlockBackwardArrays& back,
+                              const Tensor& d, float* gradients, Context& context) const {
+  const int64_t width = config_.attention.embed_dim, inner_width = config_.mlp_dim;
+  const int64_t rows = x.shape[0] * x.shape[1], floats = rows * width;
+  const Dims flat{rows, width}, wide{rows, inner_width};
+  const bool norms = config_.norm != Norm::kNone;
+  const bool before = norms && config_.norm_first, after = norms && !config_.norm_first;
+  const nn::GradientBlock block{memory_->parameters.values(), gradients};
+  const auto norm_back = [&](const float* from, bool first, const float* d_y, bool adds) {
+    const ConstTensor& weight = first ? weights_.norm1_weight : weights_.norm2_weight;
+    const ConstTensor& bias = first ? weights_.norm1_bias : weights_.norm2_bias;
+    return engine::norm_backward({.x = from,
+                                  .weight = weight.data,
+                                  .d_y = d_y,
+                                  .d_x = d.data,
+                                  .adds_to_d_x = adds,
+                                  .d_weight = block.of(weight).data,
+                                  .d_bias = block.of(bias).data,
+                                  .rows = rows,
+                                  .width = width,
+                                  .epsilon = config_.norm_eps,
+                                  .centred = config_.norm == Norm::kLayerNorm},
+                                 context);
+  };
+  // The gradient of a branch before its dropout.
+  const auto undropped = [&](nn::DropoutSite site) -> const float* {
+    if (!options.training || config_.residual_dropout == 0.0F) return d.data;
+    engine::drop_rows(d.data, {config_.residual_dropout, options.dropout_seed, site}, rows, width,
+                      back.d_branch, context);
+    return back.d_branch;
+  };
+
+  Status status;
+  if (inner_width > 0) {
+    if (after) {
+      if (status = norm_back(arrays.sum, false, d.data, false); !status.ok()) return status;
+    }
+    const float* const mlp_in = norms ? arrays.mlp_in : arrays.residual;
+    const Tensor d_hidden(back.d_hidden, wide), d_gate(back.d_gate, wide);
+    status = engine::linear_backward({.x = {arrays.hidden, wide},
+                                      .weight = weights_.linear2_weight,
+                                      .d_y = {undropped(nn::kMlpBranch), flat},
+                                      .d_x = d_hidden,
+                                      .d_weight = block.of(weights_.linear2_weight),
+                                      .d_bias = block.of(weights_.linear2_bias).data},
+                                     context);
+    if (!status.ok()) return status;
+    engine::activation_backward({.gate = config_.gated ? arrays.gate : arrays.inner,
+                                 .x = config_.gated ? arrays.inner : nullptr,
+                                 .d_y = back.d_hidden,
+                                 .d_gate = config_.gated ? back.d_gate : back.d_hidden,
+                                 .d_x = config_.gated ? back.d_hidden : nullptr,
+                                 .count = rows * inner_width,
+                                 .activation = config_.activation},
+                                context);
+    // Without a norm before it, the MLP's input is what its output was added to.
+    const Tensor d_in(before ? back.d_normed : d.data, flat);
+    status = engine::linear_backward({.x = {mlp_in, flat},
+                                      .weight = weights_.linear1_weight,
+                                      .d_y = d_hidden,
+                                      .d_x = d_in,
+                                      .adds_to_d_x = !before,
+                                      .d_weight = block.of(weights_.linear1_weight),
+                                      .d_bias = block.of(weights_.linear1_bias).data},
+                                     context);
+    if (status.ok() && config_.gated) {
+      status = engine::linear_backward({.x = {mlp_in, flat},
+                                        .weight = weights_.gate_weight,
+                                        .d_y = d_gate,
+                                        .d_x = d_in,
+                                        .adds_to_d_x = true,
+                                        .d_weight = block.of(weights_.gate_weight),
+                                        .d_bias = block.of(weights_.gate_bias).data},
+                                       context);
+    }
+    if (status.ok() && before) status = norm_back(arrays.residual, false, back.d_normed, true);
+    if (!status.ok()) return status;
+  }
+
+  if (after) {
+    if (status = norm_back(arrays.residual, true, d.data, false); !status.ok()) return status;
+  }
+  const ConstTensor input(before ? arrays.normed : x.data, x.shape);
+  const ConstTensor d_attended(undropped(nn::kAttentionBranch), x.shape);
+  status = attention_.backward(
+      {.query = input}, options, d_attended, arrays.attention,
+      {.d_query = {back.d_normed, x.shape}, .weights = gradients_of(attention_.weights(), block)},
+      context);
+  if (!status.ok()) return status;
+  if (before) return norm_back(x.data, true, back.d_normed, true);
+  engine::add(d.data, back.d_normed, d.data, floats, context);
+  return {};
+}
+
+}  // namespace multihead

@@ -1,0 +1,114 @@
+// The chain rule through a transformer, from its logits back to its embeddings.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/gradients.h"
+#include "engine/guard.h"
+#include "engine/scratch.h"
+#include "engine/validate.h"
+#include "multihead/transformer.h"
+#include "nn/call_memory.h"
+#include "nn/dropout_sites.h"
+#include "nn/parameters.h"
+#include "nn/transformer/activations.h"
+#include "nn/transformer/transformer_block.h"
+
+namespace multihead {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::shape_error;
+
+Status Transformer::backward(std::span<const int32_t> tokens, int64_t batch,
+                             const MultiHeadAttentionOptions& options, const ConstTensor& d_logits,
+                             TransformerActivations& activations, std::span<float> gradients,
+                             Context& context) const {
+  return engine::memory_guard(
+      [&] { return back(tokens, batch, options, d_logits, activations, gradients, context); });
+}
+
+Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
+                         const MultiHeadAttentionOptions& options, const ConstTensor& d_logits,
+                         TransformerActivations& activations, std::span<float> gradients,
+                         Context& context) const {
+  if (Status status = validate_call(tokens, batch, 0, options); !status.ok()) return status;
+  const auto count = static_cast<int64_t>(tokens.size());
+  const int64_t length = count / batch, width = config_.block.attention.embed_dim;
+  const int64_t logits_width = config_.num_readouts * config_.vocab_size;
+  const Dims logits{batch, length, logits_width};
+  Status valid = engine::validate_exact(Name::kDLogits, Axes::kLogits, d_logits, logits);
+  if (!valid.ok()) return valid;
+  if (!(d_logits.strides == contiguous_strides(logits))) {
+    return shape_error(Name::kDLogits, Message::kContiguous, d_logits.strides);
+  }
+  const auto given = static_cast<int64_t>(gradients.size());
+  if (given != num_parameters()) {
+    return shape_error(Name::kGradients, Message::kFloatPerParameter, num_parameters(), given);
+  }
+  const TransformerActivations::Internals* const kept = activations.internals_.get();
+  if (kept == nullptr || !kept->belong_to(memory_.get(), batch, length)) {
+    return option_error(Name::kActivations, Message::kActivationsOfCall);
+  }
+
+  float* d = nullptr;
+  nn::BlockBackwardArrays arrays;
+  Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+    take(d, nn::saturated_elements({count, width}));
+    arrays.lay_out(config_.block, count, take);
+  });
+  if (!reserved.ok()) return reserved;
+  const nn::GradientBlock block{memory_->parameters.values(), gradients.data()};
+  const auto blocks = layers();
+  const Dims flat{count, width};
+  const bool norms = weights_.norm_weight.given();
+  const float* const last = kept->input(blocks.size());
+  Status status = engine::linear_backward({.x = {norms ? kept->normed() : last, flat},
+                                           .weight = weights_.output,
+                                           .d_y = {d_logits.data, {count, logits_width}},
+                                           .d_x = {d, flat},
+                                           .d_weight = block.of(weights_.output)},
+                                          context);
+  if (status.ok() && norms) {
+    status = engine::norm_backward({.x = last,
+                                    .weight = weights_.norm_weight.data,
+                                    .d_y = d,
+                                    .d_x = d,
+                                    .adds_to_d_x = false,
+                                    .d_weight = block.of(weights_.norm_weight).data,
+                                    .d_bias = block.of(weights_.norm_bias).data,
+                                    .rows = count,
+                                    .width = width,
+                                    .epsilon = config_.block.norm_eps,
+                                    .centred = config_.block.norm == Norm::kLayerNorm},
+                                   context);
+  }
+  if (!status.ok()) return status;
+  const Tensor gradient(d, {batch, length, width});
+  for (size_t layer = blocks.size(); layer-- > 0;) {
+    const ConstTensor x(kept->input(layer), gradient.shape);
+    const MultiHeadAttentionOptions of_layer = options_of(options, layer, config_.causal);
+    const nn::BlockArrays& of_forward = kept->of_layer(layer);
+    if (kept->recomputes()) {
+      // The layer's output is kept as the next layer's input, so it is written over with itself.
+      const Tensor out(kept->input(layer + 1), gradient.shape);
+      status = blocks[layer].run(x, of_layer, {.out = out}, nullptr, nullptr, of_forward, context);
+    }
+    if (status.ok()) {
+      status =
+          blocks[layer].back(x, of_layer, of_forward, arrays, gradient, gradients.data(), context);
+    }
+    if (!status.ok()) return status;
+  }
+  if (const engine::RowDropout dropout = nn::embedding_dropout(config_, options);
+      dropout.probability > 0.0F) {
+    engine::drop_rows(d, dropout, count, width, d, context);
+  }
+  engine::embed_backward(tokens, d, width, 0, length, block.of(weights_.embedding).data,
+                         block.of(weights_.position).data, context);
+  return {};
+}
+
+}  // namespace multihead
