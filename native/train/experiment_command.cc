@@ -46,6 +46,11 @@ class ExperimentLearner : public Learner {
     return std::string(name_of(o.kind)) + ", heads: " + std::to_string(o.num_heads) +
            ", layers: " + std::to_string(o.num_layers) + ", seed: " + std::to_string(o.seed);
   }
+  std::vector<KeptOption> kept_options() const override {
+    const ExperimentOptions& o = experiment_.options();
+    return {{"run.heads", "--heads", o.num_heads},
+            {"run.positions", "--positions", static_cast<int64_t>(o.positions), position_name}};
+  }
   Status step(TrainingStep& result, Context& context) override {
     return experiment_.step(result, context);
   }

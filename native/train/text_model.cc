@@ -33,6 +33,15 @@ int32_t drawn_token(std::span<const float> logits, double temperature, double un
   return static_cast<int32_t>(token);
 }
 
+// FNV-1a, cut to 24 bits.
+int64_t vocabulary_hash(const TextData& data) {
+  uint32_t hash = 0x811c9dc5U;
+  for (const std::string& token : data.vocabulary) {
+    for (const char c : token) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193U;
+  }
+  return hash & 0xFFFFFFU;
+}
+
 double uniform(uint64_t seed, int64_t step, int64_t index) {
   constexpr uint32_t kSampleStream = 0x80000000U;  // training_windows() uses numbers below it
   const auto words = rules::philox4x32(
@@ -87,6 +96,16 @@ std::string TextLearner::title() const {
   return "text " + options_.file + ", layers: " + std::to_string(options_.layers) +
          ", width: " + std::to_string(options_.width) +
          ", heads: " + std::to_string(options_.heads) + ", seed: " + std::to_string(run_.seed);
+}
+
+std::vector<KeptOption> TextLearner::kept_options() const {
+  const auto vocabulary = [](int64_t hash) {
+    return "a text with vocabulary number " + std::to_string(hash);
+  };
+  return {{"run.heads", "--heads", options_.heads},
+          {"run.positions", "--positions", static_cast<int64_t>(position_kind(run_.positions)),
+           position_name},
+          {"run.vocabulary", options_.file, vocabulary_hash(data_), vocabulary}};
 }
 
 Status TextLearner::step(TrainingStep& result, Context& context) {

@@ -29,6 +29,7 @@ class TextLearner : public Learner {
   Trainer& trainer() override { return trainer_; }
   std::vector<std::string> jobs() const override { return {}; }
   std::string title() const override;
+  std::vector<KeptOption> kept_options() const override;
   Status step(TrainingStep& result, Context& context) override;
   Status measure(Measurement& result, Context& context) override;
   void after_step(const TrainingStep& step, Progress& progress, Context& context) override;

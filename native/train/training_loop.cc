@@ -87,8 +87,7 @@ void prepare(Learner& learner, const RunOptions& options) {
   check_folder("--csv", options.csv);
   check_folder("--chart", options.chart);
   if (options.resume.empty()) return;
-  const Status status = learner.trainer().load(options.resume);
-  check(status, status.code() == StatusCode::kFormat ? kExitIo : kExitUsage);
+  load_checkpoint(learner.trainer(), learner.kept_options(), options.resume);
 }
 
 Run train(Learner& learner, const RunOptions& options, Context& context) {
@@ -118,7 +117,7 @@ Run train(Learner& learner, const RunOptions& options, Context& context) {
       progress.line(row(point, run.curve));
     }
     if (!options.checkpoint.empty() && (is_last || step % options.checkpoint_every == 0)) {
-      check(learner.trainer().save(options.checkpoint), kExitIo);
+      save_checkpoint(learner.trainer(), learner.kept_options(), options.checkpoint);
       saved_step = step;
     }
     if (!is_last) learner.after_step(point.step, progress, context);

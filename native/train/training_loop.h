@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint.h"
 #include "curve.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
@@ -20,6 +21,7 @@ class Learner {
   virtual ~Learner() = default;
   virtual Trainer& trainer() = 0;
   virtual std::string title() const = 0;  // of the chart
+  virtual std::vector<KeptOption> kept_options() const = 0;
   // Names for Measurement::jobs, if there are several.
   virtual std::vector<std::string> jobs() const = 0;
   virtual Status step(TrainingStep& result, Context& context) = 0;

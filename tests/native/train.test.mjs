@@ -210,7 +210,11 @@ test('files that cannot be read give 3', () => {
 test('a checkpoint of another model is refused', () => {
   printed('four-jobs', ...QUICK, '--checkpoint', at('jobs'));
   assert.ok(statSync(at('jobs')).size > 3 * 4 * 24000);
-  refused(2, /./, 'induction', '--resume', at('jobs'));
+  refused(2, /^state_dict: .*got /, 'induction', '--heads', '4', '--resume', at('jobs'));
+  refused(2, /^--heads: expected 4, as in .*jobs, got 2$/m, 'four-jobs', '--heads', '2', '--resume', at('jobs'));
+  refused(2, /^--seed: expected 1, as in .*jobs, got 2$/m, 'four-jobs', '--seed', '2', '--resume', at('jobs'));
+  refused(2, /^--positions: expected rope, as in .*jobs, got none$/m, 'four-jobs', '--positions', 'none', '--resume', at('jobs'));
+  refused(2, /no run\.vocabulary$/m, 'text', at('text.txt'), '--resume', at('jobs'));
 });
 
 test('--help of each command names every option', () => {

@@ -253,10 +253,10 @@ TEST(Experiments, ARestoredRunContinuesWithTheSameBits) {
   Experiment first = created(options);
   const std::vector<double> losses = train(whole, 8, context);
   (void)train(first, 4, context);
-  std::vector<std::byte> bytes;
-  ASSERT_TRUE(first.trainer().checkpoint(bytes).ok());
+  StateDict state;
+  ASSERT_TRUE(first.trainer().state_dict(state).ok());
   Experiment second = created(options);
-  const Status restored = second.trainer().restore(bytes);
+  const Status restored = second.trainer().load_state_dict(state);
   ASSERT_TRUE(restored.ok()) << restored.message();
   EXPECT_EQ(train(second, 4, context), std::vector<double>(losses.begin() + 4, losses.end()));
 }
