@@ -228,9 +228,17 @@ inline Dims of_rank_four(const Dims& shape) {
   return result;
 }
 
-// The operations of conformance_modules.cc.
+// The operations of conformance_attention.cc.
+Outcome run_attention(const Case& c, Context& context);
+Outcome run_attention_grad(const Case& c, Context& context);
+Outcome run_attention_varlen(const Case& c, Context& context);
+Outcome run_onnx_attention(const Case& c, Context& context);
+Outcome run_softmax(const Case& c, Context& context);
+
+// Those of conformance_modules.cc.
 Outcome run_heads_concat(const Case& c, Context& context);
 Outcome run_multihead_attention(const Case& c, Context& context);
+Outcome run_multihead_attention_grad(const Case& c, Context& context);
 Outcome run_attention_only_transformer(const Case& c, Context& context);
 Outcome run_gpt2_block(const Case& c, Context& context);
 

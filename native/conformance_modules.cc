@@ -110,27 +110,49 @@ Outcome run_heads_concat(const Case& c, Context& context) {
       {.weights = true}, context);
 }
 
+namespace {
+
+// A case of torch.nn.MultiheadAttention: the module, its inputs and options, and their memory.
+struct ModuleCase {
+  explicit ModuleCase(const Case& given) : c(given) {}
+  ModuleCase(const ModuleCase&) = delete;
+  ModuleCase& operator=(const ModuleCase&) = delete;
+
+  const Case& c;
+  Values query = c.floats("query"), key = c.floats("key"), value = c.floats("value");
+  Values bias_mask = c.floats("attn_mask"), padding_bias = c.floats("key_padding_mask");
+  std::map<std::string, Values> parameters;
+  MultiHeadAttention module;
+  MultiHeadAttentionOptions options;
+
+  MultiHeadAttentionInputs inputs() const {
+    return {.query = query.view(), .key = key.view(), .value = value.view()};
+  }
+  Needs needs() const {
+    const bool wanted = c.flag("need_weights"), averaged = c.flag("average_attn_weights");
+    return {.weights = wanted && !averaged, .mean_weights = wanted && averaged};
+  }
+};
+
 // The inputs of the case are the module's parameters, under the same names; others are errors.
-Outcome run_multihead_attention(const Case& c, Context& context) {
-  const Values query = c.floats("query"), key = c.floats("key"), value = c.floats("value");
-  if (c.flag("unbatched") != (query.shape.rank() == 2)) {
-    return {{},
-            "query: expected rank " + std::string(c.flag("unbatched") ? "2" : "3") + ", got " +
-                query.shape.to_string()};
+// Gives a problem, or nothing.
+std::string read_module(ModuleCase& m) {
+  const Case& c = m.c;
+  if (c.flag("unbatched") != (m.query.shape.rank() == 2)) {
+    return "query: expected rank " + std::string(c.flag("unbatched") ? "2" : "3") + ", got " +
+           m.query.shape.to_string();
   }
   if (c.flag("self_attention") != !c.has_input("key")) {
-    return {{}, "key: expected none in self-attention, and else one"};
+    return "key: expected none in self-attention, and else one";
   }
-  std::map<std::string, Values> parameters;
   StateDict dict;
   for (const char* name :
        {"in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias",
         "bias_k", "bias_v", "out_proj.weight", "out_proj.bias"}) {
     if (!c.has_input(name)) continue;
-    dict.emplace(name, parameters.emplace(name, c.floats(name)).first->second.view());
+    dict.emplace(name, m.parameters.emplace(name, c.floats(name)).first->second.view());
   }
   const json* const bias = c.given("bias");
-  MultiHeadAttention module;
   Status status = MultiHeadAttention::create({.embed_dim = c.integer("embed_dim", 0),
                                               .num_heads = c.integer("num_heads", 0),
                                               .kdim = c.integer("kdim", 0),
@@ -139,39 +161,74 @@ Outcome run_multihead_attention(const Case& c, Context& context) {
                                               .add_bias_kv = c.flag("add_bias_kv"),
                                               .add_zero_attn = c.flag("add_zero_attn"),
                                               .batch_first = c.flag("batch_first")},
-                                             module);
-  if (status.ok()) status = module.load_state_dict(dict);
-  if (!status.ok()) return failed(status);
+                                             m.module);
+  if (status.ok()) status = m.module.load_state_dict(dict);
+  if (!status.ok()) return status.message();
 
-  MultiHeadAttentionOptions options;
-  if (c.flag("is_causal")) options.attention.causal = Causal::top_left();
-  const Values bias_mask = c.floats("attn_mask"), padding_bias = c.floats("key_padding_mask");
+  if (c.flag("is_causal")) m.options.attention.causal = Causal::top_left();
   const auto boolean = [](const SafetensorsEntry& entry) {
     return ConstBoolTensor(reinterpret_cast<const uint8_t*>(entry.data.data()), entry.shape);
   };
   if (const SafetensorsEntry* mask = c.input("attn_mask"); mask != nullptr) {
     if (mask->type == SafetensorsEntry::Type::kBool) {
-      options.attn_mask_blocked = boolean(*mask);
+      m.options.attn_mask_blocked = boolean(*mask);
     } else {
       const Dims& shape = mask->shape;
-      const int64_t heads = module.config().num_heads;
-      options.attention.bias =
+      const int64_t heads = m.module.config().num_heads;
+      m.options.attention.bias =
           shape.rank() == 2
-              ? bias_mask.view()
-              : ConstTensor(bias_mask.data.data(), {shape[0] / heads, heads, shape[1], shape[2]});
+              ? m.bias_mask.view()
+              : ConstTensor(m.bias_mask.data.data(), {shape[0] / heads, heads, shape[1], shape[2]});
     }
   }
   if (const SafetensorsEntry* mask = c.input("key_padding_mask"); mask != nullptr) {
     if (mask->type == SafetensorsEntry::Type::kBool) {
-      options.key_padding_blocked = boolean(*mask);
+      m.options.key_padding_blocked = boolean(*mask);
     } else {
-      options.key_padding_bias = padding_bias.view();
+      m.options.key_padding_bias = m.padding_bias.view();
     }
   }
-  const bool needs = c.flag("need_weights"), averaged = c.flag("average_attn_weights");
-  return run_module(module, {.query = query.view(), .key = key.view(), .value = value.view()},
-                    options, {.weights = needs && !averaged, .mean_weights = needs && averaged},
-                    context);
+  return {};
+}
+
+}  // namespace
+
+Outcome run_multihead_attention(const Case& c, Context& context) {
+  ModuleCase m(c);
+  if (std::string problem = read_module(m); !problem.empty()) return {{}, problem};
+  return run_module(m.module, m.inputs(), m.options, m.needs(), context);
+}
+
+// The gradients of the sum over d_out * out.
+Outcome run_multihead_attention_grad(const Case& c, Context& context) {
+  ModuleCase m(c);
+  if (std::string problem = read_module(m); !problem.empty()) return {{}, problem};
+  Outcome outcome = run_module(m.module, m.inputs(), m.options, m.needs(), context);
+  if (!outcome.failure.empty()) return outcome;
+  const Values d_out = c.floats("d_out");
+  std::vector<float> block(static_cast<size_t>(m.module.num_parameters()), 0.0F);
+  MultiHeadAttentionGradients gradients;
+  Values d_query(m.query.shape), d_key(m.key.shape), d_value(m.value.shape);
+  gradients.d_query = d_query.tensor();
+  if (c.has_input("key")) gradients.d_key = d_key.tensor();
+  if (c.has_input("value")) gradients.d_value = d_value.tensor();
+  StateDict named;
+  Status status = m.module.gradients_in(block, gradients.weights);
+  if (status.ok()) {
+    status = m.module.backward(m.inputs(), m.options, d_out.view(), nullptr, gradients, context);
+  }
+  if (status.ok()) status = m.module.named(block, named);
+  if (!status.ok()) return failed(status);
+  for (const auto& [name, tensor] : named) {
+    const auto* const data = static_cast<const float*>(tensor.data);
+    Values gradient(tensor.shape);
+    std::copy_n(data, gradient.data.size(), gradient.data.begin());
+    outcome.outputs["d_" + name] = std::move(gradient);
+  }
+  outcome.outputs["d_query"] = std::move(d_query);
+  if (c.has_input("key")) outcome.outputs["d_key"] = std::move(d_key);
+  if (c.has_input("value")) outcome.outputs["d_value"] = std::move(d_value);
+  return outcome;
 }
 
 // Here weights are (in, out); `hidden_l` is x after layer l.

@@ -11,7 +11,8 @@
 #define HWY_TARGET_INCLUDE "cpu/elementwise.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
-#include "cpu/simd/exp2-inl.h"
+#include "cpu/simd/activation-inl.h"
+#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
 
@@ -20,89 +21,7 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using DF = hn::ScalableTag<float>;
 using V = hn::Vec<DF>;
-
-// 1 / (1 + e^-x), computed from e^-|x|, which neither overflows nor cancels.
-V sigmoid(DF d, V x) {
-  const V e = exp2_clamped(d, exp2_table(), hn::Mul(hn::Abs(x), hn::Set(d, -kLog2E)));
-  const V numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, hn::Set(d, 1.0F));
-  return hn::Div(numerator, hn::Add(hn::Set(d, 1.0F), e));
-}
-
-// erfc(z) for z >= 0, as e^(-z^2) t P(t) with t = 1 / (1 + 0.47 z). P interpolates at the Chebyshev
-// nodes of 0 <= z <= 10, with a relative error of 3.3e-8, or 1e-7 in float arithmetic. For larger z
-// the exponential is 0.
-V erfc_positive(DF d, V z) {
-  constexpr float kP[] = {2.651337962e-01F,  2.659853165e-01F, 2.278883883e-01F,  2.206266916e-01F,
-                          -4.271174880e-02F, 3.051133006e-01F, -3.601170376e-01F, 1.081272498e-01F,
-                          2.333189970e-02F,  -1.337786499e-02F};
-  const V one = hn::Set(d, 1.0F);
-  const V t = hn::Div(one, mul_add(z, hn::Set(d, 0.47F), one));
-  V poly = hn::Set(d, kP[9]);
-  for (size_t i = 9; i-- > 0;) poly = mul_add(poly, t, hn::Set(d, kP[i]));
-  const V exponential = exp2_clamped(d, exp2_table(), hn::Mul(hn::Mul(z, z), hn::Set(d, -kLog2E)));
-  return hn::Mul(hn::Mul(exponential, t), poly);
-}
-
-// x Phi(x). With tail = x/2 erfc(|x| / sqrt(2)), it is tail for x < 0 and x - tail otherwise.
-V gelu(DF d, V x) {
-  const V z = hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678118654752F));
-  const V tail = hn::Mul(hn::Mul(x, hn::Set(d, 0.5F)), erfc_positive(d, z));
-  return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(x, tail));
-}
-
-V activation(DF d, Activation which, V x) {
-  switch (which) {
-    case Activation::kRelu:
-      // This argument order keeps a NaN.
-      return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);
-    case Activation::kGelu:
-      return gelu(d, x);
-    case Activation::kGeluTanh: {
-      // (1 + tanh(u)) / 2 is the sigmoid of 2 u; here 2 sqrt(2/pi) (x + 0.044715 x^3).
-      const V cubic = mul_add(hn::Mul(x, x), hn::Set(d, 0.071354816F), hn::Set(d, 1.5957691216F));
-      return hn::Mul(x, sigmoid(d, hn::Mul(x, cubic)));
-    }
-    case Activation::kSilu:
-      break;
-  }
-  return hn::Mul(x, sigmoid(d, x));
-}
-
-// All lanes of a vector, or only the first few at the end of a row.
-struct AllLanes {
-  V load(const float* from) const { return hn::LoadU(DF(), from); }
-  void store(V value, float* to) const { hn::StoreU(value, DF(), to); }
-  V or_zero(V value) const { return value; }
-};
-struct FirstLanes {
-  size_t lanes;
-  V load(const float* from) const { return hn::LoadN(DF(), from, lanes); }
-  void store(V value, float* to) const { hn::StoreN(value, DF(), to, lanes); }
-  V or_zero(V value) const { return hn::IfThenElseZero(hn::FirstN(DF(), lanes), value); }
-};
-
-// Calls each(column, lanes) for every vector of a row.
-template <class Each>
-HWY_INLINE void over_columns(int64_t width, Each&& each) {
-  const auto columns = static_cast<size_t>(width);
-  const size_t lanes = hn::Lanes(DF());
-  size_t column = 0;
-  for (; column + lanes <= columns; column += lanes) each(column, AllLanes());
-  if (column < columns) each(column, FirstLanes{columns - column});
-}
-
-// Sum of value(column, lanes) over a row.
-template <class Value>
-HWY_INLINE float sum_of(int64_t width, Value&& value) {
-  const DF d;
-  V sum = hn::Zero(d);
-  over_columns(width, [&](size_t column, auto lanes) {
-    sum = hn::Add(sum, lanes.or_zero(value(column, lanes)));
-  });
-  return hn::ReduceSum(d, sum);
-}
 
 void normalise(const NormParams& p, int64_t first, int64_t end) {
   const DF d;
@@ -133,8 +52,8 @@ void activate(const ActivationParams& p, int64_t first, int64_t end) {
     const float* const gate = p.gate + row * p.gate_stride;
     const float* const x = p.x == nullptr ? nullptr : p.x + row * p.x_stride;
     float* const y = p.y + row * p.y_stride;
-    over_columns(p.width, [&](size_t column, auto lanes) {
-      V value = activation(d, p.activation, lanes.load(gate + column));
+    over_columns_compact(p.width, [&](size_t column, auto lanes) {
+      V value = activation(d, p.activation, lanes.load(gate + column)).value;
       if (x != nullptr) value = hn::Mul(value, lanes.load(x + column));
       lanes.store(value, y + column);
     });

@@ -47,7 +47,7 @@ class Scratch {
   Buffer& transformed() { return transformed_; }  // queries and keys after QK-norm and RoPE
   Buffer& plans() { return plans_; }              // one for each packed sequence
   Buffer& partials() { return partials_; }        // results of decoding's splits, until merged
-  Buffer& gradients() { return gradients_; }      // of attention_backward(): rows and parts of d_q
+  Buffer& gradients() { return gradients_; }      // partial sums of backward calls
   Buffer& workspace() { return workspace_; }      // of latent attention
   Buffer& module() { return module_; }
   Buffer& transformer() { return transformer_; }

@@ -202,6 +202,14 @@ class MultiHeadAttention {
   // Views of the loaded parameters, valid as long as this module or a copy that shares them lives.
   // Errors: kOption if none were loaded.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
+  // The elements of all loaded parameters, which lie in one block; 0 if none were loaded.
+  int64_t num_parameters() const;
+  // Views of a block of num_parameters() floats, for example of gradients, under the parameters'
+  // names, or as MultiHeadAttentionGradients has them. Errors: kOption if no parameters were
+  // loaded, kShape.
+  [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
+  [[nodiscard]] Status gradients_in(std::span<float> block,
+                                    BasicMultiHeadAttentionWeights<Tensor>& gradients) const;
   // Takes views instead of copies. One exception: steps of latent attention read a transposed copy
   // of the rows of kv_b_proj that make keys. Call this again after changing them. Errors: kShape,
   // kOption, kMemory; the weights are unchanged.

@@ -6,7 +6,6 @@
 //   for (...) status = trainer.step(tokens, batch, targets, {}, result, context);
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

@@ -1,8 +1,10 @@
 #include "nn/parameters.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -156,6 +158,24 @@ StateDict Parameters::state_dict(const float* block) const {
     dict.emplace(parameter.name, turned ? transposed(stored) : ConstAnyTensor(stored));
   }
   return dict;
+}
+
+Status validate_block(const Parameters* own, size_t floats) {
+  if (own == nullptr || own->empty()) {
+    return engine::option_error(engine::Name::kBlock, engine::Message::kOwnParameters);
+  }
+  const auto given = static_cast<int64_t>(floats);
+  if (given == own->elements()) return {};
+  return engine::shape_error(engine::Name::kBlock, engine::Message::kFloatPerParameter,
+                             own->elements(), given);
+}
+
+Status read_block(const Parameters* own, std::span<const float> block, StateDict& dict) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate_block(own, block.size()); !status.ok()) return status;
+    dict = own->state_dict(block.data());
+    return {};
+  });
 }
 
 Status read_state_dict(const Parameters* own, StateDict& dict) {

@@ -2,6 +2,7 @@
 // gradients and optimisers all iterate over it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -126,6 +127,11 @@ class Parameters {
   int64_t elements_ = 0;
   engine::Buffer memory_;
 };
+
+// named() of every module: views of a block like that of the parameters of `own`. Errors: kOption
+// if it has none, kShape for a block of another size.
+Status read_block(const Parameters* own, std::span<const float> block, StateDict& dict);
+Status validate_block(const Parameters* own, size_t floats);
 
 // state_dict() of every module: the parameters of `own`, or kOption if it has none.
 Status read_state_dict(const Parameters* own, StateDict& dict);

@@ -6,6 +6,13 @@
 //   word    = philox4x32(counter, key)[j mod 4]
 //   kept    = word >= round(p * 2^32)
 //
+// Dropout of rows of numbers (embeddings, residuals, the output of a module) follows the same rule
+// with another counter. `site` tells the dropouts of a model from each other. Word 3 is never that
+// of attention weights, because no call has 2^32 - 1 - site batch entries:
+//
+//   counter = (floor(column / 4), low, high 32 bits of row, 2^32 - 1 - site)
+//   word    = philox4x32(counter, key)[column mod 4]
+//
 // Philox 4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 // SC 2011; the generator of cuRAND, PyTorch's CUDA dropout and NumPy's Philox (there 4x64).
 #pragma once
@@ -49,6 +56,14 @@ constexpr std::array<uint32_t, 4> dropout_words(uint64_t seed, int64_t b, int64_
                     {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32U)});
 }
 
+// The words of columns 4 * group .. 4 * group + 3 of a row of numbers.
+constexpr std::array<uint32_t, 4> row_dropout_words(uint64_t seed, uint32_t site, int64_t row,
+                                                    int64_t group) {
+  const auto high = static_cast<uint32_t>(static_cast<uint64_t>(row) >> 32U);
+  return philox4x32({static_cast<uint32_t>(group), static_cast<uint32_t>(row), high, ~site},
+                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32U)});
+}
+
 // dropout_keeps() of keys 4 * group .. 4 * group + 3.
 constexpr std::array<bool, 4> dropout_keeps_four(uint64_t seed, int64_t b, int64_t h, int64_t i,
                                                  int64_t group, uint64_t threshold) {
@@ -60,6 +75,12 @@ constexpr std::array<bool, 4> dropout_keeps_four(uint64_t seed, int64_t b, int64
 constexpr bool dropout_keeps(uint64_t seed, int64_t b, int64_t h, int64_t i, int64_t j,
                              uint64_t threshold) {
   return dropout_words(seed, b, h, i, j / 4)[static_cast<size_t>(j % 4)] >= threshold;
+}
+
+constexpr bool row_dropout_keeps(uint64_t seed, uint32_t site, int64_t row, int64_t column,
+                                 uint64_t threshold) {
+  return row_dropout_words(seed, site, row, column / 4)[static_cast<size_t>(column % 4)] >=
+         threshold;
 }
 
 }  // namespace multihead::rules

@@ -69,7 +69,7 @@ TEST(Parameters, OfAttentionHaveNamesRolesAndPlaces) {
   list_attention(config, "a.", {}, weights, list);
   EXPECT_EQ(names_and_roles(list), (Listed{{"a.in_proj_weight", kWeight},
                                            {"a.in_proj_bias", kBias},
-                                           {"a.out_proj.weight", kWeight},
+                                           {"a.out_proj.weight", kResidualWeight},
                                            {"a.out_proj.bias", kBias},
                                            {"a.bias_k", kAppended},
                                            {"a.bias_v", kAppended},
@@ -125,7 +125,7 @@ TEST(Parameters, OfLatentAttentionAreThoseOfItsConfig) {
                                            {"kv_a_proj_with_mqa.weight", kWeight},
                                            {"kv_a_layernorm.weight", kGain},
                                            {"kv_b_proj.weight", kWeight},
-                                           {"o_proj.weight", kWeight}}));
+                                           {"o_proj.weight", kResidualWeight}}));
   expect_lies_without_gaps(list);
 }
 
@@ -134,7 +134,7 @@ TEST(Parameters, LieTransposedInGpt2sStateDicts) {
     const bool transposed = layout == DictLayout::kTransposed;
     ConstTensor weight, bias, gain, no_bias;
     ParameterList list;
-    list.add_linear("linear", 3, 2, layout, weight, &bias);
+    list.add_linear("linear", 3, 2, ParameterRole::kWeight, layout, weight, &bias);
     list_norm("norm", Norm::kRmsNorm, 5, gain, no_bias, list);
     EXPECT_EQ(list.parameters()[0].shape, transposed ? (Dims{2, 3}) : (Dims{3, 2}));
     EXPECT_EQ(list.parameters().size(), 3U);

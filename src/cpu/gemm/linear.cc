@@ -11,10 +11,10 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
 #include "cpu/gemm/linear_weights-inl.h"
-#include "cpu/gemm/micro_kernel-inl.h"
+#include "cpu/gemm/panels-inl.h"
+#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
-#include "cpu/simd/tile_size.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,28 +28,9 @@ constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 // and 103 (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
-// Size of a packed panel of W: 384 kB, which stay in L2 beside the rows of x and y.
-constexpr size_t kPanelColumns = 64;
-constexpr size_t kPanelDepth = 1536;
-// A block of rows of y stays in L1 while the panel is used, kDepthBlock of its depth at a time. On
-// 512x768x768 no blocking of depth is as fast within 1 %, but its rounding error is three times
-// larger.
-constexpr size_t kRowBlock = 48;
-constexpr size_t kDepthBlock = 256;
-
 // Each job packs its own panel, which pays from this many rows on.
 constexpr int64_t kLeastJobRows = 128;
 constexpr int64_t kJobsPerThread = 4;
-
-size_t strip_width() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
-
-size_t panel_columns() { return round_up(kPanelColumns, strip_width()); }
-
-// The length of equal parts, none longer than `most`.
-size_t part_of(size_t depth, size_t most) {
-  const size_t parts = (depth + most - 1) / most;
-  return parts == 0 ? 0 : round_up((depth + parts - 1) / parts, hn::Lanes(DF()));
-}
 
 // Scratch for half-precision weights of one vector of outputs, as floats.
 size_t widened_floats(const LinearParams& p, size_t depth) {
@@ -60,17 +41,16 @@ LinearLayout linear_sizes(const LinearParams& p, int threads) {
   const auto in = static_cast<size_t>(p.in);
   if (p.rows <= kFewRows) {
     return {.job_rows = p.rows,
-            .job_columns = static_cast<int64_t>(panel_columns()),
+            .job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>()),
             .scratch_bytes = sizeof(float) * widened_floats(p, in)};
   }
-  const auto job_columns = static_cast<int64_t>(panel_columns());
+  const auto job_columns = static_cast<int64_t>(panel_columns<ALayout::kRowMajor>());
   const int64_t column_jobs = (p.out + job_columns - 1) / job_columns;
   const int64_t wanted = threads == 1 ? 1 : threads * kJobsPerThread;
   const int64_t row_jobs = std::clamp<int64_t>((wanted + column_jobs - 1) / column_jobs, 1,
                                                std::max<int64_t>(1, p.rows / kLeastJobRows));
-  const size_t depth = part_of(in, kPanelDepth);
-  const size_t floats =
-      panel_columns() * depth + kRowBlock * strip_width() + widened_floats(p, depth);
+  const size_t depth = part_of(in, kPanelDepth<ALayout::kRowMajor>);
+  const size_t floats = panel_floats<ALayout::kRowMajor>(in) + widened_floats(p, depth);
   return {.job_rows = (p.rows + row_jobs - 1) / row_jobs,
           .job_columns = job_columns,
           .scratch_bytes = sizeof(float) * floats};
@@ -114,67 +94,26 @@ void start_rows(const Job& job, size_t first, size_t rows) {
   }
 }
 
-// A product whose columns end within a vector; `edge` holds whole vectors.
-void narrow_product(Product<> tile, size_t rows, size_t columns, float* edge) {
-  const DF d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t vecs = (columns + lanes - 1) / lanes;
-  float* const y = tile.c;
-  const ptrdiff_t y_stride = tile.c_stride;
-  const auto width = static_cast<ptrdiff_t>(vecs * lanes);
-  tile.c = edge;
-  tile.c_stride = width;
-  tile.accumulate = false;
-  product<ALayout::kRowMajor>(d, tile, rows, vecs);
-  for (ptrdiff_t row = 0; row < static_cast<ptrdiff_t>(rows); ++row) {
-    for (size_t c = 0; c < columns; c += lanes) {
-      float* const at = y + row * y_stride + c;
-      const size_t rest = columns - c;
-      const auto sum = hn::Add(hn::Load(d, edge + row * width + c), load_up_to(d, at, rest));
-      store_up_to(d, sum, at, rest);
-    }
-  }
-}
-
 void many_rows(const Job& job, float* HWY_RESTRICT packed) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
   const size_t width = strip_width();
-  const size_t most = part_of(job.depth, kPanelDepth);
-  const size_t strip = most * width;
-  const size_t whole = job.columns / width * width;
-  float* const edge = packed + panel_columns() * most;
-  float* const widened = edge + kRowBlock * width;
-  if (job.depth == 0) start_rows(job, 0, job.rows);
-  for (size_t first = 0; first < job.depth; first += most) {
-    const size_t panel = HWY_MIN(most, job.depth - first);
+  float* const widened = packed + panel_floats<ALayout::kRowMajor>(job.depth);
+  const auto pack = [&](size_t first, size_t panel, size_t strip) {
     for (size_t c = 0; c < job.columns; c += lanes) {
       pack_rows(d, weights_of(job, c, first, panel, widened), panel,
                 packed + c / width * strip + c % width, width);
     }
-    const size_t step = part_of(panel, kDepthBlock);
-    for (size_t row = 0; row < job.rows; row += kRowBlock) {
-      const size_t rows = HWY_MIN(kRowBlock, job.rows - row);
-      const auto at = static_cast<ptrdiff_t>(row);
-      if (first == 0) start_rows(job, row, rows);
-      for (size_t k = 0; k < panel; k += step) {
-        Product<> tile{.a = job.x + at * job.x_stride + first + k,
-                       .a_stride = job.x_stride,
-                       .b = packed + k * width,
-                       .b_stride = static_cast<ptrdiff_t>(width),
-                       .b_strip = static_cast<ptrdiff_t>(strip),
-                       .c = job.y + at * job.y_stride,
-                       .c_stride = job.y_stride,
-                       .depth = HWY_MIN(step, panel - k),
-                       .accumulate = true};
-        product<ALayout::kRowMajor>(d, tile, rows, whole / lanes);
-        if (whole == job.columns) continue;
-        tile.b += whole / width * strip;
-        tile.c += whole;
-        narrow_product(tile, rows, job.columns - whole, edge);
-      }
-    }
-  }
+  };
+  multiply_panels<ALayout::kRowMajor>({.a = job.x,
+                                       .a_stride = job.x_stride,
+                                       .c = job.y,
+                                       .c_stride = job.y_stride,
+                                       .rows = job.rows,
+                                       .columns = job.columns,
+                                       .depth = job.depth},
+                                      packed, pack,
+                                      [&](size_t row, size_t rows) { start_rows(job, row, rows); });
 }
 
 // One vector of outputs of kRows rows.

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 
+#include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/transpose-inl.h"
@@ -16,22 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-// Zeros from `count` on. The branch avoids masked stores, which are microcode on AVX2: with them,
-// 512x64x768 fell from 101 to 77 GFLOP/s.
-template <class D>
-HWY_INLINE hn::Vec<D> load_up_to(D d, const float* from, size_t count) {
-  return HWY_LIKELY(count >= hn::Lanes(d)) ? hn::LoadU(d, from) : hn::LoadN(d, from, count);
-}
-
-template <class D>
-HWY_INLINE void store_up_to(D d, hn::Vec<D> values, float* to, size_t count) {
-  if (HWY_LIKELY(count >= hn::Lanes(d))) {
-    hn::StoreU(values, d, to);
-  } else {
-    hn::StoreN(values, d, to, count);
-  }
-}
 
 // One row of weights per lane; lanes without a row repeat the last one.
 template <class D>

@@ -34,6 +34,22 @@ struct PhiloxKeys {
   }
 };
 
+// Rounds first .. kRounds - 1 of rules::philox4x32().
+template <class DU, class V = hn::Vec<DU>>
+HWY_INLINE void philox_rounds(DU du, const PhiloxKeys& keys, size_t first, V multiply0, V multiply1,
+                              V (&c)[4]) {
+  for (size_t round = first; round < PhiloxKeys::kRounds; ++round) {
+    const V high0 = hn::MulHigh(c[0], multiply0);
+    const V high1 = hn::MulHigh(c[2], multiply1);
+    const V low0 = hn::Mul(c[0], multiply0);
+    const V low1 = hn::Mul(c[2], multiply1);
+    c[0] = hn::Xor3(high1, c[1], hn::Set(du, keys.key0[round]));
+    c[1] = low1;
+    c[2] = hn::Xor3(high0, c[3], hn::Set(du, keys.key1[round]));
+    c[3] = low0;
+  }
+}
+
 // In the counter (key group, query, head, batch) of rules::philox4x32() only query and head vary
 // with the lane. So each product of the first two rounds is the same either in all lanes or for all
 // key groups, and is computed once; eight rounds are left.
@@ -60,24 +76,12 @@ class DropoutWords {
     const uint32_t first2 = static_cast<uint32_t>(product0 >> 32U) ^ batch_ ^ keys_.key1[0];
     const uint64_t product1 = uint64_t{keys_.multiply1} * first2;
     const auto first3 = static_cast<uint32_t>(product0);
-    V c0 = hn::Xor(first1_, hn::Set(du_, static_cast<uint32_t>(product1 >> 32U) ^ keys_.key0[1]));
-    V c1 = hn::Set(du_, static_cast<uint32_t>(product1));
-    V c2 = hn::Xor(second2_, hn::Set(du_, first3 ^ keys_.key1[1]));
-    V c3 = second3_;
-    for (size_t round = 2; round < PhiloxKeys::kRounds; ++round) {
-      const V high0 = hn::MulHigh(c0, multiply0_);
-      const V high1 = hn::MulHigh(c2, multiply1_);
-      const V low0 = hn::Mul(c0, multiply0_);
-      const V low1 = hn::Mul(c2, multiply1_);
-      c0 = hn::Xor3(high1, c1, hn::Set(du_, keys_.key0[round]));
-      c1 = low1;
-      c2 = hn::Xor3(high0, c3, hn::Set(du_, keys_.key1[round]));
-      c3 = low0;
-    }
-    words[0] = c0;
-    words[1] = c1;
-    words[2] = c2;
-    words[3] = c3;
+    words[0] =
+        hn::Xor(first1_, hn::Set(du_, static_cast<uint32_t>(product1 >> 32U) ^ keys_.key0[1]));
+    words[1] = hn::Set(du_, static_cast<uint32_t>(product1));
+    words[2] = hn::Xor(second2_, hn::Set(du_, first3 ^ keys_.key1[1]));
+    words[3] = second3_;
+    philox_rounds(du_, keys_, 2, multiply0_, multiply1_, words);
   }
 
  private:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <new>
 
 #include "multihead/multi_head_attention.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -171,6 +172,22 @@ Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
 
 Status MultiHeadAttention::state_dict(StateDict& dict) const {
   return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
+}
+
+int64_t MultiHeadAttention::num_parameters() const {
+  return memory_ == nullptr ? 0 : memory_->parameters.elements();
+}
+
+Status MultiHeadAttention::named(std::span<const float> block, StateDict& dict) const {
+  return nn::read_block(memory_ == nullptr ? nullptr : &memory_->parameters, block, dict);
+}
+
+Status MultiHeadAttention::gradients_in(std::span<float> block,
+                                        BasicMultiHeadAttentionWeights<Tensor>& gradients) const {
+  const nn::Parameters* const own = memory_ == nullptr ? nullptr : &memory_->parameters;
+  if (Status status = nn::validate_block(own, block.size()); !status.ok()) return status;
+  gradients = nn::gradients_of(weights_, {own->values(), block.data()});
+  return {};
 }
 
 Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights) {

@@ -1,8 +1,5 @@
 // The chain rule through a module's forward(), from its output back to its inputs.
-#include <algorithm>
 #include <cstdint>
-#include <span>
-#include <utility>
 
 #include "engine/elementwise.h"
 #include "engine/gradients.h"

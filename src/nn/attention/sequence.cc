@@ -7,9 +7,7 @@
 namespace multihead::nn {
 namespace {
 
-// Calls rows(count, strides, steps) for sets of tokens that are matrices in all sequences: all
-// tokens at once if batch and tokens join into one axis everywhere, else each batch entry. For
-// sequence s, strides(s) is from row to row, and offset(s) where the first row is.
+// Some tokens that are the rows of a matrix in several sequences.
 struct RowSet {
   int64_t batch, count;
   enum class Along : uint8_t { kTokens, kBatch } along;
@@ -25,10 +23,11 @@ struct RowSet {
   }
 };
 
+// Calls rows(set) for all tokens at once if batch and tokens join into one axis in all sequences,
+// else for each batch entry. Sequences without data do not count.
 template <class Rows, class... Sequences>
-Status for_row_sets(const Rows& rows, const Sequences&... sequences) {
-  const auto& first = std::get<0>(std::tie(sequences...));
-  const int64_t batch = first.batch, tokens = first.tokens;
+Status for_row_sets(int64_t batch, int64_t tokens, const Rows& rows,
+                    const Sequences&... sequences) {
   if (batch * tokens == 0) return {};
   const auto joins = [](const auto& s) {
     return s.data == nullptr || s.batch <= 1 || s.batch_stride == s.tokens * s.token_stride;
@@ -52,11 +51,13 @@ Status for_row_sets(const Rows& rows, const Sequences&... sequences) {
 Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
                const Sequence<float>& y, Context& context) {
   return for_row_sets(
+      x.batch, x.tokens,
       [&](const RowSet& set) { return linear(set.of(x), weight, bias, set.of(y), context); }, x, y);
 }
 
 Status project_backward(const ProjectBackward& call, Context& context) {
   return for_row_sets(
+      call.x.batch, call.x.tokens,
       [&](const RowSet& set) {
         return engine::linear_backward({.x = set.of(call.x),
                                         .weight = call.weight,

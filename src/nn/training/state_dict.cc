@@ -1,7 +1,6 @@
 // What continues a training, as named tensors.
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <utility>
 
 #include "engine/guard.h"

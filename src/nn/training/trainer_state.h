@@ -3,8 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
 
 #include "engine/scratch.h"
 #include "multihead/training.h"

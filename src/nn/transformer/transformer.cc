@@ -201,15 +201,7 @@ int64_t Transformer::num_parameters() const {
 }
 
 Status Transformer::named(std::span<const float> block, StateDict& dict) const {
-  return engine::memory_guard([&]() -> Status {
-    if (memory_ == nullptr) return option_error(Name::kModel, Message::kLoaded);
-    const auto given = static_cast<int64_t>(block.size());
-    if (given != num_parameters()) {
-      return shape_error(Name::kBlock, Message::kFloatPerParameter, num_parameters(), given);
-    }
-    dict = memory_->parameters.state_dict(block.data());
-    return {};
-  });
+  return nn::read_block(memory_ == nullptr ? nullptr : &memory_->parameters, block, dict);
 }
 
 Status Transformer::create_cache(const KVCacheConfig& config, TransformerCache& cache) const {

@@ -1,0 +1,427 @@
+// The operations of the conformance pack on attention itself.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conformance_case.h"
+#include "multihead/multihead.h"
+#include "multihead/safetensors.h"
+
+namespace multihead::conformance {
+namespace {
+
+// A case's options, and the memory that they point to.
+struct CaseOptions {
+  AttentionOptions options;
+  Values bias, slopes, sinks;
+  std::vector<int32_t> lengths, q_positions, k_positions;
+  std::string failure;
+};
+
+// The RoPE of an attribute that rope_problem() has accepted.
+Rope rope_of(const json& attribute) {
+  const json* const style = member(attribute, "style");
+  const json* const base = member(attribute, "base");
+  const json* const width = member(attribute, "rotary_dim");
+  const bool half = style != nullptr && style->is_string() && *style == "half";
+  return Rope{.style = half ? Rope::Style::kHalf : Rope::Style::kInterleaved,
+              .base = base != nullptr ? number_of(*base).value_or(10000.0) : 10000.0,
+              .rotary_dim = width != nullptr ? integer_of(*width).value_or(0) : 0};
+}
+
+// Reads the options of `attention` and `attention_varlen`, for `heads` query heads.
+void read_options(const Case& c, int64_t heads, CaseOptions& result) {
+  AttentionOptions& options = result.options;
+  const std::optional<Causal> alignment = alignment_of(c);
+  if (!alignment) {
+    result.failure = unknown_alignment(c);
+    return;
+  }
+  options.window = {.left = c.integer("window_left", -1), .right = c.integer("window_right", -1)};
+  if (c.flag("causal")) {
+    options.causal = *alignment;
+  } else if (options.window.given()) {
+    options.window.alignment = alignment->alignment;
+    options.window.offset = alignment->offset;
+  }
+  if (c.is_set("scale")) options.scale = static_cast<float>(c.number("scale", 1));
+  options.softcap = static_cast<float>(c.number("softcap", 0));
+  if (c.has_input("alibi_slopes")) {
+    result.slopes = c.floats("alibi_slopes");
+  } else if (c.flag("alibi")) {
+    if (c.number("alibi_max_bias", 8) != 8) {
+      result.failure = "not supported yet: alibi_max_bias other than 8 without slopes";
+      return;
+    }
+    result.slopes = Values({heads});
+    alibi_slopes(result.slopes.data);
+  }
+  result.sinks = c.floats("sinks");
+  result.lengths = c.integers("kv_len");
+  options.alibi_slopes = result.slopes.data;
+  options.sinks = result.sinks.data;
+  options.kv_lengths = result.lengths;
+  result.bias = c.floats("mask");
+  if (const SafetensorsEntry* mask = c.input("mask"); mask != nullptr) {
+    const Dims shape = of_rank_four(mask->shape);
+    if (mask->type == SafetensorsEntry::Type::kBool) {
+      options.mask = {reinterpret_cast<const uint8_t*>(mask->data.data()), shape};
+    } else {
+      options.bias = {result.bias.data.data(), shape};
+    }
+  }
+  if (const json* const rope = c.given("rope"); rope != nullptr && rope->is_object()) {
+    options.rope = rope_of(*rope);
+    result.q_positions = c.integers("q_positions");
+    result.k_positions = c.integers("k_positions");
+    options.rope.q_positions = result.q_positions;
+    options.rope.k_positions = result.k_positions;
+    return;
+  }
+  for (const char* input : {"q_positions", "k_positions"}) {
+    if (c.has_input(input)) result.failure = std::string(input) + ": expected rope beside it";
+  }
+  for (const char* output : {"q_rotated", "k_rotated"}) {
+    if (c.has_output(output)) result.failure = std::string(output) + ": expected rope beside it";
+  }
+}
+
+// Adds the output `name`, if the case has it: x rotated as the call rotates it.
+Status add_rotated(const Case& c, const char* name, const Values& x, const Rope& rope,
+                   std::span<const int32_t> positions, Context& context, Outcome& outcome) {
+  if (!c.has_output(name)) return {};
+  Values rotated(x.shape);
+  Status status = rotate(x.view(), positions, rope, rotated.tensor(), context);
+  outcome.outputs[name] = std::move(rotated);
+  return status;
+}
+
+}  // namespace
+
+Outcome run_attention(const Case& c, Context& context) {
+  const Values q = c.floats("q");
+  const Values k = c.floats("k");
+  const Values v = c.floats("v");
+  if (!fit({{q.shape[0], q.shape[1], q.shape[2], v.shape[3]},
+            {q.shape[0], q.shape[1], q.shape[2], k.shape[2]}})) {
+    return too_large();
+  }
+  CaseOptions given;
+  read_options(c, q.shape[1], given);
+  if (!given.failure.empty()) return {{}, given.failure};
+  Values out({q.shape[0], q.shape[1], q.shape[2], v.shape[3]});
+  Values lse({q.shape[0], q.shape[1], q.shape[2]});
+  Values weights({q.shape[0], q.shape[1], q.shape[2], k.shape[2]});
+  Status status =
+      attention(q.view(), k.view(), v.view(), given.options,
+                {.out = out.tensor(), .lse = lse.tensor(), .weights = weights.tensor()}, context);
+  if (!status.ok()) return failed(status);
+
+  Outcome outcome;
+  if (c.has_output("lse_no_sink")) {
+    AttentionOptions without = given.options;
+    without.sinks = {};
+    Values other_out(out.shape);
+    Values other_lse(lse.shape);
+    status = attention(q.view(), k.view(), v.view(), without,
+                       {.out = other_out.tensor(), .lse = other_lse.tensor()}, context);
+    if (!status.ok()) return failed(status);
+    outcome.outputs["lse_no_sink"] = std::move(other_lse);
+  }
+  const Rope& rope = given.options.rope;
+  status = add_rotated(c, "q_rotated", q, rope, rope.q_positions, context, outcome);
+  if (!status.ok()) return failed(status);
+  status = add_rotated(c, "k_rotated", k, rope, rope.k_positions, context, outcome);
+  if (!status.ok()) return failed(status);
+  outcome.outputs["out"] = std::move(out);
+  outcome.outputs["lse"] = std::move(lse);
+  outcome.outputs["weights"] = std::move(weights);
+  return outcome;
+}
+
+// The gradients of the sum over d_out * out.
+Outcome run_attention_grad(const Case& c, Context& context) {
+  const Values q = c.floats("q");
+  const Values k = c.floats("k");
+  const Values v = c.floats("v");
+  const Values d_out = c.floats("d_out");
+  const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], v.shape[3]};
+  if (!fit({out_shape})) return too_large();
+  CaseOptions given;
+  read_options(c, q.shape[1], given);
+  if (!given.failure.empty()) return {{}, given.failure};
+  const AttentionOptions& options = given.options;
+  Values out(out_shape);
+  Values lse({q.shape[0], q.shape[1], q.shape[2]});
+  Status status = attention(q.view(), k.view(), v.view(), options,
+                            {.out = out.tensor(), .lse = lse.tensor()}, context);
+  if (!status.ok()) return failed(status);
+
+  Values d_q(q.shape), d_k(k.shape), d_v(v.shape);
+  Values d_mask(options.bias.given() ? options.bias.shape : Dims{});
+  Values d_sinks({static_cast<int64_t>(options.sinks.size())});
+  AttentionGradients gradients{.d_q = d_q.tensor(), .d_k = d_k.tensor(), .d_v = d_v.tensor()};
+  if (options.bias.given()) gradients.d_bias = d_mask.tensor();
+  gradients.d_sinks = d_sinks.data;
+  status =
+      attention_backward(q.view(), k.view(), v.view(), options,
+                         {.out = out.view(), .lse = lse.view()}, d_out.view(), gradients, context);
+  if (!status.ok()) return failed(status);
+  // With the rank that the case has it in.
+  if (const SafetensorsEntry* const mask = c.input("mask"); mask != nullptr) {
+    d_mask.shape = mask->shape;
+  }
+  Outcome outcome;
+  outcome.outputs["out"] = std::move(out);
+  outcome.outputs["lse"] = std::move(lse);
+  outcome.outputs["d_q"] = std::move(d_q);
+  outcome.outputs["d_k"] = std::move(d_k);
+  outcome.outputs["d_v"] = std::move(d_v);
+  outcome.outputs["d_mask"] = std::move(d_mask);
+  outcome.outputs["d_sinks"] = std::move(d_sinks);
+  return outcome;
+}
+
+Outcome run_attention_varlen(const Case& c, Context& context) {
+  const Values q = c.floats("q");
+  const Values k = c.floats("k");
+  const Values v = c.floats("v");
+  if (!fit({{q.shape[0], q.shape[1], v.shape[2]}})) return too_large();
+  CaseOptions given;
+  read_options(c, q.shape[1], given);
+  if (!given.failure.empty()) return {{}, given.failure};
+  Values out({q.shape[0], q.shape[1], v.shape[2]});
+  Values lse({q.shape[1], q.shape[0]});
+  const Status status = attention_varlen(q.view(), k.view(), v.view(), c.integers("cu_seqlens_q"),
+                                         c.integers("cu_seqlens_k"), given.options,
+                                         {.out = out.tensor(), .lse = lse.tensor()}, context);
+  if (!status.ok()) return failed(status);
+  return {{{"out", std::move(out)}, {"lse", std::move(lse)}}, {}};
+}
+
+namespace {
+
+// A tensor of ONNX as (B, H, S, D); one of rank 3, (B, S, H * D), is viewed as that.
+Dims onnx_shape(const Dims& shape, int64_t heads) {
+  if (shape.rank() != 3) return shape;
+  return {shape[0], heads, shape[1], heads > 0 ? shape[2] / heads : 0};
+}
+
+Dims onnx_strides(const Dims& shape, int64_t heads) {
+  if (shape.rank() != 3) return contiguous_strides(shape);
+  return {shape[1] * shape[2], heads > 0 ? shape[2] / heads : 0, shape[2], 1};
+}
+
+// The past rows followed by the new ones: (B, H, P + S, D), contiguous.
+Values concatenated(const Values& past, const ConstTensor& added) {
+  const int64_t before = past.shape.rank() == 4 ? past.shape[2] : 0;
+  const int64_t width = added.shape[3];
+  Values result({added.shape[0], added.shape[1], before + added.shape[2], width});
+  auto to = result.data.begin();
+  for (int64_t b = 0; b < added.shape[0]; ++b) {
+    for (int64_t h = 0; h < added.shape[1]; ++h) {
+      const auto from = past.data.begin() + (b * added.shape[1] + h) * before * width;
+      to = std::copy_n(from, before * width, to);
+      for (int64_t row = 0; row < added.shape[2]; ++row) {
+        to = std::copy_n(
+            added.data + b * added.strides[0] + h * added.strides[1] + row * added.strides[2],
+            width, to);
+      }
+    }
+  }
+  return result;
+}
+
+// A mask of rank 4 extended to `keys` columns, which are filled with `hidden`.
+template <class T>
+std::vector<T> continued(const T* data, Dims& shape, int64_t keys, T hidden) {
+  const int64_t given = shape[3];
+  const int64_t rows = given == 0 ? 0 : shape.elements() / given;
+  shape[3] = std::max(given, keys);
+  std::vector<T> result(static_cast<size_t>(shape.elements()), hidden);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::copy_n(data + row * given, given, result.begin() + row * shape[3]);
+  }
+  return result;
+}
+
+// The stage for ONNX's qk_matmul_output_mode. Mode 1, "s0 + mask", gives the masked scores, with
+// -inf for hidden keys; so does mode 2 without a soft cap. With a soft cap there is no mask: see
+// run_onnx_attention().
+ScoreStage onnx_stage(int64_t mode, bool softcap) {
+  switch (mode) {
+    case 1:
+      return softcap ? ScoreStage::kRaw : ScoreStage::kMasked;
+    case 2:
+      return softcap ? ScoreStage::kCapped : ScoreStage::kMasked;
+    case 3:
+      return ScoreStage::kWeights;
+    default:
+      return ScoreStage::kRaw;
+  }
+}
+
+// https://onnx.ai/onnx/operators/onnx__Attention.html, opsets 23 and 24.
+}  // namespace
+
+Outcome run_onnx_attention(const Case& c, Context& context) {
+  const int64_t q_heads = c.integer("q_num_heads", 0), kv_heads = c.integer("kv_num_heads", 0);
+  const int64_t opset = c.integer("opset", 23), mode = c.integer("qk_matmul_output_mode", 0);
+  if (mode < 0 || mode > 3) return unsupported("qk_matmul_output_mode " + std::to_string(mode));
+  const Values given_q = c.floats("Q");
+  const Values given_k = c.floats("K");
+  const Values given_v = c.floats("V");
+  for (const auto& [values, heads] :
+       {std::pair{&given_q, q_heads}, {&given_k, kv_heads}, {&given_v, kv_heads}}) {
+    if (values->shape.rank() != 4 && (heads <= 0 || values->shape[2] % heads != 0)) {
+      return {{},
+              "Q, K and V of rank 3: expected a width that num_heads divides, got " +
+                  values->shape.to_string() + " and " + std::to_string(heads)};
+    }
+  }
+  const auto view = [](const Values& values, int64_t heads) {
+    return ConstTensor(values.data.data(), onnx_shape(values.shape, heads),
+                       onnx_strides(values.shape, heads));
+  };
+  const ConstTensor q = view(given_q, q_heads);
+  const ConstTensor new_k = view(given_k, kv_heads), new_v = view(given_v, kv_heads);
+  const Values past_k = c.floats("past_key"), past_v = c.floats("past_value");
+  for (const auto& [past, added] : {std::pair{&past_k, &new_k}, {&past_v, &new_v}}) {
+    const Dims& shape = past->shape;
+    const bool given = shape.rank() == 4;
+    if (given && (shape[0] != added->shape[0] || shape[1] != added->shape[1] ||
+                  shape[3] != added->shape[3])) {
+      return {{},
+              "past_key, past_value: expected the extents of K and V, got " + shape.to_string() +
+                  " beside " + added->shape.to_string()};
+    }
+    const int64_t rows = (given ? shape[2] : 0) + added->shape[2];
+    if (!fit({{added->shape[0], added->shape[1], rows, added->shape[3]},
+              {q.shape[0], q.shape[1], q.shape[2], rows},
+              {q.shape[0], q.shape[1], q.shape[2], added->shape[3]}})) {
+      return too_large();
+    }
+  }
+  Values k = concatenated(past_k, new_k);
+  Values v = concatenated(past_v, new_v);
+  const int64_t keys = k.shape[2];
+
+  AttentionOptions options;
+  if (c.is_set("scale")) options.scale = static_cast<float>(c.number("scale", 1));
+  options.softcap = static_cast<float>(c.number("softcap", 0));
+  if (c.flag("is_causal")) options.causal = Causal::at_offset(keys - new_k.shape[2]);
+  const std::vector<int32_t> lengths = c.integers("nonpad_kv_seqlen");
+  options.kv_lengths = lengths;
+  std::vector<float> bias;
+  std::vector<uint8_t> mask;
+  if (const SafetensorsEntry* entry = c.input("attn_mask"); entry != nullptr) {
+    Dims shape = of_rank_four(entry->shape);
+    // Opset 23 broadcasts a last axis of 1, 24 continues it.
+    const int64_t reach = shape[3] == 1 && opset < 24 ? 1 : keys;
+    if (!fit({{shape[0], shape[1], shape[2], std::max(shape[3], reach)}})) return too_large();
+    if (entry->type == SafetensorsEntry::Type::kBool) {
+      mask =
+          continued(reinterpret_cast<const uint8_t*>(entry->data.data()), shape, reach, uint8_t{0});
+      options.mask = {mask.data(), shape};
+    } else {
+      bias = continued(Case::floats_of(entry).data.data(), shape, reach,
+                       -std::numeric_limits<float>::infinity());
+      options.bias = {bias.data(), shape};
+    }
+  }
+  const bool masked = options.mask.given() || options.bias.given() || !lengths.empty() ||
+                      options.causal.alignment != Alignment::kNone;
+  if (options.softcap > 0 && masked) {
+    return unsupported("a mask with softcap, which ONNX applies after the mask");
+  }
+
+  Outcome outcome;
+  Dims out_shape = given_q.shape;
+  const int64_t value_width = v.shape[3];
+  out_shape[out_shape.rank() - 1] = out_shape.rank() == 3 ? q_heads * value_width : value_width;
+  Values out(out_shape);
+  Values scores({q.shape[0], q.shape[1], q.shape[2], keys});
+  std::vector<ScoreCapture> captures;
+  if (c.is_set("qk_matmul_output_mode")) {
+    captures.push_back({.stage = onnx_stage(mode, options.softcap > 0), .out = scores.tensor()});
+  }
+  const Status status = attention(q, k.view(), v.view(), options,
+                                  {.out = Tensor(out.data.data(), onnx_shape(out_shape, q_heads),
+                                                 onnx_strides(out_shape, q_heads)),
+                                   .captures = captures},
+                                  context);
+  if (!status.ok()) return failed(status);
+  outcome.outputs["Y"] = std::move(out);
+  outcome.outputs["present_key"] = std::move(k);
+  outcome.outputs["present_value"] = std::move(v);
+  if (!captures.empty()) outcome.outputs["qk_matmul_output"] = std::move(scores);
+  return outcome;
+}
+
+// Attention from given scores: Q = scores, K = the identity, scale 1.
+Outcome run_softmax(const Case& c, Context& context) {
+  const std::optional<Causal> causal = alignment_of(c);
+  if (!causal) return {{}, unknown_alignment(c)};
+  Values scores = c.floats("scores");
+  const Dims shape = scores.shape;
+  const int rank = shape.rank();
+  const int64_t rows = shape[rank - 2];
+  const int64_t keys = shape[rank - 1];
+  if (rows * keys == 0) return {{}, "scores: expected none of its extents to be 0"};
+  if (!fit({{keys, keys}})) return too_large();
+  const int64_t heads = shape.elements() / (rows * keys);
+  Values identity({1, 1, keys, keys});
+  for (int64_t i = 0; i < keys; ++i) {
+    identity.data[static_cast<size_t>(i * keys + i)] = 1.0F;
+  }
+  Values out({1, heads, rows, keys});
+  Values lse({1, heads, rows});
+  Values weights({1, heads, rows, keys});
+  const Status status =
+      attention({scores.data.data(), {1, heads, rows, keys}}, identity.view(), identity.view(),
+                {.scale = 1.0F, .causal = c.flag("causal") ? *causal : Causal::none()},
+                {.out = out.tensor(), .lse = lse.tensor(), .weights = weights.tensor()}, context);
+  if (!status.ok()) return failed(status);
+
+  if (c.has_input("printed_weights")) {
+    // A published figure may be off by one in its last place, because some were computed from
+    // scores that had been rounded before.
+    const Values printed = c.floats("printed_weights");
+    const int64_t decimals = c.integer("printed_decimals", 0);
+    if (decimals < 1 || decimals > 9) {
+      return {{}, expected("attrs.printed_decimals", "1 to 9", c.given("printed_decimals"))};
+    }
+    if (!(printed.shape == shape)) {
+      return {
+          {},
+          "printed_weights: expected " + shape.to_string() + ", got " + printed.shape.to_string()};
+    }
+    const double step = std::pow(10.0, -static_cast<double>(decimals));
+    const json* const wrong = c.given("printed_rows_wrong");
+    for (size_t i = 0; i < printed.data.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / keys % rows;
+      if (wrong != nullptr && std::find(wrong->begin(), wrong->end(), json(row)) != wrong->end()) {
+        continue;
+      }
+      const double error =
+          std::abs(static_cast<double>(printed.data[i]) - static_cast<double>(weights.data[i]));
+      if (!(error <= 1.01 * step)) {
+        return {{}, "weights differ from the printed ones in row " + std::to_string(row)};
+      }
+    }
+  }
+  Dims lse_shape;
+  for (int axis = 0; axis + 1 < rank; ++axis) lse_shape.push_back(shape[axis]);
+  lse.shape = lse_shape;
+  weights.shape = shape;
+  return {{{"weights", std::move(weights)}, {"lse", std::move(lse)}}, {}};
+}
+
+}  // namespace multihead::conformance

@@ -1,0 +1,168 @@
+// A product of any size from panels of B: some columns are packed into strips, then used by every
+// block of rows of A, a part of the depth at a time.
+#if defined(MULTIHEAD_CPU_GEMM_PANELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_GEMM_PANELS_INL_H_
+#undef MULTIHEAD_CPU_GEMM_PANELS_INL_H_
+#else
+#define MULTIHEAD_CPU_GEMM_PANELS_INL_H_
+#endif
+
+#include <cstddef>
+
+#include "cpu/gemm/micro_kernel-inl.h"
+#include "cpu/simd/columns-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/tile_size.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Size of a packed panel of B: 384 kB, which stay in L2 beside the rows of A and C. With kColMajor
+// blocks of A are packed too, once for each panel, which pays for wide panels: 2048x256x1024, 103
+// GFLOP/s instead of 92.
+constexpr size_t kPanelFloats = 98304;
+template <ALayout kLayout>
+inline constexpr size_t kPanelColumns = kLayout == ALayout::kRowMajor ? 64 : 256;
+template <ALayout kLayout>
+inline constexpr size_t kPanelDepth = kPanelFloats / kPanelColumns<kLayout>;
+
+// A block of rows of C stays in L1 while the panel is used, kDepthBlock of its depth at a time. On
+// 512x768x768 no blocking of depth is as fast within 1 %, but its rounding error is three times
+// larger.
+constexpr size_t kRowBlock = 48;
+constexpr size_t kDepthBlock = 256;
+
+HWY_INLINE size_t strip_width() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
+
+template <ALayout kLayout>
+HWY_INLINE size_t panel_columns() {
+  return round_up(kPanelColumns<kLayout>, strip_width());
+}
+
+// The length of equal parts, none longer than `most`.
+HWY_INLINE size_t part_of(size_t depth, size_t most) {
+  const size_t parts = (depth + most - 1) / most;
+  return parts == 0 ? 0 : round_up((depth + parts - 1) / parts, hn::Lanes(DF()));
+}
+
+// C += A B, of up to panel_columns() columns.
+struct PanelProduct {
+  const float* a;
+  ptrdiff_t a_stride;
+  float* c;
+  ptrdiff_t c_stride;
+  size_t rows, columns, depth;
+};
+
+// Scratch of multiply_panels(): a panel, and the sums of columns that end within a vector.
+template <ALayout kLayout>
+HWY_INLINE size_t panel_floats(size_t depth) {
+  return panel_columns<kLayout>() * part_of(depth, kPanelDepth<kLayout>) +
+         kRowBlock * strip_width();
+}
+
+// Rows of up to `columns` floats into strips of `width` columns that are `strip` floats apart, with
+// zeros up to whole vectors.
+inline HWY_NOINLINE void pack_copies(const float* HWY_RESTRICT from, ptrdiff_t stride, size_t rows,
+                                     size_t columns, size_t width, size_t strip,
+                                     float* HWY_RESTRICT to) {
+  const DF d;
+  for (size_t first = 0; first < columns; first += width, from += width, to += strip) {
+    const size_t count = HWY_MIN(width, columns - first);
+    for (size_t row = 0; row < rows; ++row) {
+      const float* const source = from + static_cast<ptrdiff_t>(row) * stride;
+      for (size_t c = 0; c < count; c += hn::Lanes(d)) {
+        hn::Store(load_up_to(d, source + c, count - c), d, to + row * width + c);
+      }
+    }
+  }
+}
+
+// Further scratch of multiply_panels<kColMajor>(): a block of A. Read in place, rows of A that are
+// 4 kB apart share few lines of the caches: 2048x256x1024 ran at 65 GFLOP/s.
+constexpr size_t kTransposedFloats = kRowBlock * kDepthBlock;
+
+// Not inlined: in relaxed SIMD every copy would hold all tiles.
+template <ALayout kLayout>
+HWY_NOINLINE void multiply_panel(const Product<>& p, size_t rows, size_t vecs) {
+  product<kLayout>(DF(), p, rows, vecs);
+}
+
+// A product whose columns end within a vector; `edge` holds whole vectors.
+template <ALayout kLayout>
+HWY_NOINLINE void multiply_narrow_panel(Product<> p, size_t rows, size_t columns, float* edge) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t vecs = (columns + lanes - 1) / lanes;
+  float* const c_begin = p.c;
+  const ptrdiff_t c_stride = p.c_stride;
+  const auto width = static_cast<ptrdiff_t>(vecs * lanes);
+  p.c = edge;
+  p.c_stride = width;
+  p.accumulate = false;
+  multiply_panel<kLayout>(p, rows, vecs);
+  for (ptrdiff_t row = 0; row < static_cast<ptrdiff_t>(rows); ++row) {
+    for (size_t column = 0; column < columns; column += lanes) {
+      float* const at = c_begin + row * c_stride + column;
+      const size_t rest = columns - column;
+      const auto sum = hn::Add(hn::Load(d, edge + row * width + column), load_up_to(d, at, rest));
+      store_up_to(d, sum, at, rest);
+    }
+  }
+}
+
+// `pack(first, depth, strip)` packs rows first .. first + depth - 1 of B into `packed`, in strips
+// of strip_width() columns that are `strip` floats apart. `start(row, rows)` writes what these rows
+// of C are added to.
+template <ALayout kLayout, class Pack, class Start>
+HWY_INLINE void multiply_panels(const PanelProduct& p, float* HWY_RESTRICT packed, const Pack& pack,
+                                const Start& start) {
+  const size_t lanes = hn::Lanes(DF());
+  const size_t width = strip_width();
+  const size_t most = part_of(p.depth, kPanelDepth<kLayout>);
+  const size_t strip = most * width;
+  const size_t whole = p.columns / width * width;
+  float* const edge = packed + panel_columns<kLayout>() * most;
+  [[maybe_unused]] float* const transposed = packed + panel_floats<kLayout>(p.depth);
+  const ptrdiff_t a_row = kLayout == ALayout::kRowMajor ? p.a_stride : 1;
+  const ptrdiff_t a_step = kLayout == ALayout::kRowMajor ? 1 : p.a_stride;
+  if (p.depth == 0) start(0, p.rows);
+  for (size_t first = 0; first < p.depth; first += most) {
+    const size_t panel = HWY_MIN(most, p.depth - first);
+    pack(first, panel, strip);
+    const size_t step = part_of(panel, kDepthBlock);
+    for (size_t row = 0; row < p.rows; row += kRowBlock) {
+      const size_t rows = HWY_MIN(kRowBlock, p.rows - row);
+      const auto at = static_cast<ptrdiff_t>(row);
+      if (first == 0) start(row, rows);
+      for (size_t k = 0; k < panel; k += step) {
+        Product<> tile{.a = p.a + at * a_row + static_cast<ptrdiff_t>(first + k) * a_step,
+                       .a_stride = p.a_stride,
+                       .b = packed + k * width,
+                       .b_stride = static_cast<ptrdiff_t>(width),
+                       .b_strip = static_cast<ptrdiff_t>(strip),
+                       .c = p.c + at * p.c_stride,
+                       .c_stride = p.c_stride,
+                       .depth = HWY_MIN(step, panel - k),
+                       .accumulate = true};
+        if constexpr (kLayout == ALayout::kColMajor) {
+          pack_copies(tile.a, tile.a_stride, tile.depth, rows, kRowBlock, 0, transposed);
+          tile.a = transposed;
+          tile.a_stride = static_cast<ptrdiff_t>(kRowBlock);
+        }
+        multiply_panel<kLayout>(tile, rows, whole / lanes);
+        if (whole == p.columns) continue;
+        tile.b += whole / width * strip;
+        tile.c += whole;
+        multiply_narrow_panel<kLayout>(tile, rows, p.columns - whole, edge);
+      }
+    }
+  }
+}
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_GEMM_PANELS_INL_H_

@@ -1,0 +1,31 @@
+// The door to the kernels of products.cc: matrix products whose second operand is read row by row,
+// as the backward of a linear projection needs them.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+namespace multihead::cpu {
+
+// c (rows, columns) = a b, or += a b. Strides in floats from row to row.
+struct ProductParams {
+  const float* a;  // (rows, depth); transposed (depth, rows)
+  const float* b;  // (depth, columns)
+  float* c;
+  int64_t a_stride, b_stride, c_stride;
+  int64_t rows, columns, depth;
+  bool a_transposed;
+  bool adds;
+};
+
+LinearLayout product_layout(const ProductParams& params, int threads);
+
+// The block of c from that row and column on. Its bits do not depend on the layout.
+void product_block(const ProductParams& params, const LinearLayout& layout, int64_t first_row,
+                   int64_t first_column, void* scratch);
+
+// sums[c] += the sum of column c of x (rows, width).
+void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums);
+
+}  // namespace multihead::cpu

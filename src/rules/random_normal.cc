@@ -1,0 +1,68 @@
+// Marsaglia's polar method: "A convenient method for generating normal variables", SIAM Review 6
+// (1964). All arithmetic is additions, multiplications, divisions and square roots in double, which
+// IEEE 754 rounds alike on every machine; this file is compiled without fused multiply-add, and
+// uses no function of a C library, whose results differ.
+#include "rules/random_normal.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "rules/dropout_mask.h"
+
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+namespace multihead::rules {
+namespace {
+
+// Uniform in [-1, 1), of the upper 53 of 64 bits.
+double uniform(uint32_t high, uint32_t low) {
+  const uint64_t bits = uint64_t{high} << 32U | low;
+  return static_cast<double>(static_cast<int64_t>(bits) >> 11U) * 0x1p-52;
+}
+
+// For positive normal numbers. x = m 2^e with m in [sqrt(1/2), sqrt(2)); with t = (m - 1) / (m +
+// 1), ln m = 2 (t + t^3 / 3 + t^5 / 5 + ...), of which t^23 is below 2^-53.
+double natural_log(double x) {
+  constexpr uint64_t kMantissa = (uint64_t{1} << 52U) - 1;
+  const auto bits = std::bit_cast<uint64_t>(x);
+  int exponent = static_cast<int>(bits >> 52U) - 1023;
+  double m = std::bit_cast<double>((bits & kMantissa) | (uint64_t{1023} << 52U));
+  if (m > 1.4142135623730951) {
+    m *= 0.5;
+    ++exponent;
+  }
+  const double t = (m - 1.0) / (m + 1.0);
+  const double square = t * t;
+  double series = 0.0;
+  for (int k = 21; k >= 1; k -= 2) series = series * square + 1.0 / k;
+  return exponent * 0.69314718055994531 + 2.0 * t * series;
+}
+
+}  // namespace
+
+void fill_normal(uint64_t seed, uint64_t stream, double standard_deviation, float* to,
+                 int64_t count) {
+  // Not the key of dropout with the same seed.
+  constexpr uint64_t kKey = 0x6e6f726d616c0001U;
+  const uint64_t key = seed ^ kKey;
+  const auto low = [](uint64_t word) { return static_cast<uint32_t>(word); };
+  const auto high = [](uint64_t word) { return static_cast<uint32_t>(word >> 32U); };
+  uint64_t index = 0;
+  for (int64_t i = 0; i < count; ++index) {
+    const std::array<uint32_t, 4> words =
+        philox4x32({low(index), high(index), low(stream), high(stream)}, {low(key), high(key)});
+    const double u = uniform(words[0], words[1]), v = uniform(words[2], words[3]);
+    const double square = u * u + v * v;
+    if (square >= 1.0 || square == 0.0) continue;
+    const double factor = standard_deviation * std::sqrt(-2.0 * natural_log(square) / square);
+    to[i++] = static_cast<float>(u * factor);
+    if (i < count) to[i++] = static_cast<float>(v * factor);
+  }
+}
+
+}  // namespace multihead::rules

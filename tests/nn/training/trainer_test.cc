@@ -1,0 +1,389 @@
+// Training: compared with the optimisers' definitions on gradients by backward(); schedules;
+// accumulation; dropout; checkpoints; losses and gradients that are not finite; invalid calls.
+#include "multihead/training.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/random_case.h"
+
+namespace multihead {
+namespace {
+
+using testing::Random;
+
+constexpr int64_t kWords = 7, kBatch = 4, kLength = 6;
+
+TransformerConfig small_config() {
+  return {.block = {.attention = {.embed_dim = 16, .num_heads = 4, .bias = false},
+                    .norm = Norm::kRmsNorm},
+          .num_layers = 2,
+          .vocab_size = kWords,
+          .max_positions = kLength};
+}
+
+Transformer model_of(const TransformerConfig& config) {
+  Transformer model;
+  Status status = Transformer::create(config, model);
+  if (status.ok()) status = model.initialise({.seed = 5});
+  EXPECT_TRUE(status.ok()) << status.message();
+  return model;
+}
+
+struct Batch {
+  std::vector<int32_t> tokens, targets;
+};
+
+// The target is the token before; the first position does not count.
+Batch batch_of(uint64_t seed) {
+  Random random(seed);
+  Batch batch;
+  for (int64_t i = 0; i < kBatch * kLength; ++i) {
+    batch.tokens.push_back(static_cast<int32_t>(random.integer(0, kWords - 1)));
+    batch.targets.push_back(i % kLength == 0 ? -1 : batch.tokens[static_cast<size_t>(i - 1)]);
+  }
+  return batch;
+}
+
+std::vector<float> parameters_of(const Transformer& model) {
+  StateDict dict;
+  EXPECT_TRUE(model.state_dict(dict).ok());
+  std::vector<float> all;
+  for (const auto& [name, tensor] : dict) {
+    const auto* data = static_cast<const float*>(tensor.data);
+    all.insert(all.end(), data, data + tensor.shape.elements());
+  }
+  return all;
+}
+
+std::vector<float> gradients_of(const Trainer& trainer) {
+  StateDict dict;
+  EXPECT_TRUE(trainer.gradients(dict).ok());
+  std::vector<float> all;
+  for (const auto& [name, tensor] : dict) {
+    const auto* data = static_cast<const float*>(tensor.data);
+    all.insert(all.end(), data, data + tensor.shape.elements());
+  }
+  return all;
+}
+
+Trainer trainer_of(const Transformer& model, const TrainerOptions& options) {
+  Trainer trainer;
+  const Status status = Trainer::create(model, options, trainer);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return trainer;
+}
+
+TrainingStep step(Trainer& trainer, uint64_t seed, Context& context) {
+  const Batch batch = batch_of(seed);
+  TrainingStep result;
+  const Status status = trainer.step(batch.tokens, kBatch, batch.targets, {}, result, context);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return result;
+}
+
+TEST(Trainer, AdamWAndSgdFollowTheirDefinitions) {
+  Context context(1);
+  for (const bool adam : {true, false}) {
+    const Transformer model = model_of(small_config());
+    TrainerOptions options{.learning_rate = 0.02F, .warmup_steps = 3, .clip_norm = 0.05F};
+    if (!adam) {
+      options.optimiser = Optimiser::kSgd;
+      options.momentum = 0.9F;
+      options.nesterov = true;
+    }
+    Trainer trainer = trainer_of(model, options);
+    std::vector<double> first(parameters_of(model).size()), second(first.size());
+    for (int t = 1; t <= 5; ++t) {
+      const Batch batch = batch_of(static_cast<uint64_t>(t));
+      const std::vector<float> before = parameters_of(model);
+      ASSERT_TRUE(trainer.accumulate(batch.tokens, kBatch, batch.targets, {}, context).ok());
+      const std::vector<float> gradients = gradients_of(trainer);
+      TrainingStep result;
+      ASSERT_TRUE(trainer.update(result, context).ok());
+      const double counted = kBatch * (kLength - 1);
+      EXPECT_EQ(result.counted, kBatch * (kLength - 1));
+      double squares = 0;
+      for (const float g : gradients) squares += static_cast<double>(g) * g;
+      const double norm = std::sqrt(squares) / counted;
+      EXPECT_NEAR(result.gradient_norm, norm, 1e-6 * norm);
+      const double scale = std::min(1.0, 0.05 / norm) / counted;
+      const double rate = 0.02 * std::min(t, 3) / 3;
+      EXPECT_FLOAT_EQ(result.learning_rate, static_cast<float>(rate));
+      const std::vector<float> after = parameters_of(model);
+      for (size_t i = 0; i < before.size(); ++i) {
+        const double g = gradients[i] * scale;
+        double change;
+        if (adam) {
+          first[i] = 0.9 * first[i] + 0.1 * g;
+          second[i] = 0.999 * second[i] + 0.001 * g * g;
+          change = first[i] / (1 - std::pow(0.9, t)) /
+                   (std::sqrt(second[i] / (1 - std::pow(0.999, t))) + 1e-8);
+        } else {
+          first[i] = t == 1 ? g : 0.9 * first[i] + g;
+          change = g + 0.9 * first[i];
+        }
+        ASSERT_NEAR(after[i], before[i] - rate * change, 2e-5 * rate + 1e-7) << adam << " " << t;
+      }
+    }
+  }
+}
+
+TEST(Trainer, WeightsDecayButNotGainsAndBiases) {
+  TransformerConfig config = small_config();
+  config.block.attention.bias = true;
+  const Transformer model = model_of(config);
+  Trainer trainer = trainer_of(
+      model, {.optimiser = Optimiser::kSgd, .learning_rate = 0.5F, .weight_decay = 0.1F});
+  StateDict dict;
+  ASSERT_TRUE(model.state_dict(dict).ok());
+  Context context(1);
+  const Batch batch = batch_of(1);
+  StateDict gradients;
+  ASSERT_TRUE(trainer.accumulate(batch.tokens, kBatch, batch.targets, {}, context).ok());
+  ASSERT_TRUE(trainer.gradients(gradients).ok());
+  const auto at = [](const StateDict& from, const char* name) {
+    return static_cast<double>(static_cast<const float*>(from.at(name).data)[1]);
+  };
+  const double counted = kBatch * (kLength - 1);
+  const double weight = at(dict, "layers.0.self_attn.in_proj_weight");
+  const double gain = at(dict, "layers.0.norm1.weight");
+  const double d_weight = at(gradients, "layers.0.self_attn.in_proj_weight") / counted;
+  const double d_gain = at(gradients, "layers.0.norm1.weight") / counted;
+  TrainingStep result;
+  ASSERT_TRUE(trainer.update(result, context).ok());
+  EXPECT_NEAR(at(dict, "layers.0.self_attn.in_proj_weight"),
+              weight - 0.5 * (d_weight + 0.1 * weight), 1e-6);
+  EXPECT_NEAR(at(dict, "layers.0.norm1.weight"), gain - 0.5 * d_gain, 1e-6);
+}
+
+TEST(Trainer, LearnsAndIsTheSameWithThreadsAndRecomputed) {
+  TransformerConfig config = small_config();
+  config.block.attention.dropout = 0.1F;
+  config.block.residual_dropout = 0.1F;
+  config.embedding_dropout = 0.1F;
+  std::vector<float> expected;
+  for (const int kind : {0, 1, 2}) {
+    const Transformer model = model_of(config);
+    Context context(kind == 1 ? 3 : 1);
+    Trainer trainer = trainer_of(
+        model, {.learning_rate = 1e-2F, .clip_norm = 1.0F, .recompute = kind == 2, .seed = 4});
+    const double first = step(trainer, 1, context).loss;
+    EXPECT_NEAR(first, std::log(static_cast<double>(kWords)), 0.5);
+    double last = 0;
+    int64_t bytes = 0;
+    for (uint64_t s = 2; s <= 80; ++s) {
+      last = step(trainer, s, context).loss;
+      if (s == 2) bytes = trainer.bytes();
+    }
+    EXPECT_LT(last, 0.6 * first);
+    EXPECT_EQ(trainer.bytes(), bytes);
+    EXPECT_EQ(trainer.steps(), 80);
+    const std::vector<float> parameters = parameters_of(model);
+    if (expected.empty()) expected = parameters;
+    EXPECT_EQ(parameters, expected) << kind;
+  }
+}
+
+TEST(Trainer, PartsOfABatchAddUp) {
+  Context context(1);
+  const Transformer whole = model_of(small_config()), parts = model_of(small_config());
+  Trainer a = trainer_of(whole, {}), b = trainer_of(parts, {});
+  const Batch batch = batch_of(9);
+  TrainingStep of_whole, of_parts;
+  ASSERT_TRUE(a.step(batch.tokens, kBatch, batch.targets, {}, of_whole, context).ok());
+  for (size_t entry = 0; entry < kBatch; ++entry) {
+    const auto part = [&](const std::vector<int32_t>& of) {
+      return std::span(of).subspan(entry * kLength, kLength);
+    };
+    ASSERT_TRUE(b.accumulate(part(batch.tokens), 1, part(batch.targets), {}, context).ok());
+  }
+  ASSERT_TRUE(b.update(of_parts, context).ok());
+  EXPECT_NEAR(of_whole.loss, of_parts.loss, 1e-6);
+  EXPECT_EQ(of_whole.counted, of_parts.counted);
+  EXPECT_EQ(of_whole.correct, of_parts.correct);
+  EXPECT_NEAR(of_whole.gradient_norm, of_parts.gradient_norm, 1e-5 * of_whole.gradient_norm);
+}
+
+TEST(Trainer, LearningRateFollowsWarmUpAndCosine) {
+  Context context(1);
+  const Transformer model = model_of(small_config());
+  Trainer trainer = trainer_of(model, {.learning_rate = 0.01F,
+                                       .warmup_steps = 2,
+                                       .decay = LearningRateDecay::kCosine,
+                                       .decay_steps = 4,
+                                       .final_learning_rate = 0.001F});
+  std::vector<float> rates;
+  for (uint64_t s = 1; s <= 8; ++s) rates.push_back(step(trainer, s, context).learning_rate);
+  const double expected[] = {0.005, 0.01, 0, 0.0055, 0, 0.001, 0.001, 0.001};
+  for (size_t s = 0; s < 8; ++s) {
+    if (expected[s] > 0) EXPECT_NEAR(rates[s], expected[s], 1e-7) << s;
+  }
+  ASSERT_TRUE(trainer.set_learning_rate(0.02F).ok());
+  EXPECT_EQ(trainer.options().learning_rate, 0.02F);
+  EXPECT_EQ(trainer.set_learning_rate(NAN).argument(), "learning_rate");
+}
+
+TEST(Trainer, AResumedTrainingHasTheSameBits) {
+  TransformerConfig config = small_config();
+  config.block.attention.dropout = 0.2F;
+  const std::string path = ::testing::TempDir() + "trainer_test.safetensors";
+  for (const Optimiser optimiser : {Optimiser::kAdamW, Optimiser::kSgd}) {
+    Context context(1);
+    TrainerOptions options{.optimiser = optimiser, .learning_rate = 1e-2F, .warmup_steps = 6};
+    if (optimiser == Optimiser::kSgd) options.momentum = 0.5F;
+    options.seed = (uint64_t{7} << 48U) + 11;
+    const Transformer model = model_of(config);
+    Trainer whole = trainer_of(model, options);
+    for (uint64_t s = 1; s <= 4; ++s) step(whole, s, context);
+    ASSERT_TRUE(whole.save(path).ok());
+    for (uint64_t s = 5; s <= 9; ++s) step(whole, s, context);
+
+    Transformer fresh;
+    ASSERT_TRUE(Transformer::create(config, fresh).ok());
+    ASSERT_TRUE(fresh.initialise({.seed = 77}).ok());
+    options.seed = 0;
+    Trainer resumed = trainer_of(fresh, options);
+    const Status status = resumed.load(path);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(resumed.steps(), 4);
+    EXPECT_EQ(resumed.options().seed, (uint64_t{7} << 48U) + 11);
+    for (uint64_t s = 5; s <= 9; ++s) step(resumed, s, context);
+    EXPECT_EQ(parameters_of(model), parameters_of(fresh));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
+  std::filesystem::remove(path);
+}
+
+TEST(Trainer, RefusesCheckpointsThatDoNotFit) {
+  const std::string path = ::testing::TempDir() + "trainer_test_bad.safetensors";
+  Context context(1);
+  const Transformer model = model_of(small_config());
+  Trainer trainer = trainer_of(model, {});
+  step(trainer, 1, context);
+  ASSERT_TRUE(trainer.save(path).ok());
+  const std::vector<float> before = parameters_of(model);
+
+  TransformerConfig wider = small_config();
+  wider.vocab_size = kWords + 1;
+  const Transformer other = model_of(wider);
+  Status status = trainer_of(other, {}).load(path);
+  EXPECT_EQ(status.code(), StatusCode::kShape);
+  EXPECT_NE(status.message().find("embedding.weight"), std::string::npos) << status.message();
+  status = trainer_of(model, {.optimiser = Optimiser::kSgd}).load(path);
+  EXPECT_NE(status.message().find("optimiser.mean"), std::string::npos) << status.message();
+
+  const auto size = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, size - 5);
+  EXPECT_EQ(trainer.load(path).code(), StatusCode::kFormat);
+  std::ofstream(path) << "not a checkpoint";
+  EXPECT_EQ(trainer.load(path).code(), StatusCode::kFormat);
+  std::filesystem::remove(path);
+  EXPECT_EQ(trainer.load(path).code(), StatusCode::kFormat);
+  EXPECT_EQ(trainer.save("/nonexistent-directory/x").code(), StatusCode::kFormat);
+
+  StateDict dict;
+  ASSERT_TRUE(trainer.state_dict(dict).ok());
+  const std::vector<float> digits{0.5F, 0, 0, 0, 0, 0, 0, 0};
+  dict.at("trainer.state") = ConstTensor(digits.data(), {8});
+  EXPECT_EQ(trainer.load_state_dict(dict).argument(), "state_dict");
+  EXPECT_EQ(parameters_of(model), before);
+  EXPECT_EQ(trainer.steps(), 1);
+  step(trainer, 2, context);
+}
+
+TEST(Trainer, StopsAtALossThatIsNotFinite) {
+  Context context(1);
+  TransformerConfig config = small_config();
+  Transformer model = model_of(config);
+  StateDict dict;
+  ASSERT_TRUE(model.state_dict(dict).ok());
+  Trainer trainer = trainer_of(model, {});
+  step(trainer, 1, context);
+  auto* weight = const_cast<float*>(
+      static_cast<const float*>(dict.at("layers.1.self_attn.out_proj.weight").data));
+  const float kept = weight[3];
+  weight[3] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> before = parameters_of(model);
+  const Batch batch = batch_of(2);
+  TrainingStep result;
+  Status status = trainer.step(batch.tokens, kBatch, batch.targets, {}, result, context);
+  EXPECT_EQ(status.code(), StatusCode::kOption);
+  EXPECT_NE(status.message().find("step 2"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("layers.1.self_attn.out_proj.weight"), std::string::npos)
+      << status.message();
+  EXPECT_EQ(trainer.steps(), 1);
+  weight[3] = kept;
+  step(trainer, 2, context);
+  EXPECT_EQ(trainer.steps(), 2);
+}
+
+TEST(Trainer, RefusesInvalidCalls) {
+  Context context(1);
+  Trainer trainer;
+  TrainingStep result;
+  StateDict dict;
+  const Batch batch = batch_of(1);
+  EXPECT_EQ(trainer.step(batch.tokens, kBatch, batch.targets, {}, result, context).argument(),
+            "trainer");
+  EXPECT_EQ(trainer.state_dict(dict).argument(), "trainer");
+  EXPECT_EQ(trainer.gradients(dict).argument(), "trainer");
+  EXPECT_EQ(trainer.bytes(), 0);
+  Transformer unloaded;
+  EXPECT_EQ(Trainer::create(unloaded, {}, trainer).argument(), "model");
+
+  const Transformer model = model_of(small_config());
+  const auto refused = [&](const TrainerOptions& options) {
+    return Trainer::create(model, options, trainer).argument();
+  };
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const float rate : {0.0F, -1.0F, NAN, kInf}) {
+    EXPECT_EQ(refused({.learning_rate = rate}), "learning_rate");
+  }
+  EXPECT_EQ(refused({.beta1 = 1.0F}), "beta1");
+  EXPECT_EQ(refused({.beta2 = NAN}), "beta2");
+  EXPECT_EQ(refused({.epsilon = -1.0F}), "epsilon");
+  EXPECT_EQ(refused({.momentum = -0.1F}), "momentum");
+  EXPECT_EQ(refused({.nesterov = true}), "nesterov");
+  EXPECT_EQ(refused({.weight_decay = kInf}), "weight_decay");
+  EXPECT_EQ(refused({.warmup_steps = -1}), "warmup_steps");
+  EXPECT_EQ(refused({.decay = LearningRateDecay::kCosine}), "decay_steps");
+  EXPECT_EQ(refused({.clip_norm = NAN}), "clip_norm");
+  EXPECT_EQ(refused({.optimiser = static_cast<Optimiser>(9)}), "optimiser");
+
+  ASSERT_TRUE(Trainer::create(model, {}, trainer).ok());
+  const std::vector<float> before = parameters_of(model);
+  const auto called = [&](std::vector<int32_t> tokens, int64_t entries,
+                          std::vector<int32_t> targets,
+                          const MultiHeadAttentionOptions& options = {}) {
+    return trainer.step(tokens, entries, targets, options, result, context).argument();
+  };
+  std::vector<int32_t> targets = batch.targets;
+  EXPECT_EQ(called(batch.tokens, 0, targets), "tokens");
+  EXPECT_EQ(called(batch.tokens, 5, targets), "tokens");
+  EXPECT_EQ(called(batch.tokens, kBatch, {1, 2}), "targets");
+  targets[3] = kWords;
+  EXPECT_EQ(called(batch.tokens, kBatch, targets), "targets");
+  targets[3] = -2;
+  EXPECT_EQ(called(batch.tokens, kBatch, targets), "targets");
+  EXPECT_EQ(called(batch.tokens, kBatch, std::vector<int32_t>(targets.size(), -1)), "targets");
+  EXPECT_EQ(called(batch.tokens, kBatch, batch.targets, {.training = true}), "training");
+  EXPECT_EQ(called({}, 1, {}), "targets");
+  ASSERT_TRUE(trainer.accumulate(batch.tokens, kBatch, batch.targets, {}, context).ok());
+  EXPECT_EQ(trainer.state_dict(dict).argument(), "trainer");
+  EXPECT_EQ(parameters_of(model), before);
+  ASSERT_TRUE(trainer.update(result, context).ok());
+}
+
+}  // namespace
+}  // namespace multihead

@@ -1,0 +1,260 @@
+// A transformer's backward: compared with finite differences of its logits for every parameter;
+// activations kept and recomputed; threads; initialisation; invalid calls.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "multihead/transformer.h"
+#include "support/random_case.h"
+#include "support/slope.h"
+
+namespace multihead {
+namespace {
+
+using testing::dot;
+using testing::Random;
+using testing::random_direction;
+
+// A model whose parameters a test can change: it is loaded again from `dict`.
+struct Model {
+  TransformerConfig config;
+  Transformer model;
+  ParameterNames names;
+  std::map<std::string, std::vector<float>> values;
+  StateDict dict;
+
+  Model(const TransformerConfig& given, ParameterNames style, Random& random)
+      : config(given), names(style) {
+    Status status = Transformer::create(config, model);
+    if (status.ok()) status = model.initialise({.seed = 3}, names);
+    EXPECT_TRUE(status.ok()) << status.message();
+    StateDict made;
+    EXPECT_TRUE(model.state_dict(made).ok());
+    for (const auto& [name, tensor] : made) {
+      // Norms near 1, so that no gradient is large.
+      const float centre = name.find("norm") != std::string::npos && name.ends_with("weight");
+      auto& data = values[name] =
+          random.floats(tensor.shape.elements(), centre - 0.4F, centre + 0.4F);
+      dict.emplace(name, ConstTensor(data.data(), tensor.shape));
+    }
+    load();
+  }
+  void load() {
+    const Status status = model.load_state_dict(dict, names);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+};
+
+TransformerConfig random_config(Random& random, bool gpt2) {
+  TransformerConfig config;
+  MultiHeadAttentionConfig& attention = config.block.attention;
+  attention.num_heads = random.integer(1, 3);
+  attention.embed_dim = attention.num_heads * 2 * random.integer(1, 4);
+  attention.bias = gpt2 || random.chance(0.5);
+  if (random.chance(0.3)) attention.dropout = 0.3F;
+  if (random.chance(0.3)) attention.out_dropout = 0.2F;
+  if (random.chance(0.4)) attention.rope.style = Rope::Style::kHalf;
+  config.block.mlp_dim = random.chance(0.7) ? random.integer(1, 20) : 0;
+  config.block.activation =
+      random.pick({Activation::kGelu, Activation::kGeluTanh, Activation::kSilu});
+  config.block.gated = random.chance(0.4);
+  config.block.mlp_bias = random.chance(0.5);
+  config.block.norm = random.pick({Norm::kNone, Norm::kLayerNorm, Norm::kRmsNorm});
+  config.block.norm_first = random.chance(0.6);
+  config.block.norm_eps = 0.05F;  // keeps rows of small numbers far from the norm's pole
+  if (random.chance(0.4)) config.block.residual_dropout = 0.3F;
+  if (random.chance(0.3)) config.embedding_dropout = 0.3F;
+  config.num_layers = random.integer(0, 3);
+  config.vocab_size = random.integer(2, 9);
+  config.max_positions = random.chance(0.5) ? 12 : 0;
+  config.final_norm = random.chance(0.7);
+  config.tied_output = random.chance(0.3);
+  config.num_readouts = config.tied_output ? 1 : random.integer(1, 3);
+  config.causal = random.chance(0.7);
+  return config;
+}
+
+TEST(TransformerBackward, EqualsTheSlopeOfTheLogits) {
+  Context context(1), many(3);
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    Random random(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const bool gpt2 = random.chance(0.3);
+    Model m(random_config(random, gpt2), gpt2 ? ParameterNames::kGpt2 : ParameterNames::kTorch,
+            random);
+    if (HasFailure()) return;
+    const TransformerConfig& c = m.config;
+    const int64_t batch = random.integer(1, 3), length = random.integer(1, 9);
+    std::vector<int32_t> tokens(static_cast<size_t>(batch * length));
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random.integer(0, c.vocab_size - 1));
+    const Dims shape{batch, length, c.num_readouts * c.vocab_size};
+    std::vector<float> logits(static_cast<size_t>(shape.elements())), again(logits.size());
+    const std::vector<float> d_logits = random.floats(shape.elements());
+    MultiHeadAttentionOptions options;
+    options.training = true;
+    options.dropout_seed = seed;
+    std::vector<float> scales;
+    if (random.chance(0.3)) {  // of every head of every layer
+      scales = random.floats(c.num_layers * c.block.attention.num_heads);
+      if (c.num_layers > 0) options.heads.head_scales = scales;
+    }
+    const auto forward = [&](std::vector<float>& to, TransformerActivations* activations) {
+      const Status status =
+          m.model.forward(tokens, batch, options,
+                          {.logits = {to.data(), shape}, .activations = activations}, context);
+      ASSERT_TRUE(status.ok()) << status.message();
+    };
+    const auto backward = [&](TransformerActivations& activations, Context& with) {
+      std::vector<float> gradients(static_cast<size_t>(m.model.num_parameters()), 0.0F);
+      const Status status = m.model.backward(tokens, batch, options, {d_logits.data(), shape},
+                                             activations, gradients, with);
+      EXPECT_TRUE(status.ok()) << status.message();
+      return gradients;
+    };
+    TransformerActivations kept, inputs(true);
+    forward(logits, nullptr);
+    forward(again, &kept);
+    ASSERT_EQ(logits, again);
+    forward(again, &inputs);
+    ASSERT_EQ(logits, again);
+    const std::vector<float> gradients = backward(kept, context);
+    ASSERT_EQ(gradients, backward(inputs, context));
+    ASSERT_EQ(gradients, backward(kept, many));
+    if (c.num_layers > 1) EXPECT_LT(inputs.bytes(), kept.bytes());
+
+    StateDict named;
+    ASSERT_TRUE(m.model.named(gradients, named).ok());
+    ASSERT_EQ(named.size(), m.dict.size());
+    for (auto& [name, numbers] : m.values) {
+      const ConstAnyTensor& gradient = named.at(name);
+      std::vector<float> dense;
+      const int rank = gradient.shape.rank();
+      for (int64_t i = 0; i < gradient.shape.elements(); ++i) {
+        const int64_t columns = gradient.shape[rank - 1];
+        const int64_t offset =
+            rank == 1 ? i * gradient.strides[0]
+                      : i / columns * gradient.strides[0] + i % columns * gradient.strides[1];
+        dense.push_back(static_cast<const float*>(gradient.data)[offset]);
+      }
+      const std::vector<float> direction = random_direction(random, numbers.size());
+      const double expected = testing::slope(numbers, direction, [&] {
+        m.load();
+        forward(again, nullptr);
+        return dot(again, d_logits);
+      });
+      const double error = std::abs(dot(dense, direction) - expected);
+      EXPECT_LE(error, 4e-3 * testing::size_of_dot(dense, direction) + 4e-3) << name;
+    }
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Transformer, InitialisesFromASeed) {
+  TransformerConfig config{
+      .block = {.attention = {.embed_dim = 64, .num_heads = 4}, .mlp_dim = 128},
+      .num_layers = 2,
+      .vocab_size = 24,
+      .max_positions = 16};
+  Transformer first, second, other;
+  for (Transformer* model : {&first, &second, &other}) {
+    ASSERT_TRUE(Transformer::create(config, *model).ok());
+    ASSERT_TRUE(model->initialise({.seed = model == &other ? 2U : 1U}).ok());
+  }
+  StateDict a, b, c;
+  ASSERT_TRUE(first.state_dict(a).ok());
+  ASSERT_TRUE(second.state_dict(b).ok());
+  ASSERT_TRUE(other.state_dict(c).ok());
+  const auto numbers = [](const ConstAnyTensor& tensor) {
+    const auto* data = static_cast<const float*>(tensor.data);
+    return std::vector<float>(data, data + tensor.shape.elements());
+  };
+  int64_t elements = 0;
+  for (const auto& [name, tensor] : a) {
+    const std::vector<float> values = numbers(tensor);
+    elements += tensor.shape.elements();
+    EXPECT_EQ(values, numbers(b.at(name))) << name;
+    double squares = 0;
+    for (const float value : values) squares += static_cast<double>(value) * value;
+    const double deviation = std::sqrt(squares / static_cast<double>(values.size()));
+    const bool vector = tensor.shape.rank() == 1;
+    if (vector) {
+      const bool gain = name.find("norm") != std::string::npos && name.ends_with("weight");
+      EXPECT_EQ(values, std::vector<float>(values.size(), gain ? 1.0F : 0.0F)) << name;
+      continue;
+    }
+    EXPECT_NE(values, numbers(c.at(name))) << name;
+    const double columns = static_cast<double>(tensor.shape[1]);
+    const bool residual = name.ends_with("out_proj.weight") || name.ends_with("linear2.weight");
+    const bool half =
+        name == "embedding.weight" || name == "position.weight" || name == "output.weight";
+    const double factor = residual ? 0.7 : half ? 0.5 : 1.0;
+    EXPECT_NEAR(deviation * std::sqrt(columns), factor, 0.08 * factor) << name;
+  }
+  EXPECT_EQ(first.num_parameters(), elements);
+  EXPECT_EQ(first.initialise({.weight = -1.0F}).argument(), "weight");
+  EXPECT_EQ(first.initialise({.residual = NAN}).argument(), "residual");
+  EXPECT_EQ(Transformer().initialise({}).argument(), "model");
+}
+
+TEST(TransformerBackward, RefusesInvalidCallsAndWritesNothing) {
+  Transformer model;
+  ASSERT_TRUE(Transformer::create({.block = {.attention = {.embed_dim = 8, .num_heads = 2}},
+                                   .num_layers = 1,
+                                   .vocab_size = 5},
+                                  model)
+                  .ok());
+  Context context(1);
+  const std::vector<int32_t> tokens{1, 2, 3, 4};
+  std::vector<float> logits(20), d(20), none;
+  TransformerActivations kept, empty;
+  StateDict dict;
+  EXPECT_EQ(model.num_parameters(), 0);
+  EXPECT_EQ(model.named(none, dict).argument(), "block");
+  EXPECT_EQ(model.backward(tokens, 1, {}, {d.data(), {1, 4, 5}}, kept, none, context).argument(),
+            "model");
+  ASSERT_TRUE(model.initialise({}).ok());
+  std::vector<float> gradients(static_cast<size_t>(model.num_parameters()), 7.0F);
+  const std::vector<float> before = gradients;
+  ASSERT_TRUE(model
+                  .forward(tokens, 1, {},
+                           {.logits = {logits.data(), {1, 4, 5}}, .activations = &kept}, context)
+                  .ok());
+  const auto argument = [&](std::span<const int32_t> words, int64_t batch, const Dims& shape,
+                            TransformerActivations& activations, size_t floats) {
+    return model
+        .backward(words, batch, {}, {d.data(), shape}, activations,
+                  std::span(gradients).first(floats), context)
+        .argument();
+  };
+  const size_t all = gradients.size();
+  EXPECT_EQ(argument(tokens, 1, {1, 4, 6}, kept, all), "d_logits");
+  EXPECT_EQ(argument(tokens, 1, {1, 4, 5}, kept, all - 1), "gradients");
+  EXPECT_EQ(argument(tokens, 1, {1, 4, 5}, empty, all), "activations");
+  EXPECT_EQ(argument(tokens, 2, {2, 2, 5}, kept, all), "activations");
+  EXPECT_EQ(argument(std::span(tokens).first(3), 1, {1, 3, 5}, kept, all), "activations");
+  EXPECT_EQ(argument(std::vector<int32_t>{1, 2, 3, 9}, 1, {1, 4, 5}, kept, all), "tokens");
+  EXPECT_EQ(gradients, before);
+  Transformer other;
+  EXPECT_EQ(Transformer::create({.block = {.attention = {.embed_dim = 8, .num_heads = 2}},
+                                 .vocab_size = 5,
+                                 .tied_output = true,
+                                 .num_readouts = 2},
+                                other)
+                .argument(),
+            "num_readouts");
+  EXPECT_EQ(Transformer::create({.block = {.attention = {.embed_dim = 8, .num_heads = 2}},
+                                 .vocab_size = 5,
+                                 .embedding_dropout = 1.0F},
+                                other)
+                .argument(),
+            "embedding_dropout");
+}
+
+}  // namespace
+}  // namespace multihead
