@@ -31,7 +31,7 @@ double slope(std::span<float> numbers, std::span<const float> direction, const L
   const auto central = [&](float step) {
     return (at(step) - at(-step)) / (2.0 * static_cast<double>(step));
   };
-  constexpr float kStep = 1.0F / 32;
+  constexpr float kStep = 1.0F / 64;
   const double result = (4 * central(kStep / 2) - central(kStep)) / 3;
   std::copy(before.begin(), before.end(), numbers.begin());
   return result;
