@@ -5,6 +5,7 @@
 #include "multihead/attention_backward.h"           // IWYU pragma: export
 #include "multihead/context.h"                      // IWYU pragma: export
 #include "multihead/elementwise.h"                  // IWYU pragma: export
+#include "multihead/experiments.h"                  // IWYU pragma: export
 #include "multihead/export.h"                       // IWYU pragma: export
 #include "multihead/head_statistics.h"              // IWYU pragma: export
 #include "multihead/kv_cache.h"                     // IWYU pragma: export
