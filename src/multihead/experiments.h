@@ -95,8 +95,8 @@ class Experiment {
   Experiment& operator=(Experiment&&) noexcept;
 
   // Makes the model, its first parameters and its trainer: blocks of attention without an MLP and
-  // biases, RMS norms before them and before the output, AdamW with 50 steps of warm-up. Errors:
-  // kOption, kMemory; `experiment` is unchanged.
+  // biases, RMS norms without gains before them and before the output, AdamW with 50 steps of
+  // warm-up. Errors: kOption, kMemory; `experiment` is unchanged.
   [[nodiscard]] static Status create(const ExperimentOptions& options, Experiment& experiment);
 
   // Trains on the batch of this step, which depends only on the kind, the seed and the number of

@@ -293,7 +293,7 @@ TEST(Experiments, TheSizeDoesNotDependOnTheHeads) {
     EXPECT_EQ(experiment.options().num_heads, heads);
     EXPECT_EQ(experiment.options().steps, 600);
     EXPECT_EQ(experiment.options().batch, 16);
-    EXPECT_EQ(experiment.model().num_parameters(), 24 * 64 + 4 * 64 * 64 + 4 * 24 * 64 + 2 * 64);
+    EXPECT_EQ(experiment.model().num_parameters(), 24 * 64 + 4 * 64 * 64 + 4 * 24 * 64);
   }
 }
 
