@@ -9,9 +9,10 @@ namespace multihead {
 
 enum ExitCode {
   kExitOk = 0,
-  kExitFailed = 1,  // a case failed, or memory is exhausted
-  kExitUsage = 2,   // invalid arguments; nothing was done
-  kExitIo = 3,      // a file cannot be read, or standard output not be written
+  kExitFailed = 1,         // a case failed, or memory is exhausted
+  kExitUsage = 2,          // invalid arguments; nothing was done
+  kExitIo = 3,             // a file cannot be read, or standard output not be written
+  kExitInterrupted = 130,  // by Ctrl-C, as a shell reports it
 };
 
 // Returns `code`, or kExitIo if standard output could not be written. On a full disk only flushing

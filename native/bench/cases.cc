@@ -38,6 +38,11 @@ constexpr Shape kGemm[] = {
     {"512x768x768", 1, 1, 1, 512, 768, 768},
     {"1x768x2304", 1, 1, 1, 1, 2304, 768},
 };
+// Of each layer; train_work.cc has the rest of the models.
+constexpr Shape kTrain[] = {
+    {"four-jobs", 16, 4, 4, 32, 32, 16},
+    {"induction", 32, 2, 2, 32, 32, 16},
+};
 
 }  // namespace
 
@@ -85,6 +90,8 @@ const char* name_of(Op op) {
       return "module";
     case Op::kStep:
       return "step";
+    case Op::kTrain:
+      return "train";
     case Op::kGemm:
       return "gemm";
   }
@@ -147,6 +154,7 @@ std::vector<Case> all_cases(int all_threads) {
   cases.push_back({Op::kModule, kModule, Mask::kFull, "f32", 1});
   cases.push_back({Op::kModule, kModule, Mask::kWeights, "f32", 1});
   cases.push_back({Op::kStep, kGpt2Small, Mask::kFull, "f32", 1});
+  for (const Shape& shape : kTrain) cases.push_back({Op::kTrain, shape, Mask::kCausal, "f32", 1});
   for (const Shape& shape : kGemm) cases.push_back({Op::kGemm, shape, Mask::kFull, "f32", 1});
 
   if (all_threads > 1) {

@@ -41,6 +41,7 @@ enum class Op : uint8_t {
   kCache,     // KVCache::attend() of one query
   kModule,    // MultiHeadAttention
   kStep,      // Transformer::step() of one token
+  kTrain,     // Trainer::step(); `width` is that of a head
   kGemm,      // linear(), of `queries` rows of `width`, with `keys` outputs
 };
 const char* name_of(Op op);

@@ -55,6 +55,8 @@ std::unique_ptr<Work> make_work(const Case& which) {
       return make_cache(which);
     case Op::kModule:
       return make_module(which);
+    case Op::kTrain:
+      return make_train(which);
     case Op::kStep:
       return make_step(which);
     case Op::kGemm:

@@ -45,5 +45,6 @@ std::unique_ptr<Work> make_cache(const Case& which);
 std::unique_ptr<Work> make_module(const Case& which);
 std::unique_ptr<Work> make_step(const Case& which);
 std::unique_ptr<Work> make_gemm(const Case& which);
+std::unique_ptr<Work> make_train(const Case& which);
 
 }  // namespace multihead::bench

@@ -52,7 +52,7 @@ void activate(const ActivationParams& p, int64_t first, int64_t end) {
     const float* const gate = p.gate + row * p.gate_stride;
     const float* const x = p.x == nullptr ? nullptr : p.x + row * p.x_stride;
     float* const y = p.y + row * p.y_stride;
-    over_columns_compact(p.width, [&](size_t column, auto lanes) {
+    over_columns(p.width, [&](size_t column, auto lanes) {
       V value = activation(d, p.activation, lanes.load(gate + column)).value;
       if (x != nullptr) value = hn::Mul(value, lanes.load(x + column));
       lanes.store(value, y + column);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cpu/kernels.h"
+#include "engine/backward.h"
 #include "engine/guard.h"
 #include "engine/plan.h"
 #include "engine/scratch.h"
@@ -95,13 +96,69 @@ void clear(const Tensor& tensor) {
   }
 }
 
-Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
-  BackwardParams& params = plan.params;
-  const BackwardGeometry& g = plan.geometry;
-  AttentionParams& p = params.forward;
-  // All memory is reserved before anything is written.
+// The call restricted to the first head of the first batch entry.
+AttentionOptions options_of_first_head(const AttentionOptions& options,
+                                       const AttentionShape& shape) {
+  AttentionOptions first = options;
+  const auto restrict_axes = [](auto& view) {
+    if (view.shape.rank() != 4) return;
+    view.shape[0] = view.shape[1] = 1;
+  };
+  restrict_axes(first.mask);
+  restrict_axes(first.bias);
+  const auto shorten = [](auto& values, int64_t count) {
+    if (!values.empty()) values = values.first(static_cast<size_t>(count));
+  };
+  shorten(first.alibi_slopes, 1);
+  shorten(first.sinks, 1);
+  shorten(first.kv_lengths, 1);
+  shorten(first.rope.q_positions, shape.queries);
+  shorten(first.rope.k_positions, shape.keys);
+  first.dropout = {};
+  return first;
+}
+
+// Computes the LSE of one row, to refuse one of other inputs or options. Much is allowed: products
+// of bf16, and the rounding of large scores.
+Status check_lse(const ConstAnyTensor& q, const ConstAnyTensor& k, const AttentionOptions& options,
+                 const ConstTensor& lse, const AttentionShape& shape, Context& context) {
+  if (shape.batch == 0 || shape.heads == 0 || shape.queries == 0 || shape.keys == 0) return {};
+  const auto keys = static_cast<size_t>(shape.keys);
+  Buffer& memory = scratch_of(context).gradients();
+  if (!memory.reserve(keys * sizeof(float))) return Status::out_of_memory(keys * sizeof(float));
+  auto* const scores = static_cast<float*>(memory.data());
+  ConstAnyTensor one_q = q, one_k = k;
+  one_q.shape[0] = one_q.shape[1] = one_k.shape[0] = one_k.shape[1] = 1;
+  const int64_t row = shape.queries - 1;
+  const AttentionOptions first = options_of_first_head(options, shape);
+  const ScoreCapture capture{
+      .stage = ScoreStage::kMasked, .out = {scores, {1, 1, 1, shape.keys}}, .first_row = row};
+  if (Status status = attention_scores(one_q, one_k, first, capture, context); !status.ok()) {
+    return status;
+  }
+  double largest = first.sinks.empty() ? -HUGE_VAL : static_cast<double>(first.sinks[0]);
+  for (const float score : std::span(scores, keys)) {
+    largest = std::max(largest, static_cast<double>(score));
+  }
+  double sum = first.sinks.empty() ? 0.0 : std::exp(static_cast<double>(first.sinks[0]) - largest);
+  for (const float score : std::span(scores, keys)) {
+    sum += std::exp(static_cast<double>(score) - largest);
+  }
+  const float given = lse.data[row * lse.strides[2]];
+  const double expected = largest == -HUGE_VAL ? largest : largest + std::log(sum);
+  if (std::isnan(expected) || expected == static_cast<double>(given)) return {};
+  const double allowed = 0.05 + 0.01 * std::abs(expected);
+  if (std::abs(expected - static_cast<double>(given)) <= allowed) return {};
+  return real_error(Name::kLse, Message::kLseOfCall, static_cast<double>(given));
+}
+
+}  // namespace
+
+Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
   if (plan.transforms) {
-    if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
+    if (Status status = reserve_for_transform(*plan.transforms, context); !status.ok()) {
+      return status;
+    }
     for (const auto& [x, d_gain] : {std::pair{plan.transforms->q, gradients.d_q_gain},
                                     {plan.transforms->k, gradients.d_k_gain}}) {
       if (Status status = reserve_for_transform_back(x, d_gain, context); !status.ok()) {
@@ -109,7 +166,18 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
       }
     }
   }
-  if (Status status = reserve_gradients(plan, context); !status.ok()) return status;
+  return reserve_gradients(plan, context);
+}
+
+Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
+  BackwardParams& params = plan.params;
+  const BackwardGeometry& g = plan.geometry;
+  AttentionParams& p = params.forward;
+  // All memory is reserved before anything is written.
+  if (Status status = reserve_backward(plan, gradients, context); !status.ok()) return status;
+  if (plan.transforms) {
+    if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
+  }
   const Scratch& scratch = scratch_of(context);
   const int threads = threads_for(plan.operations, context.threads());
 
@@ -146,7 +214,6 @@ Status run(BackwardPlan& plan, const AttentionGradients& gradients, Context& con
                         context);
 }
 
-}  // namespace
 }  // namespace engine
 
 Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -161,9 +228,11 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
           engine::validate_backward(options, results, d_out, gradients, shape)}) {
       if (!status.ok()) return status;
     }
+    Status belongs = engine::check_lse(q, k, options, results.lse, shape, context);
+    if (!belongs.ok()) return belongs;
     engine::BackwardPlan plan =
         engine::plan_backward(q, k, v, shape, options, results, d_out, gradients);
-    return engine::run(plan, gradients, context);
+    return engine::run_backward(plan, gradients, context);
   });
 }
 

@@ -7,35 +7,12 @@
 #include <utility>
 
 #include "engine/guard.h"
+#include "engine/placeholder.h"
 #include "engine/plan.h"
 #include "engine/run.h"
 #include "engine/scratch.h"
 
 namespace multihead {
-namespace engine {
-
-namespace {
-
-// A placeholder for data that only run() gets: the checks refuse a null address of a tensor with
-// elements.
-char data_to_come;
-
-template <class TensorLike>
-TensorLike with_address(TensorLike tensor) {
-  if (tensor.given()) tensor.data = reinterpret_cast<decltype(tensor.data)>(&data_to_come);
-  return tensor;
-}
-
-template <class TensorLike>
-bool has_elements(const TensorLike& tensor) {
-  return tensor.given() && tensor.shape.elements() != 0;
-}
-
-Status no_address(Name argument) { return shape_error(argument, Message::kAddress); }
-
-}  // namespace
-}  // namespace engine
-
 struct PreparedAttention::Call {
   engine::PlannedCall forward;
   Context* context;

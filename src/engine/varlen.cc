@@ -14,6 +14,7 @@
 #include "engine/threads.h"
 #include "engine/transform.h"
 #include "engine/validate.h"
+#include "engine/varlen.h"
 #include "multihead/attention.h"
 
 namespace multihead {
@@ -24,25 +25,14 @@ using engine::Axes;
 using engine::Message;
 using engine::Name;
 using engine::option_error;
+using engine::sequence_of;
 using engine::shape_error;
 
-// Rows first .. last - 1 of a packed (T, H, d), as (1, H, rows, d).
-template <class View>
-View sequence_of(const View& packed, int64_t first, int64_t last) {
-  View view = packed;
-  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>,
-                                  const char, char>;
-  const int64_t step = first * packed.strides[0] * bytes_of(packed.dtype);
-  view.data = packed.data == nullptr ? nullptr : static_cast<Byte*>(packed.data) + step;
-  view.shape = {1, packed.shape[1], last - first, packed.shape[2]};
-  // The last stride is kept, so that attention() refuses one that is not 1.
-  view.strides = {0, packed.strides[1], packed.strides[0], packed.strides[2]};
-  return view;
-}
+}  // namespace
 
-Status validate(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
-                const AttentionOptions& options, const AttentionOutputs& outputs) {
+Status engine::validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                               const ConstAnyTensor& v, std::span<const int32_t> cu_q,
+                               std::span<const int32_t> cu_k, const AttentionOptions& options) {
   for (const Status& status : {engine::validate_rank(Name::kQ, Axes::kPackedQ, q, 3),
                                engine::validate_rank(Name::kK, Axes::kPackedK, k, 3),
                                engine::validate_rank(Name::kV, Axes::kPackedV, v, 3)}) {
@@ -67,8 +57,21 @@ Status validate(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAny
                    {Name::kBias, options.bias.given()},
                    {Name::kKvLengths, !options.kv_lengths.empty()},
                    {Name::kRopeQPositions, !options.rope.q_positions.empty()},
-                   {Name::kRopeKPositions, !options.rope.k_positions.empty()},
-                   {Name::kCaptures, !outputs.captures.empty()},
+                   {Name::kRopeKPositions, !options.rope.k_positions.empty()}};
+  for (const auto& [name, given] : per_batch) {
+    if (given) return option_error(name, Message::kNotPacked);
+  }
+  return {};
+}
+
+namespace {
+
+Status validate_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
+                        const AttentionOutputs& outputs) {
+  const struct {
+    Name name;
+    bool given;
+  } per_batch[] = {{Name::kCaptures, !outputs.captures.empty()},
                    {Name::kWeights, outputs.weights.given()},
                    {Name::kDropoutMask, outputs.dropout_mask.given()}};
   for (const auto& [name, given] : per_batch) {
@@ -178,15 +181,8 @@ class PackedCall {
     const ConstAnyTensor k = sequence_of(k_, cu_k_[s], cu_k_[s + 1]);
     const ConstAnyTensor v = sequence_of(v_, cu_k_[s], cu_k_[s + 1]);
     AttentionOutputs outputs{.out = sequence_of(outputs_.out, cu_q_[s], cu_q_[s + 1])};
-    if (outputs_.lse.given()) {
-      const bool has_rows = outputs_.lse.shape.elements() != 0;  // else it may have no address
-      outputs.lse = {has_rows ? outputs_.lse.data + cu_q_[s] : nullptr,
-                     {1, q.shape[1], q.shape[2]},
-                     {0, outputs_.lse.strides[0], 1}};
-    }
-    AttentionOptions options = options_;
-    // The sequence's number is added to the seed, else all sequences would drop the same weights.
-    options.dropout.seed += static_cast<uint64_t>(s) << 32U;
+    if (outputs_.lse.given()) outputs.lse = engine::lse_of(outputs_.lse, cu_q_[s], cu_q_[s + 1]);
+    const AttentionOptions options = engine::options_of_sequence(options_, s);
     return engine::plan_attention({.q = engine::stored_rows(q),
                                    .k = engine::stored_rows(k),
                                    .v = engine::stored_rows(v),
@@ -217,15 +213,14 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = validate(q, k, v, cu_q, cu_k, options, outputs); !status.ok())
-      return status;
+    Status status = engine::validate_packed(q, k, v, cu_q, cu_k, options);
+    if (status.ok()) status = validate_outputs(q, v, outputs);
+    if (!status.ok()) return status;
     // An empty sequence goes through all checks of attention() before anything is written.
     const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};
-    if (Status status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0),
-                                  options, nothing, context);
-        !status.ok()) {
-      return status;
-    }
+    status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0), options,
+                       nothing, context);
+    if (!status.ok()) return status;
     return PackedCall(q, k, v, cu_q, cu_k, options, outputs).run(context);
   });
 }

@@ -6,6 +6,7 @@
 // again from the log-sum-exp, so extra memory is O(N), never N_q x N_k.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "multihead/attention.h"
@@ -47,13 +48,24 @@ struct AttentionGradients {
 // Deterministic: the same bits for the same inputs, whatever the number of threads.
 //
 // Errors: kShape and kOption as of attention(); a gradient of something that the call does not have
-// (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm) is kOption; kMemory.
-// Nothing is written then.
+// (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm) is kOption, as is an lse
+// that is not that of the inputs, which one row of it is checked for; kMemory. Nothing is written
+// then.
 [[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, const AttentionOptions& options,
                                         const AttentionResults& results,
                                         const ConstAnyTensor& d_out,
                                         const AttentionGradients& gradients, Context& context);
+
+// The backward of attention_varlen(), for packed sequences: q (T_q, H_q, d_k), k (T_k, H_kv, d_k),
+// v (T_k, H_kv, d_v), out and d_out (T_q, H_q, d_v), lse (H_q, T_q). Gradients have the shapes of
+// what they belong to; d_sinks and those of gains are sums over the sequences. d_bias is a kOption
+// error, as is a bias.
+[[nodiscard]] Status attention_varlen_backward(
+    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+    std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const AttentionOptions& options,
+    const AttentionResults& results, const ConstAnyTensor& d_out,
+    const AttentionGradients& gradients, Context& context);
 
 }  // namespace multihead
 MULTIHEAD_PUBLIC_END

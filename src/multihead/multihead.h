@@ -1,21 +1,23 @@
 // multihead: exact multi-head attention. Everything public, in one include.
 #pragma once
 
-#include "multihead/attention.h"             // IWYU pragma: export
-#include "multihead/attention_backward.h"    // IWYU pragma: export
-#include "multihead/context.h"               // IWYU pragma: export
-#include "multihead/elementwise.h"           // IWYU pragma: export
-#include "multihead/export.h"                // IWYU pragma: export
-#include "multihead/head_statistics.h"       // IWYU pragma: export
-#include "multihead/kv_cache.h"              // IWYU pragma: export
-#include "multihead/latent_attention.h"      // IWYU pragma: export
-#include "multihead/linear.h"                // IWYU pragma: export
-#include "multihead/multi_head_attention.h"  // IWYU pragma: export
-#include "multihead/prepared_attention.h"    // IWYU pragma: export
-#include "multihead/rope.h"                  // IWYU pragma: export
-#include "multihead/state_dict.h"            // IWYU pragma: export
-#include "multihead/status.h"                // IWYU pragma: export
-#include "multihead/tensor.h"                // IWYU pragma: export
-#include "multihead/trace.h"                 // IWYU pragma: export
-#include "multihead/training.h"              // IWYU pragma: export
-#include "multihead/transformer.h"           // IWYU pragma: export
+#include "multihead/attention.h"                    // IWYU pragma: export
+#include "multihead/attention_backward.h"           // IWYU pragma: export
+#include "multihead/context.h"                      // IWYU pragma: export
+#include "multihead/elementwise.h"                  // IWYU pragma: export
+#include "multihead/experiments.h"                  // IWYU pragma: export
+#include "multihead/export.h"                       // IWYU pragma: export
+#include "multihead/head_statistics.h"              // IWYU pragma: export
+#include "multihead/kv_cache.h"                     // IWYU pragma: export
+#include "multihead/latent_attention.h"             // IWYU pragma: export
+#include "multihead/linear.h"                       // IWYU pragma: export
+#include "multihead/multi_head_attention.h"         // IWYU pragma: export
+#include "multihead/prepared_attention.h"           // IWYU pragma: export
+#include "multihead/prepared_attention_backward.h"  // IWYU pragma: export
+#include "multihead/rope.h"                         // IWYU pragma: export
+#include "multihead/state_dict.h"                   // IWYU pragma: export
+#include "multihead/status.h"                       // IWYU pragma: export
+#include "multihead/tensor.h"                       // IWYU pragma: export
+#include "multihead/trace.h"                        // IWYU pragma: export
+#include "multihead/training.h"                     // IWYU pragma: export
+#include "multihead/transformer.h"                  // IWYU pragma: export

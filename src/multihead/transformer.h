@@ -33,6 +33,7 @@ struct TransformerBlockConfig {
   Norm norm = Norm::kLayerNorm;
   bool norm_first = true;
   float norm_eps = 1e-5F;
+  bool norm_affine = true;  // false: norms have no parameters. PyTorch's elementwise_affine
   // Probability, used in training: of the outputs of the attention and of the MLP, before they are
   // added. In GPT-2's code: resid_pdrop.
   float residual_dropout = 0.0F;

@@ -15,6 +15,7 @@
 #include "multihead/attention.h"
 #include "reference/reference_attention.h"
 #include "reference/reference_backward.h"
+#include "support/random_backward.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -22,67 +23,8 @@ namespace multihead {
 namespace {
 
 using reference::ReferenceGradients;
-using testing::Random;
-using testing::RandomCase;
-
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<float> poisoned(int64_t count) {
-  return std::vector<float>(static_cast<size_t>(count), kNaN);
-}
-
-struct Gradients {
-  std::vector<float> d_q, d_k, d_v, d_bias, d_sinks, d_q_gain, d_k_gain;
-};
-
-// A random call, its results and a gradient of its output.
-struct Call {
-  RandomCase c;
-  std::vector<float> out, lse, d_out;
-
-  Call(uint64_t seed, const testing::CaseLimits& limits) : c(testing::random_case(seed, limits)) {
-    Random random(seed + 77);
-    d_out = random.floats(c.out_shape.elements());
-    forward();
-  }
-
-  void forward() {
-    // From the oracle, so that only errors of the backward count.
-    const reference::ReferenceOutputs exact = reference::attention(c.q, c.k, c.v, c.options);
-    out.assign(exact.out.begin(), exact.out.end());
-    lse.assign(exact.lse.begin(), exact.lse.end());
-  }
-
-  Gradients run(Context& context) const {
-    Gradients g{.d_q = poisoned(c.q.shape.elements()),
-                .d_k = poisoned(c.k.shape.elements()),
-                .d_v = poisoned(c.v.shape.elements()),
-                .d_bias = poisoned(c.options.bias.given() ? c.options.bias.shape.elements() : 0),
-                .d_sinks = poisoned(static_cast<int64_t>(c.options.sinks.size())),
-                .d_q_gain = poisoned(c.options.qk_norm.enabled ? c.q.shape[3] : 0),
-                .d_k_gain = {}};
-    g.d_k_gain = g.d_q_gain;
-    AttentionGradients to{.d_q = {g.d_q.data(), c.q.shape},
-                          .d_k = {g.d_k.data(), c.k.shape},
-                          .d_v = {g.d_v.data(), c.v.shape},
-                          .d_bias = {},
-                          .d_sinks = g.d_sinks,
-                          .d_q_gain = g.d_q_gain,
-                          .d_k_gain = g.d_k_gain};
-    if (c.options.bias.given()) to.d_bias = {g.d_bias.data(), c.options.bias.shape};
-    const Status status = attention_backward(
-        c.q, c.k, c.v, c.options,
-        {.out = ConstTensor(out.data(), c.out_shape), .lse = ConstTensor(lse.data(), c.lse_shape)},
-        ConstTensor(d_out.data(), c.out_shape), to, context);
-    EXPECT_TRUE(status.ok()) << status.message() << "; " << c.description;
-    return g;
-  }
-
-  ReferenceGradients expected() const {
-    return reference::attention_backward(c.q, c.k, c.v, c.options,
-                                         ConstTensor(d_out.data(), c.out_shape));
-  }
-};
+using Call = testing::BackwardCall;
+using testing::Gradients;
 
 void expect_near(const std::string& name, const std::vector<float>& got,
                  const std::vector<double>& expected, double allowed,
@@ -155,16 +97,8 @@ TEST_F(Backward, TheBitsDoNotDependOnTheThreads) {
   for (const uint64_t seed : testing::random_seeds(40)) {
     const Call call(seed, {.max_queries = 60, .max_keys = 1500});
     const Gradients expected = call.run(alone);
-    const auto same = [&](const std::vector<float>& a, const std::vector<float>& b) {
-      return a.size() == b.size() &&
-             (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
-    };
     for (Context* context : {&context_, &three}) {
-      const Gradients got = call.run(*context);
-      ASSERT_TRUE(same(got.d_q, expected.d_q) && same(got.d_k, expected.d_k) &&
-                  same(got.d_v, expected.d_v) && same(got.d_bias, expected.d_bias) &&
-                  same(got.d_sinks, expected.d_sinks) && same(got.d_q_gain, expected.d_q_gain))
-          << call.c.description;
+      ASSERT_TRUE(call.run(*context).same_as(expected)) << call.c.description;
     }
   }
 }
@@ -181,6 +115,29 @@ TEST_F(Backward, AGradientOfZeroGivesZero) {
       }
     }
   }
+}
+
+TEST_F(Backward, RefusesTheLogSumExpOfAnotherCall) {
+  int refused = 0, calls = 0;
+  for (const uint64_t seed : testing::random_seeds(100)) {
+    Call call(seed, {.max_queries = 9, .max_keys = 12, .max_width = 20});
+    const Dims& shape = call.c.q.shape;
+    if (call.lse.empty()) continue;
+    const auto last = static_cast<size_t>(shape[2] - 1);
+    if (!std::isfinite(call.lse[last])) continue;
+    ++calls;
+    call.lse[last] += 1.0F + 0.1F * std::abs(call.lse[last]);
+    Gradients got = call.empty();
+    const Status status = attention_backward(
+        call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+        ConstTensor(call.d_out.data(), call.c.out_shape), call.views(got), context_);
+    if (status.ok()) continue;
+    ++refused;
+    EXPECT_EQ(status.argument(), "lse");
+    EXPECT_TRUE(got.same_as(call.empty()));
+  }
+  EXPECT_GT(calls, 20);
+  EXPECT_EQ(refused, calls);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ const NAMES = {
   charconv: 'from_chars to_chars',
   chrono: 'chrono',
   cmath:
-    'atan ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp llround log log1p log2 lround nan nearbyint nextafter pow rint round signbit sin sqrt tan tanh trunc',
+    'atan ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp llround log log10 log1p log2 lround nan nearbyint nextafter pow rint round signbit sin sqrt tan tanh trunc',
   compare: 'partial_ordering strong_ordering',
   complex: 'complex',
   concepts: 'convertible_to floating_point integral invocable same_as',

@@ -19,6 +19,7 @@ const run = (name, args, options = {}) => spawnSync(program(name), args, { encod
 
 const QUICK = {
   'multihead-trace': ['a b'],
+  'multihead-train': ['induction', '--steps', '2', '--batch', '1'],
   'multihead-conformance': [goldens],
   'multihead-bench': ['--alone', '--benchmark_filter=tiny/full/f32/threads:1$', '--benchmark_min_time=0.001'],
 };

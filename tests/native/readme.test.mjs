@@ -55,7 +55,7 @@ test('the C++ program and its continuation, built with the CMakeLists.txt agains
 test('the programs of the command line', () => {
   const PATH = `${dirname(NATIVE_PROGRAM)}${delimiter}${process.env.PATH}`;
   const lines = beginningWith('multihead-');
-  assert.equal(lines.length, 4);
+  assert.equal(lines.length, 5);
   for (const line of lines) {
     // Running a benchmark takes too long: check that its name exists.
     const isBenchmark = line.startsWith('multihead-bench');

@@ -135,7 +135,7 @@ TEST(Parameters, LieTransposedInGpt2sStateDicts) {
     ConstTensor weight, bias, gain, no_bias;
     ParameterList list;
     list.add_linear("linear", 3, 2, ParameterRole::kWeight, layout, weight, &bias);
-    list_norm("norm", Norm::kRmsNorm, 5, gain, no_bias, list);
+    list_norm("norm", {.attention = {.embed_dim = 5}, .norm = Norm::kRmsNorm}, gain, no_bias, list);
     EXPECT_EQ(list.parameters()[0].shape, transposed ? (Dims{2, 3}) : (Dims{3, 2}));
     EXPECT_EQ(list.parameters().size(), 3U);
     const Values values(list);

@@ -40,6 +40,18 @@ TEST(DropoutMask, IsTheDocumentedFormula) {
   }
 }
 
+TEST(DropoutMask, OfRowsOfNumbersIsTheDocumentedFormula) {
+  constexpr uint64_t kSeed = 0x0123456789abcdefU;
+  constexpr int64_t kRow = int64_t{5} << 32U | 7;
+  const uint64_t threshold = dropout_threshold(0.3F);
+  for (int64_t column = 0; column < 23; ++column) {
+    const Words words = philox4x32({static_cast<uint32_t>(column / 4), 7, 5, 0xffffffff - 3},
+                                   {0x89abcdef, 0x01234567});
+    EXPECT_EQ(row_dropout_keeps(kSeed, 3, kRow, column, threshold),
+              words[static_cast<size_t>(column % 4)] >= threshold);
+  }
+}
+
 TEST(DropoutMask, ThresholdAtTheEnds) {
   EXPECT_EQ(dropout_threshold(0.0F), 0U);
   EXPECT_EQ(dropout_threshold(0.5F), uint64_t{1} << 31U);

@@ -113,51 +113,57 @@ HWY_NOINLINE void multiply_narrow_panel(Product<> p, size_t rows, size_t columns
   }
 }
 
+// Depth first .. first + depth - 1 of a block of up to kRowBlock rows of C.
+template <ALayout kLayout>
+HWY_NOINLINE void multiply_block(const PanelProduct& p, size_t row, size_t rows, size_t first,
+                                 size_t depth, float* HWY_RESTRICT packed) {
+  const size_t width = strip_width();
+  const size_t most = part_of(p.depth, kPanelDepth<kLayout>);
+  const size_t whole = p.columns / width * width;
+  float* const edge = packed + panel_columns<kLayout>() * most;
+  const auto at = static_cast<ptrdiff_t>(row);
+  const ptrdiff_t a_row = kLayout == ALayout::kRowMajor ? p.a_stride : 1;
+  const ptrdiff_t a_step = kLayout == ALayout::kRowMajor ? 1 : p.a_stride;
+  const size_t step = part_of(depth, kDepthBlock);
+  for (size_t k = 0; k < depth; k += step) {
+    Product<> tile{.a = p.a + at * a_row + static_cast<ptrdiff_t>(first + k) * a_step,
+                   .a_stride = p.a_stride,
+                   .b = packed + k * width,
+                   .b_stride = static_cast<ptrdiff_t>(width),
+                   .b_strip = static_cast<ptrdiff_t>(most * width),
+                   .c = p.c + at * p.c_stride,
+                   .c_stride = p.c_stride,
+                   .depth = HWY_MIN(step, depth - k),
+                   .accumulate = true};
+    if constexpr (kLayout == ALayout::kColMajor) {
+      float* const transposed = packed + panel_floats<kLayout>(p.depth);
+      pack_copies(tile.a, tile.a_stride, tile.depth, rows, kRowBlock, 0, transposed);
+      tile.a = transposed;
+      tile.a_stride = static_cast<ptrdiff_t>(kRowBlock);
+    }
+    multiply_panel<kLayout>(tile, rows, whole / hn::Lanes(DF()));
+    if (whole == p.columns) continue;
+    tile.b += whole / width * most * width;
+    tile.c += whole;
+    multiply_narrow_panel<kLayout>(tile, rows, p.columns - whole, edge);
+  }
+}
+
 // `pack(first, depth, strip)` packs rows first .. first + depth - 1 of B into `packed`, in strips
 // of strip_width() columns that are `strip` floats apart. `start(row, rows)` writes what these rows
 // of C are added to.
 template <ALayout kLayout, class Pack, class Start>
 HWY_INLINE void multiply_panels(const PanelProduct& p, float* HWY_RESTRICT packed, const Pack& pack,
                                 const Start& start) {
-  const size_t lanes = hn::Lanes(DF());
-  const size_t width = strip_width();
   const size_t most = part_of(p.depth, kPanelDepth<kLayout>);
-  const size_t strip = most * width;
-  const size_t whole = p.columns / width * width;
-  float* const edge = packed + panel_columns<kLayout>() * most;
-  [[maybe_unused]] float* const transposed = packed + panel_floats<kLayout>(p.depth);
-  const ptrdiff_t a_row = kLayout == ALayout::kRowMajor ? p.a_stride : 1;
-  const ptrdiff_t a_step = kLayout == ALayout::kRowMajor ? 1 : p.a_stride;
   if (p.depth == 0) start(0, p.rows);
   for (size_t first = 0; first < p.depth; first += most) {
-    const size_t panel = HWY_MIN(most, p.depth - first);
-    pack(first, panel, strip);
-    const size_t step = part_of(panel, kDepthBlock);
+    const size_t depth = HWY_MIN(most, p.depth - first);
+    pack(first, depth, most * strip_width());
     for (size_t row = 0; row < p.rows; row += kRowBlock) {
       const size_t rows = HWY_MIN(kRowBlock, p.rows - row);
-      const auto at = static_cast<ptrdiff_t>(row);
       if (first == 0) start(row, rows);
-      for (size_t k = 0; k < panel; k += step) {
-        Product<> tile{.a = p.a + at * a_row + static_cast<ptrdiff_t>(first + k) * a_step,
-                       .a_stride = p.a_stride,
-                       .b = packed + k * width,
-                       .b_stride = static_cast<ptrdiff_t>(width),
-                       .b_strip = static_cast<ptrdiff_t>(strip),
-                       .c = p.c + at * p.c_stride,
-                       .c_stride = p.c_stride,
-                       .depth = HWY_MIN(step, panel - k),
-                       .accumulate = true};
-        if constexpr (kLayout == ALayout::kColMajor) {
-          pack_copies(tile.a, tile.a_stride, tile.depth, rows, kRowBlock, 0, transposed);
-          tile.a = transposed;
-          tile.a_stride = static_cast<ptrdiff_t>(kRowBlock);
-        }
-        multiply_panel<kLayout>(tile, rows, whole / lanes);
-        if (whole == p.columns) continue;
-        tile.b += whole / width * strip;
-        tile.c += whole;
-        multiply_narrow_panel<kLayout>(tile, rows, p.columns - whole, edge);
-      }
+      multiply_block<kLayout>(p, row, rows, first, depth, packed);
     }
   }
 }

@@ -148,7 +148,7 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
                                    attention[layer], list);
   }
   if (config_.final_norm) {
-    nn::list_norm(norm, config_.block.norm, width, weights.norm_weight, weights.norm_bias, list);
+    nn::list_norm(norm, config_.block, weights.norm_weight, weights.norm_bias, list);
   }
   if (!config_.tied_output) {
     list.add(output, {config_.num_readouts * config_.vocab_size, width}, nn::ParameterRole::kOutput,
@@ -372,7 +372,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   if (!outputs.logits.given() && kept == nullptr) return {};
   const float* const last = input_of(blocks.size());
   float* normed = input_of(blocks.size());
-  if (weights_.norm_weight.given()) {
+  if (config_.final_norm && config_.block.norm != Norm::kNone) {
     if (kept != nullptr) normed = kept->normed();
     Status status =
         nn::normalise(config_.block.norm, {last, flat}, weights_.norm_weight, weights_.norm_bias,

@@ -63,7 +63,7 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
   const nn::GradientBlock block{memory_->parameters.values(), gradients.data()};
   const auto blocks = layers();
   const Dims flat{count, width};
-  const bool norms = weights_.norm_weight.given();
+  const bool norms = config_.final_norm && config_.block.norm != Norm::kNone;
   const float* const last = kept->input(blocks.size());
   Status status = engine::linear_backward({.x = {norms ? kept->normed() : last, flat},
                                            .weight = weights_.output,

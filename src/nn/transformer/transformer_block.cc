@@ -53,11 +53,14 @@ const BlockNames& names_of(ParameterNames names) {
 
 namespace nn {
 
-void list_norm(const std::string& name, Norm norm, int64_t width, ConstTensor& weight,
+void list_norm(const std::string& name, const TransformerBlockConfig& config, ConstTensor& weight,
                ConstTensor& bias, ParameterList& list) {
-  if (norm == Norm::kNone) return;
+  if (config.norm == Norm::kNone || !config.norm_affine) return;
+  const int64_t width = config.attention.embed_dim;
   list.add(name + ".weight", {width}, ParameterRole::kGain, weight);
-  if (norm == Norm::kLayerNorm) list.add(name + ".bias", {width}, ParameterRole::kBias, bias);
+  if (config.norm == Norm::kLayerNorm) {
+    list.add(name + ".bias", {width}, ParameterRole::kBias, bias);
+  }
 }
 
 Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
@@ -139,10 +142,10 @@ void TransformerBlock::Memory::list(TransformerBlock& block, const std::string& 
   const BlockNames& n = names_of(names);
   const int64_t width = c.attention.embed_dim;
   Weights& w = block.weights_;
-  nn::list_norm(prefix + n.norm1, c.norm, width, w.norm1_weight, w.norm1_bias, list);
+  nn::list_norm(prefix + n.norm1, c, w.norm1_weight, w.norm1_bias, list);
   nn::list_attention(c.attention, prefix + n.attention, n.of_attention, attention, list);
   if (c.mlp_dim == 0) return;
-  nn::list_norm(prefix + n.norm2, c.norm, width, w.norm2_weight, w.norm2_bias, list);
+  nn::list_norm(prefix + n.norm2, c, w.norm2_weight, w.norm2_bias, list);
   const auto list_linear = [&](const char* name, int64_t out, int64_t in, ConstTensor& weight,
                                ConstTensor& bias, nn::ParameterRole role) {
     list.add_linear(prefix + name, out, in, role, n.of_attention.matrices, weight,

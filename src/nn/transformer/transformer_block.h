@@ -52,8 +52,9 @@ struct BlockBackwardArrays {
   void lay_out(const TransformerBlockConfig& config, int64_t rows, rules::Arena& take);
 };
 
-// `name`.weight and for a LayerNorm `name`.bias.
-void list_norm(const std::string& name, Norm norm, int64_t width, ConstTensor& weight,
+// The parameters of one of the block's norms, if it has some: `name`.weight, and for a LayerNorm
+// `name`.bias.
+void list_norm(const std::string& name, const TransformerBlockConfig& config, ConstTensor& weight,
                ConstTensor& bias, ParameterList& list);
 
 Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,

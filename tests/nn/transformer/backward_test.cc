@@ -67,6 +67,7 @@ TransformerConfig random_config(Random& random, bool gpt2) {
   config.block.mlp_bias = random.chance(0.5);
   config.block.norm = random.pick({Norm::kNone, Norm::kLayerNorm, Norm::kRmsNorm});
   config.block.norm_first = random.chance(0.6);
+  config.block.norm_affine = random.chance(0.7);
   config.block.norm_eps = 0.5F;  // with less, rows near 0 have no slope
   if (random.chance(0.4)) config.block.residual_dropout = 0.3F;
   if (random.chance(0.3)) config.embedding_dropout = 0.3F;

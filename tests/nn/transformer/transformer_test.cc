@@ -300,6 +300,49 @@ TEST(Transformer, PostNormAndGatedBlocksEqualTheirDefinition) {
   }
 }
 
+// Norms without parameters are norms with gains of 1 and biases of 0, bit for bit.
+TEST(Transformer, NormsWithoutParameters) {
+  const std::vector<int32_t> tokens{3, 1, 4, 1, 5};
+  Context context(1);
+  for (const Norm norm : {Norm::kLayerNorm, Norm::kRmsNorm}) {
+    std::vector<float> logits[2];
+    for (const bool affine : {false, true}) {
+      const TransformerConfig config{.block = {.attention = {.embed_dim = 8, .num_heads = 2},
+                                               .mlp_dim = 16,
+                                               .norm = norm,
+                                               .norm_affine = affine},
+                                     .num_layers = 2,
+                                     .vocab_size = 7};
+      Transformer model;
+      ASSERT_TRUE(Transformer::create(config, model).ok());
+      Transformer plain;
+      TransformerConfig without = config;
+      without.block.norm_affine = false;
+      ASSERT_TRUE(Transformer::create(without, plain).ok());
+      ASSERT_TRUE(plain.initialise({.seed = 2}).ok());
+      StateDict dict;
+      ASSERT_TRUE(plain.state_dict(dict).ok());
+      const std::vector<float> ones(8, 1.0F), zeros(8, 0.0F);
+      for (const char* name :
+           {"layers.0.norm1", "layers.0.norm2", "layers.1.norm1", "layers.1.norm2", "norm"}) {
+        EXPECT_FALSE(dict.contains(std::string(name) + ".weight"));
+        if (!affine) continue;
+        dict.emplace(std::string(name) + ".weight", ConstTensor(ones.data(), {8}));
+        if (norm == Norm::kLayerNorm) {
+          dict.emplace(std::string(name) + ".bias", ConstTensor(zeros.data(), {8}));
+        }
+      }
+      const Status loaded = model.load_state_dict(dict);
+      ASSERT_TRUE(loaded.ok()) << loaded.message();
+      logits[affine].resize(5 * 7);
+      ASSERT_TRUE(
+          model.forward(tokens, 1, {}, {.logits = {logits[affine].data(), {1, 5, 7}}}, context)
+              .ok());
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+  }
+}
+
 TEST(Transformer, NamesWhatIsWrongInEveryLayer) {
   Gpt2 gpt2;
   StateDict broken = gpt2.weights.dict;

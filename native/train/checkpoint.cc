@@ -1,0 +1,69 @@
+#include "checkpoint.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "multihead/safetensors.h"
+#include "run_options.h"
+
+namespace multihead::train {
+namespace {
+
+[[noreturn]] void refuse_option(const std::string& option, const std::string& path,
+                                const std::string& of_file, const std::string& given) {
+  throw Failure(kExitUsage,
+                option + ": expected " + of_file + ", as in " + path + ", got " + given);
+}
+
+}  // namespace
+
+void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& options,
+                     const std::string& path) {
+  StateDict dict;
+  check(trainer.state_dict(dict), kExitFailed);
+  std::vector<float> values;
+  values.reserve(options.size());  // the dict has views of them
+  for (const KeptOption& option : options) {
+    values.push_back(static_cast<float>(option.value));
+    dict.emplace(option.name, ConstTensor(&values.back(), {1}));
+  }
+  const std::string beside = path + ".part";
+  check(write_safetensors(dict, SafetensorsType::kAsGiven, beside), kExitIo);
+  std::error_code error;
+  std::filesystem::rename(beside, path, error);
+  if (!error) return;
+  const std::string reason = error.message();
+  std::filesystem::remove(beside, error);
+  throw Failure(kExitIo, "--checkpoint: " + path + " cannot be written (" + reason + ")");
+}
+
+void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options,
+                     const std::string& path) {
+  Safetensors file;
+  check(Safetensors::read(path, file), kExitIo);
+  StateDict dict;
+  check(file.state_dict(dict), kExitIo);
+  const uint64_t seed = trainer.options().seed;
+  for (const KeptOption& option : options) {
+    const auto found = dict.find(option.name);
+    if (found == dict.end() || found->second.dtype != DType::kF32 ||
+        !(found->second.shape == Dims{1})) {
+      throw Failure(kExitUsage, "--resume: expected a checkpoint of this command, got " + path +
+                                    ", which has no " + option.name);
+    }
+    const auto value = static_cast<int64_t>(*static_cast<const float*>(found->second.data));
+    if (value != option.value) {
+      refuse_option(option.option, path, option.shown(value), option.shown(option.value));
+    }
+    dict.erase(found);
+  }
+  check(trainer.load_state_dict(dict));
+  if (trainer.options().seed != seed) {
+    refuse_option("--seed", path, std::to_string(trainer.options().seed), std::to_string(seed));
+  }
+}
+
+}  // namespace multihead::train

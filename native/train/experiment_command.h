@@ -1,0 +1,14 @@
+// multihead-train four-jobs, multihead-train induction
+#pragma once
+
+#include "exit_code.h"
+#include "multihead/experiments.h"
+#include "run_options.h"
+
+namespace multihead::train {
+
+// Trains, then prints which head does which job, and the accuracy without each head. `options` has
+// the numbers of heads and layers; the rest is taken from `run`. Throws a Failure.
+ExitCode run_experiment(ExperimentOptions options, RunOptions run);
+
+}  // namespace multihead::train

@@ -1,0 +1,45 @@
+// What all commands of multihead-train share.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "exit_code.h"
+#include "multihead/status.h"
+
+namespace multihead::train {
+
+// Arguments of every command. Paths are empty if not given.
+struct RunOptions {
+  int64_t steps = 0;
+  int64_t batch = 0;
+  uint64_t seed = 1;
+  float learning_rate = 0.0F;
+  std::string positions = "rope";
+  int threads = 0;
+  std::string checkpoint = {}, resume = {};
+  int64_t checkpoint_every = 100;
+  bool json = false;
+  std::string csv = {}, chart = {};
+  std::string command_to_resume = {};  // this command line, for the user to continue with
+};
+
+// Ends the program with a sentence on standard error.
+class Failure : public std::runtime_error {
+ public:
+  Failure(ExitCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+// Throws a Failure if `status` is an error: of the arguments, unless it tells otherwise.
+inline void check(const Status& status, ExitCode code = kExitUsage) {
+  if (status.ok()) return;
+  if (status.code() == StatusCode::kMemory) code = kExitFailed;
+  throw Failure(code, status.message());
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,173 @@
+#include "text_data.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "rules/dropout_mask.h"
+#include "run_options.h"
+
+namespace multihead::train {
+namespace {
+
+constexpr size_t kMostCodePoints = 1024;
+
+// The bytes of the code point that begins at `at`, or 0 if there is none (RFC 3629, section 4).
+size_t code_point_length(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const unsigned first = byte(at);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xC2 && first < 0xE0   ? 2
+                        : first >= 0xE0 && first < 0xF0 ? 3
+                        : first >= 0xF0 && first < 0xF5 ? 4
+                                                        : 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(at + i) & 0xC0) != 0x80) return 0;
+  }
+  const unsigned second = byte(at + 1);
+  // Longer forms than needed, surrogates, and numbers above 0x10FFFF.
+  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
+      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
+    return 0;
+  }
+  return length;
+}
+
+// The text cut into code points; empty if it is not UTF-8.
+std::vector<std::string> code_points(const std::string& text) {
+  std::vector<std::string> points;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = code_point_length(text, at);
+    if (length == 0) return {};
+    points.push_back(text.substr(at, length));
+    at += length;
+  }
+  return points;
+}
+
+std::vector<std::string> bytes_of(const std::string& text) {
+  std::vector<std::string> bytes;
+  bytes.reserve(text.size());
+  for (const char c : text) bytes.emplace_back(1, c);
+  return bytes;
+}
+
+std::vector<std::string> distinct(std::vector<std::string> parts) {
+  std::sort(parts.begin(), parts.end());
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  return parts;
+}
+
+std::string contents(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  std::string text;
+  bool failed = file == nullptr;
+  if (!failed) {
+    std::array<char, 1 << 16> block{};
+    while (const size_t count = std::fread(block.data(), 1, block.size(), file)) {
+      text.append(block.data(), count);
+    }
+    failed = std::ferror(file) != 0;  // a folder, for example
+  }
+  const int error = errno;
+  if (file != nullptr) std::fclose(file);
+  if (!failed) return text;
+  throw Failure(kExitIo, path + ": cannot be read (" + std::strerror(error) + ")");
+}
+
+void add_window(const TextData& data, int64_t begin, int64_t context, Windows& windows) {
+  const auto first = data.tokens.begin() + begin;
+  windows.tokens.insert(windows.tokens.end(), first, first + context);
+  windows.targets.insert(windows.targets.end(), first + 1, first + context + 1);
+}
+
+}  // namespace
+
+TextData tokenise(const std::string& text) {
+  TextData data;
+  std::vector<std::string> parts = code_points(text);
+  data.vocabulary = distinct(parts);
+  data.of_bytes = parts.empty() || data.vocabulary.size() > kMostCodePoints;
+  if (data.of_bytes) {
+    parts = bytes_of(text);
+    data.vocabulary = distinct(parts);
+  }
+  std::map<std::string, int32_t> number_of;
+  for (const std::string& part : data.vocabulary) {
+    number_of.emplace(part, static_cast<int32_t>(number_of.size()));
+  }
+  data.tokens.reserve(parts.size());
+  for (const std::string& part : parts) data.tokens.push_back(number_of.at(part));
+  data.training = data.size() - data.size() / 10;
+  return data;
+}
+
+TextData read_text(const std::string& path, int64_t context) {
+  const std::string text = contents(path);
+  if (text.empty()) throw Failure(kExitUsage, path + ": expected a text, got an empty file");
+  TextData data = tokenise(text);
+  const int64_t needed = 10 * (context + 1);  // so that the last tenth has a window, too
+  if (data.size() < needed) {
+    throw Failure(kExitUsage, path + ": expected at least " + std::to_string(needed) +
+                                  (data.of_bytes ? " bytes" : " characters") +
+                                  " for a --context of " + std::to_string(context) + ", got " +
+                                  std::to_string(data.size()));
+  }
+  return data;
+}
+
+std::vector<int32_t> encode(const TextData& data, const char* option, const std::string& text) {
+  std::vector<int32_t> tokens;
+  for (const std::string& part : data.of_bytes ? bytes_of(text) : code_points(text)) {
+    const auto found = std::lower_bound(data.vocabulary.begin(), data.vocabulary.end(), part);
+    if (found == data.vocabulary.end() || *found != part) {
+      throw Failure(kExitUsage, std::string(option) +
+                                    ": expected characters that occur in the text, got \"" + part +
+                                    "\"");
+    }
+    tokens.push_back(static_cast<int32_t>(found - data.vocabulary.begin()));
+  }
+  if (tokens.empty() && !text.empty()) {
+    throw Failure(kExitUsage, std::string(option) + ": expected UTF-8, got \"" + text + "\"");
+  }
+  return tokens;
+}
+
+void training_windows(const TextData& data, uint64_t seed, int64_t step, int64_t batch,
+                      int64_t context, Windows& windows) {
+  windows.tokens.clear();
+  windows.targets.clear();
+  const auto places = static_cast<uint64_t>(data.training - context);
+  for (int64_t row = 0; row < batch; ++row) {
+    const std::array<uint32_t, 4> words =
+        rules::philox4x32({0, static_cast<uint32_t>(row), static_cast<uint32_t>(step),
+                           static_cast<uint32_t>(static_cast<uint64_t>(step) >> 32U)},
+                          {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32U)});
+    const uint64_t word = static_cast<uint64_t>(words[0]) << 32U | words[1];
+    add_window(data, static_cast<int64_t>(word % places), context, windows);
+  }
+}
+
+int64_t held_out_windows(const TextData& data, int64_t most, int64_t context, Windows& windows) {
+  windows.tokens.clear();
+  windows.targets.clear();
+  const int64_t last = data.size() - context - 1;  // where the last window begins
+  const int64_t count = std::min(most, (last - data.training) / context + 1);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin =
+        data.training + (count == 1 ? 0 : (last - data.training) * i / (count - 1));
+    add_window(data, begin, context, windows);
+  }
+  return count;
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,147 @@
+#include "training_loop.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace multihead::train {
+namespace {
+
+std::atomic<bool> stop_wanted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);  // else not for signal handlers
+
+extern "C" void stop_after_step(int signal) {
+  stop_wanted = true;
+  std::signal(signal, SIG_DFL);  // a second Ctrl-C ends the program at once
+}
+
+// Before the run, so that it is not lost for a mistyped path.
+void check_folder(const char* option, const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    throw Failure(kExitUsage, std::string(option) + ": expected a file, got the folder " + path);
+  }
+  if (folder.empty() || std::filesystem::is_directory(folder, error)) return;
+  throw Failure(kExitUsage,
+                std::string(option) + ": expected a file in a folder that exists, got " + path);
+}
+
+void write_file(const char* option, const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr) written = std::fclose(file) == 0 && written;
+  if (written) return;
+  throw Failure(kExitIo, std::string(option) + ": " + path + " cannot be written (" +
+                             std::strerror(errno) + ")");
+}
+
+std::string header(const Curve& curve) {
+  std::string text = "   step     loss  accuracy  held out:  loss";
+  for (const std::string& job : curve.jobs) text += "  " + job;
+  return text + (curve.jobs.empty() ? "  accuracy" : "");
+}
+
+std::string row(const CurvePoint& point, const Curve& curve) {
+  char text[80];
+  std::snprintf(text, sizeof(text), "%7lld  %7.4f   %5.1f %%        %7.4f",
+                static_cast<long long>(point.step.step), point.step.loss, 100 * point.accuracy(),
+                point.held_out->loss);
+  std::string line = text;
+  const auto add = [&](double accuracy, size_t width) {
+    std::snprintf(text, sizeof(text), "  %*.1f %%", static_cast<int>(width) - 2, 100 * accuracy);
+    line += text;
+  };
+  if (curve.jobs.empty()) add(point.held_out->accuracy, 8);
+  for (size_t job = 0; job < curve.jobs.size(); ++job) {
+    add(point.held_out->jobs[job], curve.jobs[job].size());
+  }
+  return line;
+}
+
+// A failed step of the training, with what is left of the run.
+void check_step(const Status& status, const RunOptions& options, int64_t saved_step) {
+  if (status.ok()) return;
+  std::string sentence = status.message();
+  if (saved_step > 0) {
+    sentence += "\n" + options.checkpoint + " holds step " + std::to_string(saved_step);
+  }
+  throw Failure(kExitFailed, sentence);
+}
+
+}  // namespace
+
+void prepare(Learner& learner, const RunOptions& options) {
+  check_folder("--checkpoint", options.checkpoint);
+  check_folder("--csv", options.csv);
+  check_folder("--chart", options.chart);
+  if (options.resume.empty()) return;
+  load_checkpoint(learner.trainer(), learner.kept_options(), options.resume);
+}
+
+Run train(Learner& learner, const RunOptions& options, Context& context) {
+  Run run;
+  run.curve.jobs = learner.jobs();
+  const int64_t begin = run.resumed_from = learner.trainer().steps();
+  // So that a curve has about 60 measurements, of which 12 are printed.
+  const int64_t measured_every = std::max<int64_t>(1, options.steps / 60);
+  const int64_t printed_every = 5 * measured_every;
+  Progress progress(begin, options.steps, options.json);
+  stop_wanted = false;
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop_after_step);
+  bool titled = false;
+  int64_t saved_step = 0;
+  for (int64_t step = begin + 1; step <= options.steps && !run.interrupted; ++step) {
+    CurvePoint point;
+    check_step(learner.step(point.step, context), options, saved_step);
+    const bool is_done = step == options.steps;
+    run.interrupted = stop_wanted && !is_done;
+    const bool is_last = is_done || run.interrupted;
+    if (is_last || step % measured_every == 0) {
+      check_step(learner.measure(point.held_out.emplace(), context), options, saved_step);
+    }
+    progress.show(point.step);
+    if (is_last || step % printed_every == 0) {
+      if (!std::exchange(titled, true)) progress.line(header(run.curve));
+      progress.line(row(point, run.curve));
+    }
+    if (!options.checkpoint.empty() && (is_last || step % options.checkpoint_every == 0)) {
+      save_checkpoint(learner.trainer(), learner.kept_options(), options.checkpoint);
+      saved_step = step;
+    }
+    if (!is_last) learner.after_step(point.step, progress, context);
+    run.curve.points.push_back(std::move(point));
+  }
+  run.seconds = progress.seconds();
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  write_file("--csv", options.csv, options.csv.empty() ? "" : csv(run.curve));
+  write_file("--chart", options.chart,
+             options.chart.empty() ? "" : chart(run.curve, learner.title()));
+  return run;
+}
+
+ExitCode ended(const Run& run, const RunOptions& options) {
+  if (!run.interrupted) return kExitOk;
+  const int64_t done = run.curve.points.back().step.step;
+  std::fprintf(stderr, "Stopped after step %lld of %lld.", static_cast<long long>(done),
+               static_cast<long long>(options.steps));
+  if (options.checkpoint.empty()) {
+    std::fputs(" Nothing was kept: --checkpoint FILE does that.\n", stderr);
+  } else {
+    std::fprintf(stderr, " To continue:\n  %s\n", options.command_to_resume.c_str());
+  }
+  return kExitInterrupted;
+}
+
+}  // namespace multihead::train

@@ -1,0 +1,24 @@
+// Stand-ins for data that only the runs of a prepared operation bring.
+#pragma once
+
+#include "engine/error.h"
+
+namespace multihead::engine {
+
+// The checks refuse a null address of a tensor with elements.
+inline char data_to_come;
+
+template <class TensorLike>
+TensorLike with_address(TensorLike tensor) {
+  if (tensor.given()) tensor.data = reinterpret_cast<decltype(tensor.data)>(&data_to_come);
+  return tensor;
+}
+
+template <class TensorLike>
+bool has_elements(const TensorLike& tensor) {
+  return tensor.given() && tensor.shape.elements() != 0;
+}
+
+inline Status no_address(Name argument) { return shape_error(argument, Message::kAddress); }
+
+}  // namespace multihead::engine

@@ -1,0 +1,228 @@
+// multihead-train: what it prints and writes, how a run is resumed, and what it refuses.
+//
+//   node --test tests/native/train.test.mjs        after a build
+
+import assert from 'node:assert/strict';
+import { spawn, spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
+
+const program = join(dirname(NATIVE_PROGRAM), 'multihead-train');
+const run = (...args) => spawnSync(program, args, { encoding: 'utf8' });
+
+let folder;
+const at = (name) => join(folder, name);
+before(() => {
+  folder = mkdtempSync(join(tmpdir(), 'multihead-train-'));
+  writeFileSync(at('text.txt'), 'the black cat sat on the mat; grüße. '.repeat(60));
+});
+after(() => rmSync(folder, { recursive: true }));
+
+function printed(...args) {
+  const { status, stdout, stderr } = run(...args);
+  assert.equal(status, 0, `${args.join(' ')}\n${stderr}`);
+  assert.equal(stderr, '');
+  return stdout;
+}
+
+const json = (...args) => JSON.parse(printed(...args, '--json'));
+
+function refused(code, message, ...args) {
+  const { status, stdout, stderr } = run(...args);
+  assert.equal(status, code, `${args.join(' ')}\n${stderr}`);
+  assert.equal(stdout, '', args.join(' '));
+  assert.match(stderr, message);
+}
+
+const QUICK = ['--steps', '30', '--batch', '2', '--threads', '1'];
+const SMALL_TEXT = ['--layers', '1', '--width', '16', '--heads', '2', '--context', '16', '--sample', '20'];
+
+test('four jobs as text: the curve, which head does which job, and the ablation table', () => {
+  const text = printed('four-jobs', ...QUICK);
+  assert.match(text, /^four-jobs, heads: 4, layers: 1, seed: 1; 24\d\d\d parameters, positions: rope; \w+, threads: 1$/m);
+  assert.match(text, /^ +step +loss +accuracy +held out: +loss +previous token +two back +latest vowel +latest star$/m);
+  assert.match(text, /^ +30 +\d\.\d{4} +\d+\.\d %/m);
+  assert.match(text, /^30 steps in \d+\.\d\d s$/m);
+  for (const title of ['Mean attention on the keys that hold the answer', 'Accuracy with one head muted']) {
+    const lines = text.split('\n');
+    const table = lines.slice(lines.indexOf(title));
+    assert.match(table[1], /^ +previous token  two back  latest vowel  latest star$/);
+    for (const head of [1, 2, 3, 4]) assert.ok(table.some((line) => line.startsWith(`  head ${head} `)), head);
+  }
+});
+
+test('induction as JSON', () => {
+  const result = json('induction', ...QUICK, '--seed', '5', '--heads', '4');
+  const { experiment, heads, layers, seed, positions, steps, batch, steps_done: done, interrupted } = result;
+  assert.deepEqual(
+    { experiment, heads, layers, seed, positions, steps, batch, done, interrupted },
+    { experiment: 'induction', heads: 4, layers: 2, seed: 5, positions: 'rope', steps: 30, batch: 2, done: 30, interrupted: false },
+  );
+  assert.deepEqual(result.curve.map(({ step }) => step), Array.from({ length: 30 }, (_, i) => i + 1));
+  assert.ok(result.curve.at(-1).held_out.loss > 0);
+  assert.deepEqual(Object.keys(result.held_out.jobs), ['next token']);
+  assert.equal(result.held_out.jobs['next token'], result.held_out.accuracy);
+  assert.equal(result.attention_heads.length, 8);
+  const { layer, head, attention, accuracy_if_muted: muted } = result.attention_heads[5];
+  assert.deepEqual([layer, head], [2, 2]);
+  assert.deepEqual(Object.keys(attention), ['previous token', 'induction']);
+  assert.deepEqual(Object.keys(muted), ['next token']);
+});
+
+test('the same seed gives the same curve, with any number of threads; another seed another one', () => {
+  const curve = (...args) => JSON.stringify(json('four-jobs', '--steps', '5', '--batch', '2', ...args).curve);
+  const once = curve('--threads', '1');
+  assert.equal(curve('--threads', '2'), once);
+  assert.notEqual(curve('--seed', '2'), once);
+});
+
+test('every kind of positions trains', () => {
+  for (const positions of ['rope', 'learned', 'alibi', 'none']) {
+    const { curve } = json('induction', '--steps', '2', '--batch', '1', '--positions', positions);
+    assert.ok(curve[1].loss > 0, positions);
+  }
+});
+
+const rowsOf = (name) => readFileSync(at(name), 'utf8').trimEnd().split('\n');
+
+/** Runs the program and interrupts it after its first measurement. */
+async function interrupted(...args) {
+  const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const said = { stdout: '', stderr: '' };
+  for (const stream of ['stdout', 'stderr']) {
+    child[stream].setEncoding('utf8').on('data', (text) => {
+      said[stream] += text;
+      if (/^ +\d+ +\d+\.\d{4}/m.test(said.stdout)) child.kill('SIGINT');
+    });
+  }
+  const status = await new Promise((resolve) => child.on('close', (code, signal) => resolve(code ?? signal)));
+  return { status, ...said };
+}
+
+for (const [command, ...args] of [['four-jobs'], ['text', ...SMALL_TEXT]]) {
+  test(`${command}: interrupted and resumed, the curve is that of one run`, async () => {
+    const file = command === 'text' ? [at('text.txt')] : [];
+    const common = [command, ...file, ...args, '--steps', '600', '--batch', '1', '--threads', '1'];
+    printed(...common, '--csv', at('whole.csv'));
+    const checkpoint = at(`${command} checkpoint`); // with a blank: the printed command has to quote it
+    const { status, stderr } = await interrupted(...common, '--checkpoint', checkpoint, '--csv', at('first.csv'));
+    assert.equal(status, 130, stderr);
+    const [, done, toContinue] = /^Stopped after step (\d+) of 600\. To continue:\n {2}(.*)\n$/.exec(stderr);
+    assert.ok(Number(done) >= 50 && Number(done) < 600, done);
+    const resumed = spawnSync('sh', ['-c', `${toContinue} --json`], { encoding: 'utf8' });
+    assert.equal(resumed.status, 0, resumed.stderr);
+    assert.equal(JSON.parse(resumed.stdout).resumed_from, Number(done));
+    // The resumed run has overwritten the first one's file.
+    const [whole, rest] = [rowsOf('whole.csv'), rowsOf('first.csv')];
+    assert.equal(rest.length, 1 + 600 - Number(done));
+    assert.deepEqual(rest, [whole[0], ...whole.slice(1 + Number(done))]);
+    // Nothing is left to train.
+    assert.deepEqual(json(...common, '--resume', checkpoint).curve, []);
+  });
+}
+
+test('without a checkpoint, an interrupted run says that nothing was kept', async () => {
+  const { status, stderr } = await interrupted('four-jobs', '--steps', '100000', '--batch', '1', '--threads', '1');
+  assert.equal(status, 130);
+  assert.match(stderr, /^Stopped after step \d+ of 100000\. Nothing was kept: --checkpoint FILE does that\.$/m);
+});
+
+test('a text: losses, a sample of its own characters, samples on the way', () => {
+  const args = ['text', at('text.txt'), ...SMALL_TEXT, ...QUICK, '--seed', '3'];
+  const result = json(...args, '--prompt', 'the ');
+  assert.equal(result.tokens, 37 * 60);
+  assert.equal(result.of_bytes, false);
+  assert.equal(result.vocabulary, new Set('the black cat sat on the mat; grüße. ').size);
+  assert.ok(result.curve.at(-1).loss < result.curve[0].loss);
+  assert.ok(result.sample.startsWith('the '));
+  assert.equal([...result.sample].length, 4 + 20);
+  assert.equal(json(...args, '--prompt', 'the ').sample, result.sample);
+  // Longer than the context.
+  assert.equal([...json(...args, '--sample', '50').sample].length, 1 + 50);
+  const text = printed(...args, '--sample-every', '10', '--temperature', '0');
+  assert.match(text, /^2220 characters of \d+ kinds, the last 222 held out$/m);
+  assert.match(text, /^Held out: loss \d\.\d{4}, accuracy \d+\.\d %$/m);
+});
+
+test('a file that is not UTF-8 is learned byte by byte', () => {
+  writeFileSync(at('bytes'), Buffer.from(Array.from({ length: 400 }, (_, i) => (i % 7) * 40)));
+  const result = json('text', at('bytes'), ...SMALL_TEXT, ...QUICK);
+  assert.deepEqual([result.of_bytes, result.tokens, result.vocabulary], [true, 400, 7]);
+});
+
+/** Whether tags are closed in the order in which they were opened, and attributes quoted. */
+function isWellFormed(xml) {
+  const open = [];
+  const rest = xml.replace(/<(\/?)([a-z]+)((?: [a-zA-Z:0-9-]+="[^"<>&]*")*)(\/?)>/g, (_, end, name, attributes, empty) => {
+    if (end) return open.pop() === name ? '' : '<';
+    if (!empty) open.push(name);
+    return '';
+  });
+  return open.length === 0 && !/[<>]|&(?!amp;|lt;|gt;|quot;)/.test(rest.replace(/&gt;/g, ''));
+}
+
+test('the chart is a well-formed SVG for light and dark pages', () => {
+  printed('four-jobs', ...QUICK, '--chart', at('curve.svg'));
+  const svg = readFileSync(at('curve.svg'), 'utf8');
+  assert.ok(isWellFormed(svg), svg);
+  assert.ok(!isWellFormed(svg.replace('</svg>', '')) && !isWellFormed(svg.replace('<title>', '<title><b>')));
+  assert.match(svg, /@media \(prefers-color-scheme: dark\)/);
+  for (const name of ['training', 'held out', 'previous token', 'two back', 'latest vowel', 'latest star']) {
+    assert.ok(svg.includes(`>${name}</text>`), name);
+  }
+  assert.equal(svg.match(/<polyline/g).length, 2 + 1 + 4);
+  assert.ok(!/NaN|inf/.test(svg));
+  // A name that has to be escaped, and a single step.
+  writeFileSync(at('a<b>&"c".txt'), readFileSync(at('text.txt')));
+  printed('text', at('a<b>&"c".txt'), ...SMALL_TEXT, '--steps', '1', '--chart', at('one.svg'));
+  assert.ok(isWellFormed(readFileSync(at('one.svg'), 'utf8')));
+});
+
+test('wrong arguments give 2 and name the option', () => {
+  refused(2, /subcommand is required/);
+  refused(2, /--fliter/, 'four-jobs', '--fliter');
+  refused(2, /^num_heads: expected a divisor of embed_dim = 64 .*, got 3$/m, 'four-jobs', '--heads', '3');
+  refused(2, /--steps/, 'four-jobs', '--steps', '0');
+  refused(2, /--batch/, 'induction', '--batch', '-1');
+  refused(2, /--positions: .*rope,learned,alibi,none/, 'induction', '--positions', 'sine');
+  refused(2, /^learning_rate: .*, got 0$/m, 'four-jobs', '--learning-rate', '0');
+  refused(2, /^learning_rate: .*, got NaN$/m, 'four-jobs', '--learning-rate', 'nan');
+  refused(2, /^--csv: expected a file in a folder that exists, got .*none/, 'four-jobs', '--csv', at('none/curve.csv'));
+  refused(2, /^--checkpoint: expected a file, got the folder /, 'four-jobs', '--checkpoint', folder);
+  refused(2, /file is required/, 'text');
+  writeFileSync(at('empty'), '');
+  refused(2, /empty: expected a text, got an empty file$/m, 'text', at('empty'));
+  writeFileSync(at('short'), 'x'.repeat(649));
+  refused(2, /short: expected at least 650 characters for a --context of 64, got 649$/m, 'text', at('short'));
+  refused(2, /^--prompt: expected characters that occur in the text, got "Q"$/m, 'text', at('text.txt'), '--prompt', 'Q');
+});
+
+test('files that cannot be read give 3', () => {
+  refused(3, /none: cannot be read \(No such file/, 'text', at('none'));
+  refused(3, /cannot be read/, 'text', folder);
+  refused(3, /./, 'four-jobs', '--resume', at('none'));
+  refused(3, /./, 'four-jobs', '--resume', at('text.txt'));
+});
+
+test('a checkpoint of another model is refused', () => {
+  printed('four-jobs', ...QUICK, '--checkpoint', at('jobs'));
+  assert.ok(statSync(at('jobs')).size > 3 * 4 * 24000);
+  refused(2, /^state_dict: .*got /, 'induction', '--heads', '4', '--resume', at('jobs'));
+  refused(2, /^--heads: expected 4, as in .*jobs, got 2$/m, 'four-jobs', '--heads', '2', '--resume', at('jobs'));
+  refused(2, /^--seed: expected 1, as in .*jobs, got 2$/m, 'four-jobs', '--seed', '2', '--resume', at('jobs'));
+  refused(2, /^--positions: expected rope, as in .*jobs, got none$/m, 'four-jobs', '--positions', 'none', '--resume', at('jobs'));
+  refused(2, /no run\.vocabulary$/m, 'text', at('text.txt'), '--resume', at('jobs'));
+});
+
+test('--help of each command names every option', () => {
+  const common = '--steps --batch --learning-rate --seed --positions --threads --checkpoint --checkpoint-every --resume --json --csv --chart';
+  const own = { 'four-jobs': '--heads --layers', induction: '--heads --layers', text: 'file --layers --width --heads --context --sample --sample-every --prompt --temperature' };
+  for (const [command, options] of Object.entries(own)) {
+    const help = printed(command, '--help');
+    for (const option of `${common} ${options}`.split(' ')) assert.ok(help.includes(option), `${command} ${option}`);
+    assert.ok(printed('--help').includes(command));
+  }
+});
