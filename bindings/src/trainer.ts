@@ -129,15 +129,18 @@ export class WasmTrainer extends CoreObject implements Trainer {
   }
 
   step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): TrainingStep {
+    this.assertLive();
     this.#pass(tokens, targets, options, 'step');
     return wire.readTrainingStep(this.runtime.args.results());
   }
 
   accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): void {
+    this.assertLive();
     this.#pass(tokens, targets, options, 'accumulate');
   }
 
   update(): TrainingStep {
+    this.assertLive();
     this.#call((raw) => raw.trainerUpdate(this.handle));
     return wire.readTrainingStep(this.runtime.args.results());
   }
@@ -149,19 +152,23 @@ export class WasmTrainer extends CoreObject implements Trainer {
   }
 
   gradients(): Record<string, PlainTensor> {
+    this.assertLive();
     this.#call((raw) => raw.trainerGradients(this.handle));
     return takeStateDict(this.runtime);
   }
 
   stateDict(): Record<string, PlainTensor> {
+    this.assertLive();
     return this.#state();
   }
 
   loadStateDict(dict: StateDict): void {
+    this.assertLive();
     this.#load(dict);
   }
 
   checkpoint(): Uint8Array<ArrayBuffer> {
+    this.assertLive();
     return writeSafetensors(this.#state());
   }
 
@@ -177,7 +184,6 @@ export class WasmTrainer extends CoreObject implements Trainer {
 
   #load(dict: StateDict): void {
     const { runtime } = this;
-    this.assertLive();
     call(runtime, (operands) => {
       pushStateDict(runtime, dict, operands);
       operands.run(() => runtime.raw.trainerLoad(this.handle));
@@ -187,13 +193,11 @@ export class WasmTrainer extends CoreObject implements Trainer {
   /** A call of the core that reads no arguments from the block. */
   #call(run: (raw: Runtime['raw']) => number): void {
     const { runtime } = this;
-    this.assertLive();
     call(runtime, (operands) => operands.run(() => run(runtime.raw)));
   }
 
   #pass(tokens: unknown, targets: unknown, given: unknown, name: 'step' | 'accumulate'): void {
     const { runtime } = this;
-    this.assertLive();
     const alone = batchAlone(given);
     if (alone !== undefined) {
       // In a loop of small steps, nothing but their results is left to the garbage collector.

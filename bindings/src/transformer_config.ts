@@ -50,7 +50,7 @@ const elsewhere = {
 
 const aroundAttention = [
   ...(['mlpDim', 'activation', 'gated', 'mlpBias', 'norm', 'normFirst', 'normEps'] as const),
-  'residualDropout',
+  ...(['normAffine', 'residualDropout'] as const),
 ] as const satisfies readonly (keyof TransformerBlockConfig)[];
 const blockNames = [
   ...configNames.filter((name) => !outside.some((not) => not === name)),
@@ -74,7 +74,8 @@ export function checkBlockConfig(config: TransformerBlockConfig): BlockConfig {
 function blockConfig(config: TransformerBlockConfig): BlockConfig {
   const attention = without(checkConfig(without(config, aroundAttention)), outside);
   const { mlpDim, activation = 'gelu', gated = false, mlpBias = true } = config;
-  const { norm = 'layerNorm', normFirst = true, normEps = 1e-5, residualDropout = 0 } = config;
+  const { norm = 'layerNorm', normFirst = true, normEps = 1e-5 } = config;
+  const { normAffine = true, residualDropout = 0 } = config;
   const epsilon = checkNumber(normEps, 'normEps');
   if (!(epsilon >= 0 && epsilon < Infinity)) {
     const expected = 'a finite number ≥ 0';
@@ -90,6 +91,7 @@ function blockConfig(config: TransformerBlockConfig): BlockConfig {
     norm: checkChoice(norm, normNames, 'norm'),
     normFirst: checkFlag(normFirst, 'normFirst'),
     normEps: epsilon,
+    normAffine: checkFlag(normAffine, 'normAffine'),
     residualDropout: checkProbability(residualDropout, 'residualDropout'),
   };
 }
@@ -129,12 +131,13 @@ export function blockRecord(config: BlockConfig, operands: Operands): wire.Trans
   const { embedDim, numHeads, valueDim, outProj } = config;
   const outDim = outProj ? embedDim : numHeads * valueDim;
   const tokens = { kdim: embedDim, vdim: embedDim, outDim, batchFirst: true };
-  const { mlpDim = 0, gated, mlpBias, normFirst, normEps, residualDropout } = config;
+  const { mlpDim = 0, gated, mlpBias, normFirst, normEps } = config;
+  const { normAffine, residualDropout } = config;
   return {
     attention: moduleRecord({ ...config, ...tokens }, operands),
     activation: activations[config.activation],
     norm: norms[config.norm],
-    ...{ mlpDim, gated, mlpBias, normFirst, normEps, residualDropout },
+    ...{ mlpDim, gated, mlpBias, normFirst, normEps, normAffine, residualDropout },
   };
 }
 

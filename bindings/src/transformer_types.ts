@@ -65,6 +65,8 @@ export interface TransformerBlockConfig extends Omit<
   readonly normFirst?: boolean | undefined;
   /** Epsilon of the norms, a finite number ≥ 0. Default 1e−5. */
   readonly normEps?: number | undefined;
+  /** False: the norms have no parameters (PyTorch's `elementwise_affine`). Default true. */
+  readonly normAffine?: boolean | undefined;
   /**
    * Probability of dropout of the outputs of attention and MLP, before they are added (GPT-2's
    * `resid_pdrop`), 0 ≤ p < 1, used only by calls with `training: true`. Default 0.

@@ -8,6 +8,7 @@ import {
   type Multihead,
   type MultiheadError,
   type Simd,
+  type Tensor,
   type Trainer,
 } from 'multihead';
 import { train } from 'multihead/training';
@@ -189,7 +190,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     },
     attentionBackward: {
       arguments: () => [
-        { q, k, v: tensor('v', v), out: plain7, lse: tensor('lse', plain8), dOut: plain7 },
+        { q, k, v: tensor('v', v), out: plain7, lse: tensor('lse', lse), dOut: plain7 },
         { ...masking(), out: { dQ: out() }, return: ['dQ', 'dK', 'dBias', 'dSinks', 'dQGain'] },
       ],
       call: (inputs, options) => mh.attentionBackward(inputs, options),
@@ -363,7 +364,12 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   };
   const [plain1, plain2, plain3] = [plain(1, 1, 2), plain(1, 1, 2, 2), plain(2, 3)];
   const [plain4, plain5, plain6] = [plain(4, 3), plain(4), plain(1, 2, 3, 3)];
-  const [plain7, plain8] = [plain(1, 2, 3, 4), plain(1, 2, 3)];
+  const plain7 = plain(1, 2, 3, 4);
+  const lse = mh.scope(() => {
+    const options = { ...masking(), return: ['lse'] } as never;
+    const sums = (mh.attention(q, k, v, options) as unknown as { lse: Tensor }).lse;
+    return { shape: [1, 2, 3], data: sums.toFloat32() };
+  });
 
   /** Every operation once, on tensors and caches that no case can reach. */
   const bird = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 8 });

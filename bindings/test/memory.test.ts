@@ -29,7 +29,8 @@ describe.each(builds)('memory, %s', (simd) => {
         const { out, lse, weights } = mh.attention(x, x, x, { return: ['lse', 'weights'] });
         expect(out.size + weights.size).toBe(2048 + 8192);
         const inputs = { q: x, k: x, v: { shape: x.shape, data: x.toFloat32() }, out, lse, dOut: out };
-        mh.attentionBackward(inputs, { qkNorm: {}, return: ['dQ', 'dQGain'] });
+        const normed = mh.attention(x, x, x, { qkNorm: {}, return: ['lse'] });
+        mh.attentionBackward({ ...inputs, ...normed }, { qkNorm: {}, return: ['dQ', 'dQGain'] });
         expect(() => mh.attentionBackward(inputs, { return: ['dK', 'dBias', 'dSinks'] })).toThrow();
         const square = { shape: [16, 16], data: new Float32Array(256) };
         const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, bias: false });
