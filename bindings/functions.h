@@ -9,9 +9,16 @@ namespace multihead::bindings {
 #define WIRE_FUNCTION(javascript, function, signature) std::type_identity_t<signature> function;
 #include "wire.inc"
 
-// Runs a prepared operation; an address of 0 is "not given". Not a WIRE_FUNCTION: Embind's
-// conversion of six integers takes longer than all the rest of a call.
+// Functions that are called in loops are not WIRE_FUNCTIONs: Embind's conversions take time, and
+// leave 200 bytes of garbage at each call.
+
+// Runs a prepared operation; an address of 0 is "not given". Embind's conversion of six integers
+// takes longer than all the rest of a call.
 extern "C" int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k, uint32_t v, uint32_t out,
                                  uint32_t lse);
+
+// Trainer::step(), which gives a TrainingStep, or accumulate(). The block has a TrainingCall.
+extern "C" int32_t multihead_train(int32_t handle, bool updates);
+extern "C" double multihead_trainer_bytes(int32_t handle);
 
 }  // namespace multihead::bindings

@@ -1,4 +1,6 @@
 // Training as JavaScript calls it.
+#include <emscripten/emscripten.h>
+
 #include <cstdint>
 
 #include "arguments.h"
@@ -12,11 +14,9 @@
 namespace multihead::bindings {
 namespace {
 
-// Runs a call that gives the result of an update, and writes it.
-template <class Work>
-Status update_and_write(Work work) {
+Status update(Trainer& trainer) {
   TrainingStep result;
-  Status status = work(result);
+  Status status = trainer.update(result, context());
   if (status.ok()) write(result);
   return status;
 }
@@ -31,34 +31,26 @@ int32_t trainer_create(int32_t model) {
 }
 void trainer_release(int32_t handle) { release_object<Trainer>(handle); }
 
-int32_t trainer_step(int32_t handle) {
+extern "C" EMSCRIPTEN_KEEPALIVE int32_t multihead_train(int32_t handle, bool updates) {
   const TrainingCall call;
+  Trainer& trainer = at<Trainer>(handle);
   return run(call.from, [&] {
-    return update_and_write([&](TrainingStep& result) {
-      return at<Trainer>(handle).step(call.tokens, call.batch, call.targets, call.options, result,
-                                      context());
-    });
+    Status status =
+        trainer.accumulate(call.tokens, call.batch, call.targets, call.options, context());
+    return status.ok() && updates ? update(trainer) : status;
   });
 }
-int32_t trainer_accumulate(int32_t handle) {
-  const TrainingCall call;
-  return run(call.from, [&] {
-    return at<Trainer>(handle).accumulate(call.tokens, call.batch, call.targets, call.options,
-                                          context());
-  });
+extern "C" EMSCRIPTEN_KEEPALIVE double multihead_trainer_bytes(int32_t handle) {
+  return static_cast<double>(at<Trainer>(handle).bytes());
 }
 int32_t trainer_update(int32_t handle) {
-  return run([&] {
-    return update_and_write(
-        [&](TrainingStep& result) { return at<Trainer>(handle).update(result, context()); });
-  });
+  return run([&] { return update(at<Trainer>(handle)); });
 }
 
 int32_t trainer_set_learning_rate(int32_t handle, double rate) {
   return run([&] { return at<Trainer>(handle).set_learning_rate(static_cast<float>(rate)); });
 }
 double trainer_steps(int32_t handle) { return static_cast<double>(at<Trainer>(handle).steps()); }
-double trainer_bytes(int32_t handle) { return static_cast<double>(at<Trainer>(handle).bytes()); }
 
 int32_t trainer_gradients(int32_t handle) {
   return run_listing([&](StateDict& dict) { return at<Trainer>(handle).gradients(dict); });

@@ -80,7 +80,7 @@ class TrainerMemory implements Holding {
   /** After calls for which the core may have allocated memory. */
   recount(): void {
     const { raw, heap } = this.#runtime;
-    const bytes = raw.trainerBytes(this.#handle) - this.#parameters.bytes;
+    const bytes = raw._multihead_trainer_bytes(this.#handle) - this.#parameters.bytes;
     if (bytes !== this.#counted) heap.count(bytes - this.#counted);
     this.#counted = bytes;
   }
@@ -236,7 +236,7 @@ export class WasmTrainer extends CoreObject implements Trainer {
   #run(name: 'step' | 'accumulate'): number {
     const { raw } = this.runtime;
     const { handle } = this;
-    const status = name === 'step' ? raw.trainerStep(handle) : raw.trainerAccumulate(handle);
+    const status = raw._multihead_train(handle, name === 'step' ? 1 : 0);
     this.#memory.recount();
     return status;
   }
