@@ -68,14 +68,18 @@ int32_t load_named(int32_t handle, int32_t names) {
   });
 }
 
-// A block of gradients of all parameters, zeros. Errors: kMemory.
-Status new_gradients(int64_t elements, std::span<float>& block) {
-  const auto count = static_cast<size_t>(elements);
+// Runs work that adds to the gradients of all parameters, and names these.
+template <class Module, class Work>
+Status with_gradients(const Module& module, StateDict& dict, Work work) {
+  const auto count = static_cast<size_t>(module.num_parameters());
   const uint64_t bytes = (static_cast<uint64_t>(count) + 1) * sizeof(float);
   if (!last_gradients.reserve(bytes)) return Status::out_of_memory(bytes);
   std::memset(last_gradients.data(), 0, static_cast<size_t>(bytes));
-  block = {static_cast<float*>(last_gradients.data()), count};
-  return {};
+  const std::span<float> block(static_cast<float*>(last_gradients.data()), count);
+  Status status = work(block);
+  if (status.ok()) return module.named(block, dict);
+  last_gradients = {};
+  return status;
 }
 
 // Of layers and blocks, or of stacks.
@@ -168,17 +172,12 @@ int32_t module_backward(int32_t handle) {
   const ModuleBackwardCall call;
   const MultiHeadAttention& module = at<MultiHeadAttention>(handle);
   return run_listing(call.from, [&](StateDict& dict) {
-    std::span<float> block;
-    MultiHeadAttentionGradients gradients = call.gradients;
-    Status status = new_gradients(module.num_parameters(), block);
-    if (status.ok()) status = module.gradients_in(block, gradients.weights);
-    if (status.ok()) {
-      status =
-          module.backward(call.inputs, call.options, call.d_out, nullptr, gradients, context());
-    }
-    if (status.ok()) return module.named(block, dict);
-    last_gradients = {};
-    return status;
+    return with_gradients(module, dict, [&](std::span<float> block) {
+      MultiHeadAttentionGradients gradients = call.gradients;
+      Status status = module.gradients_in(block, gradients.weights);
+      if (!status.ok()) return status;
+      return module.backward(call.inputs, call.options, call.d_out, nullptr, gradients, context());
+    });
   });
 }
 
@@ -224,6 +223,22 @@ int32_t block_cache_create(int32_t handle) {
 }
 int32_t block_step(int32_t handle, int32_t cache) {
   return call_block(handle, &cache_at<MultiHeadAttentionCache>(cache));
+}
+
+int32_t block_backward(int32_t handle) {
+  const BlockBackwardCall call;
+  const TransformerBlock& block = at<TransformerBlock>(handle);
+  return run_listing(call.from, [&](StateDict& dict) {
+    return with_gradients(block, dict, [&](std::span<float> gradients) {
+      TransformerBlockActivations activations;
+      // The output is not wanted: its gradient's memory holds it meanwhile.
+      Status status = block.forward(
+          call.x, call.options, {.out = call.d_x, .activations = &activations}, nullptr, context());
+      if (!status.ok()) return status;
+      return block.backward(call.x, call.options, call.d_out, activations, call.d_x, gradients,
+                            context());
+    });
+  });
 }
 
 int32_t transformer_create() { return create<Transformer, TransformerConfigCall>(); }

@@ -1,4 +1,5 @@
-// Inputs, options and results of attentionBackward(), and results of MultiHeadAttention.backward().
+// Inputs, options and results of attentionBackward(), and results of backward()
+// of modules.
 
 import type { MaskOptions } from './attention_types.js';
 import type { FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
@@ -89,5 +90,13 @@ export interface LayerGradients {
   /** The shape of the value; only if there was one. */
   readonly dValue?: Tensor;
   /** Under the names and in the shapes of {@link MultiHeadAttention.stateDict}. */
+  readonly parameters: Record<string, PlainTensor>;
+}
+
+/** Gradients of a loss: the result of {@link TransformerBlock.backward}. The caller disposes the tensor. */
+export interface BlockGradients {
+  /** (B, N, embedDim) */
+  readonly dX: Tensor;
+  /** On the JavaScript heap, under the names and in the shapes of {@link TransformerBlock.stateDict}. */
   readonly parameters: Record<string, PlainTensor>;
 }

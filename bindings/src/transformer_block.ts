@@ -2,18 +2,28 @@
 
 import { CoreModule } from './core_module.js';
 import { ownCache } from './layer_cache.js';
-import { forwardNames, moduleOptions, notInStep, stepNames } from './layer_options.js';
+import {
+  backwardNames,
+  forwardNames,
+  moduleOptions,
+  notInBackward,
+  notInStep,
+  stepNames,
+} from './layer_options.js';
 import { call, checkRank, type Operands, type Runtime } from './operands.js';
 import { checkNames, readOptions } from './options.js';
+import { takeStateDict } from './state_dict.js';
 import { coreOf } from './tensor.js';
 import { takeTrace, traceBits } from './trace.js';
 import { blockRecord, checkBlockConfig, toLoad } from './transformer_config.js';
 import type {
+  BlockGradients,
   BlockOptions,
   BlockResult,
   BlockReturn,
   BlockStepOptions,
   ForwardOptions,
+  LayerBackwardOptions,
   LoadStateDictOptions,
   MultiHeadAttentionCache,
   Shape,
@@ -58,6 +68,23 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     this.ready();
     const read = readOptions(options, forwardNames, 'forward');
     return this.#call(x, 0, read, () => this.runtime.raw.blockForward(this.handle));
+  }
+
+  backward(x: TensorLike, dOut: TensorLike, given: LayerBackwardOptions = {}): BlockGradients {
+    this.ready();
+    const options = readOptions(given, backwardNames, 'backward', notInBackward);
+    const { runtime } = this;
+    const { args, raw } = runtime;
+    return call(runtime, (operands) => {
+      const input = operands.input(x, ['f32'], 'x');
+      checkRank(input, '(B, N, embedDim)', 'x');
+      const d = operands.input(dOut, ['f32'], 'dOut');
+      const record = this.#options(options, input.shape, 0, operands);
+      const dX = operands.output(input.shape, 'f32', 'dX');
+      wire.blockBackward(args, input, record, d, coreOf(dX));
+      operands.run(() => raw.blockBackward(this.handle));
+      return { dX, parameters: takeStateDict(runtime) };
+    });
   }
 
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(

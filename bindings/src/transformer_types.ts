@@ -1,7 +1,9 @@
 // Transformer blocks, and transformers from tokens to logits.
 
+import type { BlockGradients } from './backward_types.js';
 import type {
   ForwardOptions,
+  LayerBackwardOptions,
   LayerCacheConfig,
   MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
@@ -192,6 +194,16 @@ export interface TransformerBlock {
     x: TensorLike,
     options?: BlockOptions<R, T>,
   ): BlockResult<R, T>;
+  /**
+   * The gradients of a loss, given its gradient `dOut` with respect to the output of forward(): see
+   * {@link MultiHeadAttention.backward}.
+   *
+   * @param x (B, N, embedDim)
+   * @param dOut (B, N, embedDim)
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
+   * nothing allocated.
+   */
+  backward(x: TensorLike, dOut: TensorLike, options?: LayerBackwardOptions): BlockGradients;
   /** See {@link MultiHeadAttention.createCache}. */
   createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
   /**

@@ -296,6 +296,10 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       }],
       call: (inputs, dOut, options) => layer().backward(inputs, dOut, options),
     },
+    blockBackward: {
+      arguments: () => [x, x, { causal: 'topLeft', softcap: 2 }],
+      call: (tokens, dOut, options) => block().backward(tokens, dOut, options),
+    },
     initialise: {
       arguments: () => [{ seed: 3, embedding: 0.5, weight: 1, residual: 0.7, output: 0.5, names: 'torch' }],
       call: (options) => {

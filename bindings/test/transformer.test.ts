@@ -577,6 +577,43 @@ describe.each(builds)('transformers: %s', async (simd) => {
     }
   });
 
+  it('gradients of blocks are the slopes of a loss', () => {
+    const changes = [{}, { normFirst: false, norm: 'rmsNorm', gated: true }, { bias: false, normAffine: false }] as const;
+    for (const change of changes) {
+      mh.scope(() => {
+        const pick = random(3);
+        const block = mh.transformerBlock({ embedDim: 8, numHeads: 2, mlpDim: 12, activation: 'silu', ...change });
+        const dict = parameters(pick, blockShapes(block.config));
+        block.loadStateDict(dict);
+        const x = { shape: [2, 5, 8], data: pick.floats(80) };
+        const dOut = { shape: x.shape, data: pick.floats(80) };
+        const { dX, parameters: gradients } = block.backward(x, dOut, { causal: 'topLeft' });
+        expect(Object.keys(gradients).sort()).toEqual(Object.keys(dict).sort());
+        const all: Dict = { ...gradients, x: { shape: dX.shape, data: dX.data } };
+        for (const [name, gradient] of Object.entries(all)) {
+          const variable = name === 'x' ? x : (dict[name] as PlainTensor);
+          expect(gradient.shape, name).toEqual(variable.shape);
+          const direction = pick.floats(variable.data.length);
+          const loss = (by: number): number => {
+            const data = Float64Array.from(variable.data, (each, i) => each + by * (direction[i] as number));
+            const moved = { shape: variable.shape, data: data as never };
+            const { out } = name === 'x'
+              ? reference.block(block.config, dict, moved, true)
+              : reference.block(block.config, { ...dict, [name]: moved }, x, true);
+            return Array.from(out.data).reduce((sum, each, i) => sum + each * (dOut.data[i] as number), 0);
+          };
+          const slope = (loss(1e-5) - loss(-1e-5)) / 2e-5;
+          const along = direction.reduce((sum, each, i) => sum + each * (gradient.data[i] as number), 0);
+          expect(Math.abs(along - slope), name).toBeLessThan(1e-4);
+        }
+        const wrong = { shape: [2, 5, 7], data: new Float32Array(70) };
+        expectRefused(mh, () => block.backward(x, wrong), 'E_SHAPE', 'dOut');
+        expectRefused(mh, () => block.backward(wrong, dOut), 'E_SHAPE', 'x');
+        expectRefused(mh, () => block.backward(x, dOut, { trace: true } as object), 'E_OPTION', 'trace');
+      });
+    }
+  });
+
   it('blocks load GPT-2 names, and refuse arguments that do not fit', () => {
     mh.scope(() => {
       const { dict } = gpt2();
