@@ -109,8 +109,8 @@ export interface Trainer {
    * @param targets (batch · N · numReadouts): the class that each prediction should give, from 0 to
    * vocabSize − 1, or −1 for one that does not count
    * @throws {MultiheadError} `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; `E_OPTION`, also if no target counts, and
-   * for a loss or gradient that is not finite, naming the step and the first parameter that is to blame. A
-   * call that throws leaves parameters and optimiser unchanged.
+   * for a loss or gradient that is not finite, naming the step and the first parameter that is not
+   * finite, if one is. A call that throws leaves parameters and optimiser unchanged.
    */
   step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): TrainingStep;
   /**

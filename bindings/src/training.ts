@@ -28,7 +28,7 @@ export interface TrainOptions {
   readonly batches: TrainingBatches;
   /** Ends when the trainer has made so many updates, those before train() included. Default no end. */
   readonly steps?: number | undefined;
-  /** The loop gets the progress of every so-manieth step, of the last one, and of single steps. Default 1. */
+  /** With n, the loop gets the progress of every n-th step, of the last one, and of single steps. Default 1. */
   readonly every?: number | undefined;
   /** Aborting ends the loop with `E_ABORTED`, between two steps: the trainer can go on. */
   readonly signal?: AbortSignal | undefined;
