@@ -1,5 +1,6 @@
 #include "multihead/prepared_attention_backward.h"
 
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <span>

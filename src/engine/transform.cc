@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "engine/guard.h"
@@ -146,7 +147,9 @@ int64_t token_jobs(const ConstAnyTensor& x) {
   return (x.shape[0] * x.shape[2] + kTokensOfJob - 1) / kTokensOfJob;
 }
 
-// Calls visit(token, job) for every token of x that is read, with its angles times `direction`.
+// Calls visit(token, job) for every token of x that is read, with its angles times `direction`. Row
+// by row of all batch entries, which usually have the same position: of a batch of 32, the angles
+// take a thirtieth of the time.
 template <class Visit>
 Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double direction,
                   Context& context, const Visit& visit) {
@@ -157,7 +160,7 @@ Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double di
   const int64_t pairs = rotary / 2;
   if (Status status = reserve_for_transform(rope, width, context); !status.ok()) return status;
   const Scratch& scratch = scratch_of(context);
-  const int64_t tokens = x.shape[0] * rows;
+  const int64_t batch = x.shape[0], tokens = batch * rows;
   const double operations = 8.0 * static_cast<double>(x.shape.elements());
   const int threads = threads_for(operations, context.threads());
   parallel_for(threads, token_jobs(x), [&](int64_t job, int thread) {
@@ -168,19 +171,21 @@ Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double di
       frequency[pair] = rules::rope_frequency(pair, rope.base, rotary);
     }
     const int64_t end = std::min(tokens, (job + 1) * kTokensOfJob);
+    std::optional<int64_t> position_of_angles;
     for (int64_t index = job * kTokensOfJob; index < end; ++index) {
-      const Token token{index / rows, index % rows, rope.style, rotary, cos, sin, sin + pairs};
+      const Token token{index % batch, index / batch, rope.style, rotary, cos, sin, sin + pairs};
       if (!transform.lengths.empty() &&
           token.row >= transform.lengths[static_cast<size_t>(token.batch)]) {
         continue;
       }
       if (token.rotates()) {
         const int64_t position = position_of(transform, token.batch, token.row, rows);
-        for (int64_t pair = 0; pair < pairs; ++pair) {
+        for (int64_t pair = position == position_of_angles ? pairs : 0; pair < pairs; ++pair) {
           const CosSin angle = cos_sin(static_cast<double>(position) * frequency[pair]);
           cos[pair] = static_cast<float>(angle.cos);
           sin[pair] = static_cast<float>(direction * angle.sin);
         }
+        position_of_angles = position;
       }
       visit(token, job);
     }
