@@ -422,9 +422,9 @@ function blockingOptions(attn_mask, key_padding_mask, heads) {
   return options;
 }
 
-/** What is neither a token nor a mask is a parameter, under its own name. */
-function multiheadAttention(mh, attrs, inputs) {
-  const { query, key, value, attn_mask, key_padding_mask, ...parameters } = inputs;
+/** The module of a case, its inputs and its options. What is neither a token nor a mask is a parameter, under its own name. */
+function multiheadModule(mh, attrs, inputs) {
+  const { query, key, value, attn_mask, key_padding_mask, d_out: _, ...parameters } = inputs;
   const rank = attrs.unbatched ? 2 : 3;
   if (query.shape.length !== rank) {
     throw new Error(`query: expected rank ${rank}, got (${query.shape})`);
@@ -442,16 +442,38 @@ function multiheadAttention(mh, attrs, inputs) {
   const dict = Object.entries(parameters).map(([name, tensor]) => [name, float(tensor)]);
   layer.loadStateDict(Object.fromEntries(dict));
 
-  const returned = attrs.average_attn_weights ? 'meanWeights' : 'weights';
   const tokens = { query: float(query) };
   if (key !== undefined) tokens.key = float(key);
   if (value !== undefined) tokens.value = float(value);
-  const { output, ...others } = layer.forward(tokens, {
+  const options = {
     ...blockingOptions(attn_mask, key_padding_mask, numHeads),
     causal: attrs.is_causal ? 'topLeft' : false,
+  };
+  return { layer, tokens, options };
+}
+
+function forwardOf({ layer, tokens, options }, attrs) {
+  const returned = attrs.average_attn_weights ? 'meanWeights' : 'weights';
+  const { output, ...others } = layer.forward(tokens, {
+    ...options,
     return: attrs.need_weights ? [returned] : [],
   });
   return { out: output, weights: others[returned] };
+}
+
+const multiheadAttention = (mh, attrs, inputs) => forwardOf(multiheadModule(mh, attrs, inputs), attrs);
+
+/** Gradients of parameters are called `d_` and the name. */
+function multiheadAttentionGrad(mh, attrs, inputs) {
+  const module = multiheadModule(mh, attrs, inputs);
+  const { layer, tokens, options } = module;
+  const { dQuery, dKey, dValue, parameters } = layer.backward(tokens, float(inputs.d_out), options);
+  const ofParameters = Object.entries(parameters).map(([name, tensor]) => [`d_${name}`, tensor]);
+  return {
+    ...forwardOf(module, attrs),
+    ...{ d_query: dQuery, d_key: dKey, d_value: dValue },
+    ...Object.fromEntries(ofParameters),
+  };
 }
 
 const positionsOf = {
@@ -577,6 +599,43 @@ const batchInputs = {
   k_positions: optional(i32(1, 2)),
 };
 
+/** The inputs of nn.MultiheadAttention besides its parameters. */
+const moduleInputs = {
+  query: f32(2, 3),
+  key: optional(f32(2, 3)),
+  value: optional(f32(2, 3)),
+  attn_mask: optional({ ...anyMask, least: 2, most: 3 }),
+  key_padding_mask: optional({ ...anyMask, least: 1, most: 2 }),
+};
+
+const moduleParameters = {
+  in_proj_weight: optional(f32(2)),
+  q_proj_weight: optional(f32(2)),
+  k_proj_weight: optional(f32(2)),
+  v_proj_weight: optional(f32(2)),
+  in_proj_bias: optional(f32(1)),
+  bias_k: optional(f32(3)),
+  bias_v: optional(f32(3)),
+  'out_proj.weight': f32(2),
+  'out_proj.bias': optional(f32(1)),
+};
+
+const moduleAttributes = {
+  embed_dim: 'integer',
+  num_heads: 'integer',
+  kdim: 'integer',
+  vdim: 'integer',
+  bias: 'flag',
+  add_bias_kv: 'flag',
+  add_zero_attn: 'flag',
+  batch_first: 'flag',
+  unbatched: 'flag',
+  self_attention: 'flag',
+  is_causal: 'flag',
+  need_weights: 'flag',
+  average_attn_weights: 'flag',
+};
+
 const operations = {
   attention: {
     run: attention,
@@ -646,38 +705,18 @@ const operations = {
   },
   multihead_attention: {
     run: multiheadAttention,
-    inputs: {
-      query: f32(2, 3),
-      key: optional(f32(2, 3)),
-      value: optional(f32(2, 3)),
-      attn_mask: optional({ ...anyMask, least: 2, most: 3 }),
-      key_padding_mask: optional({ ...anyMask, least: 1, most: 2 }),
-      in_proj_weight: optional(f32(2)),
-      q_proj_weight: optional(f32(2)),
-      k_proj_weight: optional(f32(2)),
-      v_proj_weight: optional(f32(2)),
-      in_proj_bias: optional(f32(1)),
-      bias_k: optional(f32(3)),
-      bias_v: optional(f32(3)),
-      'out_proj.weight': f32(2),
-      'out_proj.bias': optional(f32(1)),
-    },
+    inputs: { ...moduleInputs, ...moduleParameters },
     outputs: ['out', 'weights'],
-    attributes: {
-      embed_dim: 'integer',
-      num_heads: 'integer',
-      kdim: 'integer',
-      vdim: 'integer',
-      bias: 'flag',
-      add_bias_kv: 'flag',
-      add_zero_attn: 'flag',
-      batch_first: 'flag',
-      unbatched: 'flag',
-      self_attention: 'flag',
-      is_causal: 'flag',
-      need_weights: 'flag',
-      average_attn_weights: 'flag',
-    },
+    attributes: moduleAttributes,
+  },
+  multihead_attention_grad: {
+    run: multiheadAttentionGrad,
+    inputs: { ...moduleInputs, ...moduleParameters, d_out: f32(2, 3) },
+    outputs: [
+      ...['out', 'weights', 'd_query', 'd_key', 'd_value'],
+      ...Object.keys(moduleParameters).map((name) => `d_${name}`),
+    ],
+    attributes: moduleAttributes,
   },
   attention_only_transformer: {
     run: attentionOnlyTransformer,

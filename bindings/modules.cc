@@ -2,28 +2,29 @@
 // that calls list.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "arguments.h"
 #include "call.h"
+#include "engine/scratch.h"
 #include "functions.h"
 #include "handles.h"
+#include "listed.h"
 #include "multihead/multihead.h"
 #include "results.h"
 
 namespace multihead::bindings {
 namespace {
 
-StateDict next_parameters;
-
-// What the last call has listed, and the traces that hold its numbers.
-std::vector<ListedTensor> last_list;
+// The numbers of what the last call has listed, besides parameters.
 Trace last_trace;
 std::vector<Trace> last_traces;  // of the layers of a stack
+engine::Buffer last_gradients;
 
 // Null where no step is wanted.
 Trace* trace_of(uint32_t steps) {
@@ -55,26 +56,26 @@ int32_t run_traced(const Arguments& from, Work work) {
   });
 }
 
-// Parameters. A matrix that was loaded transposed lies by columns.
 template <class Module>
 int32_t list_parameters(int32_t handle) {
-  return run([&] {
-    StateDict dict;
-    Status status = at<Module>(handle).state_dict(dict);
-    for (const auto& [name, tensor] : dict) {
-      const bool by_columns = !(tensor.strides == contiguous_strides(tensor.shape));
-      last_list.push_back({name, tensor.shape, tensor.data, by_columns});
-    }
-    return status;
-  });
+  return run_listing([&](StateDict& dict) { return at<Module>(handle).state_dict(dict); });
 }
 
 template <class Module>
 int32_t load_named(int32_t handle, int32_t names) {
   return run([&] {
-    return at<Module>(handle).load_state_dict(std::exchange(next_parameters, {}),
-                                              static_cast<ParameterNames>(names));
+    return at<Module>(handle).load_state_dict(take_pushed(), static_cast<ParameterNames>(names));
   });
+}
+
+// A block of gradients of all parameters, zeros. Errors: kMemory.
+Status new_gradients(int64_t elements, std::span<float>& block) {
+  const auto count = static_cast<size_t>(elements);
+  const uint64_t bytes = (static_cast<uint64_t>(count) + 1) * sizeof(float);
+  if (!last_gradients.reserve(bytes)) return Status::out_of_memory(bytes);
+  std::memset(last_gradients.data(), 0, static_cast<size_t>(bytes));
+  block = {static_cast<float*>(last_gradients.data()), count};
+  return {};
 }
 
 // Of layers and blocks, or of stacks.
@@ -135,24 +136,23 @@ void release_listed() {
   last_list.clear();
   last_trace = {};
   last_traces.clear();
+  last_gradients = {};
 }
 
 int32_t push_parameter() {
   const ParameterCall call;
   const int32_t status = run(call.from, [&] {
-    next_parameters.insert_or_assign(std::string(call.name.begin(), call.name.end()), call.tensor);
+    pushed.insert_or_assign(std::string(call.name.begin(), call.name.end()), call.tensor);
     return Status();
   });
-  if (status != 0) next_parameters = {};
+  if (status != 0) pushed = {};
   return status;
 }
 
 int32_t module_create() { return create<MultiHeadAttention, ModuleConfigCall>(); }
 void module_release(int32_t handle) { release_object<MultiHeadAttention>(handle); }
 int32_t module_load(int32_t handle) {
-  return run([&] {
-    return at<MultiHeadAttention>(handle).load_state_dict(std::exchange(next_parameters, {}));
-  });
+  return run([&] { return at<MultiHeadAttention>(handle).load_state_dict(take_pushed()); });
 }
 int32_t module_state(int32_t handle) { return list_parameters<MultiHeadAttention>(handle); }
 
@@ -161,6 +161,24 @@ int32_t module_forward(int32_t handle) {
   return run_traced(call.from, [&] {
     return at<MultiHeadAttention>(handle).forward(call.inputs, call.options, call.outputs,
                                                   trace_of(call.steps), context());
+  });
+}
+
+int32_t module_backward(int32_t handle) {
+  const ModuleBackwardCall call;
+  const MultiHeadAttention& module = at<MultiHeadAttention>(handle);
+  return run_listing(call.from, [&](StateDict& dict) {
+    std::span<float> block;
+    MultiHeadAttentionGradients gradients = call.gradients;
+    Status status = new_gradients(module.num_parameters(), block);
+    if (status.ok()) status = module.gradients_in(block, gradients.weights);
+    if (status.ok()) {
+      status =
+          module.backward(call.inputs, call.options, call.d_out, nullptr, gradients, context());
+    }
+    if (status.ok()) return module.named(block, dict);
+    last_gradients = {};
+    return status;
   });
 }
 
@@ -212,6 +230,14 @@ int32_t transformer_create() { return create<Transformer, TransformerConfigCall>
 void transformer_release(int32_t handle) { release_object<Transformer>(handle); }
 int32_t transformer_load(int32_t handle, int32_t names) {
   return load_named<Transformer>(handle, names);
+}
+int32_t transformer_initialise(int32_t handle) {
+  const InitialiseCall call;
+  return run(call.from,
+             [&] { return at<Transformer>(handle).initialise(call.initialisation, call.names); });
+}
+double transformer_parameters(int32_t handle) {
+  return static_cast<double>(at<Transformer>(handle).num_parameters());
 }
 int32_t transformer_state(int32_t handle) { return list_parameters<Transformer>(handle); }
 int32_t transformer_forward(int32_t handle) { return call_transformer(handle, nullptr); }

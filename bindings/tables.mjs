@@ -118,6 +118,7 @@ function wireOf() {
   };
   /** For a C++ type that is read: its TypeScript type, and a method of Results. */
   const resultTypes = {
+    float: ['number', 'number'],
     double: ['number', 'number'],
     int64_t: ['number', 'number'],
     'const void*': ['number', 'number'],
@@ -194,7 +195,7 @@ function wireOf() {
   const functions = each('WIRE_FUNCTION', ({ args: [name, , signature] }) => {
     const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature) ?? [];
     if (result === undefined) throw new Error(`wire.inc: ${name}: "${signature}" is no signature`);
-    const given = parameters.replaceAll(/u?int32_t (\w+)/g, '$1: number');
+    const given = parameters.replaceAll(/(?:u?int32_t|double) (\w+)/g, '$1: number');
     return `  ${name}(${given}): ${result === 'void' ? 'void' : 'number'};\n`;
   });
 

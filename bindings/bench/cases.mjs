@@ -37,6 +37,11 @@ const llama3Decode = [
 const mha = shape('mha-768', 1, 12, 12, 512, 512, 64);
 /** The attention of each of its 12 layers; work.mjs has the rest of the model. */
 const gpt2Small = shape('gpt2-small', 1, 12, 12, 1, 1024, 64);
+/** The models of the two experiments; work.mjs has the rest of them. */
+const train = [
+  shape('four-jobs', 16, 4, 4, 32, 32, 16),
+  shape('induction', 32, 2, 2, 32, 32, 16),
+];
 /** Rows × inputs × outputs: a projection of mha-768, and one token's q, k and v projections in one product. */
 const gemm = [shape('512x768x768', 1, 1, 1, 512, 768, 768), shape('1x768x2304', 1, 1, 1, 1, 2304, 768)];
 
@@ -75,6 +80,7 @@ export const CASES = [
   make('module', mha),
   make('module', mha, 'weights'),
   make('step', gpt2Small),
+  ...train.map((of) => make('train', of, 'causal')),
   ...gemm.map((of) => make('gemm', of)),
 ];
 

@@ -160,3 +160,33 @@ export function stepError({ token, ...shape }, dict, kept, logits) {
   const expected = matrixVector(values('embedding.weight'), normalised(x, 'norm'), embed, 0, logits.length);
   return logits.reduce((largest, value, at) => Math.max(largest, Math.abs(value - expected[at])), 0);
 }
+
+/** The mean cross-entropy of rows of logits, in float64. */
+export function crossEntropy(logits, targets, classes) {
+  let sum = 0;
+  targets.forEach((target, row) => {
+    let exponentials = 0;
+    for (let c = 0; c < classes; c += 1) exponentials += Math.exp(logits[row * classes + c]);
+    sum += Math.log(exponentials) - logits[row * classes + target];
+  });
+  return sum / targets.length;
+}
+
+/**
+ * The slope of the loss along its gradient, by finite differences, is the gradient's norm: the difference.
+ * @param gradients of the sum of the loss over `counted` targets; `norm` is that of the mean
+ */
+export function slopeError(dict, gradients, norm, counted, lossOf) {
+  const lossAt = (step) =>
+    lossOf(
+      Object.fromEntries(
+        Object.entries(dict).map(([name, { shape, data }]) => {
+          const slope = gradients[name].data;
+          return [name, { shape, data: data.map((x, i) => x + (step * slope[i]) / (norm * counted)) }];
+        }),
+      ),
+    );
+  const central = (step) => (lossAt(step) - lossAt(-step)) / (2 * step);
+  const step = 1 / 64;
+  return Math.abs((4 * central(step / 2) - central(step)) / 3 - norm);
+}

@@ -2,7 +2,7 @@
 // result), `error` (the largest difference from the float64 oracle, on a sample), and the ideal cost of a run.
 
 import { inputsOf, maskOptions, randomFloats, SEEDS, visiblePairs } from './inputs.mjs';
-import { attentionError, gradientError, linearError, moduleError, stepError } from './oracle.mjs';
+import { attentionError, crossEntropy, gradientError, linearError, moduleError, slopeError, stepError } from './oracle.mjs';
 
 /** Makes the work of a case; call it in a scope, which owns its tensors. */
 export function makeWork(mh, which) {
@@ -14,6 +14,7 @@ export function makeWork(mh, which) {
 export function operationsOf({ op, shape, mask }) {
   const { batch, heads, queries, width } = shape;
   if (op === 'gemm') return 2 * queries * width * shape.keys;
+  if (op === 'train') return trainOperations(shape);
   if (op === 'step') return 2 * (matrixElements(shape) + keptElements(shape));
   // Two products of the forward, five of the backward.
   const products = op === 'backward' ? 7 : 2;
@@ -244,4 +245,63 @@ function backwardWork(mh, { shape, mask }) {
   };
 }
 
-const WORKS = { backward: backwardWork, module: moduleWork, step: stepWork, cache: cacheWork, gemm: gemmWork };
+/** The rest of the models; native/bench/train_work.cc has the same. */
+const TRAIN = {
+  'four-jobs': { layers: 1, vocabulary: 24, readouts: 4 },
+  induction: { layers: 2, vocabulary: 32, readouts: 1 },
+};
+
+/** Three products for each matrix, and for each pair of tokens the seven of attention. */
+function trainOperations({ name, batch, heads, queries, width }) {
+  const { layers, vocabulary, readouts } = TRAIN[name];
+  const [tokens, embed] = [batch * queries, heads * width];
+  const matrices = layers * 4 * embed * embed + embed * readouts * vocabulary;
+  return 6 * tokens * matrices + layers * 14 * embed * ((tokens * (queries + 1)) / 2);
+}
+
+const randomWords = (count, vocabulary, seed) =>
+  Int32Array.from(randomFloats(count, seed), (number) =>
+    Math.min(Math.fround((Math.fround(number + 1) / 2) * vocabulary), vocabulary - 1),
+  );
+
+/** A whole training step: forward, cross-entropy, backward and AdamW, on random tokens. */
+function trainWork(mh, { shape: { name, batch, heads, queries, width } }) {
+  const { layers, vocabulary, readouts } = TRAIN[name];
+  const config = {
+    ...{ numLayers: layers, vocabSize: vocabulary, numReadouts: readouts, embedDim: heads * width },
+    ...{ numHeads: heads, bias: false, rope: { style: 'half' }, norm: 'rmsNorm' },
+  };
+  const model = mh.transformer(config);
+  model.initialise({ seed: 1 });
+  // A rate at which the parameters stay what they are, so that all runs are alike.
+  const trainer = mh.trainer(model, { learningRate: 1e-12 });
+  const tokens = randomWords(batch * queries, vocabulary, SEEDS.q);
+  const targets = randomWords(batch * queries * readouts, vocabulary, SEEDS.dOut);
+  const options = { batch };
+  let last = { loss: 0, gradientNorm: 0 };
+  const lossOf = (dict) =>
+    mh.scope(() => {
+      const moved = mh.transformer(config);
+      moved.loadStateDict(dict);
+      return crossEntropy(moved.forward(tokens, options).logits.data, targets, vocabulary);
+    });
+  return {
+    run: () => void (last = trainer.step(tokens, targets, options)),
+    output: () => Float32Array.of(last.loss, last.gradientNorm),
+    error: () => {
+      trainer.accumulate(tokens, targets, options);
+      const [dict, gradients] = [model.stateDict(), trainer.gradients()];
+      trainer.update();
+      return slopeError(dict, gradients, last.gradientNorm, targets.length, lossOf);
+    },
+  };
+}
+
+const WORKS = {
+  backward: backwardWork,
+  module: moduleWork,
+  step: stepWork,
+  train: trainWork,
+  cache: cacheWork,
+  gemm: gemmWork,
+};

@@ -42,6 +42,7 @@ export class Arguments {
   readonly #core: Core;
   readonly #address: number;
   #block: Float64Array = new Float64Array();
+  #results: Results | undefined;
   #next = 1;
 
   constructor(core: Core) {
@@ -117,22 +118,28 @@ export class Arguments {
     return at;
   }
 
-  /** What a call has written into the block. */
+  /** What a call has written into the block: the same object at every call, at its beginning. */
   results(): Results {
     this.#refresh();
-    return new Results(this.#block, this.#core);
+    this.#results ??= new Results(this.#core);
+    this.#results.begin(this.#block);
+    return this.#results;
   }
 }
 
 /** Reads the block from its beginning. */
 export class Results {
-  readonly #block: Float64Array;
   readonly #core: Core;
+  #block: Float64Array = new Float64Array();
   #next = 0;
 
-  constructor(block: Float64Array, core: Core) {
-    this.#block = block;
+  constructor(core: Core) {
     this.#core = core;
+  }
+
+  begin(block: Float64Array): void {
+    this.#block = block;
+    this.#next = 0;
   }
 
   number(): number {

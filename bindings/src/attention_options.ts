@@ -42,7 +42,7 @@ export interface CallExtents {
 
 export const noSeed: Whole64 = { low: 0, high: 0 };
 
-const noOptions: Readonly<wire.AttentionOptions> = {
+export const noOptions: Readonly<wire.AttentionOptions> = {
   mask: undefined,
   bias: undefined,
   scale: undefined,

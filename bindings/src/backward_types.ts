@@ -1,7 +1,7 @@
-// Inputs, options and results of attentionBackward().
+// Inputs, options and results of attentionBackward(), and results of MultiHeadAttention.backward().
 
 import type { MaskOptions } from './attention_types.js';
-import type { FloatTensorLike, Tensor, TensorLike } from './tensor_types.js';
+import type { FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 
 /**
  * Inputs of {@link Multihead.attentionBackward}. The other results of a call of attention() are ignored, so
@@ -76,3 +76,18 @@ export type AttentionBackwardResult<
     ? Partial<Pick<AttentionGradients, R[number]>>
     : Pick<AttentionGradients, R[number]>
   : Pick<AttentionGradients, 'dQ' | 'dK' | 'dV'> & Partial<Omit<AttentionGradients, 'dQ' | 'dK' | 'dV'>>;
+
+/**
+ * Gradients of a loss: the result of {@link MultiHeadAttention.backward}. The caller disposes the tensors;
+ * the gradients of parameters are on the JavaScript heap.
+ */
+export interface LayerGradients {
+  /** The shape of the query. Of an input that is also key or value by default: the sum of all its uses. */
+  readonly dQuery: Tensor;
+  /** The shape of the key; only if there was one. */
+  readonly dKey?: Tensor;
+  /** The shape of the value; only if there was one. */
+  readonly dValue?: Tensor;
+  /** Under the names and in the shapes of {@link MultiHeadAttention.stateDict}. */
+  readonly parameters: Record<string, PlainTensor>;
+}

@@ -5,6 +5,7 @@ import { MultiheadError } from './errors.js';
 import { WasmLayerCache } from './layer_cache.js';
 import { bytesPerElement } from './memory.js';
 import { call, type Operands, type Runtime } from './operands.js';
+import { SharedParameters } from './shared_parameters.js';
 import { pushStateDict, takeStateDict } from './state_dict.js';
 import type { LayerCacheConfig, PlainTensor } from './types.js';
 
@@ -19,27 +20,27 @@ export interface ModuleDoor extends ObjectName {
   state(handle: number): number;
   /** As create(), for a cache. */
   createCache(handle: number): number;
+  /** How a module gets its parameters, if loadStateDict() is not the only way. */
+  readonly filling?: string;
 }
 
 export abstract class CoreModule extends CoreObject {
   readonly #door: ModuleDoor;
-  /** The bytes of the parameters. The holding, which must not refer to the module, has the same object. */
-  readonly #memory: { bytes: number };
-  #loaded = false;
+  /** The holding, which must not refer to the module, has the same object. */
+  readonly #memory: { parameters?: SharedParameters };
 
   /** `write` writes the configuration into the block. */
   constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
-    const { heap } = runtime;
     const handle = call(runtime, (operands) => {
       write(operands);
       return operands.make(() => door.create());
     });
-    const memory = { bytes: 0 };
+    const memory: { parameters?: SharedParameters } = {};
     super(runtime, handle, door, {
-      what: () => `${door.noun} of ${memory.bytes} bytes`,
+      what: () => `${door.noun} of ${memory.parameters?.bytes ?? 0} bytes`,
       free() {
         door.release(handle);
-        heap.count(-memory.bytes);
+        memory.parameters?.leave();
       },
     });
     this.#door = door;
@@ -61,15 +62,22 @@ export abstract class CoreModule extends CoreObject {
     return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
   }
 
-  /** Throws `E_DISPOSED`, or `E_OPTION` if no parameters have been loaded. */
-  protected ready(): void {
+  /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */
+  get parameters(): SharedParameters {
     this.assertLive();
-    if (this.#loaded) return;
+    const { parameters } = this.#memory;
+    if (parameters !== undefined) return parameters;
+    const { argument, noun, filling = 'loadStateDict()' } = this.#door;
     throw new MultiheadError('E_OPTION', {
-      argument: this.#door.argument,
-      expected: `${this.#door.noun} with parameters: call loadStateDict() first`,
+      argument,
+      expected: `${noun} with parameters: call ${filling} first`,
       got: 'one without',
     });
+  }
+
+  /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */
+  protected ready(): void {
+    void this.parameters;
   }
 
   /** `names` is a ParameterNames, which layers ignore. */
@@ -77,11 +85,17 @@ export abstract class CoreModule extends CoreObject {
     const { runtime } = this;
     this.assertLive();
     call(runtime, (operands) => {
-      const bytes = pushStateDict(runtime, dict, operands) * bytesPerElement('f32');
+      const pushed = pushStateDict(runtime, dict, operands);
       operands.run(() => this.#door.load(this.handle, names));
-      runtime.heap.count(bytes - this.#memory.bytes);
-      this.#memory.bytes = bytes;
-      this.#loaded = true;
+      this.replaced(pushed);
     });
+  }
+
+  /** The core has new parameters, of so many elements. */
+  protected replaced(elements: number): void {
+    const { heap } = this.runtime;
+    this.#memory.parameters?.leave();
+    const bytes = elements * bytesPerElement('f32');
+    this.#memory.parameters = new SharedParameters(heap, bytes).join();
   }
 }

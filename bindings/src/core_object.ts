@@ -1,7 +1,7 @@
 // What caches, prepared operations and modules have in common: they live in the core, and JavaScript has a handle.
 
 import { MultiheadError } from './errors.js';
-import type { Holding } from './memory.js';
+import type { Heap, Holding } from './memory.js';
 import type { Runtime } from './operands.js';
 
 /** How errors name an object that is disposed. */
@@ -68,6 +68,11 @@ export abstract class CoreObject {
   get handle(): number {
     this.assertLive();
     return this.#handle;
+  }
+
+  /** Whether it was made by the load() whose memory this is. */
+  livesIn(heap: Heap): boolean {
+    return this.runtime.heap === heap;
   }
 
   /** Throws `E_FATAL`, `E_DISPOSED`. */

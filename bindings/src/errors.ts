@@ -3,13 +3,13 @@
 /**
  * - `E_SHAPE` a shape or length does not fit the call
  * - `E_OPTION` an option is unknown, has a value or type outside its definition, or contradicts another
- * - `E_DISPOSED` a tensor, layer or cache was used after it was disposed
+ * - `E_DISPOSED` a tensor, layer, cache or trainer was used after it was disposed
  * - `E_MEMORY` the WebAssembly memory could not grow as far as needed
  * - `E_FORMAT` a file is not what its format says
  * - `E_FATAL` the instance is dead since a call of its WebAssembly code ended with a trap: `load()` gives
  *   a new one
  * - `E_LOAD` the engine lacks WebAssembly SIMD, or the `.wasm` is missing or not the right file
- * - `E_ABORTED` the `AbortSignal` given to `load()` was aborted
+ * - `E_ABORTED` the `AbortSignal` given to `load()` or `train()` was aborted
  */
 export type MultiheadErrorCode =
   | 'E_SHAPE'

@@ -41,10 +41,6 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
       operands.run(() => this.runtime.raw.moduleCacheRewind(this.handle, rest));
     });
   }
-
-  livesIn(heap: Heap): boolean {
-    return this.runtime.heap === heap;
-  }
 }
 
 /**

@@ -14,7 +14,7 @@ export const configNames = [
   ...(['embedDim', 'numHeads', 'headDim', 'numKvHeads', 'valueDim'] as const),
   ...(['kdim', 'vdim', 'outDim', 'bias', 'outProj', 'addBiasKv', 'addZeroAttn'] as const),
   ...(['batchFirst', 'sinks', 'qkNorm', 'qkNormEps', 'softcap', 'window', 'rope'] as const),
-  ...(['dropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
+  ...(['dropout', 'outDropout', 'kvLatentDim', 'qLatentDim', 'ropeHeadDim', 'latentNormEps'] as const),
 ] as const satisfies readonly (keyof MultiHeadAttentionConfig)[];
 
 /** An error message lists at most this many divisors: those nearest to the number that was given. */
@@ -68,7 +68,8 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
   if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
   const projected = config.outDim === undefined ? embedDim : checkCount(config.outDim, 'outDim');
   const qkNorm = flag('qkNorm', false);
-  const { qkNormEps, latentNormEps = 1e-6, softcap = 0, window, rope, dropout = 0 } = config;
+  const { qkNormEps, latentNormEps = 1e-6, softcap = 0, window, rope } = config;
+  const { dropout = 0, outDropout = 0 } = config;
   if (!qkNorm && qkNormEps !== undefined) throw without('qkNormEps', 'qkNorm: false');
   if (window !== undefined) checkOptions(window, ['left', 'right'], 'window', { align: ofCalls });
   const positions = { qPositions: ofCalls, kPositions: ofCalls };
@@ -88,7 +89,8 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
     sinks: flag('sinks', false),
     qkNormEps: checkBelow(Infinity, qkNormEps ?? 1e-6, 'qkNormEps', 'a finite number ≥ 0'),
     softcap: checkNumber(softcap, 'softcap'),
-    dropout: checkBelow(1, dropout, 'dropout', '0 ≤ p < 1'),
+    dropout: checkProbability(dropout, 'dropout'),
+    outDropout: checkProbability(outDropout, 'outDropout'),
   };
 }
 
@@ -98,6 +100,10 @@ function checkBelow(limit: number, value: unknown, argument: string, expected: s
   if (number >= 0 && number < limit) return number;
   throw new MultiheadError('E_OPTION', { argument, expected, got: describe(number) });
 }
+
+/** Throws `E_OPTION`. */
+export const checkProbability = (value: unknown, argument: string): number =>
+  checkBelow(1, value, argument, '0 ≤ p < 1');
 
 type CountName =
   'numKvHeads' | 'valueDim' | 'kdim' | 'vdim' | 'kvLatentDim' | 'qLatentDim' | 'ropeHeadDim';

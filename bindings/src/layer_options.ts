@@ -3,6 +3,7 @@
 import {
   attentionOptions,
   maskNames,
+  noOptions,
   noSeed,
   seedWords,
   type CallExtents,
@@ -37,6 +38,16 @@ export const forwardNames = [
   ...layerNames,
 ] as const satisfies readonly (keyof ForwardOptions)[];
 
+/** The names in {@link LayerBackwardOptions}. */
+export const backwardNames = forwardNames.filter(
+  (name) => name !== 'return' && name !== 'trace' && name !== 'out',
+);
+export const notInBackward = {
+  return: 'backward() gives all gradients',
+  trace: 'give it to forward()',
+  out: 'backward() makes new tensors',
+};
+
 const decidedByStep = ['causal', 'window', 'kvLengths', 'rope'] as const;
 export const stepNames = [
   ...maskNames.filter((name) => !decidedByStep.some((decided) => decided === name)),
@@ -60,6 +71,20 @@ const toolNames = [
   'temperature',
   'scaleByEmbedDim',
 ] as const satisfies readonly (keyof HeadTools)[];
+
+/** The record of no options. */
+export const noModuleOptions: Readonly<wire.MultiHeadAttentionOptions> = {
+  attention: noOptions,
+  attnMaskBlocked: undefined,
+  keyPaddingBlocked: undefined,
+  keyPaddingBias: undefined,
+  training: false,
+  dropoutSeed: noSeed,
+  headScales: noSpan,
+  skipOutProj: false,
+  temperature: 1,
+  scaleByEmbedDim: false,
+};
 
 /** The names in `options` have been checked, those in `options.heads` not. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function moduleOptions(

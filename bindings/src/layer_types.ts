@@ -2,6 +2,7 @@
 // means this module.
 
 import type { MaskOptions, RopeRotation, Window } from './attention_types.js';
+import type { LayerGradients } from './backward_types.js';
 import type { KVCacheConfig, CacheDType, CacheLayout } from './cache_types.js';
 import type { FloatDType, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 
@@ -58,6 +59,11 @@ export interface MultiHeadAttentionConfig {
   readonly rope?: RopeRotation | undefined;
   /** Probability of dropout, 0 ≤ p < 1, used only by calls with `training: true`. Default 0. */
   readonly dropout?: number | undefined;
+  /**
+   * Probability of dropout of the module's output, after the output projection, 0 ≤ p < 1, used only by
+   * calls with `training: true`. Default 0.
+   */
+  readonly outDropout?: number | undefined;
 
   /**
    * Selects multi-head latent attention (MLA, DeepSeek-V2, arXiv:2405.04434, section 2.1), and is the
@@ -152,7 +158,10 @@ export type TraceOf<T extends TraceOption> = T extends true
 
 /** Interventions on heads, for teaching and for experiments on a model. */
 export interface HeadTools {
-  /** (H): factor on the output of each head; 0 mutes the head. Default 1 everywhere. */
+  /**
+   * (H): factor on the output of each head; 0 mutes the head. In a transformer also (numLayers · H), the
+   * heads of the first layer first. Default 1 everywhere.
+   */
   readonly scales?: Float32Array | undefined;
   /** Skips the output projection: the output is the merged heads. Default false. */
   readonly skipOutProj?: boolean | undefined;
@@ -182,9 +191,12 @@ export interface LayerOptions<
   readonly trace?: T | undefined;
   /** Tensor to write to, returned as `output`. It must not be one of the inputs. Default a new one. */
   readonly out?: Tensor | undefined;
-  /** Applies the module's `dropout`, unless the call gives its own. Default false. */
+  /**
+   * Applies the module's `dropout`, unless the call gives its own, and the dropout of outputs, residuals
+   * and embeddings. Default false.
+   */
   readonly training?: boolean | undefined;
-  /** Seed of the module's dropout: see {@link Dropout.seed}. Default 0. */
+  /** Seed of all dropout of the module: see {@link Dropout.seed}. Default 0. */
   readonly dropoutSeed?: number | bigint | undefined;
   /** Interventions on heads. Default none. */
   readonly heads?: HeadTools | undefined;
@@ -220,6 +232,9 @@ export interface StepOptions<
   T extends TraceOption = TraceOption,
 >
   extends Omit<MaskOptions, 'causal' | 'window' | 'kvLengths' | 'rope'>, LayerOptions<R, T> {}
+
+/** Options of {@link MultiHeadAttention.backward}: those that the call of forward() had. */
+export type LayerBackwardOptions = Omit<ForwardOptions, 'return' | 'trace' | 'out'>;
 
 /** The tensor of each {@link LayerReturn}. */
 export interface LayerTensors {
@@ -337,6 +352,21 @@ export interface MultiHeadAttention {
     query: TensorLike | LayerInputs,
     options?: ForwardOptions<R, T>,
   ): LayerResult<R, T>;
+
+  /**
+   * The gradients of a loss, given its gradient `dOut` with respect to the output of forward(). All other
+   * arguments must be those of that call, which is computed again: dropout from its seed. Hidden keys and
+   * values contribute nothing and have gradient 0. Their bits are the same in every run.
+   *
+   * @param dOut the shape of the output
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
+   * nothing allocated.
+   */
+  backward(
+    query: TensorLike | LayerInputs,
+    dOut: TensorLike,
+    options?: LayerBackwardOptions,
+  ): LayerGradients;
 
   /**
    * Makes an empty cache for {@link MultiHeadAttention.step} of this module. Dispose it like a tensor.

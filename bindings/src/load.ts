@@ -1,16 +1,17 @@
 // load(): chooses the build, compiles and instantiates it. Calls without options share one instance.
 
+import { abortedError, checkSignal } from './abort.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
 import { guardModule } from './guard.js';
 import { createMultihead } from './multihead.js';
-import { checkOptions } from './options.js';
+import { readFlat } from './options.js';
 import type { ModuleFactory, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
 import { wireVersion } from './tables.js';
-import { describe, unreadable, WasmTensor } from './tensor.js';
+import { describe, WasmTensor } from './tensor.js';
 import type { LoadOptions, Multihead, Simd } from './types.js';
 import { version } from './version.js';
 
@@ -44,8 +45,7 @@ let shared: Promise<Multihead> | undefined;
  * @throws {MultiheadError} `E_LOAD` with the address and the reason, `E_ABORTED`, `E_OPTION`
  */
 export async function load(given: LoadOptions = {}): Promise<Multihead> {
-  const options = readFlat(given);
-  checkOptions(options, ['wasm', 'simd', 'signal'], 'load');
+  const options = readFlat(given, ['wasm', 'simd', 'signal'], 'load');
   const { wasm, simd = 'auto', signal } = options;
   checkSignal(signal);
   if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
@@ -55,22 +55,12 @@ export async function load(given: LoadOptions = {}): Promise<Multihead> {
       got: describe(simd),
     });
   }
-  if (signal?.aborted) throw abortedError(signal);
+  if (signal?.aborted) throw abortedError(signal, 'load');
   if (wasm !== undefined || simd !== 'auto')
     return abortable(instantiate(wasm, simd, signal), signal);
 
   shared ??= loadShared();
   return abortable(shared, signal);
-}
-
-/** A copy of the options that reads each property once; throws `E_OPTION` if a getter throws. */
-function readFlat(given: LoadOptions): LoadOptions {
-  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
-  try {
-    return { ...given };
-  } catch (cause) {
-    throw unreadable(cause, 'load');
-  }
 }
 
 function loadShared(): Promise<Multihead> {
@@ -80,26 +70,6 @@ function loadShared(): Promise<Multihead> {
   const loading: Promise<Multihead> = instantiate(undefined, 'auto', undefined, forget);
   loading.catch(forget);
   return loading;
-}
-
-/**
- * Throws `E_OPTION` unless `signal` is undefined or looks like an AbortSignal. Not instanceof: the
- * signal may come from another realm, such as an iframe.
- */
-function checkSignal(signal: unknown): void {
-  if (signal === undefined) return;
-  try {
-    const { aborted, addEventListener, removeEventListener } = Object(signal) as AbortSignal;
-    const methods = [addEventListener, removeEventListener];
-    if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
-  } catch (cause) {
-    throw unreadable(cause, 'signal');
-  }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'signal',
-    expected: 'an AbortSignal',
-    got: describe(signal),
-  });
 }
 
 async function instantiate(
@@ -163,22 +133,11 @@ async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
   }
 }
 
-function abortedError(signal: AbortSignal): MultiheadError {
-  const cause: unknown = signal.reason;
-  return new MultiheadError('E_ABORTED', {
-    argument: 'signal',
-    expected: 'a signal that is not aborted',
-    got: cause instanceof Error ? cause.message : describe(cause),
-    message: 'load() was aborted',
-    cause,
-  });
-}
-
 async function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return promise;
   let onAbort = (): void => {};
   const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(abortedError(signal));
+    onAbort = () => reject(abortedError(signal, 'load'));
     signal.addEventListener('abort', onAbort, { once: true });
   });
   try {

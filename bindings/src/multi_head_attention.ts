@@ -1,14 +1,26 @@
 // mh.multiHeadAttention: a handle to a multi-head attention module in the core.
 
+import type { CallExtents } from './attention_options.js';
 import { CoreModule } from './core_module.js';
 import { ownCache } from './layer_cache.js';
 import { checkConfig, moduleRecord } from './layer_config.js';
-import { forwardNames, moduleOptions, notInStep, runLayer, stepNames } from './layer_options.js';
+import {
+  backwardNames,
+  forwardNames,
+  moduleOptions,
+  notInBackward,
+  notInStep,
+  runLayer,
+  stepNames,
+} from './layer_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkOptions, copyOf, readOptions } from './options.js';
+import { takeStateDict } from './state_dict.js';
 import { coreOf } from './tensor.js';
 import type {
   ForwardOptions,
+  LayerBackwardOptions,
+  LayerGradients,
   LayerInputs,
   LayerResult,
   LayerReturn,
@@ -59,12 +71,10 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const q = operands.input(inputs.query, ['f32'], 'query');
       const k = operands.optional(inputs.key, ['f32'], 'key');
       const v = operands.optional(inputs.value, ['f32'], 'value');
-      const { batch, tokens: queries } = this.#extents(q.shape);
-      const { tokens: keys } = this.#extents((k ?? q).shape);
-      const extents = { batch, heads: config.numHeads, queries, keys, width: config.headDim };
+      const extents = this.#callExtents(q.shape, (k ?? q).shape);
       const record = moduleOptions(options, operands, extents);
       const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
-      const shapes = this.#outputShapes(q.shape, keys + appended, record.skipOutProj);
+      const shapes = this.#outputShapes(q.shape, extents.keys + appended, record.skipOutProj);
       const { args, raw } = runtime;
       return runLayer(runtime, operands, {
         options,
@@ -73,6 +83,34 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
           wire.moduleForward(args, { query: q, key: k, value: v }, record, outputs, steps),
         run: () => raw.moduleForward(this.handle),
       }) as unknown as LayerResult<R, T>;
+    });
+  }
+
+  backward(
+    query: TensorLike | LayerInputs,
+    dOut: TensorLike,
+    given: LayerBackwardOptions = {},
+  ): LayerGradients {
+    this.ready();
+    const options = readOptions(given, backwardNames, 'backward', notInBackward);
+    const inputs = inputsOf(query);
+    const { runtime } = this;
+
+    return call(runtime, (operands) => {
+      const q = operands.input(inputs.query, ['f32'], 'query');
+      const k = operands.optional(inputs.key, ['f32'], 'key');
+      const v = operands.optional(inputs.value, ['f32'], 'value');
+      const d = operands.input(dOut, ['f32'], 'dOut');
+      const record = moduleOptions(options, operands, this.#callExtents(q.shape, (k ?? q).shape));
+      const dQuery = operands.output(q.shape, 'f32', 'dQuery');
+      const dKey = k && operands.output(k.shape, 'f32', 'dKey');
+      const dValue = v && operands.output(v.shape, 'f32', 'dValue');
+      const { args, raw } = runtime;
+      const gradients = { dQuery: coreOf(dQuery), dKey: coreOf(dKey), dValue: coreOf(dValue) };
+      wire.moduleBackward(args, { query: q, key: k, value: v }, record, d, gradients);
+      operands.run(() => raw.moduleBackward(this.handle));
+      const parameters = takeStateDict(runtime);
+      return { dQuery, ...(dKey && { dKey }), ...(dValue && { dValue }), parameters };
     });
   }
 
@@ -111,6 +149,12 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     return this.config.batchFirst
       ? { batch: first, tokens: second }
       : { batch: second, tokens: first };
+  }
+
+  #callExtents(query: Shape, key: Shape): CallExtents {
+    const { numHeads: heads, headDim: width } = this.config;
+    const { batch, tokens: queries } = this.#extents(query);
+    return { batch, heads, queries, keys: this.#extents(key).tokens, width };
   }
 
   #outputShapes(query: Shape, keys: number, skipsOutProj: boolean) {

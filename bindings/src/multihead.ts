@@ -19,6 +19,7 @@ import { rotate } from './rope.js';
 import { ScopeStack } from './scope.js';
 import { scores } from './scores.js';
 import { makeTensor } from './tensor.js';
+import { WasmTrainer } from './trainer.js';
 import { WasmTransformer } from './transformer.js';
 import { WasmTransformerBlock } from './transformer_block.js';
 import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions } from './types.js';
@@ -65,6 +66,7 @@ export function createMultihead(
     multiHeadAttention: (config) => scopes.track(new WasmMultiHeadAttention(runtime, config)),
     transformerBlock: (config) => scopes.track(new WasmTransformerBlock(runtime, config)),
     transformer: (config) => scopes.track(new WasmTransformer(runtime, config)),
+    trainer: (model, options) => scopes.track(new WasmTrainer(runtime, model, options)),
     headStatistics: (weights, options) => headStatistics(runtime, weights, options),
     createCache: (config) => scopes.track(new WasmKVCache(runtime, config)),
     scope: (fn) => scopes.run(fn),

@@ -70,6 +70,34 @@ function copyLevel(
   return copy;
 }
 
+/**
+ * A copy of options whose values are not copied, such as signals; checked as by checkOptions(). Throws
+ * `E_OPTION` where reading a property throws.
+ */
+export function readFlat<T extends object>(
+  given: T,
+  known: readonly (keyof T & string)[],
+  argument: string,
+): T {
+  const copy = copyFlat(given, known, argument);
+  checkOptions(copy, known, argument);
+  return copy;
+}
+
+function copyFlat<T extends object>(given: T, known: readonly (keyof T)[], argument: string): T {
+  if (typeof given !== 'object' || given === null) return given;
+  try {
+    if (Array.isArray(given)) return given;
+    const copy = { ...given };
+    for (const name of known) {
+      if (!Object.hasOwn(copy, name) && name in given) copy[name] = given[name];
+    }
+    return copy;
+  } catch (cause) {
+    throw unreadable(cause, argument);
+  }
+}
+
 const noOptions = Object.freeze({});
 
 /** A copy of the options of a call, whose names have been checked as by checkOptions(). */

@@ -1,16 +1,18 @@
 // mh.transformer: a handle to a transformer in the core.
 
+import { seedWords } from './attention_options.js';
 import { CoreModule } from './core_module.js';
 import { MultiheadError } from './errors.js';
 import { ownCache } from './layer_cache.js';
 import { forwardNames, moduleOptions, notInStep, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
-import { checkCount, checkNames, readOptions } from './options.js';
+import { checkCount, checkNames, checkNumber, readOptions } from './options.js';
 import { coreOf } from './tensor.js';
 import { takeTraces, traceBits } from './trace.js';
-import { checkModelConfig, modelRecord, toLoad } from './transformer_config.js';
+import { checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
 import type {
   ForwardOptions,
+  InitialiseOptions,
   LoadStateDictOptions,
   StateDict,
   TraceOption,
@@ -25,6 +27,9 @@ import type {
 import * as wire from './wire.js';
 
 const returns: readonly TransformerReturn[] = ['logits', 'hidden'];
+const initialiseNames = [
+  ...(['seed', 'embedding', 'weight', 'residual', 'output', 'names'] as const),
+] as const satisfies readonly (keyof InitialiseOptions)[];
 const modelNames = [...forwardNames.filter((name) => name !== 'causal'), 'batch'];
 const notInForward = { causal: "it is the model's" };
 const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };
@@ -55,6 +60,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
       load: (model, names) => raw.transformerLoad(model, names),
       state: (model) => raw.transformerState(model),
       createCache: (model) => raw.transformerCacheCreate(model),
+      filling: 'loadStateDict() or initialise()',
     });
     this.config = Object.freeze(checked);
     Object.freeze(this);
@@ -63,6 +69,26 @@ export class WasmTransformer extends CoreModule implements Transformer {
   loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
     const wanted = toLoad(dict, options, this.config.tiedOutput);
     this.load(wanted.dict, wanted.names);
+  }
+
+  initialise(given: InitialiseOptions = {}): void {
+    this.assertLive();
+    const options = readOptions(given, initialiseNames, 'initialise');
+    const { seed = 0, embedding = 0.5, weight = 1, residual = 0.7, output = 0.5 } = options;
+    const initialisation = {
+      seed: seedWords(seed, 'seed'),
+      embedding: checkNumber(embedding, 'embedding'),
+      weight: checkNumber(weight, 'weight'),
+      residual: checkNumber(residual, 'residual'),
+      output: checkNumber(output, 'output'),
+    };
+    const names = namesCode(options.names);
+    const { args, raw } = this.runtime;
+    call(this.runtime, (operands) => {
+      wire.initialise(args, initialisation, names);
+      operands.run(() => raw.transformerInitialise(this.handle));
+      this.replaced(raw.transformerParameters(this.handle));
+    });
   }
 
   forward<
@@ -107,7 +133,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
         });
       }
       const keys = before + queries;
-      const { numHeads: heads, headDim: width, embedDim, numLayers, vocabSize } = config;
+      const { numHeads: heads, headDim: width, embedDim, numLayers } = config;
       const record = moduleOptions(options, operands, { batch, heads, queries, keys, width });
       const wanted = checkNames(options.return ?? ['logits'], returns, 'return');
       if (options.out !== undefined && !wanted.includes('logits')) {
@@ -119,7 +145,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
       }
       const bits = traceBits(options.trace);
       const logits = wanted.includes('logits')
-        ? operands.output([batch, queries, vocabSize], 'f32', 'out', options.out)
+        ? operands.output([batch, queries, config.numReadouts * config.vocabSize], 'f32', 'out', options.out)
         : undefined;
       const hidden = wanted.includes('hidden')
         ? operands.output([numLayers, batch, queries, embedDim], 'f32', 'hidden')

@@ -1,7 +1,7 @@
 // Configurations of blocks and stacks: checks, defaults, and the records of the wire.
 
 import { MultiheadError } from './errors.js';
-import { checkConfig, configNames, moduleRecord } from './layer_config.js';
+import { checkConfig, checkProbability, configNames, moduleRecord } from './layer_config.js';
 import type { Operands } from './operands.js';
 import {
   checkChoice,
@@ -12,7 +12,12 @@ import {
   namesOf,
   readOptions,
 } from './options.js';
-import { activations, norms, parameterNames } from './tables.js';
+import {
+  activations,
+  norms,
+  parameterNames,
+  type ParameterNames as ParameterNamesCode,
+} from './tables.js';
 import { checkShape, coreOf, describe } from './tensor.js';
 import type {
   Activation,
@@ -45,6 +50,7 @@ const elsewhere = {
 
 const aroundAttention = [
   ...(['mlpDim', 'activation', 'gated', 'mlpBias', 'norm', 'normFirst', 'normEps'] as const),
+  ...(['normAffine', 'residualDropout'] as const),
 ] as const satisfies readonly (keyof TransformerBlockConfig)[];
 const blockNames = [
   ...configNames.filter((name) => !outside.some((not) => not === name)),
@@ -52,6 +58,7 @@ const blockNames = [
 ];
 const aroundBlocks = [
   ...(['numLayers', 'vocabSize', 'maxPositions', 'finalNorm', 'tiedOutput', 'causal'] as const),
+  ...(['numReadouts', 'embeddingDropout'] as const),
 ] as const satisfies readonly (keyof TransformerConfig)[];
 
 const without = <C extends object, N extends keyof C>(config: C, names: readonly N[]) =>
@@ -68,6 +75,7 @@ function blockConfig(config: TransformerBlockConfig): BlockConfig {
   const attention = without(checkConfig(without(config, aroundAttention)), outside);
   const { mlpDim, activation = 'gelu', gated = false, mlpBias = true } = config;
   const { norm = 'layerNorm', normFirst = true, normEps = 1e-5 } = config;
+  const { normAffine = true, residualDropout = 0 } = config;
   const epsilon = checkNumber(normEps, 'normEps');
   if (!(epsilon >= 0 && epsilon < Infinity)) {
     const expected = 'a finite number ≥ 0';
@@ -83,6 +91,8 @@ function blockConfig(config: TransformerBlockConfig): BlockConfig {
     norm: checkChoice(norm, normNames, 'norm'),
     normFirst: checkFlag(normFirst, 'normFirst'),
     normEps: epsilon,
+    normAffine: checkFlag(normAffine, 'normAffine'),
+    residualDropout: checkProbability(residualDropout, 'residualDropout'),
   };
 }
 
@@ -102,6 +112,7 @@ export function checkModelConfig(given: TransformerConfig): ModelConfig {
   const names = [...aroundBlocks, ...blockNames];
   const config = readOptions(given, names, 'transformer', elsewhere);
   const { maxPositions, finalNorm = true, tiedOutput = false, causal = true } = config;
+  const { numReadouts = 1, embeddingDropout = 0 } = config;
   return {
     ...blockConfig(without(config, aroundBlocks)),
     numLayers: checkCount(config.numLayers, 'numLayers'),
@@ -110,6 +121,8 @@ export function checkModelConfig(given: TransformerConfig): ModelConfig {
     finalNorm: checkFlag(finalNorm, 'finalNorm'),
     tiedOutput: checkFlag(tiedOutput, 'tiedOutput'),
     causal: checkFlag(causal, 'causal'),
+    numReadouts: checkCount(numReadouts, 'numReadouts'),
+    embeddingDropout: checkProbability(embeddingDropout, 'embeddingDropout'),
   };
 }
 
@@ -119,31 +132,38 @@ export function blockRecord(config: BlockConfig, operands: Operands): wire.Trans
   const outDim = outProj ? embedDim : numHeads * valueDim;
   const tokens = { kdim: embedDim, vdim: embedDim, outDim, batchFirst: true };
   const { mlpDim = 0, gated, mlpBias, normFirst, normEps } = config;
+  const { normAffine, residualDropout } = config;
   return {
     attention: moduleRecord({ ...config, ...tokens }, operands),
     activation: activations[config.activation],
     norm: norms[config.norm],
-    ...{ mlpDim, gated, mlpBias, normFirst, normEps },
+    ...{ mlpDim, gated, mlpBias, normFirst, normEps, normAffine, residualDropout },
   };
 }
 
 /** The record of a checked configuration. Throws `E_OPTION`. */
 export function modelRecord(config: ModelConfig, operands: Operands): wire.TransformerConfig {
   const { numLayers, vocabSize, maxPositions = 0, finalNorm, tiedOutput, causal } = config;
+  const { numReadouts, embeddingDropout } = config;
   return {
     block: blockRecord(config, operands),
     ...{ numLayers, vocabSize, maxPositions, finalNorm, tiedOutput, causal },
+    ...{ numReadouts, embeddingDropout },
   };
 }
+
+/** The number of `names` on the wire. Throws `E_OPTION`. */
+export const namesCode = (names: unknown = 'torch'): ParameterNamesCode =>
+  parameterNames[checkChoice(names, namings, 'names')];
 
 /** The number of `names` on the wire, and the tensors of `dict` that the core needs. Throws `E_OPTION`. */
 export function toLoad(
   given: StateDict,
   options: LoadStateDictOptions,
   tiedOutput: boolean,
-): { names: number; dict: StateDict } {
+): { names: ParameterNamesCode; dict: StateDict } {
   const { names = 'torch' } = readOptions(options, ['names'], 'loadStateDict');
-  const code = parameterNames[checkChoice(names, namings, 'names')];
+  const code = namesCode(names);
   const dict = copyOf(given, 'stateDict', []);
   if (typeof dict !== 'object' || dict === null) return { names: code, dict };
   // The core would ignore these tensors. They may be large, so they are not copied to it first.

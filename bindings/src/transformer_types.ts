@@ -65,13 +65,20 @@ export interface TransformerBlockConfig extends Omit<
   readonly normFirst?: boolean | undefined;
   /** Epsilon of the norms, a finite number ≥ 0. Default 1e−5. */
   readonly normEps?: number | undefined;
+  /** False: the norms have no parameters (PyTorch's `elementwise_affine`). Default true. */
+  readonly normAffine?: boolean | undefined;
+  /**
+   * Probability of dropout of the outputs of attention and MLP, before they are added (GPT-2's
+   * `resid_pdrop`), 0 ≤ p < 1, used only by calls with `training: true`. Default 0.
+   */
+  readonly residualDropout?: number | undefined;
 }
 
 /** Configuration of {@link Multihead.transformer}. */
 export interface TransformerConfig extends TransformerBlockConfig {
   /** Number of transformer blocks. */
   readonly numLayers: number;
-  /** Number of token ids, and width of the logits. */
+  /** Number of token ids, and width of the logits of a readout. */
   readonly vocabSize: number;
   /** Number of learned position embeddings; also the longest sequence. Default none: no embeddings. */
   readonly maxPositions?: number | undefined;
@@ -81,6 +88,34 @@ export interface TransformerConfig extends TransformerBlockConfig {
   readonly tiedOutput?: boolean | undefined;
   /** Whether every token sees only itself and earlier tokens. Default true. */
   readonly causal?: boolean | undefined;
+  /**
+   * Number of predictions for each position. Each has `vocabSize` rows of `output.weight`. More than 1
+   * excludes `tiedOutput`. Default 1.
+   */
+  readonly numReadouts?: number | undefined;
+  /**
+   * Probability of dropout of the embeddings (GPT-2's `embd_pdrop`), 0 ≤ p < 1, used only by calls with
+   * `training: true`. Default 0.
+   */
+  readonly embeddingDropout?: number | undefined;
+}
+
+/**
+ * Options of {@link Transformer.initialise}. Elements of matrices are normally distributed, with a standard
+ * deviation of a factor over √columns; the rows of embeddings and of positions have embedDim columns. The
+ * factors are finite numbers ≥ 0. Biases and sinks are 0, gains of norms 1.
+ */
+export interface InitialiseOptions extends LoadStateDictOptions {
+  /** A whole number from 0 to 2⁶⁴ − 1, beyond 2⁵³ − 1 a bigint. Default 0. */
+  readonly seed?: number | bigint | undefined;
+  /** Factor of embeddings of tokens and positions. Default 0.5. */
+  readonly embedding?: number | undefined;
+  /** Factor of matrices that are not named here, and of appended keys and values. Default 1. */
+  readonly weight?: number | undefined;
+  /** Factor of matrices whose product is added to the residual stream. Default 0.7. */
+  readonly residual?: number | undefined;
+  /** Factor of the output's matrix. Default 0.5. */
+  readonly output?: number | undefined;
 }
 
 /** Every option with its default filled in; options without a default, `Open`, may be undefined. */
@@ -186,7 +221,7 @@ export interface LoadStateDictOptions {
 /**
  * Results of a transformer.
  *
- * - `'logits'` (B, N, vocabSize)
+ * - `'logits'` (B, N, numReadouts · vocabSize)
  * - `'hidden'` (numLayers, B, N, embedDim): after each layer, before the final norm
  */
 export type TransformerReturn = 'logits' | 'hidden';
@@ -243,6 +278,13 @@ export interface Transformer {
   readonly disposed: boolean;
   /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
+  /**
+   * Makes new parameters instead of loading some: the same bits for the same seed, in every build.
+   *
+   * @throws {MultiheadError} `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves the
+   * parameters unchanged.
+   */
+  initialise(options?: InitialiseOptions): void;
   /** Like {@link TransformerBlock.stateDict}, for the whole model. */
   stateDict(): Record<string, PlainTensor>;
   /**

@@ -43,6 +43,7 @@ import type {
   TensorLike,
   TensorOptions,
 } from './tensor_types.js';
+import type { Trainer, TrainerOptions } from './trainer_types.js';
 import type {
   Transformer,
   TransformerBlock,
@@ -57,6 +58,7 @@ export type * from './layer_types.js';
 export type * from './prepared_types.js';
 export type * from './safetensors_types.js';
 export type * from './tensor_types.js';
+export type * from './trainer_types.js';
 export type * from './transformer_types.js';
 
 /** `'relaxed'` uses a fused multiply-add; `'simd128'` runs in every browser since 2023. */
@@ -104,9 +106,9 @@ export interface LinearOptions {
 
 /** What is allocated in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
-  /** Number of tensors, modules, caches and prepared operations that are not disposed. */
+  /** Number of tensors, modules, caches, trainers and prepared operations that are not disposed. */
   readonly live: number;
-  /** Bytes that those hold; memory that {@link Tensor.reshape} shares is counted once. */
+  /** Bytes that those hold; what {@link Tensor.reshape} or a trainer shares is counted once. */
   readonly bytes: number;
   /** The largest value that `bytes` has had, temporary copies during a call included. */
   readonly peak: number;
@@ -291,13 +293,21 @@ export interface Multihead {
   transformerBlock(config: TransformerBlockConfig): TransformerBlock;
 
   /**
-   * Makes a transformer, from tokens to logits. {@link Transformer.loadStateDict} loads its parameters.
-   * Dispose it like a tensor. `gpt2Config()` derives the configuration of a GPT-2 model from the shapes
+   * Makes a transformer, from tokens to logits. {@link Transformer.loadStateDict} loads its parameters,
+   * {@link Transformer.initialise} makes new ones. Dispose it like a tensor. `gpt2Config()` derives the configuration of a GPT-2 model from the shapes
    * of its parameters.
    *
    * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
    */
   transformer(config: TransformerConfig): Transformer;
+
+  /**
+   * Makes a trainer of a model that has parameters. It changes the model itself. Dispose it like a tensor.
+   * `train()` of `multihead/training` is a loop around its steps.
+   *
+   * @throws {MultiheadError} `E_OPTION`, also for a model without parameters; `E_DISPOSED`; `E_MEMORY`
+   */
+  trainer(model: Transformer, options?: TrainerOptions): Trainer;
 
   /**
    * Statistics of the attention weights of each head: their entropy, and how much weight goes to the
@@ -318,7 +328,7 @@ export interface Multihead {
   createCache(config: KVCacheConfig): KVCache;
 
   /**
-   * Calls `fn` and then disposes every tensor, module, cache and prepared operation that was made
+   * Calls `fn` and then disposes every tensor, module, cache, trainer and prepared operation that was made
    * during the call, except those that `fn` returns: the value itself, or the values of a returned
    * array or plain object, and of arrays in it. If `fn` throws, everything is disposed. In nested
    * scopes, the values that the inner scope returns belong to the outer one.

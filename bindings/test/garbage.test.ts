@@ -80,6 +80,21 @@ describe('a module and its cache that are not disposed', () => {
   });
 });
 
+describe('a model and its trainer that are not disposed', () => {
+  it('are freed by the garbage collector, with one warning', async () => {
+    const result = await afterForgetting(`
+      const model = mh.transformer({ numLayers: 1, vocabSize: 3, embedDim: 2, numHeads: 1 });
+      model.initialise();
+      mh.trainer(model).step(Int32Array.of(0, 1), Int32Array.of(1, 2));`);
+    expect(result).toEqual({
+      before: 2,
+      live: 0,
+      bytes: 0,
+      warnings: [expect.stringMatching(/a (model|trainer) of \d+ bytes was .*dispose\(\)/)],
+    });
+  });
+});
+
 describe('a cache that is not disposed, and rows of scores that are not read to the end', () => {
   it('are freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`

@@ -8,7 +8,10 @@ import {
   type Multihead,
   type MultiheadError,
   type Simd,
+  type Tensor,
+  type Trainer,
 } from 'multihead';
+import { train } from 'multihead/training';
 import { describe, expect, it, vi } from 'vitest';
 import { builds, loadBuild } from './builds.ts';
 import { copied, disguise, hostileValue, placesIn, setTrap } from './hostile_values.ts';
@@ -150,6 +153,22 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     out: kept(`${name} out`, () => mh.tensor([1, 1, 2, 2])),
     lse: kept(`${name} lse`, () => mh.tensor([1, 1, 2])),
   });
+  const newModel = () => {
+    const fresh = mh.transformer({ numLayers: 1, vocabSize: 6, embedDim: 4, numHeads: 2, maxPositions: 8 });
+    fresh.initialise({ seed: 1 });
+    return fresh;
+  };
+  const newTrainer = () => {
+    using own = newModel();
+    return mh.trainer(own, { learningRate: 0.01 });
+  };
+  const trainer = () => kept('trainer', newTrainer);
+  /** A trainer for each call: its memory grows with what it is given. */
+  const training = <R>(use: (trainer: Trainer) => R): R => {
+    using fresh = newTrainer();
+    return use(fresh);
+  };
+  const checkpoint = training((trainer) => trainer.checkpoint());
   const sdType = (dict: unknown) => dict as never;
 
   const verbs: Record<string, Verb> = {
@@ -171,7 +190,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     },
     attentionBackward: {
       arguments: () => [
-        { q, k, v: tensor('v', v), out: plain7, lse: tensor('lse', plain8), dOut: plain7 },
+        { q, k, v: tensor('v', v), out: plain7, lse: tensor('lse', lse), dOut: plain7 },
         { ...masking(), out: { dQ: out() }, return: ['dQ', 'dK', 'dBias', 'dSinks', 'dQGain'] },
       ],
       call: (inputs, options) => mh.attentionBackward(inputs, options),
@@ -270,6 +289,53 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       arguments: () => [new Int32Array([1, 2]), past('model past', model()), { return: ['logits'] }],
       call: (tokens, given, options) => model().step(tokens, given, options),
     },
+    backward: {
+      arguments: () => [{ query: x }, x, {
+        ...{ causal: 'topLeft', softcap: 2, heads: { scales: new Float32Array([1, 0.5]) } },
+        keyPaddingBlocked: { shape: [1, 3], data: new Uint8Array(3) },
+      }],
+      call: (inputs, dOut, options) => layer().backward(inputs, dOut, options),
+    },
+    initialise: {
+      arguments: () => [{ seed: 3, embedding: 0.5, weight: 1, residual: 0.7, output: 0.5, names: 'torch' }],
+      call: (options) => {
+        const fresh = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2 });
+        try {
+          fresh.initialise(options);
+          return fresh.stateDict();
+        } finally {
+          fresh.dispose();
+        }
+      },
+    },
+    trainer: {
+      arguments: () => [kept('trained', newModel), { learningRate: 1e-3, optimiser: 'sgd', momentum: 0.5, decay: 'cosine', decaySteps: 3, seed: 2 }],
+      call: (given, options) => {
+        using made = mh.trainer(given, options);
+        made.accumulate(Int32Array.of(1, 2), Int32Array.of(2, 3));
+        return made.gradients();
+      },
+    },
+    trainerStep: {
+      arguments: () => [new Int32Array([1, 2, 3, 4]), new Int32Array([2, -1, 4, 5]), { batch: 2, softcap: 4, heads: { temperature: 2 } }],
+      call: (tokens, targets, options) => training((trainer) => trainer.step(tokens, targets, options)),
+    },
+    trainerRestore: {
+      arguments: () => [checkpoint],
+      call: (bytes) => training((trainer) => (trainer.restore(bytes), trainer.stateDict())),
+    },
+    trainerLoad: {
+      arguments: () => [readSafetensors(checkpoint).stateDict],
+      call: (dict) => training((trainer) => (trainer.loadStateDict(dict), trainer.stateDict())),
+    },
+    setLearningRate: {
+      arguments: () => [0.01],
+      call: (rate) => training((trainer) => trainer.setLearningRate(rate)),
+    },
+    train: {
+      arguments: () => [{ trainer: trainer(), batches: [{ tokens: Int32Array.of(1), targets: Int32Array.of(2) }], steps: 3, every: 2 }],
+      call: (options) => train(options).paused,
+    },
     headStatistics: {
       arguments: () => [plain6, { tokens: new Int32Array([1, 2, 1]) }],
       call: (weights, options) => mh.headStatistics(weights, options),
@@ -298,7 +364,12 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   };
   const [plain1, plain2, plain3] = [plain(1, 1, 2), plain(1, 1, 2, 2), plain(2, 3)];
   const [plain4, plain5, plain6] = [plain(4, 3), plain(4), plain(1, 2, 3, 3)];
-  const [plain7, plain8] = [plain(1, 2, 3, 4), plain(1, 2, 3)];
+  const plain7 = plain(1, 2, 3, 4);
+  const lse = mh.scope(() => {
+    const options = { ...masking(), return: ['lse'] } as never;
+    const sums = (mh.attention(q, k, v, options) as unknown as { lse: Tensor }).lse;
+    return { shape: [1, 2, 3], data: sums.toFloat32() };
+  });
 
   /** Every operation once, on tensors and caches that no case can reach. */
   const bird = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 8 });
@@ -314,7 +385,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     });
   const keep = (): void => {
     for (const verb of Object.values(verbs)) verb.arguments();
-    for (const make of [layer, model, block, op, filledCache]) make();
+    for (const make of [layer, model, block, op, filledCache, trainer]) make();
   };
   return { verbs, canary, keep };
 }

@@ -29,7 +29,8 @@ describe.each(builds)('memory, %s', (simd) => {
         const { out, lse, weights } = mh.attention(x, x, x, { return: ['lse', 'weights'] });
         expect(out.size + weights.size).toBe(2048 + 8192);
         const inputs = { q: x, k: x, v: { shape: x.shape, data: x.toFloat32() }, out, lse, dOut: out };
-        mh.attentionBackward(inputs, { qkNorm: {}, return: ['dQ', 'dQGain'] });
+        const normed = mh.attention(x, x, x, { qkNorm: {}, return: ['lse'] });
+        mh.attentionBackward({ ...inputs, ...normed }, { qkNorm: {}, return: ['dQ', 'dQGain'] });
         expect(() => mh.attentionBackward(inputs, { return: ['dK', 'dBias', 'dSinks'] })).toThrow();
         const square = { shape: [16, 16], data: new Float32Array(256) };
         const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, bias: false });
@@ -40,6 +41,15 @@ describe.each(builds)('memory, %s', (simd) => {
         const tokens = { shape: [1, 8, 16], data: new Float32Array(128) };
         const seen = layer.forward(tokens, { trace: true, return: ['weights', 'meanWeights'] });
         mh.headStatistics(seen.weights, { tokens: new Int32Array(8) });
+        layer.backward(tokens, tokens, { causal: 'topLeft' });
+        expect(() => layer.backward(tokens, square)).toThrow();
+        const model = mh.transformer({ numLayers: 1, vocabSize: 9, embedDim: 16, numHeads: 4 });
+        model.initialise();
+        const trainer = mh.trainer(model, { recompute: true });
+        trainer.step(new Int32Array(8), new Int32Array(8), { batch: 2 });
+        expect(() => trainer.step(new Int32Array(8), new Int32Array(9))).toThrow();
+        trainer.restore(trainer.checkpoint());
+        expect(() => trainer.loadStateDict(model.stateDict())).toThrow();
         const past = layer.createCache({ capacity: 8 });
         layer.step(tokens, past, { trace: ['scores'], heads: { scales: new Float32Array(4) } });
         expect(() => layer.step(tokens, past, { trace: true })).toThrow();

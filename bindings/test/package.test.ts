@@ -97,6 +97,8 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('has types that a strict project accepts, library files included', async () => {
     const types = `
       import { load, MultiheadError, type AttentionBackwardOptions, type FloatDType, type Tensor, type TraceStep } from 'multihead';
+      import type { LayerGradients, PlainTensor, Trainer, TrainingStep } from 'multihead';
+      import { train, type Training } from 'multihead/training';
       import { readSafetensors, writeSafetensors } from 'multihead';
       const mh = await load();
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
@@ -194,6 +196,28 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error parameters are floats
       stateDict['weight']?.dtype === 'i64';
       op.setKvLengths(cu);
+      const cross: LayerGradients = layer.backward({ query: x, key: x }, x, { causal: 'topLeft' });
+      const ofInputs: [Tensor, Tensor | undefined, PlainTensor | undefined] = [cross.dQuery, cross.dKey, cross.parameters['sinks']];
+      // @ts-expect-error backward() has no traces
+      layer.backward(x, x, { trace: true });
+      using model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2, numReadouts: 2, outDropout: 0.1 });
+      model.initialise({ seed: 1n, residual: 0.5, names: 'gpt2' });
+      using trainer: Trainer = mh.trainer(model, { optimiser: 'adamW', decay: 'cosine', decaySteps: 9, clipNorm: 1 });
+      const { loss, counted }: TrainingStep = trainer.step(cu, cu, { batch: 2, alibi: true });
+      // @ts-expect-error not an Int32Array
+      trainer.step([0, 1], [1, 2]);
+      // @ts-expect-error the trainer decides it
+      trainer.step(cu, cu, { training: true });
+      // @ts-expect-error not an optimiser
+      mh.trainer(model, { optimiser: 'adam' });
+      // @ts-expect-error not a model
+      mh.trainer(layer);
+      trainer.restore(trainer.checkpoint());
+      const training: Training = train({ trainer, batches: async (step) => ({ tokens: cu, targets: cu, batch: step }), every: 5 });
+      for await (const progress of training) console.log(progress.gradientNorm satisfies number);
+      // @ts-expect-error batches have targets
+      train({ trainer, batches: [{ tokens: cu }] });
+      console.log(ofInputs, loss, counted);
       console.log(parameter);
       // @ts-expect-error not a dtype of floats
       writeSafetensors({ x }, { dtype: 'i32' });

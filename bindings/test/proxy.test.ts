@@ -23,6 +23,7 @@ function makeAll(mh: Multihead): Record<string, object> {
   const config = { embedDim: 4, numHeads: 2, bias: false };
   const layer = mh.multiHeadAttention(config);
   const model = mh.transformer({ ...config, numLayers: 1, vocabSize: 5 });
+  model.initialise();
   return {
     tensor: mh.tensor([1, 1, 2, 2]),
     prepared: mh.prepare({ q: [1, 1, 2, 2], kvLengths: Int32Array.of(1) }),
@@ -31,6 +32,7 @@ function makeAll(mh: Multihead): Record<string, object> {
     layerCache: layer.createCache({ capacity: 4 }),
     block: mh.transformerBlock(config),
     model,
+    trainer: mh.trainer(model),
     modelCache: model.createCache({ capacity: 4 }),
   };
 }
@@ -107,6 +109,8 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
         () => cache.attend(p),
         () => layer.forward(proxied(tokens)),
         () => layer.forward({ query: tokens, key: proxied(tokens) }),
+        () => layer.backward(proxied(tokens), tokens),
+        () => layer.backward(tokens, proxied(tokens)),
         () => layer.loadStateDict({ ...dict, in_proj_weight: proxied(dict.in_proj_weight) }),
         () => layer.step(proxied(tokens), layer.createCache({ capacity: 3 })),
         () => writeSafetensors({ x: p }),

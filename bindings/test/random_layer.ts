@@ -57,6 +57,7 @@ export function resolved(given: MultiHeadAttentionConfig): LayerConfig {
       window: undefined,
       rope: undefined,
       dropout: 0,
+      outDropout: 0,
     },
     ...{ kvLatentDim: 0, qLatentDim: 0, ropeHeadDim: 0, latentNormEps: 1e-6 },
     ...(given as object),

@@ -42,6 +42,7 @@ function blockShapes(config: TransformerBlock['config']): Record<string, number[
     shapes[`self_attn.${name}.weight`] = [headDim];
   }
   const norm = (name: string): void => {
+    if (!config.normAffine) return;
     if (config.norm !== 'none') shapes[`${name}.weight`] = [embedDim];
     if (config.norm === 'layerNorm') shapes[`${name}.bias`] = [embedDim];
   };
@@ -57,7 +58,8 @@ function blockShapes(config: TransformerBlock['config']): Record<string, number[
 }
 
 function modelShapes(config: Transformer['config']): Record<string, number[]> {
-  const { embedDim, numLayers, vocabSize, maxPositions, norm } = config;
+  const { embedDim, numLayers, vocabSize, maxPositions, numReadouts } = config;
+  const norm = config.normAffine ? config.norm : 'none';
   const shapes: Record<string, number[]> = { 'embedding.weight': [vocabSize, embedDim] };
   if (maxPositions !== undefined) shapes['position.weight'] = [maxPositions, embedDim];
   for (let layer = 0; layer < numLayers; layer += 1) {
@@ -67,7 +69,7 @@ function modelShapes(config: Transformer['config']): Record<string, number[]> {
   }
   if (config.finalNorm && norm !== 'none') shapes['norm.weight'] = [embedDim];
   if (config.finalNorm && norm === 'layerNorm') shapes['norm.bias'] = [embedDim];
-  if (!config.tiedOutput) shapes['output.weight'] = [vocabSize, embedDim];
+  if (!config.tiedOutput) shapes['output.weight'] = [numReadouts * vocabSize, embedDim];
   return shapes;
 }
 
@@ -256,10 +258,11 @@ describe.each(builds)('transformers: %s', async (simd) => {
         norm: pick.pick(['none', 'layerNorm', 'rmsNorm']),
         normFirst: flag(),
         normEps: pick.pick([1e-5, 1e-2]),
+        normAffine: pick.next() < 0.7,
         numLayers: pick.int(1, 3),
         vocabSize: 7,
         finalNorm: flag(),
-        tiedOutput: flag(),
+        ...pick.pick([{ tiedOutput: true }, { numReadouts: 1 }, { numReadouts: 3 }]),
         causal: flag(),
         maxPositions: pick.pick([undefined, 6]),
         ...(mlp && {
@@ -277,6 +280,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
         model.loadStateDict(dict);
         expect(model.stateDict()).toEqual(dict);
         const ids = Int32Array.from({ length: batch * 6 }, () => pick.int(0, 6));
+        const outputs = 7 * model.config.numReadouts;
         const { logits, hidden } = model.forward(ids, { batch, return: ['logits', 'hidden'] });
         const expected = reference.model(model.config, dict, ids, batch);
         const what = `seed ${seed}: ${given0}`;
@@ -289,9 +293,9 @@ describe.each(builds)('transformers: %s', async (simd) => {
           const next = Int32Array.from({ length: batch }, (_, b) => ids[b * 6 + n] as number);
           const row = model.step(next, cache).logits.data;
           for (let b = 0; b < batch; b += 1) {
-            const at = (b * 6 + n) * 7;
-            const whole = logits.data.subarray(at, at + 7);
-            expect(maxDifference(row.subarray(b * 7, b * 7 + 7), whole), what).toBeLessThan(5e-5);
+            const at = (b * 6 + n) * outputs;
+            const whole = logits.data.subarray(at, at + outputs);
+            expect(maxDifference(row.subarray(b * outputs, (b + 1) * outputs), whole), what).toBeLessThan(5e-5);
           }
         }
       });
@@ -393,6 +397,29 @@ describe.each(builds)('transformers: %s', async (simd) => {
     });
   });
 
+  it('dropout of outputs, residuals and embeddings applies in training only, by the seed', () => {
+    const config = { numLayers: 1, vocabSize: 5, embedDim: 8, numHeads: 2, norm: 'none' } as const;
+    const ids = Int32Array.of(0, 1, 2, 3);
+    mh.scope(() => {
+      const logits = (change: object, options: object = {}) => {
+        const model = mh.transformer({ ...config, ...change });
+        model.initialise({ seed: 1 });
+        return [...model.forward(ids, options).logits.data];
+      };
+      const plain = logits({});
+      const training = { training: true, dropoutSeed: 5 };
+      expect(logits({}, training)).toEqual(plain);
+      for (const name of ['outDropout', 'residualDropout', 'embeddingDropout']) {
+        const dropping = { [name]: 0.5 };
+        expect(logits(dropping), name).toEqual(plain);
+        const dropped = logits(dropping, training);
+        expect(dropped, name).not.toEqual(plain);
+        expect(logits(dropping, training), name).toEqual(dropped);
+        expect(logits(dropping, { training: true, dropoutSeed: 6 }), name).not.toEqual(dropped);
+      }
+    });
+  });
+
   it('refuses arguments that do not fit', () => {
     const config = gpt2Config(gpt2().dict, heads);
     const make = (change: object) => () => mh.transformer({ ...config, ...change });
@@ -411,6 +438,11 @@ describe.each(builds)('transformers: %s', async (simd) => {
       [make({ mlpDim: undefined }), 'activation', 'none without mlpDim'],
       [make({ mlpDim: 2 ** 30 }), 'mlpDim', '16777216'],
       [make({ tiedOutput: null }), 'tiedOutput', 'true or false'],
+      [make({ normAffine: 0 }), 'normAffine', 'true or false'],
+      [make({ numReadouts: 2 }), 'numReadouts', '1 with tiedOutput, got 2'],
+      [make({ numReadouts: 0 }), 'numReadouts', '≥ 1'],
+      [make({ residualDropout: 1 }), 'residualDropout', '0 ≤ p < 1'],
+      [make({ embeddingDropout: -0.1 }), 'embeddingDropout', '0 ≤ p < 1'],
       [make({ outDim: 12 }), 'outDim', 'a block has embedDim'],
       [make({ batchFirst: false }), 'batchFirst', 'batch-first'],
       [make({ numKvHeads: 2 }), 'numKvHeads', '3'],
@@ -421,7 +453,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
     for (const [fn, argument, words] of wrong) expectRefused(mh, fn, 'E_OPTION', argument, words);
 
     const model = mh.transformer(config);
-    const unready = 'call loadStateDict() first';
+    const unready = 'call loadStateDict() or initialise() first';
     expectRefused(mh, () => model.forward(tokens), 'E_OPTION', 'transformer', unready);
     expectRefused(mh, () => model.stateDict(), 'E_OPTION', 'transformer', unready);
     const load = (dict: unknown, options?: object) => () => model.loadStateDict(dict as never, options);
@@ -597,9 +629,11 @@ describe('gpt2Config', () => {
     expect(errorOf(() => gpt2Config(given as never, 3))).toMatchObject({ code, argument });
   });
 
-  it.each([0, -1, 1.5, NaN, '3', null, undefined, revoked()])('refuses numHeads %#', (numHeads) => {
-    const error = errorOf(() => gpt2Config(dict, numHeads as never));
-    expect(error).toMatchObject({ code: 'E_OPTION', argument: 'numHeads' });
+  it('refuses a number of heads that is none', () => {
+    for (const numHeads of [0, -1, 1.5, NaN, '3', null, undefined, revoked()]) {
+      const error = errorOf(() => gpt2Config(dict, numHeads as never));
+      expect(error).toMatchObject({ code: 'E_OPTION', argument: 'numHeads' });
+    }
   });
 
   function revoked(): object {

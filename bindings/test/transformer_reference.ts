@@ -18,7 +18,7 @@ export const under = (dict: Dict, prefix: string): Dict =>
 
 function normalised(x: Plain, dict: Dict, name: string, config: BlockConfig): Plain {
   const { [`${name}.weight`]: gain, [`${name}.bias`]: bias } = dict;
-  if (config.norm === 'none' || gain === undefined) return x;
+  if (config.norm === 'none') return x;
   const width = config.embedDim;
   const y = Float64Array.from(x.data);
   for (let from = 0; from < y.length; from += width) {
@@ -27,7 +27,7 @@ function normalised(x: Plain, dict: Dict, name: string, config: BlockConfig): Pl
     const squares = row.reduce((sum, each) => sum + (each - mean) ** 2, 0);
     const factor = 1 / Math.sqrt(squares / width + Math.fround(config.normEps));
     row.forEach((each, c) => {
-      row[c] = (each - mean) * factor * (gain.data[c] as number) + (bias?.data[c] ?? 0);
+      row[c] = (each - mean) * factor * (gain?.data[c] ?? 1) + (bias?.data[c] ?? 0);
     });
   }
   return { shape: x.shape, data: y };

@@ -52,9 +52,28 @@ enum class ParameterNames : uint8_t {
   kGpt2,
 };
 
+// What forward() computed and backward() needs again. Its memory grows to the largest call and is
+// kept.
+class TransformerBlockActivations {
+ public:
+  TransformerBlockActivations();
+  ~TransformerBlockActivations();
+  TransformerBlockActivations(TransformerBlockActivations&&) noexcept;
+  TransformerBlockActivations& operator=(TransformerBlockActivations&&) noexcept;
+
+  int64_t bytes() const;
+
+ private:
+  friend class TransformerBlock;
+  struct Internals;
+  std::unique_ptr<Internals> internals_;
+};
+
 struct TransformerBlockOutputs {
   Tensor out = {};            // (B, N, embed_dim)
   Tensor attention_out = {};  // of the attention, before it is added; (B, N, embed_dim), optional
+  // For backward(); not for steps. `out` may then not overlap x.
+  TransformerBlockActivations* activations = nullptr;
 };
 
 class TransformerBlock {
@@ -69,6 +88,20 @@ class TransformerBlock {
   [[nodiscard]] Status forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                const TransformerBlockOutputs& outputs, Trace* trace,
                                Context& context) const;
+  // Given the gradient d_out (B, N, embed_dim), contiguous, of a loss with respect to forward()'s
+  // output, writes the loss's gradient with respect to x to d_x, of the same shape, contiguous and
+  // optional, which may be d_out; and adds those of the parameters to `gradients`:
+  // num_parameters() floats, see named(). x, unchanged, and options are those of forward(), which
+  // has filled `activations`. Errors: kShape, kOption (also activations of another call), kMemory.
+  // Nothing is written on an error, except that kMemory may leave some gradients written.
+  [[nodiscard]] Status backward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                                const ConstTensor& d_out,
+                                const TransformerBlockActivations& activations, const Tensor& d_x,
+                                std::span<float> gradients, Context& context) const;
+  // See Transformer. A layer of a Transformer has the parameters of the whole model.
+  int64_t num_parameters() const;
+  [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
+
   // The next tokens, with causal attention over the cache; see MultiHeadAttention::step().
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache& cache,
@@ -93,6 +126,9 @@ class TransformerBlock {
   Status run(const ConstTensor& x, const MultiHeadAttentionOptions& options,
              const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache, Trace* trace,
              const nn::BlockArrays& arrays, Context& context) const;
+  Status backward_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                           const ConstTensor& d_out, const TransformerBlockActivations& activations,
+                           const Tensor& d_x, std::span<float> gradients, Context& context) const;
   // d (B, N, embed_dim) is the gradient of the output, and becomes that of x.
   Status back(const ConstTensor& x, const MultiHeadAttentionOptions& options,
               const nn::BlockArrays& arrays, const nn::BlockBackwardArrays& back, const Tensor& d,

@@ -1,14 +1,23 @@
 // The chain rule through a block, from its output back to its input.
 #include <cstdint>
+#include <span>
 
 #include "engine/elementwise.h"
 #include "engine/gradients.h"
+#include "engine/guard.h"
+#include "engine/scratch.h"
+#include "engine/validate.h"
 #include "nn/attention/attention_parameters.h"
+#include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
 #include "nn/parameters.h"
+#include "nn/transformer/block_activations.h"
 #include "nn/transformer/transformer_block.h"
 
 namespace multihead {
+
+using engine::Message;
+using engine::Name;
 
 Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                               const nn::BlockArrays& arrays, const nn::BlockBackwardArrays& back,
@@ -103,6 +112,57 @@ Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOpti
   if (before) return norm_back(x.data, true, back.d_normed, true);
   engine::add(d.data, back.d_normed, d.data, floats, context);
   return {};
+}
+
+Status TransformerBlock::backward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
+                                  const ConstTensor& d_out,
+                                  const TransformerBlockActivations& activations, const Tensor& d_x,
+                                  std::span<float> gradients, Context& context) const {
+  return engine::memory_guard(
+      [&] { return backward_or_throw(x, options, d_out, activations, d_x, gradients, context); });
+}
+
+Status TransformerBlock::backward_or_throw(const ConstTensor& x,
+                                           const MultiHeadAttentionOptions& options,
+                                           const ConstTensor& d_out,
+                                           const TransformerBlockActivations& activations,
+                                           const Tensor& d_x, std::span<float> gradients,
+                                           Context& context) const {
+  if (memory_ == nullptr) return engine::option_error(Name::kBlock, Message::kLoaded);
+  constexpr auto kAxes = engine::Axes::kBatchTokens;
+  if (Status status = engine::validate_rank(Name::kX, kAxes, x, 3); !status.ok()) return status;
+  const Dims shape{x.shape[0], x.shape[1], config_.attention.embed_dim};
+  Status status = nn::validate_rows(Name::kX, x, shape);
+  if (status.ok()) status = nn::validate_rows(Name::kDOut, d_out, shape);
+  if (status.ok() && d_x.given()) status = nn::validate_rows(Name::kDX, d_x, shape);
+  if (status.ok()) status = nn::validate_block(&memory_->parameters, gradients.size());
+  if (!status.ok()) return engine::renamed(status, Name::kBlock, Name::kGradients);
+  const TransformerBlockActivations::Internals* const kept = activations.internals_.get();
+  if (kept == nullptr || !kept->belong_to(memory_.get(), shape)) {
+    return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
+  }
+  const int64_t rows = shape[0] * shape[1];
+  float* own = nullptr;  // where no d_x is wanted
+  nn::BlockBackwardArrays arrays;
+  status = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
+    arrays.lay_out(config_, rows, take);
+    take(own, d_x.given() ? 0 : nn::saturated_elements(shape));
+  });
+  if (!status.ok()) return status;
+  const Tensor d = d_x.given() ? d_x : Tensor(own, shape);
+  if (d.data != d_out.data) {
+    const Dims one_head{1, 1, rows, shape[2]};
+    engine::copy_rows({d_out.data, one_head}, {d.data, one_head}, context);
+  }
+  return back(x, options, kept->arrays, arrays, d, gradients.data(), context);
+}
+
+int64_t TransformerBlock::num_parameters() const {
+  return memory_ == nullptr ? 0 : memory_->parameters.elements();
+}
+
+Status TransformerBlock::named(std::span<const float> block, StateDict& dict) const {
+  return nn::read_block(memory_ == nullptr ? nullptr : &memory_->parameters, block, dict);
 }
 
 }  // namespace multihead

@@ -16,6 +16,7 @@
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
+#include "nn/transformer/block_activations.h"
 
 namespace multihead {
 namespace {
@@ -77,6 +78,12 @@ bool is_gpt2_buffer(std::string_view name) {
     return before.empty() || before.ends_with('.');
   };
   return is("attn.bias") || is("attn.masked_bias");
+}
+
+Status validate_rows(Name name, const ConstTensor& tensor, const Dims& shape) {
+  Status status = validate_exact(name, Axes::kBatchTokens, tensor, shape);
+  if (!status.ok() || tensor.strides == contiguous_strides(shape)) return status;
+  return shape_error(name, Message::kContiguous, tensor.strides);
 }
 
 Status validate_probability(Name name, float probability) {
@@ -222,10 +229,19 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
       {Name::kX, x}, {Name::kOut, outputs.out}, {Name::kAttentionOut, outputs.attention_out}};
   for (const auto& [name, tensor] : tensors) {
     if (name == Name::kAttentionOut && !tensor.given()) continue;
-    if (Status status = validate_exact(name, kAxes, tensor, shape); !status.ok()) return status;
-    if (!(tensor.strides == contiguous_strides(shape))) {
-      return shape_error(name, Message::kContiguous, tensor.strides);
+    if (Status status = nn::validate_rows(name, tensor, shape); !status.ok()) return status;
+  }
+  if (outputs.activations != nullptr) {
+    if (cache != nullptr) return option_error(Name::kActivations, Message::kNoneInStep);
+    if (x.data == outputs.out.data && shape.elements() != 0) {
+      return option_error(Name::kOut, Message::kNotInPlace);
     }
+    TransformerBlockActivations::Internals* kept = nullptr;
+    Status status = TransformerBlockActivations::Internals::make(*outputs.activations, kept);
+    if (status.ok()) status = kept->begin(config_, memory_.get(), shape);
+    if (status.ok()) status = run(x, options, outputs, nullptr, trace, kept->arrays, context);
+    kept->filled = status.ok();
+    return status;
   }
   const int64_t rows = shape[0] * shape[1];
   nn::BlockArrays arrays;

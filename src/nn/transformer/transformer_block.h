@@ -26,6 +26,9 @@ struct TransformerBlock::Memory {
 
 namespace nn {
 
+// A tensor of a block's call: contiguous, of that shape.
+Status validate_rows(engine::Name name, const ConstTensor& tensor, const Dims& shape);
+
 // The arrays of one block's call. Those that backward() does not need again share memory, and all
 // layers of a Transformer use the same, unless they are kept.
 struct BlockArrays {

@@ -156,6 +156,102 @@ TEST(TransformerBackward, EqualsTheSlopeOfTheLogits) {
   }
 }
 
+// One block alone has the gradients that it has in a model of one layer.
+TEST(TransformerBlockBackward, EqualsThatOfAModelsLayer) {
+  Context context(1);
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    Random random(seed);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    TransformerConfig config = random_config(random, false);
+    config.num_layers = 1;
+    config.max_positions = 0;
+    config.embedding_dropout = 0.0F;
+    Model m(config, ParameterNames::kTorch, random);
+    if (HasFailure()) return;
+    const TransformerBlock& block = m.model.layer(0);
+    const int64_t width = block.config().attention.embed_dim;
+    const Dims shape{2, 5, width};
+    const std::vector<float> x = random.floats(shape.elements()),
+                             d_out = random.floats(shape.elements());
+    MultiHeadAttentionOptions options;
+    options.training = true;
+    options.dropout_seed = seed;
+    std::vector<float> out(x.size()), plain(x.size()), d_x(x.size());
+    std::vector<float> moved = x;
+    const ConstTensor input(moved.data(), shape);
+    TransformerBlockActivations kept;
+    ASSERT_TRUE(
+        block.forward(input, options, {.out = {plain.data(), shape}}, nullptr, context).ok());
+    Status status = block.forward(
+        input, options, {.out = {out.data(), shape}, .activations = &kept}, nullptr, context);
+    ASSERT_TRUE(status.ok()) << status.message();
+    ASSERT_EQ(out, plain);
+    std::vector<float> gradients(static_cast<size_t>(block.num_parameters()), 0.0F);
+    std::vector<float> again = gradients;
+    status = block.backward(input, options, {d_out.data(), shape}, kept, {d_x.data(), shape},
+                            gradients, context);
+    ASSERT_TRUE(status.ok()) << status.message();
+    std::vector<float> in_place = d_out;
+    const Tensor place(in_place.data(), shape);
+    ASSERT_TRUE(block.backward(input, options, place, kept, place, again, context).ok());
+    EXPECT_EQ(in_place, d_x);
+    EXPECT_EQ(again, gradients);
+    again.assign(again.size(), 0.0F);
+    ASSERT_TRUE(
+        block.backward(input, options, {d_out.data(), shape}, kept, {}, again, context).ok());
+    EXPECT_EQ(again, gradients);
+
+    const std::vector<float> direction = random_direction(random, moved.size());
+    const double expected = testing::slope(moved, direction, [&] {
+      EXPECT_TRUE(
+          block.forward(input, options, {.out = {plain.data(), shape}}, nullptr, context).ok());
+      return dot(plain, d_out);
+    });
+    EXPECT_LE(std::abs(dot(d_x, direction) - expected),
+              4e-3 * testing::size_of_dot(d_x, direction) + 4e-3);
+  }
+}
+
+TEST(TransformerBlockBackward, RefusesInvalidCallsAndWritesNothing) {
+  Random random(1);
+  Context context(1);
+  Model m(
+      {.block = {.attention = {.embed_dim = 8, .num_heads = 2}}, .num_layers = 1, .vocab_size = 3},
+      ParameterNames::kTorch, random);
+  const TransformerBlock& block = m.model.layer(0);
+  const Dims shape{1, 2, 8};
+  std::vector<float> x(16), d(16), d_x(16, 7.0F);
+  std::vector<float> gradients(static_cast<size_t>(block.num_parameters()), 7.0F);
+  const std::vector<float> before = gradients;
+  TransformerBlockActivations kept, empty;
+  EXPECT_EQ(block
+                .forward({x.data(), shape}, {}, {.out = {x.data(), shape}, .activations = &kept},
+                         nullptr, context)
+                .argument(),
+            "out");
+  ASSERT_TRUE(block
+                  .forward({x.data(), shape}, {}, {.out = {d.data(), shape}, .activations = &kept},
+                           nullptr, context)
+                  .ok());
+  const auto argument = [&](const Dims& of_x, const Dims& of_d, const Dims& of_d_x,
+                            const TransformerBlockActivations& activations, size_t floats) {
+    return block
+        .backward({x.data(), of_x}, {}, {d.data(), of_d}, activations, {d_x.data(), of_d_x},
+                  std::span(gradients).first(floats), context)
+        .argument();
+  };
+  const size_t all = gradients.size();
+  EXPECT_EQ(argument({1, 8, 2}, shape, shape, kept, all), "x");
+  EXPECT_EQ(argument(shape, {2, 1, 8}, shape, kept, all), "d_out");
+  EXPECT_EQ(argument(shape, shape, {1, 2, 4}, kept, all), "d_x");
+  EXPECT_EQ(argument(shape, shape, shape, empty, all), "activations");
+  EXPECT_EQ(argument({2, 1, 8}, {2, 1, 8}, {2, 1, 8}, kept, all), "activations");
+  EXPECT_EQ(argument(shape, shape, shape, kept, all - 1), "gradients");
+  EXPECT_EQ(gradients, before);
+  EXPECT_EQ(d_x, std::vector<float>(16, 7.0F));
+  EXPECT_EQ(argument(shape, shape, shape, kept, all), "");
+}
+
 TEST(Transformer, InitialisesFromASeed) {
   TransformerConfig config{
       .block = {.attention = {.embed_dim = 64, .num_heads = 4}, .mlp_dim = 128},

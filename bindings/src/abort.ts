@@ -1,0 +1,36 @@
+// The AbortSignals of load() and train().
+
+import { MultiheadError } from './errors.js';
+import { describe, unreadable } from './tensor.js';
+
+/**
+ * Throws `E_OPTION` unless `signal` is undefined or looks like an AbortSignal. Not instanceof: the
+ * signal may come from another realm, such as an iframe.
+ */
+export function checkSignal(signal: unknown): void {
+  if (signal === undefined) return;
+  try {
+    const { aborted, addEventListener, removeEventListener } = Object(signal) as AbortSignal;
+    const methods = [addEventListener, removeEventListener];
+    if (typeof aborted === 'boolean' && methods.every((each) => typeof each === 'function')) return;
+  } catch (cause) {
+    throw unreadable(cause, 'signal');
+  }
+  throw new MultiheadError('E_OPTION', {
+    argument: 'signal',
+    expected: 'an AbortSignal',
+    got: describe(signal),
+  });
+}
+
+/** @param what the call that was aborted: "load" */
+export function abortedError(signal: AbortSignal, what: string): MultiheadError {
+  const cause: unknown = signal.reason;
+  return new MultiheadError('E_ABORTED', {
+    argument: 'signal',
+    expected: 'a signal that is not aborted',
+    got: cause instanceof Error ? cause.message : describe(cause),
+    message: `${what}() was aborted`,
+    cause,
+  });
+}

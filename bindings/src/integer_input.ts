@@ -1,0 +1,61 @@
+// Integers that are passed at every call of a loop: copied into memory that is kept between calls.
+
+import type { Span } from './arguments.js';
+import { MultiheadError } from './errors.js';
+import { bytesPerElement, type Block, type Heap } from './memory.js';
+import { describe } from './tensor.js';
+import { bufferOf, lengthOf, typedArrayName } from './typed_arrays.js';
+
+export class IntegerInput implements Span<'i32'> {
+  address = 0;
+  length = 0;
+  readonly #heap: Heap;
+  readonly #argument: string;
+  #block: Block = { address: 0, bytes: 0 };
+  #view: Int32Array | undefined;
+
+  constructor(heap: Heap, argument: string) {
+    this.#heap = heap;
+    this.#argument = argument;
+  }
+
+  get bytes(): number {
+    return this.#block.bytes;
+  }
+
+  /** Throws `E_OPTION` unless it is an Int32Array; `E_MEMORY`. Runs no code of the caller's. */
+  set(values: unknown): void {
+    if (typedArrayName(values) !== 'Int32Array') {
+      throw new MultiheadError('E_OPTION', {
+        argument: this.#argument,
+        expected: 'an Int32Array',
+        got: describe(values),
+      });
+    }
+    const integers = values as Int32Array;
+    const length = lengthOf(integers);
+    if (length * bytesPerElement('i32') > this.#block.bytes) {
+      const larger = this.#heap.allocateCopy('i32', integers, this.#argument);
+      this.release();
+      this.#block = larger;
+      this.address = larger.address;
+    } else {
+      this.#whole().set(integers);
+    }
+    this.length = length;
+  }
+
+  release(): void {
+    this.#heap.release(this.#block);
+    this.#view = undefined;
+  }
+
+  /** A view of the whole block. When the memory grows, it gets a new buffer. */
+  #whole(): Int32Array {
+    if (this.#view === undefined || bufferOf(this.#view) !== this.#heap.buffer) {
+      const { address, bytes } = this.#block;
+      this.#view = this.#heap.view('i32', address, bytes / bytesPerElement('i32'));
+    }
+    return this.#view;
+  }
+}

@@ -1,0 +1,240 @@
+// A loop around the steps of a trainer: `multihead/training`. It runs in pages and in workers.
+
+import { abortedError, checkSignal } from './abort.js';
+import { MultiheadError } from './errors.js';
+import { checkCount, readFlat } from './options.js';
+import { describe, unreadable } from './tensor.js';
+import type { Trainer, TrainerStepOptions, TrainingStep } from './types.js';
+
+/** The arguments of {@link Trainer.step}: tokens, targets and its options. */
+export interface TrainingBatch extends TrainerStepOptions {
+  readonly tokens: Int32Array;
+  readonly targets: Int32Array;
+}
+
+/**
+ * Where batches come from: an iterable, or a function that is given the number of updates so far (0 for the
+ * first batch). After a restored checkpoint only a function goes on with the right batch. `undefined` ends
+ * the training.
+ */
+export type TrainingBatches =
+  | Iterable<TrainingBatch>
+  | AsyncIterable<TrainingBatch>
+  | ((step: number) => TrainingBatch | undefined | Promise<TrainingBatch | undefined>);
+
+/** Options of {@link train}. */
+export interface TrainOptions {
+  readonly trainer: Trainer;
+  readonly batches: TrainingBatches;
+  /** Ends when the trainer has made so many updates, those before train() included. Default no end. */
+  readonly steps?: number | undefined;
+  /** The loop gets the progress of every so-manieth step, of the last one, and of single steps. Default 1. */
+  readonly every?: number | undefined;
+  /** Aborting ends the loop with `E_ABORTED`, between two steps: the trainer can go on. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** A training, which runs while a `for await` loop reads its progress. */
+export interface Training extends AsyncIterable<TrainingStep> {
+  readonly paused: boolean;
+  /** Stops before the next step. Between steps the trainer may be read, restored, or changed. */
+  pause(): void;
+  resume(): void;
+  /** Makes one step, and pauses. */
+  step(): void;
+}
+
+/**
+ * Trains: `for await (const progress of train({ trainer, batches })) …`. After each step it lets other
+ * tasks of the page or worker run, such as input, drawing and messages. Leaving the loop ends the training;
+ * another loop over the same object, or another train(), goes on.
+ *
+ * @throws {MultiheadError} `E_OPTION` at once for wrong options. The loop throws the errors of
+ * {@link Trainer.step}, those of `batches`, and `E_ABORTED`; the trainer is then as after its last step.
+ */
+export function train(given: TrainOptions): Training {
+  const options = readFlat(given, ['trainer', 'batches', 'steps', 'every', 'signal'], 'train');
+  const { trainer, batches, steps, every = 1, signal } = options;
+  if (!hasMethod(trainer, ['step'], 'trainer')) throw refused('trainer', 'a trainer', trainer);
+  sourceOf(batches);
+  if (steps !== undefined) checkCount(steps, 'steps', 0);
+  checkCount(every, 'every');
+  checkSignal(signal);
+  return new TrainingLoop({ trainer, batches, steps: steps ?? Infinity, every, signal });
+}
+
+const refused = (argument: string, expected: string, got: unknown): MultiheadError =>
+  new MultiheadError('E_OPTION', { argument, expected, got: describe(got) });
+
+/** Throws `E_OPTION` if reading the value throws. */
+function hasMethod(value: unknown, names: readonly PropertyKey[], argument: string): boolean {
+  try {
+    const object = Object(value) as Record<PropertyKey, unknown>;
+    return names.some((name) => typeof object[name] === 'function');
+  } catch (cause) {
+    throw unreadable(cause, argument);
+  }
+}
+
+interface CheckedOptions {
+  readonly trainer: Trainer;
+  readonly batches: TrainingBatches;
+  readonly steps: number;
+  readonly every: number;
+  readonly signal: AbortSignal | undefined;
+}
+
+class TrainingLoop implements Training {
+  readonly #options: CheckedOptions;
+  #paused = false;
+  /** Steps that step() has asked for. */
+  #single = 0;
+  #running = false;
+  /** Ends the wait of a paused loop. */
+  #wake = (): void => {};
+
+  constructor(options: CheckedOptions) {
+    this.#options = options;
+  }
+
+  get paused(): boolean {
+    return this.#paused;
+  }
+
+  pause(): void {
+    this.#paused = true;
+  }
+
+  resume(): void {
+    this.#paused = false;
+    this.#single = 0;
+    this.#wake();
+  }
+
+  step(): void {
+    this.#paused = true;
+    this.#single += 1;
+    this.#wake();
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<TrainingStep, void, undefined> {
+    if (this.#running) throw refused('training', 'one loop at a time', 'another');
+    this.#running = true;
+    const { trainer, batches, steps, every, signal } = this.#options;
+    const source = sourceOf(batches);
+    const turns = new Turns();
+    try {
+      let batch: TrainingBatch | undefined;
+      let drawnAt = 0;
+      let sinceProgress = 0;
+      let progress: TrainingStep | undefined;
+      while (trainer.steps < steps) {
+        if (signal?.aborted) throw abortedError(signal, 'train');
+        if (this.#paused && this.#single === 0) {
+          await this.#resumed(signal);
+          continue;
+        }
+        const restored = source.byStep && drawnAt !== trainer.steps;
+        if (batch === undefined || restored) {
+          drawnAt = trainer.steps;
+          batch = await source.next(drawnAt);
+          if (batch === undefined) break;
+          // While it waited, it may have been aborted, paused or restored.
+          continue;
+        }
+        const { tokens, targets, ...options } = batch;
+        batch = undefined;
+        progress = trainer.step(tokens, targets, options);
+        sinceProgress += 1;
+        const single = this.#paused;
+        if (single) this.#single -= 1;
+        if (single || sinceProgress === every || trainer.steps >= steps) {
+          sinceProgress = 0;
+          yield progress;
+        }
+        await turns.next();
+      }
+      if (progress !== undefined && sinceProgress > 0) yield progress;
+    } finally {
+      this.#running = false;
+      turns.close();
+      await source.close();
+    }
+  }
+
+  async #resumed(signal: AbortSignal | undefined): Promise<void> {
+    let wake = (): void => {};
+    const woken = new Promise<void>((resolve) => (wake = resolve));
+    this.#wake = wake;
+    signal?.addEventListener('abort', wake, { once: true });
+    await woken;
+    signal?.removeEventListener('abort', wake);
+  }
+}
+
+interface Source {
+  /** Whether next() gives the batch of the step that it is told. */
+  readonly byStep: boolean;
+  next(step: number): Promise<TrainingBatch | undefined>;
+  close(): Promise<void>;
+}
+
+/** Takes no batch. Throws `E_OPTION`. */
+function sourceOf(batches: TrainingBatches): Source {
+  if (typeof batches === 'function') {
+    return {
+      byStep: true,
+      next: async (step) => checkBatch(await batches(step)),
+      close: async () => {},
+    };
+  }
+  const from = Object(batches) as Partial<Iterable<TrainingBatch> & AsyncIterable<TrainingBatch>>;
+  const begins = [Symbol.asyncIterator, Symbol.iterator];
+  if (typeof batches === 'string' || !hasMethod(batches, begins, 'batches')) {
+    throw refused('batches', 'an iterable, or a function of the step', batches);
+  }
+  let iterator: Iterator<TrainingBatch> | AsyncIterator<TrainingBatch> | undefined;
+  let ended = false;
+  return {
+    byStep: false,
+    async next() {
+      iterator ??= from[Symbol.asyncIterator]?.() ?? from[Symbol.iterator]?.();
+      const { done, value } = (await iterator?.next()) ?? { done: true, value: undefined };
+      ended = done === true;
+      return ended ? undefined : checkBatch(value);
+    },
+    async close() {
+      if (!ended) await iterator?.return?.();
+    },
+  };
+}
+
+function checkBatch(batch: TrainingBatch | undefined): TrainingBatch | undefined {
+  if (batch === undefined || (typeof batch === 'object' && batch !== null)) return batch;
+  throw refused('batches', '{ tokens, targets }', batch);
+}
+
+/**
+ * Turns of the event loop. Not setTimeout(), which waits 4 ms after a few calls; nor scheduler.yield(),
+ * whose continuations come before messages to a worker.
+ */
+class Turns {
+  #channel: MessageChannel | undefined;
+
+  next(): Promise<void> {
+    const { setImmediate } = globalThis as { setImmediate?: (run: () => void) => void };
+    return new Promise((resolve) => {
+      if (setImmediate !== undefined) {
+        setImmediate(resolve);
+        return;
+      }
+      this.#channel ??= new MessageChannel();
+      this.#channel.port1.onmessage = () => resolve();
+      this.#channel.port2.postMessage(0);
+    });
+  }
+
+  close(): void {
+    this.#channel?.port1.close();
+  }
+}
