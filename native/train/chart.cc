@@ -175,6 +175,7 @@ std::string chart(const Curve& curve, const std::string& title) {
   Series loss{"training", kTraining, {}}, held_out_loss{"held out", kHeldOut, {}};
   Series accuracy{"training", kTraining, {}}, held_out_accuracy{"held out", kHeldOut, {}};
   std::vector<Series> jobs;
+  jobs.reserve(curve.jobs.size());
   for (size_t job = 0; job < curve.jobs.size(); ++job) {
     // Four jobs have a style each; more would share them.
     jobs.push_back({curve.jobs[job], kFirstJob + job % (kHeldOut - kFirstJob), {}});

@@ -70,7 +70,7 @@ class ExperimentLearner : public Learner {
 
 // "head 2", or with several layers "layer 1, head 2"; counted from 1.
 std::string head_name(const ExperimentOptions& options, int64_t head) {
-  const std::string of_layer = "head " + std::to_string(head % options.num_heads + 1);
+  std::string of_layer = "head " + std::to_string(head % options.num_heads + 1);
   if (options.num_layers == 1) return of_layer;
   return "layer " + std::to_string(head / options.num_heads + 1) + ", " + of_layer;
 }

@@ -141,10 +141,11 @@ int main(int argc, char** argv) {
 
   multihead::ExperimentOptions of_jobs{
       .kind = ExperimentKind::kFourJobs, .num_heads = 4, .num_layers = 1};
-  RunOptions jobs_run{.steps = 600, .batch = 16, .learning_rate = 1e-2F};
+  // Steps this small take longer with several threads.
+  RunOptions jobs_run{.steps = 600, .batch = 16, .learning_rate = 1e-2F, .threads = 1};
   multihead::ExperimentOptions of_induction{
       .kind = ExperimentKind::kInduction, .num_heads = 2, .num_layers = 2};
-  RunOptions induction_run{.steps = 400, .batch = 32, .learning_rate = 1e-2F};
+  RunOptions induction_run{.steps = 400, .batch = 32, .learning_rate = 1e-2F, .threads = 1};
   train::TextOptions of_text;
   RunOptions text_run{.steps = 1000, .batch = 16, .learning_rate = 3e-3F};
   add_experiment(four_jobs, of_jobs);

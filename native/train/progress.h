@@ -31,7 +31,7 @@ class Progress {
   int64_t begin_, total_;
   bool quiet_, on_terminal_;
   bool drawn_ = false;
-  Clock::time_point started_ = Clock::now(), drawn_at_ = {};
+  Clock::time_point started_ = Clock::now(), drawn_at_;
 };
 
 }  // namespace multihead::train

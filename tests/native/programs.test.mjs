@@ -79,6 +79,7 @@ test('invalid arguments give 2', () => {
   refused('multihead-conformance', [], 2, /^expected one folder, got none/);
   refused('multihead-conformance', ['--fliter'], 2, /^expected one folder, got --fliter/);
   refused('multihead-conformance', ['a', 'b'], 2, /^expected one folder, got several arguments/);
+  refused('multihead-train', ['four-jobs', '--heads', '7'], 2, /^num_heads: /);
   refused('multihead-bench', ['--fliter=x'], 2, /--fliter=x/);
   refused('multihead-bench', ['--target=mmx'], 2, /^--target: /);
   refused('multihead-bench', ['--benchmark_filter=nothing'], 2, /./);
