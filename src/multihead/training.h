@@ -125,7 +125,8 @@ class Trainer {
   // digits of 16 bits, lowest first. Errors: kOption between accumulate() and update().
   [[nodiscard]] Status state_dict(StateDict& dict) const;
   // Takes all of that over from a trainer of an equal model. With equal options, training then
-  // continues with the same bits as if it had not been interrupted. Errors: kShape, which names
+  // continues with the same bits as if it had not been interrupted. Tensors whose names begin with
+  // `run.` are ignored: a program may keep some of its own. Errors: kShape, which names
   // every missing, unexpected and misshaped tensor; kOption, kMemory. Nothing is changed then.
   [[nodiscard]] Status load_state_dict(const StateDict& dict);
 

@@ -83,7 +83,9 @@ Status Trainer::load_state_dict(const StateDict& dict) {
     nn::TrainerState& t = *state_;
     if (t.parts > 0) return option_error(Name::kTrainer, Message::kNoPendingGradients, t.parts);
     nn::Parameters loaded;
-    if (Status status = loaded.load(list_state(t), dict); !status.ok()) return status;
+    // A program may keep numbers of its own beside them.
+    const auto ignored = [](std::string_view name) { return name.starts_with("run."); };
+    if (Status status = loaded.load(list_state(t), dict, ignored); !status.ok()) return status;
     const int64_t elements = t.parameters.elements();
     const float* from = loaded.values();
     uint64_t steps = 0, seed = 0;
