@@ -110,21 +110,12 @@ HWY_INLINE void add_products(D d, const A* HWY_RESTRICT a, ptrdiff_t a_stride,
   }
 }
 
-// Not inlined, except with relaxed SIMD, where inlining makes gpt2-1k and long-8k 1 to 4 % faster.
-// simd128, whose sums and products fill the registers, would lose 3 to 5 %; natively nothing
-// changes.
-#if HWY_ARCH_WASM && defined(__wasm_relaxed_simd__)
-#define MULTIHEAD_TILE HWY_INLINE
-#else
-#define MULTIHEAD_TILE HWY_NOINLINE
-#endif
-
 // Rows from `first_row` on and columns from `first_column` on, where a, b and c point.
 template <ALayout kLayout, class Arithmetic, Result kResult, size_t kRows, size_t kVecs, class D,
           class A>
-MULTIHEAD_TILE void product_tile(D d, const Product<A>& p, size_t first_row, size_t first_column,
-                                 const A* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-                                 float* first_c, size_t depth) {
+HWY_INLINE void product_tile(D d, const Product<A>& p, size_t first_row, size_t first_column,
+                             const A* HWY_RESTRICT a, const float* HWY_RESTRICT b, float* first_c,
+                             size_t depth) {
   using V = hn::Vec<D>;
   const size_t lanes = hn::Lanes(d);
   V sum[kRows][kVecs];
@@ -183,13 +174,32 @@ MULTIHEAD_TILE void product_tile(D d, const Product<A>& p, size_t first_row, siz
   }
 }
 
+template <ALayout kLayout, class Arithmetic, Result kResult, size_t kRows, size_t kVecs, class D,
+          class A>
+HWY_NOINLINE void called_tile(D d, const Product<A>& p, size_t row, size_t column, const A* a,
+                              const float* b, float* c, size_t depth) {
+  product_tile<kLayout, Arithmetic, kResult, kRows, kVecs>(d, p, row, column, a, b, c, depth);
+}
+
+// In WebAssembly tiles of full size are inlined into the loop over tiles. Relaxed SIMD: 1 to 4 %
+// faster on gpt2-1k and long-8k; inlining the smaller tiles too gains nothing and takes 1.3 kB.
+// simd128: gpt2-1k, bert, vit and linear() take 0.85 to 0.88 of the time in Node 20, 0.97 to 0.99
+// in Node 26; inlining the smaller tiles too loses 1 to 5 %. Natively nothing changes.
+constexpr bool inlines_tile(size_t rows, size_t vecs) {
+  return HWY_ARCH_WASM != 0 && vecs == TileSize::kMaxVecs && rows == TileSize::rows(vecs);
+}
+
 // product_tile() of the first `depth` k, or of a range of them. Two functions: with one that always
 // adds the range's first k, gpt2-1k takes 1 to 4 % longer with simd128.
 template <ALayout kLayout, class Arithmetic, Result kResult, size_t kRows, size_t kVecs, class D,
           class A>
 HWY_INLINE void multiply_tile(D d, const Product<A>& p, size_t row, size_t column, const A* a,
                               const float* b, float* c, size_t depth) {
-  product_tile<kLayout, Arithmetic, kResult, kRows, kVecs>(d, p, row, column, a, b, c, depth);
+  if constexpr (inlines_tile(kRows, kVecs)) {
+    product_tile<kLayout, Arithmetic, kResult, kRows, kVecs>(d, p, row, column, a, b, c, depth);
+  } else {
+    called_tile<kLayout, Arithmetic, kResult, kRows, kVecs>(d, p, row, column, a, b, c, depth);
+  }
 }
 template <ALayout kLayout, class Arithmetic, Result kResult, size_t kRows, size_t kVecs, class D,
           class A>
@@ -197,8 +207,8 @@ HWY_INLINE void multiply_tile(D d, const Product<A>& p, size_t row, size_t colum
                               const float* b, float* c, const DepthRange& depth) {
   const auto first = static_cast<ptrdiff_t>(depth.first);
   const ptrdiff_t a_step = kLayout == ALayout::kRowMajor ? 1 : p.a_stride;
-  product_tile<kLayout, Arithmetic, kResult, kRows, kVecs>(d, p, row, column, a + first * a_step,
-                                                           b + first * p.b_stride, c, depth.count);
+  multiply_tile<kLayout, Arithmetic, kResult, kRows, kVecs>(d, p, row, column, a + first * a_step,
+                                                            b + first * p.b_stride, c, depth.count);
 }
 
 // Calls tile(count) for `rows` rows: tiles of kRows, then tiles of 4, 2 and 1 for the rest.
