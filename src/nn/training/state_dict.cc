@@ -1,6 +1,7 @@
 // What continues a training, as named tensors.
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include "engine/guard.h"

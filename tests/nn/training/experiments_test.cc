@@ -34,19 +34,23 @@ Sequence draw(ExperimentKind kind, uint64_t seed, DataStream stream, int64_t bat
 }
 
 // FNV-1a over the numbers as 32-bit little-endian words.
+constexpr uint64_t kEmptyHash = 0xcbf29ce484222325U;
+void add_to_hash(uint64_t& hash, const Sequence& sequence) {
+  for (const auto& numbers : {sequence.tokens, sequence.targets}) {
+    for (const int32_t number : numbers) {
+      for (int byte = 0; byte < 4; ++byte) {
+        hash ^= static_cast<uint32_t>(number) >> (8 * byte) & 0xffU;
+        hash *= 0x100000001b3U;
+      }
+    }
+  }
+}
+
 uint64_t hash_of(ExperimentKind kind, uint64_t seed) {
-  uint64_t hash = 0xcbf29ce484222325U;
+  uint64_t hash = kEmptyHash;
   for (int64_t row = 0; row < 4; ++row) {
     for (const DataStream stream : {DataStream::kTraining, DataStream::kHeldOut}) {
-      const Sequence sequence = draw(kind, seed, stream, 599, row);
-      for (const auto& numbers : {sequence.tokens, sequence.targets}) {
-        for (const int32_t number : numbers) {
-          for (int byte = 0; byte < 4; ++byte) {
-            hash ^= static_cast<uint32_t>(number) >> (8 * byte) & 0xffU;
-            hash *= 0x100000001b3U;
-          }
-        }
-      }
+      add_to_hash(hash, draw(kind, seed, stream, 599, row));
     }
   }
   return hash;
@@ -224,6 +228,37 @@ TEST(Experiments, TheLossFalls) {
     const Evaluation after = evaluated(experiment, {.sequences = 16}, context);
     EXPECT_LT(after.loss, before.loss - 0.2);
     EXPECT_GT(after.accuracy, before.accuracy);
+  }
+}
+
+// bindings/test/experiment.test.ts expects the same of JavaScript.
+TEST(Experiments, TheSameSeedGivesTheSameNumbersInEveryBuild) {
+  const struct {
+    ExperimentOptions options;
+    uint64_t held_out;  // the hash of sequences 3 to 6
+    std::vector<double> losses;
+    double loss;  // after these steps, of 32 held-out sequences
+  } runs[] = {{{.kind = ExperimentKind::kFourJobs, .seed = 1},
+               0xc7ac0ec89a53ca9cU,
+               {3.265669, 3.248696, 3.231584, 3.197686, 3.113999},
+               3.106198},
+              {{.kind = ExperimentKind::kInduction, .seed = 0x123456789abcdefU},
+               0x6d00441ae988eaffU,
+               {3.543403, 3.591206, 3.549867, 3.582317, 3.530126},
+               3.570920}};
+  Context context(1);
+  for (const auto& [options, held_out, losses, loss] : runs) {
+    Experiment experiment = created(options);
+    Sequence sequences;
+    ASSERT_TRUE(experiment.held_out(3, 4, sequences.tokens, sequences.targets).ok());
+    uint64_t hash = kEmptyHash;
+    add_to_hash(hash, sequences);
+    EXPECT_EQ(hash, held_out);
+    const std::vector<double> trained = train(experiment, 5, context);
+    for (size_t step = 0; step < losses.size(); ++step) {
+      EXPECT_NEAR(trained[step], losses[step], 1e-4) << step;
+    }
+    EXPECT_NEAR(evaluated(experiment, {.sequences = 32}, context).loss, loss, 1e-4);
   }
 }
 
