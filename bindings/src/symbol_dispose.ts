@@ -22,7 +22,10 @@ export function makeDisposable(...classes: DisposableClass[]): void {
     Object.defineProperty(prototype, symbol, {
       configurable: true,
       writable: true,
-      value: prototype.dispose,
+      // A derived class may have a dispose() of its own.
+      value(this: { dispose(): void }) {
+        this.dispose();
+      },
     });
   }
 }
