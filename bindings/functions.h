@@ -21,4 +21,7 @@ extern "C" int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k, uint32_
 extern "C" int32_t multihead_train(int32_t handle, bool updates);
 extern "C" double multihead_trainer_bytes(int32_t handle);
 
+// Experiment::step(), which gives a TrainingStep.
+extern "C" int32_t multihead_experiment_step(int32_t handle);
+
 }  // namespace multihead::bindings

@@ -1,5 +1,5 @@
-// Tensors by name on their way to JavaScript and from it: the list that a call leaves behind, and
-// the state dict for the next load.
+// Tensors by name on their way to JavaScript and from it: the list and other results that a call
+// leaves behind, and the state dict for the next load.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,10 @@ namespace multihead::bindings {
 
 // What the last call has listed.
 inline std::vector<ListedTensor> last_list;
+
+// What the last call on an experiment gave. Released with the list.
+inline Evaluation last_evaluation;
+inline HeldOutSequences last_held_out;
 
 // What was pushed for the next load.
 inline StateDict pushed;

@@ -141,6 +141,8 @@ void release_listed() {
   last_trace = {};
   last_traces.clear();
   last_gradients = {};
+  last_evaluation = {};
+  last_held_out = {};
 }
 
 int32_t push_parameter() {

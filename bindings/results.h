@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "argument_block.h"
 #include "engine/error.h"
@@ -24,6 +28,17 @@ struct SimdTarget {
   std::string name;
 };
 
+struct ExperimentFacts {
+  int64_t model, trainer;  // handles
+  int64_t num_heads, num_layers, steps, batch, embed_dim, vocab_size, max_positions;
+  int64_t parameters;  // elements
+  std::span<const std::string_view> jobs, patterns;
+};
+
+struct HeldOutSequences {
+  std::vector<int32_t> tokens, targets;
+};
+
 // Writes the block from its beginning. JavaScript reads addresses and texts before the next call.
 class Results {
  public:
@@ -39,9 +54,25 @@ void write(Results& to, T value) { to.number(static_cast<double>(value)); }
 
 inline void write(Results& to, const void* data) { to.number(address_of(data)); }
 
-inline void write(Results& to, const std::string& text) {
+inline void write(Results& to, std::string_view text) {
   write(to, static_cast<const void*>(text.data()));
   write(to, text.size());
+}
+inline void write(Results& to, const std::string& text) { write(to, std::string_view(text)); }
+
+inline void write(Results& to, std::span<const std::string_view> texts) {
+  write(to, texts.size());
+  for (const std::string_view text : texts) write(to, text);
+}
+
+template <class T>
+void write(Results& to, const std::vector<T>& numbers) {
+  write(to, static_cast<const void*>(numbers.data()));
+  write(to, numbers.size());
+}
+inline void write(Results& to, const std::vector<int64_t>& numbers) {
+  write(to, numbers.size());
+  for (const int64_t number : numbers) write(to, number);
 }
 
 inline void write(Results& to, const Dims& shape) {

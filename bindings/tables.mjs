@@ -127,7 +127,11 @@ function wireOf() {
     'engine::Axes': ['number', 'number'],
     bool: ['boolean', 'flag'],
     'std::string': ['string', 'text'],
-    Dims: ['number[]', 'shape'],
+    Dims: ['number[]', 'wholes'],
+    'std::vector<int64_t>': ['number[]', 'wholes'],
+    'std::vector<double>': ['Float64Array', 'doubles'],
+    'std::vector<int32_t>': ['Int32Array', 'integers'],
+    'std::span<const std::string_view>': ['string[]', 'texts'],
   };
   const enums = each('WIRE_ENUM', ({ args: [type] }) => type);
   const written = [];

@@ -153,8 +153,22 @@ export class Results {
     return this.number() !== 0;
   }
 
-  shape(): number[] {
+  wholes(): number[] {
     return Array.from({ length: this.number() }, () => this.number());
+  }
+
+  doubles(): Float64Array {
+    const address = this.number();
+    return new Float64Array(this.#core.HEAPU8.buffer, address, this.number()).slice();
+  }
+
+  integers(): Int32Array {
+    const address = this.number();
+    return new Int32Array(this.#core.HEAPU8.buffer, address, this.number()).slice();
+  }
+
+  texts(): string[] {
+    return Array.from({ length: this.number() }, () => this.text());
   }
 
   text(): string {

@@ -98,4 +98,10 @@ export abstract class CoreModule extends CoreObject {
     const bytes = elements * bytesPerElement('f32');
     this.#memory.parameters = new SharedParameters(heap, bytes).join();
   }
+
+  /** Its parameters are those of another object. */
+  protected share(parameters: SharedParameters): void {
+    this.assertLive();
+    this.#memory.parameters = parameters.join();
+  }
 }

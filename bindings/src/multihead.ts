@@ -4,6 +4,7 @@ import { alibiSlopes } from './alibi.js';
 import { Arguments } from './arguments.js';
 import { attention } from './attention.js';
 import { attentionBackward } from './attention_backward.js';
+import { WasmExperiment } from './experiment.js';
 import type { GuardedModule } from './guard.js';
 import { headStatistics } from './head_statistics.js';
 import { WasmKVCache } from './kv_cache.js';
@@ -67,6 +68,7 @@ export function createMultihead(
     transformerBlock: (config) => scopes.track(new WasmTransformerBlock(runtime, config)),
     transformer: (config) => scopes.track(new WasmTransformer(runtime, config)),
     trainer: (model, options) => scopes.track(new WasmTrainer(runtime, model, options)),
+    experiment: (options) => scopes.track(new WasmExperiment(runtime, options)),
     headStatistics: (weights, options) => headStatistics(runtime, weights, options),
     createCache: (config) => scopes.track(new WasmKVCache(runtime, config)),
     scope: (fn) => scopes.run(fn),

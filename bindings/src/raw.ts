@@ -10,6 +10,8 @@ export interface RawModule extends WireFunctions {
   /** A trainer's step (`updates` is 1) or a part of one (0), with the arguments in the block. Gives a CallStatus. */
   _multihead_train(handle: number, updates: number): number;
   _multihead_trainer_bytes(handle: number): number;
+  /** An experiment's step. Gives a CallStatus. */
+  _multihead_experiment_step(handle: number): number;
 }
 
 /** What Emscripten's glue lets its caller replace. */

@@ -1,11 +1,12 @@
 // mh.trainer: a handle to a trainer in the core.
 
 import { seedWords } from './attention_options.js';
-import { CoreObject, isCoreObject } from './core_object.js';
+import { isCoreObject } from './core_object.js';
+import { CoreTrainer, TrainerMemory } from './core_trainer.js';
 import { MultiheadError } from './errors.js';
 import { IntegerInput } from './integer_input.js';
 import { forwardNames, moduleOptions, noModuleOptions } from './layer_options.js';
-import type { Heap, Holding } from './memory.js';
+import type { Heap } from './memory.js';
 import { call, checkStatus, type Runtime } from './operands.js';
 import {
   checkChoice,
@@ -15,9 +16,8 @@ import {
   namesOf,
   readOptions,
 } from './options.js';
-import { readSafetensors } from './read_safetensors.js';
 import type { SharedParameters } from './shared_parameters.js';
-import { pushStateDict, takeStateDict } from './state_dict.js';
+import { takeStateDict } from './state_dict.js';
 import { learningRateDecays, optimisers } from './tables.js';
 import { describe } from './tensor.js';
 import { WasmTransformer } from './transformer.js';
@@ -25,7 +25,6 @@ import type {
   LearningRateDecay,
   Optimiser,
   PlainTensor,
-  StateDict,
   Trainer,
   TrainerOptions,
   TrainerStepOptions,
@@ -33,7 +32,6 @@ import type {
   Transformer,
 } from './types.js';
 import * as wire from './wire.js';
-import { writeSafetensors } from './write_safetensors.js';
 
 const optimiserNames = namesOf(optimisers) satisfies readonly Optimiser[];
 const decayNames = namesOf(learningRateDecays) satisfies readonly LearningRateDecay[];
@@ -42,6 +40,8 @@ const optionNames = [
   ...(['weightDecay', 'warmupSteps', 'decay', 'decaySteps', 'finalLearningRate'] as const),
   ...(['clipNorm', 'recompute', 'seed'] as const),
 ] as const satisfies readonly (keyof TrainerOptions)[];
+
+const ownName = { argument: 'trainer', noun: 'a trainer' };
 
 const ofTrainer = ['causal', 'return', 'trace', 'out', 'training', 'dropoutSeed'] as const;
 const stepNames = [
@@ -54,53 +54,30 @@ const elsewhere = {
   ...{ training: 'a trainer always trains', dropoutSeed: "the trainer's seed decides it" },
 };
 
-/** What a trainer holds; it does not refer to the trainer, which could not be collected then. */
-class TrainerMemory implements Holding {
+/** Its inputs are copied into memory that it keeps. */
+class InputMemory extends TrainerMemory {
   readonly tokens: IntegerInput;
   readonly targets: IntegerInput;
-  readonly #runtime: Runtime;
-  readonly #handle: number;
-  readonly #parameters: SharedParameters;
-  /** Bytes in the core besides the parameters, as they were counted last. */
-  #counted = 0;
 
   constructor(runtime: Runtime, handle: number, parameters: SharedParameters) {
-    this.#runtime = runtime;
-    this.#handle = handle;
-    this.#parameters = parameters.join();
+    super(runtime, handle, parameters, ownName, () => runtime.raw.trainerRelease(handle));
     this.tokens = new IntegerInput(runtime.heap, 'tokens');
     this.targets = new IntegerInput(runtime.heap, 'targets');
-    this.recount();
   }
 
-  get bytes(): number {
-    return this.#parameters.bytes + this.#counted + this.tokens.bytes + this.targets.bytes;
+  override get bytes(): number {
+    return super.bytes + this.tokens.bytes + this.targets.bytes;
   }
 
-  /** After calls for which the core may have allocated memory. */
-  recount(): void {
-    const { raw, heap } = this.#runtime;
-    const bytes = raw._multihead_trainer_bytes(this.#handle) - this.#parameters.bytes;
-    if (bytes !== this.#counted) heap.count(bytes - this.#counted);
-    this.#counted = bytes;
-  }
-
-  what(): string {
-    return `a trainer of ${this.bytes} bytes`;
-  }
-
-  free(): void {
-    const { raw, heap } = this.#runtime;
-    raw.trainerRelease(this.#handle);
-    heap.count(-this.#counted);
-    this.#parameters.leave();
+  override free(): void {
+    super.free();
     this.tokens.release();
     this.targets.release();
   }
 }
 
-export class WasmTrainer extends CoreObject implements Trainer {
-  readonly #memory: TrainerMemory;
+export class WasmTrainer extends CoreTrainer implements Trainer {
+  readonly #memory: InputMemory;
   readonly #config: Transformer['config'];
 
   constructor(runtime: Runtime, model: Transformer, given: TrainerOptions = {}) {
@@ -112,20 +89,11 @@ export class WasmTrainer extends CoreObject implements Trainer {
       wire.trainerOptions(args, record);
       return operands.make(() => raw.trainerCreate(own.handle));
     });
-    const memory = new TrainerMemory(runtime, handle, parameters);
-    super(runtime, handle, { argument: 'trainer', noun: 'a trainer' }, memory);
+    const memory = new InputMemory(runtime, handle, parameters);
+    super(runtime, handle, handle, ownName, memory);
     this.#memory = memory;
     this.#config = own.config;
     Object.freeze(this);
-  }
-
-  get steps(): number {
-    return this.runtime.raw.trainerSteps(this.handle);
-  }
-
-  get bytes(): number {
-    this.assertLive();
-    return this.#memory.bytes;
   }
 
   step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): TrainingStep {
@@ -141,59 +109,20 @@ export class WasmTrainer extends CoreObject implements Trainer {
 
   update(): TrainingStep {
     this.assertLive();
-    this.#call((raw) => raw.trainerUpdate(this.handle));
+    this.simply((raw) => raw.trainerUpdate(this.handle));
     return wire.readTrainingStep(this.runtime.args.results());
   }
 
   setLearningRate(rate: number): void {
     this.assertLive();
     const checked = checkNumber(rate, 'learningRate');
-    this.#call((raw) => raw.trainerSetLearningRate(this.handle, checked));
+    this.simply((raw) => raw.trainerSetLearningRate(this.handle, checked));
   }
 
   gradients(): Record<string, PlainTensor> {
     this.assertLive();
-    this.#call((raw) => raw.trainerGradients(this.handle));
+    this.simply((raw) => raw.trainerGradients(this.handle));
     return takeStateDict(this.runtime);
-  }
-
-  stateDict(): Record<string, PlainTensor> {
-    this.assertLive();
-    return this.#state();
-  }
-
-  loadStateDict(dict: StateDict): void {
-    this.assertLive();
-    this.#load(dict);
-  }
-
-  checkpoint(): Uint8Array<ArrayBuffer> {
-    this.assertLive();
-    return writeSafetensors(this.#state());
-  }
-
-  restore(checkpoint: Uint8Array | ArrayBuffer): void {
-    this.assertLive();
-    this.#load(readSafetensors(checkpoint).stateDict);
-  }
-
-  #state(): Record<string, PlainTensor> {
-    this.#call((raw) => raw.trainerState(this.handle));
-    return takeStateDict(this.runtime);
-  }
-
-  #load(dict: StateDict): void {
-    const { runtime } = this;
-    call(runtime, (operands) => {
-      pushStateDict(runtime, dict, operands);
-      operands.run(() => runtime.raw.trainerLoad(this.handle));
-    });
-  }
-
-  /** A call of the core that reads no arguments from the block. */
-  #call(run: (raw: Runtime['raw']) => number): void {
-    const { runtime } = this;
-    call(runtime, (operands) => operands.run(() => run(runtime.raw)));
   }
 
   #pass(tokens: unknown, targets: unknown, given: unknown, name: 'step' | 'accumulate'): void {
@@ -257,7 +186,10 @@ function batchAlone(given: unknown): unknown {
 /** Throws `E_OPTION`. */
 function ownModel(given: unknown, heap: Heap): WasmTransformer {
   const isModel = isCoreObject(given) && given instanceof WasmTransformer;
-  if (isModel && given.livesIn(heap)) return given;
+  if (isModel && given.livesIn(heap)) {
+    given.assertOwnParameters('a trainer');
+    return given;
+  }
   throw new MultiheadError('E_OPTION', {
     argument: 'model',
     expected: 'one made by transformer() of the same load()',

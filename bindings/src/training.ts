@@ -4,7 +4,7 @@ import { abortedError, checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
 import { checkCount, readFlat } from './options.js';
 import { describe, unreadable } from './tensor.js';
-import type { Trainer, TrainerStepOptions, TrainingStep } from './types.js';
+import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from './types.js';
 
 /** The arguments of {@link Trainer.step}: tokens, targets and its options. */
 export interface TrainingBatch extends TrainerStepOptions {
@@ -22,11 +22,28 @@ export type TrainingBatches =
   | AsyncIterable<TrainingBatch>
   | ((step: number) => TrainingBatch | undefined | Promise<TrainingBatch | undefined>);
 
+/** A trainer with its batches, or an experiment, which has its own. */
+export type Trained =
+  | {
+      readonly trainer: Trainer;
+      readonly batches: TrainingBatches;
+      readonly experiment?: undefined;
+    }
+  | {
+      readonly experiment: Experiment;
+      readonly trainer?: undefined;
+      readonly batches?: undefined;
+    };
+
 /** Options of {@link train}. */
-export interface TrainOptions {
-  readonly trainer: Trainer;
-  readonly batches: TrainingBatches;
-  /** Ends when the trainer has made so many updates, those before train() included. Default no end. */
+export type TrainOptions = Trained & LoopOptions;
+
+/** Options of {@link train} besides what it trains. */
+export interface LoopOptions {
+  /**
+   * Ends when the trainer has made so many updates, those before train() included. Default: the steps of the
+   * experiment's options; for a trainer no end.
+   */
   readonly steps?: number | undefined;
   /** With n, the loop gets the progress of every n-th step, of the last one, and of single steps. Default 1. */
   readonly every?: number | undefined;
@@ -53,14 +70,51 @@ export interface Training extends AsyncIterable<TrainingStep> {
  * {@link Trainer.step}, those of `batches`, and `E_ABORTED`; the trainer is then as after its last step.
  */
 export function train(given: TrainOptions): Training {
-  const options = readFlat(given, ['trainer', 'batches', 'steps', 'every', 'signal'], 'train');
-  const { trainer, batches, steps, every = 1, signal } = options;
-  if (!hasMethod(trainer, ['step'], 'trainer')) throw refused('trainer', 'a trainer', trainer);
+  const names = ['trainer', 'batches', 'experiment', 'steps', 'every', 'signal'] as const;
+  const options = readFlat(given, names, 'train');
+  const { every = 1, signal } = options;
+  const { trainer, batches, end } = trainedOf(options);
   sourceOf(batches);
-  if (steps !== undefined) checkCount(steps, 'steps', 0);
+  const { steps = end } = options;
+  if (steps !== Infinity) checkCount(steps, 'steps', 0);
   checkCount(every, 'every');
   checkSignal(signal);
-  return new TrainingLoop({ trainer, batches, steps: steps ?? Infinity, every, signal });
+  return new TrainingLoop({ trainer, batches, steps, every, signal });
+}
+
+/** What the loop needs of a trainer. An experiment's step() ignores the batch. */
+interface Stepping {
+  readonly steps: number;
+  step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): TrainingStep;
+}
+
+/** Throws `E_OPTION`. */
+function trainedOf(options: Trained): {
+  trainer: Stepping;
+  batches: TrainingBatches;
+  end: number;
+} {
+  const { trainer, batches, experiment } = options;
+  if (experiment === undefined) {
+    if (!hasMethod(trainer, ['step'], 'trainer')) throw refused('trainer', 'a trainer', trainer);
+    return { trainer, batches, end: Infinity };
+  }
+  if (!hasMethod(experiment, ['heldOut'], 'experiment')) {
+    throw refused('experiment', 'an experiment', experiment);
+  }
+  if (trainer !== undefined) throw refused('trainer', 'none with an experiment', trainer);
+  if (batches !== undefined) throw refused('batches', 'none with an experiment', batches);
+  const none = { tokens: new Int32Array(), targets: new Int32Array() };
+  return { trainer: experiment, batches: () => none, end: endOf(experiment) };
+}
+
+/** Throws `E_OPTION` for an object that is no experiment. */
+function endOf(experiment: Experiment): number {
+  try {
+    return experiment.options.steps;
+  } catch (cause) {
+    throw unreadable(cause, 'experiment');
+  }
 }
 
 const refused = (argument: string, expected: string, got: unknown): MultiheadError =>
@@ -77,7 +131,7 @@ function hasMethod(value: unknown, names: readonly PropertyKey[], argument: stri
 }
 
 interface CheckedOptions {
-  readonly trainer: Trainer;
+  readonly trainer: Stepping;
   readonly batches: TrainingBatches;
   readonly steps: number;
   readonly every: number;

@@ -7,6 +7,7 @@ import { ownCache } from './layer_cache.js';
 import { forwardNames, moduleOptions, notInStep, stepNames } from './layer_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkCount, checkNames, checkNumber, readOptions } from './options.js';
+import type { SharedParameters } from './shared_parameters.js';
 import { coreOf } from './tensor.js';
 import { takeTraces, traceBits } from './trace.js';
 import { checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
@@ -46,33 +47,62 @@ type Options = Omit<ForwardOptions, 'return'> & {
   readonly return?: readonly TransformerReturn[] | undefined;
 };
 
+/** The model of an object that lives longer: its handle, which that object frees, and its parameters. */
+export interface BorrowedModel {
+  readonly handle: number;
+  readonly parameters: SharedParameters;
+}
+
 export class WasmTransformer extends CoreModule implements Transformer {
   readonly config: Transformer['config'];
+  /** The object whose model this is. It must not be collected first. */
+  #owner: object | undefined;
 
-  constructor(runtime: Runtime, config: TransformerConfig) {
+  constructor(runtime: Runtime, config: TransformerConfig, borrowed?: BorrowedModel) {
     const checked = checkModelConfig(config);
     const { raw } = runtime;
     super(runtime, (operands) => wire.transformerConfig(runtime.args, modelRecord(checked, operands)), {
       argument: 'transformer',
       noun: 'a model',
-      create: () => raw.transformerCreate(),
-      release: (model) => raw.transformerRelease(model),
+      create: () => borrowed?.handle ?? raw.transformerCreate(),
+      release: (model) => {
+        if (borrowed === undefined) raw.transformerRelease(model);
+      },
       load: (model, names) => raw.transformerLoad(model, names),
       state: (model) => raw.transformerState(model),
       createCache: (model) => raw.transformerCacheCreate(model),
       filling: 'loadStateDict() or initialise()',
     });
+    if (borrowed !== undefined) this.share(borrowed.parameters);
     this.config = Object.freeze(checked);
     Object.freeze(this);
   }
 
+  belongTo(owner: object): this {
+    this.assertLive();
+    this.#owner = owner;
+    return this;
+  }
+
+  /** Throws `E_DISPOSED`, or `E_OPTION` if the parameters are an experiment's, which `what` would change. */
+  assertOwnParameters(what: string): void {
+    this.assertLive();
+    if (this.#owner === undefined) return;
+    throw new MultiheadError('E_OPTION', {
+      argument: 'transformer',
+      expected: `a model that mh.transformer() made, for ${what}`,
+      got: 'the model of an experiment',
+    });
+  }
+
   loadStateDict(dict: StateDict, options: LoadStateDictOptions = {}): void {
+    this.assertOwnParameters('loadStateDict()');
     const wanted = toLoad(dict, options, this.config.tiedOutput);
     this.load(wanted.dict, wanted.names);
   }
 
   initialise(given: InitialiseOptions = {}): void {
-    this.assertLive();
+    this.assertOwnParameters('initialise()');
     const options = readOptions(given, initialiseNames, 'initialise');
     const { seed = 0, embedding = 0.5, weight = 1, residual = 0.7, output = 0.5 } = options;
     const initialisation = {

@@ -26,6 +26,7 @@ import type {
   GradientName,
 } from './backward_types.js';
 import type { KVCache, KVCacheConfig } from './cache_types.js';
+import type { Experiment, ExperimentOptions } from './experiment_types.js';
 import type {
   HeadStatistics,
   HeadStatisticsOptions,
@@ -54,6 +55,7 @@ import type {
 export type * from './attention_types.js';
 export type * from './backward_types.js';
 export type * from './cache_types.js';
+export type * from './experiment_types.js';
 export type * from './layer_types.js';
 export type * from './prepared_types.js';
 export type * from './safetensors_types.js';
@@ -106,7 +108,7 @@ export interface LinearOptions {
 
 /** What is allocated in the WebAssembly memory of one {@link Multihead}. Sizes in bytes. */
 export interface MemoryInfo {
-  /** Number of tensors, modules, caches, trainers and prepared operations that are not disposed. */
+  /** Number of tensors, modules, caches, trainers, experiments and prepared operations that are not disposed. */
   readonly live: number;
   /** Bytes that those hold; what {@link Tensor.reshape} or a trainer shares is counted once. */
   readonly bytes: number;
@@ -308,6 +310,14 @@ export interface Multihead {
    * @throws {MultiheadError} `E_OPTION`, also for a model without parameters; `E_DISPOSED`; `E_MEMORY`
    */
   trainer(model: Transformer, options?: TrainerOptions): Trainer;
+
+  /**
+   * Makes one of two experiments in which attention heads learn to specialise, ready to be trained with
+   * {@link Experiment.step} or `train({ experiment })` of `multihead/training`. Dispose it like a tensor.
+   *
+   * @throws {MultiheadError} `E_OPTION`, `E_MEMORY`
+   */
+  experiment(options?: ExperimentOptions): Experiment;
 
   /**
    * Statistics of the attention weights of each head: their entropy, and how much weight goes to the

@@ -98,6 +98,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const trainer = mh.trainer(model);
     const large = mh.transformer({ numLayers: 1, vocabSize: 100_000, embedDim: 4, numHeads: 2 });
     large.initialise();
+    const experiment = mh.experiment({ batch: 1 });
     const [ids, many] = [new Int32Array(8), new Int32Array(4096)];
     trainer.step(ids, ids);
     const trained = trainer.stateDict();
@@ -117,6 +118,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
       ['E_OPTION', () => mh.prepare({ q: shape, scale: NaN })],
       ['E_OPTION', () => op.run(x, x, x, x)],
       ['E_OPTION', () => trainer.setLearningRate(0)],
+      ['E_OPTION', () => experiment.heldOut(2 ** 21, 1)],
       ['E_OPTION', () => trainer.step(ids, ids, { batch: 0 })],
       ['E_MEMORY', () => mh.tensor([1])],
       ['E_MEMORY', () => mh.attention(x, x, x)],
@@ -132,6 +134,9 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
       ['E_MEMORY', () => large.initialise()],
       ['E_MEMORY', () => mh.trainer(large)],
       ['E_MEMORY', () => trainer.restore(checkpoint)],
+      ['E_MEMORY', () => mh.experiment({ numLayers: 64 })],
+      ['E_MEMORY', () => experiment.evaluate({ sequences: 64 })],
+      ['E_MEMORY', () => experiment.heldOut(0, 2 ** 16)],
       ['E_MEMORY', () => [...mh.scores(x, x, { stage: 'raw' })]],
     ];
     for (let round = 0; round < 20; round += 1) {

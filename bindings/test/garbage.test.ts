@@ -113,6 +113,31 @@ describe('a cache that is not disposed, and rows of scores that are not read to 
   });
 });
 
+describe('an experiment that is not disposed', () => {
+  it('is freed by the garbage collector with its model, with one warning', async () => {
+    const result = await afterForgetting(`
+      const experiment = mh.experiment({ batch: 1 });
+      experiment.step();
+      experiment.model.stateDict();`);
+    expect(result).toEqual({
+      before: 2,
+      live: 0,
+      bytes: 0,
+      warnings: [expect.stringMatching(/(an experiment|a model) of .*dispose\(\)/)],
+    });
+  });
+
+  it('lives as long as its model', async () => {
+    const result = await inNode(`
+      const model = (() => mh.experiment({ batch: 1 }).model)();
+      const before = model.stateDict()['embedding.weight'].data;
+      await collect((round) => round === 20);
+      const after = model.stateDict()['embedding.weight'].data;
+      console.log(JSON.stringify({ live: mh.memory().live, same: String(before) === String(after), warnings }));`);
+    expect(result).toEqual({ live: 2, same: true, warnings: [] });
+  });
+});
+
 describe('a prepared operation that is not disposed', () => {
   it('is freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`

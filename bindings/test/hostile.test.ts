@@ -5,6 +5,7 @@ import {
   gpt2Config,
   readSafetensors,
   writeSafetensors,
+  type Experiment,
   type Multihead,
   type MultiheadError,
   type Simd,
@@ -169,6 +170,12 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     return use(fresh);
   };
   const checkpoint = training((trainer) => trainer.checkpoint());
+  const newExperiment = () => mh.experiment({ kind: 'induction', numLayers: 1, batch: 1 });
+  const experimenting = <R>(use: (experiment: Experiment) => R): R => {
+    using fresh = newExperiment();
+    return use(fresh);
+  };
+  const experimentFile = experimenting((experiment) => experiment.checkpoint());
   const sdType = (dict: unknown) => dict as never;
 
   const verbs: Record<string, Verb> = {
@@ -339,6 +346,33 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     train: {
       arguments: () => [{ trainer: trainer(), batches: [{ tokens: Int32Array.of(1), targets: Int32Array.of(2) }], steps: 3, every: 2 }],
       call: (options) => train(options).paused,
+    },
+    trainExperiment: {
+      arguments: () => [{ experiment: kept('experiment', newExperiment), steps: 3, every: 2 }],
+      call: (options) => train(options).paused,
+    },
+    experiment: {
+      arguments: () => [{
+        ...{ kind: 'induction', numHeads: 2, numLayers: 1, seed: 2, positions: 'alibi', steps: 3, batch: 1 },
+        ...{ learningRate: 0.01, recompute: true },
+      }],
+      call: (options) => {
+        using made = mh.experiment(options);
+        using logits = made.model.forward(Int32Array.of(1, 2)).logits;
+        return digest([made.options, logits]);
+      },
+    },
+    evaluate: {
+      arguments: () => [{ sequences: 2, attention: true, ablation: true, headScales: new Float32Array([1, 0.5]) }],
+      call: (options) => experimenting((experiment) => experiment.evaluate(options)),
+    },
+    heldOut: {
+      arguments: () => [1, 2],
+      call: (first, count) => experimenting((experiment) => experiment.heldOut(first, count)),
+    },
+    experimentRestore: {
+      arguments: () => [experimentFile],
+      call: (bytes) => experimenting((experiment) => (experiment.restore(bytes), experiment.step())),
     },
     headStatistics: {
       arguments: () => [plain6, { tokens: new Int32Array([1, 2, 1]) }],

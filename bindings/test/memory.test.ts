@@ -50,6 +50,9 @@ describe.each(builds)('memory, %s', (simd) => {
         expect(() => trainer.step(new Int32Array(8), new Int32Array(9))).toThrow();
         trainer.restore(trainer.checkpoint());
         expect(() => trainer.loadStateDict(model.stateDict())).toThrow();
+        const experiment = mh.experiment({ batch: 1 });
+        experiment.step();
+        experiment.model.forward(experiment.heldOut(0, 1).tokens);
         const past = layer.createCache({ capacity: 8 });
         layer.step(tokens, past, { trace: ['scores'], heads: { scales: new Float32Array(4) } });
         expect(() => layer.step(tokens, past, { trace: true })).toThrow();

@@ -97,7 +97,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('has types that a strict project accepts, library files included', async () => {
     const types = `
       import { load, MultiheadError, type AttentionBackwardOptions, type FloatDType, type Tensor, type TraceStep } from 'multihead';
-      import type { LayerGradients, PlainTensor, Trainer, TrainingStep } from 'multihead';
+      import type { Evaluation, Experiment, LayerGradients, PlainTensor, Trainer, TrainingStep } from 'multihead';
       import { train, type Training } from 'multihead/training';
       import { readSafetensors, writeSafetensors } from 'multihead';
       const mh = await load();
@@ -215,6 +215,16 @@ describe('the packed package', { timeout: 120_000 }, () => {
       trainer.restore(trainer.checkpoint());
       const training: Training = train({ trainer, batches: async (step) => ({ tokens: cu, targets: cu, batch: step }), every: 5 });
       for await (const progress of training) console.log(progress.gradientNorm satisfies number);
+      using experiment: Experiment = mh.experiment({ kind: 'induction', positions: 'alibi', numHeads: 2, seed: 3n });
+      const { attention, headOfPattern }: Evaluation = experiment.evaluate({ ablation: true, headScales: new Float32Array(4) });
+      const { tokens: drawn } = experiment.heldOut(0, 2);
+      const seen = experiment.model.forward(drawn, { ...experiment.attentionOptions, batch: 2, trace: ['weights'] });
+      console.log(attention satisfies Float64Array, headOfPattern[0], seen.traces[0]?.weights.shape, experiment.options.steps + 1);
+      for await (const { step } of train({ experiment, every: 5 })) console.log(step);
+      // @ts-expect-error an experiment has its own batches
+      train({ experiment, batches: [] });
+      // @ts-expect-error not an experiment's kind
+      mh.experiment({ kind: 'copying' });
       // @ts-expect-error batches have targets
       train({ trainer, batches: [{ tokens: cu }] });
       console.log(ofInputs, loss, counted);

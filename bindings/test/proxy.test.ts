@@ -33,6 +33,7 @@ function makeAll(mh: Multihead): Record<string, object> {
     block: mh.transformerBlock(config),
     model,
     trainer: mh.trainer(model),
+    experiment: mh.experiment({ batch: 1 }),
     modelCache: model.createCache({ capacity: 4 }),
   };
 }

@@ -1,7 +1,7 @@
 // The loop of multihead/training: progress, pausing, single steps, restoring, aborting, and the sources of batches.
 
 import { load, type Multihead, type TrainingStep } from 'multihead';
-import { train, type TrainingBatch, type TrainOptions } from 'multihead/training';
+import { train, type TrainingBatch, type TrainingBatches, type TrainOptions } from 'multihead/training';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { errorOf } from './builds.ts';
 import { random } from './random.ts';
@@ -180,7 +180,7 @@ describe('train()', () => {
 
   it('throws the errors of steps and batches', async () => {
     const trainer = trainerOf();
-    const thrown = (batches: unknown) => all(train({ trainer, batches: batches as TrainOptions['batches'] }));
+    const thrown = (batches: unknown) => all(train({ trainer, batches: batches as TrainingBatches }));
     await expect(thrown([batchOf(0), { tokens: [1], targets: [1] }])).rejects.toMatchObject({
       code: 'E_OPTION',
       argument: 'tokens',

@@ -1,0 +1,133 @@
+// What trainers and experiments have in common: the handle of a trainer of the core, and all that continues a training.
+
+import { CoreObject, type ObjectName } from './core_object.js';
+import type { Holding } from './memory.js';
+import { call, type Runtime } from './operands.js';
+import { readSafetensors } from './read_safetensors.js';
+import type { SharedParameters } from './shared_parameters.js';
+import { pushStateDict, takeStateDict } from './state_dict.js';
+import type { PlainTensor, StateDict } from './types.js';
+import { writeSafetensors } from './write_safetensors.js';
+
+/** The memory of a trainer of the core; it does not refer to its owner, which could not be collected then. */
+export class TrainerMemory implements Holding {
+  readonly parameters: SharedParameters;
+  protected readonly runtime: Runtime;
+  readonly #trainer: number;
+  readonly #name: ObjectName;
+  readonly #release: () => void;
+  readonly #more: number;
+  /** Bytes in the core besides the parameters, as they were counted last. */
+  #counted = 0;
+
+  /** `release` frees the trainer of the core, and `more` bytes that the owner has beside it. */
+  constructor(
+    runtime: Runtime,
+    trainer: number,
+    parameters: SharedParameters,
+    name: ObjectName,
+    release: () => void,
+    more = 0,
+  ) {
+    this.runtime = runtime;
+    this.parameters = parameters.join();
+    this.#trainer = trainer;
+    this.#name = name;
+    this.#release = release;
+    this.#more = more;
+    this.recount();
+  }
+
+  get bytes(): number {
+    return this.parameters.bytes + this.#counted;
+  }
+
+  /** After calls for which the core may have allocated memory. */
+  recount(): void {
+    const { raw, heap } = this.runtime;
+    const trainer = raw._multihead_trainer_bytes(this.#trainer);
+    const bytes = trainer + this.#more - this.parameters.bytes;
+    if (bytes !== this.#counted) heap.count(bytes - this.#counted);
+    this.#counted = bytes;
+  }
+
+  what(): string {
+    return `${this.#name.noun} of ${this.bytes} bytes`;
+  }
+
+  free(): void {
+    this.#release();
+    this.runtime.heap.count(-this.#counted);
+    this.parameters.leave();
+  }
+}
+
+export abstract class CoreTrainer extends CoreObject {
+  readonly #trainer: number;
+  readonly #memory: TrainerMemory;
+
+  /** `handle` is that of the object, `trainer` that of its trainer. */
+  constructor(
+    runtime: Runtime,
+    handle: number,
+    trainer: number,
+    name: ObjectName,
+    memory: TrainerMemory,
+  ) {
+    super(runtime, handle, name, memory);
+    this.#trainer = trainer;
+    this.#memory = memory;
+  }
+
+  get steps(): number {
+    this.assertLive();
+    return this.runtime.raw.trainerSteps(this.#trainer);
+  }
+
+  get bytes(): number {
+    this.assertLive();
+    return this.#memory.bytes;
+  }
+
+  stateDict(): Record<string, PlainTensor> {
+    this.assertLive();
+    return this.#state();
+  }
+
+  loadStateDict(dict: StateDict): void {
+    this.assertLive();
+    this.#load(dict);
+  }
+
+  checkpoint(): Uint8Array<ArrayBuffer> {
+    this.assertLive();
+    return writeSafetensors(this.#state());
+  }
+
+  restore(checkpoint: Uint8Array | ArrayBuffer): void {
+    this.assertLive();
+    this.#load(readSafetensors(checkpoint).stateDict);
+  }
+
+  #state(): Record<string, PlainTensor> {
+    this.simply((raw) => raw.trainerState(this.#trainer));
+    return takeStateDict(this.runtime);
+  }
+
+  #load(dict: StateDict): void {
+    const { runtime } = this;
+    call(runtime, (operands) => {
+      pushStateDict(runtime, dict, operands);
+      operands.run(() => {
+        this.assertLive();
+        return runtime.raw.trainerLoad(this.#trainer);
+      });
+    });
+  }
+
+  /** A call of the core that reads no arguments from the block. */
+  protected simply(run: (raw: Runtime['raw']) => number): void {
+    const { runtime } = this;
+    call(runtime, (operands) => operands.run(() => run(runtime.raw)));
+  }
+}
