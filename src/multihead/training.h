@@ -18,12 +18,13 @@
 #include "multihead/status.h"
 #include "multihead/transformer.h"
 
-MULTIHEAD_PUBLIC_BEGIN
-namespace multihead {
-
-namespace nn {
+// Not exported, so not between the marks.
+namespace multihead::nn {
 struct TrainerState;
 }
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 enum class Optimiser : uint8_t {
   kAdamW,  // Loshchilov and Hutter, arXiv:1711.05101; as torch.optim.AdamW

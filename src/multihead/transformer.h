@@ -14,13 +14,14 @@
 #include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
-MULTIHEAD_PUBLIC_BEGIN
-namespace multihead {
-
-namespace nn {
+// Not exported, so not between the marks.
+namespace multihead::nn {
 struct BlockArrays;
 struct BlockBackwardArrays;
-}  // namespace nn
+}  // namespace multihead::nn
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
 
 enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 
