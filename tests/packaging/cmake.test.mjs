@@ -95,7 +95,7 @@ test('the shared library exports what the public headers declare', onElf, () => 
   const isPublic = (name) => /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
   const internal = ours.filter((name) => !isPublic(name.replace(/^(vtable|typeinfo|typeinfo name) for /, '')));
   assert.deepEqual(internal, []);
-  assert.ok(ours.length < 150, `${ours.length} symbols`);
+  assert.ok(ours.length < 250, `${ours.length} symbols`);
   for (const name of ['multihead::attention(', 'multihead::KVCache::append(', 'multihead::Transformer::forward(']) {
     assert.ok(ours.some((one) => one.startsWith(name)), name);
   }
