@@ -232,8 +232,10 @@ inline Dims of_rank_four(const Dims& shape) {
 Outcome run_attention(const Case& c, Context& context);
 Outcome run_attention_grad(const Case& c, Context& context);
 Outcome run_attention_varlen(const Case& c, Context& context);
-Outcome run_onnx_attention(const Case& c, Context& context);
 Outcome run_softmax(const Case& c, Context& context);
+
+// That of conformance_onnx.cc.
+Outcome run_onnx_attention(const Case& c, Context& context);
 
 // Those of conformance_modules.cc.
 Outcome run_heads_concat(const Case& c, Context& context);

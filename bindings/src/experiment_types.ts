@@ -1,8 +1,6 @@
 // Two experiments in which heads that start alike specialise by gradient descent alone.
 
-import type { StateDict } from './layer_types.js';
-import type { PlainTensor } from './tensor_types.js';
-import type { TrainingStep } from './trainer_types.js';
+import type { TrainingState, TrainingStep } from './trainer_types.js';
 import type { Transformer } from './transformer_types.js';
 
 /**
@@ -97,7 +95,7 @@ export interface HeldOutSequences {
  * without gains. The data and the first parameters depend only on the kind and the seed, and are those of the native
  * library.
  */
-export interface Experiment {
+export interface Experiment extends TrainingState {
   /** As given, with every default filled in. */
   readonly options: { readonly [N in keyof ExperimentOptions]-?: Exclude<ExperimentOptions[N], undefined> };
   /** What the model predicts: previous token, two back, latest vowel and latest star; or next token. */
@@ -117,25 +115,11 @@ export interface Experiment {
    */
   readonly model: Transformer;
   /**
-   * Number of steps so far.
-   *
-   * @throws {MultiheadError} `E_DISPOSED`
-   */
-  readonly steps: number;
-  /**
    * Whether all steps of the options are done; step() may still be called.
    *
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly finished: boolean;
-  /**
-   * Size in bytes, as {@link Trainer.bytes}.
-   *
-   * @throws {MultiheadError} `E_DISPOSED`
-   */
-  readonly bytes: number;
-  readonly disposed: boolean;
-
   /**
    * Trains on the batch of this step, which depends only on the kind, the seed and the number of the step.
    *
@@ -158,33 +142,4 @@ export interface Experiment {
    * @throws {MultiheadError} `E_OPTION`, `E_DISPOSED`, `E_MEMORY`
    */
   heldOut(first: number, count: number): HeldOutSequences;
-
-  /**
-   * As {@link Trainer.stateDict}.
-   *
-   * @throws {MultiheadError} `E_DISPOSED`, `E_MEMORY`
-   */
-  stateDict(): Record<string, PlainTensor>;
-  /**
-   * As {@link Trainer.loadStateDict}, from an experiment with equal options.
-   *
-   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws changes nothing.
-   */
-  loadStateDict(dict: StateDict): void;
-  /**
-   * stateDict() as a safetensors file. `multihead-train` reads and writes such files too.
-   *
-   * @throws {MultiheadError} `E_DISPOSED`, `E_MEMORY`
-   */
-  checkpoint(): Uint8Array<ArrayBuffer>;
-  /**
-   * Takes over a checkpoint() of an experiment with equal options, which goes on with the same batches.
-   *
-   * @throws {MultiheadError} `E_FORMAT` for a file that is truncated or malformed; and as
-   * {@link Experiment.loadStateDict}. A call that throws changes nothing.
-   */
-  restore(checkpoint: Uint8Array | ArrayBuffer): void;
-  /** Frees all of it, the model too. A second call does nothing. */
-  dispose(): void;
-  [Symbol.dispose](): void;
 }

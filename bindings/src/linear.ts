@@ -2,7 +2,8 @@
 
 import { call, checkRank, reshaped, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
-import { coreOf, elements, type WasmTensor } from './tensor.js';
+import { elements } from './shape.js';
+import { coreOf, type WasmTensor } from './tensor.js';
 import type { LinearOptions, TensorLike } from './types.js';
 import * as wire from './wire.js';
 

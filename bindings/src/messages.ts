@@ -1,7 +1,7 @@
 // Makes the sentences of the core's errors. In the core an error is a message number, an argument and numbers.
 
 import { axes, dtypes, messages, names } from './tables.js';
-import { formatShape } from './tensor.js';
+import { formatShape } from './shape.js';
 import type { CoreError } from './wire.js';
 
 const dtypeNames = Object.keys(dtypes);

@@ -7,20 +7,8 @@ import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js
 import { sentencesOf } from './messages.js';
 import type { ScopeStack } from './scope.js';
 import { callStatus } from './tables.js';
-import {
-  checkData,
-  checkShape,
-  coreOf,
-  describe,
-  formatShape,
-  isProxyOfTensor,
-  maxExtent,
-  sameShape,
-  unreadable,
-  WasmTensor,
-  type Ranks,
-  type TensorCore,
-} from './tensor.js';
+import { formatShape, maxExtent, sameShape, type Ranks } from './shape.js';
+import { checkData, checkShape, coreOf, describe, isProxyOfTensor, unreadable, WasmTensor, type TensorCore } from './tensor.js';
 import { lengthOf, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, Shape } from './types.js';
 import { readCoreError } from './wire.js';

@@ -2,7 +2,8 @@
 
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
-import { copiedClasses, coreOf, describe, maxExtent, unreadable } from './tensor.js';
+import { maxExtent } from './shape.js';
+import { copiedClasses, coreOf, describe, unreadable } from './tensor.js';
 
 const list = (names: readonly string[]): string => names.join(', ');
 

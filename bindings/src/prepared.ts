@@ -15,14 +15,8 @@ import {
   type Runtime,
 } from './operands.js';
 import { checkChoice, checkCount, checkNames, readOptions } from './options.js';
-import {
-  checkShape,
-  describe,
-  floatDTypes,
-  formatShape,
-  sameShape,
-  type TensorCore,
-} from './tensor.js';
+import { formatShape, sameShape } from './shape.js';
+import { checkShape, describe, floatDTypes, type TensorCore } from './tensor.js';
 import { lengthOf, typedArrayName } from './typed_arrays.js';
 import type {
   FloatDType,

@@ -22,7 +22,8 @@ import type {
   SafetensorsParameter,
   SafetensorsTensor,
 } from './safetensors_types.js';
-import { describe, formatShape, parameterRanks } from './tensor.js';
+import { formatShape, parameterRanks } from './shape.js';
+import { describe } from './tensor.js';
 import { isArrayBuffer, pristine, typedArrayName } from './typed_arrays.js';
 
 /**

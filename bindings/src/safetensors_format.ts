@@ -4,7 +4,8 @@
 
 import { MultiheadError } from './errors.js';
 import type { SafetensorsArrays, SafetensorsDType } from './safetensors_types.js';
-import { describe, parameterRanks } from './tensor.js';
+import { parameterRanks } from './shape.js';
+import { describe } from './tensor.js';
 import type { Shape } from './tensor_types.js';
 
 export const lengthBytes = 8;

@@ -14,7 +14,8 @@ import {
   type Runtime,
 } from './operands.js';
 import { checkCount, readOptions } from './options.js';
-import { coreOf, elements, floatDTypes, WasmTensor } from './tensor.js';
+import { elements } from './shape.js';
+import { coreOf, floatDTypes, WasmTensor } from './tensor.js';
 import type {
   DType,
   FloatTensorLike,

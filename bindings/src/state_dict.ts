@@ -3,7 +3,8 @@
 import { MultiheadError } from './errors.js';
 import type { Operands, Runtime } from './operands.js';
 import { copyOf } from './options.js';
-import { describe, elements, floatDTypes, parameterRanks } from './tensor.js';
+import { elements, parameterRanks } from './shape.js';
+import { describe, floatDTypes } from './tensor.js';
 import { takeListed } from './trace.js';
 import type { PlainTensor } from './types.js';
 import * as wire from './wire.js';

@@ -4,43 +4,17 @@ import type { Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
 import { bytesPerElement, onJavaScriptHeap, type Block, type Heap, type Holding } from './memory.js';
+import { elements, formatShape, type Ranks } from './shape.js';
 import { bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
-/** How many axes a shape may have. */
-export interface Ranks {
-  readonly least: number;
-  readonly most: number;
-}
-
 /** Of the operands of calls. */
 const tensorRanks: Ranks = { least: 1, most: 4 };
-
-/**
- * Of tensors in state dicts and safetensors files. No parameter has more than four axes, but the core's
- * error about a misshaped one then shows its shape.
- */
-export const parameterRanks: Ranks = { least: 0, most: 8 };
-
-/** The largest extent: the arguments of the core's calls are 32-bit integers. */
-export const maxExtent = 2 ** 31 - 1;
 
 export const floatDTypes: readonly FloatDType[] = ['f32', 'f16', 'bf16'];
 export const allDTypes: readonly DType[] = [...floatDTypes, 'bool'];
 
 export const isHalf = (dtype: unknown): dtype is HalfDType => dtype === 'f16' || dtype === 'bf16';
-
-/** "(1, 12, 1024, 64)", for error messages. */
-export const formatShape = (shape: Shape): string => `(${shape.join(', ')})`;
-
-export function sameShape(a: Shape, b: Shape): boolean {
-  if (a.length !== b.length) return false;
-  for (let axis = 0; axis < a.length; axis += 1) if (a[axis] !== b[axis]) return false;
-  return true;
-}
-
-export const elements = (shape: Shape): number =>
-  shape.reduce((product, extent) => product * extent, 1);
 
 /** A short description of a value of the wrong type, for error messages. Never throws. */
 export function describe(value: unknown): string {

@@ -3,7 +3,7 @@
 import { onJavaScriptHeap } from './memory.js';
 import type { Runtime } from './operands.js';
 import { checkNames } from './options.js';
-import { elements } from './tensor.js';
+import { elements } from './shape.js';
 import type { TraceName, TraceStep } from './types.js';
 import { readListedTensor } from './wire.js';
 

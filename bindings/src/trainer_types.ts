@@ -80,12 +80,8 @@ export interface TrainerStepOptions extends Omit<
   readonly batch?: number | undefined;
 }
 
-/**
- * Trains a {@link Transformer} to predict targets by gradient descent on their cross-entropy. It changes the
- * parameters of the model itself, which both share: disposing one does not change the other, and if the
- * model loads or initialises other parameters, the trainer keeps to the old ones.
- */
-export interface Trainer {
+/** What continues a training: of a {@link Trainer}, or of an {@link Experiment} and its trainer. */
+export interface TrainingState {
   /**
    * Number of updates so far.
    *
@@ -102,6 +98,48 @@ export interface Trainer {
   readonly bytes: number;
   readonly disposed: boolean;
 
+  /**
+   * Copies of what continues the training: the parameters under their names; under those with
+   * `optimiser.mean.` and `optimiser.variance.` before them (SGD with momentum: `optimiser.momentum.`) the
+   * state of the optimiser; and `trainer.state` (8), the number of steps and the seed, each as four digits
+   * of 16 bits, lowest first.
+   *
+   * @throws {MultiheadError} `E_OPTION` between accumulate() and update(); `E_DISPOSED`; `E_MEMORY`
+   */
+  stateDict(): Record<string, PlainTensor>;
+  /**
+   * Takes over what stateDict() gave for an equal model. With equal options, training then continues with
+   * the same bits as if it had not been interrupted.
+   *
+   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped tensor;
+   * `E_OPTION` for a value that is not a tensor of floats, and between accumulate() and update();
+   * `E_DISPOSED`; `E_MEMORY`. A call that throws changes nothing.
+   */
+  loadStateDict(dict: StateDict): void;
+  /**
+   * stateDict() as a safetensors file, which the native library and `multihead-train` read and write too.
+   *
+   * @throws {MultiheadError} as {@link TrainingState.stateDict}
+   */
+  checkpoint(): Uint8Array<ArrayBuffer>;
+  /**
+   * Takes over a checkpoint().
+   *
+   * @throws {MultiheadError} `E_FORMAT` for a file that is truncated or malformed; and as
+   * {@link TrainingState.loadStateDict}. A call that throws changes nothing.
+   */
+  restore(checkpoint: Uint8Array | ArrayBuffer): void;
+  /** Frees what only this object holds: a trainer's model keeps the parameters. A second call does nothing. */
+  dispose(): void;
+  [Symbol.dispose](): void;
+}
+
+/**
+ * Trains a {@link Transformer} to predict targets by gradient descent on their cross-entropy. It changes the
+ * parameters of the model itself, which both share: disposing one does not change the other, and if the
+ * model loads or initialises other parameters, the trainer keeps to the old ones.
+ */
+export interface Trainer extends TrainingState {
   /**
    * One update from one batch: accumulate(), then update(). The same bits in every run of the same build.
    *
@@ -141,39 +179,4 @@ export interface Trainer {
    * @throws {MultiheadError} `E_DISPOSED`, `E_MEMORY`
    */
   gradients(): Record<string, PlainTensor>;
-
-  /**
-   * Copies of what continues the training: the parameters under their names; under those with
-   * `optimiser.mean.` and `optimiser.variance.` before them (SGD with momentum: `optimiser.momentum.`) the
-   * state of the optimiser; and `trainer.state` (8), the number of steps and the seed, each as four digits
-   * of 16 bits, lowest first.
-   *
-   * @throws {MultiheadError} `E_OPTION` between accumulate() and update(); `E_DISPOSED`; `E_MEMORY`
-   */
-  stateDict(): Record<string, PlainTensor>;
-  /**
-   * Takes over what stateDict() gave for an equal model. With equal options, training then continues with
-   * the same bits as if it had not been interrupted.
-   *
-   * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped tensor;
-   * `E_OPTION` for a value that is not a tensor of floats, and between accumulate() and update();
-   * `E_DISPOSED`; `E_MEMORY`. A call that throws changes nothing.
-   */
-  loadStateDict(dict: StateDict): void;
-  /**
-   * stateDict() as a safetensors file, which the native trainer can load too.
-   *
-   * @throws {MultiheadError} as {@link Trainer.stateDict}
-   */
-  checkpoint(): Uint8Array<ArrayBuffer>;
-  /**
-   * Takes over a checkpoint().
-   *
-   * @throws {MultiheadError} `E_FORMAT` for a file that is truncated or malformed; and as
-   * {@link Trainer.loadStateDict}. A call that throws changes nothing.
-   */
-  restore(checkpoint: Uint8Array | ArrayBuffer): void;
-  /** Frees what only the trainer holds; the model keeps the parameters. A second call does nothing. */
-  dispose(): void;
-  [Symbol.dispose](): void;
 }

@@ -27,12 +27,8 @@ import type {
 } from './backward_types.js';
 import type { KVCache, KVCacheConfig } from './cache_types.js';
 import type { Experiment, ExperimentOptions } from './experiment_types.js';
-import type {
-  HeadStatistics,
-  HeadStatisticsOptions,
-  MultiHeadAttention,
-  MultiHeadAttentionConfig,
-} from './layer_types.js';
+import type { HeadStatistics, HeadStatisticsOptions } from './head_statistics_types.js';
+import type { MultiHeadAttention, MultiHeadAttentionConfig } from './layer_types.js';
 import type { PreparedAttention, PrepareOptions } from './prepared_types.js';
 import type {
   DType,
@@ -56,6 +52,7 @@ export type * from './attention_types.js';
 export type * from './backward_types.js';
 export type * from './cache_types.js';
 export type * from './experiment_types.js';
+export type * from './head_statistics_types.js';
 export type * from './layer_types.js';
 export type * from './prepared_types.js';
 export type * from './safetensors_types.js';

@@ -20,17 +20,8 @@ import type {
   SafetensorsTensor,
   WriteSafetensorsOptions,
 } from './safetensors_types.js';
-import {
-  allDTypes,
-  checkData,
-  checkShape,
-  coreOf,
-  describe,
-  floatDTypes,
-  formatShape,
-  isHalf,
-  parameterRanks,
-} from './tensor.js';
+import { formatShape, parameterRanks } from './shape.js';
+import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf } from './tensor.js';
 import type { DType, FloatDType } from './tensor_types.js';
 import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 

@@ -37,6 +37,22 @@ export async function openBuild(
   return { mh: createMultihead(guardModule(change(raw), () => {}), backend), raw };
 }
 
+/** A new instance that counts the calls which allocate in its WebAssembly memory from JavaScript. */
+export async function openCountingBuild(simd: Simd): Promise<{ mh: Multihead; allocations: () => number }> {
+  let count = 0;
+  const { mh } = await openBuild(simd, (raw) => ({
+    ...raw,
+    get HEAPU8() {
+      return raw.HEAPU8;
+    },
+    allocate(bytes: number) {
+      count += 1;
+      return raw.allocate(bytes);
+    },
+  }));
+  return { mh, allocations: () => count };
+}
+
 /** load() of a fresh copy of the package, which has not loaded anything yet. */
 export async function freshLoad(name: string): Promise<typeof load> {
   const { href } = new URL(`../dist/load.js?${name}`, import.meta.url);

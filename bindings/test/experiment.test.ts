@@ -4,7 +4,7 @@
 import type { EvaluationOptions, Experiment, ExperimentKind, ExperimentOptions } from 'multihead';
 import { train } from 'multihead/training';
 import { afterEach, describe, expect, it } from 'vitest';
-import { builds, errorOf, expectRefused, expectWorks, loadBuild, openBuild } from './builds.ts';
+import { builds, errorOf, expectRefused, expectWorks, loadBuild, openCountingBuild } from './builds.ts';
 
 const tokensOf = (count: number): number => 32 * count;
 
@@ -284,23 +284,13 @@ describe.each(builds)('experiments, %s', async (simd) => {
   });
 
   it('steps allocate nothing after the first', async () => {
-    let allocations = 0;
-    const { mh: own } = await openBuild(simd, (raw) => ({
-      ...raw,
-      get HEAPU8() {
-        return raw.HEAPU8;
-      },
-      allocate(bytes: number) {
-        allocations += 1;
-        return raw.allocate(bytes);
-      },
-    }));
+    const { mh: own, allocations } = await openCountingBuild(simd);
     const experiment = own.experiment({ batch: 2 });
     experiment.step();
     const before = own.memory();
-    allocations = 0;
+    const counted = allocations();
     lossesOf(experiment, 20);
-    expect([allocations, own.memory()]).toEqual([0, before]);
+    expect([allocations(), own.memory()]).toEqual([counted, before]);
   });
 
   it.each<[keyof ExperimentOptions | 'experiment' | 'more', unknown[]]>([

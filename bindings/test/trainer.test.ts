@@ -13,7 +13,7 @@ import {
   type TransformerConfig,
 } from 'multihead';
 import { afterEach, describe, expect, it } from 'vitest';
-import { builds, errorOf, expectRefused, expectWorks, loadBuild, openBuild } from './builds.ts';
+import { builds, errorOf, expectRefused, expectWorks, loadBuild, openCountingBuild } from './builds.ts';
 import { random } from './random.ts';
 import * as reference from './transformer_reference.ts';
 
@@ -368,17 +368,7 @@ describe.each(builds)('training, %s', async (simd) => {
   });
 
   it('1000 tiny steps allocate nothing', async () => {
-    let allocations = 0;
-    const { mh: own } = await openBuild(simd, (raw) => ({
-      ...raw,
-      get HEAPU8() {
-        return raw.HEAPU8;
-      },
-      allocate(bytes: number) {
-        allocations += 1;
-        return raw.allocate(bytes);
-      },
-    }));
+    const { mh: own, allocations } = await openCountingBuild(simd);
     const model = own.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 1 });
     model.initialise();
     const trainer = own.trainer(model);
@@ -386,10 +376,10 @@ describe.each(builds)('training, %s', async (simd) => {
     const options = { batch: 2 };
     trainer.step(tokens, tokens, options);
     const before = own.memory();
-    allocations = 0;
+    const counted = allocations();
     for (let step = 0; step < 1000; step += 1) trainer.step(tokens, tokens, options);
     expect(own.memory()).toEqual(before);
-    expect(allocations).toBe(0);
+    expect(allocations()).toBe(counted);
     expect(trainer.steps).toBe(1001);
   });
 

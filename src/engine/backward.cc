@@ -218,26 +218,45 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Con
                         context);
 }
 
+namespace {
+
+enum class Results : uint8_t { kOwn, kToCheck };
+
+Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                    const AttentionOptions& options, const AttentionResults& results, Results kind,
+                    const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                    Context& context) {
+  return memory_guard([&]() -> Status {
+    AttentionShape shape;
+    Status status = validate_inputs(q, k, v, shape);
+    if (status.ok()) status = validate_options(options, shape);
+    if (status.ok()) status = validate_backward(options, results, d_out, gradients, shape);
+    if (status.ok() && kind == Results::kToCheck) {
+      status = check_lse(q, k, options, results.lse, shape, context);
+    }
+    if (!status.ok()) return status;
+    BackwardPlan plan = plan_backward(q, k, v, shape, options, results, d_out, gradients);
+    return run_backward(plan, gradients, context);
+  });
+}
+
+}  // namespace
+
+Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                 const ConstAnyTensor& v, const AttentionOptions& options,
+                                 const AttentionResults& results, const ConstAnyTensor& d_out,
+                                 const AttentionGradients& gradients, Context& context) {
+  return plan_and_run(q, k, v, options, results, Results::kOwn, d_out, gradients, context);
+}
+
 }  // namespace engine
 
 Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                           const AttentionOptions& options, const AttentionResults& results,
                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                           Context& context) {
-  return engine::memory_guard([&]() -> Status {
-    engine::AttentionShape shape;
-    if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
-    for (const Status& status :
-         {engine::validate_options(options, shape),
-          engine::validate_backward(options, results, d_out, gradients, shape)}) {
-      if (!status.ok()) return status;
-    }
-    Status belongs = engine::check_lse(q, k, options, results.lse, shape, context);
-    if (!belongs.ok()) return belongs;
-    engine::BackwardPlan plan =
-        engine::plan_backward(q, k, v, shape, options, results, d_out, gradients);
-    return engine::run_backward(plan, gradients, context);
-  });
+  return engine::plan_and_run(q, k, v, options, results, engine::Results::kToCheck, d_out,
+                              gradients, context);
 }
 
 }  // namespace multihead

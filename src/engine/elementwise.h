@@ -11,11 +11,13 @@
 
 namespace multihead::engine {
 
+// Work on so many floats is worth waking a thread.
+inline constexpr int64_t kFloatsPerJob = 16384;
+
 // Calls run(first, end) for parts of `rows` rows of `width` floats, on several threads if there is
 // enough work: waking a thread should cost less than its part takes.
 template <class Run>
 void over_rows(int64_t rows, int64_t width, const Context& context, Run&& run) {
-  constexpr int64_t kFloatsPerJob = 16384;
   if (rows == 0) return;
   if (rows * width <= kFloatsPerJob) return run(int64_t{0}, rows);
   const int64_t part = std::max<int64_t>(1, kFloatsPerJob / std::max<int64_t>(width, 1));

@@ -17,7 +17,7 @@ namespace {
 
 // Threads for work on so many floats, as over_rows() has it.
 int threads_for_floats(int64_t floats, const Context& context) {
-  return floats <= 16384 ? 1 : context.threads();
+  return floats <= kFloatsPerJob ? 1 : context.threads();
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ int threads_for_floats(int64_t floats, const Context& context) {
 Status norm_backward(const NormBackward& call, Context& context) {
   if (call.rows == 0 || call.width == 0) return {};
   // Rows of a chunk, whose sums for weight and bias are added in order.
-  const int64_t part = std::max<int64_t>(16, 16384 / call.width);
+  const int64_t part = std::max<int64_t>(16, kFloatsPerJob / call.width);
   const int64_t chunks = (call.rows + part - 1) / part;
   const bool has_sums = call.d_weight != nullptr || call.d_bias != nullptr;
   const auto sums_bytes = static_cast<uint64_t>(2 * call.width) * sizeof(float);
@@ -106,8 +106,8 @@ CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int3
                                .classes = classes,
                                .d_scale = d_scale};
   // The losses of chunks of rows are added in order.
-  constexpr int64_t kMostChunks = 64, kLeastFloats = 16384;
-  const int64_t least = std::max<int64_t>(1, kLeastFloats / std::max<int64_t>(classes, 1));
+  constexpr int64_t kMostChunks = 64;
+  const int64_t least = std::max<int64_t>(1, kFloatsPerJob / std::max<int64_t>(classes, 1));
   const int64_t part = std::max(least, (rows + kMostChunks - 1) / kMostChunks);
   const int64_t chunks = (rows + part - 1) / part;
   std::array<CrossEntropyResult, kMostChunks> results{};

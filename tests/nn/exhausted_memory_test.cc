@@ -22,6 +22,7 @@ namespace {
 
 using testing::Attempt;
 using testing::bits_of;
+using testing::bits_of_dict;
 using testing::expect_refusal_survives_exhaustion;
 using testing::expect_survives_exhaustion;
 using testing::Random;
@@ -29,18 +30,6 @@ using testing::Random;
 std::vector<float> numbers(uint64_t seed, int64_t count) {
   Random random(seed);
   return testing::sixteenths(random, count);
-}
-
-std::string bits_of_dict(const StateDict& dict) {
-  std::string bits;
-  for (const auto& [name, tensor] : dict) {
-    bits += name + tensor.shape.to_string();
-    for (int64_t i = 0; i < tensor.shape.elements(); ++i) {
-      const float value = testing::element(tensor, i);
-      bits += bits_of(std::vector<float>{value});
-    }
-  }
-  return bits;
 }
 
 std::string bits_of_trace(const Trace& trace) {

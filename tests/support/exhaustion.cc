@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "support/allocations.h"
+#include "support/random_case.h"
 
 namespace multihead::testing {
 namespace {
@@ -70,6 +72,17 @@ void expect_refusal_survives_exhaustion(const char* name, const std::function<St
       if (!failed) break;
     }
   }
+}
+
+std::string bits_of_dict(const StateDict& dict) {
+  std::string bits;
+  for (const auto& [name, tensor] : dict) {
+    bits += name + tensor.shape.to_string();
+    for (int64_t i = 0; i < tensor.shape.elements(); ++i) {
+      bits += bits_of(std::vector<float>{element(tensor, i)});
+    }
+  }
+  return bits;
 }
 
 }  // namespace multihead::testing

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "multihead/state_dict.h"
 #include "multihead/status.h"
 
 namespace multihead::testing {
@@ -35,5 +36,8 @@ std::string bits_of(const T& values) {
   if (bytes > 0) std::memcpy(bits.data(), values.data(), bytes);
   return bits;
 }
+
+// The names, shapes and numbers of a state dict.
+std::string bits_of_dict(const StateDict& dict);
 
 }  // namespace multihead::testing

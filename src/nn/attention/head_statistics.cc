@@ -7,6 +7,7 @@
 
 #include "engine/guard.h"
 #include "engine/validate.h"
+#include "nn/attention/attention_patterns.h"
 
 namespace multihead {
 namespace {
@@ -16,18 +17,6 @@ using engine::Message;
 using engine::Name;
 using engine::shape_error;
 
-struct Mean {
-  double sum = 0;
-  int64_t count = 0;
-  void add(double value) {
-    sum += value;
-    ++count;
-  }
-  float value() const {
-    return count == 0 ? 0.0F : static_cast<float>(sum / static_cast<double>(count));
-  }
-};
-
 double entropy_of(const float* weights, int64_t keys) {
   double sum = 0;
   for (int64_t j = 0; j < keys; ++j) {
@@ -36,18 +25,6 @@ double entropy_of(const float* weights, int64_t keys) {
     if (weight > 0.0) sum -= weight * std::log(weight);
   }
   return sum;
-}
-
-// Adds the weight on the keys that follow earlier occurrences of the token at `position`, if any.
-void add_induction(const float* weights, const int32_t* tokens, int64_t position, Mean& mean) {
-  double sum = 0;
-  bool occurs = false;
-  for (int64_t j = 0; j < position; ++j) {
-    if (tokens[j] != tokens[position]) continue;
-    occurs = true;
-    sum += static_cast<double>(weights[j + 1]);
-  }
-  if (occurs) mean.add(sum);
 }
 
 Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int32_t> tokens,
@@ -84,7 +61,7 @@ Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int3
     return shape_error(Name::kTokens, Message::kTokensForInduction, batch * keys);
   }
   for (int64_t h = 0; h < heads; ++h) {
-    Mean entropy, previous, first, induction;
+    nn::Mean entropy, previous, first, induction;
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t i = 0; i < queries; ++i) {
         const float* const row =
@@ -94,14 +71,18 @@ Status head_statistics_or_throw(const ConstTensor& weights, std::span<const int3
         if (position == 0) continue;
         previous.add(static_cast<double>(row[position - 1]));
         first.add(static_cast<double>(row[0]));
-        if (induces) add_induction(row, tokens.data() + b * keys, position, induction);
+        if (!induces) continue;
+        const auto weight = nn::induction_weight(row, tokens.data() + b * keys, position);
+        if (weight) induction.add(*weight);
       }
     }
     const auto head = static_cast<size_t>(h);
-    if (!statistics.entropy.empty()) statistics.entropy[head] = entropy.value();
-    if (!statistics.previous_token.empty()) statistics.previous_token[head] = previous.value();
-    if (!statistics.first_token.empty()) statistics.first_token[head] = first.value();
-    if (induces) statistics.induction[head] = induction.value();
+    if (!statistics.entropy.empty()) statistics.entropy[head] = static_cast<float>(entropy.value());
+    if (!statistics.previous_token.empty())
+      statistics.previous_token[head] = static_cast<float>(previous.value());
+    if (!statistics.first_token.empty())
+      statistics.first_token[head] = static_cast<float>(first.value());
+    if (induces) statistics.induction[head] = static_cast<float>(induction.value());
   }
   return {};
 }

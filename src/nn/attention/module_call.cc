@@ -155,44 +155,38 @@ void ModuleCall::trace_inputs() const {
   tracer.add_sequence("v", given(v));
 }
 
-std::pair<engine::Transform, engine::Transform> ModuleCall::transforms(
-    const AttentionOptions& options, const rules::Visibility& rule) const {
-  const QkNorm& norm = options.qk_norm;
-  const Rope& rope = options.rope;
-  return {{.normalise = norm.enabled,
-           .gain = norm.q_gain,
-           .epsilon = norm.epsilon,
-           .rope = rope,
-           .positions = rope.q_positions,
-           .query_positions = &rule},
-          {.normalise = norm.enabled,
-           .gain = norm.k_gain,
-           .epsilon = norm.epsilon,
-           .rope = rope,
-           .positions = rope.k_positions,
-           .lengths = options.kv_lengths}};
+engine::InputTransforms ModuleCall::transforms(const AttentionOptions& options) const {
+  return {.q = transformed_columns(q, config.num_heads),
+          .k = transformed_keys(),
+          .norm = options.qk_norm,
+          .rope = options.rope,
+          .positions = rules::make_visibility(options, query.tokens, key.tokens),
+          .lengths = options.kv_lengths};
 }
 
 Tensor ModuleCall::transformed_columns(const Sequence<float>& rows, int64_t heads) const {
   return last_columns(rows.heads(heads), transformed_width(config));
 }
 
+Tensor ModuleCall::transformed_keys() const {
+  return absorbed_keys != nullptr ? last_columns(k_heads(), transformed_width(config))
+                                  : transformed_columns(given(k), config.num_kv_heads);
+}
+
 Status ModuleCall::transform(AttentionOptions& options) const {
-  const AttentionOptions given_options = options;
+  const engine::InputTransforms inputs = transforms(options);
   options.qk_norm = {};
   options.rope = {};
-  const rules::Visibility rule = rules::make_visibility(given_options, query.tokens, key.tokens);
-  const auto [of_queries, of_keys] = transforms(given_options, rule);
-  if (of_queries.does_nothing()) return {};
-  const Tensor queries = transformed_columns(q, config.num_heads);
-  const Tensor keys = absorbed_keys != nullptr ? last_columns(k_heads(), transformed_width(config))
-                                               : transformed_columns(given(k), config.num_kv_heads);
+  if (inputs.of_queries().does_nothing()) return {};
   if (plain_q.data != nullptr) {
     engine::copy_rows(q.heads(1), plain_q.heads(1), context);
     engine::copy_rows(given(k).heads(1), plain_k.heads(1), context);
   }
-  Status status = engine::transform_rows(queries, of_queries, queries, context);
-  return status.ok() ? engine::transform_rows(keys, of_keys, keys, context) : status;
+  const Tensor queries = transformed_columns(q, config.num_heads);
+  Status status = engine::transform_rows(queries, inputs.of_queries(), queries, context);
+  if (!status.ok()) return status;
+  const Tensor keys = transformed_keys();
+  return engine::transform_rows(keys, inputs.of_keys(), keys, context);
 }
 
 void ModuleCall::append() const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "engine/gradients.h"
 #include "engine/transform.h"
@@ -61,11 +60,11 @@ struct ModuleCall {
   // Sets q, k and v.
   Status project_inputs() const;
   void trace_inputs() const;
-  // QK-norm and RoPE of q and of k, as `options` have them; `rule` outlives both.
-  std::pair<engine::Transform, engine::Transform> transforms(const AttentionOptions& options,
-                                                             const rules::Visibility& rule) const;
-  // The parts of the heads that these apply to.
+  // QK-norm and RoPE of q and k, as `options` have them.
+  engine::InputTransforms transforms(const AttentionOptions& options) const;
+  // The parts of heads that these apply to, and those of the keys.
   Tensor transformed_columns(const Sequence<float>& rows, int64_t heads) const;
+  Tensor transformed_keys() const;
   // Applies QK-norm and RoPE to q and k, in place, and removes both from `options`.
   Status transform(AttentionOptions& options) const;
   void append() const;

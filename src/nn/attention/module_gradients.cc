@@ -6,12 +6,12 @@
 #include <span>
 #include <utility>
 
+#include "engine/backward.h"
 #include "engine/elementwise.h"
 #include "engine/gradients.h"
 #include "engine/transform.h"
 #include "multihead/attention_backward.h"
 #include "nn/call_memory.h"
-#include "rules/visibility.h"
 
 namespace multihead::nn {
 namespace {
@@ -104,7 +104,7 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
   // The call's own sinks may replace the module's, which then have no gradient.
   const Tensor& d_sinks = gradients_.weights.sinks;
   const bool of_sinks = d_sinks.given() && effective.sinks.data() == call_.weights.sinks.data;
-  Status status = attention_backward(
+  Status status = engine::attention_backward_of_own(
       call_.q_heads(), call_.k_heads(), call_.v_heads(), effective,
       {.out = call_.attended_heads(), .lse = call_.lse_tensor()}, d_heads_.heads(c.num_heads),
       {.d_q = d_q_.heads(c.num_heads),
@@ -119,25 +119,24 @@ Status ModuleGradients::attention_back(const AttentionOptions& effective) const 
 
 Status ModuleGradients::transform_back() const {
   const MultiHeadAttentionConfig& c = call_.config;
-  const rules::Visibility rule =
-      rules::make_visibility(options_, call_.query.tokens, call_.key.tokens);
-  const auto [of_queries, of_keys] = call_.transforms(options_, rule);
+  const engine::InputTransforms inputs = call_.transforms(options_);
+  const engine::Transform of_queries = inputs.of_queries();
   if (of_queries.does_nothing()) return {};
   // Without QK-norm, RoPE's backward reads only the shape of what it turned.
   const bool norms = of_queries.normalise;
   const struct {
-    const engine::Transform& transform;
-    Tensor x, gradient;
+    const engine::Transform transform;
+    const ConstAnyTensor x;
+    Tensor gradient;
     const ConstTensor& gain;
     const Tensor& d_gain;
-  } of[] = {
-      {of_queries, call_.transformed_columns(norms ? call_.plain_q : call_.q, c.num_heads),
-       call_.transformed_columns(d_q_, c.num_heads), call_.weights.q_norm,
-       gradients_.weights.q_norm},
-      {of_keys,
-       call_.transformed_columns(norms ? call_.plain_k : call_.given(call_.k), c.num_kv_heads),
-       call_.transformed_columns(call_.given(d_k_), c.num_kv_heads), call_.weights.k_norm,
-       gradients_.weights.k_norm}};
+  } of[] = {{of_queries, norms ? call_.transformed_columns(call_.plain_q, c.num_heads) : inputs.q,
+             call_.transformed_columns(d_q_, c.num_heads), call_.weights.q_norm,
+             gradients_.weights.q_norm},
+            {inputs.of_keys(),
+             norms ? call_.transformed_columns(call_.plain_k, c.num_kv_heads) : inputs.k,
+             call_.transformed_columns(call_.given(d_k_), c.num_kv_heads), call_.weights.k_norm,
+             gradients_.weights.k_norm}};
   for (const auto& [transform, x, gradient, gain, d_gain] : of) {
     // The call's own gains may replace the module's.
     const bool own = d_gain.given() && transform.gain.data() == gain.data;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "multihead/experiments.h"
+#include "nn/attention/attention_patterns.h"
 #include "rules/dropout_mask.h"
 
 namespace multihead {
@@ -140,23 +141,19 @@ void draw_batch(const ExperimentOptions& options, DataStream stream, int64_t bat
 double pattern_attention(ExperimentKind kind, int64_t pattern, std::span<const int32_t> tokens,
                          int64_t position, const float* weights) {
   enum : int64_t { kPrevious, kSecond, kVowel, kStar };  // kSecond: two back, or induction
-  if (pattern == kPrevious) return position < 1 ? -1 : static_cast<double>(weights[position - 1]);
-  if (kind == ExperimentKind::kInduction) {
-    double sum = -1;
-    for (int64_t key = 1; key <= position; ++key) {
-      if (tokens[static_cast<size_t>(key - 1)] != tokens[static_cast<size_t>(position)]) continue;
-      sum = (sum < 0 ? 0 : sum) + static_cast<double>(weights[key]);
-    }
-    return sum;
+  if (kind == ExperimentKind::kInduction && pattern == kSecond) {
+    return induction_weight(weights, tokens.data(), position).value_or(-1.0);
   }
-  if (pattern == kSecond) return position < 2 ? -1 : static_cast<double>(weights[position - 2]);
-  const auto is_wanted = [&](int32_t token) {
-    return pattern == kStar ? token >= kFirstStar : token >= kFirstVowel && token < kFirstStar;
-  };
-  for (int64_t key = position; key >= 0; --key) {
-    if (is_wanted(tokens[static_cast<size_t>(key)])) return static_cast<double>(weights[key]);
+  int64_t key = position;
+  if (pattern == kPrevious || pattern == kSecond) {
+    key -= pattern == kPrevious ? 1 : 2;
+  } else {
+    const auto is_wanted = [&](int32_t token) {
+      return pattern == kStar ? token >= kFirstStar : token >= kFirstVowel && token < kFirstStar;
+    };
+    while (key >= 0 && !is_wanted(tokens[static_cast<size_t>(key)])) --key;
   }
-  return -1;
+  return key < 0 ? -1.0 : static_cast<double>(weights[key]);
 }
 
 }  // namespace nn

@@ -10,6 +10,7 @@
 #include "engine/error.h"
 #include "engine/guard.h"
 #include "multihead/experiments.h"
+#include "nn/attention/attention_patterns.h"
 #include "nn/training/experiment.h"
 #include "nn/training/experiment_data.h"
 
@@ -18,16 +19,7 @@ namespace {
 
 using engine::Message;
 using engine::Name;
-
-struct Mean {
-  double sum = 0;
-  int64_t count = 0;
-  void add(double value) {
-    sum += value;
-    ++count;
-  }
-  double value() const { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
-};
+using nn::Mean;
 
 std::vector<double> values_of(const std::vector<Mean>& means) {
   std::vector<double> values;

@@ -124,8 +124,9 @@ Status Trainer::create(const Transformer& model, const TrainerOptions& options, 
     if (Status status = model.share(t.model); !status.ok()) return status;
     // A byte more: a block of no parameters has memory too.
     const uint64_t bytes = t.bytes_of_block() + 1;
-    for (engine::Buffer* buffer : {&t.gradients, &t.moments[0], &t.moments[1]}) {
-      if (buffer == &t.moments[t.moment_count() % 2] && t.moment_count() < 2) break;
+    engine::Buffer* const buffers[] = {&t.gradients, &t.moments[0], &t.moments[1]};
+    for (engine::Buffer* buffer :
+         std::span(buffers).first(static_cast<size_t>(1 + t.moment_count()))) {
       if (!buffer->reserve(bytes)) return Status::out_of_memory(bytes);
       std::memset(buffer->data(), 0, static_cast<size_t>(bytes));
     }

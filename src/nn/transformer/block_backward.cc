@@ -29,20 +29,9 @@ Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOpti
   const bool before = norms && config_.norm_first, after = norms && !config_.norm_first;
   const nn::GradientBlock block{memory_->parameters.values(), gradients};
   const auto norm_back = [&](const float* from, bool first, const float* d_y, bool adds) {
-    const ConstTensor& weight = first ? weights_.norm1_weight : weights_.norm2_weight;
-    const ConstTensor& bias = first ? weights_.norm1_bias : weights_.norm2_bias;
-    return engine::norm_backward({.x = from,
-                                  .weight = weight.data,
-                                  .d_y = d_y,
-                                  .d_x = d.data,
-                                  .adds_to_d_x = adds,
-                                  .d_weight = block.of(weight).data,
-                                  .d_bias = block.of(bias).data,
-                                  .rows = rows,
-                                  .width = width,
-                                  .epsilon = config_.norm_eps,
-                                  .centred = config_.norm == Norm::kLayerNorm},
-                                 context);
+    return nn::normalise_back(config_, from, first ? weights_.norm1_weight : weights_.norm2_weight,
+                              first ? weights_.norm1_bias : weights_.norm2_bias, d_y,
+                              {d.data, flat}, adds, block, context);
   };
   // The gradient of a branch before its dropout.
   const auto undropped = [&](nn::DropoutSite site) -> const float* {

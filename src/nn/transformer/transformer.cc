@@ -30,17 +30,6 @@ using engine::option_error;
 using engine::shape_error;
 using engine::validate_exact;
 
-constexpr const char* kPrefix = "transformer.";
-
-// "transformer." if the names of this dict have that prefix, else an empty string.
-std::string gpt2_prefix(const StateDict& dict) {
-  return dict.contains(std::string(kPrefix) + "wte.weight") ? kPrefix : "";
-}
-
-std::string layer_name(const std::string& prefix, ParameterNames names, size_t layer) {
-  return prefix + (names == ParameterNames::kGpt2 ? "h." : "layers.") + std::to_string(layer) + ".";
-}
-
 // Does not throw: WebAssembly builds have no exceptions.
 template <class T>
 Status allocate_array(int64_t count, std::unique_ptr<T[]>& array) {
@@ -122,7 +111,7 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
   if (Status status = nn::validate_names(names, config_.block.attention); !status.ok()) {
     return status;
   }
-  const std::string prefix = gpt2 && dict != nullptr ? gpt2_prefix(*dict) : "";
+  const std::string prefix = gpt2 && dict != nullptr ? nn::gpt2_prefix(*dict) : "";
   const std::string embedding = prefix + (gpt2 ? "wte.weight" : "embedding.weight");
   const std::string position = prefix + (gpt2 ? "wpe.weight" : "position.weight");
   const std::string norm = prefix + (gpt2 ? "ln_f" : "norm");
@@ -144,7 +133,7 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     loaded[layer] = blocks[layer];
-    TransformerBlock::Memory::list(loaded[layer], layer_name(prefix, names, layer), names,
+    TransformerBlock::Memory::list(loaded[layer], nn::layer_name(prefix, names, layer), names,
                                    attention[layer], list);
   }
   if (config_.final_norm) {
@@ -382,44 +371,6 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   if (!outputs.logits.given()) return {};
   return linear({normed, flat}, weights_.output, {}, {outputs.logits.data, {count, logits_width}},
                 context);
-}
-
-namespace {
-
-Status gpt2_config_or_throw(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
-  const std::string prefix = gpt2_prefix(dict);
-  const auto shape_of = [&](const std::string& name) -> Dims {
-    const auto found = dict.find(prefix + name);
-    return found == dict.end() || found->second.shape.rank() != 2 ? Dims{} : found->second.shape;
-  };
-  const Dims embedding = shape_of("wte.weight"), position = shape_of("wpe.weight");
-  const Dims mlp = shape_of("h.0.mlp.c_fc.weight");
-  for (const auto& [name, shape] : {std::pair{"wte.weight", &embedding},
-                                    {"wpe.weight", &position},
-                                    {"h.0.mlp.c_fc.weight", &mlp}}) {
-    if (shape->rank() == 2) continue;
-    return engine::text_error(StatusCode::kShape, Name::kStateDict, Message::kMatrix,
-                              prefix + name);
-  }
-  int64_t layers = 1;
-  while (dict.contains(layer_name(prefix, ParameterNames::kGpt2, static_cast<size_t>(layers)) +
-                       "ln_1.weight")) {
-    ++layers;
-  }
-  config = {.block = {.attention = {.embed_dim = embedding[1], .num_heads = num_heads},
-                      .mlp_dim = mlp[1],
-                      .activation = Activation::kGeluTanh},
-            .num_layers = layers,
-            .vocab_size = embedding[0],
-            .max_positions = position[0],
-            .tied_output = true};
-  return {};
-}
-
-}  // namespace
-
-Status gpt2_config(const StateDict& dict, int64_t num_heads, TransformerConfig& config) {
-  return engine::memory_guard([&] { return gpt2_config_or_throw(dict, num_heads, config); });
 }
 
 }  // namespace multihead

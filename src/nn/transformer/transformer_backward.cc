@@ -72,18 +72,8 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
                                            .d_weight = block.of(weights_.output)},
                                           context);
   if (status.ok() && norms) {
-    status = engine::norm_backward({.x = last,
-                                    .weight = weights_.norm_weight.data,
-                                    .d_y = d,
-                                    .d_x = d,
-                                    .adds_to_d_x = false,
-                                    .d_weight = block.of(weights_.norm_weight).data,
-                                    .d_bias = block.of(weights_.norm_bias).data,
-                                    .rows = count,
-                                    .width = width,
-                                    .epsilon = config_.block.norm_eps,
-                                    .centred = config_.block.norm == Norm::kLayerNorm},
-                                   context);
+    status = nn::normalise_back(config_.block, last, weights_.norm_weight, weights_.norm_bias, d,
+                                {d, flat}, false, block, context);
   }
   if (!status.ok()) return status;
   const Tensor gradient(d, {batch, length, width});

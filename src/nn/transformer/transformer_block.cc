@@ -70,14 +70,22 @@ Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
                                 : layer_norm(x, weight, bias, epsilon, y, context);
 }
 
-bool is_gpt2_buffer(std::string_view name) {
-  // Preceded by a dot or nothing: c_attn.bias is a parameter.
-  const auto is = [&](std::string_view buffer) {
-    if (!name.ends_with(buffer)) return false;
-    const std::string_view before = name.substr(0, name.size() - buffer.size());
-    return before.empty() || before.ends_with('.');
-  };
-  return is("attn.bias") || is("attn.masked_bias");
+Status normalise_back(const TransformerBlockConfig& config, const float* x,
+                      const ConstTensor& weight, const ConstTensor& bias, const float* d_y,
+                      const Tensor& d_x, bool adds_to_d_x, const GradientBlock& block,
+                      Context& context) {
+  return engine::norm_backward({.x = x,
+                                .weight = weight.data,
+                                .d_y = d_y,
+                                .d_x = d_x.data,
+                                .adds_to_d_x = adds_to_d_x,
+                                .d_weight = block.of(weight).data,
+                                .d_bias = block.of(bias).data,
+                                .rows = d_x.shape[0],
+                                .width = d_x.shape[1],
+                                .epsilon = config.norm_eps,
+                                .centred = config.norm == Norm::kLayerNorm},
+                               context);
 }
 
 Status validate_rows(Name name, const ConstTensor& tensor, const Dims& shape) {

@@ -1,6 +1,7 @@
 // Shared by TransformerBlock and Transformer: parameters, scratch memory, norms.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -63,6 +64,13 @@ void list_norm(const std::string& name, const TransformerBlockConfig& config, Co
 Status normalise(Norm norm, const ConstTensor& x, const ConstTensor& weight,
                  const ConstTensor& bias, float epsilon, const Tensor& y, Context& context);
 
+// The backward of a norm of the config's kind, whose parameters are `weight` and `bias`. d_y may be
+// d_x if that is not added to.
+Status normalise_back(const TransformerBlockConfig& config, const float* x,
+                      const ConstTensor& weight, const ConstTensor& bias, const float* d_y,
+                      const Tensor& d_x, bool adds_to_d_x, const GradientBlock& block,
+                      Context& context);
+
 // Of the embeddings; a probability of 0 for none.
 inline engine::RowDropout embedding_dropout(const TransformerConfig& config,
                                             const MultiHeadAttentionOptions& options) {
@@ -71,6 +79,12 @@ inline engine::RowDropout embedding_dropout(const TransformerConfig& config,
 
 // Whether this is one of the buffers in GPT-2's checkpoints, which are not parameters.
 bool is_gpt2_buffer(std::string_view name);
+
+// "transformer." if the names of this dict have that prefix, else an empty string.
+std::string gpt2_prefix(const StateDict& dict);
+
+// "h.N." or "layers.N.", behind the prefix.
+std::string layer_name(const std::string& prefix, ParameterNames names, size_t layer);
 
 // At least 0, less than 1.
 Status validate_probability(engine::Name name, float probability);

@@ -17,20 +17,10 @@ namespace {
 
 using testing::Attempt;
 using testing::bits_of;
+using testing::bits_of_dict;
 using testing::expect_refusal_survives_exhaustion;
 using testing::expect_survives_exhaustion;
 using testing::Random;
-
-std::string bits_of_dict(const StateDict& dict) {
-  std::string bits;
-  for (const auto& [name, tensor] : dict) {
-    bits += name;
-    for (int64_t i = 0; i < tensor.shape.elements(); ++i) {
-      bits += bits_of(std::vector<float>{testing::element(tensor, i)});
-    }
-  }
-  return bits;
-}
 
 // A layer whose gradients are computed, with and without kept activations.
 struct Layer {

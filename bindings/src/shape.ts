@@ -1,0 +1,30 @@
+// The extents of tensors.
+
+import type { Shape } from './types.js';
+
+/** How many axes a shape may have. */
+export interface Ranks {
+  readonly least: number;
+  readonly most: number;
+}
+
+/**
+ * Of tensors in state dicts and safetensors files. No parameter has more than four axes, but the core's
+ * error about a misshaped one then shows its shape.
+ */
+export const parameterRanks: Ranks = { least: 0, most: 8 };
+
+/** The largest extent: the arguments of the core's calls are 32-bit integers. */
+export const maxExtent = 2 ** 31 - 1;
+
+/** "(1, 12, 1024, 64)", for error messages. */
+export const formatShape = (shape: Shape): string => `(${shape.join(', ')})`;
+
+export function sameShape(a: Shape, b: Shape): boolean {
+  if (a.length !== b.length) return false;
+  for (let axis = 0; axis < a.length; axis += 1) if (a[axis] !== b[axis]) return false;
+  return true;
+}
+
+export const elements = (shape: Shape): number =>
+  shape.reduce((product, extent) => product * extent, 1);
