@@ -79,8 +79,8 @@ function buildOnce(name, inputs, output, workspace) {
   });
 }
 
-/** A hash over the contents of files and, recursively, folders. */
-function fingerprint(paths) {
+/** A hash over the contents of files and, recursively, folders of the checkout; node_modules are left out. */
+export function fingerprint(paths) {
   const hash = createHash('sha256');
   const add = (path) => {
     const entry = statSync(path, { throwIfNoEntry: false });
@@ -88,7 +88,7 @@ function fingerprint(paths) {
     if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
     for (const name of readdirSync(path).sort()) {
       // CMake's own bookkeeping lies beside the modules, and the package's build makes tables.ts and wire.ts.
-      if (!['CMakeFiles', 'cmake_install.cmake', 'tables.ts', 'wire.ts'].includes(name)) add(join(path, name));
+      if (!['CMakeFiles', 'cmake_install.cmake', 'node_modules', 'tables.ts', 'wire.ts'].includes(name)) add(join(path, name));
     }
   };
   for (const path of paths) add(join(ROOT, path));

@@ -1,0 +1,189 @@
+// The suites of `npm test`: how each is run, how its results are counted, and which files decide its outcome.
+import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { ROOT, npmProgram } from './build.mjs';
+import { SetupError, run } from './console.mjs';
+import { FUZZ_ENVIRONMENT, FUZZ_TARGETS, shortRun } from './fuzz.mjs';
+
+const at = (...path) => join(ROOT, 'build', ...path);
+const results = (name) => at('test-results', `${name}.json`);
+const relaxedFlag = parseInt(process.versions.node, 10) < 22 ? ['--experimental-wasm-relaxed-simd'] : [];
+
+/**
+ * @typedef {object} Outcome
+ * @property {number} passed
+ * @property {number} failed
+ * @property {{ name: string, reason: string }[]} skipped
+ * @property {string} output
+ */
+
+/** A suite's command may fail; what counts is what it wrote. Without a result the whole suite is one failure. */
+async function outcomeOf(command, file, read, options = {}) {
+  if (file) rmSync(file, { force: true });
+  let output = '';
+  let ended = true;
+  try {
+    output = await run(command, { cwd: ROOT, ...options });
+  } catch (error) {
+    if (!(error instanceof SetupError)) throw error;
+    output = `${error.message.split('\n', 1)[0]}\n${error.output ?? error.message}`;
+    ended = false;
+  }
+  if (file && !existsSync(file)) return { passed: 0, failed: 1, skipped: [], output };
+  const written = file ? JSON.parse(readFileSync(file, 'utf8')) : output;
+  const outcome = { skipped: [], output, ...read(written, output) };
+  // A crash after the last result is a failure that no test reports.
+  if (!ended && outcome.failed === 0) outcome.failed = 1;
+  return outcome;
+}
+
+function googleTest(name, command, env = {}) {
+  const file = results(name);
+  return outcomeOf([...command, '--gtest_brief=1', `--gtest_output=json:${file}`], file, googleTestCounts, {
+    env: { ...process.env, ...env },
+  });
+}
+
+function googleTestCounts({ testsuites }, output) {
+  const tests = testsuites.flatMap(({ name, testsuite }) =>
+    testsuite.map((test) => ({ ...test, name: `${name}.${test.name}` })),
+  );
+  const failed = tests.filter(({ failures }) => failures?.length);
+  const skipped = tests.filter(({ failures, result }) => !failures?.length && result !== 'COMPLETED');
+  const reasonOf = reasonsOfSkips(tests, output);
+  return {
+    passed: tests.length - failed.length - skipped.length,
+    failed: failed.length,
+    skipped: skipped.map((test) => ({ name: test.name, reason: reasonOf(test) })),
+  };
+}
+
+/** Why GoogleTest skipped a test: newer ones write it into the result, older ones only print it. */
+function reasonsOfSkips(tests, output) {
+  const printed = new Map(); // by the line where the test begins in which it was said
+  for (const [, file, line, reason] of output.matchAll(/^(.+):(\d+): Skipped\n(.*)$/gm)) {
+    const begun = tests.filter((test) => test.file === file && test.line <= Number(line)).map((test) => test.line);
+    printed.set(`${file}:${Math.max(...begun)}`, reason);
+  }
+  return ({ status, skipped, file, line }) => {
+    if (status === 'NOTRUN') return 'disabled';
+    const written = skipped?.[0]?.message.replace(/^.*:\d+\n/, '').split('\n', 1)[0];
+    return written || printed.get(`${file}:${line}`) || 'no reason given';
+  };
+}
+
+const fuzzCounts = (output) => ({ passed: Number(/^\d+ runs$/m.test(output)), failed: 0 });
+
+const vitestCounts = ({ numPassedTests, numFailedTests, numFailedTestSuites, testResults }) => ({
+  passed: numPassedTests,
+  // A file that could not even be loaded has no failed test.
+  failed: numFailedTests || numFailedTestSuites,
+  skipped: testResults
+    .flatMap(({ assertionResults }) => assertionResults)
+    .filter(({ status }) => status !== 'passed' && status !== 'failed')
+    .map(({ fullName }) => ({ name: fullName, reason: 'marked so in the suite' })),
+});
+
+/** Adds up every "N passed, N failed" of one build; the last line is their total. */
+function conformanceCounts(output) {
+  const [, passed, failed] = [...output.matchAll(/(\d+) passed, (\d+) failed/g)].at(-1) ?? [0, 0, 1];
+  return { passed: Number(passed), failed: Number(failed) };
+}
+
+/** What node:test sums up behind its results. */
+function nodeTestCounts(output) {
+  const count = (what) => Number(new RegExp(`^# ${what} (\\d+)$`, 'm').exec(output)?.[1] ?? 0);
+  const skipped = [...output.matchAll(/^ *ok \d+ - (.*) # SKIP (.*)$/gm)].map(([, name, reason]) => ({ name, reason }));
+  return { passed: count('pass'), failed: count('fail'), skipped };
+}
+
+// Under the sanitizers every memory access is checked: fewer random calls find as much.
+// Memory that cannot be had is a null pointer, as without them: tests ask for it on purpose.
+const nullWhenExhausted = 'allocator_may_return_null=1';
+const fewer = {
+  MULTIHEAD_RANDOM_CASES: '40',
+  ASAN_OPTIONS: nullWhenExhausted,
+  TSAN_OPTIONS: nullWhenExhausted,
+};
+const tests = (preset) => at(preset, 'tests', 'multihead_tests');
+
+const nodeTests = (files) =>
+  outcomeOf([process.execPath, '--test', '--test-reporter=tap', ...files], null, nodeTestCounts);
+
+const programTests = () =>
+  readdirSync(join(ROOT, 'tests', 'native'))
+    .filter((name) => name.endsWith('.test.mjs'))
+    .map((name) => join('tests', 'native', name));
+
+function workspaceTests(workspace, name) {
+  return outcomeOf([...npmProgram(), 'test', '-w', workspace], results(name), vitestCounts);
+}
+
+const CASES = 'tests/conformance';
+const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
+const PACKAGE = ['bindings', 'package.json', 'package-lock.json', 'README.md', 'src/engine/messages.inc', CASES];
+const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
+const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/tests/${program}.wasm`, CASES];
+
+/**
+ * The suites, the longest first. `uses`: the files and folders, relative to the checkout, that decide the outcome
+ * besides the machine. `wide`: it keeps every core busy, the others one.
+ * @type {{ name: string, uses: string[], wide?: boolean, run: () => Promise<Outcome> }[]}
+ */
+export const SUITES = [
+  {
+    name: 'core, address sanitizer',
+    uses: core('asan'),
+    run: () => googleTest('asan', [tests('asan')], fewer),
+  },
+  { name: 'core, native', uses: core('native'), run: () => googleTest('native', [tests('native')]) },
+  ...FUZZ_TARGETS.map((target) => ({
+    name: `fuzz ${target}`,
+    uses: core('asan', `fuzz_${target}`),
+    run: () => outcomeOf(shortRun(target), null, fuzzCounts, { env: FUZZ_ENVIRONMENT }),
+  })),
+  {
+    name: 'core, thread sanitizer',
+    uses: core('tsan'),
+    run: () => googleTest('tsan', [tests('tsan')], fewer),
+  },
+  {
+    name: 'core, wasm simd128',
+    uses: wasmCore('multihead_tests'),
+    run: () => googleTest('wasm-simd128', [process.execPath, `${tests('wasm')}.cjs`]),
+  },
+  {
+    name: 'core, wasm relaxed',
+    uses: wasmCore('multihead_tests_relaxed'),
+    run: () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm')}_relaxed.cjs`]),
+  },
+  { name: 'CMake package', uses: LIBRARY, run: () => nodeTests(['tests/packaging/cmake.test.mjs']) },
+  {
+    name: 'conformance, native',
+    uses: ['build/native/native/multihead-conformance', CASES],
+    run: () => outcomeOf([at('native', 'native', 'multihead-conformance'), CASES], null, conformanceCounts),
+  },
+  {
+    name: 'conformance, npm',
+    uses: PACKAGE,
+    run: () => outcomeOf([process.execPath, 'bindings/conformance.mjs', CASES], null, conformanceCounts),
+  },
+  { name: 'programs', uses: [...LIBRARY, ...PACKAGE], run: () => nodeTests(programTests()) },
+  {
+    name: 'npm package',
+    uses: PACKAGE,
+    wide: true,
+    run: () => workspaceTests('multihead', 'vitest'),
+  },
+  {
+    name: 'page, modules',
+    uses: ['web', 'bindings', 'package-lock.json'],
+    run: () => workspaceTests('@multihead/web', 'web'),
+  },
+  {
+    name: 'page, browsers',
+    uses: ['build/web', 'web', 'tests/browser', 'native/dev', 'package-lock.json'],
+    wide: true,
+    run: () => outcomeOf([process.execPath, 'tests/browser/run.mjs'], results('browser'), (counts) => counts),
+  },
+];
