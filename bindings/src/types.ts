@@ -71,7 +71,10 @@ export interface LoadOptions {
    * It must be the file of the chosen SIMD build, from the same version of the package.
    */
   readonly wasm?: string | URL | Response | BufferSource | WebAssembly.Module | undefined;
-  /** Which build to load. Default `'auto'`: relaxed if the engine supports it, else simd128. */
+  /**
+   * Which build to load. Default `'auto'`: the faster one, which is relaxed if the engine supports it, except in V8 below
+   * 13 (Node 22, Chromium 129), else simd128. The two differ in the last bits of their results.
+   */
   readonly simd?: Simd | 'auto' | undefined;
   /**
    * Aborting rejects this call with `E_ABORTED`. Other callers that wait for the same shared instance

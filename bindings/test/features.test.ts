@@ -1,6 +1,6 @@
 import { load } from 'multihead';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { relaxedProbe, simd128Probe } from '../src/features.ts';
+import { chooseSimd, relaxedProbe, simd128Probe } from '../src/features.ts';
 import { expectWorks, freshLoad } from './builds.ts';
 
 const validate = WebAssembly.validate;
@@ -16,7 +16,10 @@ function engineWithout(lacks: (bytes: Uint8Array) => boolean): void {
 const isRelaxedProbe = (bytes: Uint8Array): boolean => bytes.length === relaxedProbe.length;
 
 describe('feature detection', () => {
-  afterEach(() => vi.restoreAllMocks());
+  afterEach(() => {
+    vi.restoreAllMocks();
+    vi.unstubAllGlobals();
+  });
 
   it('has probes that this engine accepts, and rejects once an opcode is changed', () => {
     for (const probe of [simd128Probe, relaxedProbe]) {
@@ -28,10 +31,38 @@ describe('feature detection', () => {
   });
 
   it('chooses the relaxed build if the engine supports it', async () => {
-    const mh = await load();
+    vi.stubGlobal('process', { ...process, versions: { ...process.versions, v8: '13.6.233.17-node.53' } });
+    const mh = await (await freshLoad('with-relaxed'))();
     expect(mh.backend.simd).toBe('relaxed');
     expect(mh.backend.why).toMatch('relaxed_madd');
     expectWorks(mh);
+  });
+
+  it.each([
+    ['V8 12.4.254.21', { v8: '12.4.254.21-node.57' }, 'Chrome/140.0'],
+    ['V8 9.9', { v8: '9.9' }, ''],
+    ['Chromium 129', undefined, 'Mozilla/5.0 (X11; Linux) AppleWebKit/537 (KHTML, like Gecko) Chrome/129.0.0.0 Safari/537'],
+    ['Chromium 119', {}, 'Chromium/119.0.6045 Chrome/119'],
+  ])('chooses simd128 for %s, which runs relaxed SIMD slower', (engine, versions, userAgent) => {
+    vi.stubGlobal('process', { versions });
+    vi.stubGlobal('navigator', { userAgent });
+    expect(chooseSimd('auto')).toEqual({
+      simd: 'simd128',
+      why: `${engine} runs this code faster without relaxed SIMD`,
+    });
+    expect(chooseSimd('relaxed').simd).toBe('relaxed');
+  });
+
+  it.each([
+    [{ v8: '13.0.245.12-node.1' }, undefined],
+    [undefined, { userAgent: 'Mozilla/5.0 Chrome/130.0.0.0 Safari/537.36' }],
+    [undefined, { userAgent: 'Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0' }],
+    [{ bun: '1.2' }, {}],
+    [undefined, undefined],
+  ])('chooses relaxed for other engines: %o, %o', (versions, navigator) => {
+    vi.stubGlobal('process', versions && { versions });
+    vi.stubGlobal('navigator', navigator);
+    expect(chooseSimd('auto').simd).toBe('relaxed');
   });
 
   it('chooses simd128 if the engine has no relaxed SIMD', async () => {
