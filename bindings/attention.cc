@@ -78,6 +78,15 @@ int32_t attention_varlen() {
   });
 }
 
+int32_t attention_varlen_backward() {
+  const VarlenBackwardCall call;
+  return run(call.from, [&] {
+    return multihead::attention_varlen_backward(call.q, call.k, call.v, call.cu_q, call.cu_k,
+                                                call.options, call.results, call.d_out,
+                                                call.gradients, context());
+  });
+}
+
 int32_t merge_attention() {
   const MergeCall call;
   return run(call.from, [&] {

@@ -1,7 +1,7 @@
 // Inputs, options and results of attentionBackward(), and results of backward()
 // of modules.
 
-import type { MaskOptions } from './attention_types.js';
+import type { MaskOptions, VarlenOptions } from './attention_types.js';
 import type { FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 
 /**
@@ -77,6 +77,25 @@ export type AttentionBackwardResult<
     ? Partial<Pick<AttentionGradients, R[number]>>
     : Pick<AttentionGradients, R[number]>
   : Pick<AttentionGradients, 'dQ' | 'dK' | 'dV'> & Partial<Omit<AttentionGradients, 'dQ' | 'dK' | 'dV'>>;
+
+/** The name of a gradient of {@link Multihead.attentionVarlenBackward}. */
+export type VarlenGradientName = Exclude<GradientName, 'dBias'>;
+
+/** Options of {@link Multihead.attentionVarlenBackward}: those that the call of attentionVarlen() had, and these. */
+export interface VarlenBackwardOptions<
+  R extends readonly VarlenGradientName[] | undefined = readonly VarlenGradientName[] | undefined,
+> extends Omit<VarlenOptions, 'return' | 'out' | 'outDtype'> {
+  /** As in {@link AttentionBackwardOptions}. */
+  readonly return?: R | undefined;
+  /** Tensors to write to, returned under the same names. Default new ones. */
+  readonly out?: Omit<GivenGradients, 'dBias'> | undefined;
+}
+
+/** As {@link AttentionBackwardResult}, without `dBias`. */
+export type VarlenBackwardResult<R extends readonly VarlenGradientName[] | undefined = undefined> = Omit<
+  AttentionBackwardResult<R>,
+  'dBias'
+>;
 
 /**
  * Gradients of a loss: the result of {@link MultiHeadAttention.backward}. The caller disposes the tensors;

@@ -24,7 +24,7 @@ import { WasmTrainer } from './trainer.js';
 import { WasmTransformer } from './transformer.js';
 import { WasmTransformerBlock } from './transformer_block.js';
 import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions } from './types.js';
-import { attentionVarlen } from './varlen.js';
+import { attentionVarlen, attentionVarlenBackward } from './varlen.js';
 import { readSimdTarget } from './wire.js';
 
 /** The methods are closures, so that they also work when destructured: `const { tensor } = mh`. */
@@ -59,6 +59,7 @@ export function createMultihead(
     prepare: (options) => scopes.track(new WasmPreparedAttention(runtime, options)),
     scores: (q, k, options) => scores(runtime, q, k, options),
     attentionVarlen: (q, k, v, options) => attentionVarlen(runtime, q, k, v, options),
+    attentionVarlenBackward: (inputs, options) => attentionVarlenBackward(runtime, inputs, options),
     mergeAttention: (a, b) => mergeAttention(runtime, a, b),
     alibiSlopes: (heads) => alibiSlopes(runtime, heads),
     rotate: (x, positions, rope) => rotate(runtime, x, positions, rope),

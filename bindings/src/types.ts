@@ -24,6 +24,9 @@ import type {
   AttentionBackwardOptions,
   AttentionBackwardResult,
   GradientName,
+  VarlenBackwardOptions,
+  VarlenBackwardResult,
+  VarlenGradientName,
 } from './backward_types.js';
 import type { KVCache, KVCacheConfig } from './cache_types.js';
 import type { Experiment, ExperimentOptions } from './experiment_types.js';
@@ -223,6 +226,20 @@ export interface Multihead {
     v: FloatTensorLike,
     options: VarlenOptions<R, O>,
   ): VarlenResult<R, O>;
+
+  /**
+   * The gradients of a loss with respect to the inputs of {@link Multihead.attentionVarlen}, as
+   * {@link Multihead.attentionBackward} computes them: `dSinks` and those of gains are sums over the sequences.
+   *
+   * @param inputs q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), and of that call `out` and `dOut`
+   * (T_q, H_q, d_v) and `lse` (H_q, T_q)
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
+   * nothing allocated.
+   */
+  attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined = undefined>(
+    inputs: AttentionBackwardInputs,
+    options: VarlenBackwardOptions<R>,
+  ): VarlenBackwardResult<R>;
 
   /**
    * Merges two results over disjoint sets of keys into `a`: lse = log(e^lseA + e^lseB),

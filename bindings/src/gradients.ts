@@ -1,0 +1,135 @@
+// Gradients of attention: what attentionBackward(), attentionVarlenBackward() and prepareBackward() share.
+
+import type { Operand } from './arguments.js';
+import type { CallExtents } from './attention_options.js';
+import { MultiheadError } from './errors.js';
+import { bytesPerElement, type Heap } from './memory.js';
+import { noSpan, type Operands } from './operands.js';
+import { checkNames, checkOptions } from './options.js';
+import { coreOf, describe, floatDTypes } from './tensor.js';
+import type {
+  AttentionBackwardInputs,
+  AttentionBackwardOptions,
+  AttentionGradients,
+  GradientName,
+  Shape,
+} from './types.js';
+import type * as wire from './wire.js';
+
+/** The inputs, and what a result of attention() has besides, which is ignored. */
+export const inputNames = [
+  ...(['q', 'k', 'v', 'out', 'lse', 'dOut'] as const satisfies readonly (keyof AttentionBackwardInputs)[]),
+  ...['weights', 'dropoutMask', 'captures'],
+];
+const tensorNames = ['dQ', 'dK', 'dV', 'dBias'] as const;
+const vectorNames = ['dSinks', 'dQGain', 'dKGain'] as const;
+export type TensorName = (typeof tensorNames)[number];
+type VectorName = (typeof vectorNames)[number];
+const gradientNames: readonly GradientName[] = [...tensorNames, ...vectorNames];
+/** out, lse and dOut. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function readResults(
+  { out, lse, dOut }: AttentionBackwardInputs,
+  operands: Operands,
+): { results: wire.AttentionResults; dOut: Operand } {
+  return {
+    results: { out: operands.input(out, floatDTypes, 'out'), lse: lseOf(lse, operands) },
+    dOut: operands.input(dOut, floatDTypes, 'dOut'),
+  };
+}
+
+function lseOf(lse: AttentionBackwardInputs['lse'] | undefined, operands: Operands): Operand<'f32'> {
+  if (lse !== undefined) return operands.input(lse, ['f32'], 'lse');
+  throw new MultiheadError('E_OPTION', {
+    argument: 'lse',
+    expected: "a tensor (attention() gives it for return: ['lse'])",
+    got: 'undefined',
+  });
+}
+
+/** What was asked for, with addresses to write to. */
+export interface Gradients {
+  /** Without the vectors, which are copied from temporary memory after the call of the core. */
+  readonly result: { -readonly [N in GradientName]?: AttentionGradients[N] };
+  readonly record: wire.AttentionGradients;
+  readonly vectors: readonly VectorName[];
+}
+
+/** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
+export function prepareGradients(
+  options: Pick<AttentionBackwardOptions, 'return' | 'out' | 'bias' | 'sinks' | 'qkNorm'>,
+  shapes: Readonly<Record<TensorName, Shape>>,
+  { heads, width }: Pick<CallExtents, 'heads' | 'width'>,
+  operands: Operands,
+): Gradients {
+  const wanted = wantedGradients(options);
+  const given = givenGradients(options.out, wanted);
+  const record: wire.AttentionGradients = {
+    ...{ dQ: undefined, dK: undefined, dV: undefined, dBias: undefined },
+    ...{ dSinks: noSpan, dQGain: noSpan, dKGain: noSpan },
+  };
+  const result: Gradients['result'] = {};
+  for (const name of tensorNames) {
+    if (!wanted.includes(name)) continue;
+    const argument = given[name] === undefined ? name : `out.${name}`;
+    const tensor = operands.output(shapes[name], 'f32', argument, given[name]);
+    result[name] = tensor;
+    record[name] = coreOf(tensor);
+  }
+  const vectors = vectorNames.filter((name) => wanted.includes(name));
+  for (const name of vectors) {
+    const length = name === 'dSinks' ? heads : width;
+    const { address } = operands.temporary(length * bytesPerElement('f32'), name);
+    record[name] = { address, length };
+  }
+  return { result, record, vectors };
+}
+
+/** The result, once the core has written: with the vectors, which are copied from temporary memory. */
+export function withVectors({ result, record, vectors }: Gradients, heap: Heap): Gradients['result'] {
+  for (const name of vectors) {
+    const { address, length } = record[name];
+    result[name] = heap.view('f32', address, length).slice();
+  }
+  return result;
+}
+
+function wantedGradients({
+  return: stated,
+  bias,
+  sinks,
+  qkNorm,
+}: Pick<AttentionBackwardOptions, 'return' | 'bias' | 'sinks' | 'qkNorm'>): readonly GradientName[] {
+  if (stated !== undefined) return checkNames(stated, gradientNames, 'return');
+  const variables: Partial<Record<GradientName, unknown>> = {
+    dBias: bias,
+    dSinks: sinks,
+    dQGain: qkNorm?.qGain,
+    dKGain: qkNorm?.kGain,
+  };
+  return gradientNames.filter((name) => !(name in variables) || variables[name] !== undefined);
+}
+
+/** The option `out`, which has only gradients that are wanted. Throws `E_OPTION`. */
+function givenGradients(
+  out: AttentionBackwardOptions['out'],
+  wanted: readonly GradientName[],
+): NonNullable<AttentionBackwardOptions['out']> {
+  if (out === undefined) return {};
+  if (coreOf(out) !== undefined) {
+    throw new MultiheadError('E_OPTION', {
+      argument: 'out',
+      expected: `an object with some of ${tensorNames.join(', ')}`,
+      got: describe(out),
+    });
+  }
+  checkOptions(out, tensorNames, 'out');
+  for (const name of tensorNames) {
+    if (out[name] === undefined || wanted.includes(name)) continue;
+    throw new MultiheadError('E_OPTION', {
+      argument: `out.${name}`,
+      expected: `only gradients that are returned: ${wanted.join(', ') || 'none'}`,
+      got: name,
+    });
+  }
+  return out;
+}
