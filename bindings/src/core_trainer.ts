@@ -1,6 +1,7 @@
 // What trainers and experiments have in common: the handle of a trainer of the core, and all that continues a training.
 
 import { CoreObject, type ObjectName } from './core_object.js';
+import { MultiheadError } from './errors.js';
 import type { Holding } from './memory.js';
 import { call, type Runtime } from './operands.js';
 import { readSafetensors } from './read_safetensors.js';
@@ -62,9 +63,20 @@ export class TrainerMemory implements Holding {
   }
 }
 
+/** An option that a state must share with the object that takes it over: the shapes of parameters may not show it. */
+export interface KeptOption {
+  /** Its tensor in a state dict, as in those of `multihead-train`. */
+  readonly tensor: string;
+  readonly option: string;
+  readonly value: number;
+  /** The option whose value this is. */
+  readonly shown: (value: number) => string;
+}
+
 export abstract class CoreTrainer extends CoreObject {
   readonly #trainer: number;
   readonly #memory: TrainerMemory;
+  readonly #kept: readonly KeptOption[];
 
   /** `handle` is that of the object, `trainer` that of its trainer. */
   constructor(
@@ -73,10 +85,12 @@ export abstract class CoreTrainer extends CoreObject {
     trainer: number,
     name: ObjectName,
     memory: TrainerMemory,
+    kept: readonly KeptOption[] = [],
   ) {
     super(runtime, handle, name, memory);
     this.#trainer = trainer;
     this.#memory = memory;
+    this.#kept = kept;
   }
 
   get steps(): number {
@@ -111,11 +125,16 @@ export abstract class CoreTrainer extends CoreObject {
 
   #state(): Record<string, PlainTensor> {
     this.simply((raw) => raw.trainerState(this.#trainer));
-    return takeStateDict(this.runtime);
+    const state = takeStateDict(this.runtime);
+    for (const { tensor, value } of this.#kept) {
+      state[tensor] = { shape: [1], data: Float32Array.of(value) };
+    }
+    return state;
   }
 
   #load(dict: StateDict): void {
     const { runtime } = this;
+    for (const kept of this.#kept) checkKept(kept, dict);
     call(runtime, (operands) => {
       pushStateDict(runtime, dict, operands);
       operands.run(() => {
@@ -129,5 +148,26 @@ export abstract class CoreTrainer extends CoreObject {
   protected simply(run: (raw: Runtime['raw']) => number): void {
     const { runtime } = this;
     call(runtime, (operands) => operands.run(() => run(runtime.raw)));
+  }
+}
+
+/** A state without the option passes. Throws `E_OPTION`. */
+function checkKept({ tensor, option, value, shown }: KeptOption, dict: StateDict): void {
+  const found = firstNumber(dict, tensor);
+  if (found === undefined || found === value) return;
+  throw new MultiheadError('E_OPTION', {
+    argument: option,
+    expected: `${shown(found)}, as in the state`,
+    got: shown(value),
+  });
+}
+
+/** Undefined if there is none; what the core needs is checked and reported by pushStateDict(). */
+function firstNumber(dict: StateDict, name: string): number | undefined {
+  try {
+    const number: unknown = dict[name]?.data[0];
+    return typeof number === 'number' ? number : undefined;
+  } catch {
+    return undefined;
   }
 }

@@ -2,7 +2,7 @@
 
 import type { Results, Span } from './arguments.js';
 import { seedWords } from './attention_options.js';
-import { CoreTrainer, TrainerMemory } from './core_trainer.js';
+import { CoreTrainer, TrainerMemory, type KeptOption } from './core_trainer.js';
 import { MultiheadError } from './errors.js';
 import { bytesPerElement, onJavaScriptHeap } from './memory.js';
 import { call, checkStatus, noSpan, type Operands, type Runtime } from './operands.js';
@@ -55,7 +55,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
     runtime.raw.experimentFacts(handle);
     const facts = wire.readExperimentFacts(runtime.args.results());
     const memory = memoryOf(runtime, handle, facts);
-    super(runtime, handle, facts.trainer, ownName, memory);
+    super(runtime, handle, facts.trainer, ownName, memory, keptOptions(options, facts));
     this.#memory = memory;
     this.#facts = facts;
     const { numHeads, numLayers, steps, batch } = facts;
@@ -188,6 +188,20 @@ function create(runtime: Runtime, options: CheckedOptions): number {
     return operands.make(() => runtime.raw.experimentCreate());
   });
 }
+
+/** As `multihead-train` has them. */
+const keptOptions = (
+  { positions }: CheckedOptions,
+  { numHeads }: wire.ExperimentFacts,
+): readonly KeptOption[] => [
+  { tensor: 'run.heads', option: 'numHeads', value: numHeads, shown: String },
+  {
+    tensor: 'run.positions',
+    option: 'positions',
+    value: positionKinds[positions],
+    shown: (value) => JSON.stringify(positionNames[value]) ?? String(value),
+  },
+];
 
 const sequenceBytes = (count: number, jobs: number): number =>
   count * length * (1 + jobs) * bytesPerElement('i32');

@@ -102,17 +102,20 @@ export interface TrainingState {
    * Copies of what continues the training: the parameters under their names; under those with
    * `optimiser.mean.` and `optimiser.variance.` before them (SGD with momentum: `optimiser.momentum.`) the
    * state of the optimiser; and `trainer.state` (8), the number of steps and the seed, each as four digits
-   * of 16 bits, lowest first.
+   * of 16 bits, lowest first. An experiment adds `run.heads` (1) and `run.positions` (1), which must be those of the
+   * experiment that takes the state over.
    *
    * @throws {MultiheadError} `E_OPTION` between accumulate() and update(); `E_DISPOSED`; `E_MEMORY`
    */
   stateDict(): Record<string, PlainTensor>;
   /**
    * Takes over what stateDict() gave for an equal model. With equal options, training then continues with
-   * the same bits as if it had not been interrupted.
+   * the same bits as if it had not been interrupted. Other tensors whose names begin with `run.`, such as the curve in
+   * a checkpoint of `multihead-train`, are ignored.
    *
    * @throws {MultiheadError} `E_SHAPE`, one error that names every missing, unexpected and misshaped tensor;
-   * `E_OPTION` for a value that is not a tensor of floats, and between accumulate() and update();
+   * `E_OPTION` for a value that is not a tensor of floats, for the state of an experiment with other heads or positions,
+   * and between accumulate() and update();
    * `E_DISPOSED`; `E_MEMORY`. A call that throws changes nothing.
    */
   loadStateDict(dict: StateDict): void;

@@ -183,7 +183,7 @@ describe.each(builds)('experiments, %s', async (simd) => {
   it('goes on from a checkpoint with the same bits', () => {
     using whole = mh.experiment({ seed: 9, batch: 4, positions: 'learned' });
     using other = mh.experiment({ seed: 9, batch: 4, positions: 'learned' });
-    using single = mh.experiment({ seed: 9, numLayers: 2 });
+    using single = mh.experiment({ seed: 9, numLayers: 2, positions: 'learned' });
     lossesOf(whole, 3);
     const file = whole.checkpoint();
     const dict = whole.stateDict();
@@ -197,7 +197,27 @@ describe.each(builds)('experiments, %s', async (simd) => {
     expect(errorOf(() => other.restore(file.subarray(0, 99))).code).toBe('E_FORMAT');
     expect(errorOf(() => other.restore(single.checkpoint())).code).toBe('E_SHAPE');
     expectRefused(mh, () => other.loadStateDict({}), 'E_SHAPE', 'stateDict', 'missing');
+    for (const [options, argument, expected] of [
+      [{ numHeads: 2 }, 'numHeads', '2, as in the state'],
+      [{ positions: 'alibi' }, 'positions', '"alibi", as in the state'],
+    ] as const) {
+      using another = mh.experiment({ batch: 4, positions: 'learned', ...options });
+      const error = errorOf(() => other.restore(another.checkpoint()));
+      expect([error.code, error.argument, error.expected]).toEqual(['E_OPTION', argument, expected]);
+    }
+    // A state without these, as of a trainer, is taken as one of this experiment's.
+    const { 'run.heads': heads, 'run.positions': positions, ...without } = dict;
+    expect([heads, positions]).toMatchObject([{ shape: [1] }, { shape: [1] }]);
+    const hostile = Object.defineProperty({ ...dict }, 'run.heads', {
+      enumerable: true,
+      get: () => {
+        throw new Error('mine');
+      },
+    });
+    expect(errorOf(() => other.loadStateDict(hostile)).code).toBe('E_OPTION');
     expect(other.stateDict()).toEqual(after);
+    other.loadStateDict(without);
+    expect(lossesOf(other, 3)).toEqual(rest);
   });
 
   it('is trained by the loop of multihead/training', async () => {

@@ -182,11 +182,13 @@ std::string chart(const Curve& curve, const std::string& title) {
   }
   double last_step = 0, highest_loss = 1e-3;
   for (const CurvePoint& point : curve.points) {
-    const auto step = static_cast<double>(point.step.step);
+    const auto step = static_cast<double>(point.step);
     last_step = std::max(last_step, step);
-    loss.points.emplace_back(step, point.step.loss);
-    accuracy.points.emplace_back(step, 100 * point.accuracy());
-    if (std::isfinite(point.step.loss)) highest_loss = std::max(highest_loss, point.step.loss);
+    loss.points.emplace_back(step, point.loss);
+    accuracy.points.emplace_back(step, 100 * point.accuracy);
+    if (std::isfinite(point.loss)) {
+      highest_loss = std::max(highest_loss, static_cast<double>(point.loss));
+    }
     if (!point.held_out) continue;
     held_out_loss.points.emplace_back(step, point.held_out->loss);
     held_out_accuracy.points.emplace_back(step, 100 * point.held_out->accuracy);

@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -12,6 +13,8 @@
 namespace multihead::train {
 namespace {
 
+constexpr const char* kCurve = "run.curve";
+
 [[noreturn]] void refuse_option(const std::string& option, const std::string& path,
                                 const std::string& of_file, const std::string& given) {
   throw Failure(kExitUsage,
@@ -21,7 +24,7 @@ namespace {
 }  // namespace
 
 void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& options,
-                     const std::string& path) {
+                     const Curve& curve, const std::string& path) {
   StateDict dict;
   check(trainer.state_dict(dict), kExitFailed);
   std::vector<float> values;
@@ -30,6 +33,9 @@ void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& opti
     values.push_back(static_cast<float>(option.value));
     dict.emplace(option.name, ConstTensor(&values.back(), {1}));
   }
+  const std::vector<float> rows = packed(curve);
+  const auto count = static_cast<int64_t>(curve.points.size());
+  dict.emplace(kCurve, ConstTensor(rows.data(), {count, packed_width(curve)}));
   const std::string beside = path + ".part";
   check(write_safetensors(dict, SafetensorsType::kAsGiven, beside), kExitIo);
   std::error_code error;
@@ -40,7 +46,7 @@ void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& opti
   throw Failure(kExitIo, "--checkpoint: " + path + " cannot be written (" + reason + ")");
 }
 
-void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options,
+void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options, Curve& curve,
                      const std::string& path) {
   Safetensors file;
   check(Safetensors::read(path, file), kExitIo);
@@ -60,10 +66,25 @@ void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options,
     }
     dict.erase(found);
   }
+  const auto found = dict.find(kCurve);
+  const bool has_curve = found != dict.end();
+  const ConstAnyTensor rows = has_curve ? found->second : ConstAnyTensor();
+  if (has_curve) dict.erase(found);
   check(trainer.load_state_dict(dict));
   if (trainer.options().seed != seed) {
     refuse_option("--seed", path, std::to_string(trainer.options().seed), std::to_string(seed));
   }
+  if (!has_curve) return;
+  const int64_t width = packed_width(curve);
+  if (rows.dtype != DType::kF32 || rows.shape.rank() != 2 || rows.shape[1] != width ||
+      rows.shape[0] > trainer.steps()) {
+    throw Failure(kExitUsage, "--resume: expected the numbers of at most " +
+                                  std::to_string(trainer.steps()) + " steps, " +
+                                  std::to_string(width) + " of each, for " + kCurve + ", got " +
+                                  rows.shape.to_string() + " in " + path);
+  }
+  unpack({static_cast<const float*>(rows.data), static_cast<size_t>(rows.shape.elements())},
+         trainer.steps(), curve);
 }
 
 }  // namespace multihead::train

@@ -1,4 +1,4 @@
-// Checkpoints of runs: the trainer's state and the options that its meaning depends on.
+// Checkpoints of runs: the trainer's state, the options that its meaning depends on, and the curve.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "curve.h"
 #include "multihead/training.h"
 
 namespace multihead::train {
@@ -22,10 +23,12 @@ struct KeptOption {
 
 // Writes beside the file and then renames, so that a crash leaves the old one. Throws a Failure.
 void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& options,
-                     const std::string& path);
+                     const Curve& curve, const std::string& path);
 
-// Throws a Failure, also if the checkpoint is of other options or of another seed.
-void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options,
+// The curve has the names of the jobs, and is given the points so far; none by a checkpoint that
+// the npm package wrote. Throws a Failure, also if the checkpoint is of other options or of another
+// seed.
+void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options, Curve& curve,
                      const std::string& path);
 
 }  // namespace multihead::train

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "curve_json.h"
@@ -58,7 +59,9 @@ class ExperimentLearner : public Learner {
     Evaluation evaluation;
     Status status =
         experiment_.evaluate({.sequences = 64, .attention = false}, evaluation, context);
-    result = {evaluation.loss, evaluation.accuracy, evaluation.job_accuracy};
+    result = {static_cast<float>(evaluation.loss),
+              static_cast<float>(evaluation.accuracy),
+              {evaluation.job_accuracy.begin(), evaluation.job_accuracy.end()}};
     return status;
   }
 
@@ -175,7 +178,7 @@ void print_json(const Experiment& experiment, const Evaluation& evaluation, cons
                          {"simd", simd_target()},
                          {"threads", context.threads()},
                          {"resumed_from", run.resumed_from},
-                         {"steps_done", experiment.trainer().steps()},
+                         {"steps_done", run.steps_done},
                          {"interrupted", run.interrupted},
                          {"seconds", run.seconds},
                          {"held_out",
@@ -200,21 +203,22 @@ ExitCode run_experiment(ExperimentOptions options, RunOptions run_options) {
   const Experiment& experiment = learner.experiment();
   options = experiment.options();
   run_options.steps = options.steps;
-  prepare(learner, run_options);
+  Curve so_far = prepare(learner, run_options);
   Context context(run_options.threads);
   if (!run_options.json) {
     std::printf("%s; %lld parameters, positions: %s; %s, threads: %d\n", learner.title().c_str(),
                 static_cast<long long>(experiment.model().num_parameters()),
                 run_options.positions.c_str(), simd_target(), context.threads());
   }
-  const Run run = train(learner, run_options, context);
+  const Run run = train(learner, std::move(so_far), run_options, context);
   Evaluation evaluation;
   check(experiment.evaluate({.sequences = kFinalSequences, .ablation = true}, evaluation, context),
         kExitFailed);
   if (run_options.json) {
     print_json(experiment, evaluation, run, context);
   } else {
-    std::printf("%zu steps in %.2f s\n", run.curve.points.size(), run.seconds);
+    std::printf("%lld steps in %.2f s\n", static_cast<long long>(run.steps_done - run.resumed_from),
+                run.seconds);
     print_report(options, evaluation);
   }
   return ended(run, run_options);

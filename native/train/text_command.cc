@@ -1,9 +1,9 @@
 #include "text_command.h"
 
-#include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "curve_json.h"
 #include "text_data.h"
@@ -16,31 +16,30 @@ using Json = nlohmann::ordered_json;
 void print_json(const TextOptions& options, const RunOptions& run_options, const TextData& data,
                 const TextLearner& learner, const Run& run, const Measurement& held_out,
                 const std::string& sample, const Context& context) {
-  const Json document = {
-      {"experiment", "text"},
-      {"file", options.file},
-      {"tokens", data.size()},
-      {"vocabulary", data.vocabulary.size()},
-      {"of_bytes", data.of_bytes},
-      {"layers", options.layers},
-      {"width", options.width},
-      {"heads", options.heads},
-      {"context", options.context},
-      {"seed", run_options.seed},
-      {"positions", run_options.positions},
-      {"steps", run_options.steps},
-      {"batch", run_options.batch},
-      {"learning_rate", run_options.learning_rate},
-      {"parameters", learner.model().num_parameters()},
-      {"simd", simd_target()},
-      {"threads", context.threads()},
-      {"resumed_from", run.resumed_from},
-      {"steps_done", run.resumed_from + static_cast<int64_t>(run.curve.points.size())},
-      {"interrupted", run.interrupted},
-      {"seconds", run.seconds},
-      {"held_out", {{"loss", held_out.loss}, {"accuracy", held_out.accuracy}}},
-      {"sample", sample},
-      {"curve", json_of(run.curve)}};
+  const Json document = {{"experiment", "text"},
+                         {"file", options.file},
+                         {"tokens", data.size()},
+                         {"vocabulary", data.vocabulary.size()},
+                         {"of_bytes", data.of_bytes},
+                         {"layers", options.layers},
+                         {"width", options.width},
+                         {"heads", options.heads},
+                         {"context", options.context},
+                         {"seed", run_options.seed},
+                         {"positions", run_options.positions},
+                         {"steps", run_options.steps},
+                         {"batch", run_options.batch},
+                         {"learning_rate", run_options.learning_rate},
+                         {"parameters", learner.model().num_parameters()},
+                         {"simd", simd_target()},
+                         {"threads", context.threads()},
+                         {"resumed_from", run.resumed_from},
+                         {"steps_done", run.steps_done},
+                         {"interrupted", run.interrupted},
+                         {"seconds", run.seconds},
+                         {"held_out", {{"loss", held_out.loss}, {"accuracy", held_out.accuracy}}},
+                         {"sample", sample},
+                         {"curve", json_of(run.curve)}};
   // A sample of bytes need not be UTF-8.
   std::printf("%s\n", document.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
 }
@@ -50,7 +49,7 @@ void print_json(const TextOptions& options, const RunOptions& run_options, const
 ExitCode run_text(const TextOptions& options, const RunOptions& run_options) {
   const TextData data = read_text(options.file, options.context);
   TextLearner learner(data, options, run_options);
-  prepare(learner, run_options);
+  Curve so_far = prepare(learner, run_options);
   Context context(run_options.threads);
   if (!run_options.json) {
     std::printf("%s; %lld parameters, positions: %s; %s, threads: %d\n", learner.title().c_str(),
@@ -60,16 +59,17 @@ ExitCode run_text(const TextOptions& options, const RunOptions& run_options) {
                 static_cast<long long>(data.size()), data.of_bytes ? "bytes" : "characters",
                 data.vocabulary.size(), static_cast<long long>(data.size() - data.training));
   }
-  const Run run = train(learner, run_options, context);
+  const Run run = train(learner, std::move(so_far), run_options, context);
   Measurement held_out;
   check(learner.measure(held_out, context), kExitFailed);
   const std::string sample = run.interrupted ? "" : learner.sample(context);
   if (run_options.json) {
     print_json(options, run_options, data, learner, run, held_out, sample, context);
   } else {
-    std::printf("%zu steps in %.2f s\n", run.curve.points.size(), run.seconds);
-    std::printf("\nHeld out: loss %.4f, accuracy %.1f %%\n", held_out.loss,
-                100 * held_out.accuracy);
+    std::printf("%lld steps in %.2f s\n", static_cast<long long>(run.steps_done - run.resumed_from),
+                run.seconds);
+    std::printf("\nHeld out: loss %.4f, accuracy %.1f %%\n", static_cast<double>(held_out.loss),
+                100 * static_cast<double>(held_out.accuracy));
     if (!sample.empty()) std::printf("\n%s\n", sample.c_str());
   }
   return ended(run, run_options);

@@ -133,7 +133,9 @@ Status TextLearner::measure(Measurement& result, Context& context) {
     correct += largest - row.begin() == windows_.targets[i] ? 1.0 : 0.0;
   }
   const auto targets = static_cast<double>(windows_.targets.size());
-  result = {.loss = loss / targets, .accuracy = correct / targets, .jobs = {}};
+  result = {.loss = static_cast<float>(loss / targets),
+            .accuracy = static_cast<float>(correct / targets),
+            .jobs = {}};
   return {};
 }
 

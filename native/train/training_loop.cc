@@ -12,6 +12,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace multihead::train {
 namespace {
@@ -56,11 +57,13 @@ std::string header(const Curve& curve) {
 std::string row(const CurvePoint& point, const Curve& curve) {
   char text[80];
   std::snprintf(text, sizeof(text), "%7lld  %7.4f   %5.1f %%        %7.4f",
-                static_cast<long long>(point.step.step), point.step.loss, 100 * point.accuracy(),
-                point.held_out->loss);
+                static_cast<long long>(point.step), static_cast<double>(point.loss),
+                100 * static_cast<double>(point.accuracy),
+                static_cast<double>(point.held_out->loss));
   std::string line = text;
-  const auto add = [&](double accuracy, size_t width) {
-    std::snprintf(text, sizeof(text), "  %*.1f %%", static_cast<int>(width) - 2, 100 * accuracy);
+  const auto add = [&](float accuracy, size_t width) {
+    std::snprintf(text, sizeof(text), "  %*.1f %%", static_cast<int>(width) - 2,
+                  100 * static_cast<double>(accuracy));
     line += text;
   };
   if (curve.jobs.empty()) add(point.held_out->accuracy, 8);
@@ -82,47 +85,56 @@ void check_step(const Status& status, const RunOptions& options, int64_t saved_s
 
 }  // namespace
 
-void prepare(Learner& learner, const RunOptions& options) {
+Curve prepare(Learner& learner, const RunOptions& options) {
   check_folder("--checkpoint", options.checkpoint);
   check_folder("--csv", options.csv);
   check_folder("--chart", options.chart);
-  if (options.resume.empty()) return;
-  load_checkpoint(learner.trainer(), learner.kept_options(), options.resume);
+  Curve curve{learner.jobs(), {}};
+  if (!options.resume.empty()) {
+    load_checkpoint(learner.trainer(), learner.kept_options(), curve, options.resume);
+  }
+  return curve;
 }
 
-Run train(Learner& learner, const RunOptions& options, Context& context) {
+Run train(Learner& learner, Curve so_far, const RunOptions& options, Context& context) {
   Run run;
-  run.curve.jobs = learner.jobs();
+  run.curve = std::move(so_far);
+  std::vector<CurvePoint>& points = run.curve.points;
   const int64_t begin = run.resumed_from = learner.trainer().steps();
   // So that a curve has about 60 measurements, of which 12 are printed.
   const int64_t measured_every = std::max<int64_t>(1, options.steps / 60);
   const int64_t printed_every = 5 * measured_every;
+  // An interrupted run measures after its last step too.
+  if (begin % measured_every != 0 && begin < options.steps && !points.empty()) {
+    points.back().held_out.reset();
+  }
   Progress progress(begin, options.steps, options.json);
   stop_wanted = false;
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop_after_step);
   bool titled = false;
   int64_t saved_step = 0;
   for (int64_t step = begin + 1; step <= options.steps && !run.interrupted; ++step) {
-    CurvePoint point;
-    check_step(learner.step(point.step, context), options, saved_step);
+    TrainingStep trained;
+    check_step(learner.step(trained, context), options, saved_step);
+    CurvePoint& point = points.emplace_back(point_of(trained));
     const bool is_done = step == options.steps;
     run.interrupted = stop_wanted && !is_done;
     const bool is_last = is_done || run.interrupted;
     if (is_last || step % measured_every == 0) {
       check_step(learner.measure(point.held_out.emplace(), context), options, saved_step);
     }
-    progress.show(point.step);
+    progress.show(trained);
     if (is_last || step % printed_every == 0) {
       if (!std::exchange(titled, true)) progress.line(header(run.curve));
       progress.line(row(point, run.curve));
     }
     if (!options.checkpoint.empty() && (is_last || step % options.checkpoint_every == 0)) {
-      save_checkpoint(learner.trainer(), learner.kept_options(), options.checkpoint);
+      save_checkpoint(learner.trainer(), learner.kept_options(), run.curve, options.checkpoint);
       saved_step = step;
     }
-    if (!is_last) learner.after_step(point.step, progress, context);
-    run.curve.points.push_back(std::move(point));
+    if (!is_last) learner.after_step(trained, progress, context);
   }
+  run.steps_done = learner.trainer().steps();
   run.seconds = progress.seconds();
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
   write_file("--csv", options.csv, options.csv.empty() ? "" : csv(run.curve));
@@ -133,8 +145,7 @@ Run train(Learner& learner, const RunOptions& options, Context& context) {
 
 ExitCode ended(const Run& run, const RunOptions& options) {
   if (!run.interrupted) return kExitOk;
-  const int64_t done = run.curve.points.back().step.step;
-  std::fprintf(stderr, "Stopped after step %lld of %lld.", static_cast<long long>(done),
+  std::fprintf(stderr, "Stopped after step %lld of %lld.", static_cast<long long>(run.steps_done),
                static_cast<long long>(options.steps));
   if (options.checkpoint.empty()) {
     std::fputs(" Nothing was kept: --checkpoint FILE does that.\n", stderr);

@@ -31,19 +31,20 @@ class Learner {
 };
 
 struct Run {
-  Curve curve;
+  Curve curve;               // from the first step on, unless the checkpoint had none
   int64_t resumed_from = 0;  // steps of the checkpoint that it began with
+  int64_t steps_done = 0;    // those included
   double seconds = 0;
   bool interrupted = false;
 };
 
-// Before anything is printed: refuses paths that cannot be written, and loads options.resume.
-// Throws a Failure.
-void prepare(Learner& learner, const RunOptions& options);
+// Before anything is printed: refuses paths that cannot be written, loads options.resume, and gives
+// the curve so far. Throws a Failure.
+Curve prepare(Learner& learner, const RunOptions& options);
 
 // Trains up to options.steps steps, counted from the beginning of the first run, and writes the
 // files of the options. Throws a Failure.
-Run train(Learner& learner, const RunOptions& options, Context& context);
+Run train(Learner& learner, Curve so_far, const RunOptions& options, Context& context);
 
 // What follows when all is printed: kExitOk, or the exit code of an interrupted run, after telling
 // how to continue it.

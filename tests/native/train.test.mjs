@@ -117,14 +117,28 @@ for (const [command, steps, ...args] of [['four-jobs', 240], ['text', 3000, ...S
     const resumed = spawnSync('sh', ['-c', `${toContinue} --json`], { encoding: 'utf8' });
     assert.equal(resumed.status, 0, resumed.stderr);
     assert.equal(JSON.parse(resumed.stdout).resumed_from, Number(done));
-    // The resumed run has overwritten the first one's file.
-    const [whole, rest] = [rowsOf('whole.csv'), rowsOf('first.csv')];
-    assert.equal(rest.length, 1 + steps - Number(done));
-    assert.deepEqual(rest, [whole[0], ...whole.slice(1 + Number(done))]);
+    // The resumed run has written all of it, over the first one's file.
+    assert.equal(rowsOf('whole.csv').length, 1 + steps);
+    assert.deepEqual(rowsOf('first.csv'), rowsOf('whole.csv'));
     // Nothing is left to train.
-    assert.deepEqual(json(...common, '--resume', checkpoint).curve, []);
+    const { curve, steps_done: all, resumed_from: before } = json(...common, '--resume', checkpoint);
+    assert.deepEqual([curve.length, all, before], [steps, steps, steps]);
   });
 }
+
+test('the npm package and the program continue each other’s checkpoints of experiments', async () => {
+  const { load } = await import('../../bindings/dist/index.js');
+  const experiment = (await load()).experiment({ kind: 'fourJobs', numHeads: 2, seed: 3, positions: 'alibi', batch: 1 });
+  const common = ['four-jobs', '--heads', '2', '--seed', '3', '--positions', 'alibi', '--batch', '1'];
+  experiment.step();
+  writeFileSync(at('from npm'), experiment.checkpoint());
+  const { curve, resumed_from: before } = json(...common, '--steps', '3', '--resume', at('from npm'), '--checkpoint', at('to npm'));
+  assert.deepEqual([before, curve.map(({ step }) => step)], [1, [2, 3]]);
+  experiment.restore(readFileSync(at('to npm')));
+  assert.equal(experiment.step().step, 4);
+  refused(2, /^--positions: expected alibi, as in .*from npm, got rope$/m, ...common.slice(0, 5), '--resume', at('from npm'));
+  experiment.dispose();
+});
 
 test('without a checkpoint, an interrupted run says that nothing was kept', async () => {
   const { status, stderr } = await interrupted('four-jobs', '--steps', '100000', '--batch', '1', '--threads', '1');
