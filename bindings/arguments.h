@@ -10,9 +10,12 @@
 #include <type_traits>
 
 #include "argument_block.h"
+#include "engine/attention_part.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
+
+using engine::AttentionPart;
 
 // Behind the last number that was written it reads zeros; complete() tells.
 class Arguments {

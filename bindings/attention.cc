@@ -9,9 +9,11 @@
 #include "argument_block.h"
 #include "arguments.h"
 #include "call.h"
+#include "engine/attention_part.h"
 #include "functions.h"
 #include "handles.h"
 #include "multihead/multihead.h"
+#include "results.h"
 
 namespace multihead::bindings {
 namespace {
@@ -39,6 +41,29 @@ int32_t attention() {
   call.outputs.captures = captures;
   return run(call.from, [&] {
     return multihead::attention(call.q, call.k, call.v, call.options, call.outputs, context());
+  });
+}
+
+int32_t divide_attention() {
+  AttentionCall call;
+  const std::vector<ScoreCapture> captures = pushed_captures();
+  call.outputs.captures = captures;
+  return run(call.from, [&] {
+    engine::AttentionParts parts;
+    Status status =
+        engine::divide_attention(call.q, call.k, call.v, call.options, call.outputs, parts);
+    if (status.ok()) write(parts);
+    return status;
+  });
+}
+
+int32_t attention_part() {
+  AttentionPartCall call;
+  const std::vector<ScoreCapture> captures = pushed_captures();
+  call.outputs.captures = captures;
+  return run(call.from, [&] {
+    return engine::attention_part(call.q, call.k, call.v, call.options, call.outputs, call.part,
+                                  context());
   });
 }
 

@@ -11,10 +11,13 @@
 #include <vector>
 
 #include "argument_block.h"
+#include "engine/attention_part.h"
 #include "engine/error.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
+
+using engine::AttentionParts;
 
 // A tensor by its name: a step of a trace, or a parameter.
 struct ListedTensor {

@@ -63,6 +63,32 @@ void run_captures(const AttentionPlan& plan, Context& context) {
                });
 }
 
+void run_block_job(const AttentionPlan& plan, const cpu::BlockJob& job, const cpu::BlockJob* next,
+                   void* scratch) {
+  const AttentionParams& p = plan.params;
+  switch (plan.path) {
+    case Path::kShortHeads:
+      return cpu::forward_short_heads(p, plan.blocks, job, scratch);
+    case Path::kBf16Blocks:
+      return cpu::forward_bf16_block(p, plan.blocks, job, next, scratch);
+    case Path::kBlocks:
+    case Path::kDecode:
+      return cpu::forward_block(p, plan.blocks, job, next, scratch);
+  }
+}
+
+// All splits of one key/value head, and their merging.
+void run_decode_head(const AttentionPlan& plan, int64_t batch, int64_t kv_head, void* partials,
+                     void* scratch) {
+  for (int64_t split = 0; split < plan.splits.splits; ++split) {
+    auto* const result =
+        static_cast<char*>(partials) + static_cast<uint64_t>(split) * plan.partial_bytes;
+    cpu::decode_split(plan.params, plan.splits,
+                      {.batch = batch, .kv_head = kv_head, .split = split}, result, scratch);
+  }
+  cpu::decode_merge(plan.params, plan.splits, batch, kv_head, partials);
+}
+
 }  // namespace
 
 Status reserve_scratch(const AttentionPlan& plan, Context& context) {
@@ -90,16 +116,7 @@ void run_block(const AttentionPlan& plan, int64_t index, int64_t next, void* scr
   const cpu::BlockJob job = block_job(p, plan.blocks, index);
   const bool has_next = next < plan.blocks.jobs;
   const cpu::BlockJob next_job = has_next ? block_job(p, plan.blocks, next) : job;
-  const cpu::BlockJob* const prefetched = has_next ? &next_job : nullptr;
-  switch (plan.path) {
-    case Path::kShortHeads:
-      return cpu::forward_short_heads(p, plan.blocks, job, scratch);
-    case Path::kBf16Blocks:
-      return cpu::forward_bf16_block(p, plan.blocks, job, prefetched, scratch);
-    case Path::kBlocks:
-    case Path::kDecode:
-      return cpu::forward_block(p, plan.blocks, job, prefetched, scratch);
-  }
+  run_block_job(plan, job, has_next ? &next_job : nullptr, scratch);
 }
 
 Status run(const AttentionPlan& plan, Context& context) {
@@ -127,6 +144,50 @@ Status run(PlannedCall& call, Context& context) {
     }
   }
   return run(call.plan, context);
+}
+
+Status run_part(PlannedCall& call, const AttentionPart& part, Context& context) {
+  AttentionPlan& plan = call.plan;
+  if (plan.jobs() == 0 || part.first_head >= part.end_head) return {};
+  // One head a job, which changes no bit: the heads of a job are computed one after the other.
+  plan.blocks.heads = plan.splits.heads = 1;
+  if (call.transforms) {
+    if (Status status =
+            transform_part(*call.transforms, part.first_head, part.end_head, plan.params, context);
+        !status.ok()) {
+      return status;
+    }
+  }
+  if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
+  const Scratch& scratch = scratch_of(context);
+  const AttentionParams& p = plan.params;
+  const int64_t heads = part.end_head - part.first_head;
+  if (plan.path == Path::kDecode) {
+    const uint64_t head_bytes = static_cast<uint64_t>(plan.splits.splits) * plan.partial_bytes;
+    parallel_for(context.threads(), heads, [&](int64_t index, int thread) {
+      const int64_t head = part.first_head + index;
+      run_decode_head(plan, head / p.kv_heads, head % p.kv_heads,
+                      static_cast<char*>(scratch_of(context).partials().data()) +
+                          static_cast<uint64_t>(index) * head_bytes,
+                      scratch.of_thread(thread));
+    });
+    if (!plan.captures_beside_decode()) return {};
+  }
+  AttentionPlan blocks = plan;
+  if (plan.path == Path::kDecode) blocks.params = plan.params.without_results();
+  const int64_t first = plan.path == Path::kDecode ? 0 : part.first_block;
+  const int64_t count =
+      plan.path == Path::kDecode ? plan.blocks.row_parts : part.end_block - part.first_block;
+  parallel_for(context.threads(), heads * count, [&](int64_t index, int thread) {
+    const int64_t head = part.first_head + index / count;
+    const int64_t block = first + count - 1 - index % count;
+    const cpu::BlockJob job{.batch = head / p.kv_heads,
+                            .kv_head = head % p.kv_heads,
+                            .end_head = head % p.kv_heads + 1,
+                            .first_row = p.first_row() + block * plan.blocks.rows};
+    run_block_job(blocks, job, nullptr, scratch.of_thread(thread));
+  });
+  return {};
 }
 
 }  // namespace multihead::engine

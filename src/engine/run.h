@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cpu/kernels.h"
+#include "engine/attention_part.h"
 #include "engine/plan.h"
 
 namespace multihead::engine {
@@ -15,6 +16,9 @@ Status reserve_scratch(const AttentionPlan& plan, Context& context);
 // Transforms q and k if the plan says so, then runs every job of the plan on the context's threads.
 Status run(PlannedCall& call, Context& context);
 Status run(const AttentionPlan& plan, Context& context);
+
+// Runs the jobs of one part, each for one key/value head.
+Status run_part(PlannedCall& call, const AttentionPart& part, Context& context);
 
 // Runs one job of a plan without decoding, in the scratch memory of one thread. `next` is the
 // thread's probable next job, for prefetching; at least the number of jobs if there is none.

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "engine/guard.h"
 #include "engine/scratch.h"
@@ -239,6 +240,40 @@ Status transform_inputs(const InputTransforms& transforms, rules::AttentionParam
   return {};
 }
 
+Status transform_part(const InputTransforms& transforms, int64_t first_head, int64_t end_head,
+                      rules::AttentionParams& params, Context& context) {
+  const int64_t group = params.group();
+  const auto transform = [&](const ConstAnyTensor& x, Transform rule, int64_t first, int64_t end,
+                             float* memory) {
+    rule.first_head = first;
+    rule.end_head = end;
+    // Where head 0 would be if it had memory.
+    const auto before = static_cast<uintptr_t>(first * x.shape[2] * x.shape[3]) * sizeof(float);
+    const Tensor moved(reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(memory) - before),
+                       x.shape);
+    Status status = transform_rows(x, rule, moved, context);
+    return std::pair{std::move(status), moved.data};
+  };
+  const ConstAnyTensor &q = transforms.q, &k = transforms.k;
+  const int64_t heads = end_head - first_head;
+  const int64_t queries = heads * group * q.shape[2] * q.shape[3];
+  const auto floats = static_cast<uint64_t>(queries + heads * k.shape[2] * k.shape[3]);
+  Buffer& memory = scratch_of(context).transformed();
+  if (!memory.reserve(floats * sizeof(float))) {
+    return Status::out_of_memory(floats * sizeof(float));
+  }
+  auto* const start = static_cast<float*>(memory.data());
+  const auto [of_q, new_q] =
+      transform(q, transforms.of_queries(), first_head * group, end_head * group, start);
+  if (!of_q.ok()) return of_q;
+  const auto [of_k, new_k] =
+      transform(k, transforms.of_keys(), first_head, end_head, start + queries);
+  if (!of_k.ok()) return of_k;
+  params.q.data = new_q;
+  params.k.data = new_k;
+  return {};
+}
+
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) {
   // Frequencies, the cosines and sines of one token for all its heads, and one row.
   const auto pairs = static_cast<uint64_t>(rotated_width(rope, width)) / 2;
@@ -249,9 +284,11 @@ Status reserve_for_transform(const Rope& rope, int64_t width, Context& context) 
 
 Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
                       Context& context) {
-  const int64_t width = x.shape[3];
+  const int64_t width = x.shape[3], heads = x.shape[1];
   return for_tokens(x, transform, 1.0, context, [&](const Token& token, int64_t) {
-    for (int64_t head = 0; head < x.shape[1]; ++head) {
+    const int64_t before = token.batch * heads;
+    const int64_t end = std::min(heads, transform.end_head - before);
+    for (int64_t head = std::max<int64_t>(0, transform.first_head - before); head < end; ++head) {
       float* const to = y.data + offset_of(y, token, head);
       float* const from = token.rotates() ? token.row_memory : to;
       rules::read_floats(x.data, x.dtype, offset_of(x, token, head), width, from);

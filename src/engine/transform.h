@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "multihead/attention.h"
@@ -23,6 +24,8 @@ struct Transform {
   // Packed sequences: where each begins among the rows and among the keys, and the end of the last.
   // Positions start at 0 in each. Empty for one sequence.
   std::span<const int32_t> sequences = {}, key_sequences = {};
+  // Only these heads of x (B, H, N, d) are read and written, counted as batch * H + head.
+  int64_t first_head = 0, end_head = std::numeric_limits<int64_t>::max();
 
   bool does_nothing() const { return !normalise && rope.style == Rope::Style::kNone; }
 };
@@ -45,6 +48,11 @@ Status reserve_for_transform(const InputTransforms& transforms, Context& context
 // Transforms q and k into the context's memory, and makes params point there.
 Status transform_inputs(const InputTransforms& transforms, rules::AttentionParams& params,
                         Context& context);
+
+// The same for the key/value heads first_head .. end_head - 1, counted as batch * H_kv + head, and
+// their query heads. Only they are read, and only they get memory.
+Status transform_part(const InputTransforms& transforms, int64_t first_head, int64_t end_head,
+                      rules::AttentionParams& params, Context& context);
 
 // The memory that transform_rows() needs for vectors of `width`.
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
