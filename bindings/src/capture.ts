@@ -54,12 +54,17 @@ export function headsSpan(
   return operands.span(Int32Array.from(chosen), 'i32', argument);
 }
 
+/** A capture that has been checked, without the tensor that it goes to. */
+interface ReadCapture {
+  readonly record: Omit<wire.ScoreCapture, 'out'>;
+  /** The query heads in the order of the result. */
+  readonly heads: readonly number[];
+  /** (B, heads, rows, N_k) */
+  readonly shape: Shape;
+}
+
 /** `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
-export function captureRecords(
-  captures: unknown,
-  scores: Shape,
-  operands: Operands,
-): { records: wire.ScoreCapture[]; tensors: WasmTensor<'f32'>[] } {
+export function readCapture(captures: unknown, scores: Shape, operands: Operands): ReadCapture[] {
   if (!Array.isArray(captures)) {
     throw new MultiheadError('E_OPTION', {
       argument: 'capture',
@@ -68,22 +73,33 @@ export function captureRecords(
     });
   }
   const [batch = 0, heads = 0, queries = 0, keys = 0] = scores;
-  const records: wire.ScoreCapture[] = [];
-  const tensors: WasmTensor<'f32'>[] = [];
   // Array.from turns holes into undefined, which the checks then see.
-  Array.from(captures as Capture[]).forEach((capture, index) => {
+  return Array.from(captures as Capture[]).map((capture, index) => {
     const argument = `capture[${index}]`;
     checkOptions(capture, ['stage', 'heads', 'rows'], argument);
     const stage = stageCode(capture.stage, `${argument}.stage`);
     const [firstRow, rows] = checkRows(capture.rows, queries, `${argument}.rows`);
-    const chosen =
+    const span =
       capture.heads === undefined
         ? noSpan
         : headsSpan(capture.heads, heads, operands, `${argument}.heads`);
-    const shape = [batch, chosen.length || heads, rows, keys];
-    const tensor = operands.output(shape, 'f32', argument);
-    tensors.push(tensor);
-    records.push({ stage, out: coreOf(tensor), heads: chosen, firstRow });
+    const chosen = capture.heads ?? Array.from({ length: heads }, (_, head) => head);
+    const shape = [batch, chosen.length, rows, keys];
+    return { record: { stage, heads: span, firstRow }, heads: chosen, shape };
   });
+}
+
+/** With a new tensor for each. `scores` is the shape (B, H_q, N_q, N_k) of all scores. */
+export function captureRecords(
+  captures: unknown,
+  scores: Shape,
+  operands: Operands,
+): { records: wire.ScoreCapture[]; tensors: WasmTensor<'f32'>[] } {
+  const read = readCapture(captures, scores, operands);
+  const tensors = read.map(({ shape }, index) => operands.output(shape, 'f32', `capture[${index}]`));
+  const records = read.map(({ record }, index) => ({
+    ...record,
+    out: coreOf(tensors[index] as WasmTensor<'f32'>),
+  }));
   return { records, tensors };
 }

@@ -32,6 +32,9 @@ const builds: Record<Simd, Build> = {
   },
 };
 
+/** The compiled module of each instance, for multihead/pool. */
+export const moduleOf = new WeakMap<Multihead, WebAssembly.Module>();
+
 /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
 let shared: Promise<Multihead> | undefined;
 
@@ -84,13 +87,15 @@ async function instantiate(
   checkIdentity(simd, wasm);
   const raw = await createRaw(build, wasm);
   makeDisposable(WasmTensor, CoreObject);
-  return createMultihead(guardModule(raw, onDeath), {
+  const multihead = createMultihead(guardModule(raw, onDeath), {
     simd,
     threads: 1,
     version,
     wasmBytes: wasm.bytes,
     why,
   });
+  moduleOf.set(multihead, wasm.module);
+  return multihead;
 }
 
 /**

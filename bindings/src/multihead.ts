@@ -27,6 +27,9 @@ import type { Backend, DType, Multihead, Shape, SourceOf, Tensor, TensorOptions 
 import { attentionVarlen, attentionVarlenBackward } from './varlen.js';
 import { readSimdTarget } from './wire.js';
 
+/** For multihead/pool. */
+export const runtimeOf = new WeakMap<Multihead, Runtime>();
+
 /** The methods are closures, so that they also work when destructured: `const { tensor } = mh`. */
 export function createMultihead(
   raw: GuardedModule,
@@ -75,5 +78,6 @@ export function createMultihead(
     scope: (fn) => scopes.run(fn),
     memory: () => heap.info(),
   };
+  runtimeOf.set(multihead, runtime);
   return Object.freeze(multihead);
 }

@@ -19,7 +19,7 @@ import type {
 import * as wire from './wire.js';
 
 const packedNames = [...(['cuQ', 'cuK'] as const), ...sharedNames, ...(['qkNorm', 'rope'] as const)] as const;
-const optionNames = [
+export const varlenNames = [
   ...packedNames,
   ...(['return', 'out', 'outDtype'] as const),
 ] as const satisfies readonly (keyof VarlenOptions)[];
@@ -44,7 +44,7 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
   v: FloatTensorLike,
   given: VarlenOptions<R, O>,
 ): VarlenResult<R, O> {
-  const options = readOptions(given, optionNames, 'attentionVarlen', elsewhere);
+  const options = readOptions(given, varlenNames, 'attentionVarlen', elsewhere);
   checkRope(options);
 
   return call(runtime, (operands) => {

@@ -1,0 +1,213 @@
+// One part of a call of attention(), for the workers of a pool. The core plans it as the whole call, so that the
+// parts together give the bits of mh.attention().
+
+import type { Operand } from './arguments.js';
+import { attentionInputs, attentionReturns } from './attention.js';
+import { attentionOptions, maskNames } from './attention_options.js';
+import { readCapture } from './capture.js';
+import { bytesPerElement } from './memory.js';
+import { call, checkTensorLike, Operands, type Runtime } from './operands.js';
+import { checkChoice, checkNames, readOptions } from './options.js';
+import { outputShapes } from './outputs.js';
+import type { Box, OutputSpec, PartCall, Place } from './pool_protocol.js';
+import { flatRows, rowsOfOutput } from './pool_parts.js';
+import { elements, type Ranks } from './shape.js';
+import { floatDTypes } from './tensor.js';
+import type { AttentionOptions, AttentionReturn, DType, FloatDType, FloatTensorLike, Shape } from './types.js';
+import * as wire from './wire.js';
+
+/** A call that has been checked, and how the core divides it. */
+export interface DividedCall {
+  readonly parts: wire.AttentionParts;
+  readonly q: Shape;
+  readonly k: Shape;
+  readonly v: Shape;
+  readonly qDType: FloatDType;
+  readonly kDType: FloatDType;
+  /** out, then those of `return` in the order of the core, then captures. */
+  readonly outputs: readonly (OutputSpec & { readonly name: string; readonly shape: Shape })[];
+}
+
+/** For operands that the core checks and does not read: any address but 0. */
+const nowhere = 64;
+
+/** Operands of a call that is checked alone: tensors are not copied. */
+class UnreadOperands extends Operands {
+  override input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
+    const { dtype, shape } = checkTensorLike(value, dtypes, argument, ranks);
+    return { address: nowhere, dtype, shape };
+  }
+}
+
+const optionNames = [...maskNames, 'return', 'outDtype', 'capture'] as const;
+
+/** Checks a call as mh.attention() does, without reading the tensors. Throws what mh.attention() throws. */
+export function divideAttention(
+  runtime: Runtime,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+  given: AttentionOptions,
+): DividedCall {
+  const options = readOptions(given, optionNames, 'attention');
+  runtime.raw.assertAlive();
+  const operands = new UnreadOperands(runtime);
+  try {
+    const { query, key, value, extents, valueWidth } = attentionInputs(operands, q, k, v);
+    const masking = attentionOptions(options, operands, extents);
+    const shapes = outputShapes(extents, valueWidth);
+    const wanted = checkNames(options.return ?? [], attentionReturns, 'return');
+    const outDtype = options.outDtype === undefined ? 'f32' : checkChoice(options.outDtype, floatDTypes, 'outDtype');
+    const at = <D extends DType>(dtype: D, shape: Shape): Operand<D> => ({ address: nowhere, dtype, shape });
+    const ifWanted = <D extends DType>(name: AttentionReturn, dtype: D, shape: Shape) =>
+      wanted.includes(name) ? at(dtype, shape) : undefined;
+    const record: wire.AttentionOutputs = {
+      out: at(outDtype, shapes.out),
+      lse: ifWanted('lse', 'f32', shapes.lse),
+      weights: ifWanted('weights', 'f32', shapes.scores),
+      dropoutMask: ifWanted('dropoutMask', 'bool', shapes.scores),
+    };
+    const captures = capturesOf(options.capture, shapes.scores, operands);
+    const { args, raw } = runtime;
+    for (const { record: capture, shape } of captures) {
+      wire.pushCapture(args, { ...capture, out: at('f32', shape) });
+      operands.run(() => raw.pushCapture());
+    }
+    wire.attention(args, query, key, value, masking, record);
+    operands.run(() => raw.divideAttention());
+    const parts = wire.readAttentionParts(args.results());
+
+    const named = (['out', 'lse', 'weights', 'dropoutMask'] as const).flatMap((name) => {
+      const operand = record[name];
+      if (operand === undefined) return [];
+      const { dtype, shape } = operand;
+      const width = name === 'lse' ? 1 : (shape[3] as number);
+      return [{ name, dtype, shape, width, capture: undefined }];
+    });
+    const captured = captures.map(({ shape, heads, record: { firstRow } }) => ({
+      ...{ name: 'capture', dtype: 'f32' as const, shape, width: extents.keys },
+      capture: { heads, firstRow, rows: shape[2] as number },
+    }));
+    return {
+      ...{ parts, q: query.shape, k: key.shape, v: value.shape },
+      ...{ qDType: query.dtype, kDType: key.dtype, outputs: [...named, ...captured] },
+    };
+  } finally {
+    operands.release();
+  }
+}
+
+function capturesOf(captures: AttentionOptions['capture'], scores: Shape, operands: Operands) {
+  if (captures === undefined) return [];
+  return readCapture(captures, scores, operands);
+}
+
+/** Bytes of the memory of this instance, or of a buffer that was sent. */
+const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8Array =>
+  new Uint8Array(buffer as ArrayBuffer, offset, length);
+
+/** Computes one part in this worker's instance. The results replace the operands in `slot`. */
+export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike): void {
+  const { heap, args, raw } = runtime;
+  const sent = ({ shared, offset, bytes }: Place): Uint8Array => bytesAt(shared ?? slot, offset, bytes);
+  call(runtime, (operands) => {
+    const copied = <D extends DType>(name: 'q' | 'k' | 'v', dtype: D): Operand<D> => {
+      const { shape, place } = part[name];
+      const { address } = operands.temporary(place.bytes, name);
+      if (address !== 0) bytesAt(heap.buffer, address, place.bytes).set(sent(place));
+      return { address, dtype, shape };
+    };
+    const [query, key, value] = [copied('q', part.qDType), copied('k', part.kDType), copied('v', part.kDType)];
+    const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
+    const keys = key.shape[2] ?? 0;
+    const { mask, bias } = part;
+    const options = {
+      ...part.options,
+      mask: mask && { shape: mask.shape, data: sent(mask.place) },
+      bias: bias && { shape: bias.shape, data: floatsOf(sent(bias.place)) },
+    };
+    const masking = attentionOptions(options, operands, { batch, heads, queries, keys, width });
+
+    const group = heads / (key.shape[1] as number);
+    const [firstRow, endRow] = [part.firstHead * group * queries, part.endHead * group * queries];
+    const outputs = part.outputs.map((output) => {
+      const rows = output.capture === undefined ? endRow - firstRow : batch * output.capture.heads.length * output.capture.rows;
+      const { address } = operands.temporary(rows * output.width * bytesPerElement(output.dtype), 'out');
+      return { ...output, address };
+    });
+    const result = <D extends DType>(name: string, dtype: D): Operand<D> | undefined => {
+      const output = outputs.find((each) => each.name === name);
+      return output && { address: output.address, dtype, shape: output.shape };
+    };
+    const out = outputs[0] as (typeof outputs)[number];
+    const record: wire.AttentionOutputs = {
+      out: { address: out.address, dtype: out.dtype as FloatDType, shape: out.shape },
+      lse: result('lse', 'f32'),
+      weights: result('weights', 'f32'),
+      dropoutMask: result('dropoutMask', 'bool'),
+    };
+    const captures = outputs.filter(({ capture }) => capture !== undefined);
+    const read = capturesOf(part.options.capture, [batch, heads, queries, keys], operands);
+    for (const box of part.boxes) {
+      read.forEach(({ record: capture, shape }, index) => {
+        const { address } = captures[index] as (typeof outputs)[number];
+        wire.pushCapture(args, { ...capture, out: { address, dtype: 'f32', shape } });
+        operands.run(() => raw.pushCapture());
+      });
+      wire.attentionPart(args, query, key, value, masking, record, { ...box, firstInMemory: part.firstHead });
+      operands.run(() => raw.attentionPart());
+    }
+    sendResults(heap.buffer, outputs, part, slot, { heads, queries, group, firstRow });
+  });
+}
+
+function floatsOf(bytes: Uint8Array): Float32Array {
+  return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+}
+
+/** Writes the rows that were computed into the slot one behind the other, or to their place in shared memory. */
+function sendResults(
+  memory: ArrayBufferLike,
+  outputs: readonly (OutputSpec & { readonly address: number })[],
+  { boxes, blockRows, sharedOut }: PartCall,
+  slot: ArrayBufferLike,
+  extents: { heads: number; queries: number; group: number; firstRow: number },
+): void {
+  const { heads, queries, group, firstRow } = extents;
+  const runs = flatRows(boxes, { group, queries, blockRows });
+  let at = 0;
+  for (const output of outputs) {
+    const rowBytes = output.width * bytesPerElement(output.dtype);
+    const shared = output.name === 'out' ? sharedOut : undefined;
+    const base = output.capture === undefined ? firstRow : 0;
+    for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
+      const bytes = rows * rowBytes;
+      if (bytes === 0) continue;
+      const from = bytesAt(memory, output.address + (row - base) * rowBytes, bytes);
+      if (shared === undefined) {
+        bytesAt(slot, at, bytes).set(from);
+        at += bytes;
+      } else {
+        bytesAt(shared.shared as SharedArrayBuffer, shared.offset + row * rowBytes, bytes).set(from);
+      }
+    }
+  }
+}
+
+/** The bytes of the rows of some boxes in a slot. */
+export function resultBytes(
+  outputs: readonly OutputSpec[],
+  boxes: readonly Box[],
+  extents: { heads: number; queries: number; group: number; blockRows: number },
+): number {
+  const runs = flatRows(boxes, extents);
+  let bytes = 0;
+  for (const output of outputs) {
+    for (const [, rows] of rowsOfOutput(output, runs, extents)) bytes += rows * output.width * bytesPerElement(output.dtype);
+  }
+  return bytes;
+}
+
+/** Elements of a tensor that lie before and in a range of its first two axes, counted together. */
+export const elementsOfHeads = ([, , rows = 0, width = 0]: Shape, heads: number): number =>
+  elements([heads, rows, width]);

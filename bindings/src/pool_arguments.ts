@@ -1,0 +1,140 @@
+// From the arguments of a call of a pool to those that are sent, and the objects that live in workers.
+
+import { checkSignal } from './abort.js';
+import { MultiheadError } from './errors.js';
+import type { Seat } from './pool_crew.js';
+import type { Argument } from './pool_protocol.js';
+import { coreOf, describe, unreadable } from './tensor.js';
+import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
+
+/** An object in a worker. Its proxy and its calls hold it. */
+export class Handle {
+  readonly seat: Seat;
+  readonly id: number;
+  disposed = false;
+
+  constructor(seat: Seat, id: number) {
+    this.seat = seat;
+    this.id = id;
+  }
+}
+
+/** The handle of each proxy. */
+export const handleOf = new WeakMap<object, Handle>();
+
+/** The deepest argument is a state dict in an options object. */
+const mostLevels = 6;
+
+export interface SentArguments {
+  readonly args: Argument[];
+  readonly transfer: ArrayBuffer[];
+  /** Where the objects among the arguments live. */
+  readonly seat: Seat | undefined;
+}
+
+/**
+ * Copies the numbers of the arguments into buffers of their own, which are transferred. Shared memory is sent as it is.
+ * Throws `E_OPTION` for what cannot be sent, and for objects of different workers; `E_DISPOSED`.
+ */
+export function packArguments(given: readonly unknown[]): SentArguments {
+  const transfer: ArrayBuffer[] = [];
+  let seat: Seat | undefined;
+  const args = given.map((each): Argument => {
+    const handle = typeof each === 'object' && each !== null ? handleOf.get(each) : undefined;
+    if (handle === undefined) return { value: readable(each, transfer) };
+    if (handle.disposed) throw disposedObject();
+    if (seat !== undefined && seat !== handle.seat) {
+      throw new MultiheadError('E_OPTION', {
+        argument: 'arguments',
+        expected: 'objects that live in one worker',
+        got: 'objects of different workers: a cache belongs to the layer that made it',
+      });
+    }
+    seat = handle.seat;
+    return { object: handle.id };
+  });
+  return { args, transfer, seat };
+}
+
+export const disposedObject = (): MultiheadError =>
+  new MultiheadError('E_DISPOSED', {
+    argument: 'this',
+    expected: 'an object that is not disposed',
+    got: 'a disposed one',
+  });
+
+function readable(value: unknown, transfer: ArrayBuffer[]): unknown {
+  try {
+    return packed(value, transfer, mostLevels);
+  } catch (cause) {
+    throw unreadable(cause, 'arguments');
+  }
+}
+
+function packed(value: unknown, transfer: ArrayBuffer[], levels: number): unknown {
+  if (typeof value === 'function' || typeof value === 'symbol') {
+    throw new MultiheadError('E_OPTION', {
+      argument: 'arguments',
+      expected: 'values that can be sent to a worker',
+      got: describe(value),
+    });
+  }
+  if (typeof value !== 'object' || value === null || levels === 0) return value;
+  const core = coreOf(value);
+  if (core !== undefined) {
+    core.assertLive('tensor');
+    return { data: copied(core.view(), transfer), shape: [...core.shape], dtype: core.dtype };
+  }
+  if (ArrayBuffer.isView(value)) {
+    if (value instanceof DataView) return value;
+    return copied(value as Uint8Array, transfer);
+  }
+  if (isArrayBuffer(value)) return value.slice(0);
+  if (Array.isArray(value)) return value.map((each) => packed(each, transfer, levels - 1));
+  const copy: Record<string, unknown> = {};
+  for (const name in value) {
+    copy[name] = packed((value as Record<string, unknown>)[name], transfer, levels - 1);
+  }
+  return copy;
+}
+
+type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
+
+function copied(numbers: Numbers, transfer: ArrayBuffer[]): Numbers {
+  const own = pristine(numbers);
+  if (lengthOf(own) === 0) return own;
+  if (typeof SharedArrayBuffer === 'function' && bufferOf(own) instanceof SharedArrayBuffer) return own;
+  const copy = own.slice();
+  transfer.push(copy.buffer as ArrayBuffer);
+  return copy;
+}
+
+/** What belongs to the pool among the options of a call. */
+export interface CallOptions {
+  readonly signal: AbortSignal | undefined;
+  readonly progress: ((done: number, total: number) => void) | undefined;
+}
+
+/** Takes `signal` and `progress` out of the last argument. Throws `E_OPTION`. */
+export function splitOptions(args: readonly unknown[]): { args: unknown[]; options: CallOptions } {
+  const last = args.at(-1);
+  const none = { args: [...args], options: { signal: undefined, progress: undefined } };
+  if (typeof last !== 'object' || last === null || Array.isArray(last)) return none;
+  if (coreOf(last) !== undefined || ArrayBuffer.isView(last) || handleOf.has(last)) return none;
+  let copy: Record<string, unknown>;
+  try {
+    if (!('signal' in last) && !('progress' in last)) return none;
+    copy = { ...last };
+  } catch (cause) {
+    throw unreadable(cause, 'options');
+  }
+  const { signal, progress, ...rest } = copy;
+  checkSignal(signal);
+  if (progress !== undefined && typeof progress !== 'function') {
+    throw new MultiheadError('E_OPTION', { argument: 'progress', expected: 'a function', got: describe(progress) });
+  }
+  const options = { signal, progress } as CallOptions;
+  // What held nothing else was not meant for the call itself.
+  const others = Object.keys(rest).length === 0 ? [] : [rest];
+  return { args: [...args.slice(0, -1), ...others], options };
+}

@@ -1,0 +1,233 @@
+// What all calls of one pool share: its workers, slots and bound. The pool itself, its calls and the proxies hold it;
+// when none does any more, its workers end.
+
+import { abortedError } from './abort.js';
+import { MultiheadError } from './errors.js';
+import { load, moduleOf } from './load.js';
+import { runtimeOf } from './multihead.js';
+import type { Runtime } from './operands.js';
+import { Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
+import { Crew, disposedError, type Seat, type Work } from './pool_crew.js';
+import type { Maker, Task, Verb } from './pool_protocol.js';
+import { Slots, type Exchange } from './pool_slots.js';
+import type { LoadOptions, Multihead } from './types.js';
+
+/** What a worker has answered. */
+export interface Done {
+  readonly value: unknown;
+  readonly slot: ArrayBufferLike | undefined;
+}
+
+export interface PoolSettings {
+  readonly workers: number;
+  readonly queue: number;
+  readonly exchange: Exchange;
+  readonly exchangeReason: string;
+  /** Multiplications and additions that are worth a worker of their own. */
+  readonly leastWork: number;
+  readonly load: Omit<LoadOptions, 'signal'>;
+}
+
+const abandonedPools =
+  typeof FinalizationRegistry === 'function'
+    ? new FinalizationRegistry<Crew>((crew) => crew.dispose())
+    : undefined;
+const abandonedObjects =
+  typeof FinalizationRegistry === 'function'
+    ? new FinalizationRegistry<{ crew: Crew; seat: Seat; id: number }>(({ crew, seat, id }) => crew.release(seat, id))
+    : undefined;
+
+/** What happens when a signal is aborted. One listener each: Node warns of more than ten on a signal. */
+const reactions = new WeakMap<AbortSignal, Set<() => void>>();
+
+/** Runs `react` when the signal is aborted, unless what is returned is called before. */
+function whenAborted(signal: AbortSignal | undefined, react: () => void): () => void {
+  if (signal === undefined) return () => {};
+  let reacting = reactions.get(signal);
+  if (reacting === undefined) {
+    const all = (reacting = new Set<() => void>());
+    reactions.set(signal, all);
+    signal.addEventListener('abort', () => all.forEach((each) => each()), { once: true });
+  }
+  reacting.add(react);
+  return () => reacting.delete(react);
+}
+
+export class PoolCore {
+  readonly settings: PoolSettings;
+  readonly crew: Crew;
+  readonly slots: Slots;
+  #mh: Multihead;
+  #calls = 0;
+  #objects = 0;
+  #disposed = false;
+
+  /** `mh` checks calls and divides them; the workers have instances of the same module. */
+  constructor(mh: Multihead, settings: PoolSettings) {
+    this.settings = settings;
+    this.#mh = mh;
+    const { workers, exchange } = settings;
+    this.crew = new Crew(moduleOf.get(mh) as WebAssembly.Module, mh.backend.simd, workers);
+    this.slots = new Slots(exchange, 4 * workers);
+    abandonedPools?.register(this, this.crew, this);
+  }
+
+  get mh(): Multihead {
+    return this.#mh;
+  }
+
+  get disposed(): boolean {
+    return this.#disposed;
+  }
+
+  dispose(): void {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    abandonedPools?.unregister(this);
+    this.crew.dispose();
+  }
+
+  /** Runs a call within the bound of the queue. Throws `E_DISPOSED`, `E_BUSY`, `E_ABORTED`. */
+  async call<R>(name: string, { signal }: CallOptions, body: () => Promise<R>): Promise<R> {
+    if (this.#disposed) throw disposedError();
+    if (signal?.aborted) throw abortedError(signal, name);
+    const { queue } = this.settings;
+    if (this.#calls >= queue) {
+      throw new MultiheadError('E_BUSY', {
+        argument: 'pool',
+        expected: `at most ${queue} calls at a time`,
+        got: 'one more',
+        message: `${name}: ${queue} calls wait in the pool already; await some of them, or set queue of createPool()`,
+      });
+    }
+    this.#calls += 1;
+    try {
+      return await body();
+    } finally {
+      this.#calls -= 1;
+    }
+  }
+
+  /** The instance of this thread, which checks calls. A new one if it has died. */
+  async planner(): Promise<Runtime> {
+    const runtime = runtimeOf.get(this.#mh) as Runtime;
+    if (!runtime.raw.dead) return runtime;
+    this.#mh = await load(this.settings.load);
+    return runtimeOf.get(this.#mh) as Runtime;
+  }
+
+  /** Sends a task. The promise settles even if its worker dies or the pool is disposed. */
+  send(
+    name: string,
+    { task, transfer, seat }: { task: Task; transfer: ArrayBuffer[]; seat?: Seat | undefined },
+    signal: AbortSignal | undefined,
+  ): Promise<Done> {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted) return reject(abortedError(signal, name));
+      const settled = whenAborted(signal, () => {
+        this.crew.cancel(work);
+        reject(abortedError(signal as AbortSignal, name));
+      });
+      const work: Work = {
+        ...{ task, transfer, seat },
+        done: (value, slot) => {
+          settled();
+          if (signal?.aborted) this.slots.give(slot);
+          resolve({ value, slot });
+        },
+        failed: (error, slot) => {
+          settled();
+          this.slots.give(slot);
+          reject(error);
+        },
+      };
+      this.crew.submit(work);
+    });
+  }
+
+  /** Runs an operation of `mh` in one worker. */
+  run(verb: Verb, given: readonly unknown[]): Promise<unknown> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call(verb, options, async () => {
+        const packed = packArguments(args);
+        const task = { kind: 'run', verb, args: packed.args } as const;
+        return (await this.send(verb, { ...packed, task }, options.signal)).value;
+      });
+    });
+  }
+
+  /** Makes an object in the worker of the objects among its arguments, or in one with few. */
+  make(maker: Maker, given: readonly unknown[]): Promise<{ handle: Handle; facts: unknown }> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call(maker, options, () => {
+        const { args: sent, transfer, seat = this.crew.pick() } = packArguments(args);
+        return this.#made(maker, seat, options, transfer, (id) => ({ kind: 'make', id, maker, args: sent }));
+      });
+    });
+  }
+
+  /** Makes a cache of a layer or transformer, where that lives. */
+  makeCache({ seat, id: object }: Handle, given: readonly unknown[]): Promise<{ handle: Handle; facts: unknown }> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call('createCache', options, () => {
+        const { args: sent, transfer } = packArguments(args);
+        const task = (id: number): Task => ({ kind: 'makeCache', id, object, args: sent });
+        return this.#made('createCache', seat, options, transfer, task);
+      });
+    });
+  }
+
+  async #made(
+    name: string,
+    seat: Seat,
+    { signal }: CallOptions,
+    transfer: ArrayBuffer[],
+    task: (id: number) => Task,
+  ): Promise<{ handle: Handle; facts: unknown }> {
+    const handle = new Handle(seat, (this.#objects += 1));
+    seat.objects += 1;
+    // From here on: an object whose maker was aborted is freed too.
+    abandonedObjects?.register(handle, { crew: this.crew, seat, id: handle.id }, handle);
+    try {
+      const { value } = await this.send(name, { task: task(handle.id), transfer, seat }, signal);
+      return { handle, facts: value };
+    } catch (error) {
+      this.release(handle);
+      throw error;
+    }
+  }
+
+  release(handle: Handle): void {
+    if (handle.disposed) return;
+    handle.disposed = true;
+    abandonedObjects?.unregister(handle);
+    this.crew.release(handle.seat, handle.id);
+  }
+
+  /** Calls a method of an object, or reads a property. */
+  invoke(handle: Handle, method: string, given: readonly unknown[]): Promise<unknown> {
+    return this.#rejecting(() => {
+      const { args, options } = splitOptions(given);
+      return this.call(method, options, async () => {
+        const packed = packArguments([proxyOf(handle), ...args]);
+        const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
+        return (await this.send(method, { ...packed, task }, options.signal)).value;
+      });
+    });
+  }
+
+  /** A call that throws at once gives a rejected promise too. */
+  async #rejecting<R>(body: () => Promise<R>): Promise<R> {
+    return body();
+  }
+}
+
+/** Stands for the object of a handle among the arguments. */
+function proxyOf(handle: Handle): object {
+  const proxy = {};
+  handleOf.set(proxy, handle);
+  return proxy;
+}

@@ -1,0 +1,246 @@
+// The workers of a pool: hands out tasks, and replaces a worker that ends.
+
+import { MultiheadError } from './errors.js';
+import { localPort, startWorker, type Port } from './pool_port.js';
+import type { Answer, Reply, Task } from './pool_protocol.js';
+import { receivedError } from './pool_tasks.js';
+import type { Simd } from './types.js';
+
+/** A task and what becomes of it. One of the two functions is called, once. */
+export interface Work {
+  readonly task: Task;
+  readonly transfer: ArrayBuffer[];
+  /** Where the object of the task lives; undefined for any worker. */
+  readonly seat: Seat | undefined;
+  done(value: unknown, slot: ArrayBufferLike | undefined): void;
+  failed(error: MultiheadError, slot: ArrayBufferLike | undefined): void;
+}
+
+/** The place of one worker, until that worker ends. */
+export class Seat {
+  port: Port | undefined;
+  state: 'starting' | 'idle' | 'busy' | 'gone' = 'starting';
+  /** What the worker computes at the moment. */
+  work: Work | undefined;
+  /** Tasks of objects that live here. */
+  waiting: Work[] = [];
+  objects = 0;
+}
+
+/** Workers that ended one after the other without having started, before the pool stops to start more. */
+const mostFailures = 4;
+
+export class Crew {
+  readonly #module: WebAssembly.Module;
+  readonly #simd: Simd;
+  #seats: Seat[] = [];
+  #queue: Work[] = [];
+  #disposed = false;
+  #everReady = false;
+  #failures = 0;
+  #localReason: string | undefined;
+  #broken: MultiheadError | undefined;
+  #starting: (() => void)[] = [];
+
+  constructor(module: WebAssembly.Module, simd: Simd, count: number) {
+    this.#module = module;
+    this.#simd = simd;
+    for (let index = 0; index < count && this.#localReason === undefined; index += 1) this.#start();
+  }
+
+  /** Why tasks run on the calling thread; undefined where they do not. */
+  get localReason(): string | undefined {
+    return this.#localReason;
+  }
+
+  get workers(): number {
+    return this.#seats.length;
+  }
+
+  /** Resolves when no worker is starting any more. */
+  async settled(): Promise<void> {
+    while (!this.#disposed && this.#seats.some(({ state }) => state === 'starting')) {
+      await new Promise<void>((resolve) => this.#starting.push(resolve));
+    }
+    if (this.#broken !== undefined) throw this.#broken;
+  }
+
+  /** The worker with the fewest objects, for one more. */
+  pick(): Seat {
+    const [first, ...others] = this.#seats;
+    if (first === undefined) throw this.#broken ?? disposedError();
+    return others.reduce((best, each) => (each.objects < best.objects ? each : best), first);
+  }
+
+  submit(work: Work): void {
+    if (this.#disposed) return work.failed(disposedError(), undefined);
+    if (this.#broken !== undefined) return work.failed(this.#broken, undefined);
+    if (work.seat?.state === 'gone') return work.failed(lostError(), undefined);
+    (work.seat?.waiting ?? this.#queue).push(work);
+    this.#pump();
+  }
+
+  /** Takes back work that no worker has begun. */
+  cancel(work: Work): void {
+    const keep = (each: Work): boolean => each !== work;
+    this.#queue = this.#queue.filter(keep);
+    if (work.seat !== undefined) work.seat.waiting = work.seat.waiting.filter(keep);
+  }
+
+  /** Frees an object in its worker. */
+  release(seat: Seat, object: number): void {
+    seat.objects -= 1;
+    if (seat.state !== 'gone') seat.port?.send({ kind: 'release', object }, []);
+  }
+
+  dispose(): void {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    const works = this.#queue;
+    this.#queue = [];
+    for (const seat of this.#seats) works.push(...this.#vacate(seat));
+    this.#seats = [];
+    for (const resolve of this.#starting.splice(0)) resolve();
+    for (const work of works) work.failed(disposedError(), undefined);
+  }
+
+  /** Ends a worker, and gives the work that it leaves behind. */
+  #vacate(seat: Seat): Work[] {
+    const works = seat.work === undefined ? seat.waiting : [seat.work, ...seat.waiting];
+    seat.state = 'gone';
+    seat.work = undefined;
+    seat.waiting = [];
+    seat.port?.end();
+    return works;
+  }
+
+  #start(): void {
+    const seat = new Seat();
+    this.#seats.push(seat);
+    const events = {
+      reply: (reply: Reply) => this.#receive(seat, reply),
+      death: (why: string) => this.#ended(seat, why),
+    };
+    let why = 'there are no workers here';
+    if (this.#localReason !== undefined) {
+      seat.port = localPort(events);
+    } else {
+      try {
+        seat.port = startWorker(events);
+      } catch (error) {
+        why = error instanceof Error ? error.message : String(error);
+      }
+      if (seat.port === undefined) return this.#ended(seat, why);
+    }
+    try {
+      seat.port.send({ kind: 'start', module: this.#module, simd: this.#simd }, []);
+    } catch (error) {
+      this.#ended(seat, String(error));
+    }
+  }
+
+  #receive(seat: Seat, reply: Reply): void {
+    if (seat.state === 'gone') return;
+    if (reply.kind === 'broken') {
+      if (this.#localReason !== undefined) this.#broken = receivedError(reply.error);
+      return this.#ended(seat, reply.error.message);
+    }
+    if (reply.kind === 'ready') {
+      this.#everReady = true;
+      this.#failures = 0;
+      seat.state = 'idle';
+      seat.port?.hold(false);
+      for (const resolve of this.#starting.splice(0)) resolve();
+    } else {
+      this.#answered(seat, reply);
+    }
+    this.#pump();
+  }
+
+  #answered(seat: Seat, answer: Answer): void {
+    const work = seat.work;
+    seat.work = undefined;
+    seat.state = 'idle';
+    seat.port?.hold(false);
+    if (answer.kind === 'done') {
+      work?.done(answer.value, answer.slot);
+    } else {
+      if (answer.dead) this.#ended(seat, answer.error.message);
+      work?.failed(receivedError(answer.error), answer.slot);
+    }
+  }
+
+  /** A worker has ended: reports the work that it took along, and starts another. */
+  #ended(seat: Seat, why: string): void {
+    if (seat.state === 'gone') return;
+    const started = seat.state !== 'starting';
+    const works = this.#vacate(seat);
+    this.#seats = this.#seats.filter((each) => each !== seat);
+    if (!started) this.#failures += 1;
+    if (this.#broken !== undefined) {
+      works.push(...this.#queue.splice(0));
+    } else if (started || (this.#everReady && this.#failures < mostFailures)) {
+      this.#start();
+    } else if (this.#seats.length === 0) {
+      this.#localReason = why;
+      this.#start();
+    }
+    for (const resolve of this.#starting.splice(0)) resolve();
+    for (const work of works) work.failed(this.#broken ?? endedError(why), undefined);
+    this.#pump();
+  }
+
+  #pump(): void {
+    for (const seat of this.#seats) {
+      while (seat.state === 'idle') {
+        const work = seat.waiting.shift() ?? this.#queue.shift();
+        if (work === undefined) break;
+        this.#give(seat, work);
+      }
+    }
+  }
+
+  #give(seat: Seat, work: Work): void {
+    try {
+      seat.port?.hold(true);
+      seat.port?.send({ kind: 'task', task: work.task }, work.transfer);
+    } catch (error) {
+      seat.port?.hold(false);
+      work.failed(unsendable(error), undefined);
+      return;
+    }
+    seat.work = work;
+    seat.state = 'busy';
+  }
+}
+
+export const disposedError = (): MultiheadError =>
+  new MultiheadError('E_DISPOSED', {
+    argument: 'pool',
+    expected: 'a pool that is not disposed',
+    got: 'a disposed one',
+  });
+
+const lostError = (): MultiheadError =>
+  new MultiheadError('E_WORKER', {
+    argument: 'this',
+    expected: 'an object whose worker runs',
+    got: 'one whose worker has ended',
+    message: 'the worker in which this object lived has ended, and the object is lost: make a new one',
+  });
+
+const endedError = (why: string): MultiheadError =>
+  new MultiheadError('E_WORKER', {
+    argument: 'worker',
+    expected: 'a worker that finishes the call',
+    got: `one that ended (${why})`,
+    message: `the worker that ran this call has ended (${why}); another takes its place, and the next call works`,
+  });
+
+const unsendable = (error: unknown): MultiheadError =>
+  new MultiheadError('E_OPTION', {
+    argument: 'options',
+    expected: 'values that can be sent to a worker',
+    got: error instanceof Error ? error.message : String(error),
+    cause: error,
+  });

@@ -1,0 +1,122 @@
+// The messages between a pool and its workers. Numbers travel in slots: buffers that hold the operands of a task on
+// the way there and its results on the way back. A slot is transferred with the message, or is shared memory.
+
+import type { MultiheadErrorCode } from './errors.js';
+import type { AttentionOptions, DType, FloatDType, Shape, Simd } from './types.js';
+
+/** Bytes in the slot of the message, or in other shared memory. */
+export interface Place {
+  readonly shared: SharedArrayBuffer | undefined;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+/** Key/value heads of all batch entries (batch · H_kv + head), and blocks of the rows of each. */
+export interface Box {
+  readonly firstHead: number;
+  readonly endHead: number;
+  readonly firstBlock: number;
+  readonly endBlock: number;
+}
+
+/** A result: rows of `width` elements, one for each query of each query head, or those of a capture. */
+export interface OutputSpec {
+  readonly name: string;
+  readonly dtype: DType;
+  /** Of the whole result. */
+  readonly shape: Shape;
+  readonly width: number;
+  readonly capture: CaptureRows | undefined;
+}
+
+export interface CaptureRows {
+  /** Query heads, in the order of the result. */
+  readonly heads: readonly number[];
+  readonly firstRow: number;
+  readonly rows: number;
+}
+
+/** A tensor of which the heads of a part, or all elements, lie at a place. */
+export interface SentTensor {
+  /** Of the whole tensor. */
+  readonly shape: Shape;
+  readonly place: Place;
+}
+
+/** What one worker computes of a call of attention(). */
+export interface PartCall {
+  readonly q: SentTensor;
+  readonly k: SentTensor;
+  readonly v: SentTensor;
+  readonly qDType: FloatDType;
+  readonly kDType: FloatDType;
+  readonly mask: SentTensor | undefined;
+  readonly bias: SentTensor | undefined;
+  /** Those of the call, without mask, bias and out. */
+  readonly options: Omit<AttentionOptions, 'mask' | 'bias' | 'out'>;
+  /** The key/value heads whose rows of q, k and v are sent. */
+  readonly firstHead: number;
+  readonly endHead: number;
+  readonly boxes: readonly Box[];
+  readonly blockRows: number;
+  readonly outputs: readonly OutputSpec[];
+  /** Where `out` is written if it is shared memory of the caller's. */
+  readonly sharedOut: Place | undefined;
+}
+
+/** An argument of a call: a value, or an object that lives in the worker. */
+export type Argument = { readonly value: unknown } | { readonly object: number };
+
+/** Operations of `mh` that a worker runs whole. */
+export type Verb =
+  | 'attentionVarlen'
+  | 'attentionBackward'
+  | 'latentAttention'
+  | 'linear'
+  | 'rotate'
+  | 'headStatistics'
+  | 'memory';
+
+/** Operations of `mh` that make an object. `scores` makes one whose rows() gives some rows. */
+export type Maker =
+  | 'multiHeadAttention'
+  | 'transformerBlock'
+  | 'transformer'
+  | 'createCache'
+  | 'trainer'
+  | 'experiment'
+  | 'scores';
+
+/** What a worker is asked. Every task is answered by one {@link Answer}. */
+export type Task =
+  | { readonly kind: 'part'; readonly part: PartCall; readonly slot: ArrayBufferLike }
+  | { readonly kind: 'run'; readonly verb: Verb; readonly args: readonly Argument[] }
+  | { readonly kind: 'make'; readonly id: number; readonly maker: Maker; readonly args: readonly Argument[] }
+  | { readonly kind: 'makeCache'; readonly id: number; readonly object: number; readonly args: readonly Argument[] }
+  | { readonly kind: 'call'; readonly object: number; readonly method: string; readonly args: readonly Argument[] };
+
+export type Request =
+  | { readonly kind: 'start'; readonly module: WebAssembly.Module; readonly simd: Simd }
+  | { readonly kind: 'task'; readonly task: Task }
+  | { readonly kind: 'release'; readonly object: number };
+
+/** A MultiheadError, or the name and message of another error. */
+export interface SentError {
+  readonly code: MultiheadErrorCode | undefined;
+  readonly argument: string;
+  readonly expected: string;
+  readonly got: string;
+  readonly message: string;
+}
+
+export type Answer =
+  | { readonly kind: 'done'; readonly value: unknown; readonly slot: ArrayBufferLike | undefined }
+  /** `dead`: the instance trapped, and its worker has to be replaced. */
+  | {
+      readonly kind: 'failed';
+      readonly error: SentError;
+      readonly dead: boolean;
+      readonly slot: ArrayBufferLike | undefined;
+    };
+
+export type Reply = { readonly kind: 'ready' } | { readonly kind: 'broken'; readonly error: SentError } | Answer;

@@ -1,0 +1,207 @@
+// A worker's side of a pool: runs tasks on its instance, and keeps the objects that live in it.
+
+import { runPart } from './attention_part.js';
+import { isCoreObject } from './core_object.js';
+import { MultiheadError } from './errors.js';
+import { runtimeOf } from './multihead.js';
+import type { Runtime } from './operands.js';
+import type { Answer, Argument, Maker, SentError, Task } from './pool_protocol.js';
+import { coreOf } from './tensor.js';
+import { bufferOf, lengthOf } from './typed_arrays.js';
+import type { FloatTensorLike, Multihead, ScoreRows, ScoresOptions, Tensor } from './types.js';
+
+/** Answers, and the buffers to be transferred with each. */
+export interface Sending<M> {
+  readonly message: M;
+  readonly transfer: ArrayBuffer[];
+}
+
+interface Disposable {
+  dispose(): void;
+}
+
+type Method = (...args: unknown[]) => unknown;
+
+export class TaskRunner {
+  readonly #mh: Multihead;
+  readonly #runtime: Runtime;
+  readonly #objects = new Map<number, Disposable>();
+
+  constructor(mh: Multihead) {
+    this.#mh = mh;
+    this.#runtime = runtimeOf.get(mh) as Runtime;
+  }
+
+  run(task: Task): Sending<Answer> {
+    const slot = task.kind === 'part' ? task.slot : undefined;
+    const lent = slot instanceof ArrayBuffer ? [slot] : [];
+    try {
+      const { value, transfer } = packed(this.#perform(task));
+      return { message: { kind: 'done', value, slot }, transfer: [...lent, ...transfer] };
+    } catch (error) {
+      const dead = this.#runtime.raw.dead;
+      return { message: { kind: 'failed', error: sentError(error), dead, slot }, transfer: lent };
+    }
+  }
+
+  release(id: number): void {
+    this.#objects.get(id)?.dispose();
+    this.#objects.delete(id);
+  }
+
+  /** Disposes every object. */
+  end(): void {
+    for (const object of this.#objects.values()) object.dispose();
+    this.#objects.clear();
+  }
+
+  #perform(task: Task): unknown {
+    switch (task.kind) {
+      case 'part':
+        return runPart(this.#runtime, task.part, task.slot);
+      case 'run': {
+        const method = this.#mh[task.verb] as Method;
+        return method(...this.#read(task.args));
+      }
+      case 'make':
+        return this.#keep(task.id, this.#make(task.maker, this.#read(task.args)));
+      case 'makeCache': {
+        const maker = this.#object(task.object) as unknown as { createCache: Method };
+        return this.#keep(task.id, maker.createCache(...this.#read(task.args)) as Disposable);
+      }
+      case 'call': {
+        const object = this.#object(task.object) as unknown as Record<string, unknown>;
+        const member = object[task.method];
+        return typeof member === 'function' ? (member as Method).apply(object, this.#read(task.args)) : member;
+      }
+    }
+  }
+
+  #make(maker: Maker, args: unknown[]): Disposable {
+    if (maker === 'scores') return new HeldScores(this.#mh, args as ConstructorParameters<typeof HeldScores>[1]);
+    return (this.#mh[maker] as Method)(...args) as Disposable;
+  }
+
+  /** Gives the properties of the object that stay as they are. */
+  #keep(id: number, object: Disposable): Record<string, unknown> {
+    this.#objects.set(id, object);
+    const facts: Record<string, unknown> = {};
+    for (const name of factNames) {
+      if (name in object) facts[name] = (object as unknown as Record<string, unknown>)[name];
+    }
+    return facts;
+  }
+
+  #read(args: readonly Argument[]): unknown[] {
+    return args.map((each) => ('object' in each ? this.#object(each.object) : each.value));
+  }
+
+  #object(id: number): Disposable {
+    const object = this.#objects.get(id);
+    if (object !== undefined) return object;
+    throw new MultiheadError('E_DISPOSED', {
+      argument: 'this',
+      expected: 'an object that is not disposed',
+      got: 'a disposed one',
+    });
+  }
+}
+
+/** Properties that a proxy has too. */
+const factNames = [
+  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'kvHeads', 'keyWidth', 'valueWidth'],
+  ...['jobs', 'patterns', 'options'],
+];
+
+/** The inputs of a call of scores(), some rows of which are computed at a time. */
+class HeldScores {
+  readonly #mh: Multihead;
+  readonly #options: ScoresOptions;
+  readonly #held: Tensor[] = [];
+  readonly #inputs: [FloatTensorLike, FloatTensorLike];
+
+  constructor(mh: Multihead, [q, k, options]: [FloatTensorLike, FloatTensorLike, ScoresOptions]) {
+    this.#mh = mh;
+    this.#options = options;
+    this.#inputs = [this.#hold(q), this.#hold(k)];
+  }
+
+  /** One copy for all calls. What is no tensor is left for scores() to refuse. */
+  #hold(input: FloatTensorLike): FloatTensorLike {
+    try {
+      const { data, shape, dtype } = input as { data: Float32Array; shape: number[]; dtype?: 'f32' };
+      const tensor = dtype === undefined ? this.#mh.tensor(shape, data) : this.#mh.tensor(shape, data, { dtype });
+      this.#held.push(tensor);
+      return tensor;
+    } catch {
+      return input;
+    }
+  }
+
+  /** The first rows of a whole call, which checks everything; or `count` rows from `first` on. */
+  rows(first?: number, count?: number): ScoreRows | undefined {
+    const range: ScoresOptions =
+      first === undefined || count === undefined
+        ? this.#options
+        : { ...this.#options, rows: [first, count], chunk: count };
+    const stream = this.#mh.scores(...this.#inputs, range);
+    try {
+      return stream.next().value ?? undefined;
+    } finally {
+      stream.return();
+    }
+  }
+
+  dispose(): void {
+    for (const tensor of this.#held) tensor.dispose();
+  }
+}
+
+/**
+ * A value in a form that can be sent: tensors become { data, shape, dtype } and are disposed, and all buffers are
+ * transferred. What is sent is the package's own, never the caller's.
+ */
+function packed(value: unknown): { value: unknown; transfer: ArrayBuffer[] } {
+  const transfer = new Set<ArrayBuffer>();
+  const pack = (each: unknown): unknown => {
+    if (typeof each !== 'object' || each === null) return each;
+    const core = coreOf(each);
+    if (core !== undefined) {
+      const data = core.view().slice();
+      transfer.add(data.buffer as ArrayBuffer);
+      const plain = { data, shape: [...core.shape], dtype: core.dtype };
+      (each as Tensor).dispose();
+      return plain;
+    }
+    if (ArrayBuffer.isView(each)) {
+      const array = each as Uint8Array;
+      const buffer = bufferOf(array);
+      if (!(buffer instanceof ArrayBuffer) || buffer.byteLength !== array.byteLength) {
+        const copy = lengthOf(array) === 0 ? array : array.slice();
+        if (copy !== array) transfer.add(copy.buffer as ArrayBuffer);
+        return copy;
+      }
+      transfer.add(buffer);
+      return array;
+    }
+    if (isCoreObject(each)) return undefined;
+    if (Array.isArray(each)) return each.map(pack);
+    return Object.fromEntries(Object.entries(each).map(([name, inner]) => [name, pack(inner)]));
+  };
+  return { value: pack(value), transfer: [...transfer] };
+}
+
+export function sentError(error: unknown): SentError {
+  if (error instanceof MultiheadError) {
+    const { code, argument, expected, got, message } = error;
+    return { code, argument, expected, got, message };
+  }
+  const message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  return { code: undefined, argument: 'worker', expected: 'a call that ends', got: message, message };
+}
+
+/** The error of a worker, as it is thrown to the caller. */
+export function receivedError({ code, ...parts }: SentError): MultiheadError {
+  return new MultiheadError(code ?? 'E_WORKER', parts);
+}
+

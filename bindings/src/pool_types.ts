@@ -1,0 +1,329 @@
+// The public types of multihead/pool.
+
+import type {
+  AttentionBackwardInputs,
+  AttentionBackwardOptions,
+  AttentionBackwardResult,
+  AttentionOptions,
+  AttentionResult,
+  AttentionReturn,
+  BlockOptions,
+  BlockResult,
+  BlockReturn,
+  BlockStepOptions,
+  CacheAttendOptions,
+  Capture,
+  Evaluation,
+  EvaluationOptions,
+  Experiment,
+  ExperimentOptions,
+  FloatDType,
+  FloatTensorLike,
+  ForwardOptions,
+  GradientName,
+  HeadStatistics,
+  HeadStatisticsOptions,
+  InitialiseOptions,
+  KVCache,
+  KVCacheConfig,
+  LatentAttentionInputs,
+  LatentAttentionOptions,
+  LayerBackwardOptions,
+  LayerCacheConfig,
+  LayerInputs,
+  LayerResult,
+  LayerReturn,
+  LinearOptions,
+  LoadOptions,
+  LoadStateDictOptions,
+  MemoryInfo,
+  MultiHeadAttention,
+  MultiHeadAttentionCache,
+  MultiHeadAttentionConfig,
+  PlainTensor,
+  RopeRotation,
+  ScoreRows,
+  ScoresOptions,
+  Simd,
+  StateDict,
+  StepOptions,
+  Tensor,
+  TensorLike,
+  TraceOption,
+  Trainer,
+  TrainerOptions,
+  TrainerStepOptions,
+  TrainingStep,
+  Transformer,
+  TransformerBlock,
+  TransformerBlockConfig,
+  TransformerConfig,
+  TransformerOptions,
+  TransformerResult,
+  TransformerReturn,
+  TransformerStepOptions,
+  VarlenOptions,
+  VarlenResult,
+} from './types.js';
+
+/** Options of {@link createPool}. */
+export interface PoolOptions extends LoadOptions {
+  /**
+   * How many workers: a whole number from 1 to 64, each with an instance of the WebAssembly module, or `'all'` for as
+   * many as the machine has cores. Default `'all'`.
+   */
+  readonly workers?: number | 'all' | undefined;
+  /** How many calls may wait or run at a time; one more is refused with `E_BUSY`. Default 1000. */
+  readonly queue?: number | undefined;
+  /**
+   * `'messages'` does without shared memory where there is some. Default `'auto'`: shared memory in Node and on
+   * cross-origin isolated pages, else messages.
+   */
+  readonly exchange?: 'auto' | 'messages' | undefined;
+  /** @internal Multiplications and additions that are worth a worker. */
+  readonly leastWork?: number | undefined;
+}
+
+/** How a pool runs, at the moment. */
+export interface PoolBackend {
+  /** Workers that run; 0 if calls run on the calling thread. */
+  readonly workers: number;
+  /** How operands and results go to workers and back. Shared memory needs no transfer, and takes the caller's own. */
+  readonly exchange: 'messages' | 'shared memory';
+  readonly simd: Simd;
+  /** Version of the package. */
+  readonly version: string;
+  /** A sentence: "4 workers, messages: the page is not cross-origin isolated". */
+  readonly why: string;
+}
+
+/** What each call of a pool may be given among its options. */
+export interface PoolCallOptions {
+  /**
+   * Aborting rejects the call with `E_ABORTED` at once. What a worker is computing at the moment it still finishes, for
+   * nobody.
+   */
+  readonly signal?: AbortSignal | undefined;
+  /** Called when one more of the parts of a call is done. Only calls that are divided have several. */
+  readonly progress?: ((done: number, total: number) => void) | undefined;
+}
+
+/** A result as it comes from a worker: a {@link Tensor} is { data, shape, dtype }, and nothing has to be disposed. */
+export type Plain<T> =
+  T extends Tensor<infer D>
+    ? PlainTensor<D>
+    : T extends ArrayBufferView | ((...args: never[]) => unknown)
+      ? T
+      : T extends object
+        ? { [N in keyof T]: Plain<T[N]> }
+        : T;
+
+/** Options of a call of `mh`, without tensors of one instance, and with those of a pool. */
+type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
+
+/** What all objects that live in a worker have. */
+export interface PoolObject {
+  readonly disposed: boolean;
+  /** Frees the object in its worker. Its calls that are waiting are rejected with `E_DISPOSED`. */
+  dispose(): void;
+  [Symbol.dispose](): void;
+}
+
+/** A {@link KVCache} in a worker. */
+export interface PoolKVCache
+  extends
+    PoolObject,
+    Pick<KVCache, 'batch' | 'kvHeads' | 'keyWidth' | 'valueWidth' | 'capacity' | 'layout' | 'dtype'> {
+  append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): Promise<void>;
+  attend<
+    const R extends readonly AttentionReturn[] = [],
+    const O extends FloatDType = 'f32',
+    const C extends readonly Capture[] = [],
+  >(
+    q: FloatTensorLike,
+    options?: Pooled<CacheAttendOptions<R, O, C>>,
+  ): Promise<Plain<AttentionResult<R, O, C>>>;
+  truncate(batch: number, length: number): Promise<void>;
+  clear(): Promise<void>;
+  length(batch?: number): Promise<number>;
+  firstKept(batch?: number): Promise<number>;
+}
+
+/** A {@link MultiHeadAttentionCache} in the worker of its layer. */
+export interface PoolLayerCache
+  extends PoolObject, Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'> {
+  length(): Promise<number>;
+  bytes(): Promise<number>;
+  rewind(length: number): Promise<void>;
+}
+
+/** A {@link MultiHeadAttention} in a worker. */
+export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttention, 'config'> {
+  loadStateDict(dict: StateDict): Promise<void>;
+  stateDict(): Promise<Record<string, PlainTensor>>;
+  forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    query: TensorLike | LayerInputs,
+    options?: Pooled<ForwardOptions<R, T>>,
+  ): Promise<Plain<LayerResult<R, T>>>;
+  backward(
+    query: TensorLike | LayerInputs,
+    dOut: TensorLike,
+    options?: Pooled<LayerBackwardOptions>,
+  ): Promise<Plain<ReturnType<MultiHeadAttention['backward']>>>;
+  createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    cache: PoolLayerCache,
+    options?: Pooled<StepOptions<R, T>>,
+  ): Promise<Plain<LayerResult<R, T>>>;
+}
+
+/** A {@link TransformerBlock} in a worker. */
+export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock, 'config'> {
+  loadStateDict(dict: StateDict, options?: LoadStateDictOptions): Promise<void>;
+  stateDict(): Promise<Record<string, PlainTensor>>;
+  forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    options?: Pooled<BlockOptions<R, T>>,
+  ): Promise<Plain<BlockResult<R, T>>>;
+  backward(
+    x: TensorLike,
+    dOut: TensorLike,
+    options?: Pooled<LayerBackwardOptions>,
+  ): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
+  createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
+    x: TensorLike,
+    cache: PoolLayerCache,
+    options?: Pooled<BlockStepOptions<R, T>>,
+  ): Promise<Plain<BlockResult<R, T>>>;
+}
+
+/** A {@link Transformer} in a worker. */
+export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'> {
+  loadStateDict(dict: StateDict, options?: LoadStateDictOptions): Promise<void>;
+  initialise(options?: InitialiseOptions): Promise<void>;
+  stateDict(): Promise<Record<string, PlainTensor>>;
+  forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
+    tokens: Int32Array,
+    options?: Pooled<TransformerOptions<R, T>>,
+  ): Promise<Plain<TransformerResult<R, T>>>;
+  createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
+    tokens: Int32Array,
+    cache: PoolLayerCache,
+    options?: Pooled<TransformerStepOptions<R, T>>,
+  ): Promise<Plain<TransformerResult<R, T>>>;
+}
+
+/** A {@link Trainer} in the worker of its model. */
+export interface PoolTrainer extends PoolObject {
+  step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<TrainingStep>;
+  accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<void>;
+  update(): Promise<TrainingStep>;
+  setLearningRate(rate: number): Promise<void>;
+  gradients(): Promise<Record<string, PlainTensor>>;
+  /** Updates made so far. */
+  steps(): Promise<number>;
+  bytes(): Promise<number>;
+  stateDict(): Promise<Record<string, PlainTensor>>;
+  loadStateDict(dict: StateDict): Promise<void>;
+  checkpoint(): ReturnType<() => Promise<ReturnType<Trainer['checkpoint']>>>;
+  restore(checkpoint: Uint8Array | ArrayBuffer): Promise<void>;
+}
+
+/** An {@link Experiment} in a worker. */
+export interface PoolExperiment extends PoolObject, Pick<Experiment, 'options' | 'jobs' | 'patterns'> {
+  step(): Promise<TrainingStep>;
+  evaluate(options?: EvaluationOptions): Promise<Evaluation>;
+  steps(): Promise<number>;
+  stateDict(): Promise<Record<string, PlainTensor>>;
+  checkpoint(): Promise<ReturnType<Experiment['checkpoint']>>;
+  restore(checkpoint: Uint8Array | ArrayBuffer): Promise<void>;
+}
+
+/**
+ * The operations of {@link Multihead} as promises, on several threads. Operands are plain { data, shape } or tensors of
+ * any instance, and are copied before a call returns its promise; results are plain. Every result has the bits that one
+ * thread gives, whatever the number of workers. All promises settle, also when a worker ends (`E_WORKER`) or the pool is
+ * disposed (`E_DISPOSED`).
+ */
+export interface Pool {
+  readonly backend: PoolBackend;
+
+  /**
+   * {@link Multihead.attention}, divided among the workers by batch entries, heads and, where these are few, query rows.
+   * With shared memory, operands and an `out` whose arrays lie in a `SharedArrayBuffer` are not copied by this thread;
+   * do not change them before the promise settles.
+   *
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`, `E_ABORTED`, `E_WORKER`, `E_BUSY`. `out` may
+   * then have some of the rows.
+   */
+  attention<
+    const R extends readonly AttentionReturn[] = [],
+    const O extends FloatDType = 'f32',
+    const C extends readonly Capture[] = [],
+  >(
+    q: FloatTensorLike,
+    k: FloatTensorLike,
+    v: FloatTensorLike,
+    options?: Pooled<AttentionOptions<R, O, C>> & { readonly out?: PlainTensor<O> | undefined },
+  ): Promise<Plain<AttentionResult<R, O, C>>>;
+
+  /** {@link Multihead.attentionVarlen}, divided by sequences. */
+  attentionVarlen<const R extends readonly 'lse'[] = [], const O extends FloatDType = 'f32'>(
+    q: FloatTensorLike,
+    k: FloatTensorLike,
+    v: FloatTensorLike,
+    options: Pooled<VarlenOptions<R, O>>,
+  ): Promise<Plain<VarlenResult<R, O>>>;
+
+  /** {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. */
+  scores(
+    q: FloatTensorLike,
+    k: FloatTensorLike,
+    options: ScoresOptions & PoolCallOptions,
+  ): AsyncGenerator<ScoreRows, void, undefined>;
+
+  /** {@link Multihead.attentionBackward} in one worker. */
+  attentionBackward<const R extends readonly GradientName[] | undefined = undefined>(
+    inputs: AttentionBackwardInputs,
+    options?: Pooled<AttentionBackwardOptions<R>>,
+  ): Promise<Plain<AttentionBackwardResult<R>>>;
+
+  /** {@link Multihead.latentAttention} in one worker. */
+  latentAttention<const R extends readonly ('lse' | 'weights')[] = []>(
+    inputs: LatentAttentionInputs,
+    options: Pooled<LatentAttentionOptions<R>>,
+  ): Promise<Plain<AttentionResult<R>>>;
+
+  /** {@link Multihead.linear} in one worker. */
+  linear(x: TensorLike, weight: TensorLike, options?: Pooled<LinearOptions>): Promise<PlainTensor>;
+
+  /** {@link Multihead.rotate} in one worker. */
+  rotate(x: TensorLike, positions: Int32Array, rope: RopeRotation): Promise<PlainTensor>;
+
+  /** {@link Multihead.headStatistics} in one worker. */
+  headStatistics(weights: TensorLike, options?: HeadStatisticsOptions & PoolCallOptions): Promise<HeadStatistics>;
+
+  /** Makes a module in one of the workers; several modules are spread over them. Dispose it when it is not needed. */
+  multiHeadAttention(config: MultiHeadAttentionConfig): Promise<PoolMultiHeadAttention>;
+  /** As {@link Pool.multiHeadAttention}. */
+  transformerBlock(config: TransformerBlockConfig): Promise<PoolTransformerBlock>;
+  /** As {@link Pool.multiHeadAttention}. */
+  transformer(config: TransformerConfig): Promise<PoolTransformer>;
+  /** Makes a trainer in the worker of its model. */
+  trainer(model: PoolTransformer, options?: TrainerOptions): Promise<PoolTrainer>;
+  /** As {@link Pool.multiHeadAttention}. */
+  experiment(options?: ExperimentOptions): Promise<PoolExperiment>;
+  /** Makes an empty cache of keys and values in one of the workers. */
+  createCache(config: KVCacheConfig): Promise<PoolKVCache>;
+
+  /** What is allocated in one of the workers at the moment. */
+  memory(): Promise<MemoryInfo>;
+
+  readonly disposed: boolean;
+  /** Ends the workers. Calls that are waiting or running are rejected with `E_DISPOSED`. */
+  dispose(): void;
+  [Symbol.dispose](): void;
+}

@@ -1,0 +1,42 @@
+// The script of a pool's workers, in browsers and Node. A pool alone starts it.
+
+import { load } from './load.js';
+import type { Reply, Request } from './pool_protocol.js';
+import { sentError, TaskRunner } from './pool_tasks.js';
+
+interface Scope {
+  postMessage(message: Reply, transfer: ArrayBuffer[]): void;
+  addEventListener?(type: 'message', listener: (event: { data: Request }) => void): void;
+  on?(type: 'message', listener: (data: Request) => void): void;
+}
+interface NodeProcess {
+  getBuiltinModule?(name: 'node:worker_threads'): { parentPort: Scope | null };
+}
+
+const { process } = globalThis as { process?: NodeProcess };
+const port = process?.getBuiltinModule?.('node:worker_threads').parentPort ?? (globalThis as unknown as Scope);
+let runner: TaskRunner | undefined;
+
+async function start({ module, simd }: Extract<Request, { kind: 'start' }>): Promise<Reply> {
+  try {
+    runner = new TaskRunner(await load({ wasm: module, simd }));
+    return { kind: 'ready' };
+  } catch (error) {
+    return { kind: 'broken', error: sentError(error) };
+  }
+}
+
+function receive(request: Request): void {
+  if (request.kind === 'start') {
+    void start(request).then((reply) => port.postMessage(reply, []));
+  } else if (request.kind === 'release') {
+    runner?.release(request.object);
+  } else {
+    // Tasks come after the worker has said that it is ready.
+    const { message, transfer } = (runner as TaskRunner).run(request.task);
+    port.postMessage(message, transfer);
+  }
+}
+
+if (port.on !== undefined) port.on('message', receive);
+else port.addEventListener?.('message', ({ data }) => receive(data));

@@ -1,0 +1,312 @@
+// Options, errors, aborting, and workers that end: no call of a pool hangs.
+
+import { load, MultiheadError, type Multihead } from 'multihead';
+import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
+import { afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { random } from './random.ts';
+import { filled } from './random_case.ts';
+import { running, sabotage } from './pool_threads.ts';
+
+const pools: Pool[] = [];
+async function open(options: PoolOptions & { leastWork?: number } = {}): Promise<Pool> {
+  const pool = await createPool({ workers: 2, ...options });
+  pools.push(pool);
+  return pool;
+}
+afterEach(() => {
+  for (const pool of pools.splice(0)) pool.dispose();
+  sabotage.script = sabotage.refuse = undefined;
+});
+
+const r = random(1);
+const small = { q: filled(r, 1, 2, 20, 8), k: filled(r, 1, 2, 30, 8), v: filled(r, 1, 2, 30, 8) };
+const large = { q: filled(r, 1, 4, 2000, 64), k: filled(r, 1, 4, 2000, 64), v: filled(r, 1, 4, 2000, 64) };
+
+async function failure(promise: Promise<unknown>): Promise<MultiheadError> {
+  const error: unknown = await promise.then(
+    () => undefined,
+    (cause: unknown) => cause,
+  );
+  expect(error).toBeInstanceOf(MultiheadError);
+  return error as MultiheadError;
+}
+
+let mh: Multihead;
+beforeAll(async () => {
+  mh = await load();
+});
+
+const attention = (pool: Pool, of = small, options: object = {}) => pool.attention(of.q, of.k, of.v, options);
+
+describe('options', () => {
+  test.each([0, -1, 1.5, NaN, 65, 10_000, '2', null])('workers: %s is refused', async (workers) => {
+    const error = await failure(createPool({ workers: workers as number }));
+    expect([error.code, error.argument]).toEqual(['E_OPTION', 'workers']);
+    expect(error.expected).toContain('64');
+  });
+
+  test('others are checked too, and unknown ones are refused', async () => {
+    for (const [options, argument] of [
+      [{ queue: 0 }, 'queue'],
+      [{ exchange: 'telepathy' }, 'exchange'],
+      [{ signal: {} }, 'signal'],
+      [{ worker: 2 }, 'worker'],
+    ] as const) {
+      const error = await failure(createPool(options as PoolOptions));
+      expect([error.code, error.argument]).toEqual(['E_OPTION', argument]);
+    }
+  });
+
+  test('the backend says how the pool runs', async () => {
+    const shared = await open();
+    expect(shared.backend).toMatchObject({ workers: 2, exchange: 'shared memory', simd: mh.backend.simd });
+    expect(shared.backend.why).toBe('2 workers, shared memory: this is no browser page');
+    const messages = await open({ workers: 1, exchange: 'messages' });
+    expect(messages.backend.why).toBe('1 worker, messages: requested with { exchange: "messages" }');
+    const all = await open({ workers: 'all' });
+    expect(all.backend.workers).toBeGreaterThanOrEqual(1);
+  });
+
+  test('without hardwareConcurrency and availableParallelism there is one worker', async () => {
+    const os = process.getBuiltinModule('node:os');
+    const { availableParallelism } = os;
+    const navigator = Object.getOwnPropertyDescriptor(globalThis, 'navigator');
+    Object.defineProperty(globalThis, 'navigator', { value: {}, configurable: true });
+    os.availableParallelism = (() => undefined) as never;
+    try {
+      expect((await open({ workers: 'all' })).backend.workers).toBe(1);
+    } finally {
+      os.availableParallelism = availableParallelism;
+      if (navigator === undefined) delete (globalThis as { navigator?: unknown }).navigator;
+      else Object.defineProperty(globalThis, 'navigator', navigator);
+    }
+  });
+
+  test('more workers than heads', async () => {
+    const pool = await open({ workers: 5, leastWork: 1 });
+    const expected = mh.attention(small.q, small.k, small.v);
+    expect((await attention(pool)).out.data).toEqual(expected.out.toFloat32());
+    expected.out.dispose();
+  });
+});
+
+describe('errors of calls', () => {
+  test('are those of one thread, word for word', async () => {
+    const pool = await open({ leastWork: 1 });
+    const { q, k, v } = small;
+    const detached = { shape: q.shape, data: q.data.slice() };
+    structuredClone(detached.data, { transfer: [detached.data.buffer] });
+    const tensor = mh.tensor([1, 2, 30, 8]);
+    tensor.dispose();
+    const calls: [unknown, unknown, unknown, object?][] = [
+      [detached, k, v],
+      [q, k, tensor],
+      [q, k, { shape: [1, 2, 30], data: v.data }],
+      [q, { shape: [1, 3, 20, 8], data: k.data }, v],
+      [q, k, [1, 2]],
+      [q, k, v, { causal: true }],
+      [q, k, v, { cuasal: 'topLeft' }],
+      [q, k, v, { mask: { shape: [20, 31], data: new Uint8Array(620) } }],
+      [q, k, v, { sinks: new Float32Array(3) }],
+      [q, k, v, { kvLengths: Int32Array.of(31) }],
+      [q, k, v, { capture: [{ stage: 'raw', heads: [2] }] }],
+      [q, k, v, { return: ['wieghts'] }],
+      [q, k, v, { outDtype: 'f64' }],
+    ];
+    for (const [one, two, three, options] of calls) {
+      let expected: unknown;
+      try {
+        mh.attention(one as never, two as never, three as never, options as never);
+      } catch (error) {
+        expected = error;
+      }
+      const actual = await failure(pool.attention(one as never, two as never, three as never, options as never));
+      const parts = ({ code, argument, expected: wanted, got, message }: MultiheadError) => ({ code, argument, wanted, got, message });
+      expect(parts(actual)).toEqual(parts(expected as MultiheadError));
+    }
+    expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
+  });
+
+  test('in workers have code, argument and both sides', async () => {
+    const pool = await open();
+    const error = await failure(pool.linear(small.q, { shape: [3, 7], data: new Float32Array(21) }));
+    expect(() => mh.linear(small.q, { shape: [3, 7], data: new Float32Array(21) })).toThrow(error.message);
+    expect([error.code, error.argument]).toEqual(['E_SHAPE', 'weight']);
+    const packed = { ...{ cuQ: Int32Array.of(0, 5, 9), cuK: Int32Array.of(0, 4, 9) }, sinks: new Float32Array(5) };
+    const tokens = filled(r, 9, 2, 8);
+    expect((await failure(pool.attentionVarlen(tokens, tokens, tokens, packed))).argument).toBe('sinks');
+    const rows = pool.scores(small.q, small.k, { stage: 'raw', rows: [0, 99] });
+    expect((await failure(rows.next())).argument).toBe('rows');
+  });
+
+  test('out must be arrays of the right shape', async () => {
+    const pool = await open();
+    const out = mh.tensor([1, 2, 20, 8]);
+    expect((await failure(attention(pool, small, { out }))).argument).toBe('out');
+    out.dispose();
+    const wrong = { shape: [1, 2, 8, 20], data: new Float32Array(320) };
+    expect((await failure(attention(pool, small, { out: wrong }))).code).toBe('E_SHAPE');
+    const right = { shape: [1, 2, 20, 8], data: new Float32Array(320) };
+    expect((await attention(pool, small, { out: right })).out.data).toBe(right.data);
+  });
+});
+
+describe('aborting, the queue, and the end', () => {
+  test('an aborted signal refuses, an abort rejects at once, and the pool goes on', async () => {
+    const pool = await open();
+    expect((await failure(attention(pool, small, { signal: AbortSignal.abort() }))).code).toBe('E_ABORTED');
+    const controller = new AbortController();
+    const calls = Array.from({ length: 6 }, () => attention(pool, large, { signal: controller.signal }));
+    const errors = Promise.all(calls.map(failure));
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    const start = performance.now();
+    controller.abort();
+    for (const { code } of await errors) expect(code).toBe('E_ABORTED');
+    expect(performance.now() - start).toBeLessThan(1000);
+    expect((await attention(pool)).out.data).toHaveLength(320);
+    expect((await failure(attention(pool, small, { signal: {} }))).argument).toBe('signal');
+  });
+
+  test('creating a pool can be aborted', async () => {
+    const before = running.size;
+    expect((await failure(createPool({ workers: 2, signal: AbortSignal.abort() }))).code).toBe('E_ABORTED');
+    const controller = new AbortController();
+    const opening = failure(createPool({ workers: 2, signal: controller.signal }));
+    setTimeout(() => controller.abort(), 1);
+    expect((await opening).code).toBe('E_ABORTED');
+    await until(() => running.size <= before);
+  });
+
+  test('a full queue refuses one more call', async () => {
+    const pool = await open({ queue: 3 });
+    const calls = [1, 2, 3].map(() => attention(pool));
+    expect((await failure(attention(pool))).code).toBe('E_BUSY');
+    await Promise.all(calls);
+    await attention(pool);
+  });
+
+  test('progress counts the parts of a call', async () => {
+    const pool = await open({ leastWork: 1 });
+    const seen: number[][] = [];
+    await attention(pool, large, { progress: (done: number, total: number) => seen.push([done, total]) });
+    expect(seen.at(-1)?.[0]).toBe(seen.length);
+    expect(seen.length).toBeGreaterThanOrEqual(2);
+    expect(seen.every(([, total]) => total === seen.length)).toBe(true);
+  });
+
+  test('dispose() rejects what is waiting, and every later call', async () => {
+    const pool = await open();
+    const layer = await pool.multiHeadAttention({ embedDim: 8, numHeads: 2 });
+    const calls = [attention(pool, large), attention(pool), layer.forward({ shape: [1, 2, 8], data: new Float32Array(16) })];
+    const errors = Promise.all(calls.map(failure));
+    pool.dispose();
+    pool.dispose();
+    for (const { code } of await errors) expect(code).toBe('E_DISPOSED');
+    expect(pool.disposed).toBe(true);
+    expect((await failure(attention(pool))).code).toBe('E_DISPOSED');
+    expect((await failure(layer.stateDict())).code).toBe('E_DISPOSED');
+    expect((await failure(pool.scores(small.q, small.k, { stage: 'raw' }).next())).code).toBe('E_DISPOSED');
+    expect((await failure(pool.transformer({ embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 4 }))).code).toBe('E_DISPOSED');
+    layer.dispose();
+  });
+});
+
+describe('workers that cannot be had', () => {
+  test('where starting one throws, calls run on the calling thread', async () => {
+    sabotage.refuse = new Error('refused by policy');
+    const pool = await open({ leastWork: 1 });
+    expect(pool.backend).toMatchObject({ workers: 0, exchange: 'messages' });
+    expect(pool.backend.why).toContain('refused by policy');
+    const expected = mh.attention(small.q, small.k, small.v);
+    expect((await attention(pool)).out.data).toEqual(expected.out.toFloat32());
+    expected.out.dispose();
+    const cache = await pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 });
+    expect([cache.capacity, await cache.length()]).toEqual([4, 0]);
+  });
+
+  test('the same where their script is missing', async () => {
+    sabotage.script = './no_such_file.js';
+    const pool = await open();
+    expect(pool.backend.workers).toBe(0);
+    expect(pool.backend.why).toContain('no_such_file');
+    expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
+  });
+
+  test('and where the script goes missing later', async () => {
+    const pool = await open({ workers: 1 });
+    const thread = await onlyThread();
+    sabotage.script = './no_such_file.js';
+    const call = failure(attention(pool, large));
+    await thread?.terminate();
+    expect((await call).code).toBe('E_WORKER');
+    expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
+    expect(pool.backend.workers).toBe(0);
+  });
+});
+
+describe('workers that end', () => {
+  test('are reported with their call and replaced', async () => {
+    const pool = await open({ workers: 1 });
+    const cache = await pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 });
+    const thread = await onlyThread();
+    const busy = failure(attention(pool, large));
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    const errors = Promise.all([busy, failure(cache.length())]);
+    await thread?.terminate();
+    const [first, second] = await errors;
+    expect(first?.code).toBe('E_WORKER');
+    expect(first?.message).toContain('another takes its place');
+    expect(second?.code).toBe('E_WORKER');
+    expect((await failure(cache.length())).message).toContain('lost');
+    expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
+    expect(pool.backend.workers).toBe(1);
+  });
+
+  test('under load, many times: every promise settles, and memory does not grow', async () => {
+    const pool = await open({ workers: 2, leastWork: 1 });
+    const expected = mh.attention(small.q, small.k, small.v);
+    const want = expected.out.toFloat32();
+    expected.out.dispose();
+    const rounds = Number(process.env['MULTIHEAD_KILL_ROUNDS'] ?? 120);
+    await until(() => running.size === 2);
+    let [ok, lost, memory] = [0, 0, 0];
+    const random_ = random(5);
+    for (let round = 0; round < rounds; round += 1) {
+      const calls = Array.from({ length: 6 }, () => attention(pool));
+      if (round % 5 === 0) {
+        calls.push(pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 }).then((cache) => cache.length()) as never);
+      }
+      const settled = Promise.allSettled(calls);
+      const threads = [...running];
+      if (random_.next() < 0.5) await new Promise((resolve) => setTimeout(resolve, random_.int(0, 3)));
+      void threads[random_.int(0, threads.length - 1)]?.terminate();
+      for (const result of await settled) {
+        if (result.status === 'rejected') {
+          expect((result.reason as MultiheadError).code).toBe('E_WORKER');
+          lost += 1;
+        } else {
+          if (typeof result.value === 'object') expect(result.value.out.data).toEqual(want);
+          ok += 1;
+        }
+      }
+      if (round === Math.floor(rounds / 3)) memory = process.memoryUsage().rss;
+    }
+    expect(ok).toBeGreaterThan(rounds);
+    expect(lost).toBeGreaterThan(0);
+    await attention(pool);
+    await until(() => running.size <= 2);
+    expect(pool.backend.workers).toBe(2);
+    expect(process.memoryUsage().rss - memory).toBeLessThan(150 * 2 ** 20);
+  });
+});
+
+/** Threads of pools that were disposed may still be ending. */
+async function onlyThread() {
+  await until(() => running.size === 1);
+  return [...running][0];
+}
+
+async function until(condition: () => boolean): Promise<void> {
+  for (let wait = 0; wait < 500 && !condition(); wait += 1) await new Promise((resolve) => setTimeout(resolve, 10));
+  expect(condition()).toBe(true);
+}

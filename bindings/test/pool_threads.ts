@@ -1,0 +1,22 @@
+// The threads that pools start in Node, for tests that end them from outside.
+
+import { createRequire } from 'node:module';
+import type { Worker } from 'node:worker_threads';
+
+const threads = createRequire(import.meta.url)('node:worker_threads') as { Worker: typeof Worker };
+
+/** Those that run. The class is replaced, since a pool gives no access to its threads. */
+export const running = new Set<Worker>();
+
+const Original = threads.Worker;
+/** Set to make every new thread fail. */
+export const sabotage: { script: string | undefined; refuse: Error | undefined } = { script: undefined, refuse: undefined };
+
+threads.Worker = class extends Original {
+  constructor(url: URL, options: object) {
+    if (sabotage.refuse !== undefined) throw sabotage.refuse;
+    super(sabotage.script === undefined ? url : new URL(sabotage.script, url), options);
+    running.add(this);
+    this.on('exit', () => running.delete(this));
+  }
+} as typeof Worker;
