@@ -1,14 +1,16 @@
 // Runs the benchmarks with one SIMD build of the package in Node. `npm run bench -- wasm` starts it once per build, so
 // that the code of one build is not already compiled by runs of the other:
 //
-//   node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER]
+//   node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER] [--workers=1,2]
 //
+// With --workers it measures pools of so many workers, with shared memory and with messages, instead of one thread.
 // Prints a line of JSON for the machine, and one per benchmark: { machine } and { benchmark }.
 
 import { parseArgs } from 'node:util';
 import { chosenCases } from './cases.mjs';
 import { measureCase } from './measure.mjs';
 import { machineOf } from './machine.mjs';
+import { isPooled, measurePools } from './pool_work.mjs';
 import { loadPeers } from './peers/in_node.mjs';
 
 const { values } = parseArgs({
@@ -16,6 +18,7 @@ const { values } = parseArgs({
     simd: { type: 'string', default: 'relaxed' },
     filter: { type: 'string', default: '' },
     peers: { type: 'string' },
+    workers: { type: 'string' },
   },
 });
 const tell = (line) => console.log(JSON.stringify(line));
@@ -26,5 +29,20 @@ const { default: loadPeak } = await import(`../../build/wasm/native/${values.sim
 const peak = await loadPeak();
 const { limits, machine } = machineOf(mh, peak);
 tell({ machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...machine } });
-const peers = values.peers ? await loadPeers(values.peers) : {};
-for (const which of chosenCases(values.filter)) tell({ benchmark: await measureCase(mh, which, limits, peers) });
+if (values.workers) {
+  const { createPool } = await import('../dist/pool.js');
+  const counts = values.workers.split(',').map(Number);
+  for (const which of chosenCases(values.filter).filter(isPooled)) {
+    for (const exchange of which.op === 'step' ? ['auto'] : ['auto', 'messages']) {
+      const pools = [];
+      for (const workers of counts) {
+        pools.push({ workers, pool: await createPool({ workers, exchange, simd: values.simd }) });
+      }
+      for (const benchmark of await measurePools(mh, pools, which, limits)) tell({ benchmark });
+      for (const { pool } of pools) pool.dispose();
+    }
+  }
+} else {
+  const peers = values.peers ? await loadPeers(values.peers) : {};
+  for (const which of chosenCases(values.filter)) tell({ benchmark: await measureCase(mh, which, limits, peers) });
+}

@@ -179,19 +179,29 @@ function stepParameters({ heads, width, keys }) {
   return dict;
 }
 
+/** The model of the step, its parameters, the tokens before, and the one of the step. */
+export function stepModel(shape) {
+  const { heads, keys, width } = shape;
+  return {
+    config: {
+      ...{ numLayers: STEP.layers, vocabSize: STEP.vocabulary, maxPositions: keys },
+      ...{ embedDim: heads * width, numHeads: heads, mlpDim: STEP.mlp, activation: 'geluTanh', tiedOutput: true },
+    },
+    dict: stepParameters(shape),
+    capacity: keys,
+    before: Int32Array.from({ length: keys - 1 }, (_, at) => (at * 49) % STEP.vocabulary),
+    token: Int32Array.of(STEP.token),
+  };
+}
+
 /** A transformer's step for the next token, which is the last one that its cache has room for. */
 function stepWork(mh, { shape }) {
-  const { heads, keys, width } = shape;
-  const model = mh.transformer({
-    ...{ numLayers: STEP.layers, vocabSize: STEP.vocabulary, maxPositions: keys },
-    ...{ embedDim: heads * width, numHeads: heads, mlpDim: STEP.mlp, activation: 'geluTanh', tiedOutput: true },
-  });
-  const dict = stepParameters(shape);
+  const { keys } = shape;
+  const { config, dict, capacity, before, token } = stepModel(shape);
+  const model = mh.transformer(config);
   model.loadStateDict(dict);
-  const cache = model.createCache({ capacity: keys });
-  const before = Int32Array.from({ length: keys - 1 }, (_, at) => (at * 49) % STEP.vocabulary);
+  const cache = model.createCache({ capacity });
   const { traces } = model.step(before, cache, { return: [], trace: ['kHeads', 'vHeads'] });
-  const token = Int32Array.of(STEP.token);
   const out = mh.tensor([1, 1, STEP.vocabulary]);
   const run = () => {
     model.step(token, cache, { out });

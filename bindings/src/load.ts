@@ -7,7 +7,7 @@ import { chooseSimd } from './features.js';
 import { guardModule } from './guard.js';
 import { createMultihead } from './multihead.js';
 import { readFlat } from './options.js';
-import type { ModuleFactory, RawModule } from './raw.js';
+import type { ModuleFactory, ModuleOverrides, RawModule } from './raw.js';
 import { compileWasm, loadError, type CompiledWasm } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
 import { wireVersion } from './tables.js';
@@ -32,8 +32,16 @@ const builds: Record<Simd, Build> = {
   },
 };
 
-/** The compiled module of each instance, for multihead/pool. */
+type Exchange = NonNullable<ModuleOverrides['exchange']>;
+
+/** How the core reaches other members of a team; `link` is set during calls of a team. */
+export interface TeamSocket {
+  link: { readonly exchange: Exchange } | undefined;
+}
+
+/** The compiled module and the socket of each instance, for multihead/pool. */
 export const moduleOf = new WeakMap<Multihead, WebAssembly.Module>();
+export const socketOf = new WeakMap<Multihead, TeamSocket>();
 
 /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
 let shared: Promise<Multihead> | undefined;
@@ -85,7 +93,8 @@ async function instantiate(
   const build = builds[simd];
   const wasm = await compileWasm(source ?? build.wasm(), signal);
   checkIdentity(simd, wasm);
-  const raw = await createRaw(build, wasm);
+  const socket: TeamSocket = { link: undefined };
+  const raw = await createRaw(build, wasm, socket);
   makeDisposable(WasmTensor, CoreObject);
   const multihead = createMultihead(guardModule(raw, onDeath), {
     simd,
@@ -95,6 +104,7 @@ async function instantiate(
     why,
   });
   moduleOf.set(multihead, wasm.module);
+  socketOf.set(multihead, socket);
   return multihead;
 }
 
@@ -111,7 +121,7 @@ function checkIdentity(simd: Simd, { module, name }: CompiledWasm): void {
   throw loadError(name, `it is not multihead ${version}'s module for this build (${got})`);
 }
 
-async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
+async function createRaw(build: Build, wasm: CompiledWasm, socket: TeamSocket): Promise<RawModule> {
   try {
     const { default: factory } = await build.glue();
     const raw = await new Promise<RawModule>((resolve, reject) => {
@@ -125,7 +135,8 @@ async function createRaw(build: Build, wasm: CompiledWasm): Promise<RawModule> {
           .catch(reject);
         return {};
       };
-      factory({ instantiateWasm }).then(resolve, reject);
+      const exchange: Exchange = (...args) => socket.link?.exchange(...args) ?? 0;
+      factory({ instantiateWasm, exchange }).then(resolve, reject);
     });
     return raw;
   } catch (error) {

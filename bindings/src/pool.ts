@@ -11,7 +11,7 @@ import { cores } from './pool_port.js';
 import type { Maker } from './pool_protocol.js';
 import { poolScores } from './pool_scores.js';
 import { exchangeOf } from './pool_slots.js';
-import type { Pool, PoolBackend, PoolOptions } from './pool_types.js';
+import type { Pool, PoolBackend, PoolObjectOptions, PoolOptions } from './pool_types.js';
 import { poolAttentionVarlen } from './pool_varlen.js';
 import { describe } from './tensor.js';
 
@@ -90,6 +90,13 @@ function poolOf(core: PoolCore): Pool {
       const { handle, facts } = await core.make(maker, args);
       return proxyOf(core, handle, facts as object, methods[maker]);
     };
+  const makeShared =
+    (maker: Maker) =>
+    async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
+      const { workers, ...call } = readFlat(given, ['workers', 'signal'], maker);
+      const { handle, facts } = await core.make(maker, [config, call], workers === undefined ? 1 : countOf(workers));
+      return proxyOf(core, handle, facts as object, methods[maker]);
+    };
   const pool = {
     get backend() {
       return backendOf(core);
@@ -103,9 +110,9 @@ function poolOf(core: PoolCore): Pool {
     rotate: (...args: unknown[]) => core.run('rotate', args),
     headStatistics: (...args: unknown[]) => core.run('headStatistics', args),
     memory: () => core.run('memory', []),
-    multiHeadAttention: make('multiHeadAttention'),
-    transformerBlock: make('transformerBlock'),
-    transformer: make('transformer'),
+    multiHeadAttention: makeShared('multiHeadAttention'),
+    transformerBlock: makeShared('transformerBlock'),
+    transformer: makeShared('transformer'),
     trainer: make('trainer'),
     experiment: make('experiment'),
     createCache: make('createCache'),

@@ -7,15 +7,18 @@ import type { Argument } from './pool_protocol.js';
 import { coreOf, describe, unreadable } from './tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
 
-/** An object in a worker. Its proxy and its calls hold it. */
+/** An object in one worker, or in each worker of a team. Its proxy and its calls hold it. */
 export class Handle {
-  readonly seat: Seat;
+  readonly seats: readonly Seat[];
   readonly id: number;
+  /** For exchanges of a team. */
+  readonly board: SharedArrayBuffer | undefined;
   disposed = false;
 
-  constructor(seat: Seat, id: number) {
-    this.seat = seat;
+  constructor(seats: readonly Seat[], id: number, board: SharedArrayBuffer | undefined) {
+    this.seats = seats;
     this.id = id;
+    this.board = board;
   }
 }
 
@@ -28,33 +31,39 @@ const mostLevels = 6;
 export interface SentArguments {
   readonly args: Argument[];
   readonly transfer: ArrayBuffer[];
-  /** Where the objects among the arguments live. */
-  readonly seat: Seat | undefined;
+  /** One of the objects among the arguments. All live in the same workers. */
+  readonly beside: Handle | undefined;
 }
 
 /**
  * Copies the numbers of the arguments into buffers of their own, which are transferred. Shared memory is sent as it is.
  * Throws `E_OPTION` for what cannot be sent, and for objects of different workers; `E_DISPOSED`.
+ *
+ * @param several whether several workers get the arguments: large buffers are then shared memory
  */
-export function packArguments(given: readonly unknown[]): SentArguments {
+export function packArguments(given: readonly unknown[], several = false): SentArguments {
   const transfer: ArrayBuffer[] = [];
-  let seat: Seat | undefined;
+  const copied = several ? copiedForSeveral : (numbers: Numbers) => copiedForOne(numbers, transfer);
+  let beside: Handle | undefined;
   const args = given.map((each): Argument => {
     const handle = typeof each === 'object' && each !== null ? handleOf.get(each) : undefined;
-    if (handle === undefined) return { value: readable(each, transfer) };
+    if (handle === undefined) return { value: readable(each, copied) };
     if (handle.disposed) throw disposedObject();
-    if (seat !== undefined && seat !== handle.seat) {
+    if (beside !== undefined && !sameSeats(beside, handle)) {
       throw new MultiheadError('E_OPTION', {
         argument: 'arguments',
         expected: 'objects that live in one worker',
         got: 'objects of different workers: a cache belongs to the layer that made it',
       });
     }
-    seat = handle.seat;
+    beside = handle;
     return { object: handle.id };
   });
-  return { args, transfer, seat };
+  return { args, transfer, beside };
 }
+
+const sameSeats = (a: Handle, b: Handle): boolean =>
+  a.seats.length === b.seats.length && a.seats.every((seat, rank) => seat === b.seats[rank]);
 
 export const disposedObject = (): MultiheadError =>
   new MultiheadError('E_DISPOSED', {
@@ -63,15 +72,17 @@ export const disposedObject = (): MultiheadError =>
     got: 'a disposed one',
   });
 
-function readable(value: unknown, transfer: ArrayBuffer[]): unknown {
+type Copy = (numbers: Numbers) => Numbers;
+
+function readable(value: unknown, copied: Copy): unknown {
   try {
-    return packed(value, transfer, mostLevels);
+    return packed(value, copied, mostLevels);
   } catch (cause) {
     throw unreadable(cause, 'arguments');
   }
 }
 
-function packed(value: unknown, transfer: ArrayBuffer[], levels: number): unknown {
+function packed(value: unknown, copied: Copy, levels: number): unknown {
   if (typeof value === 'function' || typeof value === 'symbol') {
     throw new MultiheadError('E_OPTION', {
       argument: 'arguments',
@@ -83,29 +94,44 @@ function packed(value: unknown, transfer: ArrayBuffer[], levels: number): unknow
   const core = coreOf(value);
   if (core !== undefined) {
     core.assertLive('tensor');
-    return { data: copied(core.view(), transfer), shape: [...core.shape], dtype: core.dtype };
+    return { data: copied(core.view()), shape: [...core.shape], dtype: core.dtype };
   }
   if (ArrayBuffer.isView(value)) {
     if (value instanceof DataView) return value;
-    return copied(value as Uint8Array, transfer);
+    return copied(value as Uint8Array);
   }
   if (isArrayBuffer(value)) return value.slice(0);
-  if (Array.isArray(value)) return value.map((each) => packed(each, transfer, levels - 1));
+  if (Array.isArray(value)) return value.map((each) => packed(each, copied, levels - 1));
   const copy: Record<string, unknown> = {};
   for (const name in value) {
-    copy[name] = packed((value as Record<string, unknown>)[name], transfer, levels - 1);
+    copy[name] = packed((value as Record<string, unknown>)[name], copied, levels - 1);
   }
   return copy;
 }
 
 type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
 
-function copied(numbers: Numbers, transfer: ArrayBuffer[]): Numbers {
+const isShared = (numbers: Numbers): boolean =>
+  typeof SharedArrayBuffer === 'function' && bufferOf(numbers) instanceof SharedArrayBuffer;
+
+function copiedForOne(numbers: Numbers, transfer: ArrayBuffer[]): Numbers {
   const own = pristine(numbers);
-  if (lengthOf(own) === 0) return own;
-  if (typeof SharedArrayBuffer === 'function' && bufferOf(own) instanceof SharedArrayBuffer) return own;
+  if (lengthOf(own) === 0 || isShared(own)) return own;
   const copy = own.slice();
   transfer.push(copy.buffer as ArrayBuffer);
+  return copy;
+}
+
+/** Below this many bytes a copy for each worker takes less than shared memory. */
+const fewBytes = 2 ** 15;
+
+function copiedForSeveral(numbers: Numbers): Numbers {
+  const own = pristine(numbers);
+  if (lengthOf(own) === 0 || isShared(own)) return own;
+  if (own.byteLength < fewBytes) return own.slice();
+  const Same = own.constructor as new (buffer: SharedArrayBuffer) => Numbers;
+  const copy = new Same(new SharedArrayBuffer(own.byteLength));
+  copy.set(own);
   return copy;
 }
 

@@ -6,16 +6,31 @@ import { MultiheadError } from './errors.js';
 import { load, moduleOf } from './load.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
-import { Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
-import { Crew, disposedError, type Seat, type Work } from './pool_crew.js';
-import type { Maker, Task, Verb } from './pool_protocol.js';
+import { disposedObject, Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
+import { Crew, disposedError, lostError, type Seat, type Work } from './pool_crew.js';
+import type { Maker, ObjectTask, Task, Verb } from './pool_protocol.js';
 import { Slots, type Exchange } from './pool_slots.js';
+import { boardBytes, giveUp, type TeamCall } from './team.js';
 import type { LoadOptions, Multihead } from './types.js';
 
 /** What a worker has answered. */
 export interface Done {
   readonly value: unknown;
   readonly slot: ArrayBufferLike | undefined;
+}
+
+/** A task, and where it goes. */
+interface Sent {
+  readonly task: Task;
+  readonly transfer: ArrayBuffer[];
+  readonly seat?: Seat | undefined;
+  readonly team?: TeamCall | undefined;
+}
+
+/** A new object, and its properties that stay as they are. */
+export interface Made {
+  readonly handle: Handle;
+  readonly facts: unknown;
 }
 
 export interface PoolSettings {
@@ -34,7 +49,9 @@ const abandonedPools =
     : undefined;
 const abandonedObjects =
   typeof FinalizationRegistry === 'function'
-    ? new FinalizationRegistry<{ crew: Crew; seat: Seat; id: number }>(({ crew, seat, id }) => crew.release(seat, id))
+    ? new FinalizationRegistry<{ crew: Crew; seats: readonly Seat[]; id: number }>(({ crew, seats, id }) =>
+        seats.forEach((seat) => crew.release(seat, id)),
+      )
     : undefined;
 
 /** What happens when a signal is aborted. One listener each: Node warns of more than ten on a signal. */
@@ -117,19 +134,16 @@ export class PoolCore {
   }
 
   /** Sends a task. The promise settles even if its worker dies or the pool is disposed. */
-  send(
-    name: string,
-    { task, transfer, seat }: { task: Task; transfer: ArrayBuffer[]; seat?: Seat | undefined },
-    signal: AbortSignal | undefined,
-  ): Promise<Done> {
+  send(name: string, { task, transfer, seat, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(abortedError(signal, name));
       const settled = whenAborted(signal, () => {
-        this.crew.cancel(work);
+        // Members of a team wait for each other: none may be left out.
+        if (team === undefined) this.crew.cancel(work);
         reject(abortedError(signal as AbortSignal, name));
       });
       const work: Work = {
-        ...{ task, transfer, seat },
+        ...{ task, transfer, seat, team },
         done: (value, slot) => {
           settled();
           if (signal?.aborted) this.slots.give(slot);
@@ -145,6 +159,34 @@ export class PoolCore {
     });
   }
 
+  /** Sends a task to every worker of an object, in the same order as all other tasks. Gives the result of the first. */
+  async #sendToAll(
+    name: string,
+    { seats, board }: Handle,
+    task: ObjectTask,
+    transfer: ArrayBuffer[],
+    signal: AbortSignal | undefined,
+  ): Promise<unknown> {
+    const members = seats.length;
+    if (board === undefined) return (await this.send(name, { task, transfer, seat: seats[0] }, signal)).value;
+    if (seats.some(({ state }) => state === 'gone')) throw lostError();
+    const control = new SharedArrayBuffer(4 * (members + 1));
+    const results = await Promise.allSettled(
+      seats.map((seat, rank) => {
+        const team = { rank, members, control, board };
+        const sent = this.send(name, { task, transfer, seat, team }, signal);
+        sent.catch((error: MultiheadError) => {
+          if (error.code !== 'E_ABORTED') giveUp(team);
+        });
+        return sent;
+      }),
+    );
+    const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as MultiheadError] : []));
+    // Where one member fails, the others report that it has left.
+    if (errors.length > 0) throw errors.find(({ argument }) => argument !== 'team') ?? errors[0];
+    return (results[0] as PromiseFulfilledResult<Done>).value.value;
+  }
+
   /** Runs an operation of `mh` in one worker. */
   run(verb: Verb, given: readonly unknown[]): Promise<unknown> {
     return this.#rejecting(() => {
@@ -157,43 +199,52 @@ export class PoolCore {
     });
   }
 
-  /** Makes an object in the worker of the objects among its arguments, or in one with few. */
-  make(maker: Maker, given: readonly unknown[]): Promise<{ handle: Handle; facts: unknown }> {
+  /** Makes an object in the workers of the objects among its arguments, or in `count` that have few. */
+  make(maker: Maker, given: readonly unknown[], count = 1): Promise<Made> {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
       return this.call(maker, options, () => {
-        const { args: sent, transfer, seat = this.crew.pick() } = packArguments(args);
-        return this.#made(maker, seat, options, transfer, (id) => ({ kind: 'make', id, maker, args: sent }));
+        const seats = this.crew.pick(this.settings.exchange === 'shared memory' ? count : 1);
+        const { args: sent, transfer, beside } = packArguments(args, seats.length > 1);
+        const board = seats.length > 1 ? new SharedArrayBuffer(boardBytes) : undefined;
+        const handle = this.#handle(beside?.seats ?? seats, beside === undefined ? board : beside.board);
+        const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
+        return this.#made(maker, handle, task, transfer, options);
       });
     });
   }
 
   /** Makes a cache of a layer or transformer, where that lives. */
-  makeCache({ seat, id: object }: Handle, given: readonly unknown[]): Promise<{ handle: Handle; facts: unknown }> {
+  makeCache(of: Handle, given: readonly unknown[]): Promise<Made> {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
       return this.call('createCache', options, () => {
-        const { args: sent, transfer } = packArguments(args);
-        const task = (id: number): Task => ({ kind: 'makeCache', id, object, args: sent });
-        return this.#made('createCache', seat, options, transfer, task);
+        if (of.disposed) throw disposedObject();
+        const { args: sent, transfer } = packArguments(args, of.seats.length > 1);
+        const handle = this.#handle(of.seats, of.board);
+        const task = { kind: 'makeCache', id: handle.id, object: of.id, args: sent } as const;
+        return this.#made('createCache', handle, task, transfer, options);
       });
     });
   }
 
+  #handle(seats: readonly Seat[], board: SharedArrayBuffer | undefined): Handle {
+    const handle = new Handle(seats, (this.#objects += 1), board);
+    for (const seat of seats) seat.objects += 1;
+    // From here on: an object whose maker was aborted is freed too.
+    abandonedObjects?.register(handle, { crew: this.crew, seats, id: handle.id }, handle);
+    return handle;
+  }
+
   async #made(
     name: string,
-    seat: Seat,
-    { signal }: CallOptions,
+    handle: Handle,
+    task: ObjectTask,
     transfer: ArrayBuffer[],
-    task: (id: number) => Task,
-  ): Promise<{ handle: Handle; facts: unknown }> {
-    const handle = new Handle(seat, (this.#objects += 1));
-    seat.objects += 1;
-    // From here on: an object whose maker was aborted is freed too.
-    abandonedObjects?.register(handle, { crew: this.crew, seat, id: handle.id }, handle);
+    { signal }: CallOptions,
+  ): Promise<Made> {
     try {
-      const { value } = await this.send(name, { task: task(handle.id), transfer, seat }, signal);
-      return { handle, facts: value };
+      return { handle, facts: await this.#sendToAll(name, handle, task, transfer, signal) };
     } catch (error) {
       this.release(handle);
       throw error;
@@ -204,17 +255,17 @@ export class PoolCore {
     if (handle.disposed) return;
     handle.disposed = true;
     abandonedObjects?.unregister(handle);
-    this.crew.release(handle.seat, handle.id);
+    for (const seat of handle.seats) this.crew.release(seat, handle.id);
   }
 
   /** Calls a method of an object, or reads a property. */
   invoke(handle: Handle, method: string, given: readonly unknown[]): Promise<unknown> {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
-      return this.call(method, options, async () => {
-        const packed = packArguments([proxyOf(handle), ...args]);
+      return this.call(method, options, () => {
+        const packed = packArguments([proxyOf(handle), ...args], handle.seats.length > 1);
         const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
-        return (await this.send(method, { ...packed, task }, options.signal)).value;
+        return this.#sendToAll(method, handle, task, packed.transfer, options.signal);
       });
     });
   }

@@ -4,12 +4,14 @@ import { MultiheadError } from './errors.js';
 import { localPort, startWorker, type Port } from './pool_port.js';
 import type { Answer, Reply, Task } from './pool_protocol.js';
 import { receivedError } from './pool_tasks.js';
+import type { TeamCall } from './team.js';
 import type { Simd } from './types.js';
 
 /** A task and what becomes of it. One of the two functions is called, once. */
 export interface Work {
   readonly task: Task;
   readonly transfer: ArrayBuffer[];
+  readonly team: TeamCall | undefined;
   /** Where the object of the task lives; undefined for any worker. */
   readonly seat: Seat | undefined;
   done(value: unknown, slot: ArrayBufferLike | undefined): void;
@@ -65,11 +67,10 @@ export class Crew {
     if (this.#broken !== undefined) throw this.#broken;
   }
 
-  /** The worker with the fewest objects, for one more. */
-  pick(): Seat {
-    const [first, ...others] = this.#seats;
-    if (first === undefined) throw this.#broken ?? disposedError();
-    return others.reduce((best, each) => (each.objects < best.objects ? each : best), first);
+  /** The workers with the fewest objects, for one more; at most `count`, at least one. */
+  pick(count: number): Seat[] {
+    if (this.#seats.length === 0) throw this.#broken ?? disposedError();
+    return [...this.#seats].sort((a, b) => a.objects - b.objects).slice(0, count);
   }
 
   submit(work: Work): void {
@@ -203,7 +204,7 @@ export class Crew {
   #give(seat: Seat, work: Work): void {
     try {
       seat.port?.hold(true);
-      seat.port?.send({ kind: 'task', task: work.task }, work.transfer);
+      seat.port?.send({ kind: 'task', task: work.task, team: work.team }, work.transfer);
     } catch (error) {
       seat.port?.hold(false);
       work.failed(unsendable(error), undefined);
@@ -221,7 +222,7 @@ export const disposedError = (): MultiheadError =>
     got: 'a disposed one',
   });
 
-const lostError = (): MultiheadError =>
+export const lostError = (): MultiheadError =>
   new MultiheadError('E_WORKER', {
     argument: 'this',
     expected: 'an object whose worker runs',

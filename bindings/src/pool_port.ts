@@ -128,7 +128,7 @@ export function localPort({ reply, death }: PortEvents): Port {
     } else if (request.kind === 'release') {
       runner?.release(request.object);
     } else {
-      const { message } = (runner as TaskRunner).run(request.task);
+      const { message } = (runner as TaskRunner).run(request.task, request.team);
       reply(message);
     }
   };

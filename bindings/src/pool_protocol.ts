@@ -2,6 +2,7 @@
 // the way there and its results on the way back. A slot is transferred with the message, or is shared memory.
 
 import type { MultiheadErrorCode } from './errors.js';
+import type { TeamCall } from './team.js';
 import type { AttentionOptions, DType, FloatDType, Shape, Simd } from './types.js';
 
 /** Bytes in the slot of the message, or in other shared memory. */
@@ -87,17 +88,22 @@ export type Maker =
   | 'experiment'
   | 'scores';
 
-/** What a worker is asked. Every task is answered by one {@link Answer}. */
-export type Task =
-  | { readonly kind: 'part'; readonly part: PartCall; readonly slot: ArrayBufferLike }
-  | { readonly kind: 'run'; readonly verb: Verb; readonly args: readonly Argument[] }
+/** What is asked of objects. An object that several workers share has the same id in all of them. */
+export type ObjectTask =
   | { readonly kind: 'make'; readonly id: number; readonly maker: Maker; readonly args: readonly Argument[] }
   | { readonly kind: 'makeCache'; readonly id: number; readonly object: number; readonly args: readonly Argument[] }
   | { readonly kind: 'call'; readonly object: number; readonly method: string; readonly args: readonly Argument[] };
 
+/** What a worker is asked. Every task is answered by one {@link Answer}. */
+export type Task =
+  | { readonly kind: 'part'; readonly part: PartCall; readonly slot: ArrayBufferLike }
+  | { readonly kind: 'run'; readonly verb: Verb; readonly args: readonly Argument[] }
+  | ObjectTask;
+
 export type Request =
   | { readonly kind: 'start'; readonly module: WebAssembly.Module; readonly simd: Simd }
-  | { readonly kind: 'task'; readonly task: Task }
+  /** With a team, only the first member sends its result, which is that of all. */
+  | { readonly kind: 'task'; readonly task: Task; readonly team: TeamCall | undefined }
   | { readonly kind: 'release'; readonly object: number };
 
 /** A MultiheadError, or the name and message of another error. */

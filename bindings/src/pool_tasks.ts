@@ -3,9 +3,11 @@
 import { runPart } from './attention_part.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
+import { socketOf, type TeamSocket } from './load.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
 import type { Answer, Argument, Maker, SentError, Task } from './pool_protocol.js';
+import { TeamLink, type TeamCall } from './team.js';
 import { coreOf } from './tensor.js';
 import { bufferOf, lengthOf } from './typed_arrays.js';
 import type { FloatTensorLike, Multihead, ScoreRows, ScoresOptions, Tensor } from './types.js';
@@ -32,11 +34,12 @@ export class TaskRunner {
     this.#runtime = runtimeOf.get(mh) as Runtime;
   }
 
-  run(task: Task): Sending<Answer> {
+  run(task: Task, team: TeamCall | undefined): Sending<Answer> {
     const slot = task.kind === 'part' ? task.slot : undefined;
     const lent = slot instanceof ArrayBuffer ? [slot] : [];
     try {
-      const { value, transfer } = packed(this.#perform(task));
+      const result = team === undefined ? this.#perform(task) : this.#performInTeam(task, team);
+      const { value, transfer } = packed(result);
       return { message: { kind: 'done', value, slot }, transfer: [...lent, ...transfer] };
     } catch (error) {
       const dead = this.#runtime.raw.dead;
@@ -53,6 +56,27 @@ export class TaskRunner {
   end(): void {
     for (const object of this.#objects.values()) object.dispose();
     this.#objects.clear();
+  }
+
+  #performInTeam(task: Task, team: TeamCall): unknown {
+    const { raw, heap } = this.#runtime;
+    const socket = socketOf.get(this.#mh) as TeamSocket;
+    const link = new TeamLink(team, () => heap.buffer);
+    try {
+      raw.setTeam(team.rank, team.members);
+      socket.link = link;
+      const result = this.#perform(task);
+      link.finish();
+      if (team.rank === 0) return result;
+      packed(result);
+      return undefined;
+    } catch (error) {
+      link.leave();
+      throw error;
+    } finally {
+      socket.link = undefined;
+      if (!raw.dead) raw.setTeam(0, 0);
+    }
   }
 
   #perform(task: Task): unknown {

@@ -121,6 +121,18 @@ export type Plain<T> =
 /** Options of a call of `mh`, without tensors of one instance, and with those of a pool. */
 type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
 
+/** Options of modules and transformers of a pool. */
+export interface PoolObjectOptions {
+  /**
+   * How many workers share the work of each call: every projection by its outputs, attention by its heads. Each has a
+   * copy of all parameters and caches. More than one needs shared memory, and is one otherwise. `'all'` takes as many as
+   * there are. Default 1: calls of other objects then run at the same time.
+   */
+  readonly workers?: number | 'all' | undefined;
+  /** Aborting rejects the call with `E_ABORTED`. */
+  readonly signal?: AbortSignal | undefined;
+}
+
 /** What all objects that live in a worker have. */
 export interface PoolObject {
   readonly disposed: boolean;
@@ -306,13 +318,13 @@ export interface Pool {
   /** {@link Multihead.headStatistics} in one worker. */
   headStatistics(weights: TensorLike, options?: HeadStatisticsOptions & PoolCallOptions): Promise<HeadStatistics>;
 
-  /** Makes a module in one of the workers; several modules are spread over them. Dispose it when it is not needed. */
-  multiHeadAttention(config: MultiHeadAttentionConfig): Promise<PoolMultiHeadAttention>;
+  /** Makes a module in one or several of the workers; modules are spread over them. Dispose it when it is not needed. */
+  multiHeadAttention(config: MultiHeadAttentionConfig, options?: PoolObjectOptions): Promise<PoolMultiHeadAttention>;
   /** As {@link Pool.multiHeadAttention}. */
-  transformerBlock(config: TransformerBlockConfig): Promise<PoolTransformerBlock>;
+  transformerBlock(config: TransformerBlockConfig, options?: PoolObjectOptions): Promise<PoolTransformerBlock>;
   /** As {@link Pool.multiHeadAttention}. */
-  transformer(config: TransformerConfig): Promise<PoolTransformer>;
-  /** Makes a trainer in the worker of its model. */
+  transformer(config: TransformerConfig, options?: PoolObjectOptions): Promise<PoolTransformer>;
+  /** Makes a trainer in the workers of its model. These share the forward passes of its steps. */
   trainer(model: PoolTransformer, options?: TrainerOptions): Promise<PoolTrainer>;
   /** As {@link Pool.multiHeadAttention}. */
   experiment(options?: ExperimentOptions): Promise<PoolExperiment>;

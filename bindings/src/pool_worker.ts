@@ -33,7 +33,7 @@ function receive(request: Request): void {
     runner?.release(request.object);
   } else {
     // Tasks come after the worker has said that it is ready.
-    const { message, transfer } = (runner as TaskRunner).run(request.task);
+    const { message, transfer } = (runner as TaskRunner).run(request.task, request.team);
     port.postMessage(message, transfer);
   }
 }

@@ -16,6 +16,8 @@ export interface RawModule extends WireFunctions {
 
 /** What Emscripten's glue lets its caller replace. */
 export interface ModuleOverrides {
+  /** Called by the core in calls of a team; see team.ts. */
+  exchange?(data: number, rows: number, stride: number, bounds: number): number;
   instantiateWasm(
     imports: WebAssembly.Imports,
     receive: (instance: WebAssembly.Instance, module: WebAssembly.Module) => void,

@@ -1,10 +1,13 @@
 #include "multihead/linear.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "cpu/kernels.h"
 #include "engine/guard.h"
 #include "engine/scratch.h"
+#include "engine/team.h"
 #include "engine/threads.h"
 #include "engine/validate.h"
 
@@ -30,19 +33,31 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     if (params.rows == 0 || params.out == 0) return {};
     const double operations = 2.0 * static_cast<double>(params.rows) *
                               static_cast<double>(params.in) * static_cast<double>(params.out);
+    engine::Team* const team = engine::team_of(context);
+    const bool divides = team != nullptr && team->is_worth(operations);
     const int threads = engine::threads_for(operations, context.threads());
-    const cpu::LinearLayout layout = cpu::linear_layout(params, threads);
+    const cpu::LinearLayout layout =
+        cpu::linear_layout(params, divides ? threads * team->members() : threads);
     engine::Scratch& scratch = engine::scratch_of(context);
     if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) {
       return status;
     }
     const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
     const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
-    engine::parallel_for(threads, row_jobs * column_jobs, [&](int64_t job, int thread) {
+    const int64_t first = divides ? team->first_of(column_jobs) : 0;
+    const int64_t end = divides ? team->end_of(column_jobs) : column_jobs;
+    engine::parallel_for(threads, row_jobs * (end - first), [&](int64_t job, int thread) {
       cpu::linear_block(params, layout, job % row_jobs * layout.job_rows,
-                        job / row_jobs * layout.job_columns, scratch.of_thread(thread));
+                        (first + job / row_jobs) * layout.job_columns, scratch.of_thread(thread));
     });
-    return {};
+    if (!divides) return {};
+    std::vector<uint32_t> bounds;
+    for (int member = 0; member <= team->members(); ++member) {
+      const int64_t column = team->first_of(column_jobs, member) * layout.job_columns;
+      bounds.push_back(static_cast<uint32_t>(std::min(column, params.out)) * sizeof(float));
+    }
+    return team->exchange(params.y, params.rows,
+                          params.y_stride * static_cast<int64_t>(sizeof(float)), bounds);
   });
 }
 

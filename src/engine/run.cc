@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "engine/cut.h"
 #include "engine/scratch.h"
+#include "engine/team.h"
 #include "engine/threads.h"
 #include "engine/transform.h"
 
@@ -89,6 +91,85 @@ void run_decode_head(const AttentionPlan& plan, int64_t batch, int64_t kv_head, 
   cpu::decode_merge(plan.params, plan.splits, batch, kv_head, partials);
 }
 
+// One head a job, which changes no bit: the heads of a job are computed one after the other.
+void run_heads(AttentionPlan plan, const AttentionPart& part, Context& context) {
+  plan.blocks.heads = plan.splits.heads = 1;
+  Scratch& scratch = scratch_of(context);
+  const int64_t kv_heads = plan.params.kv_heads;
+  const int64_t heads = part.end_head - part.first_head;
+  int64_t first_block = part.first_block, blocks = part.end_block - part.first_block;
+  if (plan.path == Path::kDecode) {
+    const uint64_t head_bytes = static_cast<uint64_t>(plan.splits.splits) * plan.partial_bytes;
+    auto* const partials = static_cast<char*>(scratch.partials().data());
+    parallel_for(context.threads(), heads, [&](int64_t index, int thread) {
+      const int64_t head = part.first_head + index;
+      run_decode_head(plan, head / kv_heads, head % kv_heads,
+                      partials + static_cast<uint64_t>(index) * head_bytes,
+                      scratch.of_thread(thread));
+    });
+    if (!plan.captures_beside_decode()) return;
+    plan.params = plan.params.without_results();
+    first_block = 0;
+    blocks = plan.blocks.row_parts;
+  }
+  parallel_for(context.threads(), heads * blocks, [&](int64_t index, int thread) {
+    const int64_t head = part.first_head + index / blocks;
+    const int64_t block = first_block + blocks - 1 - index % blocks;
+    const cpu::BlockJob job{.batch = head / kv_heads,
+                            .kv_head = head % kv_heads,
+                            .end_head = head % kv_heads + 1,
+                            .first_row = plan.params.first_row() + block * plan.blocks.rows};
+    run_block_job(plan, job, nullptr, scratch.of_thread(thread));
+  });
+}
+
+// Whether the members of a team divide a call: its heads then, and it has no results but out and
+// lse.
+bool divides(const AttentionPlan& plan, const Team& team) {
+  const AttentionParams& p = plan.params;
+  return team.is_worth(plan.operations) && p.kv_heads > 1 && !p.captures_anything() &&
+         p.dropout_mask.data == nullptr && p.out.data != nullptr && p.first_query == 0 &&
+         p.end_query == p.queries;
+}
+
+// Exchanges rows of one batch entry, of which each member has those of its query heads.
+Status exchange_heads(Team& team, const AttentionParams& p, void* data,
+                      const rules::RowStrides& stride, int64_t width, int64_t element_bytes) {
+  const bool side_by_side = stride[1] < stride[2];
+  const int64_t last = side_by_side ? width : (p.queries - 1) * stride[2] + width;
+  std::vector<uint32_t> bounds;
+  for (int member = 0; member <= team.members(); ++member) {
+    const int64_t head = team.first_of(p.kv_heads, member) * p.group();
+    const int64_t at = head < p.heads ? head * stride[1] : (p.heads - 1) * stride[1] + last;
+    bounds.push_back(static_cast<uint32_t>(at * element_bytes));
+  }
+  return team.exchange(data, side_by_side ? p.queries : 1,
+                       side_by_side ? stride[2] * element_bytes : 0, bounds);
+}
+
+// This member's heads, and those of the others from them. Scratch memory is reserved.
+Status run_share(const AttentionPlan& plan, Team& team, Context& context) {
+  const AttentionParams& p = plan.params;
+  const int64_t bytes = bytes_of(p.out.type);
+  for (int64_t batch = 0; batch < p.batch; ++batch) {
+    const int64_t before = batch * p.kv_heads;
+    run_heads(plan,
+              {.first_in_memory = 0,
+               .first_head = before + team.first_of(p.kv_heads),
+               .end_head = before + team.end_of(p.kv_heads),
+               .first_block = 0,
+               .end_block = plan.blocks.row_parts},
+              context);
+    auto* const out = static_cast<char*>(p.out.data) + batch * p.out.stride[0] * bytes;
+    Status status = exchange_heads(team, p, out, p.out.stride, p.value_width, bytes);
+    if (status.ok() && p.lse.data != nullptr) {
+      status = exchange_heads(team, p, p.lse.row(batch, 0, 0), p.lse.stride, 1, sizeof(float));
+    }
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status reserve_scratch(const AttentionPlan& plan, Context& context) {
@@ -122,6 +203,9 @@ void run_block(const AttentionPlan& plan, int64_t index, int64_t next, void* scr
 Status run(const AttentionPlan& plan, Context& context) {
   if (plan.jobs() == 0) return {};
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
+  if (Team* const team = team_of(context); team != nullptr && divides(plan, *team)) {
+    return run_share(plan, *team, context);
+  }
   if (plan.path == Path::kDecode) {
     run_decode(plan, context);
     if (plan.captures_beside_decode()) run_captures(plan, context);
@@ -149,8 +233,6 @@ Status run(PlannedCall& call, Context& context) {
 Status run_part(PlannedCall& call, const AttentionPart& part, Context& context) {
   AttentionPlan& plan = call.plan;
   if (plan.jobs() == 0 || part.first_head >= part.end_head) return {};
-  // One head a job, which changes no bit: the heads of a job are computed one after the other.
-  plan.blocks.heads = plan.splits.heads = 1;
   if (call.transforms) {
     if (Status status =
             transform_part(*call.transforms, part.first_head, part.end_head, plan.params, context);
@@ -159,34 +241,7 @@ Status run_part(PlannedCall& call, const AttentionPart& part, Context& context) 
     }
   }
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
-  const Scratch& scratch = scratch_of(context);
-  const AttentionParams& p = plan.params;
-  const int64_t heads = part.end_head - part.first_head;
-  if (plan.path == Path::kDecode) {
-    const uint64_t head_bytes = static_cast<uint64_t>(plan.splits.splits) * plan.partial_bytes;
-    parallel_for(context.threads(), heads, [&](int64_t index, int thread) {
-      const int64_t head = part.first_head + index;
-      run_decode_head(plan, head / p.kv_heads, head % p.kv_heads,
-                      static_cast<char*>(scratch_of(context).partials().data()) +
-                          static_cast<uint64_t>(index) * head_bytes,
-                      scratch.of_thread(thread));
-    });
-    if (!plan.captures_beside_decode()) return {};
-  }
-  AttentionPlan blocks = plan;
-  if (plan.path == Path::kDecode) blocks.params = plan.params.without_results();
-  const int64_t first = plan.path == Path::kDecode ? 0 : part.first_block;
-  const int64_t count =
-      plan.path == Path::kDecode ? plan.blocks.row_parts : part.end_block - part.first_block;
-  parallel_for(context.threads(), heads * count, [&](int64_t index, int thread) {
-    const int64_t head = part.first_head + index / count;
-    const int64_t block = first + count - 1 - index % count;
-    const cpu::BlockJob job{.batch = head / p.kv_heads,
-                            .kv_head = head % p.kv_heads,
-                            .end_head = head % p.kv_heads + 1,
-                            .first_row = p.first_row() + block * plan.blocks.rows};
-    run_block_job(blocks, job, nullptr, scratch.of_thread(thread));
-  });
+  run_heads(plan, part, context);
   return {};
 }
 

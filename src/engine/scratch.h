@@ -33,6 +33,8 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+class Team;
+
 class Scratch {
  public:
   explicit Scratch(int threads) : of_thread_(static_cast<size_t>(threads)) {}
@@ -68,9 +70,11 @@ class Scratch {
 // The members of a Context, hidden from the public header.
 struct multihead::Context::Internals {
   engine::Scratch scratch;
+  engine::Team* team = nullptr;
 
   explicit Internals(int threads) : scratch(threads) {}
   static engine::Scratch& scratch_of(Context& context) { return context.internals_->scratch; }
+  static engine::Team*& team_of(Context& context) { return context.internals_->team; }
 };
 
 namespace multihead::engine {

@@ -126,7 +126,7 @@ void expect_same(uint64_t seed, const CaseLimits& limits, Context& context) {
 TEST(AttentionPart, HasTheBitsOfTheWholeCall) {
   Context context(2);
   testing::on_every_target([&] {
-    for (const uint64_t seed : random_seeds(100)) expect_same(seed, {}, context);
+    for (const uint64_t seed : random_seeds(40)) expect_same(seed, {}, context);
   });
 }
 

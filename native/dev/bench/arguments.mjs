@@ -13,6 +13,7 @@ const OPTIONS = {
   target: { type: 'string' },
   simd: { type: 'string', default: 'both' },
   node: { type: 'string' },
+  workers: { type: 'string' },
   browser: { type: 'string', default: 'both' },
   from: { type: 'string', multiple: true },
   build: { type: 'boolean', default: true },
@@ -30,6 +31,7 @@ export const HELP = `npm run bench -- [native|wasm|browser …] [options]; nativ
   --target NAME     native: the SIMD target, for example avx2 or avx512
   --simd BUILD      wasm, browser: relaxed, simd128 or both
   --node PATH       wasm: another Node than this one
+  --workers 1,2     wasm: pools of so many workers instead of one thread, in turns
   --browser NAME    browser: chromium, firefox or both
   --from FILE       no run: the results of an earlier --json (may be repeated)
   --no-build        no set-up and no build: what is there`;
@@ -66,6 +68,8 @@ export function readArguments(args) {
   oneOf('browser', values.browser, ['chromium', 'firefox', 'both']);
   if (values.chart && !values.chart.endsWith('.svg'))
     throw new UsageError(`--chart: expected a name that ends in .svg; got ${values.chart}`);
+  if (values.workers && !/^[1-9]\d?(,[1-9]\d?)*$/.test(values.workers))
+    throw new UsageError(`--workers: expected numbers such as 1,2; got ${values.workers}`);
   try {
     new RegExp(values.filter);
   } catch (error) {

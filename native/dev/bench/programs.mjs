@@ -85,9 +85,10 @@ async function relaxedFlags(node) {
   return parseInt(version.slice(1), 10) < 22 ? [RELAXED_FLAG] : [];
 }
 
-export async function* wasmRun({ simd, filter, node = process.execPath, peersFolder }) {
+export async function* wasmRun({ simd, filter, node = process.execPath, peersFolder, workers }) {
   const flags = await relaxedFlags(node);
   const peers = peersFolder ? [`--peers=${peersFolder}`] : [];
-  const command = [node, ...flags, WASM_PROGRAM, `--simd=${simd}`, `--filter=${filter}`, ...peers];
+  const pools = workers ? [`--workers=${workers}`] : [];
+  const command = [node, ...flags, WASM_PROGRAM, `--simd=${simd}`, `--filter=${filter}`, ...peers, ...pools];
   for await (const line of linesOf(command)) yield JSON.parse(line);
 }

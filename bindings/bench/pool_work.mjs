@@ -1,0 +1,73 @@
+// The operations that a pool divides, measured with several numbers of workers in turns.
+
+import { inputsOf, maskOptions } from './inputs.mjs';
+import { inTurns, largestDifference, peerRow } from './measure.mjs';
+import { makeWork, operationsOf, stepModel } from './work.mjs';
+
+/** Whether a pool divides the work of a case. */
+export const isPooled = ({ op, mask, dtype, shape }) =>
+  (op === 'forward' && dtype === 'f32' && ['full', 'causal'].includes(mask) && shape.name !== 'tiny') || op === 'step';
+
+const POOLED = { forward: attentionInPool, step: stepInPool };
+
+function attentionInPool(pool, { shape, mask }) {
+  // With shared memory, a program that has its tensors there does without two copies.
+  const shared = pool.backend.exchange === 'shared memory';
+  const stored = ({ shape: extents, data }) => {
+    const own = shared ? new Float32Array(new SharedArrayBuffer(data.byteLength)) : new Float32Array(data.length);
+    own.set(data);
+    return { shape: extents, data: own };
+  };
+  const [q, k, v] = inputsOf(shape).map(stored);
+  const out = stored({ shape: q.shape, data: new Float32Array(q.data.length) });
+  const options = maskOptions(shape, mask);
+  return { run: () => pool.attention(q, k, v, { ...options, out }), output: () => out.data };
+}
+
+async function stepInPool(pool, { shape }) {
+  const { config, dict, capacity, before, token } = stepModel(shape);
+  const model = await pool.transformer(config, { workers: 'all' });
+  await model.loadStateDict(dict);
+  const cache = await model.createCache({ capacity });
+  await model.step(before, cache, { return: [] });
+  let logits;
+  return {
+    run: async () => {
+      ({ logits } = await model.step(token, cache));
+      await cache.rewind(capacity - 1);
+    },
+    output: () => logits.data,
+    dispose: () => model.dispose(),
+  };
+}
+
+/** A row for each pool: { workers, pool }. Its peers are the thread that the page runs on, and the first pool. */
+export async function measurePools(mh, pools, which, machine) {
+  return mh.scope(async () => {
+    const local = { name: 'one thread', ...makeWork(mh, which) };
+    const contenders = [local];
+    for (const { workers, pool } of pools) {
+      const work = await POOLED[which.op](pool, which);
+      contenders.push({ name: '', isAsync: true, workers, pool, ...work });
+    }
+    for (const { run } of contenders) await run();
+    await inTurns(contenders);
+    const operations = operationsOf(which);
+    const [, first] = contenders;
+    const rows = contenders.slice(1).map(({ pool, workers, seconds, output }) => {
+      const diff = largestDifference(local.output(), output());
+      const row = (peer) => peerRow({ seconds: peer.seconds, ours: seconds, operations, diff });
+      const exchange = pool.backend.exchange.split(' ', 1)[0];
+      return {
+        name: which.name.replace(/^\w+/, `$&-${exchange}`).replace(/\d+$/, String(workers)),
+        us: seconds * 1e6,
+        GFLOPS: operations / seconds / 1e9,
+        pct_peak: (100 * operations) / seconds / machine.fmaPeak / workers,
+        ...(local.bytes && { GBps: local.bytes / seconds / 1e9 }),
+        peers: { 'one thread': row(local), ...(workers > 1 && { 'one worker': row(first) }) },
+      };
+    });
+    for (const { dispose } of contenders) await dispose?.();
+    return rows;
+  });
+}

@@ -1,0 +1,110 @@
+// A worker's link to the others of a team that run the same call: see src/engine/team.h. What a member has computed
+// goes through shared memory to the others.
+
+/** What a call of a team is told. */
+export interface TeamCall {
+  readonly rank: number;
+  readonly members: number;
+  /** Of this call alone: how far each member is, and then whether the call is given up. Zeros at first. */
+  readonly control: SharedArrayBuffer;
+  /** Two halves for exchanges in turns. A member may overwrite a half once all others have come to the next exchange. */
+  readonly board: SharedArrayBuffer;
+}
+
+export const boardBytes = 2 ** 22;
+const left = 2 ** 31 - 1;
+/** Attempts, of some nanoseconds each, before a member sleeps. */
+const spins = 4000;
+/** In case that a member ends in the moment in which another begins to wait for it. */
+const longestSleep = 100;
+
+export class TeamLink {
+  readonly #call: TeamCall;
+  readonly #control: Int32Array;
+  readonly #memory: () => ArrayBufferLike;
+  #phase = 0;
+
+  /** `memory` is that of the instance, which growth replaces. */
+  constructor(call: TeamCall, memory: () => ArrayBufferLike) {
+    this.#call = call;
+    this.#control = new Int32Array(call.control);
+    this.#memory = memory;
+  }
+
+  /** Called by the core. Gives 0 if the call is given up. */
+  exchange(address: number, rows: number, stride: number, boundsAddress: number): number {
+    const { members } = this.#call;
+    const bounds = [...new Uint32Array(this.#memory() as ArrayBuffer, boundsAddress, members + 1)];
+    const rowBytes = bounds[members] as number;
+    const half = this.#call.board.byteLength / 2;
+    for (let begin = 0; begin < rowBytes; begin += half) {
+      const end = Math.min(rowBytes, begin + half);
+      const clipped = bounds.map((bound) => Math.min(Math.max(bound, begin), end) - begin);
+      const most = Math.max(1, Math.floor(half / (end - begin)));
+      for (let row = 0; row < rows; row += most) {
+        const count = Math.min(most, rows - row);
+        if (!this.#exchangeBlock(address + begin + row * stride, count, stride, clipped)) return 0;
+      }
+    }
+    return 1;
+  }
+
+  /** Rows of at most one half of the board in all. */
+  #exchangeBlock(address: number, rows: number, stride: number, bounds: readonly number[]): boolean {
+    const { rank, members, board } = this.#call;
+    const rowBytes = bounds[members] as number;
+    const half = board.byteLength / 2;
+    const shown = new Uint8Array(board, (this.#phase % 2) * half, half);
+    const memory = new Uint8Array(this.#memory() as ArrayBuffer);
+    const copy = (from: Uint8Array, to: Uint8Array, member: number, out: boolean): void => {
+      const [first, end] = [bounds[member] as number, bounds[member + 1] as number];
+      for (let row = 0; row < rows && end > first; row += 1) {
+        const [inMemory, onBoard] = [address + row * stride, row * rowBytes];
+        const [source, target] = out ? [inMemory, onBoard] : [onBoard, inMemory];
+        to.set(from.subarray(source + first, source + end), target + first);
+      }
+    };
+    copy(memory, shown, rank, true);
+    if (!this.#arrive()) return false;
+    for (let member = 0; member < members; member += 1) {
+      if (member !== rank) copy(shown, memory, member, false);
+    }
+    return true;
+  }
+
+  /** Waits until all members have come here. False if one has left. */
+  #arrive(): boolean {
+    const { rank, members } = this.#call;
+    const control = this.#control;
+    const phase = (this.#phase += 1);
+    Atomics.store(control, rank, phase);
+    Atomics.notify(control, rank);
+    for (let member = 0; member < members; member += 1) {
+      for (let attempt = 0; ; attempt += 1) {
+        const seen = Atomics.load(control, member);
+        if (seen === left || Atomics.load(control, members) !== 0) return false;
+        if (seen >= phase) break;
+        if (attempt > spins) Atomics.wait(control, member, seen, longestSleep);
+      }
+    }
+    return true;
+  }
+
+  /** At the end of a call: the next one may use the board. */
+  finish(): void {
+    this.#arrive();
+  }
+
+  /** After a failed call. */
+  leave(): void {
+    Atomics.store(this.#control, this.#call.rank, left);
+    Atomics.notify(this.#control, this.#call.rank);
+  }
+}
+
+/** Ends the waiting of all members, from outside: one of them will never come. */
+export function giveUp({ control: buffer, members }: TeamCall): void {
+  const control = new Int32Array(buffer);
+  Atomics.store(control, members, 1);
+  for (let member = 0; member < members; member += 1) Atomics.notify(control, member);
+}

@@ -1,0 +1,55 @@
+// Divides the work of calls among several instances of the library that share no memory, such as
+// WebAssembly workers. All members make the same calls with the same arguments, in the same order.
+// Of a product each computes some columns, of attention some heads, and the members then exchange
+// them. So every number is computed by one member, with the bits that a single instance gives, and
+// all members hold all results.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "multihead/context.h"
+#include "multihead/status.h"
+
+namespace multihead::engine {
+
+class Team {
+ public:
+  // Exchanges `rows` rows, `stride` bytes apart, of which member m has set the bytes bounds[m] to
+  // bounds[m + 1] - 1; afterwards all have all. False if a member has left the call.
+  using Exchange = bool (*)(void* data, int64_t rows, int64_t stride, const uint32_t* bounds);
+
+  Team(int rank, int members, Exchange exchange)
+      : rank_(rank), members_(members), exchange_(exchange) {}
+
+  int members() const { return members_; }
+  // The first of `count` items that belong to a member; those of this one are first_of(count) to
+  // end_of(count) - 1.
+  int64_t first_of(int64_t count, int member) const { return count * member / members_; }
+  int64_t first_of(int64_t count) const { return first_of(count, rank_); }
+  int64_t end_of(int64_t count) const { return first_of(count, rank_ + 1); }
+
+  // An exchange takes some microseconds, even without data.
+  bool is_worth(double operations) const {
+    constexpr double kLeast = 5e5;  // for each member
+    return operations >= kLeast * members_;
+  }
+
+  Status exchange(void* data, int64_t rows, int64_t stride, const std::vector<uint32_t>& bounds) {
+    if (exchange_(data, rows, stride, bounds.data())) return {};
+    return member_left();
+  }
+
+ private:
+  static Status member_left();
+
+  int rank_, members_;
+  Exchange exchange_;
+};
+
+// Calls with this context are those of a team from now on; null ends that. The team must live as
+// long.
+void set_team(Context& context, Team* team);
+Team* team_of(Context& context);
+
+}  // namespace multihead::engine

@@ -1,0 +1,95 @@
+// multihead/pool in a browser: with messages, with shared memory, and where workers are forbidden.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import { extname } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const dist = fileURLToPath(new URL('../../bindings/dist/', import.meta.url));
+const types = { '.js': 'text/javascript', '.mjs': 'text/javascript', '.wasm': 'application/wasm' };
+
+/** Serves the package's own modules and an empty page, all with these headers. */
+async function servePackage(headers) {
+  const server = createServer(async ({ url }, response) => {
+    const name = url.slice(1);
+    const body = name === '' || name === 'favicon.ico' ? '<!doctype html><title>pool</title>' : await readFile(dist + name).catch(() => null);
+    response.writeHead(body === null ? 404 : 200, { 'content-type': types[extname(name)] ?? 'text/html', ...headers });
+    response.end(body ?? '');
+  });
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return { url: `http://127.0.0.1:${server.address().port}/`, close: () => new Promise((resolve) => server.close(resolve)) };
+}
+
+/** Runs in the page: compares a pool with one thread. */
+async function compare() {
+  const { createPool } = await import('/pool.js');
+  const { load } = await import('/index.js');
+  const mh = await load();
+  const numbers = (count, seed) => Float32Array.from({ length: count }, (_, at) => Math.sin(at * 12.9898 + seed));
+  const tensor = (seed) => ({ shape: [1, 3, 200, 32], data: numbers(3 * 200 * 32, seed) });
+  const [q, k, v] = [tensor(1), tensor(2), tensor(3)];
+  const pool = await createPool({ workers: 2, leastWork: 1 });
+  const expected = mh.attention(q, k, v, { causal: 'topLeft' }).out.data;
+  const parts = [];
+  const actual = await pool.attention(q, k, v, { causal: 'topLeft', progress: (_, total) => parts.push(total) });
+  const config = { embedDim: 128, numHeads: 4, numLayers: 1, vocabSize: 5000, maxPositions: 64 };
+  const [local, remote] = [mh.transformer(config), await pool.transformer(config, { workers: 'all' })];
+  local.initialise({ seed: 1 });
+  await remote.initialise({ seed: 1 });
+  const tokens = Int32Array.from({ length: 60 }, (_, at) => at);
+  const wanted = local.forward(tokens).logits.data;
+  const { logits } = await remote.forward(tokens);
+  const { workers, exchange, why } = pool.backend;
+  const refused = await pool.attention(q, k, { shape: [1], data: new Float32Array(1) }).catch((error) => error.code);
+  pool.dispose();
+  return {
+    ...{ workers, exchange, why, refused, parts: parts.length },
+    attention: actual.out.data.length === expected.length && actual.out.data.every((value, at) => value === expected[at]),
+    transformer: logits.data.length === wanted.length && logits.data.every((value, at) => value === wanted[at]),
+  };
+}
+
+async function onPage(browser, headers) {
+  const server = await servePackage(headers);
+  const context = await browser.createBrowserContext();
+  try {
+    const page = await context.newPage();
+    await page.goto(server.url);
+    return JSON.parse(await page.evaluate(`(${compare})().then(JSON.stringify, (error) => JSON.stringify({ error: String(error) }))`));
+  } finally {
+    await context.close();
+    await server.close();
+  }
+}
+
+export const tests = [
+  {
+    name: 'the pool has the bits of one thread, with messages on any page',
+    async run({ browser }) {
+      const { why, ...rest } = await onPage(browser, {});
+      assert.deepEqual(rest, { workers: 2, exchange: 'messages', refused: 'E_SHAPE', parts: 2, attention: true, transformer: true });
+      assert.equal(why, '2 workers, messages: the page is not cross-origin isolated');
+    },
+  },
+  {
+    name: 'the pool shares memory on a cross-origin isolated page',
+    async run({ browser }) {
+      const { why, ...rest } = await onPage(browser, {
+        'cross-origin-opener-policy': 'same-origin',
+        'cross-origin-embedder-policy': 'require-corp',
+      });
+      assert.deepEqual(rest, { workers: 2, exchange: 'shared memory', refused: 'E_SHAPE', parts: 2, attention: true, transformer: true });
+      assert.match(why, /is cross-origin isolated$/);
+    },
+  },
+  {
+    name: 'the pool runs on the calling thread where a policy forbids workers',
+    async run({ browser }) {
+      const policy = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval'; worker-src 'none'";
+      const { why, ...rest } = await onPage(browser, { 'content-security-policy': policy });
+      assert.deepEqual(rest, { workers: 0, exchange: 'messages', refused: 'E_SHAPE', parts: 1, attention: true, transformer: true });
+      assert.match(why, /Content-Security-Policy|security|insecure/i);
+    },
+  },
+];
