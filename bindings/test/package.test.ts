@@ -100,10 +100,18 @@ describe('the packed package', { timeout: 120_000 }, () => {
       import type { Evaluation, Experiment, LayerGradients, PlainTensor, Trainer, TrainingStep } from 'multihead';
       import { train, type Training } from 'multihead/training';
       import { readSafetensors, writeSafetensors } from 'multihead';
+      import { createPool, type Pool, type PoolTransformer } from 'multihead/pool';
       const mh = await load();
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
       const { out, lse } = mh.attention(x, x, x, { return: ['lse'], causal: 'topLeft' });
       const both: [Tensor, Tensor] = [out, lse];
+      const pool: Pool = await createPool({ workers: 2 });
+      const inPool = await pool.attention(x, x, x, { return: ['lse'], outDtype: 'f16', signal: AbortSignal.timeout(1000) });
+      const arrays: [Uint16Array, Float32Array] = [inPool.out.data, inPool.lse.data];
+      const shared: PoolTransformer = await pool.transformer({ embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 9 }, { workers: 2 });
+      const logits: Float32Array = (await shared.forward(Int32Array.of(1))).logits.data;
+      // @ts-expect-error weights were not requested
+      inPool.weights;
       // @ts-expect-error weights were not requested
       mh.attention(x, x, x, { return: ['lse'] }).weights;
       // @ts-expect-error true is ambiguous

@@ -82,6 +82,7 @@ test('arguments: an invalid one is reported with what was expected and what came
     [['--simd=avx'], /--simd: expected relaxed, simd128, both; got avx/],
     [['--browser', 'lynx'], /--browser: expected chromium, firefox, both; got lynx/],
     [['--chart', 'a.png'], /--chart: expected a name that ends in \.svg; got a\.png/],
+    [['--workers', '0,2'], /--workers: expected numbers such as 1,2; got 0,2/],
     [['--filter', '('], /--filter: expected a regular expression; got \(/],
     [['--json'], /--json/],
     [['--peers=yes'], /--peers/],
