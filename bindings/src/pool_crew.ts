@@ -30,7 +30,7 @@ export class Seat {
 }
 
 /** Workers that ended one after the other without having started, before the pool stops to start more. */
-const mostFailures = 4;
+const mostFailures = 8;
 
 export class Crew {
   readonly #module: WebAssembly.Module;

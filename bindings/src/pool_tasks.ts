@@ -68,7 +68,7 @@ export class TaskRunner {
       const result = this.#perform(task);
       link.finish();
       if (team.rank === 0) return result;
-      packed(result);
+      discard(result);
       return undefined;
     } catch (error) {
       link.leave();
@@ -213,6 +213,13 @@ function packed(value: unknown): { value: unknown; transfer: ArrayBuffer[] } {
     return Object.fromEntries(Object.entries(each).map(([name, inner]) => [name, pack(inner)]));
   };
   return { value: pack(value), transfer: [...transfer] };
+}
+
+/** Frees the tensors of a result that is not sent. */
+function discard(value: unknown): void {
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return;
+  if (coreOf(value) !== undefined) (value as Tensor).dispose();
+  else if (!isCoreObject(value)) Object.values(value).forEach(discard);
 }
 
 export function sentError(error: unknown): SentError {

@@ -13,8 +13,10 @@ interface NodeProcess {
   getBuiltinModule?(name: 'node:worker_threads'): { parentPort: Scope | null };
 }
 
-const { process } = globalThis as { process?: NodeProcess };
-const port = process?.getBuiltinModule?.('node:worker_threads').parentPort ?? (globalThis as unknown as Scope);
+const { process, WorkerGlobalScope } = globalThis as { process?: NodeProcess; WorkerGlobalScope?: unknown };
+const nodePort = (): Scope | null | undefined => process?.getBuiltinModule?.('node:worker_threads').parentPort;
+// Deno has both kinds of workers; one with a WorkerGlobalScope is a browser's.
+const port = (WorkerGlobalScope === undefined ? nodePort() : undefined) ?? (globalThis as unknown as Scope);
 let runner: TaskRunner | undefined;
 
 async function start({ module, simd }: Extract<Request, { kind: 'start' }>): Promise<Reply> {

@@ -262,11 +262,12 @@ describe('workers that end', () => {
     expect(pool.backend.workers).toBe(1);
   });
 
-  test('under load, many times: every promise settles, and memory does not grow', async () => {
+  test('under load, many times: every promise settles, and memory does not grow', { timeout: 600_000 }, async () => {
     const pool = await open({ workers: 2, leastWork: 1 });
     const expected = mh.attention(small.q, small.k, small.v);
     const want = expected.out.toFloat32();
     expected.out.dispose();
+    // A thousand take two minutes.
     const rounds = Number(process.env['MULTIHEAD_KILL_ROUNDS'] ?? 120);
     await until(() => running.size === 2);
     let [ok, lost, memory] = [0, 0, 0];

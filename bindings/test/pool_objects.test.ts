@@ -189,6 +189,20 @@ test('a member of a team that ends gives up the call, and the others work on', a
   next.dispose();
 });
 
+test('a call of a team that is aborted is over at once, and the team works on', async () => {
+  const config = configs['GPT-2'] as TransformerConfig;
+  const model = await pool.transformer(config, { workers: 'all' });
+  await model.initialise({ seed: 3 });
+  const tokens = Int32Array.from({ length: 300 }, (_, at) => at);
+  const { logits } = await model.forward(tokens);
+  const controller = new AbortController();
+  const calls = [1, 2, 3].map(() => failure(model.forward(tokens, { signal: controller.signal })));
+  setTimeout(() => controller.abort(), 3);
+  for (const error of await Promise.all(calls)) expect(error.code).toBe('E_ABORTED');
+  sameBits((await model.forward(tokens)).logits, logits);
+  model.dispose();
+});
+
 test('proxies and pools that nobody holds are freed, and their calls settle', async () => {
   const script = `
     import { createPool } from 'multihead/pool';

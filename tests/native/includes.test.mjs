@@ -16,6 +16,7 @@ const NAMES = {
   algorithm:
     'adjacent_find all_of any_of binary_search clamp copy copy_backward copy_if copy_n count count_if equal equal_range fill fill_n find find_if find_if_not for_each for_each_n generate includes is_sorted lexicographical_compare lower_bound max max_element merge min min_element minmax mismatch next_permutation none_of nth_element partial_sort partition ranges::all_of ranges::any_of ranges::contains ranges::copy ranges::count ranges::count_if ranges::equal ranges::fill ranges::find ranges::find_if ranges::for_each ranges::max ranges::max_element ranges::min ranges::none_of ranges::reverse ranges::sort remove_if replace reverse rotate search set_difference shuffle sort stable_sort swap_ranges transform unique upper_bound',
   array: 'array to_array',
+  barrier: 'barrier',
   atomic: 'atomic atomic_ref memory_order_acq_rel memory_order_acquire memory_order_relaxed memory_order_release',
   bit: 'bit_cast bit_ceil bit_floor bit_width countl_zero countr_zero endian has_single_bit popcount',
   cctype: 'isalnum isalpha isdigit isprint ispunct isspace isxdigit tolower toupper',
