@@ -29,8 +29,9 @@ export class Seat {
   objects = 0;
 }
 
-/** Workers that ended one after the other without having started, before the pool stops to start more. */
+/** Workers that ended one after the other before they had started: from then on the pool waits between attempts. */
 const mostFailures = 8;
+const patience = 1000;
 
 export class Crew {
   readonly #module: WebAssembly.Module;
@@ -185,10 +186,20 @@ export class Crew {
     } else if (this.#seats.length === 0) {
       this.#localReason = why;
       this.#start();
+    } else if (this.#everReady) {
+      this.#startLater();
     }
     for (const resolve of this.#starting.splice(0)) resolve();
     for (const work of works) work.failed(this.#broken ?? endedError(why), undefined);
     this.#pump();
+  }
+
+  #startLater(): void {
+    const timer: unknown = setTimeout(() => {
+      if (!this.#disposed && this.#localReason === undefined) this.#start();
+    }, patience);
+    // It keeps no Node process alive. Browsers have numbers for timers.
+    if (typeof timer === 'object') (timer as { unref?(): void }).unref?.();
   }
 
   #pump(): void {

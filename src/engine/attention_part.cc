@@ -18,6 +18,7 @@ TensorLike rebased(TensorLike tensor, int64_t head, int64_t element_bytes) {
   if (tensor.data == nullptr || tensor.shape.elements() == 0) return tensor;
   const int64_t heads = tensor.shape[1];
   const int64_t offset = head / heads * tensor.strides[0] + head % heads * tensor.strides[1];
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
   tensor.data = reinterpret_cast<decltype(tensor.data)>(
       reinterpret_cast<uintptr_t>(tensor.data) - static_cast<uintptr_t>(offset * element_bytes));
   return tensor;

@@ -249,6 +249,7 @@ Status transform_part(const InputTransforms& transforms, int64_t first_head, int
     rule.end_head = end;
     // Where head 0 would be if it had memory.
     const auto before = static_cast<uintptr_t>(first * x.shape[2] * x.shape[3]) * sizeof(float);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): it may lie outside of the memory
     const Tensor moved(reinterpret_cast<float*>(reinterpret_cast<uintptr_t>(memory) - before),
                        x.shape);
     Status status = transform_rows(x, rule, moved, context);

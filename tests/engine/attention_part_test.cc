@@ -75,6 +75,7 @@ TensorLike from_head(TensorLike tensor, int64_t head, int64_t element_bytes) {
   const int64_t heads = tensor.shape[1];
   const int64_t elements = head / heads * tensor.strides[0] + head % heads * tensor.strides[1];
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
   tensor.data = reinterpret_cast<decltype(tensor.data)>(
       address + static_cast<uintptr_t>(elements * element_bytes));
   return tensor;

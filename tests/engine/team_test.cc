@@ -54,6 +54,7 @@ std::vector<std::vector<float>> in_team(const Call& call) {
   board = &shared;
   std::vector<std::vector<float>> results(kMembers);
   std::vector<std::thread> threads;
+  threads.reserve(kMembers);
   for (int member = 0; member < kMembers; ++member) {
     threads.emplace_back([&, member] {
       rank = member;
@@ -65,6 +66,7 @@ std::vector<std::vector<float>> in_team(const Call& call) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  board = nullptr;
   return results;
 }
 
@@ -121,6 +123,7 @@ TEST(Team, ReportsAMemberThatHasLeft) {
   board = &shared;
   shared.left = true;
   std::vector<std::thread> threads;
+  threads.reserve(kMembers);
   for (int member = 0; member < kMembers; ++member) {
     threads.emplace_back([member] {
       rank = member;
@@ -135,6 +138,7 @@ TEST(Team, ReportsAMemberThatHasLeft) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  board = nullptr;
 }
 
 }  // namespace
