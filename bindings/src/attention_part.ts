@@ -11,7 +11,7 @@ import { checkChoice, checkNames, readOptions } from './options.js';
 import { outputShapes } from './outputs.js';
 import type { Box, OutputSpec, PartCall, Place } from './pool_protocol.js';
 import { flatRows, rowsOfOutput } from './pool_parts.js';
-import { elements, type Ranks } from './shape.js';
+import type { Ranks } from './shape.js';
 import { floatDTypes } from './tensor.js';
 import type { AttentionOptions, AttentionReturn, DType, FloatDType, FloatTensorLike, Shape } from './types.js';
 import * as wire from './wire.js';
@@ -131,7 +131,8 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
     const group = heads / (key.shape[1] as number);
     const [firstRow, endRow] = [part.firstHead * group * queries, part.endHead * group * queries];
     const outputs = part.outputs.map((output) => {
-      const rows = output.capture === undefined ? endRow - firstRow : batch * output.capture.heads.length * output.capture.rows;
+      const { capture } = output;
+      const rows = capture === undefined ? endRow - firstRow : batch * capture.heads.length * capture.rows;
       const { address } = operands.temporary(rows * output.width * bytesPerElement(output.dtype), 'out');
       return { ...output, address };
     });
@@ -203,11 +204,8 @@ export function resultBytes(
   const runs = flatRows(boxes, extents);
   let bytes = 0;
   for (const output of outputs) {
-    for (const [, rows] of rowsOfOutput(output, runs, extents)) bytes += rows * output.width * bytesPerElement(output.dtype);
+    const rowBytes = output.width * bytesPerElement(output.dtype);
+    for (const [, rows] of rowsOfOutput(output, runs, extents)) bytes += rows * rowBytes;
   }
   return bytes;
 }
-
-/** Elements of a tensor that lie before and in a range of its first two axes, counted together. */
-export const elementsOfHeads = ([, , rows = 0, width = 0]: Shape, heads: number): number =>
-  elements([heads, rows, width]);

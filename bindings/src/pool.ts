@@ -105,6 +105,7 @@ function poolOf(core: PoolCore): Pool {
     attentionVarlen: (q: never, k: never, v: never, options: object) => poolAttentionVarlen(core, [q, k, v], options),
     scores: (q: never, k: never, options: object) => poolScores(core, q, k, options),
     attentionBackward: (...args: unknown[]) => core.run('attentionBackward', args),
+    attentionVarlenBackward: (...args: unknown[]) => core.run('attentionVarlenBackward', args),
     latentAttention: (...args: unknown[]) => core.run('latentAttention', args),
     linear: (...args: unknown[]) => core.run('linear', args),
     rotate: (...args: unknown[]) => core.run('rotate', args),

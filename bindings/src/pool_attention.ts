@@ -17,7 +17,7 @@ import type { AttentionOptions, DType, FloatTensorLike, Shape } from './types.js
 
 const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
 
-/** Multiplications and additions of a piece, above which a worker gets several: so that aborting and progress are felt. */
+/** Operations of a worker's share, above which it gets several pieces: so that aborting and progress are felt. */
 const longPiece = 4e10;
 
 interface Numbers {
@@ -26,7 +26,13 @@ interface Numbers {
   readonly data: Float32Array | Uint16Array | Uint8Array;
 }
 
-export async function poolAttention(core: PoolCore, q: FloatTensorLike, k: FloatTensorLike, v: FloatTensorLike, given?: object) {
+export async function poolAttention(
+  core: PoolCore,
+  q: FloatTensorLike,
+  k: FloatTensorLike,
+  v: FloatTensorLike,
+  given?: object,
+) {
   const { args, options: own } = splitOptions(given === undefined ? [] : [given]);
   return core.call('attention', own, async () => {
     const { out, ...options } = readOptions(args[0] as AttentionOptions | undefined, optionNames, 'attention');
@@ -201,7 +207,8 @@ function checkOut(out: unknown, dtype: DType, shape: Shape): Numbers {
     });
   }
   if (typeof out !== 'object') {
-    throw new MultiheadError('E_OPTION', { argument: 'out', expected: '{ data: typed array, shape }', got: describe(out) });
+    const expected = '{ data: typed array, shape }';
+    throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: describe(out) });
   }
   const given = checkTensorLike(out, [dtype], 'out');
   if (sameShape(given.shape, shape)) return { ...given, data: given.data };

@@ -72,6 +72,7 @@ export type Argument = { readonly value: unknown } | { readonly object: number }
 export type Verb =
   | 'attentionVarlen'
   | 'attentionBackward'
+  | 'attentionVarlenBackward'
   | 'latentAttention'
   | 'linear'
   | 'rotate'

@@ -62,6 +62,9 @@ import type {
   TransformerResult,
   TransformerReturn,
   TransformerStepOptions,
+  VarlenBackwardOptions,
+  VarlenBackwardResult,
+  VarlenGradientName,
   VarlenOptions,
   VarlenResult,
 } from './types.js';
@@ -240,7 +243,7 @@ export interface PoolTrainer extends PoolObject {
   bytes(): Promise<number>;
   stateDict(): Promise<Record<string, PlainTensor>>;
   loadStateDict(dict: StateDict): Promise<void>;
-  checkpoint(): ReturnType<() => Promise<ReturnType<Trainer['checkpoint']>>>;
+  checkpoint(): Promise<ReturnType<Trainer['checkpoint']>>;
   restore(checkpoint: Uint8Array | ArrayBuffer): Promise<void>;
 }
 
@@ -302,6 +305,12 @@ export interface Pool {
     inputs: AttentionBackwardInputs,
     options?: Pooled<AttentionBackwardOptions<R>>,
   ): Promise<Plain<AttentionBackwardResult<R>>>;
+
+  /** {@link Multihead.attentionVarlenBackward} in one worker. */
+  attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined = undefined>(
+    inputs: AttentionBackwardInputs,
+    options: Pooled<VarlenBackwardOptions<R>>,
+  ): Promise<Plain<VarlenBackwardResult<R>>>;
 
   /** {@link Multihead.latentAttention} in one worker. */
   latentAttention<const R extends readonly ('lse' | 'weights')[] = []>(

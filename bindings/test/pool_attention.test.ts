@@ -13,7 +13,8 @@ interface Sent {
 }
 type Results = Record<string, Tensor | Tensor[]>;
 
-const bytesOf = (data: ArrayBufferView): Buffer => Buffer.from(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
+const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer =>
+  Buffer.from(buffer as ArrayBuffer, byteOffset, byteLength);
 
 function sameBits(actual: Sent, expected: Tensor, label: string): void {
   expect(actual.shape, label).toEqual([...expected.shape]);
@@ -38,7 +39,8 @@ describe.each(builds)('%s', (simd) => {
   let pools: Pool[];
   beforeAll(async () => {
     mh = await loadBuild(simd);
-    const open = (workers: number, exchange: 'auto' | 'messages') => createPool({ workers, simd, exchange, leastWork: 1 } as PoolOptions);
+    const open = (workers: number, exchange: 'auto' | 'messages') =>
+      createPool({ workers, simd, exchange, leastWork: 1 } as PoolOptions);
     pools = await Promise.all([open(1, 'auto'), open(2, 'messages'), open(3, 'auto'), open(5, 'messages')]);
   });
   afterAll(() => pools.forEach((pool) => pool.dispose()));
@@ -67,6 +69,7 @@ describe.each(builds)('%s', (simd) => {
       const k = filled(r, batch, kvHeads, keys, width);
       const v = filled(r, batch, kvHeads, keys, valueWidth);
       const causal = r.pick([false, 'topLeft', 'bottomRight', { offset: r.int(-20, 20) }] as const);
+      const rows = [queries >> 1, queries - (queries >> 1)] as const;
       const options = {
         ...randomScoring(r, heads),
         causal,
@@ -75,7 +78,7 @@ describe.each(builds)('%s', (simd) => {
         ...(chance(r, 0.2) ? { bias: randomBias(r, [1, heads, 1, keys]) } : {}),
         ...(chance(r, 0.2) ? { dropout: { probability: 0.3, seed: seed } } : {}),
         ...(chance(r, 0.3) ? { rope: { style: 'half' as const, rotaryDim: 8 } } : {}),
-        ...(chance(r, 0.3) ? { capture: [{ stage: 'masked' as const, heads: [heads - 1], rows: [queries >> 1, queries - (queries >> 1)] as const }] } : {}),
+        ...(chance(r, 0.3) ? { capture: [{ stage: 'masked' as const, heads: [heads - 1], rows }] } : {}),
         return: ['lse'] as const,
       } satisfies AttentionOptions;
       const expected = mh.attention(q, k, v, options);

@@ -41,8 +41,17 @@ async function failure(promise: Promise<unknown>): Promise<MultiheadError> {
   return error as MultiheadError;
 }
 
+interface Outputs<T> {
+  readonly logits: T;
+  readonly hidden?: T;
+  readonly traces?: unknown;
+}
+
 const configs: Record<string, TransformerConfig> = {
-  'GPT-2': { embedDim: 128, numHeads: 4, numLayers: 2, vocabSize: 5003, maxPositions: 400, mlpDim: 512, activation: 'geluTanh', tiedOutput: true },
+  'GPT-2': {
+    ...{ embedDim: 512, numHeads: 8, numLayers: 2, vocabSize: 5003, maxPositions: 400 },
+    ...{ mlpDim: 512, activation: 'geluTanh', tiedOutput: true },
+  },
   Llama: {
     ...{ embedDim: 192, numHeads: 6, numKvHeads: 3, numLayers: 2, vocabSize: 4000, norm: 'rmsNorm', bias: false },
     ...{ mlpDim: 500, gated: true, activation: 'silu', rope: { style: 'half' }, qkNorm: true, window: { left: 100 } },
@@ -63,8 +72,8 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
     const tokens = Int32Array.from({ length: 2 * 150 }, (_, at) => (at * 37) % 4000);
     const options = { batch: 2, return: ['logits', 'hidden'], trace: ['weights'] } as const;
     for (const chosen of [options, { batch: 2 }] as const) {
-      const expected = local.forward(tokens, chosen) as { logits: Tensor; hidden?: Tensor; traces?: unknown };
-      const actual = (await remote.forward(tokens, chosen)) as { logits: PlainTensor; hidden?: PlainTensor; traces?: unknown };
+      const expected = local.forward(tokens, chosen) as Outputs<Tensor>;
+      const actual = (await remote.forward(tokens, chosen)) as Outputs<PlainTensor>;
       sameBits(actual.logits, expected.logits);
       if (expected.hidden !== undefined) sameBits(actual.hidden, expected.hidden);
       expect(hashed(actual.traces)).toBe(hashed(expected.traces));
@@ -72,7 +81,9 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
       expected.hidden?.dispose();
     }
 
-    const caches = [local.createCache({ capacity: 400 }), await remote.createCache({ capacity: 400 })] as const;
+    const layout = name === 'GPT-2' ? ({ layout: 'paged', pageSize: 16, dtype: 'f16' } as const) : {};
+    const kept = { capacity: 400, ...layout };
+    const caches = [local.createCache(kept), await remote.createCache(kept)] as const;
     expect(caches[1].capacity).toBe(400);
     for (const part of [tokens.subarray(0, 140), tokens.subarray(140, 141), tokens.subarray(141, 145)]) {
       const expected = local.step(part, caches[0]).logits;
@@ -86,11 +97,13 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
   });
 
   test('a trainer gives the same curve and checkpoint', async () => {
-    const config: TransformerConfig = { embedDim: 64, numHeads: 4, numLayers: 1, vocabSize: 1000, rope: { style: 'half' } };
+    const small = { embedDim: 64, numHeads: 4, numLayers: 1, vocabSize: 1000 };
+    const config: TransformerConfig = { ...small, rope: { style: 'half' } };
     const [local, remote] = [mh.transformer(config), await pool.transformer(config, { workers })];
     local.initialise({ seed: 2 });
     await remote.initialise({ seed: 2 });
-    const [mine, theirs] = [mh.trainer(local, { learningRate: 1e-2 }), await pool.trainer(remote, { learningRate: 1e-2 })];
+    const rate = { learningRate: 1e-2 };
+    const [mine, theirs] = [mh.trainer(local, rate), await pool.trainer(remote, rate)];
     const tokens = Int32Array.from({ length: 256 }, (_, at) => (at * at) % 1000);
     for (let step = 0; step < 4; step += 1) {
       expect(await theirs.step(tokens, tokens, { batch: 4 })).toEqual(mine.step(tokens, tokens, { batch: 4 }));
@@ -120,7 +133,9 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
     sameBits(actual.weights, expected.weights);
     const plain = local.forward(x, { causal: 'topLeft' });
     sameBits((await remote.forward(x, { causal: 'topLeft' })).output, plain.output);
-    for (const [key, tensor] of Object.entries(await remote.stateDict())) sameBits(tensor, dict[key as keyof typeof dict]);
+    for (const [key, tensor] of Object.entries(await remote.stateDict())) {
+      sameBits(tensor, dict[key as keyof typeof dict]);
+    }
     expect((await failure(remote.forward(filled(r, 2, 3, 95)))).message).toMatch(/96/);
     sameBits((await remote.forward(x, { causal: 'topLeft' })).output, plain.output);
     for (const each of [expected.output, expected.weights, plain.output, local, remote]) each.dispose();

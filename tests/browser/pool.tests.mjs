@@ -13,12 +13,14 @@ const types = { '.js': 'text/javascript', '.mjs': 'text/javascript', '.wasm': 'a
 async function servePackage(headers) {
   const server = createServer(async ({ url }, response) => {
     const name = url.slice(1);
-    const body = name === '' || name === 'favicon.ico' ? '<!doctype html><title>pool</title>' : await readFile(dist + name).catch(() => null);
+    const isPage = name === '' || name === 'favicon.ico';
+    const body = isPage ? '<!doctype html><title>pool</title>' : await readFile(dist + name).catch(() => null);
     response.writeHead(body === null ? 404 : 200, { 'content-type': types[extname(name)] ?? 'text/html', ...headers });
     response.end(body ?? '');
   });
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  return { url: `http://127.0.0.1:${server.address().port}/`, close: () => new Promise((resolve) => server.close(resolve)) };
+  const close = () => new Promise((resolve) => server.close(resolve));
+  return { url: `http://127.0.0.1:${server.address().port}/`, close };
 }
 
 /** Runs in the page: compares a pool with one thread. */
@@ -26,6 +28,7 @@ async function compare() {
   const { createPool } = await import('/pool.js');
   const { load } = await import('/index.js');
   const mh = await load();
+  const same = (a, b) => a.length === b.length && a.every((value, at) => value === b[at]);
   const numbers = (count, seed) => Float32Array.from({ length: count }, (_, at) => Math.sin(at * 12.9898 + seed));
   const tensor = (seed) => ({ shape: [1, 3, 200, 32], data: numbers(3 * 200 * 32, seed) });
   const [q, k, v] = [tensor(1), tensor(2), tensor(3)];
@@ -45,8 +48,8 @@ async function compare() {
   pool.dispose();
   return {
     ...{ workers, exchange, why, refused, parts: parts.length },
-    attention: actual.out.data.length === expected.length && actual.out.data.every((value, at) => value === expected[at]),
-    transformer: logits.data.length === wanted.length && logits.data.every((value, at) => value === wanted[at]),
+    attention: same(actual.out.data, expected),
+    transformer: same(logits.data, wanted),
   };
 }
 
@@ -56,19 +59,22 @@ async function onPage(browser, headers) {
   try {
     const page = await context.newPage();
     await page.goto(server.url);
-    return JSON.parse(await page.evaluate(`(${compare})().then(JSON.stringify, (error) => JSON.stringify({ error: String(error) }))`));
+    const failed = '(error) => JSON.stringify({ error: String(error) })';
+    return JSON.parse(await page.evaluate(`(${compare})().then(JSON.stringify, ${failed})`));
   } finally {
     await context.close();
     await server.close();
   }
 }
 
+const exact = { refused: 'E_SHAPE', attention: true, transformer: true };
+
 export const tests = [
   {
     name: 'the pool has the bits of one thread, with messages on any page',
     async run({ browser }) {
       const { why, ...rest } = await onPage(browser, {});
-      assert.deepEqual(rest, { workers: 2, exchange: 'messages', refused: 'E_SHAPE', parts: 2, attention: true, transformer: true });
+      assert.deepEqual(rest, { workers: 2, exchange: 'messages', parts: 2, ...exact });
       assert.equal(why, '2 workers, messages: the page is not cross-origin isolated');
     },
   },
@@ -79,16 +85,17 @@ export const tests = [
         'cross-origin-opener-policy': 'same-origin',
         'cross-origin-embedder-policy': 'require-corp',
       });
-      assert.deepEqual(rest, { workers: 2, exchange: 'shared memory', refused: 'E_SHAPE', parts: 2, attention: true, transformer: true });
+      assert.deepEqual(rest, { workers: 2, exchange: 'shared memory', parts: 2, ...exact });
       assert.match(why, /is cross-origin isolated$/);
     },
   },
   {
     name: 'the pool runs on the calling thread where a policy forbids workers',
     async run({ browser }) {
-      const policy = "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval'; worker-src 'none'";
+      const scripts = "script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval'";
+      const policy = `default-src 'self'; ${scripts}; worker-src 'none'`;
       const { why, ...rest } = await onPage(browser, { 'content-security-policy': policy });
-      assert.deepEqual(rest, { workers: 0, exchange: 'messages', refused: 'E_SHAPE', parts: 1, attention: true, transformer: true });
+      assert.deepEqual(rest, { workers: 0, exchange: 'messages', parts: 1, ...exact });
       assert.match(why, /Content-Security-Policy|security|insecure/i);
     },
   },
