@@ -57,7 +57,7 @@ async function guarded(contender, work) {
 }
 
 /** Measures the contenders in turns: each gets `seconds` per call, or a `message`. */
-export async function inTurns(contenders) {
+async function inTurns(contenders) {
   for (const contender of contenders) {
     contender.samples = [];
     await guarded(contender, async () => (contender.calls = await warmUp(contender)));

@@ -1,7 +1,7 @@
 // The operations that a pool divides, measured with several numbers of workers in turns.
 
 import { inputsOf, maskOptions } from './inputs.mjs';
-import { inTurns, largestDifference, peerRow } from './measure.mjs';
+import { largestDifference, median, peerRow } from './measure.mjs';
 import { makeWork, operationsOf, stepModel } from './work.mjs';
 
 /** Whether a pool divides the work of a case. */
@@ -41,6 +41,27 @@ async function stepInPool(pool, { shape }) {
   };
 }
 
+const ROUNDS = 4;
+const ROUND_MILLISECONDS = 300;
+/** Calls of each round that are not timed: threads that have slept first share a core, until the system moves them. */
+const UNTIMED = 4;
+
+/** Sets the seconds of a call of each contender. */
+async function inTurns(contenders) {
+  for (const contender of contenders) contender.samples = [];
+  for (let round = 0; round < ROUNDS; round += 1) {
+    for (const { run, samples } of contenders) {
+      for (let call = 0; call < UNTIMED; call += 1) await run();
+      for (const start = performance.now(); performance.now() - start < ROUND_MILLISECONDS; ) {
+        const before = performance.now();
+        await run();
+        samples.push(performance.now() - before);
+      }
+    }
+  }
+  for (const contender of contenders) contender.seconds = median(contender.samples) / 1000;
+}
+
 /** A row for each pool: { workers, pool }. Its peers are the thread that the page runs on, and the first pool. */
 export async function measurePools(mh, pools, which, machine) {
   return mh.scope(async () => {
@@ -48,9 +69,8 @@ export async function measurePools(mh, pools, which, machine) {
     const contenders = [local];
     for (const { workers, pool } of pools) {
       const work = await POOLED[which.op](pool, which);
-      contenders.push({ name: '', isAsync: true, workers, pool, ...work });
+      contenders.push({ workers, pool, ...work });
     }
-    for (const { run } of contenders) await run();
     await inTurns(contenders);
     const operations = operationsOf(which);
     const [, first] = contenders;

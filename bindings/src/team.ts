@@ -14,7 +14,7 @@ export interface TeamCall {
 export const boardBytes = 2 ** 22;
 const left = 2 ** 31 - 1;
 /** Attempts, of some nanoseconds each, before a member sleeps. */
-const spins = 4000;
+const spins = 20_000;
 /** In case that a member ends in the moment in which another begins to wait for it. */
 const longestSleep = 100;
 
