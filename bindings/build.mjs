@@ -41,7 +41,8 @@ const [glue, other] = builds.map((build) => readFileSync(built(build, 'mjs'), 'u
 if (glue !== other) {
   fail('The glue of the two WebAssembly builds differs; it must be the same:', ...builds.map((build) => built(build, 'mjs')));
 }
-writeFileSync(join(made, 'glue.js'), glue);
+// The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
+writeFileSync(join(made, 'glue.js'), glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, ''));
 for (const build of builds) copyFileSync(built(build, 'wasm'), join(made, `multihead-${build}.wasm`));
 const packed = gzipSync(readFileSync(built('simd128', 'wasm')), { level: 9 }).toString('base64');
 writeFileSync(join(made, 'inline_wasm.js'), `export default '${packed}';\n`);
@@ -63,7 +64,7 @@ renameSync(made, dist);
 async function bundleInline() {
   const file = join(made, 'inline.js');
   const bundle = await rolldown({ input: file, cwd: made, logLevel: 'warn' });
-  const { output } = await bundle.generate({ format: 'esm', minify: true, sourcemap: true });
+  const { output } = await bundle.generate({ dir: made, format: 'esm', minify: true, sourcemap: true });
   await bundle.close();
   const [{ code, map }, ...rest] = output.filter(({ type }) => type === 'chunk');
   if (rest.length > 0) fail('multihead/inline must be one file; it has also', ...rest.map(({ fileName }) => fileName));

@@ -65,7 +65,7 @@ async function instantiate(
   const { simd, why } = chooseSimd(wanted, files.relaxed !== undefined);
   const find = files[simd] ?? files.simd128;
   const argument = files.perBuild === true ? `wasm.${simd}` : 'wasm';
-  const wasm = await compileWasm(await find(), argument, signal);
+  const wasm = await compileWasm(await find(), { argument, advice: files.advice }, signal);
   checkIdentity(simd, wasm);
   const raw = await createRaw(wasm);
   makeDisposable(WasmTensor, CoreObject);

@@ -13,6 +13,8 @@ export interface WasmFiles {
   readonly simd128: FindWasm;
   /** Whether the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
   readonly perBuild?: boolean;
+  /** What to do if the files are missing, for error messages. */
+  readonly advice?: string;
 }
 
 /** What error messages name. */
@@ -21,6 +23,7 @@ interface WasmName {
   readonly name: string;
   /** The argument of load(): `wasm` or `wasm.relaxed`. */
   readonly argument: string;
+  readonly advice: string | undefined;
 }
 
 export interface CompiledWasm extends WasmName {
@@ -52,12 +55,13 @@ export async function fileExists(address: string): Promise<boolean> {
   }
 }
 
-export function loadError({ name, argument }: WasmName, got: string, cause?: unknown): MultiheadError {
+export function loadError(wasm: WasmName, got: string, cause?: unknown): MultiheadError {
+  const { name, argument, advice } = wasm;
   return new MultiheadError('E_LOAD', {
     argument,
     expected: `the multihead .wasm file at ${name}`,
     got,
-    message: `cannot load ${name}: ${got}`,
+    message: `cannot load ${name}: ${got}${advice === undefined ? '' : `. ${advice}`}`,
     cause,
   });
 }
@@ -108,19 +112,19 @@ const isResponse = (source: unknown): source is Response =>
 /** Throws `E_LOAD` with the address and the reason. */
 export async function compileWasm(
   source: WasmSource,
-  argument: string,
+  place: Omit<WasmName, 'name'>,
   signal: AbortSignal | undefined,
 ): Promise<CompiledWasm> {
-  const given = (what: string): WasmName => ({ name: `the ${what} given`, argument });
+  const given = (what: string): WasmName => ({ name: `the ${what} given`, ...place });
   if (isModule(source)) {
     return { module: source as WebAssembly.Module, bytes: 0, ...given('module') };
   }
   if (isBytes(source)) return compile(source, given('bytes'));
   if (isResponse(source)) {
-    const named = source.url ? { name: source.url, argument } : given('Response');
+    const named = source.url ? { name: source.url, ...place } : given('Response');
     return compile(await readResponse(source, named), named);
   }
-  const named = { name: String(source), argument };
+  const named = { name: String(source), ...place };
   return compile(await readAddress(named, signal), named);
 }
 

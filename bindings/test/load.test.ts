@@ -227,6 +227,18 @@ describe('load', () => {
     expectWorks(await fresh({ simd }));
   });
 
+  it('says what to do if a bundler has left out the files', async () => {
+    const { createLoader } = (await import(
+      /* @vite-ignore */ new URL('../dist/loader.js', import.meta.url).href
+    )) as typeof import('../src/loader.ts');
+    const file = () => `${origin}/none.wasm`;
+    const without = createLoader(() => ({ relaxed: file, simd128: file, advice: 'Do this' }));
+    await expect(without()).rejects.toMatchObject({
+      ...{ code: 'E_LOAD', argument: 'wasm' },
+      message: expect.stringMatching(/none\.wasm: HTTP status 404 Not Found\. Do this$/) as string,
+    });
+  });
+
   it('loads again after a failure', async () => {
     const compile = vi.spyOn(WebAssembly, 'compile').mockRejectedValueOnce(new Error('on purpose'));
     const fresh = await freshLoad('failing-once');

@@ -1,6 +1,6 @@
 // A fresh project, as the rows of rows.mjs use it: a folder into which npm installs the packed package and the row's
 // tools. Its programs run there, and its pages in every browser found.
-import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { spawn } from 'node:child_process';
 import { tmpdir } from 'node:os';
@@ -16,8 +16,8 @@ export class Project {
   /** @param {{ folder: string, tarball: string, tools: string[], browsers: { name: string, browser: object }[] }} parts */
   constructor({ folder, tarball, tools, browsers }) {
     Object.assign(this, { folder, tarball, tools, browsers });
-    this.env = { ...process.env, CI: '1', NO_COLOR: '1', NEXT_TELEMETRY_DISABLED: '1', NODE_ENV: '' };
-    delete this.env.NODE_ENV;
+    this.env = { ...process.env, CI: '1', NO_COLOR: '1', NEXT_TELEMETRY_DISABLED: '1' };
+    delete this.env.NODE_ENV; // Next.js and Vite take it for a setting
     /** What was seen, for example "chromium relaxed". */
     this.seen = new Set();
   }
@@ -30,7 +30,7 @@ export class Project {
     await rm(this.folder, { recursive: true, force: true });
     await this.write({ 'package.json': JSON.stringify({ private: true, type: 'module' }) });
     // Scripts of packages are needed: those of bun, deno and esbuild bring their programs.
-    const words = ['install', '--no-audit', '--no-fund', '--no-package-lock', '--loglevel=error', '--prefer-offline'];
+    const words = ['install', '--no-audit', '--no-fund', '--loglevel=error', '--prefer-offline'];
     await this.run(['npm', ...words, this.tarball, ...this.tools], { mayOutliveUs: true });
   }
 
@@ -54,9 +54,15 @@ export class Project {
     this.#expect(said, who, command.join(' '));
   }
 
-  /** Fails unless the page says so in every browser. The pages of a folder are served under a strict policy. */
-  async expectPage({ site, url, path = '' }) {
+  async extendManifest(more) {
+    const manifest = JSON.parse(await readFile(this.at('package.json'), 'utf8'));
+    await this.write({ 'package.json': JSON.stringify({ ...manifest, ...more }) });
+  }
+
+  /** Fails unless the page says so in every browser. A `site` is a folder, served under the policy of web/serve.mjs. */
+  async expectPage({ site, url, path = '', policy = true }) {
     const server = site && (await serve({ root: this.at(site), port: 0 }));
+    if (!policy) server.server.prependListener('request', withoutPolicy);
     try {
       for (const { name, browser } of this.browsers) {
         this.#expect(await titleOf(browser, (url ?? server.url) + path), name, `${site ?? url}${path}`);
@@ -110,6 +116,12 @@ export class Project {
     if (simd === undefined) throw new SetupError(`${what} in ${who} said: ${said}`);
     this.seen.add(`${who} ${simd}`);
   }
+}
+
+/** Takes the Content-Security-Policy out of the headers that the response is about to get. */
+function withoutPolicy(_, response) {
+  const { writeHead } = response;
+  response.writeHead = (status, { 'Content-Security-Policy': _, ...headers }) => writeHead.call(response, status, headers);
 }
 
 /** The title that the page's script sets. By polling: Firefox takes Puppeteer's waitForFunction() for an eval. */
