@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { load } from 'multihead';
+import { rolldown } from 'rolldown';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
 const run = promisify(execFile);
@@ -320,6 +321,52 @@ describe('the packed package', { timeout: 120_000 }, () => {
     await expectTypes('--lib', 'es2022,dom', 'dom.ts');
   });
 
+  it('has types for every way in which TypeScript finds modules', async () => {
+    const all = ['multihead', 'multihead/inline', 'multihead/training'];
+    await writeFile(
+      join(folder, 'modes.ts'),
+      all.map((entry, index) => `import * as e${index} from '${entry}'; export const o${index}: object = e${index};`).join('\n'),
+    );
+    const modes = [['node16', 'node16'], ['nodenext', 'nodenext'], ['esnext', 'bundler']] as const;
+    for (const [module, resolution] of modes) {
+      await expectTypes('--lib', 'es2022', '--module', module, '--moduleResolution', resolution, 'modes.ts');
+    }
+  });
+
+  it('runs in Node by import and by require(), and as a bundle that was moved', async () => {
+    const call = `
+      .load().then((mh) => mh.scope(() => {
+        const x = mh.tensor([1, 1, 2, 2], new Float32Array([1, 2, 3, 4]));
+        console.log(mh.backend.simd, mh.attention(x, x, x, { causal: 'topLeft' }).out.data.slice(0, 2).join());
+      }));`;
+    const alone = await mkdtemp(join(tmpdir(), 'multihead-alone-'));
+    const printed = async (file: string, cwd = folder) => (await run(process.execPath, [file], { cwd })).stdout;
+    await writeFile(join(folder, 'import.mjs'), `import * as package_ from 'multihead';\npackage_${call}`);
+    await writeFile(join(folder, 'require.cjs'), `require('multihead')${call}`);
+    expect(await printed('import.mjs')).toMatch(/^(relaxed|simd128) 1,2\n$/);
+    expect(await printed('require.cjs')).toMatch(/^(relaxed|simd128) 1,2\n$/);
+
+    // Without the .wasm files beside it, the bundle contains the simd128 build.
+    for (const [entry, platform] of [['multihead', 'node'], ['multihead/inline', 'browser']] as const) {
+      await writeFile(join(folder, 'entry.mjs'), `import * as package_ from '${entry}';\npackage_${call}`);
+      const bundle = await rolldown({ input: join(folder, 'entry.mjs'), platform, logLevel: 'silent' });
+      await bundle.write({ dir: join(alone, platform), entryFileNames: 'main.mjs', chunkFileNames: '[name].mjs' });
+      await bundle.close();
+      if (platform === 'browser') expect(await readdir(join(alone, platform))).toEqual(['main.mjs']);
+      expect(await printed(join(alone, platform, 'main.mjs'), alone), entry).toBe('simd128 1,2\n');
+    }
+    await rm(alone, { recursive: true });
+  });
+
+  it('states in its README what every environment needs that it is tried in', async () => {
+    const { href } = new URL('../../native/dev/packages/rows.mjs', import.meta.url);
+    const { ROWS } = (await import(/* @vite-ignore */ href)) as { ROWS: { name: string; needs?: string }[] };
+    const readme = await readFile(join(root, 'README.md'), 'utf8');
+    const stated = readme.split('\n').filter((line) => line.startsWith('| '));
+    const missing = ROWS.map(({ name, needs = 'nothing' }) => `| ${name} | ${needs} |`).filter((row) => !stated.includes(row));
+    expect(missing).toEqual([]);
+  });
+
   it('can be imported without WebAssembly; load() then reports that it is missing', async () => {
     const script = `
       delete globalThis.WebAssembly;
@@ -340,6 +387,17 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const { NODE_ENV: _, ...env } = quietly;
     const { stderr } = await run(bin('vite'), ['build', '--logLevel', 'warn'], { cwd: site, env });
     expect(stderr).toBe('');
+    // In the default format, iife, there can be no import() in it.
+    await mkdir(join(folder, 'worker-site'));
+    // An iife cannot have the top-level await of the example.
+    const worker = "import { load } from 'multihead'; load().then((mh) => postMessage(mh.backend.simd));";
+    await writeFile(join(folder, 'worker-site', 'worker.js'), worker);
+    const page = "new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });";
+    await writeFile(join(folder, 'worker-site', 'main.js'), page);
+    await copyFile(join(site, 'index.html'), join(folder, 'worker-site', 'index.html'));
+    await run(bin('vite'), ['build', '--logLevel', 'warn'], { cwd: join(folder, 'worker-site'), env });
+    expect((await readdir(join(folder, 'worker-site', 'dist', 'assets'))).filter((name) => name.endsWith('.wasm'))).toHaveLength(2);
+
     const assets = await readdir(join(site, 'dist', 'assets'));
     const wasm = assets.filter((name) => name.endsWith('.wasm')).map((name) => name.split('-')[1]);
     expect(wasm.sort()).toEqual(['relaxed', 'simd128']);

@@ -48,12 +48,12 @@ const typescriptRow = (version) => ({
   },
 });
 
-const viteRow = (version, what, { needs, config = '', worker = false, dev = false }) => ({
+const viteRow = (version, what, { entry = 'multihead', needs, config = '', worker = false, dev = false }) => ({
   name: `Vite ${version}, ${what}`,
   tools: [`vite@${version}`],
   needs,
   async run(project) {
-    await project.write({ ...pages('multihead'), 'vite.config.js': `export default { ${config} };\n` });
+    await project.write({ ...pages(entry), 'vite.config.js': `export default { ${config} };\n` });
     const root = worker ? 'with-worker' : '.';
     if (dev) {
       const command = ['vite', '--host', '127.0.0.1', '--port', 'PORT', '--strictPort'];
@@ -210,10 +210,11 @@ export const ROWS = [
   ...[7, 5].map((version) =>
     viteRow(version, 'development server', {
       dev: true,
-      needs: "`optimizeDeps: { exclude: ['multihead'] }` in `vite.config.js`, or `multihead/inline`",
+      needs: "`optimizeDeps: { exclude: ['multihead'] }` in `vite.config.js`",
       config: "optimizeDeps: { exclude: ['multihead'] }",
     }),
   ),
+  viteRow(5, 'development server, `multihead/inline`', { dev: true, entry: 'multihead/inline', needs: inline }),
   viteRow(5, 'build', {}),
   viteRow(5, 'build with a worker', { worker: true }),
   {
