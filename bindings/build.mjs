@@ -39,7 +39,8 @@ mkdirSync(made, { recursive: true });
 // load() imports one glue and then chooses the build.
 const [glue, other] = builds.map((build) => readFileSync(built(build, 'mjs'), 'utf8'));
 if (glue !== other) {
-  fail('The glue of the two WebAssembly builds differs; it must be the same:', ...builds.map((build) => built(build, 'mjs')));
+  const paths = builds.map((build) => built(build, 'mjs'));
+  fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
 }
 // The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
 writeFileSync(join(made, 'glue.js'), glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, ''));

@@ -10,7 +10,8 @@ const read = (path) =>
 const linked = [
   {
     name: 'emscripten',
-    description: 'The glue, Embind, and its C and C++ libraries (musl, libc++, compiler-rt, dlmalloc), of the same release',
+    description:
+      'The glue, Embind, and its C and C++ libraries (musl, libc++, compiler-rt, dlmalloc), of the same release',
     license: { expression: 'MIT AND Apache-2.0 WITH LLVM-exception' },
     url: 'https://github.com/emscripten-core/emscripten',
   },
@@ -27,6 +28,7 @@ export function billOfMaterials() {
   const { name, version, description, license } = read('package.json');
   const toolchain = read('../build/toolchain/manifest.json');
   const own = `pkg:npm/${name}@${version}`;
+  const licenses = [{ license: { id: license } }];
   const components = linked.map(({ name, description, license, url }) => ({
     type: 'library',
     'bom-ref': `pkg:generic/${name}@${toolchain[name].version}`,
@@ -42,7 +44,7 @@ export function billOfMaterials() {
     specVersion: '1.6',
     version: 1,
     metadata: {
-      component: { type: 'library', 'bom-ref': own, name, version, description, licenses: [{ license: { id: license } }], purl: own },
+      component: { type: 'library', 'bom-ref': own, name, version, description, licenses, purl: own },
     },
     components,
     dependencies: [

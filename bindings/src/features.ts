@@ -65,7 +65,8 @@ export function chooseSimd(wanted: Simd | 'auto', hasRelaxed = true): SimdChoice
       expected: '"auto" or "simd128", or wasm with the file of the relaxed build',
       got: '"relaxed"',
       message:
-        'simd: "relaxed" needs multihead-relaxed.wasm, but the code contains only the simd128 build: give load() the file as wasm',
+        'simd: "relaxed" needs multihead-relaxed.wasm, but the code contains only the simd128 build: ' +
+        'give load() the file as wasm',
     });
   }
   const relaxed = WebAssembly.validate(relaxedProbe);

@@ -17,7 +17,8 @@ async function unpack(): Promise<ArrayBuffer> {
       expected: 'an engine with DecompressionStream (browsers since 2023, Node 20)',
       got: 'an engine without it',
       message:
-        'multihead/inline needs DecompressionStream, which this engine lacks: use "multihead", or give load() the .wasm',
+        'multihead/inline needs DecompressionStream, which this engine lacks: ' +
+        'use "multihead", or give load() the .wasm',
     });
   }
   const text = atob(wasm);

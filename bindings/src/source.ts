@@ -70,7 +70,7 @@ const reason = (error: unknown): string => (error instanceof Error ? error.messa
 
 const kinds = 'string, URL, Response, BufferSource';
 
-/** The files that load() was given. Throws `E_OPTION` for a value of another kind, also for a build that is not chosen. */
+/** The files that load() was given. Throws `E_OPTION` for another value, also of a build that is not chosen. */
 export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
   if (isSource(wasm, 'wasm')) return { relaxed: () => wasm, simd128: () => wasm };
   if (typeof wasm !== 'object' || wasm === null || Array.isArray(wasm)) {

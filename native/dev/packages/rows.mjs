@@ -3,18 +3,20 @@
 import * as sources from './sources.mjs';
 
 const { call, html, page, pages, program } = sources;
-const nodePackage = (version) => `node-${process.platform === 'win32' ? 'win' : process.platform}-${process.arch}@${version}`;
-const nodeProgram = `node_modules/${nodePackage('').slice(0, -1)}/bin/node`;
+const platform = process.platform === 'win32' ? 'win' : process.platform;
+const nodePackage = `node-${platform}-${process.arch}`; // npm has Node's programs
+const nodeProgram = `node_modules/${nodePackage}/bin/node`;
 const copyFiles = '`cp node_modules/multihead/dist/*.wasm out/`';
 const inline = "`import { load } from 'multihead/inline'`";
 
 /** Node of another version: import, require(), and a CommonJS program. */
 const nodeRow = (version) => ({
   name: `Node ${version}: import and require()`,
-  tools: [nodePackage(version)],
+  tools: [`${nodePackage}@${version}`],
   async run(project) {
     const required = call().replace(/import .*\n/, "const { load } = require('multihead');\n").replace('export ', '');
-    await project.write({ 'call.js': call(), 'main.js': program(), 'main.cjs': `${required}call().then(console.log);\n` });
+    const main = `${required}call().then(console.log);\n`;
+    await project.write({ 'call.js': call(), 'main.js': program(), 'main.cjs': main });
     for (const file of ['main.js', 'main.cjs']) await project.expectOutput([nodeProgram, file], `node ${version}`);
   },
 });
@@ -48,7 +50,7 @@ const typescriptRow = (version) => ({
   },
 });
 
-const viteRow = (version, what, { entry = 'multihead', needs, config = '', worker = false, dev = false }) => ({
+const viteRow = (version, what, { entry = 'multihead', needs, config = '', worker, dev }) => ({
   name: `Vite ${version}, ${what}`,
   tools: [`vite@${version}`],
   needs,
@@ -109,17 +111,20 @@ const serverBundleRow = (name, tools, build) => ({
   },
 });
 
-const rollupConfig = (format = 'es') => `
+const rollupConfig = `
 import resolve from '@rollup/plugin-node-resolve';
 export default {
   plugins: [resolve({ exportConditions: process.env.CONDITIONS?.split(',') ?? [] })],
-  output: { format: '${format}' },
   external: [/^node:/],
 };`;
 const rollupTools = ['rollup@4', '@rollup/plugin-node-resolve@16'];
 
 const webpackConfig = (entry) => `
-export default { mode: 'production', target: 'web', entry: '${entry}', output: { path: import.meta.dirname + '/out', filename: 'main.js' } };`;
+export default {
+  mode: 'production',
+  entry: '${entry}',
+  output: { path: process.cwd() + '/out', filename: 'main.js' },
+};`;
 
 /** Parcel writes an import map into the page, which the policy of the other pages forbids. */
 const parcelRow = (what, { entry, needs, manifest = {} }) => ({
@@ -138,7 +143,7 @@ const parcelRow = (what, { entry, needs, manifest = {} }) => ({
 
 const nextFiles = {
   'call.js': call(),
-  'next.config.mjs': "export default { output: 'standalone', outputFileTracingRoot: import.meta.dirname };\n",
+  'next.config.mjs': "export default { output: 'standalone', outputFileTracingRoot: process.cwd() };\n",
   'app/layout.js':
     'export default function Layout({ children }) { return <html lang="en"><body>{children}</body></html>; }\n',
   'app/page.js': `import { call } from '../call.js';
@@ -236,7 +241,7 @@ export const ROWS = [
     manifest: { '@parcel/resolver-default': { packageExports: true } },
   }),
   ...bundlerRows('Rollup 4', rollupTools, async (project, entry) => {
-    await project.write({ 'rollup.config.js': rollupConfig() });
+    await project.write({ 'rollup.config.js': rollupConfig });
     await project.run(['rollup', '-c', 'rollup.config.js', '-i', entry, '-d', 'out']);
   }),
   ...bundlerRows('esbuild', ['esbuild@0.28'], (project, entry) =>
@@ -246,9 +251,10 @@ export const ROWS = [
     project.run(['bun', 'build', entry, '--outdir', 'out', '--target', 'browser']),
   ),
   serverBundleRow('Rollup 4', rollupTools, async (project) => {
-    await project.write({ 'rollup.config.js': rollupConfig() });
+    await project.write({ 'rollup.config.js': rollupConfig });
     const env = { ...project.env, CONDITIONS: 'node' };
-    await project.run(['rollup', '-c', 'rollup.config.js', '-i', 'main.js', '-d', 'out', '--entryFileNames', '[name].mjs', '--chunkFileNames', '[name].mjs'], { env });
+    const names = ['--entryFileNames', '[name].mjs', '--chunkFileNames', '[name].mjs'];
+    await project.run(['rollup', '-c', 'rollup.config.js', '-i', 'main.js', '-d', 'out', ...names], { env });
   }),
   serverBundleRow('esbuild', ['esbuild@0.28'], async (project) => {
     const words = ['main.js', '--bundle', '--platform=node', '--log-level=error'];
