@@ -13,11 +13,12 @@ const here: string | undefined = import.meta.url;
 
 /** The files beside this module. A bundle that was moved has none: it contains one build itself. */
 async function findFiles(): Promise<WasmFiles> {
-  const beside = (simd: string): string =>
-    `${here?.slice(0, here.lastIndexOf('/'))}/multihead-${simd}.wasm`;
-  const [relaxed, simd128] = [beside('relaxed'), beside('simd128')];
-  if ((await fileExists(relaxed)) && (await fileExists(simd128))) {
-    return { relaxed: () => relaxed, simd128: () => simd128 };
+  if (here !== undefined) {
+    const folder = here.slice(0, here.lastIndexOf('/'));
+    const [relaxed, simd128] = [`${folder}/multihead-relaxed.wasm`, `${folder}/multihead-simd128.wasm`];
+    if ((await fileExists(relaxed)) && (await fileExists(simd128))) {
+      return { relaxed: () => relaxed, simd128: () => simd128 };
+    }
   }
   return (await import('./inline_files.js')).inlineFiles;
 }

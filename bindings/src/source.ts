@@ -47,8 +47,10 @@ function nodeFiles(): FileSystem | undefined {
 
 /** Whether a file: URL or path names a file that can be read. */
 export async function fileExists(address: string): Promise<boolean> {
+  const files = nodeFiles();
+  if (files === undefined) return false;
   try {
-    await nodeFiles()?.access(pathOf(address));
+    await files.access(pathOf(address));
     return true;
   } catch {
     return false;

@@ -227,6 +227,15 @@ describe('load', () => {
     expectWorks(await fresh({ simd }));
   });
 
+  it('runs the build in its code where there are no files', async () => {
+    const fresh = await freshLoad('no-files');
+    const builtin = vi.spyOn(process, 'getBuiltinModule').mockReturnValue(undefined as never);
+    const mh = await fresh();
+    builtin.mockRestore();
+    expect(mh.backend).toMatchObject({ simd, why: expect.stringMatching(/the code contains/) as string });
+    expectWorks(mh);
+  });
+
   it('says what to do if a bundler has left out the files', async () => {
     const { createLoader } = (await import(
       /* @vite-ignore */ new URL('../dist/loader.js', import.meta.url).href
