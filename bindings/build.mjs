@@ -45,7 +45,7 @@ if (glue !== other) {
 // The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
 writeFileSync(join(made, 'glue.js'), glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, ''));
 for (const build of builds) copyFileSync(built(build, 'wasm'), join(made, `multihead-${build}.wasm`));
-const packed = gzipSync(readFileSync(built('simd128', 'wasm')), { level: 9 }).toString('base64');
+const packed = gzipSync(readFileSync(join(made, 'multihead-simd128.wasm')), { level: 9 }).toString('base64');
 writeFileSync(join(made, 'inline_wasm.js'), `export default '${packed}';\n`);
 
 const manifest = createRequire(import.meta.url).resolve('typescript/package.json');
