@@ -410,6 +410,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
       return read.reduce((sum, file) => sum + gzipSync(file, { level: 9 }).length, 0) / 1000;
     };
     const [wasmSize, scriptSize] = [await kilobytes('.wasm'), await kilobytes('.js')];
+    const inline = gzipSync(await readFile(join(root, 'dist', 'inline.js')), { level: 9 }).length / 1000;
+    const table = await readFile(join(root, 'README.md'), 'utf8');
+    const inTable = (row: string) => Number(new RegExp(`^\\| \`${row}.* (\\d+) kB(?: each)? \\|$`, 'm').exec(table)?.[1]);
+    expect(Math.abs(inTable('multihead`') - wasmSize - scriptSize), 'multihead').toBeLessThan(5);
+    expect(Math.abs(inTable('multihead/inline`') - inline), `inline: ${inline.toFixed(1)} kB`).toBeLessThan(5);
+    expect(Math.abs(inTable('multihead/relaxed.wasm`') - wasmSize), 'the .wasm').toBeLessThan(4);
     for (const readme of ['README.md', '../README.md']) {
       const text = (await readFile(join(root, readme), 'utf8')).replaceAll(/\s+/g, ' ');
       const stated = (pattern: RegExp) => Number(pattern.exec(text)?.[1]);
