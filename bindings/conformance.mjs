@@ -943,8 +943,8 @@ async function main() {
   const library = await import('./dist/index.js').catch((cause) => {
     throw new Error('the package is not built; run `npm run build` first', { cause });
   });
-  const { chooseSimd } = await import('./dist/features.js');
-  const hasRelaxed = chooseSimd('auto').simd === 'relaxed';
+  const { relaxedProbe } = await import('./dist/features.js');
+  const hasRelaxed = WebAssembly.validate(relaxedProbe); // load() does not choose it in every engine that has it
   if (!hasRelaxed && simd !== 'simd128' && Number(process.versions.node.split('.')[0]) < 22) {
     if (!process.execArgv.includes(relaxedFlag)) {
       const again = [...process.execArgv, relaxedFlag, script, ...process.argv.slice(2)];
