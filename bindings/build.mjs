@@ -1,33 +1,52 @@
-// Builds dist/: TypeScript, and beside it the two WebAssembly builds that CMake has made.
+// Builds dist/: TypeScript, and beside it the two WebAssembly builds that CMake has made, with their glue.
 // It is built in another folder and then moved, so that a failed build leaves the old one in place.
+//
+//   node build.mjs [folder]      default: dist
 
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
+import { rolldown } from 'rolldown';
 
+import { billOfMaterials } from './sbom.mjs';
 import './tables.mjs';
 
 const here = dirname(fileURLToPath(import.meta.url));
-const made = join(here, '..', 'build', 'bindings-dist');
+const dist = resolve(process.argv[2] ?? join(here, 'dist'));
+const made = `${dist}-made`;
+const builds = ['simd128', 'relaxed'];
+const built = (build, extension) =>
+  join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
-const files = ['multihead-simd128', 'multihead-relaxed'].flatMap((name) =>
-  ['.mjs', '.wasm'].map((extension) => ({
-    from: join(here, '..', 'build', 'wasm', 'bindings', name + extension),
-    to: join(made, name + extension),
-  })),
-);
-const missing = files.filter(({ from }) => !existsSync(from));
-if (missing.length > 0) {
-  console.error('The WebAssembly builds are missing; run `npm run build` at the root. Not found:');
-  for (const { from } of missing) console.error(`  ${from}`);
+function fail(...lines) {
+  for (const line of lines) console.error(line);
   process.exit(1);
+}
+
+const missing = builds
+  .flatMap((build) => [built(build, 'mjs'), built(build, 'wasm')])
+  .filter((path) => !existsSync(path));
+if (missing.length > 0) {
+  fail('The WebAssembly builds are missing; run `npm run build` at the root. Not found:', ...missing);
 }
 
 rmSync(made, { recursive: true, force: true });
 mkdirSync(made, { recursive: true });
-for (const { from, to } of files) copyFileSync(from, to);
+
+// load() imports one glue and then chooses the build.
+const [glue, other] = builds.map((build) => readFileSync(built(build, 'mjs'), 'utf8'));
+if (glue !== other) {
+  const paths = builds.map((build) => built(build, 'mjs'));
+  fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
+}
+// The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
+writeFileSync(join(made, 'glue.js'), glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, ''));
+for (const build of builds) copyFileSync(built(build, 'wasm'), join(made, `multihead-${build}.wasm`));
+const packed = gzipSync(readFileSync(join(made, 'multihead-simd128.wasm')), { level: 9 }).toString('base64');
+writeFileSync(join(made, 'inline_wasm.js'), `export default '${packed}';\n`);
 
 const manifest = createRequire(import.meta.url).resolve('typescript/package.json');
 const tsc = join(dirname(manifest), 'bin', 'tsc');
@@ -36,6 +55,24 @@ const { status } = spawnSync(process.execPath, [tsc, '-p', here, '--outDir', mad
 });
 if (status !== 0) process.exit(status ?? 1);
 
-const dist = join(here, 'dist');
+await bundleInline();
+writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), null, 2)}\n`);
+
 rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
+
+/** Replaces inline.js by one file with all that it imports. */
+async function bundleInline() {
+  const file = join(made, 'inline.js');
+  const bundle = await rolldown({ input: file, cwd: made, logLevel: 'warn' });
+  const { output } = await bundle.generate({ dir: made, format: 'esm', minify: true, sourcemap: true });
+  await bundle.close();
+  const [{ code, map }, ...rest] = output.filter(({ type }) => type === 'chunk');
+  if (rest.length > 0) fail('multihead/inline must be one file; it has also', ...rest.map(({ fileName }) => fileName));
+  // The source of the map without the WebAssembly, which would double its size.
+  map.sourcesContent = map.sourcesContent.map((text, index) =>
+    map.sources[index].endsWith('inline_wasm.js') ? null : text,
+  );
+  writeFileSync(file, code);
+  writeFileSync(`${file}.map`, map.toString());
+}

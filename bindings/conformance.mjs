@@ -944,7 +944,7 @@ async function main() {
     throw new Error('the package is not built; run `npm run build` first', { cause });
   });
   const { relaxedProbe } = await import('./dist/features.js');
-  const hasRelaxed = WebAssembly.validate(relaxedProbe);
+  const hasRelaxed = WebAssembly.validate(relaxedProbe); // load() does not choose it in every engine that has it
   if (!hasRelaxed && simd !== 'simd128' && Number(process.versions.node.split('.')[0]) < 22) {
     if (!process.execArgv.includes(relaxedFlag)) {
       const again = [...process.execArgv, relaxedFlag, script, ...process.argv.slice(2)];

@@ -4,7 +4,7 @@
 //   src/wire.ts     how calls are written and results read, out of wire.inc
 
 import { createHash } from 'node:crypto';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
@@ -14,8 +14,13 @@ const wire = read('wire.inc');
 const messages = read('../src/engine/messages.inc');
 const blocks = blocksOf(wire);
 
-writeFileSync(at('src/tables.ts'), [tablesOf(messages), ...enumerations(), ...constants()].join('\n'));
-writeFileSync(at('src/wire.ts'), wireOf());
+writeIfChanged('src/tables.ts', [tablesOf(messages), ...enumerations(), ...constants()].join('\n'));
+writeIfChanged('src/wire.ts', wireOf());
+
+/** An unchanged file is left alone: a test builds while others read it. */
+function writeIfChanged(path, text) {
+  if (!existsSync(at(path)) || read(path) !== text) writeFileSync(at(path), text);
+}
 
 /** The version of the wire: a hash of the hashes of these files, as in CMakeLists.txt. */
 function versionOfWire() {

@@ -40,8 +40,12 @@ export interface SimdChoice {
   why: string;
 }
 
-/** Throws `E_LOAD` if the engine cannot run the wanted build, or neither build. */
-export function chooseSimd(wanted: Simd | 'auto'): SimdChoice {
+/**
+ * Throws `E_LOAD` if the engine cannot run the wanted build, or neither build.
+ *
+ * @param hasRelaxed whether there is a .wasm of the relaxed build
+ */
+export function chooseSimd(wanted: Simd | 'auto', hasRelaxed = true): SimdChoice {
   if (typeof WebAssembly !== 'object' || !WebAssembly.validate(simd128Probe)) {
     throw new MultiheadError('E_LOAD', {
       argument: 'WebAssembly',
@@ -53,6 +57,18 @@ export function chooseSimd(wanted: Simd | 'auto'): SimdChoice {
   }
   if (wanted === 'simd128') return { simd: wanted, why: 'requested with { simd: "simd128" }' };
 
+  if (!hasRelaxed) {
+    const why = 'the code contains this build alone, which every engine with SIMD can run';
+    if (wanted === 'auto') return { simd: 'simd128', why };
+    throw new MultiheadError('E_LOAD', {
+      argument: 'simd',
+      expected: '"auto" or "simd128", or wasm with the file of the relaxed build',
+      got: '"relaxed"',
+      message:
+        'simd: "relaxed" needs multihead-relaxed.wasm, but the code contains only the simd128 build: ' +
+        'give load() the file as wasm',
+    });
+  }
   const relaxed = WebAssembly.validate(relaxedProbe);
   if (wanted === 'relaxed') {
     if (relaxed) return { simd: wanted, why: 'requested with { simd: "relaxed" }' };

@@ -1,9 +1,4 @@
 // multihead: exact multi-head attention in WebAssembly. Importing this module has no side effects.
 
+export * from './api.js';
 export { load } from './load.js';
-export { MultiheadError } from './errors.js';
-export { readSafetensors } from './read_safetensors.js';
-export { gpt2Config } from './transformer_config.js';
-export { writeSafetensors } from './write_safetensors.js';
-export type { MultiheadErrorCode, MultiheadErrorParts } from './errors.js';
-export type * from './types.js';

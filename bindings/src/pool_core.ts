@@ -3,7 +3,8 @@
 
 import { abortedError } from './abort.js';
 import { MultiheadError } from './errors.js';
-import { load, moduleOf } from './load.js';
+import { load } from './load.js';
+import { moduleOf } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
 import { disposedObject, Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';

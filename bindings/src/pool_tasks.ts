@@ -3,7 +3,7 @@
 import { runPart } from './attention_part.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
-import { socketOf, type TeamSocket } from './load.js';
+import { socketOf, type TeamSocket } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
 import type { Answer, Argument, Maker, SentError, Task } from './pool_protocol.js';

@@ -13,15 +13,3 @@ export interface RawModule extends WireFunctions {
   /** An experiment's step. Gives a CallStatus. */
   _multihead_experiment_step(handle: number): number;
 }
-
-/** What Emscripten's glue lets its caller replace. */
-export interface ModuleOverrides {
-  /** Called by the core in calls of a team; see team.ts. */
-  exchange?(data: number, rows: number, stride: number, bounds: number): number;
-  instantiateWasm(
-    imports: WebAssembly.Imports,
-    receive: (instance: WebAssembly.Instance, module: WebAssembly.Module) => void,
-  ): object;
-}
-
-export type ModuleFactory = (overrides: ModuleOverrides) => Promise<RawModule>;

@@ -1,105 +1,175 @@
 // Gets the bytes of the .wasm, by fetch, from disk, or from the caller, and compiles them.
 
 import { MultiheadError } from './errors.js';
-import { describe } from './tensor.js';
-import type { LoadOptions } from './types.js';
+import { readFlat } from './options.js';
+import { describe, unreadable } from './tensor.js';
+import type { LoadOptions, Simd, WasmSource } from './types.js';
 
-type Source = NonNullable<LoadOptions['wasm']>;
+type FindWasm = () => WasmSource | Promise<WasmSource>;
 
-export interface CompiledWasm {
+/** Where the .wasm of each build comes from. Some entry points have only simd128. */
+export interface WasmFiles {
+  readonly relaxed?: FindWasm;
+  readonly simd128: FindWasm;
+  /** Whether the caller of load() gave a file per build, so that errors name `wasm.relaxed`. */
+  readonly perBuild?: boolean;
+  /** What to do if the files are missing, for error messages. */
+  readonly advice?: string;
+}
+
+/** What error messages name. */
+interface WasmName {
+  /** The address, or a description. */
+  readonly name: string;
+  /** The argument of load(): `wasm` or `wasm.relaxed`. */
+  readonly argument: string;
+  readonly advice: string | undefined;
+}
+
+export interface CompiledWasm extends WasmName {
   readonly module: WebAssembly.Module;
   /** Size of the .wasm; 0 if the caller gave a compiled module. */
   readonly bytes: number;
-  /** Name for error messages: the address, or a description. */
-  readonly name: string;
 }
 
-interface NodeProcess {
-  getBuiltinModule?(name: 'node:fs/promises'): {
-    readFile(path: string | URL): Promise<Uint8Array<ArrayBuffer>>;
-  };
+interface FileSystem {
+  access(path: string | URL): Promise<void>;
+  readFile(path: string | URL): Promise<Uint8Array<ArrayBuffer>>;
 }
 
 /** Node's file system, or undefined elsewhere. Not imported, so that bundlers need not resolve it. */
-function nodeFiles() {
-  const { process } = globalThis as { process?: NodeProcess };
+function nodeFiles(): FileSystem | undefined {
+  const { process } = globalThis as {
+    process?: { getBuiltinModule?(name: 'node:fs/promises'): FileSystem };
+  };
   return process?.getBuiltinModule?.('node:fs/promises');
 }
 
-export function loadError(name: string, got: string, cause?: unknown): MultiheadError {
+/** Whether a file: URL or path names a file that can be read. */
+export async function fileExists(address: string): Promise<boolean> {
+  const files = nodeFiles();
+  if (files === undefined) return false;
+  try {
+    await files.access(pathOf(address));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+export function loadError(wasm: WasmName, got: string, cause?: unknown): MultiheadError {
+  const { name, argument, advice } = wasm;
   return new MultiheadError('E_LOAD', {
-    argument: 'wasm',
+    argument,
     expected: `the multihead .wasm file at ${name}`,
     got,
-    message: `cannot load ${name}: ${got}`,
+    message: `cannot load ${name}: ${got}${advice === undefined ? '' : `. ${advice}`}`,
     cause,
   });
 }
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
+const kinds = 'string, URL, Response, BufferSource';
+
+/** The files that load() was given. Throws `E_OPTION` for another value, also of a build that is not chosen. */
+export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
+  if (isSource(wasm, 'wasm')) return { relaxed: () => wasm, simd128: () => wasm };
+  if (typeof wasm !== 'object' || wasm === null || Array.isArray(wasm)) {
+    throw notASource(wasm, 'wasm', `${kinds}, WebAssembly.Module or { relaxed, simd128 }`);
+  }
+  const each: Partial<Record<Simd, unknown>> = readFlat(wasm, ['relaxed', 'simd128'], 'wasm');
+  const find = (simd: Simd): FindWasm => {
+    const source = each[simd];
+    const argument = `wasm.${simd}`;
+    if (isSource(source, argument)) return () => source;
+    throw notASource(source, argument, `${kinds} or WebAssembly.Module`);
+  };
+  return { relaxed: find('relaxed'), simd128: find('simd128'), perBuild: true };
+}
+
+/** Throws `E_OPTION` for a proxy that throws. */
+function isSource(value: unknown, argument: string): value is WasmSource {
+  try {
+    if (typeof value === 'string' || value instanceof URL) return true;
+    return isBytes(value) || isResponse(value) || isModule(value);
+  } catch (cause) {
+    throw unreadable(cause, argument);
+  }
+}
+
+const notASource = (value: unknown, argument: string, expected: string): MultiheadError =>
+  new MultiheadError('E_OPTION', { argument, expected: `a ${expected}`, got: describe(value) });
+
+/** Not a type predicate, because TypeScript declares Module without members: any object is one. */
+const isModule = (source: unknown): boolean =>
+  typeof WebAssembly === 'object' && source instanceof WebAssembly.Module;
+
+const isBytes = (source: unknown): source is BufferSource =>
+  source instanceof ArrayBuffer || ArrayBuffer.isView(source);
+
+const isResponse = (source: unknown): source is Response =>
+  typeof Response === 'function' && source instanceof Response;
+
 /** Throws `E_LOAD` with the address and the reason. */
 export async function compileWasm(
-  source: Source,
+  source: WasmSource,
+  place: Omit<WasmName, 'name'>,
   signal: AbortSignal | undefined,
 ): Promise<CompiledWasm> {
-  if (isModule(source)) return { module: source, bytes: 0, name: 'the module given' };
-  const { bytes, name } = await readBytes(source, signal);
+  const given = (what: string): WasmName => ({ name: `the ${what} given`, ...place });
+  if (isModule(source)) {
+    return { module: source as WebAssembly.Module, bytes: 0, ...given('module') };
+  }
+  if (isBytes(source)) return compile(source, given('bytes'));
+  if (isResponse(source)) {
+    const named = source.url ? { name: source.url, ...place } : given('Response');
+    return compile(await readResponse(source, named), named);
+  }
+  const named = { name: String(source), ...place };
+  return compile(await readAddress(named, signal), named);
+}
+
+async function compile(bytes: BufferSource, named: WasmName): Promise<CompiledWasm> {
   try {
     // Not compileStreaming(): it requires the MIME type application/wasm, which many servers do not
     // send, and it does not tell the size.
-    return { module: await WebAssembly.compile(bytes), bytes: bytes.byteLength, name };
+    return { module: await WebAssembly.compile(bytes), bytes: bytes.byteLength, ...named };
   } catch (error) {
-    throw loadError(name, notWasm(bytes) ?? reason(error), error);
+    throw loadError(named, notWasm(bytes) ?? reason(error), error);
   }
 }
 
-/** The parameter is `unknown`, because TypeScript declares Module without members: any object fits. */
-const isModule = (source: unknown): source is WebAssembly.Module =>
-  source instanceof WebAssembly.Module;
+/** A scheme has at least two letters: "C:" is a Windows drive. */
+const schemeOf = (address: string): string | undefined =>
+  /^([a-z][a-z0-9+.-]+):/i.exec(address)?.[1]?.toLowerCase();
 
-async function readBytes(
-  source: unknown,
-  signal: AbortSignal | undefined,
-): Promise<{ bytes: BufferSource; name: string }> {
-  if (source instanceof ArrayBuffer || ArrayBuffer.isView(source)) {
-    return { bytes: source as BufferSource, name: 'the bytes given' };
-  }
-  if (typeof Response === 'function' && source instanceof Response) return readResponse(source);
-  if (typeof source !== 'string' && !(source instanceof URL)) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'wasm',
-      expected: 'a string, URL, Response, BufferSource or WebAssembly.Module',
-      got: describe(source),
-    });
-  }
+/** What node:fs takes for a path or a file: URL. */
+const pathOf = (address: string): string | URL =>
+  schemeOf(address) === 'file' ? new URL(address) : address;
 
-  const name = String(source);
+async function readAddress(named: WasmName, signal: AbortSignal | undefined): Promise<BufferSource> {
+  const { name } = named;
   const files = nodeFiles();
-  // A scheme has at least two letters: "C:" is a Windows drive.
-  const scheme = /^([a-z][a-z0-9+.-]+):/i.exec(name)?.[1]?.toLowerCase();
+  const scheme = schemeOf(name);
   try {
     if (files !== undefined && (scheme === undefined || scheme === 'file')) {
-      const path = scheme === undefined ? name : new URL(name);
-      return { bytes: await files.readFile(path), name };
+      return await files.readFile(pathOf(name));
     }
-    return await readResponse(await fetch(name, signal === undefined ? {} : { signal }), name);
+    return await readResponse(await fetch(name, signal === undefined ? {} : { signal }), named);
   } catch (error) {
-    throw error instanceof MultiheadError ? error : loadError(name, reason(error), error);
+    throw error instanceof MultiheadError ? error : loadError(named, reason(error), error);
   }
 }
 
-async function readResponse(
-  response: Response,
-  name = response.url || 'the Response given',
-): Promise<{ bytes: BufferSource; name: string }> {
+async function readResponse(response: Response, named: WasmName): Promise<ArrayBuffer> {
   if (!response.ok) {
-    throw loadError(name, `HTTP status ${response.status} ${response.statusText}`.trimEnd());
+    throw loadError(named, `HTTP status ${response.status} ${response.statusText}`.trimEnd());
   }
   try {
-    return { bytes: await response.arrayBuffer(), name };
+    return await response.arrayBuffer();
   } catch (error) {
-    throw loadError(name, reason(error), error);
+    throw loadError(named, reason(error), error);
   }
 }
 

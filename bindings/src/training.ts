@@ -3,6 +3,7 @@
 import { abortedError, checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
 import { checkCount, readFlat } from './options.js';
+import type { PlatformAbortSignal } from './platform_types.js';
 import { describe, unreadable } from './tensor.js';
 import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from './types.js';
 
@@ -48,7 +49,7 @@ export interface LoopOptions {
   /** With n, the loop gets the progress of every n-th step, of the last one, and of single steps. Default 1. */
   readonly every?: number | undefined;
   /** Aborting ends the loop with `E_ABORTED`, between two steps: the trainer can go on. */
-  readonly signal?: AbortSignal | undefined;
+  readonly signal?: PlatformAbortSignal | undefined;
 }
 
 /** A training, which runs while a `for await` loop reads its progress. */
@@ -135,7 +136,7 @@ interface CheckedOptions {
   readonly batches: TrainingBatches;
   readonly steps: number;
   readonly every: number;
-  readonly signal: AbortSignal | undefined;
+  readonly signal: PlatformAbortSignal | undefined;
 }
 
 class TrainingLoop implements Training {

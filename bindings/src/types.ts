@@ -32,6 +32,12 @@ import type { KVCache, KVCacheConfig } from './cache_types.js';
 import type { Experiment, ExperimentOptions } from './experiment_types.js';
 import type { HeadStatistics, HeadStatisticsOptions } from './head_statistics_types.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './layer_types.js';
+import type {
+  PlatformAbortSignal,
+  PlatformModule,
+  PlatformResponse,
+  PlatformURL,
+} from './platform_types.js';
 import type { PreparedAttention, PrepareOptions } from './prepared_types.js';
 import type {
   DType,
@@ -66,14 +72,28 @@ export type * from './transformer_types.js';
 /** `'relaxed'` uses a fused multiply-add; `'simd128'` runs in every browser since 2023. */
 export type Simd = 'relaxed' | 'simd128';
 
-/** Options of {@link load}. */
+/** A `.wasm` file: its address, a response with it, its bytes, or the compiled module. */
+export type WasmSource =
+  | string
+  | PlatformURL
+  | PlatformResponse
+  | ArrayBuffer
+  | ArrayBufferView<ArrayBuffer>
+  | PlatformModule;
+
+/** Options of {@link Load}. */
 export interface LoadOptions {
   /**
-   * Where the `.wasm` comes from. Default: the file beside the package's own modules.
+   * Where the `.wasm` comes from. Default: the files beside the package's own modules; for
+   * `multihead/inline` the build in its code. With `{ relaxed, simd128 }` there is a file for either choice
+   * of `simd`; else it must be the file of the chosen build. It is of the same version of the package, which
+   * exports the files as `multihead/relaxed.wasm` and `multihead/simd128.wasm`.
    * A string or `URL` is fetched; in Node, `file:` URLs and paths are read from the disk.
-   * It must be the file of the chosen SIMD build, from the same version of the package.
    */
-  readonly wasm?: string | URL | Response | BufferSource | WebAssembly.Module | undefined;
+  readonly wasm?:
+    | WasmSource
+    | { readonly relaxed: WasmSource; readonly simd128: WasmSource }
+    | undefined;
   /**
    * Which build to load. Default `'auto'`: the faster one, which is relaxed if the engine supports it, except in V8 below
    * 13 (Node 22, Chromium 129), else simd128. The two differ in the last bits of their results.
@@ -83,8 +103,19 @@ export interface LoadOptions {
    * Aborting rejects this call with `E_ABORTED`. Other callers that wait for the same shared instance
    * are not affected.
    */
-  readonly signal?: AbortSignal | undefined;
+  readonly signal?: PlatformAbortSignal | undefined;
 }
+
+/**
+ * Loads the WebAssembly module.
+ *
+ * Without `wasm` and `simd`, every call returns the same instance; with one of them, each call makes
+ * a new instance with its own memory. After a failed load, and after an `E_FATAL`, the next call loads
+ * again and returns a new instance.
+ *
+ * @throws {MultiheadError} `E_LOAD` with the address and the reason, `E_ABORTED`, `E_OPTION`
+ */
+export type Load = (options?: LoadOptions) => Promise<Multihead>;
 
 /** The build that was loaded, and why it was chosen. */
 export interface Backend {

@@ -22,9 +22,7 @@ export async function openBuild(
     import(/* @vite-ignore */ dist(name)) as Promise<M>;
   const wasm = await readFile(new URL(dist(`multihead-${simd}.wasm`)));
   const module = await WebAssembly.compile(new Uint8Array(wasm));
-  const { default: factory } = await from<typeof import('../src/multihead-simd128.mjs')>(
-    `multihead-${simd}.mjs`,
-  );
+  const { default: factory } = await from<typeof import('../src/glue.js')>('glue.js');
   const raw = await factory({
     instantiateWasm(imports, receive) {
       void WebAssembly.instantiate(module, imports).then((made) => receive(made, module));
@@ -53,9 +51,9 @@ export async function openCountingBuild(simd: Simd): Promise<{ mh: Multihead; al
   return { mh, allocations: () => count };
 }
 
-/** load() of a fresh copy of the package, which has not loaded anything yet. */
-export async function freshLoad(name: string): Promise<typeof load> {
-  const { href } = new URL(`../dist/load.js?${name}`, import.meta.url);
+/** load() of a fresh copy of an entry point, which has not loaded anything yet. */
+export async function freshLoad(name: string, entry = 'load_node.js'): Promise<typeof load> {
+  const { href } = new URL(`../dist/${entry}?${name}`, import.meta.url);
   const module = (await import(/* @vite-ignore */ href)) as typeof import('multihead');
   return module.load;
 }

@@ -13,6 +13,46 @@ const simd = 'simd128';
 /** An empty module: the eight bytes with which every module starts. */
 const emptyModule = new Uint8Array([0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00]);
 
+describe('multihead/inline', () => {
+  it('is all of the package and of multihead/training, without files', async () => {
+    const inline = await import('multihead/inline');
+    const names = [await import('multihead'), await import('multihead/training')].flatMap(Object.keys);
+    expect(Object.keys(inline).sort()).toEqual(names.sort());
+    const read = vi.spyOn(process, 'getBuiltinModule');
+    const mh = await inline.load();
+    expect(read).not.toHaveBeenCalled();
+    read.mockRestore();
+    expectWorks(mh);
+    expect(await inline.load()).toBe(mh);
+    const { why, ...backend } = (await load({ simd })).backend;
+    expect(mh.backend).toMatchObject(backend);
+    expect(mh.backend.why).not.toBe(why);
+  });
+
+  it('refuses the relaxed build, but takes its file', async () => {
+    const inline = await import('multihead/inline');
+    await expect(inline.load({ simd: 'relaxed' })).rejects.toMatchObject({
+      ...{ name: 'MultiheadError', code: 'E_LOAD', argument: 'simd' },
+      message: expect.stringMatching(/contains only the simd128 build/) as string,
+    });
+    const wasm = new URL('../dist/multihead-relaxed.wasm', import.meta.url);
+    const mh = await inline.load({ simd: 'relaxed', wasm });
+    expect(mh.backend.simd).toBe('relaxed');
+    expectWorks(mh);
+  });
+
+  it('says what it needs of an engine, and loads afterwards', async () => {
+    const fresh = await freshLoad('no-decompression', 'inline.js');
+    vi.stubGlobal('DecompressionStream', undefined);
+    await expect(fresh()).rejects.toMatchObject({
+      ...{ name: 'MultiheadError', code: 'E_LOAD' },
+      message: expect.stringMatching(/needs DecompressionStream/) as string,
+    });
+    vi.unstubAllGlobals();
+    expectWorks(await fresh());
+  });
+});
+
 describe('load', () => {
   let server: Server;
   let origin: string;
@@ -143,6 +183,69 @@ describe('load', () => {
       message: expect.stringMatching(message) as string,
     });
     expectWorks(await load());
+  });
+
+  const relaxedUrl = new URL('../dist/multihead-relaxed.wasm', import.meta.url);
+
+  it('chooses from a file per build, and reads no other', async () => {
+    const auto = await load();
+    const both = { relaxed: relaxedUrl, simd128: wasmUrl };
+    expect((await load({ wasm: both })).backend).toEqual(auto.backend);
+    expect((await load({ wasm: { ...both, relaxed: '/nowhere' }, simd })).backend.simd).toBe(simd);
+    expectWorks(await load({ wasm: both, simd: 'relaxed' }));
+    await expect(load({ wasm: { relaxed: wasmUrl, simd128: '/nowhere' }, simd })).rejects.toMatchObject({
+      ...{ code: 'E_LOAD', argument: 'wasm.simd128' },
+      message: expect.stringMatching(/\/nowhere.*ENOENT/) as string,
+    });
+    await expect(load({ wasm: { relaxed: relaxedUrl, simd128: relaxedUrl }, simd })).rejects.toMatchObject({
+      ...{ code: 'E_LOAD', argument: 'wasm.simd128' },
+      message: expect.stringMatching(/wire [0-9a-f]{8} relaxed/) as string,
+    });
+  });
+
+  it.each<[string, unknown, string]>([
+    ['a number', { relaxed: 7, simd128: wasmUrl }, 'wasm.relaxed'],
+    ['null', { relaxed: wasmUrl, simd128: null }, 'wasm.simd128'],
+    ['an object', { relaxed: {}, simd128: wasmUrl }, 'wasm.relaxed'],
+    ['nothing', { relaxed: wasmUrl }, 'wasm.simd128'],
+    ['no build', {}, 'wasm.relaxed'],
+    ['another build', { relaxed: wasmUrl, simd128: wasmUrl, avx: wasmUrl }, 'avx'],
+    ['a list', [wasmUrl, wasmUrl], 'wasm'],
+    ['a getter that throws', { get relaxed() { throw new RangeError('no'); } }, 'wasm'],
+    ['a proxy that throws', new Proxy({}, { getPrototypeOf() { throw new RangeError('no'); } }), 'wasm'],
+  ])('refuses %s for a file per build, whichever is chosen', async (_, wasm, argument) => {
+    for (const options of [{}, { simd }, { simd: 'relaxed' }]) {
+      await expect(load({ ...options, wasm } as never)).rejects.toMatchObject({
+        ...{ name: 'MultiheadError', code: 'E_OPTION', argument },
+      });
+    }
+  });
+
+  it('has an entry point for browsers, with the same files', async () => {
+    const fresh = await freshLoad('for-browsers', 'load.js');
+    expect((await fresh()).backend).toEqual((await load()).backend);
+    expectWorks(await fresh({ simd }));
+  });
+
+  it('runs the build in its code where there are no files', async () => {
+    const fresh = await freshLoad('no-files');
+    const builtin = vi.spyOn(process, 'getBuiltinModule').mockReturnValue(undefined as never);
+    const mh = await fresh();
+    builtin.mockRestore();
+    expect(mh.backend).toMatchObject({ simd, why: expect.stringMatching(/the code contains/) as string });
+    expectWorks(mh);
+  });
+
+  it('says what to do if a bundler has left out the files', async () => {
+    const { createLoader } = (await import(
+      /* @vite-ignore */ new URL('../dist/loader.js', import.meta.url).href
+    )) as typeof import('../src/loader.ts');
+    const file = () => `${origin}/none.wasm`;
+    const without = createLoader(() => ({ relaxed: file, simd128: file, advice: 'Do this' }));
+    await expect(without()).rejects.toMatchObject({
+      ...{ code: 'E_LOAD', argument: 'wasm' },
+      message: expect.stringMatching(/none\.wasm: HTTP status 404 Not Found\. Do this$/) as string,
+    });
   });
 
   it('loads again after a failure', async () => {

@@ -1,13 +1,14 @@
 // The package as npm would publish it, installed and used by another project.
 
 import { execFile } from 'node:child_process';
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { gzipSync } from 'node:zlib';
 import { load } from 'multihead';
+import { rolldown } from 'rolldown';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
 const run = promisify(execFile);
@@ -17,6 +18,15 @@ const quietly: NodeJS.ProcessEnv = { ...process.env, NO_COLOR: '1', npm_config_o
 
 interface PackedFile {
   path: string;
+}
+
+interface SourceMap {
+  sources: string[];
+  sourcesContent: (string | null)[];
+}
+
+interface Bill {
+  components: { name: string; version: string }[];
 }
 
 async function npm(folder: string, ...args: string[]): Promise<string> {
@@ -42,6 +52,14 @@ describe('the packed package', { timeout: 120_000 }, () => {
   }, 120_000);
   afterAll(() => rm(folder, { recursive: true }));
 
+  /** Fails if a strict project has errors, in library files too. */
+  async function expectTypes(...args: string[]): Promise<void> {
+    const strict = ['--strict', '--noEmit', '--target', 'es2022', '--module', 'nodenext', '--types', ''];
+    await run(bin('tsc'), [...strict, ...args], { cwd: folder, env: quietly }).catch(
+      (error: { stdout: string }) => expect.fail(error.stdout),
+    );
+  }
+
   it('holds exactly the files meant for it', async () => {
     const [{ files } = { files: [] }] = JSON.parse(
       await npm(root, 'pack', '--dry-run', '--json'),
@@ -50,15 +68,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
     }[];
     const sources = (await readdir(join(root, 'src'))).filter((name) => /(?<!\.d)\.ts$/.test(name));
     const expected = [
-      ...['LICENSE', 'README.md', 'package.json'],
-      ...sources.flatMap((name) => [
-        `dist/${name.replace(/\.ts$/, '.js')}`,
-        `dist/${name.replace(/\.ts$/, '.d.ts')}`,
-      ]),
-      ...['simd128', 'relaxed'].flatMap((simd) => [
-        `dist/multihead-${simd}.mjs`,
-        `dist/multihead-${simd}.wasm`,
-      ]),
+      ...['CHANGELOG.md', 'LICENSE', 'README.md', 'package.json'],
+      ...sources.flatMap((name) =>
+        ['.js', '.js.map', '.d.ts'].map((extension) => `dist/${name.replace(/\.ts$/, extension)}`),
+      ),
+      ...['glue.js', 'inline_wasm.js', 'sbom.cdx.json'].map((name) => `dist/${name}`),
+      ...['simd128', 'relaxed'].map((simd) => `dist/multihead-${simd}.wasm`),
     ];
     expect(files.map(({ path }) => path).sort()).toEqual(expected.sort());
   });
@@ -73,17 +88,56 @@ describe('the packed package', { timeout: 120_000 }, () => {
     expect(manifest['sideEffects']).toBe(false);
   });
 
-  it('uses neither eval nor new Function', async () => {
+  it('is the same to the byte when it is built and packed again', { timeout: 120_000 }, async () => {
+    const again = join(folder, 'again');
+    await run(process.execPath, ['build.mjs', join(again, 'dist')], { cwd: root, env: quietly });
+    for (const name of ['package.json', 'README.md', 'CHANGELOG.md', 'LICENSE']) {
+      await copyFile(join(root, name), join(again, name));
+    }
+    const [packed] = JSON.parse(await npm(again, 'pack', '--json')) as { filename: string }[];
+    const [first, second] = await Promise.all(
+      [tarball, join(again, packed?.filename ?? '')].map((path) => readFile(path)),
+    );
+    expect(first && second?.equals(first)).toBe(true);
+  });
+
+  it('maps its JavaScript to the sources, and contains them', async () => {
+    for (const name of (await readdir(join(root, 'src'))).filter((file) => /(?<!\.d)\.ts$/.test(file))) {
+      const script = name.replace(/\.ts$/, '.js');
+      expect(await readFile(join(root, 'dist', script), 'utf8'), name).toMatch(
+        new RegExp(`//# sourceMappingURL=${script}\\.map\\s*$`),
+      );
+      const map = JSON.parse(await readFile(join(root, 'dist', `${script}.map`), 'utf8')) as SourceMap;
+      const source = await readFile(join(root, 'src', name), 'utf8');
+      if (name !== 'inline.ts') expect(map.sourcesContent, name).toEqual([source]);
+      else expect(map.sources).toEqual(expect.arrayContaining(['loader.js', 'training.js']));
+    }
+  });
+
+  it('lists what is linked into it', async () => {
+    const { components } = JSON.parse(await readFile(join(root, 'dist', 'sbom.cdx.json'), 'utf8')) as Bill;
+    const versions = Object.fromEntries(components.map(({ name, version }) => [name, version]));
+    expect(versions).toEqual({
+      emscripten: expect.stringMatching(/^\d+\.\d+\.\d+$/) as string,
+      highway: expect.stringMatching(/^\d+\.\d+\.\d+$/) as string,
+    });
+  });
+
+  it('uses neither eval nor new Function, and its glue nothing of Node', async () => {
     for (const name of await readdir(join(root, 'dist'))) {
       if (!/\.m?js$/.test(name)) continue;
       const text = await readFile(join(root, 'dist', name), 'utf8');
       expect(text, name).not.toMatch(/\beval\s*\(|new Function\b/);
+      // Bundlers for browsers would take the glue's for a wish for a polyfill, or for a file.
+      if (name === 'glue.js') expect(text).not.toMatch(/\bprocess\b|import\.meta/);
     }
   });
 
   it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
-    await run(bin('attw'), [tarball, '--profile', 'esm-only'], { env: quietly });
+    // How a .wasm is imported, and with which types, is up to the bundler.
+    const excluded = ['--exclude-entrypoints', 'relaxed.wasm', 'simd128.wasm'];
+    await run(bin('attw'), [tarball, '--profile', 'esm-only', ...excluded], { env: quietly });
   });
 
   it("runs the README's example of ten lines in Node", async () => {
@@ -244,14 +298,81 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const later: Promise<Tensor> = mh.scope(async () => mh.tensor([1]));
       console.log(both, bool, step, later, MultiheadError);`;
     await writeFile(join(folder, 'types.ts'), types);
-    await run(
-      bin('tsc'),
-      [
-        ...['--strict', '--noEmit', '--target', 'es2022', '--module', 'nodenext'],
-        ...['--types', '', '--lib', 'es2022,dom', 'types.ts'],
-      ],
-      { cwd: folder, env: quietly },
-    ).catch((error: { stdout: string }) => expect.fail(error.stdout));
+    await expectTypes('--lib', 'es2022,dom', 'types.ts');
+  });
+
+  it('has types that need no DOM library and no types of Node', async () => {
+    const types = `
+      import { load, type LoadOptions, type WasmSource } from 'multihead';
+      import { train } from 'multihead/training';
+      import { load as loadInline } from 'multihead/inline';
+      const source: WasmSource = new Uint8Array(8);
+      const options: LoadOptions = { wasm: { relaxed: 'a.wasm', simd128: source }, simd: 'auto' };
+      // @ts-expect-error not a file
+      await load({ wasm: 7 });
+      const mh = await loadInline(options);
+      using x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
+      const { out } = mh.attention(x, x, x);
+      export const shape: readonly number[] = out.shape;
+      for await (const { step } of train({ experiment: mh.experiment() })) shape.at(step);`;
+    await writeFile(join(folder, 'bare.ts'), types);
+    await expectTypes('--lib', 'es2022', 'bare.ts');
+    // Where there is a type of the platform, it is the type.
+    const dom = `
+      import { load } from 'multihead';
+      const { signal } = new AbortController();
+      await load({ wasm: new URL('https://example.org/x.wasm'), signal });
+      await load({ wasm: { relaxed: fetch('x.wasm').then(() => ''), simd128: await fetch('y.wasm') } });
+      // @ts-expect-error not a signal
+      await load({ signal: { aborted: false } });`;
+    await writeFile(join(folder, 'dom.ts'), dom);
+    await expectTypes('--lib', 'es2022,dom', 'dom.ts');
+  });
+
+  it('has types for every way in which TypeScript finds modules', async () => {
+    const all = ['multihead', 'multihead/inline', 'multihead/training'];
+    await writeFile(
+      join(folder, 'modes.ts'),
+      all.map((entry, index) => `import * as e${index} from '${entry}'; export const o${index}: object = e${index};`).join('\n'),
+    );
+    const modes = [['node16', 'node16'], ['nodenext', 'nodenext'], ['esnext', 'bundler']] as const;
+    for (const [module, resolution] of modes) {
+      await expectTypes('--lib', 'es2022', '--module', module, '--moduleResolution', resolution, 'modes.ts');
+    }
+  });
+
+  it('runs in Node by import and by require(), and as a bundle that was moved', async () => {
+    const call = `
+      .load().then((mh) => mh.scope(() => {
+        const x = mh.tensor([1, 1, 2, 2], new Float32Array([1, 2, 3, 4]));
+        console.log(mh.backend.simd, mh.attention(x, x, x, { causal: 'topLeft' }).out.data.slice(0, 2).join());
+      }));`;
+    const alone = await mkdtemp(join(tmpdir(), 'multihead-alone-'));
+    const printed = async (file: string, cwd = folder) => (await run(process.execPath, [file], { cwd })).stdout;
+    await writeFile(join(folder, 'import.mjs'), `import * as package_ from 'multihead';\npackage_${call}`);
+    await writeFile(join(folder, 'require.cjs'), `require('multihead')${call}`);
+    expect(await printed('import.mjs')).toMatch(/^(relaxed|simd128) 1,2\n$/);
+    expect(await printed('require.cjs')).toMatch(/^(relaxed|simd128) 1,2\n$/);
+
+    // Without the .wasm files beside it, the bundle contains the simd128 build.
+    for (const [entry, platform] of [['multihead', 'node'], ['multihead/inline', 'browser']] as const) {
+      await writeFile(join(folder, 'entry.mjs'), `import * as package_ from '${entry}';\npackage_${call}`);
+      const bundle = await rolldown({ input: join(folder, 'entry.mjs'), platform, logLevel: 'silent' });
+      await bundle.write({ dir: join(alone, platform), entryFileNames: 'main.mjs', chunkFileNames: '[name].mjs' });
+      await bundle.close();
+      if (platform === 'browser') expect(await readdir(join(alone, platform))).toEqual(['main.mjs']);
+      expect(await printed(join(alone, platform, 'main.mjs'), alone), entry).toBe('simd128 1,2\n');
+    }
+    await rm(alone, { recursive: true });
+  });
+
+  it('states in its README what every environment needs that it is tried in', async () => {
+    const { href } = new URL('../../native/dev/packages/rows.mjs', import.meta.url);
+    const { ROWS } = (await import(/* @vite-ignore */ href)) as { ROWS: { name: string; needs?: string }[] };
+    const readme = await readFile(join(root, 'README.md'), 'utf8');
+    const stated = readme.split('\n').filter((line) => line.startsWith('| '));
+    const missing = ROWS.map(({ name, needs = 'nothing' }) => `| ${name} | ${needs} |`).filter((row) => !stated.includes(row));
+    expect(missing).toEqual([]);
   });
 
   it('can be imported without WebAssembly; load() then reports that it is missing', async () => {
@@ -274,6 +395,17 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const { NODE_ENV: _, ...env } = quietly;
     const { stderr } = await run(bin('vite'), ['build', '--logLevel', 'warn'], { cwd: site, env });
     expect(stderr).toBe('');
+    // In the default format, iife, there can be no import() in it.
+    await mkdir(join(folder, 'worker-site'));
+    // An iife cannot have the top-level await of the example.
+    const worker = "import { load } from 'multihead'; load().then((mh) => postMessage(mh.backend.simd));";
+    await writeFile(join(folder, 'worker-site', 'worker.js'), worker);
+    const page = "new Worker(new URL('./worker.js', import.meta.url), { type: 'module' });";
+    await writeFile(join(folder, 'worker-site', 'main.js'), page);
+    await copyFile(join(site, 'index.html'), join(folder, 'worker-site', 'index.html'));
+    await run(bin('vite'), ['build', '--logLevel', 'warn'], { cwd: join(folder, 'worker-site'), env });
+    expect((await readdir(join(folder, 'worker-site', 'dist', 'assets'))).filter((name) => name.endsWith('.wasm'))).toHaveLength(2);
+
     const assets = await readdir(join(site, 'dist', 'assets'));
     const wasm = assets.filter((name) => name.endsWith('.wasm')).map((name) => name.split('-')[1]);
     expect(wasm.sort()).toEqual(['relaxed', 'simd128']);
@@ -286,6 +418,12 @@ describe('the packed package', { timeout: 120_000 }, () => {
       return read.reduce((sum, file) => sum + gzipSync(file, { level: 9 }).length, 0) / 1000;
     };
     const [wasmSize, scriptSize] = [await kilobytes('.wasm'), await kilobytes('.js')];
+    const inline = gzipSync(await readFile(join(root, 'dist', 'inline.js')), { level: 9 }).length / 1000;
+    const table = await readFile(join(root, 'README.md'), 'utf8');
+    const inTable = (row: string) => Number(new RegExp(`^\\| \`${row}.* (\\d+) kB(?: each)? \\|$`, 'm').exec(table)?.[1]);
+    expect(Math.abs(inTable('multihead`') - wasmSize - scriptSize), 'multihead').toBeLessThan(5);
+    expect(Math.abs(inTable('multihead/inline`') - inline), `inline: ${inline.toFixed(1)} kB`).toBeLessThan(5);
+    expect(Math.abs(inTable('multihead/relaxed.wasm`') - wasmSize), 'the .wasm').toBeLessThan(4);
     for (const readme of ['README.md', '../README.md']) {
       const text = (await readFile(join(root, readme), 'utf8')).replaceAll(/\s+/g, ' ');
       const stated = (pattern: RegExp) => Number(pattern.exec(text)?.[1]);

@@ -121,7 +121,7 @@ function workspaceTests(workspace, name) {
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
-const PACKAGE = ['bindings', 'package.json', 'package-lock.json', 'README.md', 'src/engine/messages.inc', CASES];
+const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/messages.inc', CASES];
 const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
 const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/tests/${program}.wasm`, CASES];
 
@@ -182,7 +182,7 @@ export const SUITES = [
   },
   {
     name: 'page, browsers',
-    uses: ['build/web', 'web', 'tests/browser', 'native/dev', 'package-lock.json'],
+    uses: ['build/web', 'web', 'bindings/dist', 'tests/browser', 'native/dev', 'package-lock.json'],
     wide: true,
     run: () => outcomeOf([process.execPath, 'tests/browser/run.mjs'], results('browser'), (counts) => counts),
   },

@@ -8,11 +8,12 @@ import { findBrowsers, whyTooOld } from './browsers.mjs';
 import { resultFile, screenshotFolder, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
+import { tests as packaged } from './package.tests.mjs';
 import { tests as page } from './page.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 
-const tests = [...page, ...numbers, ...accessibility, ...robustness, ...pool];
+const tests = [...page, ...numbers, ...accessibility, ...robustness, ...packaged, ...pool];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

@@ -1,0 +1,7 @@
+// `multihead/inline`: all of `multihead` and `multihead/training` with the WebAssembly in one file of
+// JavaScript, which build.mjs makes of this module. For pages without a bundler, CDNs, service workers, and
+// bundlers that do not copy the .wasm files. It has the simd128 build alone; see inline_files.ts.
+
+export * from './api.js';
+export { load } from './load_inline.js';
+export * from './training.js';

@@ -1,0 +1,8 @@
+// load() with the .wasm inside of JavaScript.
+
+import { inlineFiles } from './inline_files.js';
+import { createLoader } from './loader.js';
+import type { Load } from './types.js';
+
+/** See {@link Load}. */
+export const load: Load = /* @__PURE__ */ createLoader(() => inlineFiles);

@@ -1,0 +1,145 @@
+// load(): chooses the build, compiles and instantiates it. Calls without options share one instance.
+
+import { abortedError, checkSignal } from './abort.js';
+import { CoreObject } from './core_object.js';
+import { MultiheadError } from './errors.js';
+import { chooseSimd } from './features.js';
+import createGlue, { type ModuleOverrides } from './glue.js';
+import { guardModule } from './guard.js';
+import { createMultihead } from './multihead.js';
+import { readFlat } from './options.js';
+import type { RawModule } from './raw.js';
+import { compileWasm, loadError, readFiles, type CompiledWasm, type WasmFiles } from './source.js';
+import { makeDisposable } from './symbol_dispose.js';
+import { wireVersion } from './tables.js';
+import { describe, WasmTensor } from './tensor.js';
+import type { Load, LoadOptions, Multihead, Simd } from './types.js';
+import { version } from './version.js';
+
+type Exchange = NonNullable<ModuleOverrides['exchange']>;
+
+/** How the core reaches other members of a team; `link` is set during calls of a team. */
+export interface TeamSocket {
+  link: { readonly exchange: Exchange } | undefined;
+}
+
+/** The compiled module and the socket of each instance, for multihead/pool. */
+export const moduleOf = new WeakMap<Multihead, WebAssembly.Module>();
+export const socketOf = new WeakMap<Multihead, TeamSocket>();
+
+/**
+ * The load() of one entry point. Nothing runs before its first call.
+ *
+ * @param findFiles where the .wasm files are that load() takes if its caller gives none
+ */
+export function createLoader(findFiles: () => WasmFiles | Promise<WasmFiles>): Load {
+  /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
+  let shared: Promise<Multihead> | undefined;
+
+  function loadShared(): Promise<Multihead> {
+    const forget = (): void => {
+      if (shared === loading) shared = undefined;
+    };
+    const loading: Promise<Multihead> = instantiate(findFiles, 'auto', undefined, forget);
+    loading.catch(forget);
+    return loading;
+  }
+
+  return async function load(given: LoadOptions = {}): Promise<Multihead> {
+    const options = readFlat(given, ['wasm', 'simd', 'signal'], 'load');
+    const { wasm, simd = 'auto', signal } = options;
+    checkSignal(signal);
+    if (simd !== 'auto' && simd !== 'relaxed' && simd !== 'simd128') {
+      throw new MultiheadError('E_OPTION', {
+        argument: 'simd',
+        expected: '"auto", "relaxed" or "simd128"',
+        got: describe(simd),
+      });
+    }
+    const own = wasm === undefined ? undefined : readFiles(wasm);
+    if (signal?.aborted) throw abortedError(signal, 'load');
+    if (own !== undefined || simd !== 'auto') {
+      return abortable(instantiate(own === undefined ? findFiles : () => own, simd, signal), signal);
+    }
+    shared ??= loadShared();
+    return abortable(shared, signal);
+  };
+}
+
+async function instantiate(
+  findFiles: () => WasmFiles | Promise<WasmFiles>,
+  wanted: Simd | 'auto',
+  signal: AbortSignal | undefined,
+  onDeath = (): void => {},
+): Promise<Multihead> {
+  const files = await findFiles();
+  const { simd, why } = chooseSimd(wanted, files.relaxed !== undefined);
+  const find = files[simd] ?? files.simd128;
+  const argument = files.perBuild === true ? `wasm.${simd}` : 'wasm';
+  const wasm = await compileWasm(await find(), { argument, advice: files.advice }, signal);
+  checkIdentity(simd, wasm);
+  const socket: TeamSocket = { link: undefined };
+  const raw = await createRaw(wasm, socket);
+  makeDisposable(WasmTensor, CoreObject);
+  const multihead = createMultihead(guardModule(raw, onDeath), {
+    simd,
+    threads: 1,
+    version,
+    wasmBytes: wasm.bytes,
+    why,
+  });
+  moduleOf.set(multihead, wasm.module);
+  socketOf.set(multihead, socket);
+  return multihead;
+}
+
+/**
+ * Throws `E_LOAD` unless the module's custom section "multihead", which embind.cpp writes, names this
+ * version, wire version and build. So no code of a wrong module runs.
+ */
+function checkIdentity(simd: Simd, wasm: CompiledWasm): void {
+  const wanted = `${version} wire ${wireVersion} ${simd}`;
+  const [section] = WebAssembly.Module.customSections(wasm.module, 'multihead');
+  const found = section === undefined ? undefined : new TextDecoder().decode(section);
+  if (found === wanted) return;
+  const got = found === undefined ? 'it does not say that it is multihead' : `it is "${found}"`;
+  throw loadError(wasm, `it is not multihead ${version}'s module for this build (${got})`);
+}
+
+async function createRaw(wasm: CompiledWasm, socket: TeamSocket): Promise<RawModule> {
+  try {
+    const raw = await new Promise<RawModule>((resolve, reject) => {
+      // The glue does not report a failed instantiation, so its errors are caught here.
+      const instantiateWasm: ModuleOverrides['instantiateWasm'] = (imports, receive) => {
+        WebAssembly.instantiate(wasm.module, imports)
+          .then((instance) => receive(instance, wasm.module))
+          .catch(reject);
+        return {};
+      };
+      const exchange: Exchange = (...args) => socket.link?.exchange(...args) ?? 0;
+      createGlue({ instantiateWasm, exchange }).then(resolve, reject);
+    });
+    return raw;
+  } catch (error) {
+    const what = error instanceof Error ? error.message : String(error);
+    throw loadError(
+      wasm,
+      `it is not multihead ${version}'s module for this build (${what})`,
+      error,
+    );
+  }
+}
+
+async function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return promise;
+  let onAbort = (): void => {};
+  const aborted = new Promise<never>((_, reject) => {
+    onAbort = () => reject(abortedError(signal, 'load'));
+    signal.addEventListener('abort', onAbort, { once: true });
+  });
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+  }
+}

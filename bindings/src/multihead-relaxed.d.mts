@@ -1,5 +1,0 @@
-// Emscripten's glue for the relaxed build; build.mjs puts it beside the compiled modules.
-import type { ModuleFactory } from './raw.js';
-
-declare const factory: ModuleFactory;
-export default factory;

@@ -1,0 +1,165 @@
+// A fresh project, as the rows of rows.mjs use it: a folder into which npm installs the packed package and the row's
+// tools. Its programs run there, and its pages in every browser found.
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { spawn } from 'node:child_process';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { serve } from '../../../web/serve.mjs';
+import { SetupError, run } from '../console.mjs';
+
+/** What a page, a worker or a program says when its call gave the right result. */
+const SUCCESS = /^ok (relaxed|simd128)$/;
+const PATIENCE = 60e3;
+
+export class Project {
+  /** @param {{ folder: string, tarball: string, tools: string[], browsers: { name: string, browser: object }[] }} parts */
+  constructor({ folder, tarball, tools, browsers }) {
+    Object.assign(this, { folder, tarball, tools, browsers });
+    this.env = { ...process.env, CI: '1', NO_COLOR: '1', NEXT_TELEMETRY_DISABLED: '1' };
+    delete this.env.NODE_ENV; // Next.js and Vite take it for a setting
+    /** What was seen, for example "chromium relaxed". */
+    this.seen = new Set();
+  }
+
+  at(...path) {
+    return join(this.folder, ...path);
+  }
+
+  async install() {
+    await rm(this.folder, { recursive: true, force: true });
+    await this.write({ 'package.json': JSON.stringify({ private: true, type: 'module' }) });
+    // Scripts of packages are needed: those of bun, deno and esbuild bring their programs.
+    const words = ['install', '--no-audit', '--no-fund', '--loglevel=error', '--prefer-offline'];
+    await this.run(['npm', ...words, this.tarball, ...this.tools], { mayOutliveUs: true });
+  }
+
+  async write(files) {
+    for (const [name, text] of Object.entries(files)) {
+      await mkdir(dirname(this.at(name)), { recursive: true });
+      await writeFile(this.at(name), text);
+    }
+  }
+
+  /** Runs a command in the project; a name without a slash is a program of its packages, npm or Node. */
+  async run([program, ...words], options = {}) {
+    const own = { npm: 'npm', node: process.execPath }[program];
+    const path = own ?? this.at(program.includes('/') ? program : join('node_modules', '.bin', program));
+    return run([path, ...words], { cwd: this.folder, env: this.env, ...options });
+  }
+
+  /** Fails unless the command's last line says that its call was right. */
+  async expectOutput(command, who = 'node', options = {}) {
+    const said = (await this.run(command, options)).trim().split('\n').at(-1);
+    this.#expect(said, who, command.join(' '));
+  }
+
+  async extendManifest(more) {
+    const manifest = JSON.parse(await readFile(this.at('package.json'), 'utf8'));
+    await this.write({ 'package.json': JSON.stringify({ ...manifest, ...more }) });
+  }
+
+  /** Fails unless the page says so in every browser. A `site` is a folder, served under the policy of web/serve.mjs. */
+  async expectPage({ site, url, path = '', policy = true }) {
+    const server = site && (await serve({ root: this.at(site), port: 0 }));
+    if (!policy) server.server.prependListener('request', withoutPolicy);
+    try {
+      for (const { name, browser } of this.browsers) {
+        this.#expect(await titleOf(browser, (url ?? server.url) + path), name, `${site ?? url}${path}`);
+      }
+    } finally {
+      await server?.close();
+    }
+  }
+
+  /** Starts a server of the project's own on a free port, waits until it answers, and calls `use` with its address. */
+  async withServer(command, use, options = {}) {
+    const port = await freePort();
+    const [program, ...words] = command.map((word) => word.replace('PORT', port));
+    const path = program === 'node' ? process.execPath : this.at('node_modules', '.bin', program);
+    const env = { ...this.env, PORT: String(port), HOSTNAME: '127.0.0.1' };
+    const child = spawn(path, words, { cwd: this.folder, env, detached: true, stdio: ['ignore', 'pipe', 'pipe'], ...options });
+    let said = '';
+    for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text) => (said += text));
+    try {
+      const url = `http://127.0.0.1:${port}/`;
+      await answering(url);
+      await use(url);
+    } catch (error) {
+      throw new SetupError(`${error.message}\n${said.split('\n').slice(-20).join('\n')}`);
+    } finally {
+      const ended = new Promise((resolve) => child.once('close', resolve));
+      if (child.exitCode === null) process.kill(-child.pid, 'SIGKILL');
+      await ended;
+    }
+  }
+
+  /** Fails unless the HTML that the server sends says so. */
+  async expectHtml(url, who = 'server') {
+    const html = await (await fetch(url)).text();
+    this.#expect(/<p>([^<]*)<\/p>/.exec(html)?.[1] ?? html.slice(0, 300), who, url);
+  }
+
+  /** Copies a part of the project to a place where nothing else of it is, and calls `use` with that folder. */
+  async moved(part, use) {
+    const elsewhere = await mkdtemp(join(tmpdir(), 'multihead-moved-'));
+    try {
+      await cp(this.at(part), elsewhere, { recursive: true, verbatimSymlinks: true });
+      await use(elsewhere);
+    } finally {
+      await rm(elsewhere, { recursive: true, force: true });
+    }
+  }
+
+  #expect(said, who, what) {
+    const simd = SUCCESS.exec(said)?.[1];
+    if (simd === undefined) throw new SetupError(`${what} in ${who} said: ${said}`);
+    this.seen.add(`${who} ${simd}`);
+  }
+}
+
+/** Takes the Content-Security-Policy out of the headers that the response is about to get. */
+function withoutPolicy(_, response) {
+  const { writeHead } = response;
+  response.writeHead = (status, { 'Content-Security-Policy': _, ...headers }) => writeHead.call(response, status, headers);
+}
+
+/** The title that the page's script sets. By polling: Firefox takes Puppeteer's waitForFunction() for an eval. */
+async function titleOf(browser, url) {
+  const context = await browser.createBrowserContext();
+  const page = await context.newPage();
+  const complaints = [];
+  page.on('console', (message) => message.type() === 'error' && complaints.push(message.text()));
+  page.on('pageerror', (error) => complaints.push(String(error)));
+  try {
+    await page.goto(url);
+    const end = performance.now() + PATIENCE / 2;
+    for (;;) {
+      const title = await page.title().catch(() => ''); // while the page is loaded again
+      if (/^(ok|failed)/.test(title)) return title;
+      if (performance.now() > end) return `nothing; its console: ${complaints.join('; ')}`;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  } finally {
+    await context.close();
+  }
+}
+
+async function freePort() {
+  const server = createServer();
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+async function answering(url) {
+  const end = performance.now() + PATIENCE;
+  for (;;) {
+    const answer = await fetch(url).catch(() => null);
+    await answer?.arrayBuffer().catch(() => null);
+    if (answer) return;
+    if (performance.now() > end) throw new SetupError(`${url} does not answer`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}

@@ -1,0 +1,267 @@
+// The environments in which `npm run try-packages` tries the package. `needs` is what the table in bindings/README.md
+// says: the lines without which a row does not work, or nothing.
+import * as sources from './sources.mjs';
+
+const { call, html, page, pages, program } = sources;
+const platform = process.platform === 'win32' ? 'win' : process.platform;
+const nodePackage = `node-${platform}-${process.arch}`; // npm has Node's programs
+const nodeProgram = `node_modules/${nodePackage}/bin/node`;
+const copyFiles = '`cp node_modules/multihead/dist/*.wasm out/`';
+const inline = "`import { load } from 'multihead/inline'`";
+
+/** Node of another version: import, require(), and a CommonJS program. */
+const nodeRow = (version) => ({
+  name: `Node ${version}: import and require()`,
+  tools: [`${nodePackage}@${version}`],
+  async run(project) {
+    const required = call().replace(/import .*\n/, "const { load } = require('multihead');\n").replace('export ', '');
+    const main = `${required}call().then(console.log);\n`;
+    await project.write({ 'call.js': call(), 'main.js': program(), 'main.cjs': main });
+    for (const file of ['main.js', 'main.cjs']) await project.expectOutput([nodeProgram, file], `node ${version}`);
+  },
+});
+
+const runtimeRow = (name, tool, command) => ({
+  name,
+  tools: [tool],
+  async run(project) {
+    await project.write({ 'call.js': call(), 'main.js': program() });
+    await project.expectOutput(command, name.split(' ')[0].toLowerCase());
+  },
+});
+
+const typescriptRow = (version) => ({
+  name: `TypeScript ${version}: \`node16\`, \`nodenext\`, \`bundler\`, with and without the DOM library`,
+  tools: [`typescript@${version}`],
+  async run(project) {
+    const text = ['multihead', 'multihead/inline', 'multihead/training']
+      .map((entry, index) => `import * as e${index} from '${entry}';\nexport const f${index}: object = e${index};\n`)
+      .join('');
+    await project.write({ 'main.ts': `${text}using x = (await e0.load()).tensor([1]);\nexport const s: readonly number[] = x.shape;\n` });
+    const modes = [['node16', 'node16'], ['nodenext', 'nodenext'], ['esnext', 'bundler']];
+    for (const [module, moduleResolution] of modes) {
+      for (const lib of [['es2022'], ['es2022', 'dom']]) {
+        const compilerOptions = { strict: true, noEmit: true, target: 'es2022', types: [], lib, module, moduleResolution };
+        await project.write({ 'tsconfig.json': JSON.stringify({ compilerOptions, files: ['main.ts'] }) });
+        await project.run(['tsc']);
+      }
+    }
+    project.seen.add('tsc');
+  },
+});
+
+const viteRow = (version, what, { entry = 'multihead', needs, config = '', worker, dev }) => ({
+  name: `Vite ${version}, ${what}`,
+  tools: [`vite@${version}`],
+  needs,
+  async run(project) {
+    await project.write({ ...pages(entry), 'vite.config.js': `export default { ${config} };\n` });
+    const root = worker ? 'with-worker' : '.';
+    if (dev) {
+      const command = ['vite', '--host', '127.0.0.1', '--port', 'PORT', '--strictPort'];
+      return project.withServer(command, async (url) => {
+        await project.expectPage({ url });
+        await project.expectPage({ url, path: 'with-worker/' });
+      });
+    }
+    await project.run(['vite', 'build', root, '--outDir', project.at('out'), '--config', 'vite.config.js']);
+    return project.expectPage({ site: 'out' });
+  },
+});
+
+/** A bundler that does not copy the .wasm: with multihead/inline, and with the files copied beside its output. */
+const bundlerRows = (name, tools, build) => [
+  {
+    name: `${name}, \`multihead/inline\``,
+    tools,
+    needs: inline,
+    async run(project) {
+      await project.write(pages('multihead/inline'));
+      await build(project, 'main.js');
+      await project.write({ 'out/index.html': html });
+      await project.expectPage({ site: 'out' });
+    },
+  },
+  {
+    name: `${name}, \`multihead\``,
+    tools,
+    needs: copyFiles,
+    async run(project) {
+      await project.write(pages('multihead'));
+      await build(project, 'main.js');
+      await project.write({ 'out/index.html': html });
+      await project.run(['node', '-e', copyScript]);
+      await project.expectPage({ site: 'out' });
+    },
+  },
+];
+const copyScript = `
+  const { cpSync, readdirSync } = require('node:fs');
+  const dist = 'node_modules/multihead/dist/';
+  for (const name of readdirSync(dist)) if (name.endsWith('.wasm')) cpSync(dist + name, 'out/' + name);`;
+
+/** A bundle for servers, in a folder where nothing else is. */
+const serverBundleRow = (name, tools, build) => ({
+  name: `${name}, a bundle for Node, moved elsewhere`,
+  tools,
+  async run(project) {
+    await project.write({ 'call.js': call(), 'main.js': program() });
+    await build(project);
+    await project.moved('out', (folder) => project.expectOutput(['node', 'main.mjs'], 'node', { cwd: folder }));
+  },
+});
+
+const rollupConfig = `
+import resolve from '@rollup/plugin-node-resolve';
+export default {
+  plugins: [resolve({ exportConditions: process.env.CONDITIONS?.split(',') ?? [] })],
+  external: [/^node:/],
+};`;
+const rollupTools = ['rollup@4', '@rollup/plugin-node-resolve@16'];
+
+const webpackConfig = (entry) => `
+export default {
+  mode: 'production',
+  entry: '${entry}',
+  output: { path: process.cwd() + '/out', filename: 'main.js' },
+};`;
+
+/** Parcel writes an import map into the page, which the policy of the other pages forbids. */
+const parcelRow = (what, { entry, needs, manifest = {} }) => ({
+  name: `Parcel 2, ${what}`,
+  tools: ['parcel@2'],
+  needs,
+  async run(project) {
+    await project.write(pages(entry));
+    await project.extendManifest(manifest);
+    for (const root of ['.', 'with-worker']) {
+      await project.run(['parcel', 'build', `${root}/index.html`, '--no-cache', '--dist-dir', 'out', '--no-source-maps']);
+      await project.expectPage({ site: 'out', policy: false });
+    }
+  },
+});
+
+const nextFiles = {
+  'call.js': call(),
+  'next.config.mjs': "export default { output: 'standalone', outputFileTracingRoot: process.cwd() };\n",
+  'app/layout.js':
+    'export default function Layout({ children }) { return <html lang="en"><body>{children}</body></html>; }\n',
+  'app/page.js': `import { call } from '../call.js';
+export const dynamic = 'force-dynamic';
+export default async function Page() { return <p>{await call()}</p>; }
+`,
+  'app/client/page.js': `'use client';
+import { useEffect } from 'react';
+import { call } from '../../call.js';
+export default function Page() {
+  useEffect(() => { call().then((text) => { document.title = text; }); }, []);
+  return <p>client</p>;
+}
+`,
+};
+const nextTools = ['next@16', 'react@19', 'react-dom@19'];
+const nextRow = (name, flags) => ({
+  name: `Next.js 16, ${name}: client and server components, standalone output moved elsewhere`,
+  tools: nextTools,
+  async run(project) {
+    await project.write(nextFiles);
+    await project.run(['next', 'build', ...flags]);
+    // The files that the server's page needs are in its standalone folder, or the code contains them.
+    await project.run(['node', '-e', "require('node:fs').cpSync('.next/static', '.next/standalone/.next/static', { recursive: true })"]);
+    await project.moved('.next/standalone', (folder) =>
+      project.withServer(['node', 'server.js'], async (url) => {
+        await project.expectHtml(url);
+        await project.expectPage({ url, path: 'client' });
+      }, { cwd: folder }),
+    );
+  },
+});
+
+/** Plain modules from a static server, under \`script-src 'self' 'wasm-unsafe-eval'\`. */
+const plainRow = (name, { entry, scripts }) => ({
+  name,
+  tools: [],
+  async run(project) {
+    const dist = './node_modules/multihead/dist/';
+    await project.write({ 'index.html': html, ...scripts(`${dist}${entry}.js`) });
+    await project.expectPage({ site: '.' });
+  },
+});
+
+const withModule = (main, name, worker) => (path) => ({ 'call.js': call(path), 'main.js': main, [name]: worker() });
+const inModule = (path) => ({ 'call.js': call(path), 'main.js': page() });
+const inWorker = withModule(sources.workerPage, 'worker.js', sources.worker);
+const inServiceWorker = withModule(sources.serviceWorkerPage, 'service_worker.js', sources.serviceWorker);
+
+export const ROWS = [
+  nodeRow(20),
+  nodeRow(26),
+  runtimeRow('Deno 2', 'deno@2', ['deno', 'run', '-A', '--node-modules-dir=manual', 'main.js']),
+  runtimeRow('Bun 1', 'bun@1', ['bun', 'run', 'main.js']),
+  typescriptRow('5.9'),
+  typescriptRow('7'),
+  ...['index', 'inline'].flatMap((entry) => {
+    const package_ = entry === 'index' ? '`multihead`' : '`multihead/inline`';
+    return [
+      plainRow(`No bundler, ${package_}: module under a Content-Security-Policy`, { entry, scripts: inModule }),
+      plainRow(`No bundler, ${package_}: module worker`, { entry, scripts: inWorker }),
+      plainRow(`No bundler, ${package_}: module service worker`, { entry, scripts: inServiceWorker }),
+    ];
+  }),
+  viteRow(8, 'development server', { dev: true }),
+  viteRow(8, 'build', {}),
+  viteRow(8, 'build with a worker', { worker: true }),
+  viteRow(7, 'build with a worker', { worker: true }),
+  ...[7, 5].map((version) =>
+    viteRow(version, 'development server', {
+      dev: true,
+      needs: "`optimizeDeps: { exclude: ['multihead'] }` in `vite.config.js`",
+      config: "optimizeDeps: { exclude: ['multihead'] }",
+    }),
+  ),
+  viteRow(5, 'development server, `multihead/inline`', { dev: true, entry: 'multihead/inline', needs: inline }),
+  viteRow(5, 'build', {}),
+  viteRow(5, 'build with a worker', { worker: true }),
+  {
+    name: 'webpack 5, page and worker',
+    tools: ['webpack@5', 'webpack-cli@7'],
+    async run(project) {
+      await project.write({ ...pages('multihead'), 'out/index.html': html });
+      for (const entry of ['./main.js', './with-worker/main.js']) {
+        await project.write({ 'webpack.config.js': webpackConfig(entry) });
+        await project.run(['webpack']);
+        await project.expectPage({ site: 'out' });
+      }
+    },
+  },
+  parcelRow('page and worker', { entry: 'multihead' }),
+  parcelRow('`multihead/inline` and `multihead/training`', {
+    entry: 'multihead/inline',
+    needs: '`"@parcel/resolver-default": { "packageExports": true }` in `package.json`',
+    manifest: { '@parcel/resolver-default': { packageExports: true } },
+  }),
+  ...bundlerRows('Rollup 4', rollupTools, async (project, entry) => {
+    await project.write({ 'rollup.config.js': rollupConfig });
+    await project.run(['rollup', '-c', 'rollup.config.js', '-i', entry, '-d', 'out']);
+  }),
+  ...bundlerRows('esbuild', ['esbuild@0.28'], (project, entry) =>
+    project.run(['esbuild', entry, '--bundle', '--format=esm', '--outdir=out', '--log-level=warning']),
+  ),
+  ...bundlerRows('`bun build`', ['bun@1'], (project, entry) =>
+    project.run(['bun', 'build', entry, '--outdir', 'out', '--target', 'browser']),
+  ),
+  serverBundleRow('Rollup 4', rollupTools, async (project) => {
+    await project.write({ 'rollup.config.js': rollupConfig });
+    const env = { ...project.env, CONDITIONS: 'node' };
+    const names = ['--entryFileNames', '[name].mjs', '--chunkFileNames', '[name].mjs'];
+    await project.run(['rollup', '-c', 'rollup.config.js', '-i', 'main.js', '-d', 'out', ...names], { env });
+  }),
+  serverBundleRow('esbuild', ['esbuild@0.28'], async (project) => {
+    const words = ['main.js', '--bundle', '--platform=node', '--log-level=error'];
+    await project.run(['esbuild', ...words, '--format=cjs', '--outfile=out/main.cjs']);
+    await project.moved('out', (folder) => project.expectOutput(['node', 'main.cjs'], 'node', { cwd: folder }));
+    await project.run(['esbuild', ...words, '--format=esm', '--outfile=out/main.mjs']);
+  }),
+  nextRow('Turbopack', []),
+  nextRow('webpack', ['--webpack']),
+];
