@@ -4,13 +4,14 @@
 //   node build.mjs [folder]      default: dist
 
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { rolldown } from 'rolldown';
 
+import { orderFunctions } from './order_functions.mjs';
 import { billOfMaterials } from './sbom.mjs';
 import './tables.mjs';
 
@@ -44,7 +45,8 @@ if (glue !== other) {
 }
 // The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
 writeFileSync(join(made, 'glue.js'), glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, ''));
-for (const build of builds) copyFileSync(built(build, 'wasm'), join(made, `multihead-${build}.wasm`));
+const ordered = (build) => orderFunctions(readFileSync(built(build, 'wasm')));
+for (const build of builds) writeFileSync(join(made, `multihead-${build}.wasm`), ordered(build));
 const packed = gzipSync(readFileSync(join(made, 'multihead-simd128.wasm')), { level: 9 }).toString('base64');
 writeFileSync(join(made, 'inline_wasm.js'), `export default '${packed}';\n`);
 

@@ -41,7 +41,7 @@ export async function buildForWasmBenchmarks() {
 
 /** bindings/dist: what the npm package holds. */
 export function buildPackage() {
-  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/sbom.mjs', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
+  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/order_functions.mjs', 'bindings/sbom.mjs', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 
