@@ -131,8 +131,13 @@ HWY_NOINLINE void hide_by_range(D d, const ScoreTile& tile, const int32_t* HWY_R
   }
 }
 
-template <class T>
+// Whether tiles of D have one row, whose vectors of one lane are smaller than the target's.
+template <class D>
+constexpr bool kHasOneRow = hn::MaxLanes(D()) == 1 && hn::MaxLanes(DF()) > 1;
+
+template <class D, class T>
 bool all_equal(const T* const* rows, size_t count) {
+  if constexpr (kHasOneRow<D>) return true;
   for (size_t row = 1; row < count; ++row) {
     if (rows[row] != rows[0]) return false;
   }
@@ -146,7 +151,7 @@ HWY_NOINLINE void hide_by_mask(D d, const ScoreTile& tile, const uint8_t* const*
   const size_t vector = hn::Lanes(d);
   const auto neg_inf = hn::Set(d, kNegInf);
   // Key padding.
-  if (all_equal(mask, tile.rows)) {
+  if (all_equal<D>(mask, tile.rows)) {
     const uint8_t* allowed = mask[0] + tile.first_key * key_stride;
     for (size_t j = 0; j < tile.keys; ++j, allowed += key_stride) {
       if (*allowed != 0) continue;
@@ -220,7 +225,7 @@ template <class D>
 HWY_NOINLINE void add_bias(D d, const ScoreTile& tile, const float* const* bias,
                            int64_t key_stride) {
   constexpr size_t kVector = kSide<D>;
-  if (all_equal(bias, tile.rows)) {
+  if (all_equal<D>(bias, tile.rows)) {
     const float* added = bias[0] + tile.first_key * key_stride;
     for (size_t j = 0; j < tile.keys; ++j, added += key_stride) {
       float* at = tile.scores + j * tile.stride;
