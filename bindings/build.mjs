@@ -18,7 +18,9 @@ import './tables.mjs';
 const here = dirname(fileURLToPath(import.meta.url));
 const dist = resolve(process.argv[2] ?? join(here, 'dist'));
 const made = `${dist}-made`;
-const builds = ['simd128', 'relaxed'];
+const simds = ['simd128', 'relaxed'];
+/** Of all functions, and of those of multihead/core alone. */
+const parts = ['', 'core-'];
 const built = (build, extension) =>
   join(here, '..', 'build', 'wasm', 'bindings', build, `multihead.${extension}`);
 
@@ -27,7 +29,8 @@ function fail(...lines) {
   process.exit(1);
 }
 
-const missing = builds
+const missing = parts
+  .flatMap((part) => simds.map((simd) => part + simd))
   .flatMap((build) => [built(build, 'mjs'), built(build, 'wasm')])
   .filter((path) => !existsSync(path));
 if (missing.length > 0) {
@@ -37,16 +40,21 @@ if (missing.length > 0) {
 rmSync(made, { recursive: true, force: true });
 mkdirSync(made, { recursive: true });
 
-// load() imports one glue and then chooses the build.
-const [glue, other] = builds.map((build) => readFileSync(built(build, 'mjs'), 'utf8'));
-if (glue !== other) {
-  const paths = builds.map((build) => built(build, 'mjs'));
-  fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
-}
-// The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
-writeFileSync(join(made, 'glue.js'), glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, ''));
 const ordered = (build) => orderFunctions(readFileSync(built(build, 'wasm')));
-for (const build of builds) writeFileSync(join(made, `multihead-${build}.wasm`), ordered(build));
+for (const part of parts) {
+  // load() imports one glue and then chooses the build.
+  const paths = simds.map((simd) => built(part + simd, 'mjs'));
+  const [glue, other] = paths.map((path) => readFileSync(path, 'utf8'));
+  if (glue !== other) {
+    fail('The glue of the two WebAssembly builds differs; it must be the same:', ...paths);
+  }
+  // The glue does not use the variable, for which Parcel would install and bundle a polyfill of `process`.
+  const used = glue.replace(/var ENVIRONMENT_IS_NODE=[^;]*;(?!.*ENVIRONMENT_IS_NODE)/s, '');
+  writeFileSync(join(made, `${part.replace('-', '_')}glue.js`), used);
+  for (const simd of simds) {
+    writeFileSync(join(made, `multihead-${part}${simd}.wasm`), ordered(part + simd));
+  }
+}
 const packed = gzipSync(readFileSync(join(made, 'multihead-simd128.wasm')), { level: 9 }).toString('base64');
 writeFileSync(join(made, 'inline_wasm.js'), `export default '${packed}';\n`);
 

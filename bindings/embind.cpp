@@ -64,10 +64,13 @@ void simd_target() {
 // A section of the module says what it is. load.ts reads it before the module runs.
 __asm__(
     ".section .custom_section.multihead,\"\",@\n"
-    ".ascii \"" MULTIHEAD_VERSION " wire " MULTIHEAD_WIRE_VERSION " " MULTIHEAD_WASM_SIMD "\"");
+    ".ascii \"" MULTIHEAD_VERSION " wire " MULTIHEAD_WIRE_VERSION " " MULTIHEAD_WASM_BUILD "\"");
 
 EMSCRIPTEN_BINDINGS(multihead) {
-#define WIRE_FUNCTION(javascript, cpp, signature) \
+#define WIRE_CORE_FUNCTION(javascript, cpp, signature) \
   emscripten::function(#javascript, &multihead::bindings::cpp);
+#ifndef MULTIHEAD_CORE
+#define WIRE_FUNCTION WIRE_CORE_FUNCTION
+#endif
 #include "wire.inc"
 }

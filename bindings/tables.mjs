@@ -74,6 +74,10 @@ function each(macro, write) {
   return blocks.filter((block) => block.macro === macro).map(write);
 }
 
+function isFunction(macro) {
+  return macro === 'WIRE_FUNCTION' || macro === 'WIRE_CORE_FUNCTION';
+}
+
 /** The name in TypeScript of an enumeration or a record of C++. */
 function nameOf(type) {
   return type.replaceAll('::', '');
@@ -201,7 +205,7 @@ function wireOf() {
     ].join('\n');
   });
 
-  const functions = each('WIRE_FUNCTION', ({ args: [name, , signature] }) => {
+  const functions = blocks.filter(({ macro }) => isFunction(macro)).map(({ args: [name, , signature] }) => {
     const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature) ?? [];
     if (result === undefined) throw new Error(`wire.inc: ${name}: "${signature}" is no signature`);
     const given = parameters.replaceAll(/(?:u?int32_t|double) (\w+)/g, '$1: number');
@@ -232,7 +236,7 @@ function blocksOf(source) {
     if (code === '') continue;
     const [, macro, given] = /^(WIRE_\w+)(?:\((.*)\))?$/.exec(code) ?? [];
     const args = given === undefined ? [] : splitArguments(given);
-    const single = macro === 'WIRE_CONSTANT' || macro === 'WIRE_FUNCTION';
+    const single = macro === 'WIRE_CONSTANT' || isFunction(macro);
     if (macro?.startsWith('WIRE_END_') && open !== undefined) open = undefined;
     else if (['WIRE_VALUE', 'WIRE_FIELD', 'WIRE_ARGUMENT', 'WIRE_RESULT_FIELD'].includes(macro) && open !== undefined) open.rows.push(args);
     else if (['WIRE_ENUM', 'WIRE_RECORD', 'WIRE_CALL', 'WIRE_RESULT'].includes(macro) || single) {

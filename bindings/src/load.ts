@@ -1,5 +1,6 @@
 // load() with the .wasm files beside this module, as browsers and bundlers for browsers find them.
 
+import { everything } from './everything.js';
 import { createLoader } from './loader.js';
 import type { Load } from './types.js';
 
@@ -13,4 +14,4 @@ const files = {
 };
 
 /** See {@link Load}. */
-export const load: Load = /* @__PURE__ */ createLoader(() => files);
+export const load: Load = /* @__PURE__ */ createLoader(() => files, everything);

@@ -1,6 +1,7 @@
 // load() of the condition "node" in package.json: for Node, Deno and Bun, and for what bundlers build to run
 // there, such as the server components of Next.js.
 
+import { everything } from './everything.js';
 import { createLoader } from './loader.js';
 import { fileExists, type WasmFiles } from './source.js';
 import type { Load } from './types.js';
@@ -24,4 +25,4 @@ async function findFiles(): Promise<WasmFiles> {
 }
 
 /** See {@link Load}. */
-export const load: Load = /* @__PURE__ */ createLoader(findFiles);
+export const load: Load = /* @__PURE__ */ createLoader(findFiles, everything);

@@ -2,18 +2,19 @@
 
 import { abortedError, checkSignal } from './abort.js';
 import { CoreObject } from './core_object.js';
+import type { LoadedBackend } from './core_operations.js';
 import { MultiheadError } from './errors.js';
 import { chooseSimd } from './features.js';
-import createGlue, { type ModuleOverrides } from './glue.js';
-import { guardModule } from './guard.js';
-import { createMultihead } from './multihead.js';
+import type createGlue from './glue.js';
+import type { ModuleOverrides } from './glue.js';
+import { guardModule, type GuardedModule } from './guard.js';
 import { readFlat } from './options.js';
 import type { RawModule } from './raw.js';
 import { compileWasm, loadError, readFiles, type CompiledWasm, type WasmFiles } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
 import { wireVersion } from './tables.js';
 import { describe, WasmTensor } from './tensor.js';
-import type { Load, LoadOptions, Multihead, Simd } from './types.js';
+import type { LoadOptions, Simd } from './types.js';
 import { version } from './version.js';
 
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
@@ -24,28 +25,39 @@ export interface TeamSocket {
 }
 
 /** The compiled module and the socket of each instance, for multihead/pool. */
-export const moduleOf = new WeakMap<Multihead, WebAssembly.Module>();
-export const socketOf = new WeakMap<Multihead, TeamSocket>();
+export const moduleOf = new WeakMap<object, WebAssembly.Module>();
+export const socketOf = new WeakMap<object, TeamSocket>();
+
+/** What the entry points load: everything, or a part of it with WebAssembly builds of its own. */
+export interface Contents<Api extends object> {
+  /** As the builds name it. */
+  readonly part?: 'core';
+  readonly createGlue: typeof createGlue;
+  readonly createApi: (raw: GuardedModule, backend: LoadedBackend) => Api;
+}
 
 /**
  * The load() of one entry point. Nothing runs before its first call.
  *
  * @param findFiles where the .wasm files are that load() takes if its caller gives none
  */
-export function createLoader(findFiles: () => WasmFiles | Promise<WasmFiles>): Load {
+export function createLoader<Api extends object>(
+  findFiles: () => WasmFiles | Promise<WasmFiles>,
+  contents: Contents<Api>,
+): (options?: LoadOptions) => Promise<Api> {
   /** The instance that calls without options share; undefined after a failed load and after E_FATAL. */
-  let shared: Promise<Multihead> | undefined;
+  let shared: Promise<Api> | undefined;
 
-  function loadShared(): Promise<Multihead> {
+  function loadShared(): Promise<Api> {
     const forget = (): void => {
       if (shared === loading) shared = undefined;
     };
-    const loading: Promise<Multihead> = instantiate(findFiles, 'auto', undefined, forget);
+    const loading: Promise<Api> = instantiate(contents, findFiles, 'auto', undefined, forget);
     loading.catch(forget);
     return loading;
   }
 
-  return async function load(given: LoadOptions = {}): Promise<Multihead> {
+  return async function load(given: LoadOptions = {}): Promise<Api> {
     const options = readFlat(given, ['wasm', 'simd', 'signal'], 'load');
     const { wasm, simd = 'auto', signal } = options;
     checkSignal(signal);
@@ -59,29 +71,31 @@ export function createLoader(findFiles: () => WasmFiles | Promise<WasmFiles>): L
     const own = wasm === undefined ? undefined : readFiles(wasm);
     if (signal?.aborted) throw abortedError(signal, 'load');
     if (own !== undefined || simd !== 'auto') {
-      return abortable(instantiate(own === undefined ? findFiles : () => own, simd, signal), signal);
+      const find = own === undefined ? findFiles : () => own;
+      return abortable(instantiate(contents, find, simd, signal), signal);
     }
     shared ??= loadShared();
     return abortable(shared, signal);
   };
 }
 
-async function instantiate(
+async function instantiate<Api extends object>(
+  { part, createGlue, createApi }: Contents<Api>,
   findFiles: () => WasmFiles | Promise<WasmFiles>,
   wanted: Simd | 'auto',
   signal: AbortSignal | undefined,
   onDeath = (): void => {},
-): Promise<Multihead> {
+): Promise<Api> {
   const files = await findFiles();
   const { simd, why } = chooseSimd(wanted, files.relaxed !== undefined);
   const find = files[simd] ?? files.simd128;
   const argument = files.perBuild === true ? `wasm.${simd}` : 'wasm';
   const wasm = await compileWasm(await find(), { argument, advice: files.advice }, signal);
-  checkIdentity(simd, wasm);
+  checkIdentity(part === undefined ? simd : `${part}-${simd}`, wasm);
   const socket: TeamSocket = { link: undefined };
-  const raw = await createRaw(wasm, socket);
+  const raw = await createRaw(createGlue, wasm, socket);
   makeDisposable(WasmTensor, CoreObject);
-  const multihead = createMultihead(guardModule(raw, onDeath), {
+  const multihead = createApi(guardModule(raw, onDeath), {
     simd,
     threads: 1,
     version,
@@ -97,8 +111,8 @@ async function instantiate(
  * Throws `E_LOAD` unless the module's custom section "multihead", which embind.cpp writes, names this
  * version, wire version and build. So no code of a wrong module runs.
  */
-function checkIdentity(simd: Simd, wasm: CompiledWasm): void {
-  const wanted = `${version} wire ${wireVersion} ${simd}`;
+function checkIdentity(build: string, wasm: CompiledWasm): void {
+  const wanted = `${version} wire ${wireVersion} ${build}`;
   const [section] = WebAssembly.Module.customSections(wasm.module, 'multihead');
   const found = section === undefined ? undefined : new TextDecoder().decode(section);
   if (found === wanted) return;
@@ -106,7 +120,11 @@ function checkIdentity(simd: Simd, wasm: CompiledWasm): void {
   throw loadError(wasm, `it is not multihead ${version}'s module for this build (${got})`);
 }
 
-async function createRaw(wasm: CompiledWasm, socket: TeamSocket): Promise<RawModule> {
+async function createRaw(
+  create: Contents<object>['createGlue'],
+  wasm: CompiledWasm,
+  socket: TeamSocket,
+): Promise<RawModule> {
   try {
     const raw = await new Promise<RawModule>((resolve, reject) => {
       // The glue does not report a failed instantiation, so its errors are caught here.
@@ -117,7 +135,7 @@ async function createRaw(wasm: CompiledWasm, socket: TeamSocket): Promise<RawMod
         return {};
       };
       const exchange: Exchange = (...args) => socket.link?.exchange(...args) ?? 0;
-      createGlue({ instantiateWasm, exchange }).then(resolve, reject);
+      create({ instantiateWasm, exchange }).then(resolve, reject);
     });
     return raw;
   } catch (error) {

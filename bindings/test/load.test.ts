@@ -237,11 +237,18 @@ describe('load', () => {
   });
 
   it('says what to do if a bundler has left out the files', async () => {
+    const dist = (name: string): string => new URL(`../dist/${name}`, import.meta.url).href;
     const { createLoader } = (await import(
-      /* @vite-ignore */ new URL('../dist/loader.js', import.meta.url).href
+      /* @vite-ignore */ dist('loader.js')
     )) as typeof import('../src/loader.ts');
+    const { everything } = (await import(
+      /* @vite-ignore */ dist('everything.js')
+    )) as typeof import('../src/everything.ts');
     const file = () => `${origin}/none.wasm`;
-    const without = createLoader(() => ({ relaxed: file, simd128: file, advice: 'Do this' }));
+    const without = createLoader(
+      () => ({ relaxed: file, simd128: file, advice: 'Do this' }),
+      everything,
+    );
     await expect(without()).rejects.toMatchObject({
       ...{ code: 'E_LOAD', argument: 'wasm' },
       message: expect.stringMatching(/none\.wasm: HTTP status 404 Not Found\. Do this$/) as string,

@@ -72,8 +72,10 @@ describe('the packed package', { timeout: 120_000 }, () => {
       ...sources.flatMap((name) =>
         ['.js', '.js.map', '.d.ts'].map((extension) => `dist/${name.replace(/\.ts$/, extension)}`),
       ),
-      ...['glue.js', 'inline_wasm.js', 'sbom.cdx.json'].map((name) => `dist/${name}`),
-      ...['simd128', 'relaxed'].map((simd) => `dist/multihead-${simd}.wasm`),
+      ...['glue.js', 'core_glue.js', 'inline_wasm.js', 'sbom.cdx.json'].map((name) => `dist/${name}`),
+      ...['simd128', 'relaxed', 'core-simd128', 'core-relaxed'].map(
+        (build) => `dist/multihead-${build}.wasm`,
+      ),
     ];
     expect(files.map(({ path }) => path).sort()).toEqual(expected.sort());
   });
@@ -136,7 +138,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('passes publint and attw', async () => {
     await run(bin('publint'), [root, '--strict'], { env: quietly });
     // How a .wasm is imported, and with which types, is up to the bundler.
-    const excluded = ['--exclude-entrypoints', 'relaxed.wasm', 'simd128.wasm'];
+    const excluded = ['--exclude-entrypoints', 'relaxed.wasm', 'simd128.wasm', 'core-relaxed.wasm', 'core-simd128.wasm'];
     await run(bin('attw'), [tarball, '--profile', 'esm-only', ...excluded], { env: quietly });
   });
 
@@ -330,7 +332,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   });
 
   it('has types for every way in which TypeScript finds modules', async () => {
-    const all = ['multihead', 'multihead/inline', 'multihead/training'];
+    const all = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/training'];
     await writeFile(
       join(folder, 'modes.ts'),
       all.map((entry, index) => `import * as e${index} from '${entry}'; export const o${index}: object = e${index};`).join('\n'),

@@ -1,0 +1,8 @@
+// What every entry point but multihead/core loads.
+
+import createGlue from './glue.js';
+import type { Contents } from './loader.js';
+import { createMultihead } from './multihead.js';
+import type { Multihead } from './types.js';
+
+export const everything: Contents<Multihead> = { createGlue, createApi: createMultihead };

@@ -1,0 +1,21 @@
+// load() of multihead/core, with the .wasm files beside this module.
+
+import createGlue from './core_glue.js';
+import { createCore } from './core_operations.js';
+import type { LoadCore } from './core_types.js';
+import { createLoader } from './loader.js';
+
+/** Written out per build, because bundlers recognise only new URL() of literal paths. */
+const files = {
+  relaxed: () => new URL('./multihead-core-relaxed.wasm', import.meta.url),
+  simd128: () => new URL('./multihead-core-simd128.wasm', import.meta.url),
+  advice:
+    'If a bundler left the file out, give load() the file\'s address as wasm; see "Where it runs" in the README',
+};
+
+/** See {@link LoadCore}. */
+export const load: LoadCore = /* @__PURE__ */ createLoader(() => files, {
+  part: 'core',
+  createGlue,
+  createApi: createCore,
+});

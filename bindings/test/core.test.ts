@@ -1,0 +1,120 @@
+// `multihead/core`: the operations without modules and training, on a WebAssembly module of their own.
+
+import { readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
+import { load as loadEverything, type Multihead } from 'multihead';
+import { load, type MultiheadCore } from 'multihead/core';
+import { rolldown } from 'rolldown';
+import { afterAll, describe, expect, it } from 'vitest';
+import { builds, errorOf, loadBuild } from './builds.ts';
+import { random, runSeed } from './random.ts';
+import { caseCount, filled, randomCase } from './random_case.ts';
+
+
+const wasm = (name: string): URL => new URL(`../dist/multihead-${name}.wasm`, import.meta.url);
+
+/** The numbers of all tensors in a result. */
+const numbersOf = (result: object): string =>
+  JSON.stringify(result, (_, value: unknown) =>
+    ArrayBuffer.isView(value) ? [...(value as Float32Array)].map(String) : value,
+  );
+
+describe.each(builds)('multihead/core, %s', async (simd) => {
+  const core = await load({ simd });
+  const everything = await loadBuild(simd);
+  const both = (run: (mh: MultiheadCore) => object, label: string): void => {
+    const [actual, expected] = [core, everything].map((mh) => mh.scope(() => numbersOf(run(mh))));
+    expect(actual, label).toBe(expected);
+    expect(core.memory()).toMatchObject({ live: 0, bytes: 0 });
+  };
+  afterAll(() => expect(core.memory().live).toBe(0));
+
+  it('has operations of multihead, and no other', () => {
+    expect(Object.keys(core).sort()).toEqual([
+      ...['alibiSlopes', 'attention', 'attentionVarlen', 'backend', 'createCache', 'linear', 'memory'],
+      ...['mergeAttention', 'prepare', 'rotate', 'scope', 'scores', 'tensor'],
+    ]);
+    const all: (keyof Multihead)[] = Object.keys(everything) as (keyof Multihead)[];
+    expect(all).toEqual(expect.arrayContaining(Object.keys(core)));
+    expect(Object.isFrozen(core)).toBe(true);
+    expect(core.backend).toMatchObject({ simd, target: everything.backend.target });
+    expect(core.backend.wasmBytes).toBeLessThan(everything.backend.wasmBytes);
+  });
+
+  it(`gives the bits of multihead (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
+    for (let round = 0; round < caseCount(60); round += 1) {
+      const { q, k, v, options, label } = randomCase(runSeed + round);
+      both((mh) => {
+        const { out, lse, weights } = mh.attention(q.given, k.given, v.given, options);
+        return [out.toFloat32(), lse?.data, weights?.data];
+      }, label);
+    }
+  });
+
+  it('gives the bits of multihead: every other operation', () => {
+    const r = random(1);
+    const [q, k, v] = [filled(r, 1, 4, 3, 8), filled(r, 1, 2, 5, 8), filled(r, 1, 2, 5, 8)];
+    both((mh) => [mh.alibiSlopes(4)], 'alibiSlopes');
+    both((mh) => {
+      using op = mh.prepare({ q: q.shape, kvHeads: 2, keys: 5 });
+      const out = mh.tensor(q.shape);
+      op.run(mh.tensor(q.shape, q.data), mh.tensor(k.shape, k.data), mh.tensor(v.shape, v.data), out);
+      return [out.data];
+    }, 'prepare');
+    both((mh) => [...mh.scores(q, k, { head: 1, stage: 'weights', chunk: 2 })].map(({ data }) => data), 'scores');
+    both((mh) => {
+      const packed = filled(random(2), 5, 2, 8);
+      const cu = Int32Array.of(0, 2, 5);
+      return [mh.attentionVarlen(packed, packed, packed, { cuQ: cu, cuK: cu }).out.data];
+    }, 'attentionVarlen');
+    both((mh) => {
+      const half = () => {
+        const { out, lse } = mh.attention(q, k, v, { return: ['lse'] });
+        return { out, lse };
+      };
+      const merged = mh.mergeAttention(half(), half());
+      return [merged.out.data, merged.lse.data];
+    }, 'mergeAttention');
+    both((mh) => [mh.rotate(q, Int32Array.of(4, 5, 6), { style: 'half', base: 100 }).data], 'rotate');
+    both((mh) => [mh.linear(filled(random(3), 3, 8), filled(random(4), 5, 8)).data], 'linear');
+    for (const dtype of ['f32', 'f16', 'bf16', 'int8'] as const) {
+      both((mh) => {
+        using cache = mh.createCache({ batch: 1, kvHeads: 2, keyWidth: 8, capacity: 8, dtype });
+        cache.append(k, v);
+        return [cache.attend(q).out.data];
+      }, `createCache ${dtype}`);
+    }
+  });
+
+  it('names arguments in errors as multihead does', () => {
+    const x = { shape: [1, 1, 2, 4], data: new Float32Array(8) };
+    const wrong = { shape: [1, 1, 2, 3], data: new Float32Array(6) };
+    const [actual, expected] = [core, everything].map((mh) =>
+      errorOf(() => mh.attention(x, wrong, x)),
+    );
+    expect(actual?.message).toBe(expected?.message);
+    expect(actual).toMatchObject({ code: 'E_SHAPE', argument: expected?.argument });
+  });
+
+  it('refuses the module of multihead, and multihead refuses that of core', async () => {
+    const message = /not multihead .*'s module for this build \(it is ".* wire /;
+    await expect(load({ simd, wasm: wasm(simd) })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(message) });
+    await expect(loadEverything({ simd, wasm: wasm(`core-${simd}`) })).rejects.toMatchObject({ code: 'E_LOAD', message: expect.stringMatching(message) });
+    await expect(load({ simd, wasm: wasm(`core-${simd}`) })).resolves.toBeDefined();
+  });
+
+  it('is 94 kB gzipped as a bundle with its module, and contains no modules or training', async () => {
+    const input = fileURLToPath(new URL('../dist/core.js', import.meta.url));
+    const bundle = await rolldown({ input, logLevel: 'silent' });
+    const { output } = await bundle.generate({ format: 'esm', minify: true });
+    await bundle.close();
+    const [{ code, moduleIds }] = output;
+    const names = moduleIds.map((path) => path.slice(path.lastIndexOf('/') + 1));
+    expect(names).toContain('kv_cache.js');
+    const others = /^(glue|inline_wasm|multi_head_attention|read_safetensors|trainer|transformer)\.js$/;
+    expect(names.filter((name) => others.test(name))).toEqual([]);
+    const size = (bytes: string | Uint8Array) => gzipSync(bytes, { level: 9 }).length;
+    expect(size(code) + size(await readFile(wasm(`core-${simd}`)))).toBeLessThan(95_500);
+  });
+});
