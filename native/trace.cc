@@ -4,7 +4,6 @@
 // Prints every step of multi-head self-attention on a sentence or on given scores: its name, a
 // description, its shape, and a rounded matrix as in textbooks; or everything as JSON.
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstddef>
@@ -23,19 +22,23 @@
 
 #include "exit_code.h"
 #include "multihead/multihead.h"
+#include "trace_print.h"
 
 namespace {
 
 using multihead::Dims;
 using multihead::ExitCode;
+using multihead::trace::print_json;
+using multihead::trace::print_steps;
+using multihead::trace::PrintOptions;
+using multihead::trace::step_meanings;
 
 struct Arguments {
   std::string sentence = "the black cat sat on the mat";
   int64_t heads = 4;
   int64_t embed_dim = 64;
   bool causal = false;
-  int64_t head = 1;
-  int64_t columns = 8;
+  PrintOptions print = {};
   int64_t batch = 1;
   uint32_t seed = 0;
   bool of_scores = false;
@@ -63,25 +66,6 @@ std::vector<std::string> tokenize(const std::string& sentence) {
     }
   }
   return tokens;
-}
-
-// The sentence is UTF-8: every byte except continuation bytes starts a code point.
-bool continues_code_point(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-size_t code_points(const std::string& text) {
-  return text.size() -
-         static_cast<size_t>(std::count_if(text.begin(), text.end(), continues_code_point));
-}
-
-// Right-aligned in `width` code points; a longer text is cut and ends in "…".
-std::string label(const std::string& text, size_t width) {
-  const size_t length = code_points(text);
-  if (length <= width) return std::string(width - length, ' ') + text;
-  size_t end = 0;
-  for (size_t kept = 0; continues_code_point(text[end]) || kept < width - 1; ++end) {
-    if (!continues_code_point(text[end])) ++kept;
-  }
-  return text.substr(0, end) + "…";
 }
 
 std::vector<float> normal_floats(int64_t count, double deviation, std::mt19937& engine) {
@@ -112,103 +96,6 @@ std::vector<float> embed(const std::vector<std::string>& tokens, int64_t width,
   return x;
 }
 
-struct Printer {
-  const std::vector<std::string>& tokens;
-  const Arguments& arguments;
-  size_t label_width;
-
-  // Prints a (rows, columns) matrix; the columns of a tokens-by-tokens matrix are tokens.
-  void matrix(const float* values, int64_t rows, int64_t columns, bool by_token) const {
-    const int64_t shown = by_token ? columns : std::min(columns, arguments.columns);
-    if (by_token) {
-      std::printf("  %s", label("", label_width).c_str());
-      for (int64_t j = 0; j < shown; ++j) {
-        std::printf(" %s", label(tokens[static_cast<size_t>(j)], 8).c_str());
-      }
-      std::printf("\n");
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-      std::printf("  %s", label(tokens[static_cast<size_t>(i)], label_width).c_str());
-      for (int64_t j = 0; j < shown; ++j) {
-        const float value = values[i * columns + j];
-        if (std::isinf(value)) {
-          std::printf(" %8s", value < 0 ? "-inf" : "inf");
-        } else {
-          std::printf(" %8.4f", static_cast<double>(value));
-        }
-      }
-      std::printf(shown < columns ? "  ...\n" : "\n");
-    }
-  }
-
-  void step(const multihead::TraceStep& step, const char* meaning) const {
-    std::printf("\n%s %s\n  %s\n", step.name.c_str(), step.shape.to_string().c_str(), meaning);
-    const int rank = step.shape.rank();
-    const int64_t rows = step.shape[rank - 2];
-    const int64_t columns = step.shape[rank - 1];
-    const bool per_head = rank == 4;
-    if (per_head) std::printf("  head %lld:\n", static_cast<long long>(arguments.head));
-    const bool by_token = step.name == "weights" || step.name.ends_with("scores");
-    matrix(step.values.data() + (per_head ? (arguments.head - 1) * rows * columns : 0), rows,
-           columns, by_token);
-  }
-};
-
-const std::map<std::string, const char*>& meanings() {
-  static const std::map<std::string, const char*> kMeanings = {
-      {"x", "token embeddings plus positions"},
-      {"q", "queries, x W_Q^T"},
-      {"k", "keys, x W_K^T"},
-      {"v", "values, x W_V^T"},
-      {"q_heads", "queries split into heads: (B, N, H d) -> (B, N, H, d) -> (B, H, N, d)"},
-      {"k_heads", "keys split into heads"},
-      {"v_heads", "values split into heads"},
-      {"scores", "Q K^T: how well each query (row) fits each key (column)"},
-      {"scaled_scores", "scores / sqrt(d_head)"},
-      {"masked_scores", "-inf for keys that are hidden from the query"},
-      {"weights", "softmax of each row: every row sums to 1"},
-      {"heads_out", "weights times V, per head"},
-      {"merged", "the heads concatenated: (B, H, N, d) -> (B, N, H d)"},
-      {"per_head_output", "z_h W_O^h, each head's part of the output; their sum is the output"},
-      {"output", "merged W_O^T"},
-  };
-  return kMeanings;
-}
-
-std::string dump(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
-
-// JSON has no infinities: null stands for one. Steps are converted one at a time, because a number
-// takes four times as much memory in JSON.
-void print_json(const std::vector<std::string>& tokens, const multihead::Trace& trace) {
-  std::printf("{\"tokens\":%s,\"steps\":[", dump(tokens).c_str());
-  const char* separator = "";
-  for (const multihead::TraceStep& step : trace.steps) {
-    nlohmann::ordered_json shape = nlohmann::ordered_json::array();
-    for (int axis = 0; axis < step.shape.rank(); ++axis) shape.push_back(step.shape[axis]);
-    nlohmann::ordered_json values = nlohmann::ordered_json::array();
-    for (const float value : step.values) {
-      values.push_back(std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr);
-    }
-    const nlohmann::ordered_json one = {
-        {"name", step.name}, {"shape", std::move(shape)}, {"values", std::move(values)}};
-    std::printf("%s%s", separator, dump(one).c_str());
-    separator = ",";
-  }
-  std::printf("]}\n");
-}
-
-void print_steps(const Arguments& arguments, const std::vector<std::string>& tokens,
-                 const multihead::Trace& trace) {
-  size_t longest = 0;
-  for (const std::string& token : tokens) longest = std::max(longest, code_points(token));
-  const Printer printer{tokens, arguments, std::clamp<size_t>(longest, 6, 20)};
-  for (const multihead::TraceStep& step : trace.steps) {
-    printer.step(step, meanings().at(step.name));
-  }
-}
-
 ExitCode refuse(const std::string& problem) {
   std::fprintf(stderr, "%s\n", problem.c_str());
   return multihead::kExitUsage;
@@ -228,7 +115,7 @@ double trace_size(const Arguments& arguments, int64_t n) {
   const auto width = static_cast<double>(arguments.embed_dim);
   const multihead::Trace trace{.wanted = arguments.steps};
   double size = 0;
-  for (const auto& [name, meaning] : meanings()) {
+  for (const auto& [name, meaning] : step_meanings()) {
     if (!trace.wants(name)) continue;
     if (name == "weights" || name.ends_with("scores")) {
       size += batch * heads * tokens * tokens;
@@ -287,9 +174,9 @@ ExitCode run_scores(const Arguments& arguments) {
         "got \"" +
         arguments.scores + "\"");
   }
-  if (arguments.head < 1 || arguments.head > heads) {
+  if (arguments.print.head < 1 || arguments.print.head > heads) {
     return refuse("--head: expected 1 to " + std::to_string(heads) + ", got " +
-                  std::to_string(arguments.head));
+                  std::to_string(arguments.print.head));
   }
   std::vector<float> identity(static_cast<size_t>(n * n));
   for (int64_t i = 0; i < n; ++i) identity[static_cast<size_t>(i * n + i)] = 1.0F;
@@ -319,17 +206,17 @@ ExitCode run_scores(const Arguments& arguments) {
   if (arguments.json) {
     print_json(tokens, trace);
   } else {
-    print_steps(arguments, tokens, trace);
+    print_steps(arguments.print, tokens, trace);
   }
   return multihead::kExitOk;
 }
 
 ExitCode run(const Arguments& arguments) {
   for (const std::string& name : arguments.steps) {
-    if (meanings().contains(name)) continue;
+    if (step_meanings().contains(name)) continue;
     std::string all;
     for (const std::string_view known : multihead::trace_names()) {
-      if (meanings().contains(std::string(known))) {
+      if (step_meanings().contains(std::string(known))) {
         all += (all.empty() ? "" : ", ") + std::string(known);
       }
     }
@@ -340,9 +227,9 @@ ExitCode run(const Arguments& arguments) {
   if (tokens.empty()) {
     return refuse("sentence: expected at least one word, got \"" + arguments.sentence + "\"");
   }
-  if (arguments.head < 1 || arguments.head > arguments.heads) {
+  if (arguments.print.head < 1 || arguments.print.head > arguments.heads) {
     return refuse("--head: expected 1 to " + std::to_string(arguments.heads) + ", got " +
-                  std::to_string(arguments.head));
+                  std::to_string(arguments.print.head));
   }
   const auto n = static_cast<int64_t>(tokens.size());
   const int64_t width = arguments.embed_dim;
@@ -400,7 +287,7 @@ ExitCode run(const Arguments& arguments) {
       "Embeddings and weights are random (seed %u): the steps are real, the pattern of\n"
       "the weights means nothing.\n",
       arguments.seed);
-  print_steps(arguments, tokens, trace);
+  print_steps(arguments.print, tokens, trace);
   return multihead::kExitOk;
 }
 
@@ -418,9 +305,9 @@ int main(int argc, char** argv) {
       ->check(size)
       ->capture_default_str();
   app.add_flag("--causal", arguments.causal, "A token sees only itself and earlier tokens");
-  app.add_option("--head", arguments.head, "The head whose matrices are printed, from 1")
+  app.add_option("--head", arguments.print.head, "The head whose matrices are printed, from 1")
       ->capture_default_str();
-  app.add_option("--columns", arguments.columns, "Columns shown of wide matrices")
+  app.add_option("--columns", arguments.print.columns, "Columns shown of wide matrices")
       ->check(size)
       ->capture_default_str();
   app.add_option("--batch", arguments.batch, "Number of copies of the sentence")

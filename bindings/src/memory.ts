@@ -10,7 +10,7 @@ import type { DataOf, DType, MemoryInfo } from './types.js';
 export type ElementType = DType | 'i32';
 type ElementsOf<E extends ElementType> = E extends DType ? DataOf<E> : Int32Array;
 
-const arrayOf = {
+export const arrayOf = {
   f32: Float32Array,
   f16: Uint16Array,
   bf16: Uint16Array,

@@ -3,7 +3,7 @@
 import { divideAttention, resultBytes, type DividedCall } from './attention_part.js';
 import { maskNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
-import { bytesPerElement, onJavaScriptHeap } from './memory.js';
+import { arrayOf, bytesPerElement, onJavaScriptHeap } from './memory.js';
 import { checkTensorLike } from './operands.js';
 import { readOptions } from './options.js';
 import { packArguments, splitOptions } from './pool_arguments.js';
@@ -195,8 +195,6 @@ class JoinedResults {
     });
   }
 }
-
-const arrayOf = { f32: Float32Array, f16: Uint16Array, bf16: Uint16Array, bool: Uint8Array } as const;
 
 function checkOut(out: unknown, dtype: DType, shape: Shape): Numbers {
   if (coreOf(out) !== undefined) {

@@ -58,10 +58,9 @@ export class Slots {
 export function exchangeOf(wanted: 'auto' | 'messages'): { exchange: Exchange; why: string } {
   if (wanted === 'messages') return { exchange: 'messages', why: 'requested with { exchange: "messages" }' };
   const { crossOriginIsolated } = globalThis as { crossOriginIsolated?: boolean };
-  if (typeof SharedArrayBuffer !== 'function') {
+  if (typeof SharedArrayBuffer !== 'function' || crossOriginIsolated === false) {
     return { exchange: 'messages', why: 'the page is not cross-origin isolated' };
   }
-  if (crossOriginIsolated === false) return { exchange: 'messages', why: 'the page is not cross-origin isolated' };
   const why = crossOriginIsolated === true ? 'the page is cross-origin isolated' : 'this is no browser page';
   return { exchange: 'shared memory', why };
 }

@@ -1,7 +1,7 @@
 // Every suite runs with both WebAssembly builds. vitest.config.ts sets the flag that Node 20 needs for the relaxed one.
 
 import { readFile } from 'node:fs/promises';
-import { load, type Multihead, type MultiheadError, type Simd } from 'multihead';
+import { load, MultiheadError, type Multihead, type Simd } from 'multihead';
 import { expect } from 'vitest';
 
 export const builds: readonly Simd[] = ['simd128', 'relaxed'];
@@ -68,6 +68,16 @@ export function errorOf(fn: () => unknown): MultiheadError {
     return error as MultiheadError;
   }
   throw new Error(`expected an error, got ${String(result)}`);
+}
+
+/** The MultiheadError that a promise is rejected with; the test fails if it is not. */
+export async function rejectionOf(promise: Promise<unknown>): Promise<MultiheadError> {
+  const error: unknown = await promise.then(
+    () => undefined,
+    (cause: unknown) => cause,
+  );
+  expect(error).toBeInstanceOf(MultiheadError);
+  return error as MultiheadError;
 }
 
 /** Expects that `fn` throws and allocates nothing, and that the next call works. */

@@ -3,6 +3,7 @@
 import { load, MultiheadError, type Multihead } from 'multihead';
 import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
 import { afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { rejectionOf } from './builds.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
 import { running, sabotage } from './pool_threads.ts';
@@ -22,15 +23,6 @@ const r = random(1);
 const small = { q: filled(r, 1, 2, 20, 8), k: filled(r, 1, 2, 30, 8), v: filled(r, 1, 2, 30, 8) };
 const large = { q: filled(r, 1, 4, 2000, 64), k: filled(r, 1, 4, 2000, 64), v: filled(r, 1, 4, 2000, 64) };
 
-async function failure(promise: Promise<unknown>): Promise<MultiheadError> {
-  const error: unknown = await promise.then(
-    () => undefined,
-    (cause: unknown) => cause,
-  );
-  expect(error).toBeInstanceOf(MultiheadError);
-  return error as MultiheadError;
-}
-
 let mh: Multihead;
 beforeAll(async () => {
   mh = await load();
@@ -40,7 +32,7 @@ const attention = (pool: Pool, of = small, options: object = {}) => pool.attenti
 
 describe('options', () => {
   test.each([0, -1, 1.5, NaN, 65, 10_000, '2', null])('workers: %s is refused', async (workers) => {
-    const error = await failure(createPool({ workers: workers as number }));
+    const error = await rejectionOf(createPool({ workers: workers as number }));
     expect([error.code, error.argument]).toEqual(['E_OPTION', 'workers']);
     expect(error.expected).toContain('64');
   });
@@ -52,7 +44,7 @@ describe('options', () => {
       [{ signal: {} }, 'signal'],
       [{ worker: 2 }, 'worker'],
     ] as const) {
-      const error = await failure(createPool(options as PoolOptions));
+      const error = await rejectionOf(createPool(options as PoolOptions));
       expect([error.code, error.argument]).toEqual(['E_OPTION', argument]);
     }
   });
@@ -120,7 +112,7 @@ describe('errors of calls', () => {
       } catch (error) {
         expected = error;
       }
-      const actual = await failure(pool.attention(one as never, two as never, three as never, options as never));
+      const actual = await rejectionOf(pool.attention(one as never, two as never, three as never, options as never));
       const parts = (error: MultiheadError) => [error.code, error.argument, error.expected, error.got, error.message];
       expect(parts(actual)).toEqual(parts(expected as MultiheadError));
     }
@@ -129,23 +121,23 @@ describe('errors of calls', () => {
 
   test('in workers have code, argument and both sides', async () => {
     const pool = await open();
-    const error = await failure(pool.linear(small.q, { shape: [3, 7], data: new Float32Array(21) }));
+    const error = await rejectionOf(pool.linear(small.q, { shape: [3, 7], data: new Float32Array(21) }));
     expect(() => mh.linear(small.q, { shape: [3, 7], data: new Float32Array(21) })).toThrow(error.message);
     expect([error.code, error.argument]).toEqual(['E_SHAPE', 'weight']);
     const packed = { ...{ cuQ: Int32Array.of(0, 5, 9), cuK: Int32Array.of(0, 4, 9) }, sinks: new Float32Array(5) };
     const tokens = filled(r, 9, 2, 8);
-    expect((await failure(pool.attentionVarlen(tokens, tokens, tokens, packed))).argument).toBe('sinks');
+    expect((await rejectionOf(pool.attentionVarlen(tokens, tokens, tokens, packed))).argument).toBe('sinks');
     const rows = pool.scores(small.q, small.k, { stage: 'raw', rows: [0, 99] });
-    expect((await failure(rows.next())).argument).toBe('rows');
+    expect((await rejectionOf(rows.next())).argument).toBe('rows');
   });
 
   test('out must be arrays of the right shape', async () => {
     const pool = await open();
     const out = mh.tensor([1, 2, 20, 8]);
-    expect((await failure(attention(pool, small, { out }))).argument).toBe('out');
+    expect((await rejectionOf(attention(pool, small, { out }))).argument).toBe('out');
     out.dispose();
     const wrong = { shape: [1, 2, 8, 20], data: new Float32Array(320) };
-    expect((await failure(attention(pool, small, { out: wrong }))).code).toBe('E_SHAPE');
+    expect((await rejectionOf(attention(pool, small, { out: wrong }))).code).toBe('E_SHAPE');
     const right = { shape: [1, 2, 20, 8], data: new Float32Array(320) };
     expect((await attention(pool, small, { out: right })).out.data).toBe(right.data);
   });
@@ -154,24 +146,24 @@ describe('errors of calls', () => {
 describe('aborting, the queue, and the end', () => {
   test('an aborted signal refuses, an abort rejects at once, and the pool goes on', async () => {
     const pool = await open();
-    expect((await failure(attention(pool, small, { signal: AbortSignal.abort() }))).code).toBe('E_ABORTED');
+    expect((await rejectionOf(attention(pool, small, { signal: AbortSignal.abort() }))).code).toBe('E_ABORTED');
     const controller = new AbortController();
     const calls = Array.from({ length: 6 }, () => attention(pool, large, { signal: controller.signal }));
-    const errors = Promise.all(calls.map(failure));
+    const errors = Promise.all(calls.map(rejectionOf));
     await new Promise((resolve) => setTimeout(resolve, 5));
     const start = performance.now();
     controller.abort();
     for (const { code } of await errors) expect(code).toBe('E_ABORTED');
     expect(performance.now() - start).toBeLessThan(1000);
     expect((await attention(pool)).out.data).toHaveLength(320);
-    expect((await failure(attention(pool, small, { signal: {} }))).argument).toBe('signal');
+    expect((await rejectionOf(attention(pool, small, { signal: {} }))).argument).toBe('signal');
   });
 
   test('creating a pool can be aborted', async () => {
     const before = running.size;
-    expect((await failure(createPool({ workers: 2, signal: AbortSignal.abort() }))).code).toBe('E_ABORTED');
+    expect((await rejectionOf(createPool({ workers: 2, signal: AbortSignal.abort() }))).code).toBe('E_ABORTED');
     const controller = new AbortController();
-    const opening = failure(createPool({ workers: 2, signal: controller.signal }));
+    const opening = rejectionOf(createPool({ workers: 2, signal: controller.signal }));
     setTimeout(() => controller.abort(), 1);
     expect((await opening).code).toBe('E_ABORTED');
     await until(() => running.size <= before);
@@ -180,7 +172,7 @@ describe('aborting, the queue, and the end', () => {
   test('a full queue refuses one more call', async () => {
     const pool = await open({ queue: 3 });
     const calls = [1, 2, 3].map(() => attention(pool));
-    expect((await failure(attention(pool))).code).toBe('E_BUSY');
+    expect((await rejectionOf(attention(pool))).code).toBe('E_BUSY');
     await Promise.all(calls);
     await attention(pool);
   });
@@ -198,15 +190,15 @@ describe('aborting, the queue, and the end', () => {
     const pool = await open();
     const layer = await pool.multiHeadAttention({ embedDim: 8, numHeads: 2 });
     const calls = [attention(pool, large), attention(pool), layer.forward({ shape: [1, 2, 8], data: new Float32Array(16) })];
-    const errors = Promise.all(calls.map(failure));
+    const errors = Promise.all(calls.map(rejectionOf));
     pool.dispose();
     pool.dispose();
     for (const { code } of await errors) expect(code).toBe('E_DISPOSED');
     expect(pool.disposed).toBe(true);
-    expect((await failure(attention(pool))).code).toBe('E_DISPOSED');
-    expect((await failure(layer.stateDict())).code).toBe('E_DISPOSED');
-    expect((await failure(pool.scores(small.q, small.k, { stage: 'raw' }).next())).code).toBe('E_DISPOSED');
-    expect((await failure(pool.transformer({ embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 4 }))).code).toBe('E_DISPOSED');
+    expect((await rejectionOf(attention(pool))).code).toBe('E_DISPOSED');
+    expect((await rejectionOf(layer.stateDict())).code).toBe('E_DISPOSED');
+    expect((await rejectionOf(pool.scores(small.q, small.k, { stage: 'raw' }).next())).code).toBe('E_DISPOSED');
+    expect((await rejectionOf(pool.transformer({ embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 4 }))).code).toBe('E_DISPOSED');
     layer.dispose();
   });
 });
@@ -236,7 +228,7 @@ describe('workers that cannot be had', () => {
     const pool = await open({ workers: 1 });
     const thread = await onlyThread();
     sabotage.script = './no_such_file.js';
-    const call = failure(attention(pool, large));
+    const call = rejectionOf(attention(pool, large));
     await thread?.terminate();
     expect((await call).code).toBe('E_WORKER');
     expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
@@ -249,15 +241,15 @@ describe('workers that end', () => {
     const pool = await open({ workers: 1 });
     const cache = await pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 });
     const thread = await onlyThread();
-    const busy = failure(attention(pool, large));
+    const busy = rejectionOf(attention(pool, large));
     await new Promise((resolve) => setTimeout(resolve, 20));
-    const errors = Promise.all([busy, failure(cache.length())]);
+    const errors = Promise.all([busy, rejectionOf(cache.length())]);
     await thread?.terminate();
     const [first, second] = await errors;
     expect(first?.code).toBe('E_WORKER');
     expect(first?.message).toContain('another takes its place');
     expect(second?.code).toBe('E_WORKER');
-    expect((await failure(cache.length())).message).toContain('lost');
+    expect((await rejectionOf(cache.length())).message).toContain('lost');
     expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
     expect(pool.backend.workers).toBe(1);
   });

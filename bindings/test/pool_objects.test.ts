@@ -4,9 +4,10 @@ import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { load, MultiheadError, type Multihead, type PlainTensor, type Tensor, type TransformerConfig } from 'multihead';
+import { load, type Multihead, type PlainTensor, type Tensor, type TransformerConfig } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { rejectionOf } from './builds.ts';
 import { running } from './pool_threads.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
@@ -31,15 +32,6 @@ const hashed = (value: unknown): string =>
   JSON.stringify(value, (_, each: unknown) =>
     each instanceof Float32Array ? createHash('sha256').update(each).digest('hex') : each,
   );
-
-async function failure(promise: Promise<unknown>): Promise<MultiheadError> {
-  const error: unknown = await promise.then(
-    () => undefined,
-    (cause: unknown) => cause,
-  );
-  expect(error).toBeInstanceOf(MultiheadError);
-  return error as MultiheadError;
-}
 
 interface Outputs<T> {
   readonly logits: T;
@@ -136,7 +128,7 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
     for (const [key, tensor] of Object.entries(await remote.stateDict())) {
       sameBits(tensor, dict[key as keyof typeof dict]);
     }
-    expect((await failure(remote.forward(filled(r, 2, 3, 95)))).message).toMatch(/96/);
+    expect((await rejectionOf(remote.forward(filled(r, 2, 3, 95)))).message).toMatch(/96/);
     sameBits((await remote.forward(x, { causal: 'topLeft' })).output, plain.output);
     for (const each of [expected.output, expected.weights, plain.output, local, remote]) each.dispose();
   });
@@ -157,7 +149,7 @@ test('a cache of keys and values', async () => {
   await remote.truncate(0, 7);
   expect([await remote.length(), await remote.firstKept()]).toEqual([7, 0]);
   for (const each of [local, remote, expected.out, expected.lse]) each.dispose();
-  expect((await failure(remote.length())).code).toBe('E_DISPOSED');
+  expect((await rejectionOf(remote.length())).code).toBe('E_DISPOSED');
 });
 
 test('an experiment and the operations that run whole', async () => {
@@ -181,9 +173,9 @@ test('objects of different workers are not mixed', async () => {
   const [one, two] = await Promise.all([pool.transformer(config), pool.transformer(config)]);
   await Promise.all([one.initialise(), two.initialise()]);
   const cache = await one.createCache({ capacity: 4 });
-  expect((await failure(two.step(Int32Array.of(1), cache))).message).toMatch(/worker/);
+  expect((await rejectionOf(two.step(Int32Array.of(1), cache))).message).toMatch(/worker/);
   one.dispose();
-  expect((await failure(one.stateDict())).code).toBe('E_DISPOSED');
+  expect((await rejectionOf(one.stateDict())).code).toBe('E_DISPOSED');
   for (const each of [two, cache]) each.dispose();
 });
 
@@ -192,11 +184,11 @@ test('a member of a team that ends gives up the call, and the others work on', a
   const model = await pool.transformer(config, { workers: 'all' });
   await model.initialise();
   const tokens = Int32Array.from({ length: 350 }, (_, at) => at);
-  const calls = [failure(model.forward(tokens)), failure(model.forward(tokens))];
+  const calls = [rejectionOf(model.forward(tokens)), rejectionOf(model.forward(tokens))];
   await new Promise((resolve) => setTimeout(resolve, 60));
   await [...running][1]?.terminate();
   for (const error of await Promise.all(calls)) expect(error.code).toBe('E_WORKER');
-  expect((await failure(model.forward(tokens))).message).toContain('lost');
+  expect((await rejectionOf(model.forward(tokens))).message).toContain('lost');
   const next = await pool.transformer(config, { workers: 'all' });
   await next.initialise();
   expect((await next.forward(tokens.subarray(0, 10))).logits.shape).toEqual([1, 10, 5003]);
@@ -211,7 +203,7 @@ test('a call of a team that is aborted is over at once, and the team works on', 
   const tokens = Int32Array.from({ length: 300 }, (_, at) => at);
   const { logits } = await model.forward(tokens);
   const controller = new AbortController();
-  const calls = [1, 2, 3].map(() => failure(model.forward(tokens, { signal: controller.signal })));
+  const calls = [1, 2, 3].map(() => rejectionOf(model.forward(tokens, { signal: controller.signal })));
   setTimeout(() => controller.abort(), 3);
   for (const error of await Promise.all(calls)) expect(error.code).toBe('E_ABORTED');
   sameBits((await model.forward(tokens)).logits, logits);

@@ -236,3 +236,10 @@ export function capturedPart(
   }
   return { shape: [batch, every.length, count, keys], data };
 }
+
+/** Cumulative lengths of some sequences, some of them empty. */
+export function cumulative(r: Random, sequences: number): Int32Array {
+  const ends = [0];
+  for (let s = 0; s < sequences; s += 1) ends.push((ends[s] as number) + r.pick([0, 1, 5, 17, 40]));
+  return Int32Array.from(ends);
+}

@@ -1,16 +1,9 @@
 import type { MaskOptions, VarlenOptions } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
-import { random, runSeed, type Random } from './random.ts';
-import { caseCount, filled, product, randomScoring, stored, tolerance } from './random_case.ts';
+import { random, runSeed } from './random.ts';
+import { caseCount, cumulative, filled, product, randomScoring, stored, tolerance } from './random_case.ts';
 import * as reference from './reference.ts';
-
-/** Cumulative lengths of some sequences, some of them empty. */
-function cumulative(r: Random, sequences: number): Int32Array {
-  const ends = [0];
-  for (let s = 0; s < sequences; s += 1) ends.push((ends[s] as number) + r.pick([0, 1, 5, 17, 40]));
-  return Int32Array.from(ends);
-}
 
 describe.each(builds)('attentionVarlen, %s', async (simd) => {
   const mh = await loadBuild(simd);

@@ -3,11 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <vector>
 
+#include "support/call_outputs.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -16,57 +14,12 @@ namespace {
 
 using engine::AttentionPart;
 using engine::AttentionParts;
-using testing::CaptureRequest;
+using testing::CallOutputs;
 using testing::CaseLimits;
 using testing::Random;
 using testing::random_case;
 using testing::random_seeds;
 using testing::RandomCase;
-
-using Bytes = std::vector<std::byte>;
-
-// All outputs of a call, filled with a pattern at first.
-class Results {
- public:
-  explicit Results(const RandomCase& c) {
-    outputs_.out = {take(c.out_shape, bytes_of(c.out_type)), c.out_type, c.out_shape,
-                    contiguous_strides(c.out_shape)};
-    outputs_.lse = {take<float>(c.lse_shape), c.lse_shape};
-    outputs_.weights = {take<float>(c.weights_shape), c.weights_shape};
-    if (c.options.dropout.probability > 0) {
-      outputs_.dropout_mask = {take<uint8_t>(c.weights_shape), c.weights_shape};
-    }
-    for (const CaptureRequest& request : c.captures) {
-      const int64_t heads =
-          request.heads.empty() ? c.weights_shape[1] : static_cast<int64_t>(request.heads.size());
-      const Dims shape{c.weights_shape[0], heads, request.rows, c.weights_shape[3]};
-      captures_.push_back({.stage = request.stage,
-                           .out = {take<float>(shape), shape},
-                           .heads = request.heads,
-                           .first_row = request.first_row});
-    }
-    outputs_.captures = captures_;
-  }
-  Results(const Results&) = delete;
-  Results& operator=(const Results&) = delete;
-
-  const AttentionOutputs& outputs() const { return outputs_; }
-  const std::deque<Bytes>& bytes() const { return bytes_; }
-
- private:
-  void* take(const Dims& shape, int64_t element_bytes) {
-    bytes_.emplace_back(static_cast<size_t>(shape.elements() * element_bytes), std::byte{0x7f});
-    return bytes_.back().data();
-  }
-  template <class T>
-  T* take(const Dims& shape) {
-    return static_cast<T*>(take(shape, sizeof(T)));
-  }
-
-  std::deque<Bytes> bytes_;
-  std::vector<ScoreCapture> captures_;
-  AttentionOutputs outputs_;
-};
 
 // The tensor (B, H, ...) whose data begin at a head, counted over all batch entries.
 template <class TensorLike>
@@ -115,7 +68,7 @@ void expect_same(uint64_t seed, const CaseLimits& limits, Context& context) {
   const RandomCase c = random_case(seed, limits);
   SCOPED_TRACE(c.description);
   Random random(seed);
-  Results expected(c), actual(c);
+  CallOutputs expected(c), actual(c);
   ASSERT_TRUE(attention(c.q, c.k, c.v, c.options, expected.outputs(), context).ok());
   AttentionParts parts;
   const Status status = engine::divide_attention(c.q, c.k, c.v, c.options, actual.outputs(), parts);

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <limits>
 #include <new>
 #include <span>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "support/allocations.h"
+#include "support/call_outputs.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
@@ -23,12 +23,11 @@ namespace multihead {
 namespace {
 
 using testing::allocations;
-using testing::CaptureRequest;
+using testing::Bytes;
+using testing::CallOutputs;
 using testing::Random;
 using testing::random_case;
 using testing::RandomCase;
-
-using Bytes = std::vector<std::byte>;
 
 // All elements of a tensor's memory, gaps between its rows included.
 size_t bytes_spanned(const ConstAnyTensor& tensor) {
@@ -49,52 +48,6 @@ Bytes moved_on(const ConstAnyTensor& tensor, size_t elements) {
   std::rotate(bytes.begin(), bytes.begin() + static_cast<int64_t>(by), bytes.end());
   return bytes;
 }
-
-// All outputs of a call, filled with NaN at first.
-class Everything {
- public:
-  explicit Everything(const RandomCase& c) {
-    outputs_.out = {take(c.out_shape, static_cast<size_t>(bytes_of(c.out_type))), c.out_type,
-                    c.out_shape, contiguous_strides(c.out_shape)};
-    outputs_.lse = {take<float>(c.lse_shape), c.lse_shape};
-    outputs_.weights = {take<float>(c.weights_shape), c.weights_shape};
-    if (c.options.dropout.probability > 0) {
-      outputs_.dropout_mask = {take<uint8_t>(c.weights_shape), c.weights_shape};
-    }
-    for (const CaptureRequest& request : c.captures) {
-      const int64_t heads =
-          request.heads.empty() ? c.weights_shape[1] : static_cast<int64_t>(request.heads.size());
-      const Dims shape{c.weights_shape[0], heads, request.rows, c.weights_shape[3]};
-      captures_.push_back({.stage = request.stage,
-                           .out = {take<float>(shape), shape},
-                           .heads = request.heads,
-                           .first_row = request.first_row});
-    }
-    outputs_.captures = captures_;
-  }
-  Everything(const Everything&) = delete;
-  Everything& operator=(const Everything&) = delete;
-
-  const AttentionOutputs& outputs() const { return outputs_; }
-  const std::deque<Bytes>& bytes() const { return bytes_; }
-  void spoil() {
-    for (Bytes& bytes : bytes_) std::fill(bytes.begin(), bytes.end(), std::byte{0xff});
-  }
-
- private:
-  void* take(const Dims& shape, size_t size) {
-    return bytes_.emplace_back(static_cast<size_t>(shape.elements()) * size, std::byte{0xff})
-        .data();
-  }
-  template <class T>
-  T* take(const Dims& shape) {
-    return static_cast<T*>(take(shape, sizeof(T)));
-  }
-
-  AttentionOutputs outputs_;
-  std::vector<ScoreCapture> captures_;
-  std::deque<Bytes> bytes_;
-};
 
 template <class TensorLike>
 TensorLike without_data(TensorLike tensor) {
@@ -146,7 +99,7 @@ TEST_P(PreparedOnTarget, FollowsEverythingThatMayChangeBetweenRuns) {
     RandomCase c = random_case(
         seed, {.max_queries = decodes ? 3 : 30, .max_keys = decodes ? 3000 : 200, .max_width = 24});
     SCOPED_TRACE(c.description);
-    Everything got(c), expected(c);
+    CallOutputs got(c), expected(c);
     PreparedAttention op;
     Status status = PreparedAttention::create(c.q, c.k, c.v, c.options, got.outputs(), context, op);
     ASSERT_TRUE(status.ok()) << status.message();
