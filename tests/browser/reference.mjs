@@ -27,8 +27,27 @@ function split(m, n, heads, d) {
   return out;
 }
 
+const nothingBent = { window: -1, temperature: 1, divisor: 'head', muted: [], withoutOutput: false, edits: [] };
+
+/** Sets the weights that were edited by hand; the others fill the row up to 1 in proportion. */
+function edit(row, set, visible) {
+  const free = visible.filter((j) => !set.has(j));
+  const given = visible.reduce((sum, j) => sum + (set.get(j) ?? 0), 0);
+  const left = free.length > 0 && given < 1 ? 1 - given : 0;
+  const rest = free.reduce((sum, j) => sum + row[j], 0);
+  const total = left + given;
+  const old = row.slice();
+  row.fill(0);
+  for (const j of visible) {
+    if (total === 0) row[j] = 1 / visible.length;
+    else if (set.has(j)) row[j] = set.get(j) / total;
+    else row[j] = rest < 1e-6 ? left / free.length : (left * old[j]) / rest;
+  }
+}
+
 /** Every step, by its name in the trace. */
-export function reference({ x, n, embedDim, heads, headDim: d, causal, weights }) {
+export function reference({ x, n, embedDim, heads, headDim: d, causal, weights, bend = nothingBent }) {
+  const { window, temperature, divisor, muted, withoutOutput, edits } = bend;
   const wide = heads * d;
   const q = project(x, weights.qProj, n, embedDim, wide);
   const k = project(x, weights.kProj, n, embedDim, wide);
@@ -40,27 +59,36 @@ export function reference({ x, n, embedDim, heads, headDim: d, causal, weights }
   );
   const headsOut = new Float64Array(heads * n * d);
   const merged = new Float64Array(n * wide);
+  const scale = { head: 1 / Math.sqrt(d), model: 1 / Math.sqrt(embedDim), none: 1 }[divisor] / temperature;
+  const seesKey = (i, j) => !(causal && j > i) && !(window >= 0 && Math.abs(j - i) > window);
   for (let h = 0; h < heads; h += 1) {
     for (let i = 0; i < n; i += 1) {
       const row = (h * n + i) * n;
       for (let j = 0; j < n; j += 1) {
         for (let c = 0; c < d; c += 1)
           scores[row + j] += qHeads[(h * n + i) * d + c] * kHeads[(h * n + j) * d + c];
-        scaledScores[row + j] = scores[row + j] / Math.sqrt(d);
-        maskedScores[row + j] = causal && j > i ? -Infinity : scaledScores[row + j];
+        scaledScores[row + j] = scores[row + j] * scale;
+        maskedScores[row + j] = seesKey(i, j) ? scaledScores[row + j] : -Infinity;
       }
       const seen = maskedScores.subarray(row, row + n);
       const top = Math.max(...seen);
       const total = seen.reduce((sum, score) => sum + Math.exp(score - top), 0);
-      for (let j = 0; j < n; j += 1) shares[row + j] = Math.exp(seen[j] - top) / total;
+      const own = shares.subarray(row, row + n);
+      for (let j = 0; j < n; j += 1) own[j] = Math.exp(seen[j] - top) / total;
+      const visible = Array.from({ length: n }, (_, j) => j).filter((j) => seesKey(i, j));
+      const set = new Map(
+        edits
+          .filter(({ head, query, key }) => head === h && query === i && visible.includes(key))
+          .map(({ key, weight }) => [key, weight]),
+      );
+      if (set.size > 0) edit(own, set, visible);
       for (let c = 0; c < d; c += 1) {
-        for (let j = 0; j < n; j += 1)
-          headsOut[(h * n + i) * d + c] += shares[row + j] * vHeads[(h * n + j) * d + c];
-        merged[i * wide + h * d + c] = headsOut[(h * n + i) * d + c];
+        for (let j = 0; j < n; j += 1) headsOut[(h * n + i) * d + c] += own[j] * vHeads[(h * n + j) * d + c];
+        merged[i * wide + h * d + c] = muted.includes(h) ? 0 : headsOut[(h * n + i) * d + c];
       }
     }
   }
-  const output = project(merged, weights.outProj, n, wide, embedDim);
+  const output = withoutOutput ? merged : project(merged, weights.outProj, n, wide, embedDim);
   return {
     x,
     q,

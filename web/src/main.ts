@@ -3,6 +3,7 @@
 import './style.css';
 import type { App, Pointed } from './app.js';
 import { connect, startWorker } from './attention_client.js';
+import { unbent } from './bend.js';
 import type { ForwardResult } from './messages.js';
 import { exposePage } from './page_api.js';
 import { fromHash, toHash, type PageState } from './page_state.js';
@@ -57,7 +58,7 @@ function start(): void {
     if (previous && !changesNumbers(state, previous)) return;
     const { tokens } = tokenise(state.text);
     if (tokens.length === 0) client.cancel();
-    else client.request({ tokens, heads: state.heads, causal: state.causal });
+    else client.request({ tokens, heads: state.heads, causal: state.causal, bend: unbent, splitHeads: 8 });
     if (tokens.length === 0) app.result.set(null);
   });
 }

@@ -1,12 +1,16 @@
 // The messages between the page and its worker.
 
-import type { Backend, MemoryInfo, TraceName } from 'multihead';
+import type { Backend, HeadStatistics, MemoryInfo, TraceName } from 'multihead';
+import type { Bend } from './bend.js';
 import type { ModuleWeights, PatternId } from './patterns.js';
 
 export interface ForwardInput {
   readonly tokens: readonly string[];
   readonly heads: readonly PatternId[];
   readonly causal: boolean;
+  readonly bend: Bend;
+  /** Number of heads that the head-split section divides the 64 columns among. */
+  readonly splitHeads: number;
 }
 
 export interface Matrix {
@@ -22,10 +26,26 @@ export const tracedSteps = [
 
 export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
 
+/** x (N, 64), split among heads. */
+export interface Split {
+  /** (H, N, 64 / H), as the core splits it. Null if it refuses. */
+  readonly heads: Matrix | null;
+  /** The same bytes with the same shape, but without the transpose between. */
+  readonly reshaped: Matrix | null;
+  /** Why the core refuses the number of heads; else empty. */
+  readonly refusal: string;
+}
+
 export interface ForwardResult extends ForwardInput {
   readonly weights: ModuleWeights;
   /** The steps that the page shows, as the core computed them. */
   readonly trace: Trace;
+  readonly statistics: HeadStatistics;
+  /** (N, N): the mean of the weights over the heads. */
+  readonly meanWeights: Matrix;
+  /** The same pass without anything bent; null if nothing is. */
+  readonly straight: { readonly weights: Matrix; readonly output: Matrix } | null;
+  readonly split: Split;
   /** Mean duration of a forward pass without a trace. */
   readonly milliseconds: number;
   readonly backend: Backend;

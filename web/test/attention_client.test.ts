@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { connect, type Port } from '../src/attention_client.js';
+import { unbent } from '../src/bend.js';
 import type { Answer, ForwardResult, Request } from '../src/messages.js';
 
 function setUp() {
@@ -11,7 +12,8 @@ function setUp() {
     onResult: ({ tokens }) => results.push(tokens.join(' ')),
     onFailure: (message) => failures.push(message),
   });
-  const ask = (text: string) => client.request({ tokens: text.split(' '), heads: ['first'], causal: false });
+  const ask = (text: string) =>
+    client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent, splitHeads: 8 });
   const reply = (answer: Answer) => port.onmessage?.({ data: answer } as MessageEvent<Answer>);
   const finish = (request: Request) =>
     reply({ kind: 'result', id: request.id, result: request as unknown as ForwardResult });

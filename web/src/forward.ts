@@ -1,0 +1,217 @@
+// One forward pass for the page: the trace of every step, what the sections show beside it, and its duration.
+
+import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
+import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
+import { embed, embedDim } from './embedding.js';
+import type { ForwardInput, ForwardResult, Matrix, Split, Trace } from './messages.js';
+import { tracedSteps } from './messages.js';
+import { buildWeights, headDim, type ModuleWeights } from './patterns.js';
+import { identityOf } from './tokens.js';
+
+interface Module {
+  readonly layer: MultiHeadAttention;
+  readonly weights: ModuleWeights;
+}
+
+/** Makes the function that runs forward passes. It keeps the module of the last choice of heads. */
+export function createForward(mh: Multihead): (input: ForwardInput) => ForwardResult {
+  let key = '';
+  let current: Module | undefined;
+
+  function moduleFor(heads: ForwardInput['heads']): Module {
+    if (current && key === heads.join()) return current;
+    current?.layer.dispose();
+    current = undefined;
+    current = makeModule(mh, heads);
+    key = heads.join();
+    return current;
+  }
+
+  return (input) => {
+    const { layer, weights } = moduleFor(input.heads);
+    const numbers = mh.scope(() => {
+      const x = { data: embed(input.tokens), shape: [1, input.tokens.length, embedDim] };
+      const trace = traceOf(mh, layer, weights, x, input);
+      const plain = isUnbent(input.bend) ? null : traceOf(mh, layer, weights, x, { ...input, bend: unbent });
+      return {
+        trace,
+        straight: plain && { weights: plain.weights, output: plain.output },
+        ...aboutWeights(mh, trace.weights, input.tokens),
+        split: splitOf(mh, x, input.splitHeads),
+        milliseconds: timeOf(mh, layer, x, options(input.causal, input.bend, input.heads.length)),
+      };
+    });
+    return { ...input, weights, ...numbers, backend: mh.backend, memory: mh.memory() };
+  };
+}
+
+function makeModule(mh: Multihead, heads: ForwardInput['heads']): Module {
+  const weights = buildWeights(heads);
+  const wide = [heads.length * headDim, embedDim];
+  const layer = mh.multiHeadAttention({ embedDim, numHeads: heads.length, headDim, bias: false });
+  layer.loadStateDict({
+    q_proj_weight: { data: weights.qProj, shape: wide },
+    k_proj_weight: { data: weights.kProj, shape: wide },
+    v_proj_weight: { data: weights.vProj, shape: wide },
+    'out_proj.weight': { data: weights.outProj, shape: [embedDim, heads.length * headDim] },
+  });
+  return { layer, weights };
+}
+
+function options(causal: boolean, bend: Bend, heads: number) {
+  const { window, temperature, divisor, muted, withoutOutput } = bend;
+  return {
+    causal: causal ? 'topLeft' : false,
+    ...(window >= 0 && { window: { left: window, right: window } }),
+    ...(divisor === 'none' && { scale: 1 }),
+    heads: {
+      temperature,
+      skipOutProj: withoutOutput,
+      ...(divisor === 'model' && { scaleByEmbedDim: true }),
+      ...(muted.length > 0 && {
+        scales: Float32Array.from({ length: heads }, (_, head) => (muted.includes(head) ? 0 : 1)),
+      }),
+    },
+  } as const satisfies ForwardOptions;
+}
+
+function traceOf(
+  mh: Multihead,
+  layer: MultiHeadAttention,
+  weights: ModuleWeights,
+  x: Matrix,
+  { tokens, heads, causal, bend }: ForwardInput,
+): Trace {
+  const { trace, output } = layer.forward(x, {
+    ...options(causal, bend, heads.length),
+    trace: tracedSteps,
+  });
+  output.dispose();
+  const steps = Object.entries(trace) as [keyof Trace, Matrix][];
+  const plain = Object.fromEntries(
+    steps.map(([name, { shape, data }]) => [name, { shape, data }]),
+  ) as unknown as Trace;
+  const edits = fitting(bend, causal, tokens.length, heads.length);
+  return edits.length === 0 ? plain : afterEdits(mh, plain, weights, causal, { ...bend, edits });
+}
+
+/** The trace with some weights set by hand: from the weights on, everything is computed again. */
+function afterEdits(
+  mh: Multihead,
+  trace: Trace,
+  { outProj }: ModuleWeights,
+  causal: boolean,
+  { edits, muted, window, withoutOutput }: Bend,
+): Trace {
+  const [, heads, n] = trace.weights.shape as [number, number, number];
+  const weights = trace.weights.data.slice();
+  const rows = new Map<number, Map<number, number>>();
+  for (const { head, query, key, weight } of edits) {
+    const row = head * n + query;
+    rows.set(row, (rows.get(row) ?? new Map<number, number>()).set(key, weight));
+  }
+  for (const [row, set] of rows) {
+    const [begin, end] = [row * n, (row + 1) * n];
+    const hidden = (key: number) => hides(causal, window, row % n, key);
+    weights.set(editedRow(weights.subarray(begin, end), set, hidden), begin);
+  }
+  const headsOut = new Float32Array(trace.headsOut.data.length);
+  const merged = new Float32Array(trace.merged.data.length);
+  const wide = heads * headDim;
+  for (let head = 0; head < heads; head += 1) {
+    const values = trace.vHeads.data.subarray(head * n * headDim, (head + 1) * n * headDim);
+    const { data } = mh.linear(
+      { data: weights.subarray(head * n * n, (head + 1) * n * n), shape: [n, n] },
+      { data: transposed(values, n, headDim), shape: [headDim, n] },
+    );
+    headsOut.set(data, head * n * headDim);
+    if (muted.includes(head)) continue;
+    for (let i = 0; i < n; i += 1) {
+      merged.set(data.subarray(i * headDim, (i + 1) * headDim), i * wide + head * headDim);
+    }
+  }
+  const output = withoutOutput
+    ? merged.slice()
+    : mh
+        .linear({ data: merged, shape: [n, wide] }, { data: outProj, shape: [embedDim, wide] })
+        .toFloat32();
+  return {
+    ...trace,
+    weights: { ...trace.weights, data: weights },
+    headsOut: { ...trace.headsOut, data: headsOut },
+    merged: { ...trace.merged, data: merged },
+    output: { ...trace.output, data: output },
+  };
+}
+
+function transposed(data: Float32Array, rows: number, cols: number): Float32Array<ArrayBuffer> {
+  const turned = new Float32Array(data.length);
+  for (let r = 0; r < rows; r += 1) {
+    for (let c = 0; c < cols; c += 1) turned[c * rows + r] = data[r * cols + c]!;
+  }
+  return turned;
+}
+
+function aboutWeights(mh: Multihead, { data, shape }: Matrix, tokens: readonly string[]) {
+  const [, heads, n] = shape as [number, number, number];
+  const words = tokens.map(identityOf);
+  const ids = Int32Array.from(words, (word) => words.indexOf(word));
+  const mean = mh.linear(
+    { data: transposed(data, heads, n * n), shape: [n * n, heads] },
+    { data: new Float32Array(heads).fill(1 / heads), shape: [1, heads] },
+  );
+  return {
+    statistics: mh.headStatistics({ data, shape }, { tokens: ids }),
+    meanWeights: { data: mean.toFloat32(), shape: [n, n] },
+  };
+}
+
+/** Splits x with a module whose W_Q is the identity, so that its queries are x itself. */
+function splitOf(mh: Multihead, x: Matrix, heads: number): Split {
+  const identity = Float32Array.from({ length: embedDim ** 2 }, (_, i) =>
+    i % (embedDim + 1) === 0 ? 1 : 0,
+  );
+  const square = { data: identity, shape: [embedDim, embedDim] };
+  try {
+    const layer = mh.multiHeadAttention({ embedDim, numHeads: heads, bias: false, outProj: false });
+    layer.loadStateDict({ q_proj_weight: square, k_proj_weight: square, v_proj_weight: square });
+    const { trace } = layer.forward(x, { trace: ['qHeads'] });
+    const { shape, data } = trace.qHeads;
+    const tensor = mh.tensor(x.shape, x.data);
+    const reshaped = tensor.reshape(shape).toFloat32();
+    const inner = shape.slice(1);
+    return {
+      heads: { shape: inner, data },
+      reshaped: { shape: inner, data: reshaped },
+      refusal: '',
+    };
+  } catch (error) {
+    if (!(error instanceof Error)) throw error;
+    return { heads: null, reshaped: null, refusal: error.message };
+  }
+}
+
+/** Mean duration of a pass in milliseconds. One pass is too short for the coarse clocks of browsers. */
+function timeOf(
+  mh: Multihead,
+  layer: MultiHeadAttention,
+  x: Matrix,
+  given: ReturnType<typeof options>,
+): number {
+  const tensor = mh.tensor(x.shape, x.data);
+  const pass = () => layer.forward(tensor, given).output.dispose();
+  meanOver(2, pass); // warm up the engine's compiler
+  return meanOver(4, pass);
+}
+
+function meanOver(span: number, call: () => void): number {
+  const start = performance.now();
+  let calls = 0;
+  let elapsed = 0;
+  while (elapsed < span) {
+    call();
+    calls += 1;
+    elapsed = performance.now() - start;
+  }
+  return elapsed / calls;
+}
