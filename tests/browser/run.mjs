@@ -12,8 +12,9 @@ import { tests as packaged } from './package.tests.mjs';
 import { tests as page } from './page.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
+import { tests as state } from './state.tests.mjs';
 
-const tests = [...page, ...numbers, ...accessibility, ...robustness, ...packaged, ...pool];
+const tests = [...page, ...state, ...numbers, ...accessibility, ...robustness, ...packaged, ...pool];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

@@ -1,23 +1,91 @@
 // The state that the sections of the page share.
 
-import type { ForwardResult } from './messages.js';
-import type { PageState } from './page_state.js';
-import type { Store } from './store.js';
+import { unbent } from './bend.js';
+import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
+import type { ForwardInput, ForwardResult } from './messages.js';
+import { fromHash, repaired, type PageState } from './page_state.js';
+import { createStore, type Store } from './store.js';
+import { tellingToken, tokenise } from './tokens.js';
 
-/** The pair of tokens that the visitor points at; all maps highlight it. */
+/** The pair of tokens under the pointer or the keyboard's focus; all maps highlight it. */
 export interface Pointed {
   readonly query: number;
-  readonly key: number;
+  /** Null if only a query is pointed at. */
+  readonly key: number | null;
+}
+
+/** What the page shows: a query, perhaps a key, and a head, all within the sentence on the screen. */
+export interface Selection extends Pointed {
+  readonly head: number;
 }
 
 export interface App {
-  readonly state: Store<PageState>;
+  /** Sections read it and call update() to change it. */
+  readonly state: Pick<Store<PageState>, 'get' | 'watch'>;
   /** The latest forward pass; null before the first, and if the sentence has no tokens. */
   readonly result: Store<ForwardResult | null>;
+  /** For hovering only. A click or Enter chooses: it sets query, key and head of the state. */
   readonly pointed: Store<Pointed | null>;
+  /** Names of the parts of the address that could not be read. */
+  readonly broken: Store<readonly string[]>;
+  readonly history: StateHistory;
+  undo(): void;
+  redo(): void;
 }
 
-export function update(app: App, change: Partial<PageState>): void {
-  const next = { ...app.state.get(), ...change };
-  app.state.set({ ...next, head: Math.min(next.head, next.heads.length - 1) });
+export function createApp(bar: AddressBar = windowBar()): App {
+  const first = fromHash(bar.read().hash);
+  const state = createStore(first.state);
+  const broken = createStore<readonly string[]>(first.broken);
+  const history = keepHistory(state, bar, (names) => broken.set(names));
+  return {
+    state,
+    result: createStore<ForwardResult | null>(null),
+    pointed: createStore<Pointed | null>(null),
+    broken,
+    history,
+    undo: () => history.undo(),
+    redo: () => history.redo(),
+  };
+}
+
+/**
+ * Changes the state. Each call is an entry of the history, which Back and undo() take back. Give the calls
+ * of a continuous change, such as typing or dragging, the same `burst` name: together they are one entry.
+ */
+export function update(app: App, change: Partial<PageState>, burst?: string): void {
+  app.history.change(repaired({ ...app.state.get(), ...change }), burst);
+}
+
+/** What the worker has to compute for a state; null for a sentence without tokens. */
+export function inputOf({ text, heads, causal }: PageState): ForwardInput | null {
+  const { tokens } = tokenise(text);
+  return tokens.length === 0 ? null : { tokens, heads, causal, bend: unbent, splitHeads: 8 };
+}
+
+/** Whether a result is the one for this state. */
+export function isCurrent(result: ForwardResult | null, state: PageState): boolean {
+  const input = inputOf(state);
+  if (!input || !result) return !input && !result;
+  const names = Object.keys(input) as (keyof ForwardInput)[];
+  return names.every((name) => JSON.stringify(input[name]) === JSON.stringify(result[name]));
+}
+
+/** The chosen query, key and head, for a result that may be older than the state. */
+export function chosen(app: App, result: ForwardResult): Selection {
+  const { query, key, head } = app.state.get();
+  const count = result.tokens.length;
+  return {
+    query: query !== null && query < count ? query : tellingToken(result.tokens),
+    key: key !== null && key < count ? key : null,
+    head: Math.min(head, result.heads.length - 1),
+  };
+}
+
+/** As chosen(), but the pair pointed at goes before the chosen one. */
+export function inView(app: App, result: ForwardResult): Selection {
+  const selection = chosen(app, result);
+  const pointed = app.pointed.get();
+  const inside = (token: number | null) => token === null || token < result.tokens.length;
+  return pointed && inside(pointed.query) && inside(pointed.key) ? { ...selection, ...pointed } : selection;
 }

@@ -1,38 +1,36 @@
 // The page: reads its state from the address, starts the worker that computes, and adds the sections.
 
 import './style.css';
-import type { App, Pointed } from './app.js';
+import { createApp, inputOf, type App } from './app.js';
 import { connect, startWorker } from './attention_client.js';
-import { unbent } from './bend.js';
-import type { ForwardResult } from './messages.js';
 import { exposePage } from './page_api.js';
-import { fromHash, toHash, type PageState } from './page_state.js';
 import { el } from './parts/dom.js';
 import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
 import { gallerySection } from './sections/gallery.js';
 import { sentenceSection } from './sections/sentence.js';
 import { stepSection } from './sections/step_through.js';
-import { createStore } from './store.js';
-import { tokenise } from './tokens.js';
 
-const first = fromHash(location.hash);
-const app: App = {
-  state: createStore(first.state),
-  result: createStore<ForwardResult | null>(null),
-  pointed: createStore<Pointed | null>(null),
-};
+/** The sections in the order of the page, one a line. */
+const sections: readonly ((app: App) => HTMLElement)[] = [
+  sentenceSection,
+  stepSection,
+  gallerySection,
+];
 
+const app = createApp();
 const notice = el('p', { class: 'notice', id: 'notice', role: 'status', hidden: true });
 const chip = statusChip(app.result);
 const failure = el('p', { class: 'notice is-failure', id: 'failure', role: 'alert', hidden: true });
 
-function sayBroken(broken: readonly string[]): void {
-  notice.hidden = broken.length === 0;
+app.broken.watch((names) => {
+  notice.hidden = names.length === 0;
+  const parts = names.length === 1 ? 'a part' : 'parts';
+  const settings = names.length === 1 ? 'standard setting is' : 'standard settings are';
   notice.textContent = notice.hidden
     ? ''
-    : `Part of this address could not be read (${broken.join(', ')}); the page uses its defaults instead.`;
-}
+    : `This link has ${parts} I could not read (${names.join(', ')}), so the ${settings} used.`;
+});
 
 function sayFailed(reason: string): void {
   document.body.classList.add('is-failed');
@@ -54,48 +52,39 @@ function start(): void {
     },
     onFailure: sayFailed,
   });
-  app.state.watch((state, previous) => {
-    if (previous && !changesNumbers(state, previous)) return;
-    const { tokens } = tokenise(state.text);
-    if (tokens.length === 0) client.cancel();
-    else client.request({ tokens, heads: state.heads, causal: state.causal, bend: unbent, splitHeads: 8 });
-    if (tokens.length === 0) app.result.set(null);
+  let requested: string | undefined;
+  app.state.watch((state) => {
+    const input = inputOf(state);
+    const key = JSON.stringify(input);
+    if (key === requested) return;
+    requested = key;
+    if (input) client.request(input);
+    else {
+      client.cancel();
+      app.result.set(null);
+    }
   });
 }
 
-const changesNumbers = (now: PageState, before: PageState): boolean =>
-  now.text !== before.text || now.heads !== before.heads || now.causal !== before.causal;
-
-/**
- * Keeps the address in step with the state. Browsers limit how often it may change, so it is written
- * 200 ms after the last change.
- */
-function keepAddress(): void {
-  let timer: number | undefined;
-  const write = () => {
-    const hash = toHash(app.state.get());
-    history.replaceState(null, '', hash ? `#${hash}` : location.pathname + location.search);
-  };
-  app.state.watch((_, previous) => {
-    if (!previous) return;
-    clearTimeout(timer);
-    timer = window.setTimeout(write, 200);
-  });
-  window.addEventListener('hashchange', () => {
-    clearTimeout(timer);
-    const { state, broken } = fromHash(location.hash);
-    sayBroken(broken);
-    app.state.set(state);
+/** Ctrl+Z and Ctrl+Y (⌘Z and ⇧⌘Z) outside of text fields, which have an undo of their own. */
+function undoByKeyboard(): void {
+  document.addEventListener('keydown', (event) => {
+    const inText = (event.target as Element).closest('textarea, input:not([type=checkbox], [type=range])');
+    if (inText || event.altKey || !(event.ctrlKey || event.metaKey)) return;
+    const key = event.key.toLowerCase();
+    const redo = key === 'y' || (key === 'z' && event.shiftKey);
+    if (!redo && key !== 'z') return;
+    event.preventDefault();
+    if (redo) app.redo();
+    else app.undo();
   });
 }
 
 document.getElementById('tools')!.append(chip.element, themeToggle());
-document
-  .getElementById('page')!
-  .replaceChildren(notice, failure, sentenceSection(app), stepSection(app), gallerySection(app));
+document.getElementById('page')!.replaceChildren(notice, failure, ...sections.map((section) => section(app)));
 exposePage(app);
-keepAddress();
-sayBroken(first.broken);
+undoByKeyboard();
+addEventListener('pagehide', () => app.history.flush());
 try {
   start();
 } catch (error) {

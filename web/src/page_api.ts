@@ -1,8 +1,7 @@
 // window.multiheadPage: the numbers of the page, for the browser tests and for the console.
 
-import type { App } from './app.js';
+import { isCurrent, type App } from './app.js';
 import type { ForwardResult } from './messages.js';
-import { tokenise } from './tokens.js';
 
 export interface PageApi {
   /**
@@ -22,14 +21,6 @@ declare global {
 }
 
 export function exposePage(app: App): void {
-  const isCurrent = (result: ForwardResult | null): boolean => {
-    const { text, heads, causal } = app.state.get();
-    const { tokens } = tokenise(text);
-    if (!result) return tokens.length === 0;
-    return (
-      JSON.stringify([tokens, heads, causal]) === JSON.stringify([result.tokens, result.heads, result.causal])
-    );
-  };
   window.multiheadPage = {
     snapshot: () => app.result.get(),
     settled: () =>
@@ -37,7 +28,7 @@ export function exposePage(app: App): void {
         let stop: (() => void) | undefined;
         let found = false;
         stop = app.result.watch((result) => {
-          if (!isCurrent(result)) return;
+          if (!isCurrent(result, app.state.get())) return;
           found = true;
           stop?.();
           done(result);

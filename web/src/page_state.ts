@@ -1,7 +1,8 @@
 // The visitor's choices, and their form in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
 
+import { flag, index, indexOrNone, listOf, oneOf, textUpTo, type Field } from './fields.js';
 import { patternIds, type PatternId } from './patterns.js';
-import { maxCharacters, presets } from './tokens.js';
+import { maxCharacters, maxTokens, presets, tokenise } from './tokens.js';
 
 export const stepIds = [
   'x',
@@ -17,49 +18,59 @@ export const stepIds = [
 ] as const;
 export type StepId = (typeof stepIds)[number];
 
-export interface PageState {
-  readonly text: string;
-  /** The patterns of head 1, head 2 and so on. */
-  readonly heads: readonly PatternId[];
-  readonly causal: boolean;
-  readonly step: StepId;
-  /** Index of the head that "Step through" shows, from 0. */
-  readonly head: number;
-}
+export const viewNames = ['colours', 'numbers'] as const;
+export type ViewName = (typeof viewNames)[number];
 
-export const defaults: PageState = {
-  text: presets[1]!,
-  heads: ['previous', 'first', 'same', 'nearby'],
-  causal: false,
-  step: 'softmax',
-  head: 0,
+/**
+ * One entry for each field of the state. Its key is its name in the state and in the address. A section
+ * that needs a field adds a line.
+ */
+export const fields = {
+  text: textUpTo(maxCharacters, presets[1]!),
+  /** The patterns of head 1, head 2 and so on. */
+  heads: listOf<PatternId>(patternIds, ['previous', 'first', 'same', 'nearby']),
+  causal: flag(false),
+  // The selection. Without a chosen query, the page picks one (see app.ts); a key need not be chosen.
+  query: indexOrNone(maxTokens),
+  key: indexOrNone(maxTokens),
+  head: index(patternIds.length),
+  // Step through
+  step: oneOf(stepIds, 'softmax'),
+  /** Which matrix, in the steps that show three. */
+  part: oneOf(['q', 'k', 'v'], 'q'),
+  stepView: oneOf(viewNames, 'colours'),
+  // Head gallery
+  galleryView: oneOf(viewNames, 'colours'),
 };
+
+type Fields = typeof fields;
+export type FieldName = keyof Fields;
+export type PageState = {
+  readonly [name in FieldName]: Fields[name] extends Field<infer T> ? T : never;
+};
+
+/** What must hold between fields. If it does not, the field named gets its default. */
+const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
+  head: ({ head, heads }) => head < heads.length,
+  query: ({ query, text }) => query === null || query < tokenise(text).tokens.length,
+  key: ({ key, text }) => key === null || key < tokenise(text).tokens.length,
+};
+
+const table = Object.entries(fields) as [FieldName, Field<unknown>][];
+
+export const defaults = Object.fromEntries(
+  table.map(([name, field]) => [name, field.default]),
+) as unknown as PageState;
 
 /** The part of the address after '#', empty for the defaults. */
 export function toHash(state: PageState): string {
-  const fields = new URLSearchParams();
-  if (state.text !== defaults.text) fields.set('text', state.text);
-  if (state.heads.join() !== defaults.heads.join()) fields.set('heads', state.heads.join('.'));
-  if (state.causal !== defaults.causal) fields.set('causal', state.causal ? '1' : '0');
-  if (state.step !== defaults.step) fields.set('step', state.step);
-  if (state.head !== defaults.head) fields.set('head', String(state.head + 1));
-  return fields.toString();
+  const parts = new URLSearchParams();
+  for (const [name, field] of table) {
+    const text = field.toText(state[name]);
+    if (text !== field.toText(field.default)) parts.set(name, text);
+  }
+  return parts.toString();
 }
-
-type Reader = (value: string, soFar: PageState) => Partial<PageState> | undefined;
-
-const readers: Readonly<Record<string, Reader>> = {
-  text: (value) => (value.length <= maxCharacters ? { text: value } : undefined),
-  heads: (value) => {
-    const heads = value.split('.') as PatternId[];
-    const known = heads.every((head) => patternIds.includes(head));
-    return known && new Set(heads).size === heads.length ? { heads } : undefined;
-  },
-  causal: (value) => (value === '0' || value === '1' ? { causal: value === '1' } : undefined),
-  step: (value) => (stepIds.includes(value as StepId) ? { step: value as StepId } : undefined),
-  head: (value, { heads }) =>
-    /^[1-9]\d?$/.test(value) && Number(value) <= heads.length ? { head: Number(value) - 1 } : undefined,
-};
 
 export interface ReadState {
   state: PageState;
@@ -67,19 +78,41 @@ export interface ReadState {
   broken: string[];
 }
 
-export function fromHash(hash: string): ReadState {
-  const fields = new URLSearchParams(hash.replace(/^#/, ''));
-  let state = defaults;
-  const broken: string[] = [];
-  for (const [name, read] of Object.entries(readers)) {
-    const value = fields.get(name);
-    if (value === null) continue;
-    const part = read(value, state);
-    if (part) state = { ...state, ...part };
-    else broken.push(name);
+/** Undefined if the text is not valid percent-encoded UTF-8. */
+function decoded(text: string): string | undefined {
+  try {
+    return decodeURIComponent(text.replaceAll('+', ' '));
+  } catch {
+    return undefined;
   }
-  for (const name of new Set(fields.keys())) {
-    if (!Object.hasOwn(readers, name)) broken.push(name.slice(0, 40));
-  }
-  return { state, broken };
 }
+
+export function fromHash(hash: string): ReadState {
+  const read: Record<string, unknown> = {};
+  const broken = new Set<string>();
+  for (const part of hash.replace(/^#/, '').split('&')) {
+    if (part === '') continue;
+    const [rawName = '', ...rest] = part.split('=');
+    const name = decoded(rawName) ?? rawName;
+    const text = decoded(rest.join('='));
+    const field = Object.hasOwn(fields, name) ? (fields[name as FieldName] as Field<unknown>) : undefined;
+    const value = text === undefined ? undefined : field?.fromText(text);
+    if (value === undefined) broken.add(name.slice(0, 40));
+    else read[name] ??= value;
+  }
+  return { ...checked({ ...defaults, ...read } as PageState, broken) };
+}
+
+/** Gives a field its default where a check fails, and adds its name to `broken`. */
+function checked(state: PageState, broken: Set<string>): ReadState {
+  let valid = state;
+  for (const [name, holds] of Object.entries(checks)) {
+    if (holds(valid)) continue;
+    valid = { ...valid, [name]: defaults[name as FieldName] };
+    broken.add(name);
+  }
+  return { state: valid, broken: [...broken] };
+}
+
+/** The state with valid references: after an edit, a chosen word or head may be gone. */
+export const repaired = (state: PageState): PageState => checked(state, new Set()).state;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { defaults, fromHash, toHash, type PageState } from '../src/page_state.js';
+import { defaults, fromHash, repaired, toHash, type PageState } from '../src/page_state.js';
 
 describe('the address', () => {
   it('is empty for the defaults', () => {
@@ -10,11 +10,16 @@ describe('the address', () => {
   it('restores every field', () => {
     const states: PageState[] = [
       {
+        ...defaults,
         text: 'A & b = "c"? 猫 50% #1 +1',
         heads: ['itself', 'first'],
         causal: true,
         step: 'output',
+        part: 'v',
         head: 1,
+        query: 2,
+        key: 0,
+        stepView: 'numbers',
       },
       { ...defaults, text: '' },
       { ...defaults, causal: true },
@@ -31,6 +36,9 @@ describe('the address', () => {
     ['head', 'head=0'],
     ['head', 'head=9'],
     ['head', 'head=1e1'],
+    ['query', 'query=8'],
+    ['key', 'key=x'],
+    ['part', 'part=w'],
     ['text', `text=${'a'.repeat(3000)}`],
     ['constructor', 'constructor=1'],
     ['colour', 'colour=red'],
@@ -38,9 +46,12 @@ describe('the address', () => {
     expect(fromHash(`#${hash}`)).toEqual({ state: defaults, broken: [name] });
   });
 
-  it('accepts invalid percent-encoding', () => {
-    expect(fromHash('#%E0%A4%A').state).toEqual(defaults);
-    expect(fromHash('#%E0%A4%A').broken).toHaveLength(1);
+  it('gives the default for a broken percent sequence, and names the field', () => {
+    expect(fromHash('#text=%E0%A4%A&head=2')).toEqual({
+      state: { ...defaults, head: 1 },
+      broken: ['text'],
+    });
+    expect(fromHash('#%E0%A4%A')).toEqual({ state: defaults, broken: ['%E0%A4%A'] });
   });
 
   it('keeps the valid fields', () => {
@@ -49,7 +60,19 @@ describe('the address', () => {
     expect(broken).toEqual(['causal']);
   });
 
-  it('checks the index of the head against the heads in the same address', () => {
-    expect(fromHash('#heads=first&head=2').broken).toEqual(['head']);
+  it('checks the chosen head and words against the heads and the text in the same address', () => {
+    expect(fromHash('#head=2&heads=first').broken).toEqual(['head']);
+    expect(fromHash('#text=two+words&query=3&key=2').broken).toEqual(['query']);
+    expect(fromHash('#text=two+words&query=2&key=3').broken).toEqual(['key']);
+  });
+
+  it('repairs a selection whose word or head is gone', () => {
+    const state = { ...defaults, query: 6, key: 1, head: 3 };
+    expect(repaired(state)).toEqual(state);
+    expect(repaired({ ...state, text: 'two words', heads: ['first'] })).toMatchObject({
+      query: null,
+      key: 1,
+      head: 0,
+    });
   });
 });

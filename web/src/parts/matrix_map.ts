@@ -14,6 +14,8 @@ export interface Cell {
 export interface MapOptions {
   /** Called with the cell that is pointed at or focused, and with null once none is. */
   readonly onPoint: (cell: Cell | null) => void;
+  /** Called with the cell that is clicked, or focused when Enter or Space is pressed. */
+  readonly onChoose?: (cell: Cell) => void;
   /** Largest side of a cell, in pixels. */
   readonly maxCell: number;
   /** The element whose width the map fills; by default the map's own element. */
@@ -35,7 +37,7 @@ export interface MatrixMap {
 
 const clamp = (value: number, last: number): number => Math.max(0, Math.min(last, value));
 
-export function createMap({ onPoint, maxCell, sizer }: MapOptions): MatrixMap {
+export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): MatrixMap {
   const canvas = el('canvas', { 'aria-hidden': 'true' });
   const bands = el('div', { class: 'map-bands', 'aria-hidden': 'true' });
   const rowMark = el('div', { class: 'map-mark map-mark-line', hidden: true });
@@ -157,7 +159,9 @@ export function createMap({ onPoint, maxCell, sizer }: MapOptions): MatrixMap {
   canvas.addEventListener('pointerleave', () => onPoint(null));
   canvas.addEventListener('click', (event) => {
     const cell = cellUnder(event);
-    if (cell) moveTo(cell);
+    if (!cell) return;
+    moveTo(cell);
+    onChoose?.(cell);
   });
   grid.addEventListener('focusin', (event) => {
     const index = [...(grid.firstElementChild?.children ?? [])].indexOf(event.target as Element);
@@ -171,6 +175,11 @@ export function createMap({ onPoint, maxCell, sizer }: MapOptions): MatrixMap {
     if (!content || event.altKey || event.metaKey) return;
     const { rows, cols } = content.view;
     const { row, col } = active;
+    if (onChoose && (event.key === 'Enter' || event.key === ' ')) {
+      event.preventDefault();
+      onChoose(active);
+      return;
+    }
     const moves: Readonly<Record<string, Cell>> = {
       ArrowLeft: { row, col: col - 1 },
       ArrowRight: { row, col: col + 1 },

@@ -1,10 +1,9 @@
 // The sentence as tokens. For the chosen token, bars under the others show its weights in each head.
 
-import type { App } from '../app.js';
+import { inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
 import { el, headBadge, refill, word } from './dom.js';
 import { formatNumber } from './format.js';
-import { tellingToken } from '../tokens.js';
 
 interface TokenButton {
   readonly element: HTMLButtonElement;
@@ -15,7 +14,6 @@ export function tokenStrip(app: App): HTMLElement {
   const strip = el('div', { class: 'strip', role: 'group', 'aria-label': 'Tokens' });
   const summary = el('p', { id: 'strip-summary', class: 'strip-summary' });
   const element = el('div', { class: 'strip-box' }, strip, summary);
-  let picked: number | undefined;
   let shape = '';
   let buttons: readonly TokenButton[] = [];
 
@@ -25,10 +23,7 @@ export function tokenStrip(app: App): HTMLElement {
     if (!result) return;
     const key = JSON.stringify([result.tokens, result.heads]);
     if (key !== shape) build(result, key);
-    const query = Math.min(
-      app.pointed.get()?.query ?? picked ?? tellingToken(result.tokens),
-      result.tokens.length - 1,
-    );
+    const { query } = inView(app, result);
     buttons.forEach(({ element: button, bars }, token) => {
       const hidden = result.causal && token > query;
       button.setAttribute('aria-pressed', String(token === query));
@@ -42,7 +37,6 @@ export function tokenStrip(app: App): HTMLElement {
 
   function build(result: ForwardResult, key: string): void {
     shape = key;
-    if (picked !== undefined && picked >= result.tokens.length) picked = undefined;
     buttons = result.tokens.map((token, index) => {
       const bars = result.heads.map((id) => el('span', { class: `bar head-${id}` }));
       const button = el(
@@ -51,13 +45,11 @@ export function tokenStrip(app: App): HTMLElement {
         word(token),
         el('span', { class: 'bars', 'aria-hidden': 'true' }, ...bars),
       );
-      const pick = () => {
-        picked = index;
-        show();
-      };
-      button.addEventListener('focus', pick);
-      button.addEventListener('click', pick);
-      button.addEventListener('pointerenter', pick);
+      const choose = (burst?: string) => update(app, { query: index, key: null }, burst);
+      button.addEventListener('focus', () => choose('walk through the words'));
+      button.addEventListener('click', () => choose());
+      button.addEventListener('pointerenter', () => app.pointed.set({ query: index, key: null }));
+      button.addEventListener('pointerleave', () => app.pointed.set(null));
       return { element: button, bars };
     });
     refill(strip, ...buttons.map((button) => button.element));
@@ -86,6 +78,9 @@ export function tokenStrip(app: App): HTMLElement {
 
   app.result.watch(show);
   app.pointed.watch(show);
+  app.state.watch(({ query }, previous) => {
+    if (query !== previous?.query) show();
+  });
   return element;
 }
 

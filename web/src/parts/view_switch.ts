@@ -1,29 +1,25 @@
 // The switch between heat maps and tables of numbers.
 
+import { update, type App } from '../app.js';
+import { viewNames, type ViewName } from '../page_state.js';
 import { el } from './dom.js';
 
-export type ViewName = 'colours' | 'numbers';
+export type { ViewName } from '../page_state.js';
 
 export interface ViewSwitch {
   readonly element: HTMLElement;
   current(): ViewName;
 }
 
-export function createViewSwitch(label: string, onChange: () => void): ViewSwitch {
-  let current: ViewName = 'colours';
-  const buttons = (['colours', 'numbers'] as const).map((name) => {
-    const button = el(
-      'button',
-      { type: 'button', 'aria-pressed': String(name === current) },
-      name === 'colours' ? 'Colours' : 'Numbers',
-    );
-    button.addEventListener('click', () => {
-      current = name;
-      for (const other of buttons) other.setAttribute('aria-pressed', String(other === button));
-      onChange();
-    });
+/** A switch for one field of the state. Watch the state to learn of a change. */
+export function createViewSwitch(app: App, field: 'stepView' | 'galleryView', label: string): ViewSwitch {
+  const current = (): ViewName => app.state.get()[field];
+  const buttons = viewNames.map((name) => {
+    const button = el('button', { type: 'button' }, name === 'colours' ? 'Colours' : 'Numbers');
+    button.addEventListener('click', () => update(app, { [field]: name }));
+    app.state.watch((state) => button.setAttribute('aria-pressed', String(state[field] === name)));
     return button;
   });
   const element = el('div', { class: 'segments', role: 'group', 'aria-label': label }, ...buttons);
-  return { element, current: () => current };
+  return { element, current };
 }

@@ -1,7 +1,7 @@
 // "Head gallery": the attention weights of all heads side by side. A cell pointed at in one map is
 // highlighted in all of them.
 
-import type { App } from '../app.js';
+import { inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
 import { el, headBadge, pairOf, refill } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
@@ -23,7 +23,7 @@ interface Card {
 export function gallerySection(app: App): HTMLElement {
   const legend = createLegend('weights');
   const cards = el('div', { class: 'cards' });
-  const views = createViewSwitch('Show the maps as', () => show());
+  const views = createViewSwitch(app, 'galleryView', 'Show the maps as');
   const section = el(
     'section',
     { class: 'panel', id: 'gallery', 'aria-labelledby': 'gallery-title' },
@@ -101,22 +101,20 @@ export function gallerySection(app: App): HTMLElement {
   function point(): void {
     const result = app.result.get();
     if (!result) return;
-    const pointed = app.pointed.get();
-    const inside =
-      pointed && pointed.query < result.tokens.length && pointed.key < result.tokens.length ? pointed : null;
+    const { query, key } = inView(app, result);
     list.forEach(({ map, readout }, head) => {
-      map.highlight(inside && { row: inside.query, col: inside.key });
-      if (!inside) {
+      map.highlight(key === null ? null : { row: query, col: key });
+      if (key === null) {
         readout.replaceChildren('\u00a0');
         return;
       }
       const { data, cols, hidden } = viewOf(result, 'weights', head);
-      const row = data.subarray(inside.query * cols, (inside.query + 1) * cols);
+      const row = data.subarray(query * cols, (query + 1) * cols);
       const sum = row.reduce((total, weight) => total + weight, 0);
-      const masked = hidden?.(inside.query, inside.key) ?? false;
+      const masked = hidden?.(query, key) ?? false;
       readout.replaceChildren(
-        el('span', {}, ...pairOf(result.tokens[inside.query]!, result.tokens[inside.key]!)),
-        el('strong', { class: 'number' }, masked ? 'masked' : formatNumber(row[inside.key]!)),
+        el('span', {}, ...pairOf(result.tokens[query]!, result.tokens[key]!)),
+        el('strong', { class: 'number' }, masked ? 'masked' : formatNumber(row[key]!)),
         el('span', { class: 'readout-sum' }, 'row sum ', el('span', { class: 'number' }, formatNumber(sum))),
       );
     });
@@ -124,6 +122,11 @@ export function gallerySection(app: App): HTMLElement {
 
   app.result.watch(show);
   app.pointed.watch(point);
+  app.state.watch((state, previous) => {
+    if (!previous) return;
+    if (state.galleryView !== previous.galleryView) show();
+    else if (state.query !== previous.query || state.key !== previous.key) point();
+  });
   return section;
 }
 
@@ -138,6 +141,10 @@ function createCard(app: App, id: PatternId): Card {
   const map = createMap({
     maxCell: 44,
     onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+    onChoose: ({ row, col }) => {
+      const head = app.state.get().heads.indexOf(id);
+      update(app, { query: row, key: col, ...(head >= 0 && { head }) });
+    },
   });
   const body = el('div', { class: 'card-body' }, map.element);
   const readout = el('p', { class: 'readout' }, '\u00a0');

@@ -33,7 +33,7 @@ function textField(app: App): HTMLElement {
     'aria-describedby': 'sentence-notice',
   });
   const notice = el('p', { id: 'sentence-notice', class: 'hint', role: 'status' });
-  field.addEventListener('input', () => update(app, { text: field.value }));
+  field.addEventListener('input', () => update(app, { text: field.value }, 'typing'));
   app.state.watch(({ text }, previous) => {
     if (text === previous?.text) return;
     if (field.value !== text) field.value = text;
@@ -52,7 +52,7 @@ function textField(app: App): HTMLElement {
 function presetButtons(app: App): HTMLElement {
   const buttons = presets.map((text) => {
     const button = el('button', { type: 'button', class: 'preset' }, text);
-    button.addEventListener('click', () => update(app, { text }));
+    button.addEventListener('click', () => update(app, { text, query: null, key: null }));
     app.state.watch((state) => button.setAttribute('aria-pressed', String(state.text === text)));
     return button;
   });

@@ -1,9 +1,9 @@
 // "Step through": the ten steps from x to the output, each with its formula, shape and matrix.
 
-import { update, type App } from '../app.js';
+import { chosen, inView, update, type App } from '../app.js';
 import { explain } from '../explain.js';
 import type { ForwardResult, Trace } from '../messages.js';
-import type { StepId } from '../page_state.js';
+import type { PageState, StepId } from '../page_state.js';
 import { el, headBadge, pairOf, refill, rich, word } from '../parts/dom.js';
 import { formatNumber, formatShape } from '../parts/format.js';
 import { formula } from '../parts/formulas.js';
@@ -14,7 +14,6 @@ import { matrixTable } from '../parts/matrix_table.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { patternOf } from '../patterns.js';
 import { isPerHead, stepOf, steps, viewOf, type Part, type Step } from '../steps.js';
-import { tellingToken } from '../tokens.js';
 
 export function stepSection(app: App): HTMLElement {
   const list = stepList(app);
@@ -88,8 +87,8 @@ function stepList(app: App): HTMLElement {
 }
 
 function stepDetail(app: App): HTMLElement {
-  let partIndex = 0;
-  let remembered: Cell | undefined;
+  // The column of the last cell pointed at in a matrix of features, which has no keys.
+  let column: number | undefined;
   const title = el('h3', {});
   const text = el('p', { class: 'step-text' });
   const formulaBox = el('div', { class: 'formula' });
@@ -100,8 +99,8 @@ function stepDetail(app: App): HTMLElement {
   const body = el('div', { class: 'step-body' }, picture, origin);
   const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
   const legendBox = el('div', {});
-  const map = createMap({ maxCell: 48, sizer: body, onPoint: (cell) => cell && point(cell) });
-  const views = createViewSwitch('Show the matrix as', () => show());
+  const map = createMap({ maxCell: 48, sizer: body, onPoint: pointAt, onChoose: choose });
+  const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
   const detail = el(
     'div',
     { class: 'step-detail', role: 'tabpanel', id: 'step-detail' },
@@ -114,17 +113,17 @@ function stepDetail(app: App): HTMLElement {
     walkButtons(app),
   );
 
-  const chosenPart = (step: Step): Part => step.parts[Math.min(partIndex, step.parts.length - 1)]!;
+  const chosenPart = (step: Step): Part =>
+    step.parts.find(({ label }) => label === app.state.get().part) ?? step.parts[0]!;
 
   function show(): void {
     const result = app.result.get();
     if (!result) return;
-    const { step: id, head: wanted } = app.state.get();
-    const head = Math.min(wanted, result.heads.length - 1);
-    const step = stepOf(id);
+    const { head } = chosen(app, result);
+    const step = stepOf(app.state.get().step);
     const { trace: name, formula: formulaName } = chosenPart(step);
     const matrix = result.trace[name];
-    detail.setAttribute('aria-labelledby', `step-${id}`);
+    detail.setAttribute('aria-labelledby', `step-${step.id}`);
     title.textContent = `${steps.indexOf(step) + 1}. ${step.title}`;
     text.replaceChildren(...rich(step.text));
     formulaBox.replaceChildren(formula(formulaName));
@@ -135,20 +134,17 @@ function stepDetail(app: App): HTMLElement {
     );
     showControls(result, step, head);
     showMatrix(result, name, head);
-    point(remembered ?? null);
+    explainCell();
   }
 
   function showControls(result: ForwardResult, step: Step, head: number): void {
     const groups: HTMLElement[] = [];
     if (step.parts.length > 1) {
-      const buttons = step.parts.map(({ label }, index) =>
+      const buttons = step.parts.map(({ label }) =>
         choice(
           `part-${label}`,
-          index === partIndex,
-          () => {
-            partIndex = index;
-            show();
-          },
+          label === chosenPart(step).label,
+          () => update(app, { part: label as PageState['part'] }),
           label,
         ),
       );
@@ -197,17 +193,34 @@ function stepDetail(app: App): HTMLElement {
     });
   }
 
-  /** Explains the number in the cell pointed at last, or else in the cell that is largest in a chosen row. */
-  function point(pointed: Cell | null): void {
+  const isSquare = (): boolean => {
+    const result = app.result.get();
+    return result !== null && shownView(result).colLabels !== undefined;
+  };
+
+  function shownView(result: ForwardResult): MatrixView {
+    const { trace: name } = chosenPart(stepOf(app.state.get().step));
+    return viewOf(result, name, chosen(app, result).head);
+  }
+
+  function pointAt(cell: Cell | null): void {
+    if (cell && !isSquare()) column = cell.col;
+    app.pointed.set(cell && { query: cell.row, key: isSquare() ? cell.col : null });
+  }
+
+  function choose({ row, col }: Cell): void {
+    update(app, isSquare() ? { query: row, key: col } : { query: row });
+  }
+
+  /** Explains one cell: of the selection, or else the largest of the chosen query's row. */
+  function explainCell(): void {
     const result = app.result.get();
     if (!result) return;
-    const { step: id, head: wanted } = app.state.get();
-    const head = Math.min(wanted, result.heads.length - 1);
-    const { trace: name } = chosenPart(stepOf(id));
-    const view = viewOf(result, name, head);
-    const inside = pointed && pointed.row < view.rows && pointed.col < view.cols;
-    const cell = inside ? pointed : strongestCell(view, tellingToken(result.tokens));
-    remembered = pointed ?? undefined;
+    const { trace: name } = chosenPart(stepOf(app.state.get().step));
+    const view = shownView(result);
+    const { query, key, head } = inView(app, result);
+    const col = view.colLabels ? key : (column ?? null);
+    const cell = col !== null && col < view.cols ? { row: query, col } : strongestCell(view, query);
     map.highlight(cell);
     const from = view.rowLabels[cell.row]!;
     const place = view.colLabels
@@ -221,8 +234,11 @@ function stepDetail(app: App): HTMLElement {
   }
 
   app.result.watch(show);
-  app.state.watch(({ step, head }, previous) => {
-    if (step !== previous?.step || head !== previous.head) show();
+  app.pointed.watch(explainCell);
+  app.state.watch((state, previous) => {
+    const differs = (...names: (keyof PageState)[]) => names.some((name) => state[name] !== previous?.[name]);
+    if (differs('step', 'head', 'part', 'stepView')) show();
+    else if (differs('query', 'key')) explainCell();
   });
   return detail;
 }

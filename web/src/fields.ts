@@ -1,0 +1,84 @@
+// The kinds of field that the page's state is made of: how a value is written in the address and read back.
+
+export interface Field<T> {
+  readonly default: T;
+  readonly toText: (value: T) => string;
+  /** The value, or undefined if the text is not one. */
+  readonly fromText: (text: string) => T | undefined;
+}
+
+export const flag = (initial: boolean): Field<boolean> => ({
+  default: initial,
+  toText: (value) => (value ? '1' : '0'),
+  fromText: (text) => (text === '0' || text === '1' ? text === '1' : undefined),
+});
+
+export const oneOf = <T extends string>(options: readonly T[], initial: T): Field<T> => ({
+  default: initial,
+  toText: (value) => value,
+  fromText: (text) => options.find((option) => option === text),
+});
+
+/** A text of at most `limit` UTF-16 code units. */
+export const textUpTo = (limit: number, initial: string): Field<string> => ({
+  default: initial,
+  toText: (value) => value,
+  fromText: (text) => (text.length <= limit ? text : undefined),
+});
+
+/** A list of different names out of `options`, at least one: "previous.first". */
+export const listOf = <T extends string>(
+  options: readonly T[],
+  initial: readonly T[],
+): Field<readonly T[]> => ({
+  default: initial,
+  toText: (value) => value.join('.'),
+  fromText: (text) => {
+    const names = text.split('.') as T[];
+    const known = names.every((name) => options.includes(name));
+    return known && new Set(names).size === names.length ? names : undefined;
+  },
+});
+
+/** A whole number from `least` to `most`. */
+export const integer = (least: number, most: number, initial: number): Field<number> => ({
+  default: initial,
+  toText: String,
+  fromText: (text) => {
+    const value = /^-?\d{1,9}$/.test(text) ? Number(text) : NaN;
+    return value >= least && value <= most ? value : undefined;
+  },
+});
+
+/** A number from `least` to `most`. */
+export const number = (least: number, most: number, initial: number): Field<number> => ({
+  default: initial,
+  toText: String,
+  fromText: (text) => {
+    const value = /^-?\d+(\.\d+)?(e-?\d+)?$/.test(text) ? Number(text) : NaN;
+    return value >= least && value <= most ? value : undefined;
+  },
+});
+
+/** An index below `end`: from 0 in the program, from 1 in the address, as on the page. */
+export const index = (end: number, initial = 0): Field<number> => {
+  const fromOne = integer(1, end, initial + 1);
+  return {
+    default: initial,
+    toText: (value) => String(value + 1),
+    fromText: (text) => {
+      const value = fromOne.fromText(text);
+      return value === undefined ? undefined : value - 1;
+    },
+  };
+};
+
+/** As index(), or null for none, which is the default. */
+export const indexOrNone = (end: number): Field<number | null> => {
+  const some = index(end);
+  return {
+    default: null,
+    toText: (value) => (value === null ? '' : some.toText(value)),
+    fromText: some.fromText,
+  };
+};
