@@ -1,0 +1,98 @@
+// The page's connection to a training worker: calls that return promises, reports of a run, and a watch over the worker.
+
+import type { Calls, CallName, Progress, Reply, Request } from './messages.js';
+
+/** The part of Worker that the client uses. */
+export interface Port {
+  postMessage(request: Request): void;
+  terminate(): void;
+  onmessage: ((event: MessageEvent<Reply>) => void) | null;
+  onerror: ((event: ErrorEvent) => void) | null;
+}
+
+export interface Listener {
+  /** `seen` must be called once the page has drawn the progress; the worker waits for it. */
+  onReport(progress: Progress, seen: () => void): void;
+  /** The worker has ended or does not answer. All calls are rejected. */
+  onLost(reason: string): void;
+}
+
+export interface Client {
+  call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
+  close(): void;
+}
+
+/** Milliseconds between two looks at the worker, and after how many without an answer it counts as lost. */
+const lookEvery = 1000;
+const patience = 4000;
+/** The same before its first answer: the script and the module may have to come over a slow line. */
+const firstPatience = 20_000;
+
+interface Pending {
+  readonly resolve: (value: never) => void;
+  readonly reject: (error: Error) => void;
+}
+
+export function connect(port: Port, listener: Listener): Client {
+  const pending = new Map<number, Pending>();
+  let lastId = 0;
+  let lost: string | undefined;
+  let watch: ReturnType<typeof setInterval> | undefined;
+  /** Milliseconds that the worker has left a ping without an answer. */
+  let silence = 0;
+  let heard = false;
+
+  function lose(reason: string): void {
+    if (lost !== undefined) return;
+    close(reason);
+    listener.onLost(reason);
+  }
+
+  function close(reason: string): void {
+    lost = reason;
+    clearInterval(watch);
+    port.terminate();
+    for (const { reject } of pending.values()) reject(new Error(reason));
+    pending.clear();
+  }
+
+  // Silence is counted by looks, so that a tab that was frozen does not take its own sleep for the worker's.
+  function look(): void {
+    if (silence >= (heard ? patience : firstPatience)) lose('it stopped answering');
+    else if (pending.size > 0) {
+      silence += lookEvery;
+      port.postMessage({ name: 'ping' });
+    }
+  }
+
+  port.onmessage = ({ data: reply }) => {
+    silence = 0;
+    heard = true;
+    if (reply.kind === 'report') listener.onReport(reply.progress, () => lost ?? port.postMessage({ name: 'seen' }));
+    if (reply.kind !== 'done' && reply.kind !== 'failed') return;
+    const call = pending.get(reply.id);
+    pending.delete(reply.id);
+    if (reply.kind === 'done') call?.resolve(reply.value as never);
+    else call?.reject(new Error(reply.message));
+  };
+  port.onerror = (event) => lose(event.message || 'its script could not be loaded');
+
+  return {
+    call: (name, ...values) =>
+      new Promise((resolve, reject) => {
+        if (lost !== undefined) {
+          reject(new Error(lost));
+          return;
+        }
+        watch ??= setInterval(look, lookEvery);
+        lastId += 1;
+        pending.set(lastId, { resolve, reject });
+        port.postMessage({ name, id: lastId, values });
+      }),
+    close: () => close('it was closed'),
+  };
+}
+
+export function startWorker(): Port {
+  return new Worker(new URL('../training_worker.ts', import.meta.url), { type: 'module', name: 'training' });
+}

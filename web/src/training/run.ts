@@ -1,0 +1,203 @@
+// A training in the worker: an experiment, the moments it can go back to, and its measurements.
+
+import type { Experiment, Multihead } from 'multihead';
+import { train } from 'multihead/training';
+import { Generation } from './generation.js';
+import { sequenceLength, type Calls, type Frame, type Measured, type Progress } from './messages.js';
+import { Moments } from './moments.js';
+import { factsOf, type TrainingSettings } from './settings.js';
+
+/** Steps from one frame to the next, and held-out sequences that each is measured on. */
+const frameEvery = 10;
+const frameSequences = 16;
+const manySequences = 128;
+
+export type Report = (progress: Progress) => void;
+
+interface Current {
+  readonly settings: TrainingSettings;
+  readonly small: boolean;
+  readonly experiment: Experiment;
+  readonly moments: Moments;
+}
+
+export class Run {
+  readonly #mh: Multihead;
+  readonly #report: Report;
+  #current: Current | undefined;
+  #generation: Generation | undefined;
+  #stop: AbortController | undefined;
+  #losses: number[] = [];
+  #frames: Frame[] = [];
+  /** Whether the page has seen the report before. */
+  #mayReport = true;
+
+  constructor(mh: Multihead, report: Report) {
+    this.#mh = mh;
+    this.#report = report;
+  }
+
+  start(settings: TrainingSettings, small: boolean): ReturnType<Calls['start']> {
+    const { kind, seed, heads: numHeads, layers: numLayers, rate: learningRate } = settings;
+    const experiment = this.#mh.experiment({ kind, seed, numHeads, numLayers, learningRate });
+    this.end();
+    this.#current = { settings, small, experiment, moments: new Moments(frameEvery) };
+    this.#addFrame();
+    const { tokens } = experiment.heldOut(0, 1);
+    return { tokens, progress: this.#progress() };
+  }
+
+  async run(until: number): Promise<Progress> {
+    this.pause();
+    const { experiment } = this.#live();
+    const stop = new AbortController();
+    this.#stop = stop;
+    this.#dropGeneration();
+    try {
+      for await (const { loss } of train({ experiment, steps: until, signal: stop.signal })) {
+        this.#losses.push(loss);
+        if (experiment.steps % frameEvery === 0) this.#addFrame();
+        this.#offer();
+      }
+    } catch (error) {
+      if (!stop.signal.aborted) throw error;
+    }
+    // start() or end() has ended this run.
+    if (experiment.disposed) return { step: 0, losses: [], frames: [], moments: [], memory: this.#mh.memory() };
+    this.#addFrame();
+    return this.#progress();
+  }
+
+  pause(): null {
+    this.#stop?.abort();
+    this.#stop = undefined;
+    return null;
+  }
+
+  step(): Progress {
+    this.pause();
+    this.#dropGeneration();
+    this.#losses.push(this.#live().experiment.step().loss);
+    this.#addFrame();
+    return this.#progress();
+  }
+
+  goTo(step: number): Frame {
+    this.pause();
+    const { experiment, moments } = this.#live();
+    const state = moments.get(step);
+    if (!state) throw new Error(`There is no saved moment of step ${step}.`);
+    experiment.restore(state);
+    this.#dropGeneration();
+    return this.#frame();
+  }
+
+  measure(): Measured {
+    return this.#measured(manySequences);
+  }
+
+  mute(heads: readonly number[]): ReturnType<Calls['mute']> {
+    const { experiment } = this.#live();
+    const { numHeads, numLayers } = experiment.options;
+    const headScales = new Float32Array(numHeads * numLayers).fill(1);
+    for (const head of heads) headScales[head] = 0;
+    const muted = experiment.evaluate({ sequences: manySequences, attention: false, headScales });
+    return { before: this.measure(), after: [...muted.jobAccuracy] };
+  }
+
+  prompt(sequence: number): ReturnType<Calls['prompt']> {
+    const { experiment, settings } = this.#live();
+    this.#dropGeneration();
+    const { embedDim, vocabSize } = factsOf(settings.kind);
+    const size = { layers: settings.layers, embedDim, vocabSize };
+    this.#generation = new Generation(experiment, size, sequence);
+    return this.#generation.prompt;
+  }
+
+  tick(): ReturnType<Calls['tick']> {
+    if (!this.#generation) throw new Error('There is no prompt to continue.');
+    return this.#generation.tick();
+  }
+
+  maps(sequence: number): ReturnType<Calls['maps']> {
+    const { experiment } = this.#live();
+    const { tokens } = experiment.heldOut(sequence, 1);
+    return { step: experiment.steps, tokens, maps: this.#mapsOn(tokens) };
+  }
+
+  end(): ReturnType<Calls['end']> {
+    this.pause();
+    this.#dropGeneration();
+    this.#current?.experiment.dispose();
+    this.#current = undefined;
+    this.#losses = [];
+    this.#frames = [];
+    return this.#mh.memory();
+  }
+
+  /** The page has seen the last report. */
+  seen(): void {
+    this.#mayReport = true;
+  }
+
+  #live(): Current {
+    if (!this.#current) throw new Error('No training has been started.');
+    return this.#current;
+  }
+
+  #offer(): void {
+    if (!this.#mayReport) return;
+    this.#mayReport = false;
+    this.#report(this.#progress());
+  }
+
+  /** Takes what has not been reported yet. */
+  #progress(): Progress {
+    const [losses, frames] = [this.#losses, this.#frames];
+    this.#losses = [];
+    this.#frames = [];
+    const steps = this.#current?.experiment.steps ?? 0;
+    const moments = this.#current?.moments.steps ?? [];
+    return { step: steps, losses, frames, moments, memory: this.#mh.memory() };
+  }
+
+  #addFrame(): void {
+    const { experiment, moments, small } = this.#live();
+    const step = experiment.steps;
+    if (this.#frames.at(-1)?.step === step) return;
+    if (!small) moments.keep(step, experiment.checkpoint());
+    const kept = new Set(moments.steps);
+    // A page that is slow to read gets the frames of moments only.
+    this.#frames = this.#frames.filter((frame) => small || kept.has(frame.step));
+    this.#frames.push(this.#frame());
+  }
+
+  #frame(): Frame {
+    const { experiment, small } = this.#live();
+    const maps = small ? new Float32Array() : this.#mapsOn(experiment.heldOut(0, 1).tokens);
+    return { step: experiment.steps, maps, ...this.#measured(frameSequences) };
+  }
+
+  #measured(sequences: number): Measured {
+    const { experiment, small } = this.#live();
+    const { accuracy, jobAccuracy, attention } = experiment.evaluate({ sequences, attention: !small });
+    return { accuracy, jobAccuracy: [...jobAccuracy], attention: [...attention] };
+  }
+
+  #mapsOn(tokens: Int32Array): Float32Array {
+    const { experiment } = this.#live();
+    const { numHeads, numLayers } = experiment.options;
+    const size = numHeads * sequenceLength * sequenceLength;
+    const maps = new Float32Array(numLayers * size);
+    const { model, attentionOptions } = experiment;
+    const { logits, traces } = model.forward(tokens, { ...attentionOptions, trace: ['weights'] });
+    logits.dispose();
+    traces.forEach(({ weights }, layer) => maps.set(weights.data, layer * size));
+    return maps;
+  }
+
+  #dropGeneration(): void {
+    this.#generation?.dispose();
+    this.#generation = undefined;
+  }
+}

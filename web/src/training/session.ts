@@ -1,0 +1,243 @@
+// The training on the page: a run, a smaller model beside it, and the curve of the run before. Its two workers start on
+// first use.
+
+import { createStore, type Store } from '../store.js';
+import { connect, startWorker, type Client, type Port } from './client.js';
+import { Curve } from './curve.js';
+import type { Calls, CallName, Frame, Progress, TrainedMaps } from './messages.js';
+import { factsOf, smaller, type TrainingSettings } from './settings.js';
+import { blank, changed, earlierOf, type TrainingView } from './view.js';
+
+/** More steps teach nothing new. */
+export const mostSteps = 3000;
+/** Milliseconds without a further move of the scrubber until the worker goes to the moment. */
+const settleAfter = 120;
+
+export interface TrainingSession {
+  readonly view: Store<TrainingView>;
+  /** Starts a new run at step 0, which goes on at once if the run before did. */
+  reset(settings: TrainingSettings): Promise<void>;
+  /** Starts the workers, if they do not run. */
+  wake(): Promise<void>;
+  train(): Promise<void>;
+  pause(): void;
+  step(): Promise<void>;
+  /** Shows the nearest saved moment; `train` and `step` go on from there. */
+  goTo(step: number): void;
+  /** Mutes these heads only, given as layer · heads + head, and measures what is lost. */
+  mute(heads: readonly number[]): Promise<void>;
+  /** Takes the curve of the run before off the chart. */
+  dropEarlier(): void;
+  /** The attention maps of the model as it is, on a held-out sequence: the weights "trained here". */
+  trainedMaps(sequence: number): Promise<TrainedMaps>;
+  /** Another call of the main worker, on the model of the step that is shown. */
+  call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
+}
+
+/** What tests replace. */
+export interface Surroundings {
+  startWorker(): Port;
+  nextFrame(run: () => void): void;
+}
+const browser: Surroundings = { startWorker, nextFrame: (run) => void requestAnimationFrame(run) };
+
+export function createTraining(first: TrainingSettings, { startWorker, nextFrame } = browser): TrainingSession {
+  const view = createStore(blank(first));
+  const frames = new Map<number, Frame>();
+  let now = view.get();
+  let main: Client | undefined;
+  let beside: Client | undefined;
+  let unseen: (() => void)[] = [];
+  let planned = false;
+  /** The moment that the worker has yet to go to. */
+  let ahead: number | undefined;
+  let settling: ReturnType<typeof setTimeout> | undefined;
+
+  /** All changes of one animation frame are shown together; then the workers may report again. */
+  function change(part: Partial<TrainingView>): void {
+    now = { ...now, ...part };
+    if (planned) return;
+    planned = true;
+    nextFrame(() => {
+      planned = false;
+      view.set(now);
+      const confirmed = unseen;
+      unseen = [];
+      for (const confirm of confirmed) confirm();
+    });
+  }
+
+  function open(take: (progress: Progress) => void, onLost: (reason: string) => void): Client {
+    return connect(startWorker(), {
+      onReport(progress, confirm) {
+        unseen.push(confirm);
+        take(progress);
+      },
+      onLost,
+    });
+  }
+
+  function take(progress: Progress): void {
+    const { step, moments, memory } = progress;
+    now.curve.add(progress);
+    for (const frame of progress.frames) frames.set(frame.step, frame);
+    const shown = progress.frames.at(-1) ?? now.shown;
+    const kept = new Set([...moments, shown?.step]);
+    for (const each of frames.keys()) if (!kept.has(each)) frames.delete(each);
+    // A visitor who has gone back in the meantime stays there.
+    const place = ahead === undefined ? { step, shown } : {};
+    change({ ...changed(now), ...place, moments, memory, last: Math.max(now.last, step) });
+  }
+
+  function takeBeside(progress: Progress): void {
+    now.beside?.add(progress);
+    change({});
+  }
+
+  function lose(reason: string): void {
+    beside?.close();
+    main = beside = undefined;
+    const message = `The training worker has ended (${reason}), and the model with it. Start again to train it anew.`;
+    change({ ...changed(now), status: 'lost', message, moments: [] });
+  }
+
+  function fail(error: unknown): void {
+    if (now.status === 'lost') return;
+    const message = error instanceof Error ? error.message : String(error);
+    change({ status: now.tokens.length > 0 ? 'paused' : 'asleep', message });
+  }
+
+  async function reset(settings: TrainingSettings): Promise<void> {
+    if (!main && now.status !== 'starting') {
+      now = { ...blank(settings), earlier: earlierOf(now, settings) };
+      change({});
+      return;
+    }
+    await start(settings, now.status === 'running');
+  }
+
+  async function start(settings: TrainingSettings, goesOn: boolean): Promise<void> {
+    main ??= open(take, lose);
+    try {
+      const { tokens, progress } = await main.call('start', settings, false);
+      clearTimeout(settling);
+      ahead = undefined;
+      frames.clear();
+      now = { ...blank(settings), status: 'paused', earlier: earlierOf(now, settings), tokens, model: now.model };
+      take(progress);
+      startBeside(smaller(settings));
+      if (goesOn) void train();
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  /** Its failure is not worth a message: the run itself goes on. */
+  function startBeside(settings: TrainingSettings | undefined): void {
+    if (!settings) {
+      beside?.close();
+      beside = undefined;
+      return;
+    }
+    now = { ...now, beside: new Curve(settings) };
+    beside ??= open(takeBeside, () => (beside = undefined));
+    beside.call('start', settings, true).then(({ progress }) => takeBeside(progress), ignore);
+  }
+
+  async function wake(): Promise<void> {
+    if (main) return;
+    change({ status: 'starting', message: '' });
+    await start(now.curve.settings, false);
+  }
+
+  /** The worker, with the model of the step that is shown. */
+  async function ready(): Promise<Client> {
+    await wake();
+    if (!main) throw new Error(now.message);
+    clearTimeout(settling);
+    const step = ahead;
+    ahead = undefined;
+    if (step !== undefined) await main.call('goTo', step);
+    return main;
+  }
+
+  async function measure(): Promise<void> {
+    const client = await ready();
+    const { model } = now;
+    const measured = await client.call('measure');
+    if (now.model === model) change({ measured });
+  }
+
+  async function train(): Promise<void> {
+    try {
+      const client = await ready();
+      if (now.status === 'running') return;
+      const { steps } = factsOf(now.curve.settings.kind);
+      const until = Math.min(mostSteps, now.step < steps ? steps : now.step + steps);
+      change({ ...changed(now), status: 'running', message: '' });
+      beside?.call('run', until).then(takeBeside, ignore);
+      const begun = performance.now() - now.milliseconds;
+      const progress = await client.call('run', until);
+      // Without a frame, a new run has taken its place.
+      if (progress.frames.length === 0) return;
+      take(progress);
+      change({ status: 'paused', milliseconds: performance.now() - begun });
+      await measure();
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  function pause(): void {
+    for (const client of [main, beside]) client?.call('pause').catch(ignore);
+  }
+
+  async function step(): Promise<void> {
+    try {
+      const client = await ready();
+      beside?.call('step').then(takeBeside, ignore);
+      take(await client.call('step'));
+      change({ message: '' });
+      await measure();
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  function goTo(wanted: number): void {
+    const step = nearest(now.moments, wanted);
+    const frame = step === undefined ? undefined : frames.get(step);
+    if (step === undefined || !frame || step === now.step) return;
+    if (now.status === 'running') pause();
+    ahead = step;
+    change({ ...changed(now), step, shown: frame });
+    clearTimeout(settling);
+    settling = setTimeout(() => void measure().catch(fail), settleAfter);
+  }
+
+  async function mute(muted: readonly number[]): Promise<void> {
+    change({ muted, muting: undefined });
+    if (muted.length === 0) return;
+    try {
+      const muting = await (await ready()).call('mute', muted);
+      if (now.muted === muted) change({ muting, measured: muting.before });
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  const call: TrainingSession['call'] = async (name, ...values) => (await ready()).call(name, ...values);
+
+  return {
+    ...{ view, reset, wake, train, pause, step, goTo, mute, call },
+    dropEarlier: () => change({ earlier: undefined }),
+    trainedMaps: (sequence) => call('maps', sequence),
+  };
+}
+
+const ignore = (): void => {};
+
+function nearest(moments: readonly number[], wanted: number): number | undefined {
+  const distance = (step: number): number => Math.abs(step - wanted);
+  return [...moments].sort((a, b) => distance(a) - distance(b))[0];
+}

@@ -1,0 +1,125 @@
+// What the visitor chooses for a training: its settings, their limits, and what each kind of training is about.
+
+import type { ExperimentKind } from 'multihead';
+
+export interface TrainingSettings {
+  readonly kind: ExperimentKind;
+  readonly seed: number;
+  readonly heads: number;
+  readonly layers: number;
+  readonly rate: number;
+}
+
+export interface KindFacts {
+  readonly kind: ExperimentKind;
+  readonly title: string;
+  readonly line: string;
+  readonly embedDim: number;
+  readonly vocabSize: number;
+  /** Steps until the model is done. */
+  readonly steps: number;
+  readonly heads: number;
+  readonly layers: number;
+  /** What a head can be good at, in the order of Experiment.patterns. */
+  readonly patterns: readonly string[];
+  /** What the model reports, in the order of Experiment.jobs. */
+  readonly jobs: readonly string[];
+  /** The token ids as the page writes them. */
+  readonly tokens: readonly string[];
+}
+
+const letters = (text: string): string[] => [...text];
+
+export const kinds: readonly KindFacts[] = [
+  {
+    kind: 'fourJobs',
+    title: 'Four jobs, four heads',
+    line: 'At every position the model must report four things: the previous token, the token two back, the latest vowel and the latest star.',
+    embedDim: 64,
+    vocabSize: 24,
+    steps: 600,
+    heads: 4,
+    layers: 1,
+    patterns: ['previous token', 'two back', 'latest vowel', 'latest star'],
+    jobs: ['previous token', 'two back', 'latest vowel', 'latest star'],
+    tokens: letters('bcdfghjklmnpqrstaeio★☆✦✧'),
+  },
+  {
+    kind: 'induction',
+    title: 'Induction',
+    line: 'The sequence repeats itself, each time with another period. The model must say what comes next: find the last time this token stood here, and copy what followed it.',
+    embedDim: 32,
+    vocabSize: 32,
+    steps: 400,
+    heads: 2,
+    layers: 2,
+    patterns: ['previous token', 'induction'],
+    jobs: ['next token'],
+    tokens: letters('ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'),
+  },
+];
+
+export const factsOf = (wanted: ExperimentKind): KindFacts => kinds.find(({ kind }) => kind === wanted)!;
+
+/** With this seed every head takes a job of its own, in both experiments and in both builds of the module. */
+export const defaultSeed = 12;
+
+export const defaultSettings = (kind: ExperimentKind): TrainingSettings => ({
+  ...{ kind, seed: defaultSeed, rate: 0.01 },
+  heads: factsOf(kind).heads,
+  layers: factsOf(kind).layers,
+});
+
+export const headChoices: readonly number[] = [1, 2, 4, 8];
+export const mostLayers = 4;
+export const mostSeed = 999_999;
+export const mostRate = 1;
+
+/** What is wrong with a value, as a sentence for the visitor; undefined if nothing is. */
+export const problems = {
+  kind: (value: unknown) => (kinds.some(({ kind }) => kind === value) ? undefined : 'There is no such training.'),
+  seed: (value: number) =>
+    Number.isInteger(value) && value >= 0 && value <= mostSeed
+      ? undefined
+      : `The seed must be a whole number from 0 to ${mostSeed}.`,
+  heads: (value: number) =>
+    headChoices.includes(value) ? undefined : 'The number of heads must be 1, 2, 4 or 8, so that they share the width equally.',
+  layers: (value: number) =>
+    Number.isInteger(value) && value >= 1 && value <= mostLayers
+      ? undefined
+      : `The number of layers must be from 1 to ${mostLayers}.`,
+  rate: (value: number) =>
+    value > 0 && value <= mostRate ? undefined : `The learning rate must be above 0 and at most ${mostRate}.`,
+} as const;
+
+export type SettingName = keyof typeof problems;
+
+/** The first problem of some settings; undefined if there is none. */
+export function problemOf(settings: TrainingSettings): string | undefined {
+  return (
+    problems.kind(settings.kind) ??
+    problems.seed(settings.seed) ??
+    problems.heads(settings.heads) ??
+    problems.layers(settings.layers) ??
+    problems.rate(settings.rate)
+  );
+}
+
+/** "4 heads, seed 12", with the other settings only if they are unusual. */
+export function describeSettings({ kind, heads, layers, seed, rate }: TrainingSettings): string {
+  const usual = factsOf(kind);
+  const parts = [`${heads} ${heads === 1 ? 'head' : 'heads'}`];
+  if (layers !== 1 || usual.layers !== 1) parts.push(`${layers} ${layers === 1 ? 'layer' : 'layers'}`);
+  parts.push(`seed ${seed}`);
+  if (rate !== 0.01) parts.push(`rate ${rate}`);
+  return parts.join(', ');
+}
+
+/** The smaller model that trains beside a model, to show what is missing in it; undefined if it is the same. */
+export function smaller(settings: TrainingSettings): TrainingSettings | undefined {
+  if (settings.kind === 'fourJobs') return settings.heads > 1 ? { ...settings, heads: 1 } : undefined;
+  return settings.layers > 1 ? { ...settings, layers: 1 } : undefined;
+}
+
+/** From this share of its weight on the right keys on, a head carries the badge of a job. */
+export const earned = 0.75;

@@ -1,0 +1,91 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { connect, type Port } from '../../src/training/client.js';
+import type { Progress, Reply, Request } from '../../src/training/messages.js';
+
+function setUp() {
+  const sent: Request[] = [];
+  const lost: string[] = [];
+  const reports: [Progress, () => void][] = [];
+  let ended = false;
+  const port: Port = {
+    postMessage: (request) => sent.push(request),
+    terminate: () => (ended = true),
+    onmessage: null,
+    onerror: null,
+  };
+  const client = connect(port, {
+    onReport: (progress, seen) => reports.push([progress, seen]),
+    onLost: (reason) => lost.push(reason),
+  });
+  const reply = (data: Reply) => port.onmessage?.({ data } as MessageEvent<Reply>);
+  return { sent, lost, reports, port, client, reply, ended: () => ended };
+}
+
+describe('training client', () => {
+  beforeEach(() => void vi.useFakeTimers());
+  afterEach(() => void vi.useRealTimers());
+
+  it('gives each call its own answer', async () => {
+    const { sent, client, reply } = setUp();
+    const [first, second] = [client.call('pause'), client.call('goTo', 7)];
+    expect(sent).toEqual([
+      { name: 'pause', id: 1, values: [] },
+      { name: 'goTo', id: 2, values: [7] },
+    ]);
+    reply({ kind: 'failed', id: 2, message: 'no such moment' });
+    reply({ kind: 'done', id: 1, value: null });
+    await expect(first).resolves.toBeNull();
+    await expect(second).rejects.toThrow('no such moment');
+  });
+
+  it('confirms a report only when told', () => {
+    const { sent, reports, reply } = setUp();
+    reply({ kind: 'report', progress: { step: 3 } as Progress });
+    expect(reports[0]?.[0].step).toBe(3);
+    expect(sent).toEqual([]);
+    reports[0]![1]();
+    expect(sent).toEqual([{ name: 'seen' }]);
+  });
+
+  it('takes a worker that no longer answers for lost', async () => {
+    const { lost, client, reply, ended } = setUp();
+    const run = client.call('run', 600);
+    const failed = expect(run).rejects.toThrow('stopped answering');
+    for (let second = 0; second < 60; second += 1) {
+      vi.advanceTimersByTime(1000);
+      reply({ kind: 'pong' });
+    }
+    expect(lost).toEqual([]);
+    vi.advanceTimersByTime(6000);
+    expect(lost.length).toBe(1);
+    expect(ended()).toBe(true);
+    await failed;
+    await expect(client.call('step')).rejects.toThrow('stopped answering');
+  });
+
+  it('waits longer for the first answer, which comes over the network', async () => {
+    const { lost, client } = setUp();
+    const failed = expect(client.call('pause')).rejects.toThrow();
+    vi.advanceTimersByTime(15_000);
+    expect(lost).toEqual([]);
+    vi.advanceTimersByTime(10_000);
+    expect(lost.length).toBe(1);
+    await failed;
+  });
+
+  it('says that the script is missing', async () => {
+    const { lost, client, port } = setUp();
+    const failed = expect(client.call('pause')).rejects.toThrow('could not be loaded');
+    port.onerror?.({ message: '' } as ErrorEvent);
+    expect(lost).toEqual(['its script could not be loaded']);
+    await failed;
+  });
+
+  it('leaves a worker alone that has nothing to do', () => {
+    const { sent, client, reply, lost } = setUp();
+    void client.call('pause');
+    reply({ kind: 'done', id: 1, value: null });
+    vi.advanceTimersByTime(60_000);
+    expect([sent.length, lost.length]).toEqual([1, 0]);
+  });
+});

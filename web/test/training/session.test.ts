@@ -1,0 +1,165 @@
+// The training as the page sees it, with the real module behind ports instead of workers.
+
+import { load } from 'multihead';
+import { afterAll, describe, expect, it, vi } from 'vitest';
+import type { Port } from '../../src/training/client.js';
+import type { Reply } from '../../src/training/messages.js';
+import { Run } from '../../src/training/run.js';
+import { createTraining, type TrainingSession } from '../../src/training/session.js';
+import { defaultSettings } from '../../src/training/settings.js';
+import type { TrainingView } from '../../src/training/view.js';
+
+const mh = await load();
+const runs: Run[] = [];
+afterAll(() => {
+  for (const run of runs) run.end();
+  expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
+});
+
+/** A worker in this thread. One that is killed no longer answers, and its port reports an error. */
+function startPort(): Port & { kill(): void } {
+  let dead = false;
+  const port: Port & { kill(): void } = {
+    onmessage: null,
+    onerror: null,
+    terminate: () => (dead = true),
+    kill: () => port.onerror?.({ message: 'killed' } as ErrorEvent),
+    postMessage(request) {
+      if (request.name === 'ping') return reply({ kind: 'pong' });
+      if (request.name === 'seen') return run.seen();
+      const { id, name, values } = request;
+      const method = run[name] as (...given: unknown[]) => unknown;
+      new Promise((resolve) => resolve(method.apply(run, [...values]))).then(
+        (value) => reply({ kind: 'done', id, value }),
+        (error: Error) => reply({ kind: 'failed', id, message: error.message }),
+      );
+    },
+  };
+  const reply = (data: Reply) => !dead && port.onmessage?.({ data } as MessageEvent<Reply>);
+  const run = new Run(mh, (progress) => reply({ kind: 'report', progress }));
+  runs.push(run);
+  return port;
+}
+
+function setUp(settings = defaultSettings('induction')) {
+  const ports: ReturnType<typeof startPort>[] = [];
+  const session = createTraining(settings, {
+    startWorker: () => ports[ports.push(startPort()) - 1]!,
+    nextFrame: (run) => setTimeout(run),
+  });
+  return { session, ports };
+}
+
+const until = (session: TrainingSession, holds: (view: TrainingView) => boolean) =>
+  vi.waitUntil(() => holds(session.view.get()), { timeout: 10_000, interval: 5 });
+
+describe('a training session', () => {
+  it('starts no worker until it is needed', async () => {
+    const { session, ports } = setUp();
+    await session.reset({ ...defaultSettings('induction'), seed: 3 });
+    await until(session, ({ curve }) => curve.settings.seed === 3);
+    expect(ports.length).toBe(0);
+    await session.wake();
+    expect(ports.length).toBe(2);
+    await until(session, ({ shown }) => shown?.step === 0);
+    expect(session.view.get().beside?.settings.layers).toBe(1);
+  });
+
+  it('trains, pauses, goes back and on, with the same losses', async () => {
+    const { session } = setUp();
+    const done = session.train();
+    await until(session, ({ step }) => step >= 20);
+    session.pause();
+    await done;
+    await until(session, ({ status, measured }) => status === 'paused' && measured !== undefined);
+    const { step, curve, moments, last } = session.view.get();
+    expect(last).toBe(step);
+    expect(moments).toContain(step);
+    const losses = [...curve.losses];
+    session.goTo(11);
+    await until(session, (view) => view.step === 10);
+    expect(session.view.get().last).toBe(step);
+    expect(session.view.get().shown?.step).toBe(10);
+    await session.step();
+    await until(session, (view) => view.step === 11);
+    expect(session.view.get().curve.losses).toEqual(losses);
+  });
+
+  it('keeps the run before on the chart, if it is of the same kind', async () => {
+    const { session } = setUp();
+    const settings = defaultSettings('induction');
+    const train = async (steps: number) => {
+      const done = session.train();
+      await until(session, ({ step }) => step >= steps);
+      session.pause();
+      await done;
+    };
+    await train(20);
+    const first = session.view.get().curve;
+    await session.reset({ ...settings, seed: 5 });
+    await until(session, ({ step, earlier }) => step === 0 && earlier === first);
+    await session.reset({ ...settings, seed: 6 });
+    await until(session, ({ curve, earlier }) => curve.settings.seed === 6 && earlier === first);
+    session.dropEarlier();
+    await until(session, ({ earlier }) => earlier === undefined);
+    await session.reset(defaultSettings('fourJobs'));
+    await until(session, ({ curve }) => curve.settings.kind === 'fourJobs');
+    expect(session.view.get().earlier).toBeUndefined();
+  });
+
+  it('a run that goes on goes on with new settings', async () => {
+    const { session } = setUp();
+    const done = session.train();
+    await until(session, ({ step }) => step >= 5);
+    await session.reset({ ...defaultSettings('induction'), seed: 9 });
+    await done;
+    await until(session, ({ status, step, curve }) => curve.settings.seed === 9 && status === 'running' && step > 5);
+    session.pause();
+    await until(session, ({ status }) => status === 'paused');
+  });
+
+  it('mutes heads until the model changes', async () => {
+    const { session } = setUp();
+    await session.step();
+    await session.mute([1]);
+    await until(session, ({ muting }) => muting !== undefined);
+    expect(session.view.get().muting?.before).toEqual(session.view.get().measured);
+    await session.mute([]);
+    await until(session, ({ muting }) => muting === undefined);
+    await session.mute([0]);
+    await session.step();
+    await until(session, ({ step }) => step === 2);
+    expect(session.view.get().muted).toEqual([]);
+  });
+
+  it('a refused setting leaves the run as it is', async () => {
+    const { session } = setUp();
+    await session.step();
+    await session.reset({ ...defaultSettings('induction'), rate: Number.NaN });
+    await until(session, ({ message }) => message.includes('learningRate'));
+    expect(session.view.get().step).toBe(1);
+    await session.step();
+    await until(session, ({ step, message }) => step === 2 && message === '');
+  });
+
+  it('says that its worker is lost, and starts another on demand', async () => {
+    const { session, ports } = setUp();
+    const done = session.train();
+    await until(session, ({ step }) => step >= 10);
+    ports[0]!.kill();
+    await done;
+    await until(session, ({ status }) => status === 'lost');
+    expect(session.view.get().message).toMatch(/has ended \(killed\)/);
+    await session.step();
+    await until(session, ({ status, step }) => status === 'paused' && step === 1);
+    expect(ports.length).toBe(4);
+  });
+
+  it('gives the maps of the model as it is', async () => {
+    const { session } = setUp();
+    const { step, maps } = await session.trainedMaps(0);
+    expect(step).toBe(0);
+    await until(session, ({ shown }) => shown !== undefined);
+    expect(maps).toEqual(session.view.get().shown?.maps);
+  });
+});
