@@ -1,12 +1,12 @@
-// A small static file server for the built page, in plain Node.
+// A small static file server for the built page, in plain Node. It compresses what it serves.
 //
 //   node web/serve.mjs [folder]      PORT and HOST from the environment
 
-import { createReadStream } from 'node:fs';
 import { realpath, stat } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { extname, join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { chooseEncoding, createBodies, isCompressible } from './encoded.mjs';
 
 export const contentSecurityPolicy =
   "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'";
@@ -25,6 +25,7 @@ const types = {
   '.svg': 'image/svg+xml',
   '.txt': 'text/plain; charset=utf-8',
   '.wasm': 'application/wasm',
+  '.webmanifest': 'application/manifest+json',
 };
 
 const headers = {
@@ -52,7 +53,7 @@ async function locate(root, url) {
     if ((await stat(file)).isDirectory()) file = await realpath(join(file, 'index.html'));
     const info = await stat(file);
     if (!info.isFile() || !file.startsWith(root + sep)) return undefined;
-    return { file, size: info.size };
+    return { file, info };
   } catch {
     return undefined;
   }
@@ -63,7 +64,11 @@ function refuse(response, status, text, extra = {}) {
   response.end(`${text}\n`);
 }
 
-async function answer(root, request, response) {
+/** Whether the client's copy, named by If-None-Match, is still good. */
+const isFresh = (header, etag) =>
+  header?.trim() === '*' || (header ?? '').split(',').some((tag) => tag.trim().replace(/^W\//, '') === etag);
+
+async function answer(root, bodyOf, request, response) {
   if (request.method !== 'GET' && request.method !== 'HEAD') {
     refuse(response, 405, 'Only GET and HEAD', { Allow: 'GET, HEAD' });
     return;
@@ -73,21 +78,32 @@ async function answer(root, request, response) {
     refuse(response, 404, 'Not found');
     return;
   }
+  const { file, info } = found;
+  const compressible = isCompressible(file);
+  // A range counts bytes of the file itself, and a server may always answer with the whole of it.
+  const plain = !compressible || request.headers.range !== undefined;
+  const encoding = plain ? 'identity' : chooseEncoding(request.headers['accept-encoding']);
+  const { bytes, etag } = await bodyOf(file, info, encoding);
   // Names under assets/ carry a hash of their content.
-  const hashed = found.file.includes(`${sep}assets${sep}`);
-  response.writeHead(200, {
+  const hashed = file.includes(`${sep}assets${sep}`);
+  const caching = {
     ...headers,
-    'Content-Type': types[extname(found.file)] ?? 'application/octet-stream',
-    'Content-Length': found.size,
     'Cache-Control': hashed ? 'public, max-age=31536000, immutable' : 'no-cache',
-  });
-  if (request.method === 'HEAD') {
+    ETag: etag,
+    ...(compressible && { Vary: 'Accept-Encoding' }),
+  };
+  if (isFresh(request.headers['if-none-match'], etag)) {
+    response.writeHead(304, caching);
     response.end();
     return;
   }
-  createReadStream(found.file)
-    .on('error', () => response.destroy())
-    .pipe(response);
+  response.writeHead(200, {
+    ...caching,
+    'Content-Type': types[extname(file)] ?? 'application/octet-stream',
+    'Content-Length': bytes.length,
+    ...(encoding !== 'identity' && { 'Content-Encoding': encoding }),
+  });
+  response.end(request.method === 'HEAD' ? undefined : bytes);
 }
 
 /** Listens on the first free port from `wished` to `wished` + 20. */
@@ -112,8 +128,9 @@ export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1
   const folder = await realpath(root).catch(() => {
     throw new Error(`${root} does not exist; build the page first (npm run build)`);
   });
+  const bodyOf = createBodies();
   const server = createServer((request, response) => {
-    answer(folder, request, response).catch(() => response.destroy());
+    answer(folder, bodyOf, request, response).catch(() => response.destroy());
   });
   const taken = await listen(server, port, host);
   const shown = host.includes(':') ? `[${host}]` : host;

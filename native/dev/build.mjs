@@ -47,7 +47,7 @@ export function buildPackage() {
 
 /** build/web: the page as static files. */
 export function buildPage() {
-  const own = ['src', 'public', 'index.html', 'package.json', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
+  const own = ['src', 'public', 'index.html', 'package.json', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
   const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist'];
   return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web');
 }

@@ -13,16 +13,19 @@ export const site = at('build/web');
 export const screenshotFolder = at('build/screenshots');
 export const resultFile = at('build/test-results/browser.json');
 
-/** A server on its own port; it adds requested paths to `requested`. */
+/** A server on its own port; it adds requested paths to `requested`, and counts the bytes that it sends. */
 export async function startServer(root = site) {
   const running = await serve({ root, port: 0 });
   const requested = [];
+  const sockets = new Set();
   running.server.on('request', ({ url }) => requested.push(url));
-  return { ...running, requested };
+  running.server.on('connection', (socket) => sockets.add(socket));
+  const bytesSent = () => [...sockets].reduce((sum, { bytesWritten }) => sum + bytesWritten, 0);
+  return { ...running, requested, bytesSent };
 }
 
-/** The browser itself fetches the tab's icon, at any time and repeatedly. */
-export const isIcon = (url) => url.endsWith('/favicon.svg');
+/** The browser itself fetches the page's icons, at any time and repeatedly. */
+export const isIcon = (url) => /\/(favicon\.svg|touch-icon\.png|favicon\.ico)$/.test(url);
 
 /** A server of a changed copy of the site: `change(folder, assets)` may edit it; `assets` lists its files. */
 export async function startBrokenServer(change) {
@@ -51,10 +54,14 @@ export const withWorkerPrelude = (code) =>
   });
 
 /**
- * A page in a new browser context. `complaints` collects errors of the console and the page; `close`
- * fails if there are any unexpected ones.
+ * A page in a new browser context. `prepare` is called before it loads. `complaints` collects errors of the console and
+ * the page; `close` fails if there are any unexpected ones.
  */
-export async function openPage(browser, url, { width = 1280, height = 900, scheme, ready = true } = {}) {
+export async function openPage(
+  browser,
+  url,
+  { width = 1280, height = 900, scheme, ready = true, prepare } = {},
+) {
   const context = await browser.createBrowserContext();
   const page = await context.newPage();
   const complaints = [];
@@ -69,6 +76,7 @@ export async function openPage(browser, url, { width = 1280, height = 900, schem
   });
   await setViewport(page, { width, height });
   if (scheme) await setScheme(page, scheme);
+  await prepare?.(page);
   await page.goto(url);
   if (ready) await settled(page);
   if (scheme) await checkScheme(page, scheme);
@@ -121,6 +129,13 @@ export async function until(page, condition) {
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }
+
+/** Waits until the service worker has its copy of the page and answers the page's requests. */
+export const offlineCopyReady = (page) =>
+  until(page, async () => {
+    const registration = await navigator.serviceWorker.getRegistration();
+    return registration?.active?.state === 'activated' && navigator.serviceWorker.controller !== null;
+  });
 
 /** Waits until the screen shows the current choices. */
 export async function settled(page) {

@@ -1,13 +1,12 @@
 // Requests to other origins, the size of the transfer, and what a visitor sees if something is missing.
 
 import assert from 'node:assert/strict';
-import { readFile, rm } from 'node:fs/promises';
+import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { gzipSync } from 'node:zlib';
 import {
   isIcon,
+  offlineCopyReady,
   openPage,
-  site,
   snapshot,
   startBrokenServer,
   startServer,
@@ -37,6 +36,7 @@ export const tests = [
     async run({ browser }) {
       const server = await startServer();
       const { page, origins, close } = await openPage(browser, server.url);
+      await offlineCopyReady(page);
       const loaded = server.requested.length;
       await page.click('.preset');
       await toggle(page, '#causal');
@@ -70,27 +70,6 @@ export const tests = [
       await toggle(page, '[value=average]');
       assert.equal((await snapshot(page)).tokens.length, 8);
       await close();
-    },
-  },
-  {
-    name: 'the first transfer is at most 250 kB gzipped',
-    async run({ browser }) {
-      const server = await startServer();
-      const { close } = await openPage(browser, server.url);
-      const paths = [...new Set(server.requested.map((path) => (path === '/' ? '/index.html' : path)))];
-      let total = 0;
-      for (const path of paths) {
-        if (path === '/favicon.ico') continue;
-        total += gzipSync(await readFile(join(site, path)), { level: 9 }).length;
-      }
-      assert.ok(
-        paths.some((path) => path.endsWith('.wasm')),
-        'the wasm is among them',
-      );
-      assert.ok(total <= 250_000, `${total} bytes`);
-      await close();
-      await server.close();
-      return `${(total / 1000).toFixed(1)} kB in ${paths.length} files`;
     },
   },
   {

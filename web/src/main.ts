@@ -3,8 +3,10 @@
 import './style.css';
 import { createApp, inputOf, type App } from './app.js';
 import { connect, startWorker } from './attention_client.js';
+import { keepOffline } from './offline.js';
 import { exposePage } from './page_api.js';
 import { el } from './parts/dom.js';
+import { skipLink } from './parts/skip_link.js';
 import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
 import { gallerySection } from './sections/gallery.js';
@@ -49,6 +51,7 @@ function start(): void {
       document.body.classList.remove('is-failed');
       app.result.set(result);
       performance.mark('numbers shown');
+      keepOffline(result.backend);
     },
     onFailure: sayFailed,
   });
@@ -82,6 +85,7 @@ function undoByKeyboard(): void {
 
 document.getElementById('tools')!.append(chip.element, themeToggle());
 document.getElementById('page')!.replaceChildren(notice, failure, ...sections.map((section) => section(app)));
+skipLink();
 exposePage(app);
 undoByKeyboard();
 addEventListener('pagehide', () => app.history.flush());

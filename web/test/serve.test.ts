@@ -2,23 +2,29 @@ import { mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { brotliDecompressSync, gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { contentSecurityPolicy, serve, type Running } from '../serve.mjs';
 
 let folder: string;
 let running: Running;
 
-/** Sends the path unchanged; fetch() would normalise it. */
+const script = 'const words = ["the", "cat"];\n'.repeat(100);
+
+/** Sends path and headers unchanged; fetch() would normalise the path, and decompress. */
 function get(
   path: string,
   method = 'GET',
-): Promise<{ status: number; headers: Record<string, unknown>; body: string }> {
+  headers: Record<string, string> = {},
+): Promise<{ status: number; headers: Record<string, unknown>; body: string; bytes: Buffer }> {
   return new Promise((done, fail) => {
-    const call = request({ host: '127.0.0.1', port: running.port, path, method }, (response) => {
-      let body = '';
-      response.setEncoding('utf8');
-      response.on('data', (chunk: string) => (body += chunk));
-      response.on('end', () => done({ status: response.statusCode ?? 0, headers: response.headers, body }));
+    const call = request({ host: '127.0.0.1', port: running.port, path, method, headers }, (response) => {
+      const parts: Buffer[] = [];
+      response.on('data', (part: Buffer) => parts.push(part));
+      response.on('end', () => {
+        const bytes = Buffer.concat(parts);
+        done({ status: response.statusCode ?? 0, headers: response.headers, body: bytes.toString(), bytes });
+      });
     });
     call.on('error', fail);
     call.end();
@@ -31,6 +37,8 @@ beforeAll(async () => {
   await writeFile(join(folder, 'secret.txt'), 'secret');
   await writeFile(join(folder, 'site', 'index.html'), '<title>hello</title>');
   await writeFile(join(folder, 'site', 'assets', 'core.wasm'), 'wasm');
+  await writeFile(join(folder, 'site', 'assets', 'main.js'), script);
+  await writeFile(join(folder, 'site', 'card.png'), script);
   await symlink(join(folder, 'secret.txt'), join(folder, 'site', 'link.txt'));
   running = await serve({ root: join(folder, 'site'), port: 0 });
 });
@@ -79,6 +87,45 @@ describe('serve', () => {
   it('answers HEAD without a body, and refuses other methods', async () => {
     expect(await get('/', 'HEAD')).toMatchObject({ status: 200, body: '' });
     expect(await get('/', 'POST')).toMatchObject({ status: 405, headers: { allow: 'GET, HEAD' } });
+  });
+
+  it.each([
+    ['gzip, deflate, br', 'br'],
+    ['gzip', 'gzip'],
+    ['br;q=0, GZIP;q=0.5', 'gzip'],
+    ['*', 'br'],
+    ['identity', undefined],
+    ['br;q=0', undefined],
+    ['', undefined],
+  ])('for Accept-Encoding "%s" it sends %s', async (accepted, encoding) => {
+    const { headers, bytes } = await get('/assets/main.js', 'GET', { 'accept-encoding': accepted });
+    expect(headers['content-encoding']).toBe(encoding);
+    expect(headers['vary']).toBe('Accept-Encoding');
+    expect(headers['content-length']).toBe(String(bytes.length));
+    const unpack = { br: brotliDecompressSync, gzip: gunzipSync }[encoding ?? ''] ?? ((plain: Buffer) => plain);
+    expect(unpack(bytes).toString()).toBe(script);
+    if (encoding) expect(bytes.length).toBeLessThan(script.length / 4);
+  });
+
+  it('compresses neither pictures nor answers to range requests', async () => {
+    const accepted = { 'accept-encoding': 'br' };
+    const picture = await get('/card.png', 'GET', accepted);
+    expect([picture.headers['content-encoding'], picture.headers['vary']]).toEqual([undefined, undefined]);
+    const range = await get('/assets/main.js', 'GET', { ...accepted, range: 'bytes=0-9' });
+    expect([range.status, range.headers['content-encoding'], range.body]).toEqual([200, undefined, script]);
+  });
+
+  it('answers 304 while the content is the same, with a tag for each encoding', async () => {
+    const file = join(folder, 'site', 'changing.html');
+    await writeFile(file, 'one');
+    const first = await get('/changing.html');
+    const etag = String(first.headers['etag']);
+    const again = { 'if-none-match': `"other", W/${etag}` };
+    expect(await get('/changing.html', 'GET', again)).toMatchObject({ status: 304, body: '' });
+    const packed = await get('/changing.html', 'GET', { ...again, 'accept-encoding': 'br' });
+    expect([packed.status, packed.headers['etag'] === etag]).toEqual([200, false]);
+    await writeFile(file, 'three');
+    expect(await get('/changing.html', 'GET', again)).toMatchObject({ status: 200, body: 'three' });
   });
 
   it('takes the next port if one is in use', async () => {

@@ -30,9 +30,16 @@ const current = (): Theme => choice ?? (system.matches ? 'dark' : 'light');
 
 export const theme: Store<Theme> = createStore(current());
 
+/** The colour of the browser's own bars: of the page's two, the one for the theme in use. */
+const bars = [...document.querySelectorAll<HTMLMetaElement>('meta[name=theme-color]')];
+const barColors: Readonly<Record<string, string>> = Object.fromEntries(
+  bars.map(({ media, content }) => [media.includes('dark') ? 'dark' : 'light', content]),
+);
+
 function apply(): void {
   if (choice) document.documentElement.dataset['theme'] = choice;
   theme.set(current());
+  for (const bar of bars) bar.content = barColors[current()] ?? bar.content;
 }
 
 export function themeToggle(): HTMLElement {

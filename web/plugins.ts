@@ -1,0 +1,119 @@
+// What the build adds to the page: its security policy, early requests for what it needs first, an address for
+// previews, and the service worker's list of files.
+
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { HtmlTagDescriptor, Plugin, Rolldown } from 'vite';
+import { contentSecurityPolicy } from './serve.mjs';
+
+type Bundle = Rolldown.OutputBundle;
+
+/** Only for the built page, because the development server needs inline styles. */
+export const policyInPage: Plugin = {
+  name: 'content-security-policy',
+  apply: 'build',
+  transformIndexHtml: () => [
+    {
+      tag: 'meta',
+      attrs: { 'http-equiv': 'Content-Security-Policy', content: contentSecurityPolicy },
+      injectTo: 'head-prepend',
+    },
+  ],
+};
+
+const matching = (bundle: Bundle, name: RegExp): string[] =>
+  Object.keys(bundle)
+    .filter((file) => name.test(file))
+    .sort();
+
+function only(bundle: Bundle, name: RegExp): string {
+  const found = matching(bundle, name);
+  if (found.length !== 1) throw new Error(`Expected one file like ${name} in the bundle, got ${found.join(', ') || 'none'}`);
+  return found[0]!;
+}
+
+/** The first script, which fetches the WebAssembly, and the worker: both are asked for before the page's script runs. */
+export const earlyRequests: Plugin = {
+  name: 'early-requests',
+  apply: 'build',
+  transformIndexHtml: {
+    order: 'post',
+    handler(_, { bundle }) {
+      const boot = only(bundle!, /^assets\/boot-.*\.js$/);
+      const worker = only(bundle!, /^assets\/worker-.*\.js$/);
+      const tags: HtmlTagDescriptor[] = [
+        { tag: 'script', attrs: { type: 'module', async: true, crossorigin: true, src: `./${boot}` } },
+        { tag: 'link', attrs: { rel: 'modulepreload', crossorigin: true, href: `./${worker}` } },
+      ];
+      return tags.map((tag) => ({ ...tag, injectTo: 'head' }));
+    },
+  },
+};
+
+/**
+ * What a build that may be hosted anywhere does not know by itself.
+ * @param address where the page will be, for example https://example.org/multihead/: previews and search engines want
+ *   absolute addresses; from MULTIHEAD_ADDRESS
+ * @param source where the source code is; from MULTIHEAD_SOURCE
+ */
+export const publicAddresses = (address: string | undefined, source: string | undefined): Plugin => ({
+  name: 'public-addresses',
+  transformIndexHtml(html) {
+    const tags: HtmlTagDescriptor[] = [];
+    let made = html;
+    if (source) {
+      const { href } = new URL(source);
+      made = made.replace('<!-- source -->', () => `<a href="${escaped(href)}">Source code</a>`);
+    }
+    if (address) {
+      const base = new URL(address.endsWith('/') ? address : `${address}/`);
+      made = made.replace('content="./card.png"', () => `content="${escaped(new URL('card.png', base).href)}"`);
+      tags.push(
+        { tag: 'link', attrs: { rel: 'canonical', href: base.href }, injectTo: 'head' },
+        { tag: 'meta', attrs: { property: 'og:url', content: base.href }, injectTo: 'head' },
+      );
+    }
+    return { html: made.replace('<!-- source -->', ''), tags };
+  },
+});
+
+const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
+
+/** Files that a visitor may never need: previews of the page, and the peers of the speed section. */
+const notKept = /\.map$|^card\.png$|^peers\//;
+
+const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
+
+/** Fills in what the service worker keeps. Its version is a hash over the contents of all files. */
+export const offlineCopy: Plugin = {
+  name: 'offline-copy',
+  apply: 'build',
+  enforce: 'post',
+  generateBundle(_, bundle) {
+    const worker = bundle['service_worker.js'];
+    if (worker?.type !== 'chunk') throw new Error('service_worker.js is not in the bundle');
+    if (worker.imports.length > 0) throw new Error('the service worker is a classic script and cannot import');
+    const folder = join(import.meta.dirname, 'public');
+    const published = readdirSync(folder, { withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map(({ name }) => [name, readFileSync(join(folder, name))] as const);
+    const made = Object.entries(bundle).map(([name, file]) => [name, contentOf(file)] as const);
+    const all = [...made, ...published].sort(([a], [b]) => (a < b ? -1 : 1));
+    const hash = createHash('sha256');
+    for (const [name, content] of all) hash.update(`${name}\0`).update(content);
+    const wasm = Object.fromEntries(
+      ['relaxed', 'simd128'].map((simd) => [simd, only(bundle, new RegExp(`^assets/multihead-${simd}-.*\\.wasm$`))]),
+    );
+    const others = ['index.html', 'service_worker.js', ...Object.values(wasm)];
+    const build = {
+      version: hash.digest('hex').slice(0, 16),
+      main: only(bundle, /^assets\/index-.*\.js$/),
+      files: all.map(([name]) => name).filter((name) => !others.includes(name) && !notKept.test(name)),
+      wasm,
+    };
+    const placeholder = /\w+\.__BUILD__/;
+    if (!placeholder.test(worker.code)) throw new Error('the service worker has no place for its list of files');
+    worker.code = worker.code.replace(placeholder, () => JSON.stringify(build));
+  },
+};

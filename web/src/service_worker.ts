@@ -1,0 +1,81 @@
+// The service worker: keeps a copy of one build, so that the page works offline after its first load.
+//
+// The names of scripts, styles and WebAssembly carry hashes of their contents, so a page can only get the files
+// that it was built with. The page itself comes from the network where there is one, else from the copy.
+
+/** The parts of the service worker's scope that are used; TypeScript's DOM library does not declare them. */
+interface ExtendableEvent extends Event {
+  waitUntil(work: Promise<unknown>): void;
+}
+interface FetchEvent extends ExtendableEvent {
+  readonly request: Request;
+  respondWith(answer: Promise<Response>): void;
+}
+interface Scope {
+  readonly location: Location;
+  readonly registration: ServiceWorkerRegistration;
+  readonly clients: { claim(): Promise<void> };
+  /** Written by the build, see plugins.ts. */
+  readonly __BUILD__: { version: string; main: string; files: string[]; wasm: Record<string, string> };
+  skipWaiting(): Promise<void>;
+  addEventListener(kind: 'install' | 'activate', listener: (event: ExtendableEvent) => void): void;
+  addEventListener(kind: 'fetch', listener: (event: FetchEvent) => void): void;
+}
+const scope = self as unknown as Scope;
+
+const { version, main, files, wasm } = scope.__BUILD__;
+/** The page names the WebAssembly build that it uses; the other one is not kept. */
+const simd = new URL(scope.location.href).searchParams.get('simd') ?? '';
+const home = scope.registration.scope;
+// Several copies of the page on one origin share its caches.
+const ours = `multihead ${home} `;
+const cacheName = `${ours}${version} ${simd}`;
+const patience = 3000;
+
+async function keep(): Promise<void> {
+  const page = await fetch(home, { cache: 'no-cache' });
+  // Between two deployments the server may have a newer page than this list of files.
+  if (!page.ok || !(await page.clone().text()).includes(main)) throw new Error('the page is not of this build');
+  const cache = await caches.open(cacheName);
+  await cache.addAll([...files, ...(wasm[simd] ? [wasm[simd]] : [])].map((file) => new URL(file, home).href));
+  await cache.put(home, page);
+}
+
+/** The copy before this one stays, for pages that are still open and load a part of it later. */
+async function forgetOlder(): Promise<void> {
+  const names = (await caches.keys()).filter((other) => other.startsWith(ours));
+  const previous = names.filter((other) => other !== cacheName).slice(0, -1);
+  await Promise.all(previous.map((other) => caches.delete(other)));
+}
+
+const copyOf = async (address: string): Promise<Response | undefined> =>
+  (await caches.match(address, { cacheName, ignoreVary: true })) ??
+  (await caches.match(address, { ignoreVary: true }));
+
+async function pageFor(request: Request): Promise<Response> {
+  const { origin, pathname } = new URL(request.url);
+  const isHome = [home, `${home}index.html`].includes(origin + pathname);
+  const online = fetch(request).then((response) => {
+    if (isHome && response.status >= 400) throw new Error(`HTTP status ${response.status}`);
+    return response;
+  });
+  if (!isHome) return online;
+  const late = new Promise<undefined>((done) => setTimeout(done, patience));
+  const answer = await Promise.race([online, late]).catch(() => undefined);
+  return answer ?? (await copyOf(home)) ?? online;
+}
+
+scope.addEventListener('install', (event) => {
+  event.waitUntil(keep().then(() => scope.skipWaiting()));
+});
+
+scope.addEventListener('activate', (event) => {
+  event.waitUntil(forgetOlder().then(() => scope.clients.claim()));
+});
+
+scope.addEventListener('fetch', (event) => {
+  const { request } = event;
+  if (request.method !== 'GET' || !request.url.startsWith(home)) return;
+  if (request.mode === 'navigate') event.respondWith(pageFor(request));
+  else event.respondWith(copyOf(request.url).then((copy) => copy ?? fetch(request)));
+});
