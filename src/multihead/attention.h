@@ -1,22 +1,23 @@
-// Scaled dot-product attention: softmax(scale * Q K^T + bias, masked) V.
-//
-// Definition: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.1. Computed in
-// tiles with a running maximum (Milakov and Gimelshein, arXiv:1805.02867; Dao,
-// arXiv:2307.08691), so extra memory is O(N), never N_q x N_k.
-//
-// Letters: B batch, H_q query heads, H_kv key/value heads, N_q queries, N_k keys,
-// d_k head dim of queries and keys, d_v head dim of values. For batch entry b, query head h,
-// query i and key j, in this order:
-//
-//   1. q and k are normalised (qk_norm), then rotated (rope), if these are given
-//   2. s = scale * (q . k)
-//   3. s = softcap * tanh(s / softcap)
-//   4. s = s + bias - alibi_slope * |i + N_k - N_q - j|
-//   5. masks: a key is visible only if each of causal, window, kv_lengths and mask that is given
-//      allows it; a bias of -inf also hides it
-//   6. w = softmax over the visible keys, with exp(sink) added to the denominator
-//   7. dropout on w
-//   8. o = sum over j of w * v
+/// \file
+/// Scaled dot-product attention: softmax(scale * Q K^T + bias, masked) V.
+///
+/// Definition: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.1. Computed in tiles with a
+/// running maximum (Milakov and Gimelshein, arXiv:1805.02867; Dao, arXiv:2307.08691), so extra
+/// memory is O(N), never N_q x N_k.
+///
+/// Letters: B batch, H_q query heads, H_kv key/value heads, N_q queries, N_k keys, d_k head dim of
+/// queries and keys, d_v head dim of values. For batch entry b, query head h, query i and key j, in
+/// this order:
+///
+///   1. q and k are normalised (qk_norm), then rotated (rope), if these are given
+///   2. s = scale * (q . k)
+///   3. s = softcap * tanh(s / softcap)
+///   4. s = s + bias - alibi_slope * |i + N_k - N_q - j|
+///   5. masks: a key is visible only if each of causal, window, kv_lengths and mask that is given
+///      allows it; a bias of -inf also hides it
+///   6. w = softmax over the visible keys, with exp(sink) added to the denominator
+///   7. dropout on w
+///   8. o = sum over j of w * v
 #pragma once
 
 #include <cstdint>
@@ -32,186 +33,199 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// The position of query i among the keys: p = i + offset.
+/// The position of query i among the keys: p = i + offset.
 enum class Alignment : uint8_t {
-  kNone,                 // not stated
-  kTopLeft,              // offset 0: PyTorch's is_causal
-  kBottomRight,          // offset N_k - N_q: FlashAttention from 2.1 on
-  kBottomRightOfLength,  // offset kv_lengths[b] - N_q: FlashAttention with a KV cache
-  kOffset,               // the offset given: ONNX Attention's past length
+  kNone,                 ///< not stated
+  kTopLeft,              ///< offset 0: PyTorch's is_causal
+  kBottomRight,          ///< offset N_k - N_q: FlashAttention from 2.1 on
+  kBottomRightOfLength,  ///< offset kv_lengths[b] - N_q: FlashAttention with a KV cache
+  kOffset,               ///< the offset given: ONNX Attention's past length
 };
 
-// With an alignment, query i sees key j only where j <= p.
+/// With an alignment, query i sees key j only where j <= p.
 struct Causal {
-  Alignment alignment = Alignment::kNone;  // kNone: every key is visible
-  int64_t offset = 0;                      // read only with kOffset; may be negative
+  Alignment alignment = Alignment::kNone;  ///< kNone: every key is visible
+  int64_t offset = 0;                      ///< read only with kOffset; may be negative
 
+  /// Every key is visible.
   static constexpr Causal none() { return {}; }
+  /// See Alignment::kTopLeft.
   static constexpr Causal top_left() { return {Alignment::kTopLeft, 0}; }
+  /// See Alignment::kBottomRight.
   static constexpr Causal bottom_right() { return {Alignment::kBottomRight, 0}; }
+  /// See Alignment::kBottomRightOfLength. Needs kv_lengths.
   static constexpr Causal bottom_right_of_length() { return {Alignment::kBottomRightOfLength, 0}; }
+  /// See Alignment::kOffset.
   static constexpr Causal at_offset(int64_t offset) { return {Alignment::kOffset, offset}; }
 };
 
-// Sliding window: query i sees key j only if p - left <= j <= p + right; -1 leaves that side open.
-// As in FlashAttention, `left` does not count the token itself.
+/// Sliding window: query i sees key j only if p - left <= j <= p + right; -1 leaves that side open.
+/// As in FlashAttention, `left` does not count the token itself.
 struct Window {
-  int64_t left = -1;
-  int64_t right = -1;
-  // Alignment of a call that is not causal; kNone means kTopLeft. A causal call has an alignment: a
-  // different one here is an error, and so is an alignment without a window.
+  int64_t left = -1;   ///< keys before p that are visible; -1: all
+  int64_t right = -1;  ///< keys after p that are visible; -1: all
+  /// Alignment of a call that is not causal; kNone means kTopLeft. A causal call has an alignment:
+  /// a different one here is an error, and so is an alignment without a window.
   Alignment alignment = Alignment::kNone;
-  int64_t offset = 0;  // read only with kOffset
+  int64_t offset = 0;  ///< read only with kOffset
 
+  /// Whether one side is closed.
   constexpr bool given() const { return left >= 0 || right >= 0; }
 };
 
-// Each weight is set to 0 with this probability, and the others are multiplied by 1 / (1 - p), as
-// in torch.nn.functional.dropout. The mask is a pure function of (seed, b, h, i, j), see
-// rules/dropout_mask.h: the same on every machine, build and number of threads.
+/// Each weight is set to 0 with this probability, and the others are multiplied by 1 / (1 - p), as
+/// in torch.nn.functional.dropout. The mask is a pure function of (seed, b, h, i, j), the same on
+/// every machine, build and number of threads: with the counter (floor(j / 4), i, h, b) and the low
+/// and high 32 bits of the seed as the key, the weight is kept where word j mod 4 of Philox 4x32-10
+/// is at least round(p * 2^32) (Salmon et al., SC 2011, doi:10.1145/2063384.2063405).
 struct Dropout {
-  float probability = 0.0F;  // 0 <= p < 1
-  uint64_t seed = 0;
+  float probability = 0.0F;  ///< 0 <= p < 1
+  uint64_t seed = 0;         ///< of the mask
 };
 
-// Root-mean-square normalisation of each query and key vector, before RoPE (QK-norm,
-// arXiv:2302.05442 with RMS as in Qwen3 and Gemma 3): x / sqrt(mean(x^2) + epsilon) * gain.
+/// Root-mean-square normalisation of each query and key vector, before RoPE (QK-norm,
+/// arXiv:2302.05442 with RMS as in Qwen3 and Gemma 3): x / sqrt(mean(x^2) + epsilon) * gain.
 struct QkNorm {
-  std::span<const float> q_gain = {};  // (d_k); empty for a gain of 1
-  std::span<const float> k_gain = {};  // (d_k); empty for a gain of 1
-  float epsilon = 1e-6F;
-  bool enabled = false;
+  std::span<const float> q_gain = {};  ///< (d_k); empty for a gain of 1
+  std::span<const float> k_gain = {};  ///< (d_k); empty for a gain of 1
+  float epsilon = 1e-6F;               ///< finite, 0 or more
+  bool enabled = false;                ///< false: neither queries nor keys are normalised
 };
 
+/// Options of attention(), applied in the order at the head of this file. The defaults change
+/// nothing.
 struct AttentionOptions {
-  // Factor on Q K^T; default 1/sqrt(d_k). Any finite value: with 0 all visible keys have the same
-  // weight; a negative one reverses the order.
+  /// Factor on Q K^T; default 1/sqrt(d_k). Any finite value: with 0 all visible keys have the same
+  /// weight; a negative one reverses the order.
   std::optional<float> scale = {};
 
-  Causal causal = {};
-  Window window = {};
+  Causal causal = {};  ///< default: every key is visible
+  Window window = {};  ///< default: none
 
-  // True (non-zero) = may attend, as in torch.nn.functional.scaled_dot_product_attention and ONNX.
-  // Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is then shared along that
-  // axis. Any strides. Rank 3 is refused, because its first axis could be B or H_q. Key padding is
-  // (B, 1, 1, N_k).
+  /// True (non-zero) = may attend, as in torch.nn.functional.scaled_dot_product_attention and ONNX.
+  /// Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is then shared along
+  /// that axis. Any strides. Rank 3 is refused, because its first axis could be B or H_q. Key
+  /// padding is (B, 1, 1, N_k).
   ConstBoolTensor mask = {};
 
-  // Added to the scores; the same shapes as `mask`. -inf hides a key; a large
-  // finite negative value does not.
+  /// Added to the scores; the same shapes as `mask`. -inf hides a key; a large finite negative
+  /// value does not.
   ConstTensor bias = {};
 
-  // (B): entry b has keys 0 .. kv_lengths[b] - 1, the rest of K and V is not read.
+  /// (B): entry b has keys 0 .. kv_lengths[b] - 1, the rest of K and V is not read.
   std::span<const int32_t> kv_lengths = {};
 
-  // (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances count from the last query and
-  // the last key, as in FlashAttention, whatever the causal alignment.
+  /// (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances count from the last query and
+  /// the last key, as in FlashAttention, whatever the causal alignment.
   std::span<const float> alibi_slopes = {};
 
-  // Bound on the scores, as in Gemma 2 and FlashAttention (not ONNX 1.20, which masks before it
-  // caps); 0 is none.
+  /// Bound on the scores, as in Gemma 2 and FlashAttention (not ONNX 1.20, which masks before it
+  /// caps); 0 is none.
   float softcap = 0.0F;
 
-  // (H_q): attention sinks, as in gpt-oss: one logit per head, whose exponential is added to the
-  // softmax's denominator; it has no value row. A query that sees no key then has LSE = its head's
-  // sink, and output 0.
+  /// (H_q): attention sinks, as in gpt-oss: one logit per head, whose exponential is added to the
+  /// softmax's denominator; it has no value row. A query that sees no key then has LSE = its head's
+  /// sink, and output 0.
   std::span<const float> sinks = {};
 
-  QkNorm qk_norm = {};
-  Rope rope = {};
-  Dropout dropout = {};
+  QkNorm qk_norm = {};   ///< default: none
+  Rope rope = {};        ///< default: none
+  Dropout dropout = {};  ///< of the weights; default: none
 
-  // Allows bf16 products if q, k and v are all bf16 and the CPU has instructions for them (AVX-512
-  // BF16). Sums stay f32, but each weight is rounded to bf16 before it is multiplied by V, as in
-  // PyTorch's kernels: an error of up to 2^-9 of the weighted sum of |v|. Ignored on other CPUs,
-  // and for calls that need f32 scores (captures, weights, a bias, ALiBi, softcap, a left window).
+  /// Allows bf16 products if q, k and v are all bf16 and the CPU has instructions for them (AVX-512
+  /// BF16). Sums stay f32, but each weight is rounded to bf16 before it is multiplied by V, as in
+  /// PyTorch's kernels: an error of up to 2^-9 of the weighted sum of |v|. Ignored on other CPUs,
+  /// and for calls that need f32 scores (captures, weights, a bias, ALiBi, softcap, a left window).
   bool bf16_products = false;
 };
 
+/// Which scores a ScoreCapture copies; the steps are those at the head of this file.
 enum class ScoreStage : uint8_t {
-  kRaw,      // after step 2, of hidden keys too; -inf beyond kv_lengths, where keys are not read
-  kCapped,   // the same after step 3
-  kMasked,   // after steps 4 and 5: -inf for hidden keys
-  kWeights,  // after step 6, before dropout: 0 for hidden keys
+  kRaw,      ///< after step 2, of hidden keys too; -inf beyond kv_lengths, where keys are not read
+  kCapped,   ///< the same after step 3
+  kMasked,   ///< after steps 4 and 5: -inf for hidden keys
+  kWeights,  ///< after step 6, before dropout: 0 for hidden keys
 };
 
-// Scores of chosen heads and rows, copied out during the call.
+/// Scores of chosen heads and rows, copied out during the call.
 struct ScoreCapture {
-  ScoreStage stage = ScoreStage::kWeights;
-  Tensor out = {};                      // (B, heads, rows, N_k)
-  std::span<const int32_t> heads = {};  // query heads, each at most once; empty for all
-  int64_t first_row = 0;                // queries first_row .. first_row + rows - 1,
-                                        // where rows is the extent of `out`
+  ScoreStage stage = ScoreStage::kWeights;  ///< which scores
+  Tensor out = {};                          ///< (B, heads, rows, N_k)
+  std::span<const int32_t> heads = {};      ///< query heads, each at most once; empty for all
+  int64_t first_row = 0;                    ///< queries first_row .. first_row + rows - 1,
+                                            ///< where rows is the extent of `out`
 };
 
-// Every output but `out` is optional.
+/// Outputs of attention(). Every output but `out` is optional.
 struct AttentionOutputs {
-  // (B, H_q, N_q, d_v), f32, f16 or bf16.
+  /// (B, H_q, N_q, d_v), f32, f16 or bf16.
   AnyTensor out = {};
-  // Natural log of the sum of exp(score) over the visible keys and the sink, (B, H_q, N_q).
+  /// Natural log of the sum of exp(score) over the visible keys and the sink, (B, H_q, N_q).
   Tensor lse = {};
-  // The softmax itself, before dropout, (B, H_q, N_q, N_k). Costs N_q x N_k writes.
+  /// The softmax itself, before dropout, (B, H_q, N_q, N_k). Costs N_q x N_k writes.
   Tensor weights = {};
-  // Any number of captures.
+  /// Any number of captures.
   std::span<const ScoreCapture> captures = {};
-  // 1 where dropout kept a weight, (B, H_q, N_q, N_k), hidden positions included; ones if p = 0.
+  /// 1 where dropout kept a weight, (B, H_q, N_q, N_k), hidden positions included; ones if p = 0.
   TensorView<uint8_t> dropout_mask = {};
 };
 
-// q   (B, H_q,  N_q, d_k)   last axis contiguous, other strides free
-// k   (B, H_kv, N_k, d_k)   H_q is a multiple of H_kv; query head h uses key/value
-// v   (B, H_kv, N_k, d_v)   head floor(h / (H_q / H_kv)) (arXiv:2305.13245)
-//
-// f32, f16 or bf16, k and v the same; products and sums are in f32. Packed (B, N, H, d) data needs
-// no copy: give its strides. Extents of 0 are legal; with N_k = 0 no query sees anything. A query
-// that sees no key has output 0, weights 0 and LSE -inf. Hidden keys and values never
-// contribute, not even where they hold NaN or infinities. The outputs may not overlap each
-// other or the inputs; each has a contiguous last axis and otherwise free strides.
-//
-// Precision of f32: within 2e-6 of the result in double, for q, k and v in [-1, 1] and the default
-// scale. Larger scores lose more: the rounding error of a score s is s * 6e-8.
-// Weights and values are summed in float over 256 to 1024 keys at a time, then over those sums. The
-// worst case is equal weights of equal values, where every addition rounds in the same direction:
-// the relative error is up to (256 + N_k / 256) * 3e-8. Measured: 2.5e-6 up to 8192 keys, 8e-6 at
-// 131072; with up to 12 query rows for each key/value head (decoding) 1e-6 at both, 3e-6 in
-// WebAssembly.
-//
-// Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous,
-// missing data), kOption (a value outside its definition, or options that contradict each
-// other), kMemory. Nothing is written then.
+/// Scaled dot-product attention, as the head of this file defines it.
+///
+/// - q (B, H_q, N_q, d_k), last axis contiguous, other strides free
+/// - k (B, H_kv, N_k, d_k), likewise; H_q is a multiple of H_kv, and query head h uses key/value
+///   head floor(h / (H_q / H_kv)) (arXiv:2305.13245)
+/// - v (B, H_kv, N_k, d_v), likewise
+///
+/// f32, f16 or bf16, k and v the same; products and sums are in f32. Packed (B, N, H, d) data needs
+/// no copy: give its strides. Extents of 0 are legal; with N_k = 0 no query sees anything. A query
+/// that sees no key has output 0, weights 0 and LSE -inf. Hidden keys and values never contribute,
+/// not even where they hold NaN or infinities. The outputs may not overlap each other or the
+/// inputs; each has a contiguous last axis and otherwise free strides.
+///
+/// Precision of f32: within 2e-6 of the result in double, for q, k and v in [-1, 1] and the default
+/// scale. Larger scores lose more: the rounding error of a score s is s * 6e-8. Weights and values
+/// are summed in float over 256 to 1024 keys at a time, then over those sums. The worst case is
+/// equal weights of equal values, where every addition rounds in the same direction: the relative
+/// error is up to (256 + N_k / 256) * 3e-8. Measured: 2.5e-6 up to 8192 keys, 8e-6 at 131072; with
+/// up to 12 query rows for each key/value head (decoding) 1e-6 at both, 3e-6 in WebAssembly.
+///
+/// Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous, missing data),
+/// kOption (a value outside its definition, or options that contradict each other), kMemory.
+/// Nothing is written then.
 [[nodiscard]] Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, const AttentionOptions& options,
                                const AttentionOutputs& outputs, Context& context);
 
-// Computes only a capture: no values and no output, and only the requested rows. Call it chunk by
-// chunk to read an N_q x N_k matrix that is never stored.
+/// Computes only a capture: no values and no output, and only the requested rows. Call it chunk by
+/// chunk to read an N_q x N_k matrix that is never stored. Errors: those of attention().
 [[nodiscard]] Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                       const AttentionOptions& options, const ScoreCapture& capture,
                                       Context& context);
 
-// Packed sequences of different lengths: sequence s is rows cu_q[s] .. cu_q[s + 1] - 1 of q and
-// rows cu_k[s] .. cu_k[s + 1] - 1 of k and v, and attends to nothing else.
-//
-// q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), out (T_q, H_q, d_v); lse, if given,
-// is (H_q, T_q). cu_q and cu_k start at 0, do not fall, and end at T_q and T_k. `options` apply to
-// each sequence with its own lengths; mask, bias, kv_lengths, positions of rope, captures,
-// weights and dropout_mask, which would need a batch axis, are kOption errors. Dropout of
-// sequence s is that of batch entry 0 with seed + s * 2^32.
+/// Packed sequences of different lengths: sequence s is rows cu_q[s] .. cu_q[s + 1] - 1 of q and
+/// rows cu_k[s] .. cu_k[s + 1] - 1 of k and v, and attends to nothing else.
+///
+/// q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), out (T_q, H_q, d_v); lse, if given,
+/// is (H_q, T_q). cu_q and cu_k start at 0, do not fall, and end at T_q and T_k. `options` apply to
+/// each sequence with its own lengths; mask, bias, kv_lengths, positions of rope, captures, weights
+/// and dropout_mask, which would need a batch axis, are kOption errors. Dropout of sequence s is
+/// that of batch entry 0 with seed + s * 2^32. Other errors are those of attention().
 [[nodiscard]] Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                       const ConstAnyTensor& v, std::span<const int32_t> cu_q,
                                       std::span<const int32_t> cu_k,
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, Context& context);
 
-// Merges two results over disjoint sets of keys into `a`: lse = log(e^lse_a + e^lse_b),
-// out = out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact up to rounding, for any number of
-// parts in any order. out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). Give sinks in
-// only one of the parts, or they are counted twice.
+/// Merges two results over disjoint sets of keys into `a`: lse = log(e^lse_a + e^lse_b), out =
+/// out_a e^(lse_a - lse) + out_b e^(lse_b - lse). Exact up to rounding, for any number of parts in
+/// any order. out_a, out_b (B, H_q, N_q, d_v); lse_a, lse_b (B, H_q, N_q). Give sinks in only one
+/// of the parts, or they are counted twice. Errors: kShape. Nothing is written then.
 [[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
                                      const ConstTensor& out_b, const ConstTensor& lse_b);
 
-// Slopes of `slopes.size()` heads (arXiv:2108.12409, section 3): with n the largest power of two
-// <= H, 2^(-8 (h + 1) / n) for h < n and 2^(-4 (2 (h - n) + 1) / n) for the others.
+/// Slopes of `slopes.size()` heads (arXiv:2108.12409, section 3): with n the largest power of two
+/// <= H, 2^(-8 (h + 1) / n) for h < n and 2^(-4 (2 (h - n) + 1) / n) for the others.
 void alibi_slopes(std::span<float> slopes);
 
 }  // namespace multihead

@@ -1,9 +1,10 @@
-// Gradients of attention().
-//
-// With S the scores, P their softmax and dO the gradient of the output (Dao, arXiv:2307.08691,
-// section 3.1.2): dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = scale dS K,
-// dK = scale dS^T Q, and the chain rule through softcap, dropout, RoPE and QK-norm. P is computed
-// again from the log-sum-exp, so extra memory is O(N), never N_q x N_k.
+/// \file
+/// Gradients of attention().
+///
+/// With S the scores, P their softmax and dO the gradient of the output (Dao, arXiv:2307.08691,
+/// section 3.1.2): dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = scale dS K, dK =
+/// scale dS^T Q, and the chain rule through softcap, dropout, RoPE and QK-norm. P is computed again
+/// from the log-sum-exp, so extra memory is O(N), never N_q x N_k.
 #pragma once
 
 #include <cstdint>
@@ -18,49 +19,50 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// The results of attention() for the same inputs and options.
+/// The results of attention() for the same inputs and options.
 struct AttentionResults {
-  ConstAnyTensor out;  // (B, H_q, N_q, d_v), f32, f16 or bf16
-  ConstTensor lse;     // (B, H_q, N_q)
+  ConstAnyTensor out;  ///< (B, H_q, N_q, d_v), f32, f16 or bf16
+  ConstTensor lse;     ///< (B, H_q, N_q)
 };
 
-// Each is optional, is f32 and is overwritten. Every tensor has a contiguous last axis and
-// otherwise free strides.
+/// Outputs of attention_backward(). Each is optional, is f32 and is overwritten. Every tensor has a
+/// contiguous last axis and otherwise free strides.
 struct AttentionGradients {
-  Tensor d_q = {};  // (B, H_q,  N_q, d_k)
-  Tensor d_k = {};  // (B, H_kv, N_k, d_k)
-  Tensor d_v = {};  // (B, H_kv, N_k, d_v)
-  // Has the shape of options.bias: gradients are summed along the axes that the bias broadcasts.
+  Tensor d_q = {};  ///< (B, H_q,  N_q, d_k)
+  Tensor d_k = {};  ///< (B, H_kv, N_k, d_k)
+  Tensor d_v = {};  ///< (B, H_kv, N_k, d_v)
+  /// Has the shape of options.bias: gradients are summed along the axes that the bias broadcasts.
   Tensor d_bias = {};
-  std::span<float> d_sinks = {};  // (H_q)
-  // (d_k), for the gains of options.qk_norm. d_q_gain also needs d_q, and d_k_gain needs d_k.
-  std::span<float> d_q_gain = {}, d_k_gain = {};
+  std::span<float> d_sinks = {};  ///< (H_q)
+  /// (d_k), for the gains of options.qk_norm. d_q_gain also needs d_q, and d_k_gain needs d_k.
+  std::span<float> d_q_gain = {};
+  std::span<float> d_k_gain = {};  ///< as d_q_gain
 };
 
-// Given the gradient d_out of a loss with respect to attention()'s output, computes the loss's
-// gradients with respect to the inputs.
-//
-// q, k, v and options are those of the call that gave `results`; d_out (B, H_q, N_q, d_v) is f32,
-// f16 or bf16. Dropout is computed again from its seed. Hidden keys and values contribute nothing
-// and get nothing, not even where they hold NaN or infinities; a query that sees no key has
-// gradient 0. Products and sums are in f32.
-//
-// Deterministic: the same bits for the same inputs, whatever the number of threads.
-//
-// Errors: kShape and kOption as of attention(); a gradient of something that the call does not have
-// (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm) is kOption, as is an lse
-// that is not that of the inputs, which one row of it is checked for; kMemory. Nothing is written
-// then.
+/// Given the gradient d_out of a loss with respect to attention()'s output, computes the loss's
+/// gradients with respect to the inputs.
+///
+/// q, k, v and options are those of the call that gave `results`; d_out (B, H_q, N_q, d_v) is f32,
+/// f16 or bf16. Dropout is computed again from its seed. Hidden keys and values contribute nothing
+/// and get nothing, not even where they hold NaN or infinities; a query that sees no key has
+/// gradient 0. Products and sums are in f32.
+///
+/// Deterministic: the same bits for the same inputs, whatever the number of threads.
+///
+/// Errors: kShape and kOption as of attention(); a gradient of something that the call does not
+/// have (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm) is kOption, as is
+/// an lse that is not that of the inputs, which one row of it is checked for; kMemory. Nothing is
+/// written then.
 [[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, const AttentionOptions& options,
                                         const AttentionResults& results,
                                         const ConstAnyTensor& d_out,
                                         const AttentionGradients& gradients, Context& context);
 
-// The backward of attention_varlen(), for packed sequences: q (T_q, H_q, d_k), k (T_k, H_kv, d_k),
-// v (T_k, H_kv, d_v), out and d_out (T_q, H_q, d_v), lse (H_q, T_q). Gradients have the shapes of
-// what they belong to; d_sinks and those of gains are sums over the sequences. d_bias is a kOption
-// error, as is a bias.
+/// The backward of attention_varlen(), for packed sequences: q (T_q, H_q, d_k), k (T_k, H_kv, d_k),
+/// v (T_k, H_kv, d_v), out and d_out (T_q, H_q, d_v), lse (H_q, T_q). Gradients have the shapes of
+/// what they belong to; d_sinks and those of gains are sums over the sequences. d_bias is a kOption
+/// error, as is a bias.
 [[nodiscard]] Status attention_varlen_backward(
     const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
     std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const AttentionOptions& options,

@@ -1,4 +1,5 @@
-// Resources that calls share: threads and scratch memory.
+/// \file
+/// Resources that calls share: threads and scratch memory.
 #pragma once
 
 #include <cstddef>
@@ -9,33 +10,34 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// Owns the scratch memory of every thread. It grows to the largest call seen
-// and is kept, so a repeated call allocates nothing.
-// A Context serves one call at a time; use one for each thread that calls.
+/// Owns the scratch memory of every thread. It grows to the largest call seen and is kept, so a
+/// repeated call allocates nothing. A Context serves one call at a time; use one for each thread
+/// that calls.
 class Context {
  public:
-  // threads: how many may work on one call; 0 (the default) uses as many as the
-  // machine has. A build without threads (WebAssembly) always uses 1.
-  // The number of threads does not change a bit of the results.
+  /// threads: how many may work on one call; 0 (the default) uses as many as the machine has. A
+  /// build without threads (WebAssembly) always uses 1. The number of threads does not change a bit
+  /// of the results.
   explicit Context(int threads = 0);
   ~Context();
-  Context(Context&&) noexcept;
-  Context& operator=(Context&&) noexcept;
+  Context(Context&&) noexcept;             ///< Movable, not copyable.
+  Context& operator=(Context&&) noexcept;  ///< Movable, not copyable.
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
+  /// How many threads may work on one call.
   int threads() const { return threads_; }
-  // Bytes of scratch held now, over all threads.
+  /// Bytes of scratch held now, over all threads.
   size_t scratch_bytes() const;
 
-  struct Internals;  // the library's own
+  struct Internals;  ///< the library's own
 
  private:
   int threads_;
   std::unique_ptr<Internals> internals_;
 };
 
-// The SIMD target that calls run on here, by Highway's name ("AVX3_SPR", "AVX2", "WASM", ...).
+/// The SIMD target that calls run on here, by Highway's name ("AVX3_SPR", "AVX2", "WASM", ...).
 const char* simd_target();
 
 }  // namespace multihead

@@ -1,4 +1,5 @@
-// Normalisation and activations, the operations between the attention layers of a transformer.
+/// \file
+/// Normalisation and activations, the operations between the attention layers of a transformer.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +12,37 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// x, y (rows, width), row strides free, last axes contiguous; y may be x. Means and squares are
-// summed in float, lane by lane.
-//
-// Errors: kShape; kOption (an epsilon that is negative or not finite). Nothing is written then.
-
-// y = (x - mean(x)) / sqrt(var(x) + epsilon) * weight + bias with the biased variance, as
-// torch.nn.LayerNorm. weight, bias (width), each optional.
+/// y = (x - mean(x)) / sqrt(var(x) + epsilon) * weight + bias with the biased variance, as
+/// torch.nn.LayerNorm. weight, bias (width), each optional.
+///
+/// x, y (rows, width), row strides free, last axes contiguous; y may be x. Means and squares are
+/// summed in float, lane by lane. Errors: kShape; kOption (an epsilon that is negative or not
+/// finite). Nothing is written then.
 [[nodiscard]] Status layer_norm(const ConstTensor& x, const ConstTensor& weight,
                                 const ConstTensor& bias, float epsilon, const Tensor& y,
                                 Context& context);
 
-// y = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467). weight (width), optional.
+/// y = x / sqrt(mean(x^2) + epsilon) * weight (arXiv:1910.07467). weight (width), optional. x, y,
+/// sums and errors are as for layer_norm().
 [[nodiscard]] Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon,
                               const Tensor& y, Context& context);
 
+/// Elementwise functions; e is Euler's number, Phi the distribution function of a standard normal.
 enum class Activation : uint8_t {
-  kRelu,      // max(x, 0)
-  kGelu,      // x Phi(x) (arXiv:1606.08415), within 2e-7 of the larger of 1 and |x|
-  kGeluTanh,  // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GPT-2's
-  kSilu,      // x / (1 + e^-x)
+  kRelu,      ///< max(x, 0)
+  kGelu,      ///< x Phi(x) (arXiv:1606.08415), within 2e-7 of the larger of 1 and |x|
+  kGeluTanh,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GPT-2's
+  kSilu,      ///< x / (1 + e^-x)
 };
 
+/// y = activation(x), element by element. x, y (rows, width), row strides free, last axes
+/// contiguous; y may be x. Errors: kShape, kOption. Nothing is written then.
 [[nodiscard]] Status activate(const ConstTensor& x, Activation activation, const Tensor& y,
                               Context& context);
 
-// y = activation(gate) * x: with kSilu SwiGLU (arXiv:2002.05202). y may be either.
+/// y = activation(gate) * x: with kSilu SwiGLU (arXiv:2002.05202). gate, x, y (rows, width), row
+/// strides free, last axes contiguous; y may be gate or x. Errors: kShape, kOption. Nothing is
+/// written then.
 [[nodiscard]] Status activate_gated(const ConstTensor& gate, const ConstTensor& x,
                                     Activation activation, const Tensor& y, Context& context);
 

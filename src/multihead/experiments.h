@@ -1,20 +1,23 @@
-// Two experiments in which heads that start alike specialise by gradient descent alone.
-//
-// kFourJobs: one layer reports four things about every position, each with a read-out of its own:
-// the previous token, the token two back, the latest vowel and the latest star (the token itself
-// included). Sequences of 32 tokens out of 24: 16 plain ones, vowels 16 to 19 (probability 0.22)
-// and stars 20 to 23 (0.10). Each of four heads learns one job; one head of the same size cannot
-// learn all four.
-//
-// kInduction: a sequence of 32 tokens out of 32 repeats P distinct tokens, where P is drawn from 6
-// to 16 for each sequence. From position P on, the model predicts the next token. It takes two
-// layers: a head of the first finds the previous token, and one of the last attends to what
-// followed the earlier occurrence (Olsson et al. 2022, arXiv:2209.11895).
-//
-//   Experiment experiment;
-//   Status status = Experiment::create({.kind = ExperimentKind::kFourJobs}, experiment);
-//   while (status.ok() && !experiment.finished()) status = experiment.step(result, context);
-//   status = experiment.evaluate({.ablation = true}, evaluation, context);
+/// \file
+/// Two experiments in which heads that start alike specialise by gradient descent alone.
+///
+/// kFourJobs: one layer reports four things about every position, each with a read-out of its own:
+/// the previous token, the token two back, the latest vowel and the latest star (the token itself
+/// included). Sequences of 32 tokens out of 24: 16 plain ones, vowels 16 to 19 (probability 0.22)
+/// and stars 20 to 23 (0.10). Each of four heads learns one job; one head of the same size cannot
+/// learn all four.
+///
+/// kInduction: a sequence of 32 tokens out of 32 repeats P distinct tokens, where P is drawn from 6
+/// to 16 for each sequence. From position P on, the model predicts the next token. It takes two
+/// layers: a head of the first finds the previous token, and one of the last attends to what
+/// followed the earlier occurrence (Olsson et al. 2022, arXiv:2209.11895).
+///
+/// ```
+/// Experiment experiment;
+/// Status status = Experiment::create({.kind = ExperimentKind::kFourJobs}, experiment);
+/// while (status.ok() && !experiment.finished()) status = experiment.step(result, context);
+/// status = experiment.evaluate({.ablation = true}, evaluation, context);
+/// ```
 #pragma once
 
 #include <cstdint>
@@ -33,97 +36,109 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-enum class ExperimentKind : uint8_t { kFourJobs, kInduction };
+/// The two experiments that the head of this file describes.
+enum class ExperimentKind : uint8_t {
+  kFourJobs,   ///< four read-outs, one layer
+  kInduction,  ///< the next token, two layers
+};
 
-// How the model knows the order of tokens.
+/// How the model knows the order of tokens.
 enum class PositionKind : uint8_t {
-  kRope,     // base 10000
-  kLearned,  // an embedding for each of the 32 positions
-  kAlibi,    // alibi_slopes()
-  kNone,     // only the causal mask
+  kRope,     ///< base 10000
+  kLearned,  ///< an embedding for each of the 32 positions
+  kAlibi,    ///< alibi_slopes()
+  kNone,     ///< only the causal mask
 };
 
+/// Options of Experiment::create().
 struct ExperimentOptions {
-  ExperimentKind kind = ExperimentKind::kFourJobs;
-  // 0 takes the experiment's own: 4 heads and 1 layer, or 2 and 2. The number of parameters does
-  // not depend on the heads, which share embed_dim: 64, or 32 for kInduction.
-  int64_t num_heads = 0, num_layers = 0;
-  uint64_t seed = 1;  // of the first parameters and of the data
-  PositionKind positions = PositionKind::kRope;
-  int64_t steps = 0;  // 0: 600, or 400
-  int64_t batch = 0;  // sequences of a step; 0: 16, or 32
-  float learning_rate = 1e-2F;
-  bool recompute = false;  // see TrainerOptions
+  ExperimentKind kind = ExperimentKind::kFourJobs;  ///< which of the two
+  /// 0 takes the experiment's own: 4, or 2. The number of parameters does not depend on the heads,
+  /// which share embed_dim: 64, or 32 for kInduction.
+  int64_t num_heads = 0;
+  int64_t num_layers = 0;                        ///< 0 takes the experiment's own: 1, or 2
+  uint64_t seed = 1;                             ///< of the first parameters and of the data
+  PositionKind positions = PositionKind::kRope;  ///< how the model knows the order of tokens
+  int64_t steps = 0;                             ///< 0: 600, or 400
+  int64_t batch = 0;                             ///< sequences of a step; 0: 16, or 32
+  float learning_rate = 1e-2F;                   ///< after the warm-up; more than 0
+  bool recompute = false;                        ///< see TrainerOptions
 };
 
+/// Options of Experiment::evaluate().
 struct EvaluationOptions {
-  int64_t sequences = 128;  // the first of the held-out stream
-  bool attention = true;    // measures Evaluation::attention
-  bool ablation = false;    // measures Evaluation::muted_accuracy: a forward pass for each head
-  // A factor on the output of each head, (num_layers * H), those of layer 0 first; empty for none.
+  int64_t sequences = 128;  ///< the first of the held-out stream
+  bool attention = true;    ///< measures Evaluation::attention
+  bool ablation = false;    ///< measures Evaluation::muted_accuracy: a forward pass for each head
+  /// A factor on the output of each head, (num_layers * H), those of layer 0 first; empty for none.
   std::span<const float> head_scales = {};
 };
 
+/// What Experiment::evaluate() measured. Letters: H heads of a layer.
 struct Evaluation {
-  double loss = 0;                   // mean cross-entropy in nats
-  double accuracy = 0;               // share of targets with the largest logit
-  std::vector<double> job_accuracy;  // (jobs)
-  // Mean attention weight on the keys that a pattern asks for, (num_layers, H, patterns).
+  double loss = 0;                   ///< mean cross-entropy in nats
+  double accuracy = 0;               ///< share of targets with the largest logit
+  std::vector<double> job_accuracy;  ///< (jobs)
+  /// Mean attention weight on the keys that a pattern asks for, (num_layers, H, patterns).
   std::vector<double> attention;
-  // job_accuracy without one head, (num_layers * H, jobs).
+  /// job_accuracy without one head, (num_layers * H, jobs).
   std::vector<double> muted_accuracy;
-  // The head with the most attention on the keys of each pattern, (patterns), as
-  // layer * H + head. For kInduction that of the previous token is looked for in the first layer,
-  // that of induction in the last.
+  /// The head with the most attention on the keys of each pattern, (patterns), as layer * H + head.
+  /// For kInduction that of the previous token is looked for in the first layer, that of induction
+  /// in the last.
   std::vector<int64_t> head_of_pattern;
 };
 
+/// One of the two experiments: a model, its trainer and its data.
 class Experiment {
  public:
-  // What the model predicts: "previous token", "two back", "latest vowel" and "latest star", or
-  // "next token".
+  /// What the model predicts: "previous token", "two back", "latest vowel" and "latest star", or
+  /// "next token".
   static std::span<const std::string_view> jobs(ExperimentKind kind);
-  // The keys that heads should attend to: those of the four jobs, or "previous token" and
-  // "induction" (all keys that follow an earlier occurrence of the query's token).
+  /// The keys that heads should attend to: those of the four jobs, or "previous token" and
+  /// "induction" (all keys that follow an earlier occurrence of the query's token).
   static std::span<const std::string_view> patterns(ExperimentKind kind);
 
-  // An experiment that refuses every call until create() fills it. Other members than create() and
-  // the calls that return a Status need a created one.
+  /// An experiment that refuses every call until create() fills it. Other members than create() and
+  /// the calls that return a Status need a created one.
   Experiment();
   ~Experiment();
-  Experiment(Experiment&&) noexcept;
-  Experiment& operator=(Experiment&&) noexcept;
+  Experiment(Experiment&&) noexcept;             ///< Movable, not copyable.
+  Experiment& operator=(Experiment&&) noexcept;  ///< Movable, not copyable.
 
-  // Makes the model, its first parameters and its trainer: blocks of attention without an MLP and
-  // biases, RMS norms without gains before them and before the output, AdamW with 50 steps of
-  // warm-up. Errors: kOption, kMemory; `experiment` is unchanged.
+  /// Makes the model, its first parameters and its trainer: blocks of attention without an MLP and
+  /// biases, RMS norms without gains before them and before the output, AdamW with 50 steps of
+  /// warm-up. Errors: kOption, kMemory; `experiment` is unchanged.
   [[nodiscard]] static Status create(const ExperimentOptions& options, Experiment& experiment);
 
-  // Trains on the batch of this step, which depends only on the kind, the seed and the number of
-  // the step: a trainer that was restored continues with the batches that it would have seen.
-  // Errors: those of Trainer::step().
+  /// Trains on the batch of this step, which depends only on the kind, the seed and the number of
+  /// the step: a trainer that was restored continues with the batches that it would have seen.
+  /// Errors: those of Trainer::step().
   [[nodiscard]] Status step(TrainingStep& result, Context& context);
-  // Whether all steps of the options are done; step() may still be called.
+  /// Whether all steps of the options are done; step() may still be called.
   bool finished() const;
 
-  // Measures the model on held-out sequences, always the same ones for a kind and seed. Training is
-  // the same with any number of evaluations. Errors: kOption, kShape, kMemory; `result` is
-  // unchanged.
+  /// Measures the model on held-out sequences, always the same ones for a kind and seed. Training
+  /// is the same with any number of evaluations. Errors: kOption, kShape, kMemory; `result` is
+  /// unchanged.
   [[nodiscard]] Status evaluate(const EvaluationOptions& options, Evaluation& result,
                                 Context& context) const;
 
-  // The sequences first .. first + count - 1 of the held-out stream: tokens (count * 32) and
-  // targets (count * 32 * jobs), -1 where a job has no answer yet. Errors: kOption, kMemory.
+  /// The sequences first .. first + count - 1 of the held-out stream: tokens (count * 32) and
+  /// targets (count * 32 * jobs), -1 where a job has no answer yet. Errors: kOption, kMemory.
   [[nodiscard]] Status held_out(int64_t first, int64_t count, std::vector<int32_t>& tokens,
                                 std::vector<int32_t>& targets) const;
 
-  // As given to create(), with each 0 replaced by the experiment's own value.
+  /// As given to create(), with each 0 replaced by the experiment's own value.
   const ExperimentOptions& options() const;
-  // What every call of model() takes, training included: ALiBi's slopes, if it has some. Views of
-  // this object's memory.
+  /// What every call of model() takes, training included: ALiBi's slopes, if it has some. Views of
+  /// this object's memory.
   MultiHeadAttentionOptions attention_options() const;
+  /// The model, with its parameters as they are now.
   const Transformer& model() const;
+  /// The trainer, for instance to save and load checkpoints.
   Trainer& trainer();
+  /// The same, to read.
   const Trainer& trainer() const;
 
  private:

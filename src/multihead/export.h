@@ -1,5 +1,6 @@
-// What a shared library exports: the declarations between MULTIHEAD_PUBLIC_BEGIN and _END in the
-// public headers. Everything else is compiled with hidden visibility.
+/// \file
+/// What a shared library exports: the declarations between MULTIHEAD_PUBLIC_BEGIN and _END in the
+/// public headers. Everything else is compiled with hidden visibility.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__EMSCRIPTEN__)

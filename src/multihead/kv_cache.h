@@ -1,4 +1,5 @@
-// A KV cache: keys and values of past tokens, for decoding one or several tokens at a time.
+/// \file
+/// A KV cache: keys and values of past tokens, for decoding one or several tokens at a time.
 #pragma once
 
 #include <cstddef>
@@ -13,37 +14,41 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
+/// Shape and storage of a KVCache.
 struct KVCacheConfig {
+  /// How the tokens of an entry lie in memory.
   enum class Layout : uint8_t {
-    kContiguous,  // (B, H_kv, capacity, d)
-    kRing,        // the same, and the newest `capacity` tokens overwrite the oldest: for windows
-    kPaged,  // pages of page_size tokens, taken from a pool as sequences grow (arXiv:2309.06180)
+    kContiguous,  ///< (B, H_kv, capacity, d)
+    kRing,        ///< the same, and the newest `capacity` tokens overwrite the oldest: for windows
+    kPaged,  ///< pages of page_size tokens, taken from a pool as sequences grow (arXiv:2309.06180)
   };
-  // kInt8 has one scale per token and head.
+  /// Element type of storage; kInt8 has one scale per token and head.
   using Type = DType;
 
-  int64_t batch = 1;
-  int64_t kv_heads = 0;
-  int64_t key_width = 0;
-  int64_t value_width = 0;
-  // A token's value is the first value_width numbers of its key and is not stored again. For latent
-  // attention (arXiv:2405.04434), where the latent is both. append() then takes no values.
+  int64_t batch = 1;        ///< batch entries, B
+  int64_t kv_heads = 0;     ///< key and value heads, H_kv; 1 or more
+  int64_t key_width = 0;    ///< d_k; 1 or more
+  int64_t value_width = 0;  ///< d_v; 1 or more
+  /// A token's value is the first value_width numbers of its key and is not stored again. For
+  /// latent attention (arXiv:2405.04434), where the latent is both. append() then takes no values.
   bool values_in_keys = false;
-  int64_t capacity = 0;  // tokens of one entry
-  Layout layout = Layout::kContiguous;
-  Type type = Type::kF32;
-  int64_t page_size = 16;  // tokens; read only with kPaged
-  int64_t pages = 0;       // pages in the pool; 0 is enough for every entry at capacity
+  int64_t capacity = 0;                 ///< tokens of one entry
+  Layout layout = Layout::kContiguous;  ///< how tokens lie in memory
+  Type type = Type::kF32;               ///< of the stored keys and values
+  int64_t page_size = 16;               ///< tokens; read only with kPaged
+  int64_t pages = 0;  ///< pages in the pool; 0 is enough for every entry at capacity
 };
 
-// Lengths of batch entries are independent. A call that fails changes nothing. create() allocates
-// all memory; a moved-from cache has no batch entries.
+/// Keys and values of past tokens. Lengths of batch entries are independent. A call that fails
+/// changes nothing. create() allocates all memory; a moved-from cache has no batch entries.
 class KVCache {
  public:
-  // A cache without batch entries; see create().
+  /// A cache without batch entries; see create().
   KVCache() { config_.batch = 0; }
   ~KVCache() = default;
+  /// Movable, not copyable.
   KVCache(KVCache&& other) noexcept : KVCache() { swap(other); }
+  /// Movable, not copyable.
   KVCache& operator=(KVCache&& other) noexcept {
     KVCache moved(std::move(other));
     swap(moved);
@@ -52,39 +57,41 @@ class KVCache {
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
 
-  // Errors: kOption (an unknown layout or type, extents that are not positive, values_in_keys wider
-  // than keys, a pool smaller than one page), kMemory.
+  /// Errors: kOption (an unknown layout or type, extents that are not positive, values_in_keys
+  /// wider than keys, a pool smaller than one page), kMemory.
   [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
 
-  // Appends n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
-  // `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the cache's
-  // type: to nearest, ties to even. Errors: kShape; kOption if an entry would exceed its capacity,
-  // or the pool has no page left.
+  /// Appends n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
+  /// `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the
+  /// cache's type: to nearest, ties to even. Errors: kShape; kOption if an entry would exceed its
+  /// capacity, or the pool has no page left.
   [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                               std::span<const int32_t> counts = {});
 
-  // attention() of q (B, H_q, N_q, d_k) over the cached tokens. The N_q queries belong to the
-  // newest tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
-  // Key j is token j, also in a ring, where overwritten tokens are hidden. ALiBi distances count
-  // from the end of each entry.
-  // options.causal is none or bottom_right, which aligns with the end of each entry. kv_lengths,
-  // rope and qk_norm are kOption errors: rotate() and normalise before append().
+  /// attention() of q (B, H_q, N_q, d_k) over the cached tokens. The N_q queries belong to the
+  /// newest tokens of each entry, and N_k, for masks, biases and weights, is the longest length().
+  /// Key j is token j, also in a ring, where overwritten tokens are hidden. ALiBi distances count
+  /// from the end of each entry. options.causal is none or bottom_right, which aligns with the end
+  /// of each entry. kv_lengths, rope and qk_norm are kOption errors: rotate() and normalise before
+  /// append().
   [[nodiscard]] Status attend(const ConstAnyTensor& q, const AttentionOptions& options,
                               const AttentionOutputs& outputs, Context& context) const;
 
-  // Truncates one entry to its first `length` tokens. In a ring, tokens that were overwritten stay
-  // hidden. Errors: kOption (no such entry; `length` negative or more than length()).
+  /// Truncates one entry to its first `length` tokens. In a ring, tokens that were overwritten stay
+  /// hidden. Errors: kOption (no such entry; `length` negative or more than length()).
   [[nodiscard]] Status truncate(int64_t batch, int64_t length);
+  /// Truncates every entry to no tokens; frees no memory.
   void clear();
 
+  /// As given to create().
   const KVCacheConfig& config() const { return config_; }
-  // Tokens of an entry: those appended, less those truncated.
+  /// Tokens of an entry: those appended, less those truncated.
   int64_t length(int64_t batch) const { return parts_.lengths[batch]; }
-  // The first token that has not been overwritten; more than 0 only in a ring.
+  /// The first token that has not been overwritten; more than 0 only in a ring.
   int64_t first_kept(int64_t batch) const { return parts_.firsts[batch]; }
-  // Of keys, values, scales and tables.
+  /// Memory of keys, values, scales and tables.
   int64_t bytes() const { return bytes_; }
-  // kPaged: (B, pages per entry) page numbers, -1 where there is none yet.
+  /// kPaged: (B, pages per entry) page numbers, -1 where there is none yet.
   std::span<const int32_t> page_table() const;
 
  private:

@@ -1,9 +1,10 @@
-// Multi-head attention as a module: project, split into heads, attend, merge, project.
-//
-// Definition: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.2. Parameters and options follow
-// torch.nn.MultiheadAttention: the same names, the same layout (rows are outputs, y = x W^T + b).
-// Three things differ. Batch-first is the default. Causal is an instruction, not a hint. The merged
-// heads of a query that sees no key are 0, never NaN.
+/// \file
+/// Multi-head attention as a module: project, split into heads, attend, merge, project.
+///
+/// Definition: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.2. Parameters and options follow
+/// torch.nn.MultiheadAttention: the same names, the same layout (rows are outputs, y = x W^T + b).
+/// Three things differ. Batch-first is the default. Causal is an instruction, not a hint. The
+/// merged heads of a query that sees no key are 0, never NaN.
 #pragma once
 
 #include <cstdint>
@@ -19,119 +20,135 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
+/// The shape of a module: its widths, its heads and which parameters it has.
 struct MultiHeadAttentionConfig {
-  int64_t embed_dim = 0;  // width of a query token
-  int64_t num_heads = 0;
-  // Width of a query and key head. 0 takes embed_dim / num_heads; num_heads must then divide
-  // embed_dim.
+  int64_t embed_dim = 0;  ///< width of a query token
+  int64_t num_heads = 0;  ///< query heads, H; 1 or more
+  /// Width of a query and key head. 0 takes embed_dim / num_heads; num_heads must then divide
+  /// embed_dim.
   int64_t head_dim = 0;
-  int64_t num_kv_heads = 0;  // divides num_heads (arXiv:2305.13245); 0 takes num_heads
-  int64_t value_dim = 0;     // width of a value head; 0 takes head_dim - rope_head_dim
-  int64_t kdim = 0;          // width of a key token; 0 takes embed_dim
-  int64_t vdim = 0;          // width of a value token; 0 takes embed_dim
-  int64_t out_dim = 0;       // width of an output token; 0 takes embed_dim
-  bool bias = true;          // of all four projections
-  bool out_proj = true;      // false: the merged heads are the output
-  bool add_bias_kv = false;  // appends the key bias_k and the value bias_v, visible to all queries
-  bool add_zero_attn = false;  // appends a key and a value of zeros, visible to all queries
-  bool batch_first = true;     // false: tensors are (N, B, width)
+  int64_t num_kv_heads = 0;  ///< divides num_heads (arXiv:2305.13245); 0 takes num_heads
+  int64_t value_dim = 0;     ///< width of a value head; 0 takes head_dim - rope_head_dim
+  int64_t kdim = 0;          ///< width of a key token; 0 takes embed_dim
+  int64_t vdim = 0;          ///< width of a value token; 0 takes embed_dim
+  int64_t out_dim = 0;       ///< width of an output token; 0 takes embed_dim
+  bool bias = true;          ///< of all four projections
+  bool out_proj = true;      ///< false: the merged heads are the output
+  bool add_bias_kv =
+      false;  ///< appends the key bias_k and the value bias_v, visible to all queries
+  bool add_zero_attn = false;  ///< appends a key and a value of zeros, visible to all queries
+  bool batch_first = true;     ///< false: tensors are (N, B, width)
 
-  // Latent attention (MLA, arXiv:2405.04434, section 2.1), on if kv_latent_dim is not 0. One
-  // normalised latent of that width makes the keys and values of all heads of a token, except the
-  // last rope_head_dim numbers of each key, which are one vector for all heads. RoPE turns that
-  // vector and the last rope_head_dim numbers of each query head, nothing else. A cache keeps
-  // kv_latent_dim + rope_head_dim numbers per token. Key and value are one input of width
-  // embed_dim. kOption errors: num_kv_heads other than num_heads, appended keys, qk_norm, and RoPE
-  // with a rope_head_dim of 0.
-  int64_t kv_latent_dim = 0;      // 0: no latent attention. DeepSeek's kv_lora_rank
-  int64_t q_latent_dim = 0;       // 0: queries come from the tokens. DeepSeek's q_lora_rank
-  int64_t rope_head_dim = 0;      // part of head_dim. DeepSeek's qk_rope_head_dim
-  float latent_norm_eps = 1e-6F;  // of the RMS norms of both latents
+  /// Latent attention (MLA, arXiv:2405.04434, section 2.1), on if kv_latent_dim is not 0. One
+  /// normalised latent of that width makes the keys and values of all heads of a token, except the
+  /// last rope_head_dim numbers of each key, which are one vector for all heads. RoPE turns that
+  /// vector and the last rope_head_dim numbers of each query head, nothing else. A cache keeps
+  /// kv_latent_dim + rope_head_dim numbers per token. Key and value are one input of width
+  /// embed_dim. kOption errors: num_kv_heads other than num_heads, appended keys, qk_norm, and RoPE
+  /// with a rope_head_dim of 0.
+  int64_t kv_latent_dim = 0;      ///< 0: no latent attention. DeepSeek's kv_lora_rank
+  int64_t q_latent_dim = 0;       ///< 0: queries come from the tokens. DeepSeek's q_lora_rank
+  int64_t rope_head_dim = 0;      ///< part of head_dim. DeepSeek's qk_rope_head_dim
+  float latent_norm_eps = 1e-6F;  ///< of the RMS norms of both latents
 
-  // Properties of the model. A call's option of the same name replaces them.
-  bool sinks = false;    // parameter `sinks`, a logit per head
-  bool qk_norm = false;  // parameters `q_norm.weight`, `k_norm.weight`
-  float qk_norm_eps = 1e-6F;
-  float softcap = 0.0F;
-  Window window = {};  // alignment: none; it is the call's
-  Rope rope = {};      // positions: none; they are the call's
-  // Probabilities, used if MultiHeadAttentionOptions::training: of the weights, and of the module's
-  // output (after the output projection).
-  float dropout = 0.0F, out_dropout = 0.0F;
+  /// Properties of the model. A call's option of the same name replaces them.
+  bool sinks = false;         ///< parameter `sinks`, a logit per head
+  bool qk_norm = false;       ///< parameters `q_norm.weight`, `k_norm.weight`
+  float qk_norm_eps = 1e-6F;  ///< QkNorm::epsilon
+  float softcap = 0.0F;       ///< bound on the scores; 0 is none
+  Window window = {};         ///< alignment: none; it is the call's
+  Rope rope = {};             ///< positions: none; they are the call's
+  /// Probability of dropout of the weights, from 0 to less than 1; applied if
+  /// MultiHeadAttentionOptions::training is true.
+  float dropout = 0.0F;
+  float out_dropout = 0.0F;  ///< the same of the output, after the output projection
 };
 
-// Views of the caller's memory, which must outlive the calls that use them. An optional tensor that
-// is not given is left out of the computation, even if `bias` of the config is true. The gradients
-// of weights have the same shapes; see MultiHeadAttentionGradients.
+/// The parameters of a module, as views of the caller's memory, which must outlive the calls that
+/// use them. An optional tensor that is not given is left out of the computation, even if `bias` of
+/// the config is true. The gradients of weights have the same shapes; see
+/// MultiHeadAttentionGradients.
 template <class View>
 struct BasicMultiHeadAttentionWeights {
-  View q_proj = {};                            // (H * head_dim, embed_dim)
-  View k_proj = {};                            // (H_kv * head_dim, kdim)
-  View v_proj = {};                            // (H_kv * value_dim, vdim)
-  View q_bias = {}, k_bias = {}, v_bias = {};  // as long as those have rows; optional
-  View out_proj = {};                          // (out_dim, H * value_dim)
-  View out_bias = {};                          // (out_dim), optional
-  View bias_k = {}, bias_v = {};               // (H_kv * head_dim), (H_kv * value_dim): add_bias_kv
-  View sinks = {};                             // (H)
-  View q_norm = {}, k_norm = {};               // (head_dim)
+  View q_proj = {};    ///< (H * head_dim, embed_dim)
+  View k_proj = {};    ///< (H_kv * head_dim, kdim)
+  View v_proj = {};    ///< (H_kv * value_dim, vdim)
+  View q_bias = {};    ///< (H * head_dim), optional
+  View k_bias = {};    ///< (H_kv * head_dim), optional
+  View v_bias = {};    ///< (H_kv * value_dim), optional
+  View out_proj = {};  ///< (out_dim, H * value_dim)
+  View out_bias = {};  ///< (out_dim), optional
+  View bias_k = {};    ///< (H_kv * head_dim), with add_bias_kv
+  View bias_v = {};    ///< (H_kv * value_dim), with add_bias_kv
+  View sinks = {};     ///< (H)
+  View q_norm = {};    ///< (head_dim), with qk_norm
+  View k_norm = {};    ///< (head_dim), with qk_norm
 
   // Latent attention: the kv_ tensors replace k_proj, v_proj and the biases of q, k and v. With
   // q_latent_dim the q_a_ and q_b_ tensors replace q_proj. Biases and norms are optional.
-  View q_a_proj = {};                 // (q_latent_dim, embed_dim)
-  View q_a_bias = {}, q_a_norm = {};  // (q_latent_dim)
-  View q_b_proj = {};                 // (H * head_dim, q_latent_dim)
-  View kv_a_proj = {};                // (kv_latent_dim + rope_head_dim, embed_dim)
-  View kv_a_bias = {};                // (kv_latent_dim + rope_head_dim)
-  View kv_a_norm = {};                // (kv_latent_dim)
-  // (H * (qk_nope_head_dim + value_dim), kv_latent_dim), where qk_nope_head_dim is
-  // head_dim - rope_head_dim: for each head the rows of its key, then those of its value
+  View q_a_proj = {};   ///< (q_latent_dim, embed_dim)
+  View q_a_bias = {};   ///< (q_latent_dim)
+  View q_a_norm = {};   ///< (q_latent_dim)
+  View q_b_proj = {};   ///< (H * head_dim, q_latent_dim)
+  View kv_a_proj = {};  ///< (kv_latent_dim + rope_head_dim, embed_dim)
+  View kv_a_bias = {};  ///< (kv_latent_dim + rope_head_dim)
+  View kv_a_norm = {};  ///< (kv_latent_dim)
+  /// (H * (qk_nope_head_dim + value_dim), kv_latent_dim), where qk_nope_head_dim is head_dim -
+  /// rope_head_dim: for each head the rows of its key, then those of its value
   View kv_b_proj = {};
 };
 
+/// The parameters of a module, to read.
 using MultiHeadAttentionWeights = BasicMultiHeadAttentionWeights<ConstTensor>;
 
-// An unbatched call leaves out B everywhere, also in (B, N_k) of key padding.
+/// Inputs of MultiHeadAttention::forward(). An unbatched call leaves out B everywhere, also in (B,
+/// N_k) of key padding.
 struct MultiHeadAttentionInputs {
-  ConstTensor query = {};  // (B, N_q, embed_dim), or (N_q, B, ...), or unbatched (N_q, ...)
-  ConstTensor key = {};    // (B, N_k, kdim) likewise; default: the query
-  ConstTensor value = {};  // (B, N_k, vdim) likewise; default: the key. Latent attention: the key
+  ConstTensor query = {};  ///< (B, N_q, embed_dim), or (N_q, B, ...), or unbatched (N_q, ...)
+  ConstTensor key = {};    ///< (B, N_k, kdim) likewise; default: the query
+  ConstTensor value = {};  ///< (B, N_k, vdim) likewise; default: the key. Latent attention: the key
 };
 
-// Interventions on single heads, for teaching and for studying a model.
+/// Interventions on single heads, for teaching and for studying a model.
 struct HeadInterventions {
-  std::span<const float> head_scales = {};  // (H): factor on each head's output; 0 mutes the head
-  bool skip_out_proj = false;               // the merged heads are the output
-  float temperature = 1.0F;                 // divides the scale; more than 0
-  // Makes the default scale 1/sqrt(embed_dim), a common mistake, to show its effect.
+  std::span<const float> head_scales = {};  ///< (H): factor on each head's output; 0 mutes the head
+  bool skip_out_proj = false;               ///< the merged heads are the output
+  float temperature = 1.0F;                 ///< divides the scale; more than 0
+  /// Makes the default scale 1/sqrt(embed_dim), a common mistake, to show its effect.
   bool scale_by_embed_dim = false;
 };
 
+/// Options of MultiHeadAttention::forward(), backward() and step().
 struct MultiHeadAttentionOptions {
-  // As for attention(). They apply to the given keys; appended keys are visible to every query.
-  // mask: true = MAY attend, (N_q, N_k) or (B, H, N_q, N_k). The scale defaults to
-  // 1/sqrt(head_dim). alibi_slopes with appended keys are a kOption error.
+  /// As for attention(). They apply to the given keys; appended keys are visible to every query.
+  /// mask: true = MAY attend, (N_q, N_k) or (B, H, N_q, N_k). The scale defaults to
+  /// 1/sqrt(head_dim). alibi_slopes with appended keys are a kOption error.
   AttentionOptions attention = {};
-  // attn_mask of nn.MultiheadAttention: true = may NOT attend. (N_q, N_k), (B, H, N_q, N_k), in
-  // which extents may be 1 to share, or PyTorch's (B * H, N_q, N_k).
+  /// attn_mask of nn.MultiheadAttention: true = may NOT attend. (N_q, N_k), (B, H, N_q, N_k), in
+  /// which extents may be 1 to share, or PyTorch's (B * H, N_q, N_k).
   ConstBoolTensor attn_mask_blocked = {};
-  // key_padding_mask of nn.MultiheadAttention: true = may NOT be attended to. (B, N_k).
+  /// key_padding_mask of nn.MultiheadAttention: true = may NOT be attended to. (B, N_k).
   ConstBoolTensor key_padding_blocked = {};
-  ConstTensor key_padding_bias = {};  // (B, N_k), added to the scores; -inf hides
-  bool training = false;              // applies config.dropout, with dropout_seed
-  uint64_t dropout_seed = 0;
-  HeadInterventions heads = {};
+  ConstTensor key_padding_bias = {};  ///< (B, N_k), added to the scores; -inf hides
+  bool training = false;              ///< applies config.dropout, with dropout_seed
+  uint64_t dropout_seed = 0;          ///< of dropout and out_dropout
+  HeadInterventions heads = {};       ///< scales, mutes and breaks single heads
 };
 
-// What forward() computed and backward() needs again: queries, keys and values after QK-norm and
-// RoPE, the merged heads, the log-sum-exp, and for QK-norm and latent attention what went into
-// them. Its memory grows to the largest call and is kept.
+/// What forward() computed and backward() needs again: queries, keys and values after QK-norm and
+/// RoPE, the merged heads, the log-sum-exp, and for QK-norm and latent attention what went into
+/// them. Its memory grows to the largest call and is kept.
 class MultiHeadAttentionActivations {
  public:
+  /// Without a call, and without memory.
   MultiHeadAttentionActivations();
   ~MultiHeadAttentionActivations();
+  /// Movable, not copyable.
   MultiHeadAttentionActivations(MultiHeadAttentionActivations&&) noexcept;
+  /// Movable, not copyable.
   MultiHeadAttentionActivations& operator=(MultiHeadAttentionActivations&&) noexcept;
 
+  /// Memory held now.
   int64_t bytes() const;
 
  private:
@@ -140,34 +157,38 @@ class MultiHeadAttentionActivations {
   std::unique_ptr<Internals> internals_;
 };
 
-// Every output but `out` is optional. N is N_k plus the number of appended keys.
+/// Outputs of MultiHeadAttention::forward() and step(). Every output but `out` is optional. N is
+/// N_k plus the number of appended keys.
 struct MultiHeadAttentionOutputs {
-  Tensor out = {};           // like the query, (B, N_q, out_dim)
-  Tensor weights = {};       // (B, H, N_q, N), before dropout; (H, N_q, N) where unbatched
-  Tensor mean_weights = {};  // over the heads, (B, N_q, N) or (N_q, N): average_attn_weights
-  // For backward(); not for steps.
+  Tensor out = {};           ///< like the query, (B, N_q, out_dim)
+  Tensor weights = {};       ///< (B, H, N_q, N), before dropout; (H, N_q, N) where unbatched
+  Tensor mean_weights = {};  ///< over the heads, (B, N_q, N) or (N_q, N): average_attn_weights
+  /// For backward(); not for steps.
   MultiHeadAttentionActivations* activations = nullptr;
 };
 
-// All optional, and contiguous in their last axis. Those of the inputs are overwritten. To those of
-// the weights gradients are added, so that they accumulate over calls. A bias's gradient needs the
-// bias.
+/// Gradients of MultiHeadAttention::backward(). All optional, and contiguous in their last axis.
+/// Those of the inputs are overwritten. To those of the weights gradients are added, so that they
+/// accumulate over calls. A bias's gradient needs the bias.
 struct MultiHeadAttentionGradients {
-  // Like the inputs. If an input is not given because it defaults to another, its gradient is part
-  // of the other's: in self-attention, d_query is the sum of all three.
-  Tensor d_query = {}, d_key = {}, d_value = {};
-  BasicMultiHeadAttentionWeights<Tensor> weights = {};
+  /// Like the inputs. If an input is not given because it defaults to another, its gradient is part
+  /// of the other's: in self-attention, d_query is the sum of all three.
+  Tensor d_query = {};
+  Tensor d_key = {};                                    ///< like the key; see d_query
+  Tensor d_value = {};                                  ///< like the value; see d_query
+  BasicMultiHeadAttentionWeights<Tensor> weights = {};  ///< in the shapes of the parameters
 };
 
-// The keys and values of a module's tokens so far; see MultiHeadAttention::create_cache().
+/// The keys and values of a module's tokens so far; see MultiHeadAttention::create_cache().
 class MultiHeadAttentionCache {
  public:
-  // Tokens of a batch entry; 0 if there is no such entry.
+  /// Tokens of a batch entry; 0 if there is no such entry.
   int64_t length(int64_t batch = 0) const;
-  // Truncates every batch entry to its first `length` tokens. Errors: kOption (`length` is negative
-  // or more than length(), or not 0 and a ring has overwritten the token at `length`); the cache is
-  // unchanged.
+  /// Truncates every batch entry to its first `length` tokens. Errors: kOption (`length` is
+  /// negative or more than length(), or not 0 and a ring has overwritten the token at `length`);
+  /// the cache is unchanged.
   [[nodiscard]] Status truncate(int64_t length);
+  /// The keys and values themselves.
   const KVCache& kv() const { return kv_; }
 
  private:
@@ -177,83 +198,93 @@ class MultiHeadAttentionCache {
   uint64_t layer_ = 0;
 };
 
+/// A multi-head attention module: projections, attention, output projection. Copies share the
+/// parameters.
 class MultiHeadAttention {
  public:
-  // A module that refuses every call until create() fills it.
+  /// A module that refuses every call until create() fills it.
   MultiHeadAttention() = default;
 
-  // Makes a module without weights. Errors: kOption; `module` is unchanged.
+  /// Makes a module without weights. Errors: kOption; `module` is unchanged.
   [[nodiscard]] static Status create(const MultiHeadAttentionConfig& config,
                                      MultiHeadAttention& module);
 
-  // Copies all parameters; copies of the module share them. Names and shapes:
-  //   in_proj_weight (rows of q | k | v, embed_dim), or separately q_proj_weight, k_proj_weight,
-  //   v_proj_weight, as they must be if kdim or vdim differ · in_proj_bias (q | k | v) ·
-  //   bias_k, bias_v (1, 1, width) · out_proj.weight, out_proj.bias · sinks (H) ·
-  //   q_norm.weight, k_norm.weight (head_dim)
-  // Latent attention has the names of DeepSeek's checkpoints (whose attention_bias is `bias`, and
-  // whose RoPE is Rope::Style::kInterleaved) and the shapes of MultiHeadAttentionWeights:
-  //   q_proj.weight, or with q_latent_dim q_a_proj.weight, q_a_proj.bias, q_a_layernorm.weight,
-  //   q_b_proj.weight · kv_a_proj_with_mqa.weight, kv_a_proj_with_mqa.bias,
-  //   kv_a_layernorm.weight, kv_b_proj.weight · o_proj.weight, o_proj.bias · sinks
-  // Errors: kShape, one error that names every missing, unexpected and misshaped tensor; kMemory.
-  // The weights are unchanged.
+  /// Copies all parameters; copies of the module share them. Names and shapes:
+  /// - in_proj_weight (rows of q | k | v, embed_dim), or separately q_proj_weight, k_proj_weight,
+  ///   v_proj_weight, as they must be if kdim or vdim differ
+  /// - in_proj_bias (q | k | v)
+  /// - bias_k, bias_v (1, 1, width)
+  /// - out_proj.weight, out_proj.bias
+  /// - sinks (H)
+  /// - q_norm.weight, k_norm.weight (head_dim)
+  ///
+  /// Latent attention has the names of DeepSeek's checkpoints (whose attention_bias is `bias`, and
+  /// whose RoPE is Rope::Style::kInterleaved) and the shapes of MultiHeadAttentionWeights:
+  /// - q_proj.weight, or with q_latent_dim q_a_proj.weight, q_a_proj.bias, q_a_layernorm.weight,
+  ///   q_b_proj.weight
+  /// - kv_a_proj_with_mqa.weight, kv_a_proj_with_mqa.bias, kv_a_layernorm.weight, kv_b_proj.weight
+  /// - o_proj.weight, o_proj.bias
+  /// - sinks
+  ///
+  /// Errors: kShape, one error that names every missing, unexpected and misshaped tensor; kMemory.
+  /// The weights are unchanged.
   [[nodiscard]] Status load_state_dict(const StateDict& dict);
-  // Views of the loaded parameters, valid as long as this module or a copy that shares them lives.
-  // Errors: kOption if none were loaded.
+  /// Views of the loaded parameters, valid as long as this module or a copy that shares them lives.
+  /// Errors: kOption if none were loaded.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
-  // The elements of all loaded parameters, which lie in one block; 0 if none were loaded.
+  /// The elements of all loaded parameters, which lie in one block; 0 if none were loaded.
   int64_t num_parameters() const;
-  // Views of a block of num_parameters() floats, for example of gradients, under the parameters'
-  // names, or as MultiHeadAttentionGradients has them. Errors: kOption if no parameters were
-  // loaded, kShape.
+  /// Views of a block of num_parameters() floats, for example of gradients, under the parameters'
+  /// names. Errors: kOption if no parameters were loaded, kShape.
   [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
+  /// The same views as MultiHeadAttentionGradients has them. Errors: those of named().
   [[nodiscard]] Status gradients_in(std::span<float> block,
                                     BasicMultiHeadAttentionWeights<Tensor>& gradients) const;
-  // Takes views instead of copies. One exception: steps of latent attention read a transposed copy
-  // of the rows of kv_b_proj that make keys. Call this again after changing them. Errors: kShape,
-  // kOption, kMemory; the weights are unchanged.
+  /// Takes views instead of copies. One exception: steps of latent attention read a transposed copy
+  /// of the rows of kv_b_proj that make keys. Call this again after changing them. Errors: kShape,
+  /// kOption, kMemory; the weights are unchanged.
   [[nodiscard]] Status use_weights(const MultiHeadAttentionWeights& weights);
 
-  // `trace`, if not null, receives the steps that it names; results are the same with and without
-  // it. Errors: kShape, kOption, kMemory. Nothing is written on an error, except that kMemory may
-  // leave some outputs written.
+  /// `trace`, if not null, receives the steps that it names; results are the same with and without
+  /// it. Errors: kShape, kOption, kMemory. Nothing is written on an error, except that kMemory may
+  /// leave some outputs written.
   [[nodiscard]] Status forward(const MultiHeadAttentionInputs& inputs,
                                const MultiHeadAttentionOptions& options,
                                const MultiHeadAttentionOutputs& outputs, Trace* trace,
                                Context& context) const;
 
-  // Given the gradient d_out (like `out`) of a loss with respect to forward()'s output, computes
-  // the loss's gradients. inputs and options are those of forward(), and `activations` what it
-  // kept; if they are null, forward() is computed again, without its output projection. The same
-  // bits with and without activations, and with any number of threads. Errors: kShape, kOption
-  // (also a gradient of what the module does not have, and activations of another call), kMemory.
-  // Nothing is written on an error, except that kMemory may leave some gradients written.
+  /// Given the gradient d_out (like `out`) of a loss with respect to forward()'s output, computes
+  /// the loss's gradients. inputs and options are those of forward(), and `activations` what it
+  /// kept; if they are null, forward() is computed again, without its output projection. The same
+  /// bits with and without activations, and with any number of threads. Errors: kShape, kOption
+  /// (also a gradient of what the module does not have, and activations of another call), kMemory.
+  /// Nothing is written on an error, except that kMemory may leave some gradients written.
   [[nodiscard]] Status backward(const MultiHeadAttentionInputs& inputs,
                                 const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
                                 const MultiHeadAttentionActivations* activations,
                                 const MultiHeadAttentionGradients& gradients,
                                 Context& context) const;
 
-  // A cache for step() of this module and its copies. Reads `batch`, `capacity`, layout, type and
-  // pages of `config`. Errors: kOption (also if the module appends keys, if kdim or vdim is not
-  // embed_dim, or if a ring's capacity does not exceed the config's window.left), kMemory.
+  /// A cache for step() of this module and its copies. Reads `batch`, `capacity`, layout, type and
+  /// pages of `config`. Errors: kOption (also if the module appends keys, if kdim or vdim is not
+  /// embed_dim, or if a ring's capacity does not exceed the config's window.left), kMemory.
   [[nodiscard]] Status create_cache(const KVCacheConfig& config,
                                     MultiHeadAttentionCache& cache) const;
 
-  // Causal self-attention of the next n tokens x (B, n, embed_dim). Each row equals that of one
-  // causal forward() over all tokens so far. Latent attention uses the absorbed form: it attends to
-  // the cached latents and expands no keys or values. mask and bias cover all tokens, the new ones
-  // included. Errors: kOption (also for causal, window, rope, kv_lengths, attn_mask_blocked and key
-  // padding in `options`, for another module's cache, and for more tokens than the cache has room
-  // for), kShape, kMemory. The cache is unchanged, except that kMemory may make a ring lose tokens
-  // that are outside every window.
+  /// Causal self-attention of the next n tokens x (B, n, embed_dim). Each row equals that of one
+  /// causal forward() over all tokens so far. Latent attention uses the absorbed form: it attends
+  /// to the cached latents and expands no keys or values. mask and bias cover all tokens, the new
+  /// ones included. Errors: kOption (also for causal, window, rope, kv_lengths, attn_mask_blocked
+  /// and key padding in `options`, for another module's cache, and for more tokens than the cache
+  /// has room for), kShape, kMemory. The cache is unchanged, except that kMemory may make a ring
+  /// lose tokens that are outside every window.
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const MultiHeadAttentionOutputs& outputs,
                             MultiHeadAttentionCache& cache, Trace* trace, Context& context) const;
 
-  // As given to create(), with each 0 replaced by its default.
+  /// As given to create(), with each 0 replaced by its default.
   const MultiHeadAttentionConfig& config() const { return config_; }
+  /// Views of the parameters, of loaded ones too.
   const MultiHeadAttentionWeights& weights() const { return weights_; }
 
  private:

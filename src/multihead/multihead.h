@@ -1,4 +1,5 @@
-// multihead: exact multi-head attention. Everything public, in one include.
+/// \file
+/// multihead: exact multi-head attention. Everything public, in one include.
 #pragma once
 
 #include "multihead/attention.h"                    // IWYU pragma: export

@@ -1,5 +1,6 @@
-// attention() with all checking, planning and allocation done beforehand, for calls of one shape
-// that are repeated often: beside the kernels, a run takes a tenth of a microsecond.
+/// \file
+/// attention() with all checking, planning and allocation done beforehand, for calls of one shape
+/// that are repeated often: beside the kernels, a run takes a tenth of a microsecond.
 #pragma once
 
 #include <memory>
@@ -10,50 +11,55 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// A call of attention(), checked and planned once, that can be run many times on new data. Every
-// run gives the same bits as attention().
-//
-//   PreparedAttention op;
-//   Status status = PreparedAttention::create({nullptr, shape}, {nullptr, shape}, {nullptr, shape},
-//                                             {.causal = Causal::top_left()},
-//                                             {.out = {nullptr, shape}}, context, op);
-//   if (status.ok()) status = op.run(q, k, v, out);
-//
-// What stays and what may change between runs:
-//   - Shapes, element types, strides and option values are copied and stay.
-//   - q, k, v, out and lse are arguments of each run; their addresses may change.
-//   - Everything else that the options and outputs point to (mask, bias, kv_lengths,
-//     alibi_slopes, sinks, gains, positions; weights, dropout_mask, captures, their heads and
-//     outputs) is kept by address, and read or written by every run: it must live as long as the
-//     operation is used. Its numbers may change between runs.
-//   - The context must outlive the operation and stay at the same address. It may serve other
-//     calls in between, but one at a time: operations on several threads need separate contexts.
+/// A call of attention(), checked and planned once, that can be run many times on new data. Every
+/// run gives the same bits as attention().
+///
+/// ```
+/// PreparedAttention op;
+/// Status status =
+///     PreparedAttention::create({nullptr, shape}, {nullptr, shape}, {nullptr, shape},
+///                               {.causal = Causal::top_left()}, {.out = {nullptr, shape}},
+///                               context, op);
+/// if (status.ok()) status = op.run(q, k, v, out);
+/// ```
+///
+/// What stays and what may change between runs:
+/// - Shapes, element types, strides and option values are copied and stay.
+/// - q, k, v, out and lse are arguments of each run; their addresses may change.
+/// - Everything else that the options and outputs point to (mask, bias, kv_lengths, alibi_slopes,
+///   sinks, gains, positions; weights, dropout_mask, captures, their heads and outputs) is kept by
+///   address, and read or written by every run: it must live as long as the operation is used. Its
+///   numbers may change between runs.
+/// - The context must outlive the operation and stay at the same address. It may serve other calls
+///   in between, but one at a time: operations on several threads need separate contexts.
 class PreparedAttention {
  public:
-  // An operation without a call, which cannot run; see create().
+  /// An operation without a call, which cannot run; see create().
   PreparedAttention();
   ~PreparedAttention();
+  /// Movable, not copyable.
   PreparedAttention(PreparedAttention&&) noexcept;
+  /// Movable, not copyable.
   PreparedAttention& operator=(PreparedAttention&&) noexcept;
   PreparedAttention(const PreparedAttention&) = delete;
   PreparedAttention& operator=(const PreparedAttention&) = delete;
 
-  // The arguments are those of attention(); q, k, v, outputs.out and outputs.lse need no data yet.
-  // If outputs.lse has data, runs without an lse argument write there.
-  //
-  // Errors: those of attention(); `prepared` is then unchanged.
+  /// The arguments are those of attention(); q, k, v, outputs.out and outputs.lse need no data yet.
+  /// If outputs.lse has data, runs without an lse argument write there.
+  ///
+  /// Errors: those of attention(); `prepared` is then unchanged.
   [[nodiscard]] static Status create(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                      const ConstAnyTensor& v, const AttentionOptions& options,
                                      const AttentionOutputs& outputs, Context& context,
                                      PreparedAttention& prepared);
 
-  // attention() of this data, in the types, shapes and strides that were prepared. Allocates
-  // nothing (unless another call of the context has run out of memory in between), takes no
-  // lock, and wakes other threads only for work that is worth it.
-  //
-  // Errors: kOption (a default-constructed operation, kv_lengths that are now out of range, an lse
-  // that was not prepared), kShape (a null address of a tensor with elements), kMemory (after that
-  // other call). Nothing is written then.
+  /// attention() of this data, in the types, shapes and strides that were prepared. Allocates
+  /// nothing (unless another call of the context has run out of memory in between), takes no lock,
+  /// and wakes other threads only for work that is worth it.
+  ///
+  /// Errors: kOption (a default-constructed operation, kv_lengths that are now out of range, an lse
+  /// that was not prepared), kShape (a null address of a tensor with elements), kMemory (after that
+  /// other call). Nothing is written then.
   [[nodiscard]] Status run(const void* q, const void* k, const void* v, void* out,
                            float* lse = nullptr);
 

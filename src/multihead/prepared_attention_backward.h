@@ -1,5 +1,6 @@
-// attention_backward() with all checking, planning and allocation done beforehand, for training
-// steps of one shape.
+/// \file
+/// attention_backward() with all checking, planning and allocation done beforehand, for training
+/// steps of one shape.
 #pragma once
 
 #include <memory>
@@ -10,38 +11,45 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// A call of attention_backward(), checked and planned once, that can be run many times on new data.
-// Every run gives the same bits as attention_backward(). What stays and what may change between
-// runs is as for PreparedAttention: shapes, types, strides and option values stay; what options
-// point to, d_bias, d_sinks and the gains' gradients are kept by address.
+/// A call of attention_backward(), checked and planned once, that can be run many times on new
+/// data. Every run gives the same bits as attention_backward(). What stays and what may change
+/// between runs is as for PreparedAttention: shapes, types, strides and option values stay; what
+/// options point to, d_bias, d_sinks and the gains' gradients are kept by address.
 class PreparedAttentionBackward {
  public:
-  // An operation without a call, which cannot run; see create().
+  /// An operation without a call, which cannot run; see create().
   PreparedAttentionBackward();
   ~PreparedAttentionBackward();
+  /// Movable, not copyable.
   PreparedAttentionBackward(PreparedAttentionBackward&&) noexcept;
+  /// Movable, not copyable.
   PreparedAttentionBackward& operator=(PreparedAttentionBackward&&) noexcept;
 
-  // The arguments are those of attention_backward(); tensors that run() brings need no data yet.
-  // Errors: those of attention_backward(); `prepared` is then unchanged.
+  /// The arguments are those of attention_backward(); tensors that run() brings need no data yet.
+  /// Errors: those of attention_backward(); `prepared` is then unchanged.
   [[nodiscard]] static Status create(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                      const ConstAnyTensor& v, const AttentionOptions& options,
                                      const AttentionResults& results, const ConstAnyTensor& d_out,
                                      const AttentionGradients& gradients, Context& context,
                                      PreparedAttentionBackward& prepared);
 
-  // The data of a run, in the types, shapes and strides that were prepared. d_q, d_k and d_v are
-  // null where they were not prepared.
+  /// The data of a run, in the types, shapes and strides that were prepared. d_q, d_k and d_v are
+  /// null where they were not prepared.
   struct Data {
-    const void *q, *k, *v, *out;
-    const float* lse;
-    const void* d_out;
-    float *d_q, *d_k, *d_v;
+    const void* q;      ///< (B, H_q, N_q, d_k)
+    const void* k;      ///< (B, H_kv, N_k, d_k)
+    const void* v;      ///< (B, H_kv, N_k, d_v)
+    const void* out;    ///< (B, H_q, N_q, d_v), of attention() for the same q, k and v
+    const float* lse;   ///< (B, H_q, N_q), likewise
+    const void* d_out;  ///< (B, H_q, N_q, d_v)
+    float* d_q;         ///< like q, f32, overwritten
+    float* d_k;         ///< like k, f32, overwritten
+    float* d_v;         ///< like v, f32, overwritten
   };
-  // Allocates nothing, unless another call of the context has run out of memory in between. Errors:
-  // kOption (a default-constructed operation, kv_lengths that are now out of range, a gradient that
-  // was not prepared), kShape (a null address of a tensor with elements), kMemory (after that other
-  // call). Nothing is written then.
+  /// Allocates nothing, unless another call of the context has run out of memory in between.
+  /// Errors: kOption (a default-constructed operation, kv_lengths that are now out of range, a
+  /// gradient that was not prepared), kShape (a null address of a tensor with elements), kMemory
+  /// (after that other call). Nothing is written then.
   [[nodiscard]] Status run(const Data& data);
 
  private:

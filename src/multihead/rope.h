@@ -1,4 +1,5 @@
-// Rotary position embedding (RoPE, arXiv:2104.09864).
+/// \file
+/// Rotary position embedding (RoPE, arXiv:2104.09864).
 #pragma once
 
 #include <cstdint>
@@ -13,25 +14,28 @@ namespace multihead {
 
 class Context;
 
-// Of the rotary_dim / 2 pairs of elements, pair c is rotated by the angle
-// position * base^(-2 c / rotary_dim): (x, y) becomes (x cos - y sin, x sin + y cos).
+/// Rotary position embedding of queries and keys. Of the rotary_dim / 2 pairs of elements, pair c
+/// is rotated by the angle position * base^(-2 c / rotary_dim): (x, y) becomes (x cos - y sin, x
+/// sin + y cos).
 struct Rope {
+  /// Which elements form a pair.
   enum class Style : uint8_t {
-    kNone,
-    kInterleaved,  // pair c is elements (2c, 2c + 1): the paper, GPT-J
-    kHalf,         // pair c is elements (c, c + rotary_dim / 2): GPT-NeoX, Llama in Hugging Face
+    kNone,         ///< no rotation
+    kInterleaved,  ///< pair c is elements (2c, 2c + 1): the paper, GPT-J
+    kHalf,         ///< pair c is elements (c, c + rotary_dim / 2): GPT-NeoX, Llama in Hugging Face
   };
-  Style style = Style::kNone;
-  double base = 10000.0;
-  int64_t rotary_dim = 0;  // even; elements from there on stay; 0 is the whole width
-  // Positions of queries and keys: (N) shared by the batch, or (B * N) row-major. Empty: keys
-  // at 0, 1, 2, ..., queries at i + offset of the call's alignment (0 where it has none).
+  Style style = Style::kNone;  ///< which elements form a pair
+  double base = 10000.0;       ///< of the angles; finite, more than 0
+  int64_t rotary_dim = 0;      ///< even; elements from there on stay; 0 is the whole width
+  /// Positions of queries and keys: (N) shared by the batch, or (B * N) row-major. Empty: keys at
+  /// 0, 1, 2, ..., queries at i + offset of the call's alignment (0 where it has none).
   std::span<const int32_t> q_positions = {};
-  std::span<const int32_t> k_positions = {};
+  std::span<const int32_t> k_positions = {};  ///< as q_positions
 };
 
-// Rotates x (B, H, N, d) into y of the same shape, for instance before keys are appended to a
-// cache. positions (N) or (B * N); rope.q_positions and k_positions are not read.
+/// Rotates x (B, H, N, d) into y of the same shape, for instance before keys are appended to a
+/// cache. positions (N) or (B * N); rope.q_positions and k_positions are not
+/// read. Errors: kShape, kOption. Nothing is written then.
 [[nodiscard]] Status rotate(const ConstTensor& x, std::span<const int32_t> positions,
                             const Rope& rope, const Tensor& y, Context& context);
 

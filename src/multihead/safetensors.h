@@ -1,5 +1,6 @@
-// Reads and writes safetensors files (huggingface.co/docs/safetensors, "Format"): eight bytes of
-// header length, a JSON header, then raw little-endian row-major data.
+/// \file
+/// Reads and writes safetensors files (huggingface.co/docs/safetensors, "Format"): eight bytes of
+/// header length, a JSON header, then raw little-endian row-major data.
 #pragma once
 
 #include <cstddef>
@@ -18,63 +19,68 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
+/// A tensor of a file.
 struct SafetensorsEntry {
-  // All dtypes of the format, under its own names.
+  /// All dtypes of the format, under its own names.
   enum class Type : uint8_t {
-    kF32,
-    kI32,
-    kBool,
-    kF16,
-    kBF16,
-    kF64,
-    kI64,
-    kU64,
-    kU32,
-    kI16,
-    kU16,
-    kI8,
-    kU8,
-    kC64,     // a complex number of two F32
-    kF8E5M2,  // arXiv:2209.05433
-    kF8E4M3,
-    kF8E5M2Fnuz,
-    kF8E4M3Fnuz,
-    kF8E8M0,  // OCP Microscaling formats, as the next three
-    kF6E2M3,
-    kF6E3M2,
-    kF4,  // two in a byte
+    kF32,         ///< 32-bit float
+    kI32,         ///< 32-bit signed integer
+    kBool,        ///< boolean, one byte
+    kF16,         ///< IEEE 754 binary16
+    kBF16,        ///< the upper half of an F32
+    kF64,         ///< 64-bit float
+    kI64,         ///< 64-bit signed integer
+    kU64,         ///< 64-bit unsigned integer
+    kU32,         ///< 32-bit unsigned integer
+    kI16,         ///< 16-bit signed integer
+    kU16,         ///< 16-bit unsigned integer
+    kI8,          ///< 8-bit signed integer
+    kU8,          ///< 8-bit unsigned integer
+    kC64,         ///< a complex number of two F32
+    kF8E5M2,      ///< arXiv:2209.05433
+    kF8E4M3,      ///< arXiv:2209.05433
+    kF8E5M2Fnuz,  ///< finite, without negative zero (arXiv:2206.02915)
+    kF8E4M3Fnuz,  ///< likewise
+    kF8E8M0,      ///< OCP Microscaling formats
+    kF6E2M3,      ///< OCP Microscaling formats
+    kF6E3M2,      ///< OCP Microscaling formats
+    kF4,          ///< OCP Microscaling formats; two in a byte
   };
-  Type type;
-  Dims shape;
-  std::span<const std::byte> data;
+  Type type;                        ///< of the elements
+  Dims shape;                       ///< outermost extent first
+  std::span<const std::byte> data;  ///< row-major, little-endian; a view of the Safetensors object
 };
 
-// A parsed file: its bytes, and the name, type, shape and data of each tensor.
+/// A parsed file: its bytes, and the name, type, shape and data of each tensor.
 class Safetensors {
  public:
+  /// No tensors; see parse() and read().
   Safetensors() = default;
+  /// Movable, not copyable.
   Safetensors(Safetensors&&) noexcept = default;
+  /// Movable, not copyable.
   Safetensors& operator=(Safetensors&&) noexcept = default;
-  // Not copyable: entries and state dicts are views of this object's memory.
+  /// Not copyable: entries and state dicts are views of this object's memory.
   Safetensors(const Safetensors&) = delete;
   Safetensors& operator=(const Safetensors&) = delete;
 
-  // Errors: kFormat, naming the tensor and the problem (a header longer than the file or 100 MB, a
-  // name that occurs twice, an unknown dtype, offsets outside the data, overlapping or with gaps, a
-  // size that does not match the shape); kMemory. `result` is unchanged.
+  /// Errors: kFormat, naming the tensor and the problem (a header longer than the file or 100 MB, a
+  /// name that occurs twice, an unknown dtype, offsets outside the data, overlapping or with gaps,
+  /// a size that does not match the shape); kMemory. `result` is unchanged.
   static Status parse(std::vector<std::byte> bytes, Safetensors& result);
-  // Files of up to 1 GiB. Errors: those of parse(), and kFormat if the file cannot be read.
+  /// Files of up to 1 GiB. Errors: those of parse(), and kFormat if the file cannot be read.
   static Status read(const std::string& path, Safetensors& result);
 
-  // Views of the F32, F16 and BF16 tensors, and of the F64 ones, which parse() rounded to the
-  // nearest f32. Left out are integers, booleans, complex numbers, and floating point of 8 bits and
-  // fewer, whose scales the format does not hold. The views are valid until this object is
-  // destroyed or assigned to. Errors: kFormat, naming a tensor whose offset is not a multiple of
-  // its element size; kMemory.
+  /// Views of the F32, F16 and BF16 tensors, and of the F64 ones, which parse() rounded to the
+  /// nearest f32. Left out are integers, booleans, complex numbers, and floating point of 8 bits
+  /// and fewer, whose scales the format does not hold. The views are valid until this object is
+  /// destroyed or assigned to. Errors: kFormat, naming a tensor whose offset is not a multiple of
+  /// its element size; kMemory.
   Status state_dict(StateDict& dict) const;
 
-  // Null if there is no tensor of that name.
+  /// Null if there is no tensor of that name.
   const SafetensorsEntry* find(const std::string& name) const;
+  /// All tensors by name.
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
 
  private:
@@ -84,18 +90,24 @@ class Safetensors {
   std::unique_ptr<float[]> narrowed_;
 };
 
-enum class SafetensorsType : uint8_t { kAsGiven, kF32, kF16, kBF16 };
+/// The element type of a written file.
+enum class SafetensorsType : uint8_t {
+  kAsGiven,  ///< each tensor's own
+  kF32,      ///< 32-bit floats
+  kF16,      ///< IEEE 754 binary16
+  kBF16,     ///< the upper half of a float
+};
 
-// Writes a file of all tensors of `dict`, converted to `type` (rounded to nearest, ties to even)
-// unless it is kAsGiven. Spaces after the header align the data to 8 bytes. Tensors with larger
-// elements come first, so that each is aligned to its element size; within one size they are in the
-// order of their names. Errors: kFormat (a name that is not UTF-8, or is `__metadata__`); kShape (a
-// rank above 8, a negative extent, no data); kOption (a `type` or dtype that does not exist);
-// kMemory. Nothing is written on an error.
+/// Writes a file of all tensors of `dict`, converted to `type` (rounded to nearest, ties to even)
+/// unless it is kAsGiven. Spaces after the header align the data to 8 bytes. Tensors with larger
+/// elements come first, so that each is aligned to its element size; within one size they are in
+/// the order of their names. Errors: kFormat (a name that is not UTF-8, or is "__metadata__");
+/// kShape (a rank above 8, a negative extent, no data); kOption (a `type` or dtype that does not
+/// exist); kMemory. Nothing is written on an error.
 Status write_safetensors(const StateDict& dict, SafetensorsType type,
                          std::vector<std::byte>& bytes);
-// The same to a file. Errors: also kFormat if the file cannot be written; it may then be
-// incomplete.
+/// The same to a file. Errors: also kFormat if the file cannot be written; it may then be
+/// incomplete.
 Status write_safetensors(const StateDict& dict, SafetensorsType type, const std::string& path);
 
 }  // namespace multihead

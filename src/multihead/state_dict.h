@@ -1,4 +1,5 @@
-// Parameters by name, as in torch.nn.Module.state_dict().
+/// \file
+/// Parameters by name, as in torch.nn.Module.state_dict().
 #pragma once
 
 #include <functional>
@@ -11,7 +12,7 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// Views of f32, f16 or bf16 memory, with any strides. The owner must keep it alive.
+/// Views of f32, f16 or bf16 memory, with any strides. The owner must keep it alive.
 using StateDict = std::map<std::string, ConstAnyTensor, std::less<>>;
 
 }  // namespace multihead

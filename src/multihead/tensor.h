@@ -1,4 +1,5 @@
-// Non-owning views of memory: a pointer, a shape and strides; for some, an element type.
+/// \file
+/// Non-owning views of memory: a pointer, a shape and strides; for some, an element type.
 #pragma once
 
 #include <array>
@@ -13,27 +14,32 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-// Up to eight extents (or strides), outermost first. Longer lists keep their
-// true rank, so that validation can name it, but only the first eight values.
+/// Up to eight extents (or strides), outermost first. Longer lists keep their true rank, so that
+/// validation can name it, but only the first eight values.
 class Dims {
  public:
-  static constexpr int kMaxRank = 8;
+  static constexpr int kMaxRank = 8;  ///< extents that are kept
 
-  constexpr Dims() = default;
+  constexpr Dims() = default;  ///< rank 0
+  /// The extents in order: Dims{1, 12, 1024, 64}.
   constexpr Dims(std::initializer_list<int64_t> values) {
     for (const int64_t value : values) push_back(value);
   }
 
+  /// Appends an innermost extent.
   constexpr void push_back(int64_t value) {
     if (rank_ < kMaxRank) values_[static_cast<size_t>(rank_)] = value;
     ++rank_;
   }
 
+  /// Number of extents, those beyond kMaxRank included.
   constexpr int rank() const { return rank_; }
+  /// An extent; axis is from 0 to less than kMaxRank.
   constexpr int64_t operator[](int axis) const { return values_[static_cast<size_t>(axis)]; }
+  /// The same, to change.
   constexpr int64_t& operator[](int axis) { return values_[static_cast<size_t>(axis)]; }
 
-  // Product of the extents; 1 for rank 0.
+  /// Product of the extents; 1 for rank 0.
   constexpr int64_t elements() const {
     // Unsigned, so that extents that are yet to be refused may overflow.
     uint64_t product = 1;
@@ -43,7 +49,7 @@ class Dims {
     return static_cast<int64_t>(product);
   }
 
-  // "(1, 12, 1024, 64)"
+  /// As text: "(1, 12, 1024, 64)".
   std::string to_string() const {
     std::string text = "(";
     for (int axis = 0; axis < rank_; ++axis) {
@@ -53,6 +59,7 @@ class Dims {
     return text + ")";
   }
 
+  /// Whether rank and extents are equal.
   friend constexpr bool operator==(const Dims&, const Dims&) = default;
 
  private:
@@ -60,7 +67,7 @@ class Dims {
   int rank_ = 0;
 };
 
-// Strides, in elements, of a row-major tensor without gaps.
+/// Strides, in elements, of a row-major tensor without gaps.
 constexpr Dims contiguous_strides(const Dims& shape) {
   Dims strides = shape;
   uint64_t step = 1;
@@ -72,50 +79,54 @@ constexpr Dims contiguous_strides(const Dims& shape) {
   return strides;
 }
 
-// `data` may be null only where the tensor has no elements or is optional.
-// Strides are in elements; without them the tensor is row-major without gaps.
+/// A view of elements of type T. `data` may be null only where the tensor has no elements or is
+/// optional. Strides are in elements; without them the tensor is row-major without gaps.
 template <class T>
 struct TensorView {
-  T* data = nullptr;
-  Dims shape;
-  Dims strides;
+  T* data = nullptr;  ///< first element
+  Dims shape;         ///< extents, outermost first
+  Dims strides;       ///< in elements, one per extent
 
-  constexpr TensorView() = default;
+  constexpr TensorView() = default;  ///< An optional tensor that is not given.
+  /// Row-major without gaps.
   constexpr TensorView(T* data_, const Dims& shape_)
       : data(data_), shape(shape_), strides(contiguous_strides(shape_)) {}
+  /// Any strides.
   constexpr TensorView(T* data_, const Dims& shape_, const Dims& strides_)
       : data(data_), shape(shape_), strides(strides_) {}
 
-  // A writable view converts to a read-only one.
+  /// A writable view converts to a read-only one.
   template <class U, class = std::enable_if_t<std::is_same_v<T, const U>>>
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr TensorView(const TensorView<U>& other)
       : data(other.data), shape(other.shape), strides(other.strides) {}
 
-  // An optional tensor that was not given has no data and rank 0.
+  /// An optional tensor that was not given has no data and rank 0.
   constexpr bool given() const { return data != nullptr || shape.rank() > 0; }
 };
 
-// Half-precision numbers as storage: IEEE 754 binary16, and the upper half of a float. All
-// arithmetic is in float.
+/// A half-precision number as storage: IEEE 754 binary16. All arithmetic is in float.
 struct Float16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  ///< sign, 5 bits of exponent, 10 of fraction
 };
+/// A half-precision number as storage: the upper half of a float. All arithmetic is in float.
 struct BFloat16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  ///< sign, 8 bits of exponent, 7 of fraction
 };
 
-// Element types of storage. Tensors are f32, f16 or bf16; a KVCache may be int8 too.
+/// Element types of storage. Tensors are f32, f16 or bf16; a KVCache may be int8 too.
 enum class DType : uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kInt8,  // symmetric, with one float scale (largest magnitude / 127) for each row
+  kF32,   ///< float
+  kF16,   ///< Float16
+  kBF16,  ///< BFloat16
+  kInt8,  ///< symmetric, with one float scale (largest magnitude / 127) for each row
 };
 
+/// Bytes of an element.
 constexpr int64_t bytes_of(DType dtype) {
   return dtype == DType::kF32 ? 4 : dtype == DType::kInt8 ? 1 : 2;
 }
+/// "f32", "f16", "bf16" or "int8".
 constexpr const char* name_of(DType dtype) {
   return dtype == DType::kF32    ? "f32"
          : dtype == DType::kF16  ? "f16"
@@ -123,6 +134,7 @@ constexpr const char* name_of(DType dtype) {
                                  : "int8";
 }
 
+/// The DType of float, Float16 or BFloat16.
 template <class T>
 inline constexpr DType kDTypeOf = [] {
   using Element = std::remove_const_t<T>;
@@ -132,47 +144,56 @@ inline constexpr DType kDTypeOf = [] {
   return std::is_same_v<Element, Float16> ? DType::kF16 : DType::kBF16;
 }();
 
-// A view whose element type is known at run time; made from a view, or from a pointer, of one
-// of the three types.
+/// A view whose element type is known at run time; made from a view, or from a pointer, of one of
+/// the three types.
 template <class Void>
 struct AnyTensorView {
-  Void* data = nullptr;
-  DType dtype = DType::kF32;
-  Dims shape;
-  Dims strides;
+  Void* data = nullptr;       ///< first element
+  DType dtype = DType::kF32;  ///< of the elements
+  Dims shape;                 ///< extents, outermost first
+  Dims strides;               ///< in elements, one per extent
 
-  constexpr AnyTensorView() = default;
+  constexpr AnyTensorView() = default;  ///< An optional tensor that is not given.
+  /// Any strides.
   constexpr AnyTensorView(Void* data_, DType dtype_, const Dims& shape_, const Dims& strides_)
       : data(data_), dtype(dtype_), shape(shape_), strides(strides_) {}
-  // What can be written can be read.
+  /// A writable view converts to a read-only one.
   template <class Other>
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr AnyTensorView(const AnyTensorView<Other>& view) requires(std::is_const_v<Void> &&
                                                                      !std::is_const_v<Other>)
       : data(view.data), dtype(view.dtype), shape(view.shape), strides(view.strides) {}
+  /// From a view of one of the three types.
   template <class T>
   // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr AnyTensorView(const TensorView<T>& view)
       : data(view.data), dtype(kDTypeOf<T>), shape(view.shape), strides(view.strides) {}
+  /// From a pointer to one of the three types: row-major without gaps.
   template <class T>
   constexpr AnyTensorView(T* data_, const Dims& shape_)
       : AnyTensorView(TensorView<T>(data_, shape_)) {}
+  /// The same with any strides.
   template <class T>
   constexpr AnyTensorView(T* data_, const Dims& shape_, const Dims& strides_)
       : AnyTensorView(TensorView<T>(data_, shape_, strides_)) {}
-  // Without elements there is no data.
+  /// A shape without data: of an empty tensor, or for a call that prepares.
   constexpr AnyTensorView(std::nullptr_t, const Dims& shape_)
       : shape(shape_), strides(contiguous_strides(shape_)) {}
 
+  /// An optional tensor that was not given has no data and rank 0.
   constexpr bool given() const { return data != nullptr || shape.rank() > 0; }
 };
 
+/// A view of f32, f16 or bf16 elements, to write.
 using AnyTensor = AnyTensorView<void>;
+/// A view of f32, f16 or bf16 elements, to read.
 using ConstAnyTensor = AnyTensorView<const void>;
 
+/// A view of floats, to write.
 using Tensor = TensorView<float>;
+/// A view of floats, to read.
 using ConstTensor = TensorView<const float>;
-// One byte an element: 0 is false, everything else is true.
+/// One byte an element: 0 is false, everything else is true.
 using ConstBoolTensor = TensorView<const uint8_t>;
 
 }  // namespace multihead

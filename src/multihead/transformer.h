@@ -1,8 +1,9 @@
-// Transformers and their blocks: attention and an MLP, each with a residual connection.
-//
-// Pre-norm (GPT-2, Llama): a = x + attention(norm1(x)), out = a + mlp(norm2(a)). Post-norm (Vaswani
-// et al. 2017): a = norm1(x + attention(x)), out = norm2(a + mlp(a)). The MLP is
-// linear2(activation(linear1(x))), or gated linear2(activation(linear_gate(x)) * linear1(x)).
+/// \file
+/// Transformers and their blocks: attention and an MLP, each with a residual connection.
+///
+/// Pre-norm (GPT-2, Llama): a = x + attention(norm1(x)), out = a + mlp(norm2(a)). Post-norm
+/// (Vaswani et al. 2017): a = norm1(x + attention(x)), out = norm2(a + mlp(a)). The MLP is
+/// linear2(activation(linear1(x))), or gated linear2(activation(linear_gate(x)) * linear1(x)).
 #pragma once
 
 #include <cstddef>
@@ -23,45 +24,56 @@ struct BlockBackwardArrays;
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-enum class Norm : uint8_t { kNone, kLayerNorm, kRmsNorm };
+/// The normalisation in a block.
+enum class Norm : uint8_t {
+  kNone,       ///< no normalisation
+  kLayerNorm,  ///< layer_norm()
+  kRmsNorm,    ///< rms_norm()
+};
 
+/// The shape of a block.
 struct TransformerBlockConfig {
-  MultiHeadAttentionConfig attention = {};  // batch-first; kdim, vdim and out_dim are embed_dim
-  int64_t mlp_dim = 0;                      // width of the MLP's hidden layer; 0 for no MLP
-  Activation activation = Activation::kGelu;
-  bool gated = false;
-  bool mlp_bias = true;
-  Norm norm = Norm::kLayerNorm;
-  bool norm_first = true;
-  float norm_eps = 1e-5F;
-  bool norm_affine = true;  // false: norms have no parameters. PyTorch's elementwise_affine
-  // Probability, used in training: of the outputs of the attention and of the MLP, before they are
-  // added. In GPT-2's code: resid_pdrop.
+  MultiHeadAttentionConfig attention = {};    ///< batch-first; kdim, vdim and out_dim are embed_dim
+  int64_t mlp_dim = 0;                        ///< width of the MLP's hidden layer; 0 for no MLP
+  Activation activation = Activation::kGelu;  ///< of the MLP
+  bool gated = false;                         ///< adds linear_gate to the MLP
+  bool mlp_bias = true;                       ///< whether the MLP's matrices have biases
+  Norm norm = Norm::kLayerNorm;               ///< which normalisation
+  bool norm_first = true;                     ///< true: pre-norm; false: post-norm
+  float norm_eps = 1e-5F;                     ///< epsilon of the norms; finite, 0 or more
+  bool norm_affine = true;  ///< false: norms have no parameters. PyTorch's elementwise_affine
+  /// Probability, used in training: of the outputs of the attention and of the MLP, before they are
+  /// added. In GPT-2's code: resid_pdrop.
   float residual_dropout = 0.0F;
 };
 
-// The names of parameters in a state dict.
+/// The names of parameters in a state dict.
 enum class ParameterNames : uint8_t {
-  // Those of torch.nn.TransformerEncoderLayer: self_attn.* (see MultiHeadAttention), and
-  // linear1, linear2, norm1 and norm2, each with .weight and .bias; also linear_gate, which PyTorch
-  // does not have. In a Transformer these are under layers.N., besides embedding.weight,
-  // position.weight, norm.weight, norm.bias and output.weight.
+  /// Those of torch.nn.TransformerEncoderLayer: self_attn.* (see MultiHeadAttention), and linear1,
+  /// linear2, norm1 and norm2, each with .weight and .bias; also linear_gate, which PyTorch does
+  /// not have. In a Transformer these are under layers.N., besides embedding.weight,
+  /// position.weight, norm.weight, norm.bias and output.weight.
   kTorch,
-  // GPT-2's: h.N.ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, and wte, wpe, ln_f and
-  // lm_head, with or without "transformer." in front. Matrices are (in, out), as in its Conv1D. The
-  // buffers attn.bias and attn.masked_bias are ignored, and so is the lm_head of a tied model.
+  /// GPT-2's: h.N.ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, and wte, wpe, ln_f
+  /// and lm_head, with or without "transformer." in front. Matrices are (in, out), as in its
+  /// Conv1D. The buffers attn.bias and attn.masked_bias are ignored, and so is the lm_head of a
+  /// tied model.
   kGpt2,
 };
 
-// What forward() computed and backward() needs again. Its memory grows to the largest call and is
-// kept.
+/// What forward() computed and backward() needs again. Its memory grows to the largest call and is
+/// kept.
 class TransformerBlockActivations {
  public:
+  /// Without a call, and without memory.
   TransformerBlockActivations();
   ~TransformerBlockActivations();
+  /// Movable, not copyable.
   TransformerBlockActivations(TransformerBlockActivations&&) noexcept;
+  /// Movable, not copyable.
   TransformerBlockActivations& operator=(TransformerBlockActivations&&) noexcept;
 
+  /// Memory held now.
   int64_t bytes() const;
 
  private:
@@ -70,45 +82,57 @@ class TransformerBlockActivations {
   std::unique_ptr<Internals> internals_;
 };
 
+/// Outputs of TransformerBlock::forward() and step().
 struct TransformerBlockOutputs {
-  Tensor out = {};            // (B, N, embed_dim)
-  Tensor attention_out = {};  // of the attention, before it is added; (B, N, embed_dim), optional
-  // For backward(); not for steps. `out` may then not overlap x.
+  Tensor out = {};            ///< (B, N, embed_dim)
+  Tensor attention_out = {};  ///< of the attention, before it is added; (B, N, embed_dim), optional
+  /// For backward(); not for steps. `out` may then not overlap x.
   TransformerBlockActivations* activations = nullptr;
 };
 
+/// A transformer block: attention and an MLP, each with a residual connection. Copies share the
+/// parameters.
 class TransformerBlock {
  public:
+  /// Makes a block without parameters. Errors: kOption, kMemory; `block` is unchanged.
   [[nodiscard]] static Status create(const TransformerBlockConfig& config, TransformerBlock& block);
-  // See MultiHeadAttention::load_state_dict().
+  /// See MultiHeadAttention::load_state_dict(), errors included; kOption also for unknown names.
   [[nodiscard]] Status load_state_dict(const StateDict& dict,
                                        ParameterNames names = ParameterNames::kTorch);
+  /// See MultiHeadAttention::state_dict(), errors included.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
 
-  // x (B, N, embed_dim), contiguous. `options` and `trace` are the attention's.
+  /// x (B, N, embed_dim), contiguous. `options` and `trace` are the attention's. Errors: kShape,
+  /// kOption, kMemory. Nothing is written on an error, except that kMemory may leave some outputs
+  /// written.
   [[nodiscard]] Status forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                const TransformerBlockOutputs& outputs, Trace* trace,
                                Context& context) const;
-  // Given the gradient d_out (B, N, embed_dim), contiguous, of a loss with respect to forward()'s
-  // output, writes the loss's gradient with respect to x to d_x, of the same shape, contiguous and
-  // optional, which may be d_out; and adds those of the parameters to `gradients`:
-  // num_parameters() floats, see named(). x, unchanged, and options are those of forward(), which
-  // has filled `activations`. Errors: kShape, kOption (also activations of another call), kMemory.
-  // Nothing is written on an error, except that kMemory may leave some gradients written.
+  /// Given the gradient d_out (B, N, embed_dim), contiguous, of a loss with respect to forward()'s
+  /// output, writes the loss's gradient with respect to x to d_x, of the same shape, contiguous and
+  /// optional, which may be d_out; and adds those of the parameters to `gradients`:
+  /// num_parameters() floats, see named(). x, unchanged, and options are those of forward(), which
+  /// has filled `activations`. Errors: kShape, kOption (also activations of another call), kMemory.
+  /// Nothing is written on an error, except that kMemory may leave some gradients written.
   [[nodiscard]] Status backward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                                 const ConstTensor& d_out,
                                 const TransformerBlockActivations& activations, const Tensor& d_x,
                                 std::span<float> gradients, Context& context) const;
-  // See Transformer. A layer of a Transformer has the parameters of the whole model.
+  /// See Transformer::num_parameters(). A layer of a Transformer has the parameters of the whole
+  /// model.
   int64_t num_parameters() const;
+  /// See Transformer::named(), errors included.
   [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
 
-  // The next tokens, with causal attention over the cache; see MultiHeadAttention::step().
+  /// The next tokens, with causal attention over the cache; see
+  /// MultiHeadAttention::step(), errors included.
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache& cache,
                             Trace* trace, Context& context) const;
 
+  /// As given to create(), with each 0 replaced by its default.
   const TransformerBlockConfig& config() const { return config_; }
+  /// The block's attention module.
   const MultiHeadAttention& attention() const { return attention_; }
 
  private:
@@ -141,43 +165,48 @@ class TransformerBlock {
   std::shared_ptr<const Memory> memory_;
 };
 
+/// The shape of a model.
 struct TransformerConfig {
-  TransformerBlockConfig block = {};
-  int64_t num_layers = 0;
-  int64_t vocab_size = 0;
-  int64_t max_positions = 0;  // number of learned position embeddings; 0 for none
-  bool final_norm = true;     // a norm after the last layer, if the blocks have norms
-  bool tied_output = false;   // the embedding is also the weight of the output
-  bool causal = true;
-  // Each position has so many predictions, each with a matrix of its own: output.weight has
-  // num_readouts * vocab_size rows. More than 1 contradicts tied_output.
+  TransformerBlockConfig block = {};  ///< of every layer
+  int64_t num_layers = 0;             ///< number of blocks; 0 or more
+  int64_t vocab_size = 0;             ///< number of token ids; 1 or more
+  int64_t max_positions = 0;          ///< number of learned position embeddings; 0 for none
+  bool final_norm = true;             ///< a norm after the last layer, if the blocks have norms
+  bool tied_output = false;           ///< the embedding is also the weight of the output
+  bool causal = true;                 ///< false: every token sees every other
+  /// Each position has so many predictions, each with a matrix of its own: output.weight has
+  /// num_readouts * vocab_size rows. More than 1 contradicts tied_output.
   int64_t num_readouts = 1;
-  // Probability, used in training: of the embeddings. In GPT-2's code: embd_pdrop.
+  /// Probability, used in training: of the embeddings. In GPT-2's code: embd_pdrop.
   float embedding_dropout = 0.0F;
 };
 
-// First parameters: normally distributed numbers from a seed, the same bits in every build. Biases
-// and sinks are 0, gains of norms 1. A factor times 1/sqrt(columns of the matrix) is the standard
-// deviation of its elements; embeddings and positions are (vocab_size or max_positions, embed_dim).
+/// First parameters: normally distributed numbers from a seed, the same bits in every build. Biases
+/// and sinks are 0, gains of norms 1. A factor times 1/sqrt(columns of the matrix) is the standard
+/// deviation of its elements; embeddings and positions are (vocab_size or max_positions,
+/// embed_dim).
 struct Initialisation {
-  uint64_t seed = 0;
-  float embedding = 0.5F;
-  float weight = 1.0F;    // of matrices that are not named here, and of appended keys and values
-  float residual = 0.7F;  // of matrices whose product is added to the residual stream
-  float output = 0.5F;
+  uint64_t seed = 0;       ///< of all numbers
+  float embedding = 0.5F;  ///< factor of embeddings and positions
+  float weight = 1.0F;     ///< of matrices that are not named here, and of appended keys and values
+  float residual = 0.7F;   ///< of matrices whose product is added to the residual stream
+  float output = 0.5F;     ///< of the matrix that computes logits
 };
 
-// What forward() computed and backward() needs again. Its memory is kept for the next call.
+/// What forward() computed and backward() needs again. Its memory is kept for the next call.
 class TransformerActivations {
  public:
-  // Of each layer all activations, or with `recompute` only its input: backward() then computes the
-  // others again, layer by layer, which takes the time of one more forward() and the memory of one
-  // layer instead of all. The gradients are the same, bit for bit.
+  /// Of each layer all activations, or with `recompute` only its input: backward() then computes
+  /// the others again, layer by layer, which takes the time of one more forward() and the memory of
+  /// one layer instead of all. The gradients are the same, bit for bit.
   explicit TransformerActivations(bool recompute = false);
   ~TransformerActivations();
+  /// Movable, not copyable.
   TransformerActivations(TransformerActivations&&) noexcept;
+  /// Movable, not copyable.
   TransformerActivations& operator=(TransformerActivations&&) noexcept;
 
+  /// Memory held now.
   int64_t bytes() const;
 
  private:
@@ -186,18 +215,21 @@ class TransformerActivations {
   std::unique_ptr<Internals> internals_;
 };
 
+/// Outputs of Transformer::forward() and step().
 struct TransformerOutputs {
-  Tensor logits = {};            // (B, N, num_readouts * vocab_size); optional
-  Tensor hidden = {};            // output of each layer, (num_layers, B, N, embed_dim); optional
-  std::span<Trace> traces = {};  // one for the attention of each layer; optional
-  TransformerActivations* activations = nullptr;  // for backward(); not for steps
+  Tensor logits = {};            ///< (B, N, num_readouts * vocab_size); optional
+  Tensor hidden = {};            ///< output of each layer, (num_layers, B, N, embed_dim); optional
+  std::span<Trace> traces = {};  ///< one for the attention of each layer; optional
+  TransformerActivations* activations = nullptr;  ///< for backward(); not for steps
 };
 
+/// The keys and values of all layers for Transformer::step(); see Transformer::create_cache().
 class TransformerCache {
  public:
+  /// Tokens so far.
   int64_t length() const { return layers().empty() ? 0 : layers_[0].length(); }
-  int64_t bytes() const;  // of the keys and values of all layers
-  // Truncates the cache to its first `length` tokens. Errors: kOption; the cache is unchanged.
+  int64_t bytes() const;  ///< of the keys and values of all layers
+  /// Truncates the cache to its first `length` tokens. Errors: kOption; the cache is unchanged.
   [[nodiscard]] Status truncate(int64_t length);
 
  private:
@@ -211,52 +243,59 @@ class TransformerCache {
   size_t count_ = 0;
 };
 
+/// A transformer, from tokens to logits. Copies share the parameters.
 class Transformer {
  public:
+  /// Makes a model without parameters. Errors: kOption, kMemory; `model` is unchanged.
   [[nodiscard]] static Status create(const TransformerConfig& config, Transformer& model);
-  // One error names every wrong tensor of all layers.
+  /// One error names every wrong tensor of all layers.
   [[nodiscard]] Status load_state_dict(const StateDict& dict,
                                        ParameterNames names = ParameterNames::kTorch);
-  // Makes new parameters instead of loading some.
+  /// Makes new parameters instead of loading some. Errors: kOption, kMemory; the model is
+  /// unchanged.
   [[nodiscard]] Status initialise(const Initialisation& initialisation,
                                   ParameterNames names = ParameterNames::kTorch);
-  // Views of the parameters, under the names they were loaded with.
+  /// Views of the parameters, under the names they were loaded with. Errors: kOption if
+  /// there are none.
   [[nodiscard]] Status state_dict(StateDict& dict) const;
-  // The elements of all parameters, which lie in one block in the order of the model. Copies of the
-  // model share it. 0 without parameters.
+  /// The elements of all parameters, which lie in one block in the order of the model. Copies of
+  /// the model share it. 0 without parameters.
   int64_t num_parameters() const;
-  // Views of a block of num_parameters() floats in that order, for example of gradients, under the
-  // parameters' names. Errors: kOption without parameters, kShape.
+  /// Views of a block of num_parameters() floats in that order, for example of gradients, under the
+  /// parameters' names. Errors: kOption without parameters, kShape.
   [[nodiscard]] Status named(std::span<const float> block, StateDict& dict) const;
 
-  // tokens (batch * N), row-major, each from 0 to vocab_size - 1. `options` apply to every layer,
-  // except causal, which the config sets, and head_scales, of which there may be num_layers * H:
-  // those of layer 0 first. Errors: kShape, kOption (also for more tokens than
-  // max_positions), kMemory. Nothing is written on an error, except that kMemory may leave some
-  // outputs written.
+  /// tokens (batch * N), row-major, each from 0 to vocab_size - 1. `options` apply to every layer,
+  /// except causal, which the config sets, and head_scales, of which there may be num_layers * H:
+  /// those of layer 0 first. Errors: kShape, kOption (also for more tokens than max_positions),
+  /// kMemory. Nothing is written on an error, except that kMemory may leave some outputs written.
   [[nodiscard]] Status forward(std::span<const int32_t> tokens, int64_t batch,
                                const MultiHeadAttentionOptions& options,
                                const TransformerOutputs& outputs, Context& context) const;
 
-  // Given the gradient d_logits, contiguous, of a loss with respect to forward()'s logits, adds the
-  // loss's gradients with respect to all parameters to `gradients`: num_parameters() floats, see
-  // named(). The other arguments are those of forward(), which has filled `activations`. Errors:
-  // kShape, kOption (also activations of another call), kMemory. Nothing is written on an error,
-  // except that kMemory may leave some gradients written.
+  /// Given the gradient d_logits, contiguous, of a loss with respect to forward()'s logits, adds
+  /// the loss's gradients with respect to all parameters to `gradients`: num_parameters() floats,
+  /// see named(). The other arguments are those of forward(), which has filled `activations`.
+  /// Errors: kShape, kOption (also activations of another call), kMemory. Nothing is written on an
+  /// error, except that kMemory may leave some gradients written.
   [[nodiscard]] Status backward(std::span<const int32_t> tokens, int64_t batch,
                                 const MultiHeadAttentionOptions& options,
                                 const ConstTensor& d_logits, TransformerActivations& activations,
                                 std::span<float> gradients, Context& context) const;
 
-  // For step(). Reads batch, capacity, layout, type and pages of `config`.
+  /// For step(). Reads batch, capacity, layout, type and pages of `config`. Errors:
+  /// those of MultiHeadAttention::create_cache().
   [[nodiscard]] Status create_cache(const KVCacheConfig& config, TransformerCache& cache) const;
-  // The next tokens of every batch entry. On an error the cache is unchanged.
+  /// The next tokens of every batch entry: tokens has B * n elements, where B is the batch of the
+  /// cache. Errors: those of forward() and of MultiHeadAttention::step(); the cache is unchanged.
   [[nodiscard]] Status step(std::span<const int32_t> tokens,
                             const MultiHeadAttentionOptions& options,
                             const TransformerOutputs& outputs, TransformerCache& cache,
                             Context& context) const;
 
+  /// As given to create(), with each 0 replaced by its default.
   const TransformerConfig& config() const { return config_; }
+  /// A block; index is from 0 to less than num_layers.
   const TransformerBlock& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
 
  private:
@@ -296,8 +335,8 @@ class Transformer {
   void parameters_changed();
 };
 
-// Derives the config of a GPT-2 model from the shapes of its state dict, from which only the number
-// of heads does not follow. Errors: kShape, naming the missing tensor.
+/// Derives the config of a GPT-2 model from the shapes of its state dict, from which only the
+/// number of heads does not follow. Errors: kShape, naming the missing tensor.
 [[nodiscard]] Status gpt2_config(const StateDict& dict, int64_t num_heads,
                                  TransformerConfig& config);
 
