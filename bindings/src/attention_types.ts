@@ -12,7 +12,13 @@ import type { FloatDType, Tensor, TensorLike } from './tensor_types.js';
  * - `{ offset }`: this whole number, which may be negative; the past length of ONNX Attention
  */
 export type Alignment =
-  'topLeft' | 'bottomRight' | 'bottomRightOfLength' | { readonly offset: number };
+  | 'topLeft'
+  | 'bottomRight'
+  | 'bottomRightOfLength'
+  | {
+      /** p − i, a whole number. */
+      readonly offset: number;
+    };
 
 /**
  * Causal masking. With an {@link Alignment}, query i sees key j only if j ≤ p, the query's position;
@@ -133,7 +139,7 @@ export interface MaskOptions {
   /** (B). Entry b has keys 0 to kvLengths[b] − 1; the rest of K and V is not read. Default N_k for all. */
   readonly kvLengths?: Int32Array | undefined;
   /**
-   * ALiBi (arXiv:2108.12409): `true` for the paper's slopes ({@link Multihead.alibiSlopes}), or slopes
+   * ALiBi (arXiv:2108.12409): `true` for the paper's slopes (`mh.alibiSlopes()`), or slopes
    * of your own (H_q). Distances are counted so that the last query and the last key have distance 0,
    * as in FlashAttention, whatever the causal alignment. Default none.
    */
@@ -169,6 +175,7 @@ export type ScoreStage = 'raw' | 'capped' | 'masked' | 'weights';
 
 /** Scores of chosen heads and rows, copied out during the call. */
 export interface Capture {
+  /** Which scores. */
   readonly stage: ScoreStage;
   /** Query heads, in this order, each at most once. Default all. */
   readonly heads?: readonly number[] | undefined;
@@ -236,8 +243,14 @@ export type Returned<R extends readonly AttentionReturn[]> = number extends R['l
 export type Captured<C extends readonly Capture[]> = C extends readonly []
   ? unknown
   : number extends C['length']
-    ? { readonly captures?: readonly Tensor[] }
-    : { readonly captures: { readonly [I in keyof C]: Tensor } };
+    ? {
+        /** In the order of `capture`. */
+        readonly captures?: readonly Tensor[];
+      }
+    : {
+        /** In the order of `capture`. */
+        readonly captures: { readonly [I in keyof C]: Tensor };
+      };
 
 /** Results of {@link Multihead.attention}. The caller disposes all of them. */
 export type AttentionResult<
@@ -272,6 +285,7 @@ export interface ScoreRows {
   readonly rows: number;
   /** (B, heads, rows, N_k) */
   readonly shape: number[];
+  /** Row-major. */
   readonly data: Float32Array;
 }
 

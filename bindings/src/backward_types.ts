@@ -108,7 +108,7 @@ export interface LayerGradients {
   readonly dKey?: Tensor;
   /** The shape of the value; only if there was one. */
   readonly dValue?: Tensor;
-  /** Under the names and in the shapes of {@link MultiHeadAttention.stateDict}. */
+  /** Under the names and in the shapes of `stateDict()`. */
   readonly parameters: Record<string, PlainTensor>;
 }
 
@@ -116,6 +116,6 @@ export interface LayerGradients {
 export interface BlockGradients {
   /** (B, N, embedDim) */
   readonly dX: Tensor;
-  /** On the JavaScript heap, under the names and in the shapes of {@link TransformerBlock.stateDict}. */
+  /** On the JavaScript heap, under the names and in the shapes of `stateDict()`. */
   readonly parameters: Record<string, PlainTensor>;
 }

@@ -67,15 +67,23 @@ export interface CacheAttendOptions<
  * fails changes nothing.
  */
 export interface KVCache {
+  /** Number of entries, B. */
   readonly batch: number;
+  /** Number of key/value heads, H_kv. */
   readonly kvHeads: number;
+  /** Head dim of keys, d_k. */
   readonly keyWidth: number;
+  /** Head dim of values, d_v. */
   readonly valueWidth: number;
+  /** The most tokens that one entry holds. */
   readonly capacity: number;
+  /** How tokens lie in memory. */
   readonly layout: CacheLayout;
+  /** Of the stored keys and values. */
   readonly dtype: CacheDType;
   /** Size of keys, values, scales and page tables in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
 
   /**
@@ -125,5 +133,6 @@ export interface KVCache {
   firstKept(batch?: number): number;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }

@@ -1,5 +1,8 @@
-// `multihead/core`: attention, its caches and scores, and what belongs to them, with a WebAssembly module that
-// has nothing else.
+/**
+ * Attention, its caches and scores, and what belongs to them, with a WebAssembly module that has nothing else.
+ *
+ * @module multihead/core
+ */
 
 export { load } from './load_core.js';
 export { MultiheadError } from './errors.js';

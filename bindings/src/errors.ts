@@ -1,6 +1,8 @@
 // All failures of the package are errors of one class, with a code.
 
 /**
+ * The kinds of {@link MultiheadError}.
+ *
  * - `E_SHAPE` a shape or length does not fit the call
  * - `E_OPTION` an option is unknown, has a value or type outside its definition, or contradicts another
  * - `E_DISPOSED` a tensor, layer, cache or trainer was used after it was disposed
@@ -27,17 +29,23 @@ export type MultiheadErrorCode =
 
 /** The parts of a {@link MultiheadError}. */
 export interface MultiheadErrorParts {
+  /** What was wrong, by its name in the call. */
   argument: string;
+  /** What would have been right. */
   expected: string;
+  /** What came instead. */
   got: string;
   /** Replaces the sentence made of the parts. */
   message?: string;
+  /** The error that led to this one. */
   cause?: unknown;
 }
 
 /** A refused call. It has changed nothing, and the next call works. */
 export class MultiheadError extends Error {
+  /** Always `'MultiheadError'`. */
   override readonly name = 'MultiheadError';
+  /** What kind of error. */
   readonly code: MultiheadErrorCode;
   /** What was wrong, by its name in the call: `"k"`, `"numHeads"`, `"heads.scales"`. */
   readonly argument: string;
@@ -46,6 +54,7 @@ export class MultiheadError extends Error {
   /** What came instead. */
   readonly got: string;
 
+  /** The message is made of the parts. */
   constructor(code: MultiheadErrorCode, parts: MultiheadErrorParts) {
     const { argument, expected, got, message, cause } = parts;
     super(

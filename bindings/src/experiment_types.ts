@@ -43,7 +43,7 @@ export interface ExperimentOptions {
   readonly batch?: number | undefined;
   /** Of AdamW, after 50 steps of warm-up; a finite number > 0. Default 0.01. */
   readonly learningRate?: number | undefined;
-  /** As {@link TrainerOptions.recompute}. Default false. */
+  /** As of a trainer. Default false. */
   readonly recompute?: boolean | undefined;
 }
 
@@ -106,7 +106,10 @@ export interface Experiment extends TrainingState {
    * What `model.forward` and `model.step` need to compute what the experiment computes: `{ alibi: true }` with
    * ALiBi's positions, else nothing.
    */
-  readonly attentionOptions: { readonly alibi?: true };
+  readonly attentionOptions: {
+    /** ALiBi with the slopes of the paper. */
+    readonly alibi?: true;
+  };
   /**
    * The model as it is now, for forward(), step() and stateDict(). It follows the training. Its parameters are the
    * experiment's: loadStateDict(), initialise() and mh.trainer() refuse it. It is disposed with the experiment.

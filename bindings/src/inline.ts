@@ -1,6 +1,10 @@
-// `multihead/inline`: all of `multihead` and `multihead/training` with the WebAssembly in one file of
-// JavaScript, which build.mjs makes of this module. For pages without a bundler, CDNs, service workers, and
-// bundlers that do not copy the .wasm files. It has the simd128 build alone; see inline_files.ts.
+/**
+ * All of `multihead` and `multihead/training` with the WebAssembly in one file of JavaScript, which build.mjs makes
+ * of this module. For pages without a bundler, CDNs, service workers, and bundlers that do not copy the .wasm
+ * files. It has the simd128 build alone.
+ *
+ * @module multihead/inline
+ */
 
 export * from './api.js';
 export { load } from './load_inline.js';

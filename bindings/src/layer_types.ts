@@ -135,8 +135,11 @@ export type ConditionalTraceName =
 
 /** One step of a forward pass: a copy on the JavaScript heap, which needs no dispose(). */
 export interface TraceStep<N extends TraceName = TraceName> {
+  /** Which step. */
   readonly name: N;
+  /** As {@link TraceName} states it. */
   readonly shape: number[];
+  /** Row-major. */
   readonly data: Float32Array;
 }
 
@@ -238,7 +241,9 @@ export type LayerBackwardOptions = Omit<ForwardOptions, 'return' | 'trace' | 'ou
 
 /** The tensor of each {@link LayerReturn}. */
 export interface LayerTensors {
+  /** (B, H, N_q, N_k), before dropout; appended keys are the last ones. */
   readonly weights: Tensor;
+  /** The mean of the weights over the heads, (B, N_q, N_k). */
   readonly meanWeights: Tensor;
 }
 
@@ -270,10 +275,13 @@ export type LayerCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'keyWidth' | 'val
 
 /** The KV cache of a module. All batch entries have the same length. */
 export interface MultiHeadAttentionCache {
+  /** Number of batch entries, B. */
   readonly batch: number;
   /** The most tokens that one batch entry holds. */
   readonly capacity: number;
+  /** How tokens lie in memory. */
   readonly layout: CacheLayout;
+  /** Of the stored keys and values. */
   readonly dtype: CacheDType;
   /** Size in bytes; part of {@link MemoryInfo.bytes}. */
   readonly bytes: number;
@@ -283,6 +291,7 @@ export interface MultiHeadAttentionCache {
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly length: number;
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
   /**
    * Truncates every batch entry to its first `length` tokens. In a ring, overwritten tokens are lost:
@@ -293,6 +302,7 @@ export interface MultiHeadAttentionCache {
   rewind(length: number): void;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 
@@ -310,6 +320,7 @@ export interface MultiHeadAttention {
       ? MultiHeadAttentionConfig[N]
       : Exclude<MultiHeadAttentionConfig[N], undefined>;
   };
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
 
   /**
@@ -393,5 +404,6 @@ export interface MultiHeadAttention {
 
   /** Frees the parameters. A second call does nothing. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }

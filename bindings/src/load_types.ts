@@ -30,7 +30,12 @@ export interface LoadOptions {
    */
   readonly wasm?:
     | WasmSource
-    | { readonly relaxed: WasmSource; readonly simd128: WasmSource }
+    | {
+        /** The file of the relaxed build. */
+        readonly relaxed: WasmSource;
+        /** The file of the simd128 build. */
+        readonly simd128: WasmSource;
+      }
     | undefined;
   /**
    * Which build to load. Default `'auto'`: the faster one, which is relaxed if the engine supports it, except in V8 below
@@ -46,6 +51,7 @@ export interface LoadOptions {
 
 /** The build that was loaded, and why it was chosen. */
 export interface Backend {
+  /** Which of the two builds. */
   readonly simd: Simd;
   /** Highway's name of the SIMD target, for example `"WASM"`. */
   readonly target: string;

@@ -1,4 +1,8 @@
-// multihead/pool: the operations of `mh` on several threads. Importing this module has no side effects.
+/**
+ * The operations of `mh` on several threads. Importing this module has no side effects.
+ *
+ * @module multihead/pool
+ */
 
 import { abortedError, checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';

@@ -40,6 +40,7 @@ import type {
   MultiHeadAttention,
   MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
+  Multihead,
   PlainTensor,
   RopeRotation,
   ScoreRows,
@@ -93,6 +94,7 @@ export interface PoolBackend {
   readonly workers: number;
   /** How operands and results go to workers and back. Shared memory needs no transfer, and takes the caller's own. */
   readonly exchange: 'messages' | 'shared memory';
+  /** The build that the workers loaded. */
   readonly simd: Simd;
   /** Version of the package. */
   readonly version: string;
@@ -138,9 +140,11 @@ export interface PoolObjectOptions {
 
 /** What all objects that live in a worker have. */
 export interface PoolObject {
+  /** Whether dispose() was called, or the pool was disposed. */
   readonly disposed: boolean;
   /** Frees the object in its worker. Its calls that are waiting are rejected with `E_DISPOSED`. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 
@@ -149,7 +153,9 @@ export interface PoolKVCache
   extends
     PoolObject,
     Pick<KVCache, 'batch' | 'kvHeads' | 'keyWidth' | 'valueWidth' | 'capacity' | 'layout' | 'dtype'> {
+  /** As {@link KVCache.append}. */
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): Promise<void>;
+  /** As {@link KVCache.attend}. */
   attend<
     const R extends readonly AttentionReturn[] = [],
     const O extends FloatDType = 'f32',
@@ -158,34 +164,47 @@ export interface PoolKVCache
     q: FloatTensorLike,
     options?: Pooled<CacheAttendOptions<R, O, C>>,
   ): Promise<Plain<AttentionResult<R, O, C>>>;
+  /** As {@link KVCache.truncate}. */
   truncate(batch: number, length: number): Promise<void>;
+  /** As {@link KVCache.clear}. */
   clear(): Promise<void>;
+  /** As {@link KVCache.length}. */
   length(batch?: number): Promise<number>;
+  /** As {@link KVCache.firstKept}. */
   firstKept(batch?: number): Promise<number>;
 }
 
 /** A {@link MultiHeadAttentionCache} in the worker of its layer. */
 export interface PoolLayerCache
   extends PoolObject, Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'> {
+  /** As {@link MultiHeadAttentionCache.length}. */
   length(): Promise<number>;
+  /** As {@link MultiHeadAttentionCache.bytes}. */
   bytes(): Promise<number>;
+  /** As {@link MultiHeadAttentionCache.rewind}. */
   rewind(length: number): Promise<void>;
 }
 
 /** A {@link MultiHeadAttention} in a worker. */
 export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttention, 'config'> {
+  /** As {@link MultiHeadAttention.loadStateDict}. */
   loadStateDict(dict: StateDict): Promise<void>;
+  /** As {@link MultiHeadAttention.stateDict}. */
   stateDict(): Promise<Record<string, PlainTensor>>;
+  /** As {@link MultiHeadAttention.forward}. */
   forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | LayerInputs,
     options?: Pooled<ForwardOptions<R, T>>,
   ): Promise<Plain<LayerResult<R, T>>>;
+  /** As {@link MultiHeadAttention.backward}. */
   backward(
     query: TensorLike | LayerInputs,
     dOut: TensorLike,
     options?: Pooled<LayerBackwardOptions>,
   ): Promise<Plain<ReturnType<MultiHeadAttention['backward']>>>;
+  /** As {@link MultiHeadAttention.createCache}. */
   createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  /** As {@link MultiHeadAttention.step}. */
   step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: PoolLayerCache,
@@ -195,18 +214,24 @@ export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttent
 
 /** A {@link TransformerBlock} in a worker. */
 export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock, 'config'> {
+  /** As {@link TransformerBlock.loadStateDict}. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): Promise<void>;
+  /** As {@link TransformerBlock.stateDict}. */
   stateDict(): Promise<Record<string, PlainTensor>>;
+  /** As {@link TransformerBlock.forward}. */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     options?: Pooled<BlockOptions<R, T>>,
   ): Promise<Plain<BlockResult<R, T>>>;
+  /** As {@link TransformerBlock.backward}. */
   backward(
     x: TensorLike,
     dOut: TensorLike,
     options?: Pooled<LayerBackwardOptions>,
   ): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
+  /** As {@link TransformerBlock.createCache}. */
   createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  /** As {@link TransformerBlock.step}. */
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: PoolLayerCache,
@@ -216,14 +241,20 @@ export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock,
 
 /** A {@link Transformer} in a worker. */
 export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'> {
+  /** As {@link Transformer.loadStateDict}. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): Promise<void>;
+  /** As {@link Transformer.initialise}. */
   initialise(options?: InitialiseOptions): Promise<void>;
+  /** As {@link Transformer.stateDict}. */
   stateDict(): Promise<Record<string, PlainTensor>>;
+  /** As {@link Transformer.forward}. */
   forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     options?: Pooled<TransformerOptions<R, T>>,
   ): Promise<Plain<TransformerResult<R, T>>>;
+  /** As {@link Transformer.createCache}. */
   createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  /** As {@link Transformer.step}. */
   step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     cache: PoolLayerCache,
@@ -233,27 +264,43 @@ export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'>
 
 /** A {@link Trainer} in the worker of its model. */
 export interface PoolTrainer extends PoolObject {
+  /** As {@link Trainer.step}. */
   step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<TrainingStep>;
+  /** As {@link Trainer.accumulate}. */
   accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<void>;
+  /** As {@link Trainer.update}. */
   update(): Promise<TrainingStep>;
+  /** As {@link Trainer.setLearningRate}. */
   setLearningRate(rate: number): Promise<void>;
+  /** As {@link Trainer.gradients}. */
   gradients(): Promise<Record<string, PlainTensor>>;
   /** Updates made so far. */
   steps(): Promise<number>;
+  /** As {@link Trainer.bytes}. */
   bytes(): Promise<number>;
+  /** As {@link Trainer.stateDict}. */
   stateDict(): Promise<Record<string, PlainTensor>>;
+  /** As {@link Trainer.loadStateDict}. */
   loadStateDict(dict: StateDict): Promise<void>;
+  /** As {@link Trainer.checkpoint}. */
   checkpoint(): Promise<ReturnType<Trainer['checkpoint']>>;
+  /** As {@link Trainer.restore}. */
   restore(checkpoint: Uint8Array | ArrayBuffer): Promise<void>;
 }
 
 /** An {@link Experiment} in a worker. */
 export interface PoolExperiment extends PoolObject, Pick<Experiment, 'options' | 'jobs' | 'patterns'> {
+  /** As {@link Experiment.step}. */
   step(): Promise<TrainingStep>;
+  /** As {@link Experiment.evaluate}. */
   evaluate(options?: EvaluationOptions): Promise<Evaluation>;
+  /** As {@link Experiment.steps}. */
   steps(): Promise<number>;
+  /** As {@link Experiment.stateDict}. */
   stateDict(): Promise<Record<string, PlainTensor>>;
+  /** As {@link Experiment.checkpoint}. */
   checkpoint(): Promise<ReturnType<Experiment['checkpoint']>>;
+  /** As {@link Experiment.restore}. */
   restore(checkpoint: Uint8Array | ArrayBuffer): Promise<void>;
 }
 
@@ -264,6 +311,7 @@ export interface PoolExperiment extends PoolObject, Pick<Experiment, 'options' |
  * disposed (`E_DISPOSED`).
  */
 export interface Pool {
+  /** How the pool runs, at the moment. */
   readonly backend: PoolBackend;
 
   /**
@@ -343,8 +391,10 @@ export interface Pool {
   /** What is allocated in one of the workers at the moment. */
   memory(): Promise<MemoryInfo>;
 
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
   /** Ends the workers. Calls that are waiting or running are rejected with `E_DISPOSED`. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }

@@ -50,6 +50,7 @@ export interface PreparedShapes {
  * A call of {@link Multihead.attention} for tensors of fixed shapes and dtypes. Dispose it like a tensor.
  */
 export interface PreparedAttention {
+  /** The shapes that the tensors of a run must have. */
   readonly shapes: PreparedShapes;
   /**
    * Computes bit for bit the results of {@link Multihead.attention}. Allocates nothing. Takes tensors
@@ -79,6 +80,7 @@ export interface PreparedAttention {
    * that throws leaves the lengths unchanged.
    */
   setKvLengths(lengths: Int32Array): void;
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;

@@ -4,31 +4,49 @@ import type { DType, FloatDType, Shape, TensorLike } from './tensor_types.js';
 
 /** The dtypes of the format, under this package's names, and the typed array of each. */
 export interface SafetensorsArrays {
+  /** 64-bit floats. */
   readonly f64: Float64Array;
+  /** 32-bit floats. */
   readonly f32: Float32Array;
-  /** 16- and 8-bit floats: the bits of each number. */
+  /** IEEE 754 binary16: the bits of each number. */
   readonly f16: Uint16Array;
+  /** bfloat16: the bits of each number. */
   readonly bf16: Uint16Array;
+  /** 8-bit floats (arXiv:2209.05433): the bits of each number. */
   readonly f8_e5m2: Uint8Array;
+  /** 8-bit floats (arXiv:2209.05433): the bits of each number. */
   readonly f8_e4m3: Uint8Array;
+  /** 8-bit floats (arXiv:2206.02915): the bits of each number. */
   readonly f8_e5m2fnuz: Uint8Array;
+  /** 8-bit floats (arXiv:2206.02915): the bits of each number. */
   readonly f8_e4m3fnuz: Uint8Array;
+  /** 8-bit scales of the OCP Microscaling formats: the bits of each number. */
   readonly f8_e8m0: Uint8Array;
   /** 6-bit floats: the bytes of the file, in which four numbers are packed into three bytes. */
   readonly f6_e2m3: Uint8Array;
+  /** 6-bit floats, packed likewise. */
   readonly f6_e3m2: Uint8Array;
   /** 4-bit floats: the bytes of the file, two numbers per byte. */
   readonly f4: Uint8Array;
   /** Complex numbers: two floats each, the real and the imaginary part. */
   readonly c64: Float32Array;
+  /** 64-bit signed integers. */
   readonly i64: BigInt64Array;
+  /** 64-bit unsigned integers. */
   readonly u64: BigUint64Array;
+  /** 32-bit signed integers. */
   readonly i32: Int32Array;
+  /** 32-bit unsigned integers. */
   readonly u32: Uint32Array;
+  /** 16-bit signed integers. */
   readonly i16: Int16Array;
+  /** 16-bit unsigned integers. */
   readonly u16: Uint16Array;
+  /** 8-bit signed integers. */
   readonly i8: Int8Array;
+  /** 8-bit unsigned integers. */
   readonly u8: Uint8Array;
+  /** Booleans: one byte each. */
   readonly bool: Uint8Array;
 }
 
@@ -41,14 +59,17 @@ export type SafetensorsDType = keyof SafetensorsArrays;
  */
 export type SafetensorsTensor = {
   [D in SafetensorsDType]: {
+    /** The name of the dtype in the file, in lower case. */
     readonly dtype: D;
+    /** Extents, outermost first. */
     readonly shape: Shape;
+    /** Row-major. */
     readonly data: SafetensorsArrays[D];
   };
 }[SafetensorsDType];
 
 /** The tensors of dtypes that modules take as parameters. */
-export type SafetensorsParameter = Extract<SafetensorsTensor, { readonly dtype: FloatDType }>;
+export type SafetensorsParameter = Extract<SafetensorsTensor, Record<'dtype', FloatDType>>;
 
 /** The contents of a safetensors file. The records have no prototype, so any name is safe as a key. */
 export interface SafetensorsFile {

@@ -32,7 +32,9 @@ export type Shape = readonly number[];
  * garbage collector frees it, and the first such tensor logs a warning on the console.
  */
 export interface Tensor<D extends DType = 'f32'> {
+  /** Extents, outermost first. */
   readonly shape: Shape;
+  /** Of the elements. */
   readonly dtype: D;
   /** Number of elements: the product of `shape`. */
   readonly size: number;
@@ -65,6 +67,7 @@ export interface Tensor<D extends DType = 'f32'> {
    * @throws {MultiheadError} `E_DISPOSED` after {@link Tensor.dispose}.
    */
   toFloat32(): Float32Array;
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
@@ -73,11 +76,23 @@ export interface Tensor<D extends DType = 'f32'> {
 }
 
 type PlainNumbers<D extends Exclude<DType, HalfDType>> = D extends unknown
-  ? { readonly data: DataOf<D>; readonly shape: Shape }
+  ? {
+      /** Row-major. */
+      readonly data: DataOf<D>;
+      /** Extents, outermost first. */
+      readonly shape: Shape;
+    }
   : never;
 type PlainHalves<D extends HalfDType> = [D] extends [never]
   ? never
-  : { readonly data: Uint16Array; readonly shape: Shape; readonly dtype: D };
+  : {
+      /** The bits of each number, row-major. */
+      readonly data: Uint16Array;
+      /** Extents, outermost first. */
+      readonly shape: Shape;
+      /** Which bits they are. */
+      readonly dtype: D;
+    };
 
 /** A typed array with a shape, as an argument. For the bits of half-precision floats, `dtype` is required. */
 export type PlainTensor<D extends DType = 'f32'> =

@@ -96,6 +96,7 @@ export interface TrainingState {
    * @throws {MultiheadError} `E_DISPOSED`
    */
   readonly bytes: number;
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
 
   /**
@@ -134,6 +135,7 @@ export interface TrainingState {
   restore(checkpoint: Uint8Array | ArrayBuffer): void;
   /** Frees what only this object holds: a trainer's model keeps the parameters. A second call does nothing. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 

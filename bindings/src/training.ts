@@ -1,4 +1,8 @@
-// A loop around the steps of a trainer: `multihead/training`. It runs in pages and in workers.
+/**
+ * A loop around the steps of a trainer. It runs in pages and in workers.
+ *
+ * @module multihead/training
+ */
 
 import { abortedError, checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
@@ -9,7 +13,9 @@ import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from './ty
 
 /** The arguments of {@link Trainer.step}: tokens, targets and its options. */
 export interface TrainingBatch extends TrainerStepOptions {
+  /** As of {@link Trainer.step}. */
   readonly tokens: Int32Array;
+  /** As of {@link Trainer.step}. */
   readonly targets: Int32Array;
 }
 
@@ -26,13 +32,19 @@ export type TrainingBatches =
 /** A trainer with its batches, or an experiment, which has its own. */
 export type Trained =
   | {
+      /** What makes the steps. */
       readonly trainer: Trainer;
+      /** What it learns. */
       readonly batches: TrainingBatches;
+      /** Not with a trainer. */
       readonly experiment?: undefined;
     }
   | {
+      /** What makes the steps. */
       readonly experiment: Experiment;
+      /** Not with an experiment. */
       readonly trainer?: undefined;
+      /** Not with an experiment. */
       readonly batches?: undefined;
     };
 
@@ -54,9 +66,11 @@ export interface LoopOptions {
 
 /** A training, which runs while a `for await` loop reads its progress. */
 export interface Training extends AsyncIterable<TrainingStep> {
+  /** Whether the loop waits before its next step. */
   readonly paused: boolean;
   /** Stops before the next step. Between steps the trainer may be read, restored, or changed. */
   pause(): void;
+  /** Goes on after pause(). */
   resume(): void;
   /** Makes one step, and pauses. */
   step(): void;

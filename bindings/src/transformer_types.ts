@@ -167,6 +167,7 @@ export type BlockResult<R extends readonly BlockReturn[] = [], T extends TraceOp
 export interface TransformerBlock {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerBlockConfig, 'window' | 'rope' | 'mlpDim'>;
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
   /**
    * Copies all parameters. {@link ParameterNames} lists their names.
@@ -221,6 +222,7 @@ export interface TransformerBlock {
   ): BlockResult<R, T>;
   /** Frees the parameters. A second call does nothing. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 
@@ -287,6 +289,7 @@ export type TransformerResult<
 export interface Transformer {
   /** The configuration, with every default filled in. */
   readonly config: Filled<TransformerConfig, 'window' | 'rope' | 'mlpDim' | 'maxPositions'>;
+  /** Whether dispose() was called. */
   readonly disposed: boolean;
   /** Like {@link TransformerBlock.loadStateDict}, for the whole model. */
   loadStateDict(dict: StateDict, options?: LoadStateDictOptions): void;
@@ -339,6 +342,7 @@ export interface Transformer {
   ): TransformerResult<R, T>;
   /** Frees the parameters. A second call does nothing. */
   dispose(): void;
+  /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
 

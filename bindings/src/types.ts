@@ -101,20 +101,24 @@ export interface MemoryInfo {
  * synchronous.
  */
 export interface Multihead {
+  /** The build that was loaded, and why it was chosen. */
   readonly backend: Backend;
 
   /**
-   * Makes a tensor from a copy of `data`; without `data`, a tensor of zeros. A `Float32Array` gives
-   * 32-bit floats, a `Uint8Array` booleans (0 is false, everything else true). With
-   * `{ dtype: 'f16' }` or `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` is rounded to
-   * nearest, ties to even.
+   * Makes a tensor of 32-bit floats from a copy of `data`; without `data`, a tensor of zeros.
    *
    * @throws {MultiheadError} `E_SHAPE` unless the shape has one to four extents that are whole numbers
    * ≥ 0 and `data` has as many elements as their product; `E_OPTION` if `data` is not one of these
    * typed arrays, or not one for this dtype; `E_MEMORY`.
    */
   tensor(shape: Shape, data?: Float32Array): Tensor;
+  /** Makes a tensor of booleans from a copy of `data`: 0 is false, everything else true. Throws as above. */
   tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;
+  /**
+   * Makes a tensor of this dtype from a copy of `data`; without `data`, a tensor of zeros. For `'f16'` and
+   * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` is rounded to nearest, ties to even. Throws
+   * as above.
+   */
   tensor<D extends DType>(
     shape: Shape,
     data: SourceOf<D> | undefined,
