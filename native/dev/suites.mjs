@@ -40,7 +40,8 @@ async function outcomeOf(command, file, read, options = {}) {
 function googleTest(name, command, env = {}) {
   const file = results(name);
   return outcomeOf([...command, '--gtest_brief=1', `--gtest_output=json:${file}`], file, googleTestCounts, {
-    env: { ...process.env, ...env },
+    // Two suites share the processor, and threads of OpenMP that spin while they wait took a fifth of its time.
+    env: { OMP_WAIT_POLICY: 'passive', ...process.env, ...env },
   });
 }
 

@@ -20,10 +20,10 @@ class Random {
   int64_t integer(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine_);
   }
-  float uniform(float low, float high) {
-    return std::uniform_real_distribution<float>(low, high)(engine_);
-  }
-  bool chance(double probability) { return std::bernoulli_distribution(probability)(engine_); }
+  // Not std::uniform_real_distribution: libstdc++ takes a long double logarithm for every number, which was 45 % of the
+  // time of all tests.
+  float uniform(float low, float high) { return low + (high - low) * static_cast<float>(fraction()); }
+  bool chance(double probability) { return fraction() < probability; }
   template <class T>
   T pick(std::initializer_list<T> values) {
     return *(values.begin() + integer(0, static_cast<int64_t>(values.size()) - 1));
@@ -31,6 +31,9 @@ class Random {
   std::vector<float> floats(int64_t count, float low = -1.0F, float high = 1.0F);
 
  private:
+  // From 0 up to, and without, 1, in steps of 2^-24, so that a float holds it exactly.
+  double fraction() { return static_cast<double>(engine_() >> 40U) * 0x1p-24; }
+
   std::mt19937_64 engine_;
 };
 
