@@ -164,7 +164,6 @@ export async function snapshot(page) {
       heads: result.heads,
       causal: result.causal,
       backend: result.backend,
-      milliseconds: result.milliseconds,
       memory: result.memory,
       weights: entries(result.weights, pack),
       trace: entries(result.trace, ({ shape, data }) => ({ shape, data: pack(data) })),

@@ -1,6 +1,8 @@
-// The page's connection to the worker. One request runs at a time; only the latest one's answer is used.
+// The page's connection to the worker. One request runs at a time; only the latest one's answer is used. A worker that
+// stops answering is replaced.
 
 import type { Answer, ForwardInput, ForwardResult, Request } from './messages.js';
+import type { Trouble } from './parts/failure.js';
 
 export interface AttentionClient {
   /** Requests a forward pass, which replaces a request that has not started yet. */
@@ -11,43 +13,89 @@ export interface AttentionClient {
 
 export interface Listener {
   onResult(result: ForwardResult): void;
-  /** A request failed, or the worker did not start; the page shows `message`. */
-  onFailure(message: string): void;
+  /** The median duration of the last result's pass, in milliseconds. */
+  onTimed?(milliseconds: number): void;
+  onTrouble(trouble: Trouble): void;
 }
 
 /** The part of Worker that the client uses. */
 export interface Port {
   postMessage(request: Request): void;
+  terminate(): void;
   onmessage: ((event: MessageEvent<Answer>) => void) | null;
   onerror: ((event: ErrorEvent) => void) | null;
 }
 
-export function connect(port: Port, listener: Listener): AttentionClient {
-  let lastId = 0;
-  let running: number | undefined;
-  let waiting: Request | undefined;
+/** In milliseconds. A pass takes a few; only loading over a slow line takes as long. */
+const patience = 4000;
 
-  function send(request: Request): void {
-    running = request.id;
-    port.postMessage(request);
+export function connect(start: () => Port, listener: Listener): AttentionClient {
+  let lastId = 0;
+  let running: Request | undefined;
+  let waiting: Request | undefined;
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  let answered = false;
+  let restarted = false;
+  /** The worker's script is missing or wrong, and the page says so. */
+  let broken = false;
+  let port = open();
+
+  function open(): Port {
+    const opened = start();
+    opened.onmessage = ({ data }) => receive(data);
+    opened.onerror = (event) => {
+      stop();
+      broken = !answered;
+      listener.onTrouble({ kind: 'failed', reason: event.message || 'its worker script could not be loaded' });
+    };
+    return opened;
   }
 
-  port.onmessage = ({ data: answer }) => {
-    if (answer.id === running) running = undefined;
+  function stop(): void {
+    clearTimeout(timer);
+    running = undefined;
+    waiting = undefined;
+  }
+
+  function send(request: Request): void {
+    running = request;
+    port.postMessage(request);
+    clearTimeout(timer);
+    if (!broken) timer = setTimeout(() => replace(request), patience);
+  }
+
+  /** Before its first answer a worker may still be loading. Afterwards its silence means that it was ended, or hangs. */
+  function replace(request: Request): void {
+    if (!answered) return listener.onTrouble({ kind: 'late' });
+    // The same request again only once: it may be what the worker does not survive.
+    const next = waiting ?? (restarted ? undefined : request);
+    listener.onTrouble({ kind: restarted ? 'silent' : 'restarted' });
+    restarted = true;
+    stop();
+    port.terminate();
+    port = open();
+    if (next) send(next);
+  }
+
+  function receive(answer: Answer): void {
+    if (answer.kind === 'timed') {
+      if (answer.id === lastId) listener.onTimed?.(answer.milliseconds);
+      return;
+    }
+    answered = true;
+    restarted = false;
+    if (answer.id === running?.id) {
+      running = undefined;
+      clearTimeout(timer);
+    }
     if (waiting) {
       send(waiting);
       waiting = undefined;
     }
     if (answer.id !== lastId) return;
     if (answer.kind === 'result') listener.onResult(answer.result);
-    else listener.onFailure(answer.message);
-  };
-
-  port.onerror = (event) => {
-    running = undefined;
-    waiting = undefined;
-    listener.onFailure(event.message || 'its worker script could not be loaded');
-  };
+    else listener.onTrouble({ kind: 'failed', reason: answer.message });
+  }
 
   return {
     request(input) {

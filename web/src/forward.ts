@@ -1,4 +1,4 @@
-// One forward pass for the page: the trace of every step, what the sections show beside it, and its duration.
+// One forward pass for the page: the trace of every step, and what the sections show beside it.
 
 import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
@@ -13,8 +13,14 @@ interface Module {
   readonly weights: ModuleWeights;
 }
 
+export interface Forward {
+  (input: ForwardInput): ForwardResult;
+  /** The pass alone, without a trace, to be timed. */
+  pass(input: ForwardInput): void;
+}
+
 /** Makes the function that runs forward passes. It keeps the module of the last choice of heads. */
-export function createForward(mh: Multihead): (input: ForwardInput) => ForwardResult {
+export function createForward(mh: Multihead): Forward {
   let key = '';
   let current: Module | undefined;
 
@@ -27,10 +33,12 @@ export function createForward(mh: Multihead): (input: ForwardInput) => ForwardRe
     return current;
   }
 
-  return (input) => {
+  const embedded = ({ tokens }: ForwardInput) => ({ data: embed(tokens), shape: [1, tokens.length, embedDim] });
+
+  function forward(input: ForwardInput): ForwardResult {
     const { layer, weights } = moduleFor(input.heads);
     const numbers = mh.scope(() => {
-      const x = { data: embed(input.tokens), shape: [1, input.tokens.length, embedDim] };
+      const x = embedded(input);
       const trace = traceOf(mh, layer, weights, x, input);
       const plain = isUnbent(input.bend) ? null : traceOf(mh, layer, weights, x, { ...input, bend: unbent });
       return {
@@ -38,11 +46,19 @@ export function createForward(mh: Multihead): (input: ForwardInput) => ForwardRe
         straight: plain && { weights: plain.weights, output: plain.output },
         ...aboutWeights(mh, trace.weights, input.tokens),
         split: splitOf(mh, x, input.splitHeads),
-        milliseconds: timeOf(mh, layer, x, options(input.causal, input.bend, input.heads.length)),
       };
     });
     return { ...input, weights, ...numbers, backend: mh.backend, memory: mh.memory() };
-  };
+  }
+
+  let timed: { input: ForwardInput; x: Matrix } | undefined;
+  function pass(input: ForwardInput): void {
+    if (timed?.input !== input) timed = { input, x: embedded(input) };
+    const { layer } = moduleFor(input.heads);
+    layer.forward(timed.x, options(input.causal, input.bend, input.heads.length)).output.dispose();
+  }
+
+  return Object.assign(forward, { pass });
 }
 
 function makeModule(mh: Multihead, heads: ForwardInput['heads']): Module {
@@ -189,29 +205,4 @@ function splitOf(mh: Multihead, x: Matrix, heads: number): Split {
     if (!(error instanceof Error)) throw error;
     return { heads: null, reshaped: null, refusal: error.message };
   }
-}
-
-/** Mean duration of a pass in milliseconds. One pass is too short for the coarse clocks of browsers. */
-function timeOf(
-  mh: Multihead,
-  layer: MultiHeadAttention,
-  x: Matrix,
-  given: ReturnType<typeof options>,
-): number {
-  const tensor = mh.tensor(x.shape, x.data);
-  const pass = () => layer.forward(tensor, given).output.dispose();
-  meanOver(2, pass); // warm up the engine's compiler
-  return meanOver(4, pass);
-}
-
-function meanOver(span: number, call: () => void): number {
-  const start = performance.now();
-  let calls = 0;
-  let elapsed = 0;
-  while (elapsed < span) {
-    call();
-    calls += 1;
-    elapsed = performance.now() - start;
-  }
-  return elapsed / calls;
 }

@@ -6,12 +6,14 @@ import { connect, startWorker } from './attention_client.js';
 import { keepOffline } from './offline.js';
 import { exposePage } from './page_api.js';
 import { el } from './parts/dom.js';
+import { failureNotice, type Trouble } from './parts/failure.js';
 import { skipLink } from './parts/skip_link.js';
 import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
 import { gallerySection } from './sections/gallery.js';
 import { sentenceSection } from './sections/sentence.js';
 import { stepSection } from './sections/step_through.js';
+import { createStore } from './store.js';
 
 /** The sections in the order of the page, one a line. */
 const sections: readonly ((app: App) => HTMLElement)[] = [
@@ -22,8 +24,9 @@ const sections: readonly ((app: App) => HTMLElement)[] = [
 
 const app = createApp();
 const notice = el('p', { class: 'notice', id: 'notice', role: 'status', hidden: true });
-const chip = statusChip(app.result);
-const failure = el('p', { class: 'notice is-failure', id: 'failure', role: 'alert', hidden: true });
+const passTime = createStore<number | null>(null);
+const chip = statusChip(app.result, passTime);
+const failure = failureNotice();
 
 app.broken.watch((names) => {
   notice.hidden = names.length === 0;
@@ -34,26 +37,21 @@ app.broken.watch((names) => {
     : `This link has ${parts} I could not read (${names.join(', ')}), so the ${settings} used.`;
 });
 
-function sayFailed(reason: string): void {
-  document.body.classList.add('is-failed');
-  chip.fail();
-  failure.hidden = false;
-  failure.replaceChildren(
-    el('strong', {}, 'The attention engine could not start, so there are no numbers to show.'),
-    ` The reason: ${reason.replace(/\.$/, '')}. Reloading the page may help.`,
-  );
+function sayTrouble(trouble: Trouble): void {
+  if (trouble.kind !== 'late') chip.fail();
+  failure.show(trouble);
 }
 
 function start(): void {
-  const client = connect(startWorker(), {
+  const client = connect(startWorker, {
     onResult: (result) => {
-      failure.hidden = true;
-      document.body.classList.remove('is-failed');
+      failure.hide();
       app.result.set(result);
       performance.mark('numbers shown');
       keepOffline(result.backend);
     },
-    onFailure: sayFailed,
+    onTimed: (milliseconds) => passTime.set(milliseconds),
+    onTrouble: sayTrouble,
   });
   let requested: string | undefined;
   app.state.watch((state) => {
@@ -84,7 +82,7 @@ function undoByKeyboard(): void {
 }
 
 document.getElementById('tools')!.append(chip.element, themeToggle());
-document.getElementById('page')!.replaceChildren(notice, failure, ...sections.map((section) => section(app)));
+document.getElementById('page')!.replaceChildren(notice, failure.element, ...sections.map((section) => section(app)));
 skipLink();
 exposePage(app);
 undoByKeyboard();
@@ -92,5 +90,5 @@ addEventListener('pagehide', () => app.history.flush());
 try {
   start();
 } catch (error) {
-  sayFailed(error instanceof Error ? error.message : String(error));
+  sayTrouble({ kind: 'failed', reason: error instanceof Error ? error.message : String(error) });
 }

@@ -46,8 +46,6 @@ export interface ForwardResult extends ForwardInput {
   /** The same pass without anything bent; null if nothing is. */
   readonly straight: { readonly weights: Matrix; readonly output: Matrix } | null;
   readonly split: Split;
-  /** Mean duration of a forward pass without a trace. */
-  readonly milliseconds: number;
   readonly backend: Backend;
   /** mh.memory() after the pass. */
   readonly memory: MemoryInfo;
@@ -57,6 +55,8 @@ export interface Request extends ForwardInput {
   readonly id: number;
 }
 
+/** `timed` comes after the result, when the compiler has warmed up: the median duration of a pass without a trace. */
 export type Answer =
   | { readonly kind: 'result'; readonly id: number; readonly result: ForwardResult }
+  | { readonly kind: 'timed'; readonly id: number; readonly milliseconds: number }
   | { readonly kind: 'failed'; readonly id: number; readonly message: string };

@@ -1,8 +1,9 @@
 // The worker: runs the WebAssembly module outside the page's main thread.
 
 import { load, type Multihead } from 'multihead';
-import { createForward } from './forward.js';
+import { createForward, type Forward } from './forward.js';
 import type { Answer, ForwardResult, Request } from './messages.js';
+import { medianTime } from './timing.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {
@@ -11,7 +12,9 @@ interface Scope {
 }
 const scope = self as unknown as Scope;
 
-let current: { mh: Multihead; forward: ReturnType<typeof createForward> } | undefined;
+let current: { mh: Multihead; forward: Forward } | undefined;
+/** The number of the request that came last. */
+let latest = 0;
 
 async function answer({ id, ...input }: Request): Promise<void> {
   // After a fatal error, load() gives a new instance.
@@ -19,6 +22,9 @@ async function answer({ id, ...input }: Request): Promise<void> {
   if (current?.mh !== mh) current = { mh, forward: createForward(mh) };
   const result = current.forward(input);
   scope.postMessage({ kind: 'result', id, result }, buffersOf(result));
+  const { forward } = current;
+  const milliseconds = await medianTime(() => forward.pass(input), () => id === latest);
+  if (milliseconds !== undefined) scope.postMessage({ kind: 'timed', id, milliseconds }, []);
 }
 
 /** What the worker does not need any more, to be transferred instead of copied. */
@@ -33,6 +39,7 @@ function buffersOf({ trace, meanWeights, straight, split }: ForwardResult): Tran
 }
 
 scope.onmessage = ({ data: request }) => {
+  latest = request.id;
   answer(request).catch((error: unknown) => {
     const message = error instanceof Error ? error.message : String(error);
     scope.postMessage({ kind: 'failed', id: request.id, message }, []);

@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { connect, type Port } from '../src/attention_client.js';
 import { unbent } from '../src/bend.js';
 import type { Answer, ForwardResult, Request } from '../src/messages.js';
@@ -6,19 +6,35 @@ import type { Answer, ForwardResult, Request } from '../src/messages.js';
 function setUp() {
   const sent: Request[] = [];
   const results: string[] = [];
-  const failures: string[] = [];
-  const port: Port = { postMessage: (request) => sent.push(request), onmessage: null, onerror: null };
-  const client = connect(port, {
+  const troubles: string[] = [];
+  const times: number[] = [];
+  const ended: Port[] = [];
+  const ports: Port[] = [];
+  const start = () => {
+    const port: Port = {
+      postMessage: (request) => sent.push(request),
+      terminate: () => ended.push(port),
+      onmessage: null,
+      onerror: null,
+    };
+    ports.push(port);
+    return port;
+  };
+  const client = connect(start, {
     onResult: ({ tokens }) => results.push(tokens.join(' ')),
-    onFailure: (message) => failures.push(message),
+    onTimed: (milliseconds) => times.push(milliseconds),
+    onTrouble: (trouble) => troubles.push(trouble.kind === 'failed' ? trouble.reason : trouble.kind),
   });
   const ask = (text: string) =>
     client.request({ tokens: text.split(' '), heads: ['first'], causal: false, bend: unbent, splitHeads: 8 });
-  const reply = (answer: Answer) => port.onmessage?.({ data: answer } as MessageEvent<Answer>);
+  const reply = (answer: Answer) => ports.at(-1)!.onmessage?.({ data: answer } as MessageEvent<Answer>);
   const finish = (request: Request) =>
     reply({ kind: 'result', id: request.id, result: request as unknown as ForwardResult });
-  return { sent, results, failures, client, port, ask, reply, finish };
+  return { sent, results, troubles, times, ended, ports, client, ask, reply, finish };
 }
+
+beforeEach(() => void vi.useFakeTimers());
+afterEach(() => void vi.useRealTimers());
 
 describe('attention client', () => {
   it('sends one request at a time and skips those that are replaced', () => {
@@ -44,19 +60,62 @@ describe('attention client', () => {
   });
 
   it('passes failures on and recovers', () => {
-    const { sent, results, failures, ask, reply, finish } = setUp();
+    const { sent, results, troubles, ask, reply, finish } = setUp();
     ask('a');
     reply({ kind: 'failed', id: sent[0]!.id, message: 'no wasm' });
-    expect(failures).toEqual(['no wasm']);
+    expect(troubles).toEqual(['no wasm']);
     ask('b');
     finish(sent[1]!);
     expect(results).toEqual(['b']);
   });
 
   it('reports that the worker cannot be started', () => {
-    const { failures, port, ask } = setUp();
+    const { troubles, ports, ask } = setUp();
     ask('a');
-    port.onerror?.({ message: '' } as ErrorEvent);
-    expect(failures[0]).toMatch(/worker/);
+    ports[0]!.onerror?.({ message: '' } as ErrorEvent);
+    expect(troubles[0]).toMatch(/worker/);
+    ask('b');
+    vi.advanceTimersByTime(20_000);
+    expect(troubles).toHaveLength(1);
+  });
+
+  it('waits for a first answer that is late, and says so once', () => {
+    const { sent, results, troubles, ended, ask, finish } = setUp();
+    ask('a');
+    vi.advanceTimersByTime(20_000);
+    expect([troubles, ended]).toEqual([['late'], []]);
+    finish(sent[0]!);
+    expect(results).toEqual(['a']);
+  });
+
+  it('replaces a worker that stops answering, and gives it the latest request', () => {
+    const { sent, results, troubles, ended, ports, ask, finish } = setUp();
+    ask('a');
+    finish(sent[0]!);
+    vi.advanceTimersByTime(20_000);
+    expect(troubles).toEqual([]);
+    ask('b');
+    ask('c');
+    vi.advanceTimersByTime(4000);
+    expect([troubles, ended, sent.at(-1)?.tokens]).toEqual([['restarted'], [ports[0]], ['c']]);
+    finish(sent.at(-1)!);
+    expect(results).toEqual(['a', 'c']);
+    ask('d');
+    vi.advanceTimersByTime(8000);
+    expect(troubles).toEqual(['restarted', 'restarted', 'silent']);
+    ask('e');
+    finish(sent.at(-1)!);
+    expect(results).toEqual(['a', 'c', 'e']);
+  });
+
+  it('passes on the time of the latest request only', () => {
+    const { sent, times, ask, reply, finish } = setUp();
+    ask('a');
+    finish(sent[0]!);
+    ask('b');
+    reply({ kind: 'timed', id: sent[0]!.id, milliseconds: 9 });
+    finish(sent[1]!);
+    reply({ kind: 'timed', id: sent[1]!.id, milliseconds: 2 });
+    expect(times).toEqual([2]);
   });
 });

@@ -1,4 +1,4 @@
-// The status chip: which build computes the numbers, how fast, and its size.
+// The status chip: which build computes the numbers and why, how fast, and its size.
 
 import type { ForwardResult } from '../messages.js';
 import type { Store } from '../store.js';
@@ -11,30 +11,45 @@ export interface StatusChip {
   fail(): void;
 }
 
-export function statusChip(result: Store<ForwardResult | null>): StatusChip {
+/** @param passTime the median of warm runs in milliseconds, null before there is one */
+export function statusChip(
+  result: Store<ForwardResult | null>,
+  passTime: Store<number | null>,
+): StatusChip {
   const dot = el('span', { class: 'dot', 'aria-hidden': 'true' });
   const summary = el('summary', {}, dot, 'loading');
   const facts = el('dl', {});
   const chip = el('details', { class: 'status', id: 'status' }, summary, facts);
-  result.watch((now) => {
+  let measured = 'being measured';
+  const show = () => {
+    const now = result.get();
     if (!now) return;
     const { simd, why, wasmBytes, version, threads } = now.backend;
     const kilobytes = `${(wasmBytes / 1000).toFixed(0)} kB`;
-    const time = formatMilliseconds(now.milliseconds);
+    const milliseconds = passTime.get();
+    const time = milliseconds === null ? '' : formatMilliseconds(milliseconds);
     chip.classList.add('is-ready');
     summary.replaceChildren(
       dot,
       el('span', {}, simd === 'relaxed' ? 'relaxed SIMD' : 'SIMD128'),
-      el('span', { class: 'number' }, time),
+      ...(time ? [el('span', { class: 'number' }, time)] : []),
       el('span', { class: 'number' }, kilobytes),
     );
     const rows: [string, string][] = [
       ['Backend', `${simd}, ${threads} thread`],
       ['Why', why],
-      ['Forward pass', `${time} for ${now.tokens.length} tokens and ${now.heads.length} heads`],
+      ['Forward pass', measured],
       ['WebAssembly', `${kilobytes}, version ${version}`],
     ];
     facts.replaceChildren(...rows.flatMap(([name, value]) => [el('dt', {}, name), el('dd', {}, value)]));
+  };
+  result.watch(show);
+  passTime.watch((milliseconds) => {
+    const now = result.get();
+    if (!now || milliseconds === null) return;
+    const sizes = `${now.tokens.length} tokens and ${now.heads.length} heads`;
+    measured = `${formatMilliseconds(milliseconds)} for ${sizes}, median of warm runs`;
+    show();
   });
   document.addEventListener('click', (event) => {
     if (!chip.contains(event.target as Node)) chip.open = false;

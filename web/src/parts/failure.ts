@@ -1,0 +1,69 @@
+// What the page says when it has no numbers to show.
+
+import { el } from './dom.js';
+
+export type Trouble =
+  /** The engine could not be loaded, or could not compute. */
+  | { readonly kind: 'failed'; readonly reason: string }
+  /** There is no first answer yet. */
+  | { readonly kind: 'late' }
+  /** The worker stopped answering; another one was started. */
+  | { readonly kind: 'restarted' }
+  /** The other one does not answer either. */
+  | { readonly kind: 'silent' };
+
+export interface Failure {
+  readonly element: HTMLElement;
+  show(trouble: Trouble): void;
+  hide(): void;
+}
+
+/** In the visitor's words; the package's own message is for programmers. */
+function plainReason(reason: string): string {
+  if (typeof WebAssembly !== 'object') return 'this browser has no WebAssembly, or it is switched off';
+  if (/SIMD is missing/.test(reason)) return 'WebAssembly SIMD is missing in this browser; browsers since 2023 have it';
+  return reason.replace(/\.$/, '');
+}
+
+/** The sentence in bold, and what follows it. */
+export function wordsFor(trouble: Trouble, hasNumbers: boolean): readonly [string, string] {
+  switch (trouble.kind) {
+    case 'failed': {
+      const rest = ` The reason: ${plainReason(trouble.reason)}.`;
+      if (hasNumbers) return ['The attention engine could not compute this; the numbers below are older.', rest];
+      const what = 'The attention engine could not start, so there are no numbers to show.';
+      return [what, `${rest} Reloading the page may help.`];
+    }
+    case 'late':
+      return [
+        'The attention engine has not answered yet.',
+        ' It may still be loading over a slow connection. If nothing changes, reload the page.',
+      ];
+    case 'restarted':
+      return ['The attention engine stopped answering.', ' It is being started again; your sentence is kept.'];
+    case 'silent':
+      return [
+        'The attention engine does not answer, so the numbers below are older.',
+        ' Reload the page: your sentence and your choices are in its address.',
+      ];
+  }
+}
+
+export function failureNotice(): Failure {
+  const element = el('p', { class: 'notice is-failure', id: 'failure', role: 'alert', hidden: true });
+  let hasNumbers = false;
+  return {
+    element,
+    show(trouble) {
+      document.body.classList.add('is-failed');
+      const [what, rest] = wordsFor(trouble, hasNumbers);
+      element.hidden = false;
+      element.replaceChildren(el('strong', {}, what), rest);
+    },
+    hide() {
+      hasNumbers = true;
+      document.body.classList.remove('is-failed');
+      element.hidden = true;
+    },
+  };
+}
