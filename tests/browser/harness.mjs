@@ -163,6 +163,7 @@ export async function snapshot(page) {
       tokens: result.tokens,
       heads: result.heads,
       causal: result.causal,
+      bend: result.bend,
       backend: result.backend,
       memory: result.memory,
       weights: entries(result.weights, pack),

@@ -17,11 +17,11 @@ const sentences = [
 ];
 
 /** The largest error of any step, relative to the number's size where that exceeds 1. */
-function compare({ tokens, heads, causal, weights, trace }) {
+function compare({ tokens, heads, causal, bend, weights, trace }) {
   const [n, embedDim] = trace.x.shape.slice(-2);
   const headDim = trace.qHeads.shape.at(-1);
   assert.equal(n, tokens.length);
-  const expected = reference({ x: trace.x.data, n, embedDim, heads: heads.length, headDim, causal, weights });
+  const expected = reference({ x: trace.x.data, n, embedDim, heads: heads.length, headDim, causal, weights, bend });
   let worst = 0;
   for (const [name, values] of Object.entries(expected)) {
     assert.equal(trace[name].data.length, values.length, `${name} has the right size`);
@@ -102,7 +102,7 @@ export const tests = [
               .toFixed(3)
               .replace(/^-0\.000$/, '0.000')
               .replace('-', '−');
-      const tables = await read('#gallery table');
+      const tables = await read('#gallery .cards table');
       assert.equal(tables.length, 4);
       tables.forEach((cells, head) => {
         const expected = [...trace.weights.data.subarray(head * n * n, (head + 1) * n * n)].map(written);
@@ -130,11 +130,11 @@ export const tests = [
           copy.drawImage(canvas, 0, 0);
           const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
           const pixels = new Uint32Array(data.buffer);
+          const corner = canvas.getBoundingClientRect();
           return [...stage.querySelectorAll('[role=gridcell]')].map((cell) => {
-            const sides = ['left', 'top', 'width', 'height'].map(
-              (side) => parseFloat(cell.style[side]) * ratio,
-            );
-            const [left, top, width, height] = sides.map(Math.round);
+            const box = cell.getBoundingClientRect();
+            const sides = [box.left - corner.left, box.top - corner.top, box.width, box.height];
+            const [left, top, width, height] = sides.map((side) => Math.round(side * ratio));
             const colours = new Set();
             for (let y = top + 3; y < top + height - 3; y += 1) {
               for (let x = left + 3; x < left + width - 3; x += 1) colours.add(pixels[y * canvas.width + x]);

@@ -18,15 +18,13 @@ export const tests = [
     name: 'the page loads and shows heat maps',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
-      const maps = await page.$$eval('#gallery canvas', (list) =>
-        list
-          .filter((canvas) => canvas.closest('.card'))
-          .map((canvas) => {
-            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-            return new Set(new Uint32Array(data.buffer)).size;
-          }),
+      const maps = await page.$$eval('#gallery .map canvas', (list) =>
+        list.map((canvas) => {
+          const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+          return new Set(new Uint32Array(data.buffer)).size;
+        }),
       );
-      assert.equal(maps.length, 4);
+      assert.equal(maps.length, 5, 'four heads and their mean');
       for (const colours of maps) assert.ok(colours > 5, 'a map has more than one colour');
       const shown = await page.evaluate(() => performance.getEntriesByName('numbers shown')[0].startTime);
       assert.match(await textOf(page, '.about summary'), /hand-built patterns/);
@@ -123,7 +121,7 @@ export const tests = [
         await check(step);
       }
       await page.focus('#gallery [role=gridcell]');
-      await until(page, () => document.querySelector('.readout').textContent.includes('→'));
+      await until(page, () => document.querySelector('#gallery .readout').textContent.includes('→'));
       await check('a cell pointed at');
       for (const place of ['.token', '#strip-summary', '.origin-pair', '#gallery .readout']) {
         const whole = await page.$eval(
@@ -155,9 +153,9 @@ export const tests = [
         return { x: left + width / 2, y: top + height * 4.5 };
       });
       await page.mouse.move(target.x, target.y);
-      await until(page, () => document.querySelector('.readout').textContent.includes('→'));
+      await until(page, () => document.querySelector('#gallery .readout').textContent.startsWith('on → cat'));
       const { trace } = await snapshot(page);
-      const readouts = await page.$$eval('#gallery .readout', (list) => list.map((line) => line.textContent));
+      const readouts = await page.$$eval('#gallery .cards .readout', (list) => list.map((line) => line.textContent));
       readouts.forEach((text, head) => {
         const value = trace.weights.data[head * 49 + 4 * 7 + 2].toFixed(3);
         assert.equal(text, `on → cat${value}row sum 1.000`);
@@ -166,9 +164,13 @@ export const tests = [
         '#gallery .map-mark-cell',
         (list) => list.filter((mark) => !mark.hidden).length,
       );
-      assert.equal(marked, 4);
+      assert.equal(marked, 5, 'in four heads and their mean');
+      const vectors = await page.$$eval('#gallery .card:first-child .strip-label', (list) =>
+        list.map((label) => label.textContent),
+      );
+      assert.deepEqual(vectors, ['query on', 'key cat', 'value cat']);
       await page.mouse.move(2, 2);
-      await until(page, () => !document.querySelector('.readout').textContent.includes('→'));
+      await until(page, () => document.querySelector('#gallery .map-mark-cell').hidden);
       await close();
     },
   },

@@ -8,6 +8,7 @@ import { findBrowsers, whyTooOld } from './browsers.mjs';
 import { resultFile, screenshotFolder, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
+import { tests as maps } from './maps.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
 import { tests as packaged } from './package.tests.mjs';
 import { tests as page } from './page.tests.mjs';
@@ -15,7 +16,7 @@ import { tests as pool } from './pool.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as state } from './state.tests.mjs';
 
-const tests = [...page, ...state, ...numbers, ...accessibility, ...robustness, ...hosting, ...packaged, ...pool];
+const tests = [...page, ...state, ...numbers, ...maps, ...accessibility, ...robustness, ...hosting, ...packaged, ...pool];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

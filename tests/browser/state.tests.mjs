@@ -52,7 +52,7 @@ export const tests = [
       assert.equal(await selectedStep(second.page), 'step-scores');
       assert.equal(await second.page.$eval('#show-head-3', (button) => button.ariaPressed), 'true');
       assert.equal(await chosenToken(second.page), 3);
-      assert.equal((await second.page.$$('#gallery table')).length, before.heads.length);
+      assert.equal((await second.page.$$('#gallery .cards table')).length, before.heads.length);
       assert.equal(await noticeOf(second.page), null);
       await second.page.click('#step-project');
       assert.equal(await second.page.$eval('#part-v', (button) => button.ariaPressed), 'true');
@@ -141,7 +141,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const rowOf = (selector) =>
-        page.$eval(selector, (mark) => (mark.hidden ? null : Math.round(parseFloat(mark.style.top))));
+        page.$eval(selector, (mark) => (mark.hidden ? null : mark.style.transform));
       const before = await rowOf('#step-detail .map-mark-cell');
       await (await page.$$('.token'))[0].click();
       assert.notEqual(await rowOf('#step-detail .map-mark-cell'), before, 'the step map follows the strip');

@@ -1,5 +1,6 @@
 // The ten steps from x to the output: their titles, texts and matrices.
 
+import { hides } from './bend.js';
 import { blocks, blockSize } from './embedding.js';
 import type { ForwardResult, Matrix, Trace } from './messages.js';
 import type { StepId } from './page_state.js';
@@ -124,7 +125,7 @@ const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
 
 /** The matrix of a step with its labels; for a step with one matrix per head, that of `head`. */
 export function viewOf(result: ForwardResult, name: keyof Trace, head: number): MatrixView {
-  const { tokens, causal, heads } = result;
+  const { tokens, causal, heads, bend } = result;
   const matrix = result.trace[name];
   const cols = matrix.shape.at(-1)!;
   const size = tokens.length * cols;
@@ -136,8 +137,9 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
     rowLabels: tokens,
     scale: name === 'weights' ? 'weights' : 'signed',
   } as const;
-  if (name === 'x' || name === 'output') return { ...base, bands: blockBands };
-  if (name === 'q' || name === 'k' || name === 'v' || name === 'merged') {
+  const mergedHeads = name === 'merged' || (name === 'output' && bend.withoutOutput);
+  if (name === 'x' || (name === 'output' && !mergedHeads)) return { ...base, bands: blockBands };
+  if (name === 'q' || name === 'k' || name === 'v' || mergedHeads) {
     const bands = heads.map((id, h) => ({
       label: String(h + 1),
       start: h * headDim,
@@ -147,10 +149,11 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
     return { ...base, bands };
   }
   if (/heads/i.test(name)) return base;
-  const masked = causal && (name === 'maskedScores' || name === 'weights');
+  const hidesSome = causal || bend.window >= 0;
+  const masked = hidesSome && (name === 'maskedScores' || name === 'weights');
   return {
     ...base,
     colLabels: tokens,
-    ...(masked && { hidden: (row: number, col: number) => col > row }),
+    ...(masked && { hidden: (row: number, col: number) => hides(causal, bend.window, row, col) }),
   };
 }

@@ -98,7 +98,9 @@ function colorOn({ lightness, stops }: Ramp, t: number): Rgb {
 
 export interface Color {
   readonly fill: string;
-  /** Black or white, whichever has more contrast with the fill. */
+  /** The fill as four bytes in the order of ImageData: red, green, blue, alpha. */
+  readonly bytes: number;
+  /** Black or white: at least one of them has a contrast of 4.5 with any fill. */
   readonly ink: string;
 }
 
@@ -110,31 +112,72 @@ const relativeLuminance = (rgb: Rgb): number => {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 
+/** Black and white have the same contrast with this luminance: √(1.05 · 0.05) − 0.05. */
+const equalContrast = Math.sqrt(1.05 * 0.05) - 0.05;
+const littleEndian = new Uint8Array(Uint32Array.of(1).buffer)[0] === 1;
+
+function packed([r, g, b]: Rgb): number {
+  const bytes = littleEndian ? [255, b, g, r] : [r, g, b, 255];
+  return bytes.reduce((all, byte) => all * 256 + byte, 0);
+}
+
 const asColor = (rgb: Rgb): Color => ({
   fill: `rgb(${rgb.join(' ')})`,
-  ink: relativeLuminance(rgb) > 0.18 ? '#10131a' : '#ffffff',
+  bytes: packed(rgb),
+  ink: relativeLuminance(rgb) > equalContrast ? '#000000' : '#ffffff',
 });
+
+/** Hue and largest chroma of the colours of heads 1 to 8, those of --head-… in base.css. */
+const headHues: readonly (readonly [hue: number, chroma: number])[] = [
+  [245, 0.12],
+  [45, 0.14],
+  [170, 0.11],
+  [350, 0.14],
+  [285, 0.15],
+  [90, 0.11],
+  [262, 0.03],
+  [20, 0.15],
+];
+
+const headRamp = (theme: Theme, head: number): Ramp => {
+  const [hue, most] = headHues[head % headHues.length]!;
+  const chroma = theme === 'light' ? most : 0.7 * most;
+  const stops = [[0.35 * chroma, hue] as const, [chroma, hue] as const];
+  return { lightness: theme === 'light' ? [0.93, 0.45] : [0.32, 0.82], stops };
+};
 
 const steps = 256;
 const cache = new Map<string, readonly Color[]>();
 
-function table(theme: Theme, name: 'weights' | 'positive' | 'negative'): readonly Color[] {
-  const key = `${theme} ${name}`;
+function table(key: string, ramp: () => Ramp): readonly Color[] {
   let colors = cache.get(key);
   if (!colors) {
-    colors = Array.from({ length: steps }, (_, i) => asColor(colorOn(ramps[theme][name], i / (steps - 1))));
+    const chosen = ramp();
+    colors = Array.from({ length: steps }, (_, i) => asColor(colorOn(chosen, i / (steps - 1))));
     cache.set(key, colors);
   }
   return colors;
 }
 
+const tableOf = (theme: Theme, name: 'weights' | 'positive' | 'negative') =>
+  table(`${theme} ${name}`, () => ramps[theme][name]);
+
 /** The function from a value to its colour: weights from 0 to 1, signed values from −limit to limit. */
 export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: number) => Color {
-  const positive = table(theme, name === 'weights' ? 'weights' : 'positive');
-  const negative = table(theme, 'negative');
+  const positive = tableOf(theme, name === 'weights' ? 'weights' : 'positive');
+  const negative = tableOf(theme, 'negative');
   const factor = limit > 0 ? (steps - 1) / limit : 0;
   return (value) => {
     const step = Math.min(steps - 1, Math.round(Math.abs(value) * factor));
     return (value < 0 && name === 'signed' ? negative : positive)[step] ?? positive[0]!;
+  };
+}
+
+/** The function from a value and the index of a head to a tint of the head's colour, stronger for larger values. */
+export function headScale(theme: Theme, limit: number): (value: number, head: number) => Color {
+  const factor = limit > 0 ? (steps - 1) / limit : 0;
+  return (value, head) => {
+    const colors = table(`${theme} head ${head % headHues.length}`, () => headRamp(theme, head));
+    return colors[Math.min(steps - 1, Math.round(Math.abs(value) * factor))] ?? colors[0]!;
   };
 }

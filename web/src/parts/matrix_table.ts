@@ -1,30 +1,112 @@
-// A matrix as a table of numbers, to read or copy.
+// A matrix as a table of numbers, to read or copy. Only the cells that can be seen are in the document, because a
+// page with eight tables of 64 × 64 cells would take seconds to lay out. On paper there are all of them.
 
 import { el, word } from './dom.js';
 import { formatNumber } from './format.js';
 import type { MatrixView } from './heat_map.js';
+import { printing } from './printing.js';
+
+/** Sizes in pixels, as matrix.css sets them. */
+const rowHeight = 27;
+const colWidth = 66;
+/** Cells beyond those that can be seen, on each side. */
+const margin = 4;
+/** Assumed until the table is in the document. */
+const viewport = { width: 320, height: 380 };
+
+interface Span {
+  readonly begin: number;
+  readonly end: number;
+}
+
+/** The rows or columns to show, of `count` that are `size` pixels each, in a viewport of `extent` from `start` on. */
+export function spanOf(count: number, size: number, start: number, extent: number): Span {
+  const begin = Math.max(0, Math.min(count, Math.floor(start / size)) - margin);
+  return { begin, end: Math.min(count, Math.ceil((start + extent) / size) + margin) };
+}
+
+const refill = 'multihead-refill';
+printing.watch(() => {
+  for (const region of document.querySelectorAll('.table-scroll')) region.dispatchEvent(new Event(refill));
+});
 
 export function matrixTable(view: MatrixView, caption: string): HTMLElement {
-  const heads = view.colLabels ?? Array.from({ length: view.cols }, (_, col) => String(col + 1));
-  const head = el('tr', {}, el('td', {}), ...heads.map((label) => el('th', { scope: 'col' }, word(label))));
-  const body = view.rowLabels.map((label, row) =>
-    el(
-      'tr',
-      {},
-      el('th', { scope: 'row' }, word(label)),
-      ...Array.from({ length: view.cols }, (_, col) => {
-        const hidden = view.hidden?.(row, col) ?? false;
-        const value = view.data[row * view.cols + col]!;
-        return el('td', hidden ? { class: 'hidden-cell' } : {}, formatNumber(value));
-      }),
-    ),
-  );
+  const { rows, cols, data, rowLabels } = view;
+  const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
+  const head = el('thead');
+  const body = el('tbody');
   const table = el(
     'table',
-    {},
+    { 'aria-rowcount': rows + 1, 'aria-colcount': cols + 1 },
     el('caption', { class: 'sr-only' }, caption),
-    el('thead', {}, head),
-    el('tbody', {}, ...body),
+    head,
+    body,
   );
-  return el('div', { class: 'table-scroll', role: 'region', 'aria-label': caption, tabindex: 0 }, table);
+  const region = el(
+    'div',
+    { class: 'table-scroll', role: 'region', 'aria-label': caption, tabindex: 0 },
+    table,
+  );
+
+  const gap = (tag: 'td' | 'tr', count: number): HTMLElement[] => {
+    if (count === 0) return [];
+    const element = el(tag, { class: 'table-gap', 'aria-hidden': 'true' });
+    if (tag === 'td') element.style.minWidth = `${count * colWidth}px`;
+    else element.style.height = `${count * rowHeight}px`;
+    return [element];
+  };
+
+  function rowOf(index: number, first: HTMLElement, across: Span, cell: (col: number) => HTMLElement) {
+    const cells = [];
+    for (let col = across.begin; col < across.end; col += 1) {
+      const element = cell(col);
+      element.setAttribute('aria-colindex', String(col + 2));
+      cells.push(element);
+    }
+    const row = [first, ...gap('td', across.begin), ...cells, ...gap('td', cols - across.end)];
+    return el('tr', { 'aria-rowindex': index + 1 }, ...row);
+  }
+
+  function cellOf(row: number, col: number): HTMLElement {
+    const hidden = view.hidden?.(row, col) ?? false;
+    const text = formatNumber(data[row * cols + col]!);
+    return el('td', hidden ? { class: 'hidden-cell' } : {}, text);
+  }
+
+  let shown = '';
+  function fill(): void {
+    const everything = printing.get();
+    const { clientWidth: width, clientHeight: height } = region.isConnected
+      ? region
+      : { clientWidth: viewport.width, clientHeight: viewport.height };
+    const down = everything ? { begin: 0, end: rows } : spanOf(rows, rowHeight, region.scrollTop, height);
+    const across = everything ? { begin: 0, end: cols } : spanOf(cols, colWidth, region.scrollLeft, width);
+    const key = JSON.stringify([down, across]);
+    if (key === shown) return;
+    shown = key;
+    const corner = el('td', {}, view.colLabels ? 'query \\ key' : '');
+    head.replaceChildren(
+      rowOf(0, corner, across, (col) => el('th', { scope: 'col' }, word(colLabels[col]!))),
+    );
+    const lines = [];
+    for (let row = down.begin; row < down.end; row += 1) {
+      const label = el('th', { scope: 'row' }, word(rowLabels[row]!));
+      lines.push(rowOf(row + 1, label, across, (col) => cellOf(row, col)));
+    }
+    body.replaceChildren(...gap('tr', down.begin), ...lines, ...gap('tr', rows - down.end));
+  }
+
+  let asked = false;
+  region.addEventListener('scroll', () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      fill();
+    });
+  });
+  new ResizeObserver(fill).observe(region);
+  region.addEventListener(refill, fill);
+  fill();
+  return region;
 }

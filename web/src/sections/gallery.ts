@@ -1,28 +1,20 @@
-// "Head gallery": the attention weights of all heads side by side. A cell pointed at in one map is
-// highlighted in all of them.
+// "Head gallery": the attention weights of all heads side by side, and their mean. The pair in view is marked in
+// all of them.
 
-import { inView, update, type App } from '../app.js';
+import { inView, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
-import { el, headBadge, pairOf, refill } from '../parts/dom.js';
-import { formatNumber } from '../parts/format.js';
+import { el, refill } from '../parts/dom.js';
 import { createLegend } from '../parts/legend.js';
-import { createMap, type MatrixMap } from '../parts/matrix_map.js';
-import { matrixTable } from '../parts/matrix_table.js';
+import type { MatrixView } from '../parts/heat_map.js';
 import { createViewSwitch, type ViewName } from '../parts/view_switch.js';
-import { patternOf, type PatternId } from '../patterns.js';
+import type { PatternId } from '../patterns.js';
 import { viewOf } from '../steps.js';
-
-interface Card {
-  readonly title: HTMLElement;
-  readonly element: HTMLElement;
-  readonly body: HTMLElement;
-  readonly map: MatrixMap;
-  readonly readout: HTMLElement;
-}
+import { createCard, mapFrame, pairText, strongest, type Card } from './gallery_card.js';
 
 export function gallerySection(app: App): HTMLElement {
   const legend = createLegend('weights');
   const cards = el('div', { class: 'cards' });
+  const mean = createMean(app);
   const views = createViewSwitch(app, 'galleryView', 'Show the maps as');
   const section = el(
     'section',
@@ -37,28 +29,25 @@ export function gallerySection(app: App): HTMLElement {
         el(
           'p',
           { class: 'lead' },
-          'Rows are queries, columns are keys. Point at a cell, or move with the arrow keys: every head shows its weight for that pair.',
+          'A row is a query, a column a key. Point at a cell, or walk with the arrow keys: every head shows its weight for that pair, and the query, key and value behind it.',
         ),
       ),
       views.element,
     ),
     cards,
+    mean.element,
     legend.element,
+    meanings(),
   );
 
   let shown = '';
   let list: readonly Card[] = [];
   const made = new Map<PatternId, Card>();
 
-  /** The card of a pattern, made once. The choice of heads changes only the number in its title. */
-  function cardFor(id: PatternId, head: number): Card {
+  /** The card of a pattern, made once. */
+  function cardFor(id: PatternId): Card {
     const card = made.get(id) ?? createCard(app, id);
     made.set(id, card);
-    card.title.replaceChildren(
-      headBadge(head + 1, id),
-      el('span', { class: 'sr-only' }, `Head ${head + 1}: `),
-      patternOf(id).name,
-    );
     return card;
   }
 
@@ -71,53 +60,20 @@ export function gallerySection(app: App): HTMLElement {
       list = result.heads.map(cardFor);
       refill(cards, ...list.map((card) => card.element));
     }
-    legend.show(result.causal);
-    cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, views.current()));
-    list.forEach((card, head) => fill(card, result, head));
+    const as = views.current();
+    legend.show(viewOf(result, 'weights', 0).hidden !== undefined);
+    cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
+    list.forEach((card, head) => card.show(result, head, as));
+    mean.show(result, as);
     point();
-  }
-
-  function fill({ body, map }: Card, result: ForwardResult, head: number): void {
-    const view = viewOf(result, 'weights', head);
-    const name = `head ${head + 1}`;
-    const label = `Attention weights of ${name}, ${patternOf(result.heads[head]!).name}`;
-    if (views.current() === 'numbers') {
-      refill(body, matrixTable(view, label));
-      return;
-    }
-    if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
-    map.show({
-      view,
-      label,
-      cellLabel: ({ row, col }) => {
-        const value = view.hidden?.(row, col)
-          ? 'masked, 0'
-          : formatNumber(view.data[row * view.cols + col]!, 2);
-        return `${name}, query ${result.tokens[row]}, key ${result.tokens[col]}, ${value}`;
-      },
-    });
   }
 
   function point(): void {
     const result = app.result.get();
     if (!result) return;
     const { query, key } = inView(app, result);
-    list.forEach(({ map, readout }, head) => {
-      map.highlight(key === null ? null : { row: query, col: key });
-      if (key === null) {
-        readout.replaceChildren('\u00a0');
-        return;
-      }
-      const { data, cols, hidden } = viewOf(result, 'weights', head);
-      const row = data.subarray(query * cols, (query + 1) * cols);
-      const sum = row.reduce((total, weight) => total + weight, 0);
-      const masked = hidden?.(query, key) ?? false;
-      readout.replaceChildren(
-        el('span', {}, ...pairOf(result.tokens[query]!, result.tokens[key]!)),
-        el('strong', { class: 'number' }, masked ? 'masked' : formatNumber(row[key]!)),
-        el('span', { class: 'readout-sum' }, 'row sum ', el('span', { class: 'number' }, formatNumber(sum))),
-      );
-    });
+    for (const card of list) card.point(result, query, key);
+    mean.point(query, key);
   }
 
   app.result.watch(show);
@@ -131,30 +87,59 @@ export function gallerySection(app: App): HTMLElement {
 }
 
 /** Number of columns: full rows if possible, fewer for longer sentences and for tables, which are wider. */
-function columnsFor(heads: number, tokens: number, view: ViewName): number {
+export function columnsFor(heads: number, tokens: number, view: ViewName): number {
   const even = heads <= 4 ? heads : heads <= 6 ? 3 : 4;
-  return Math.min(even, view === 'numbers' || tokens > 40 ? 2 : tokens > 16 ? 3 : 4);
+  return Math.min(even, view === 'numbers' || tokens > 24 ? 2 : tokens > 12 ? 3 : 4);
 }
 
-function createCard(app: App, id: PatternId): Card {
+function createMean(app: App) {
+  const frame = mapFrame(app, 'the mean of the heads', () => ({}));
   const title = el('h3', {});
-  const map = createMap({
-    maxCell: 44,
-    onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
-    onChoose: ({ row, col }) => {
-      const head = app.state.get().heads.indexOf(id);
-      update(app, { query: row, key: col, ...(head >= 0 && { head }) });
-    },
-  });
-  const body = el('div', { class: 'card-body' }, map.element);
-  const readout = el('p', { class: 'readout' }, '\u00a0');
+  const text = el('p', { class: 'card-line' });
+  const readout = el('p', { class: 'readout' });
   const element = el(
     'article',
-    { class: 'card' },
-    title,
-    el('p', { class: 'card-line' }, patternOf(id).line),
-    body,
-    readout,
+    { class: 'card card-mean' },
+    el('div', { class: 'mean-text' }, title, text, readout, frame.saves),
+    frame.body,
   );
-  return { title, element, body, map, readout };
+  let view: MatrixView;
+  return {
+    element,
+    show(result: ForwardResult, as: ViewName): void {
+      const count = result.heads.length;
+      element.hidden = count === 1;
+      view = { ...viewOf(result, 'weights', 0), data: result.meanWeights.data };
+      title.textContent = `Mean of ${count} heads`;
+      text.textContent =
+        'Plots of attention often show only this. A pattern that one head is sure of looks faint here, and patterns of different heads run into each other.';
+      frame.show(view, 'mean', `Mean of the weights of ${count} heads`, as);
+    },
+    point(query: number, key: number | null): void {
+      frame.map.highlight({ row: query, col: key });
+      readout.replaceChildren(...pairText(view, query, key ?? strongest(view, query)));
+    },
+  };
+}
+
+function meanings(): HTMLElement {
+  const terms: readonly [string, string][] = [
+    [
+      'entropy',
+      'How widely a head spreads its weights: 0 if all weight is on one word, ln n if n words share it equally.',
+    ],
+    ['previous', 'Mean weight on the word before, over all words but the first.'],
+    ['first', 'Mean weight on the first word, over all words but the first.'],
+    [
+      'induction',
+      'Mean weight on words that follow an earlier occurrence of the query’s word: “last time, cat came after black”. A dash: no word repeats.',
+    ],
+    ['row sum', 'The weights of a query add up to 1.'],
+  ];
+  return el(
+    'details',
+    { class: 'about' },
+    el('summary', {}, el('strong', {}, 'What the scores mean')),
+    el('dl', {}, ...terms.flatMap(([name, text]) => [el('dt', {}, name), el('dd', {}, text)])),
+  );
 }

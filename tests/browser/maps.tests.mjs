@@ -1,0 +1,233 @@
+// Heat maps at any size, as tables, as files, on paper and in forced colours; and the head gallery.
+
+import assert from 'node:assert/strict';
+import { openPage, snapshot, until } from './harness.mjs';
+
+const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
+const longText = Array.from({ length: 64 }, (_, i) => `word${(i * i) % 41}`).join('+');
+const large = `#heads=${everyHead}&text=${longText}`;
+
+/** Moves the pointer over a map of the gallery, diagonally, in `steps` steps. */
+async function sweep(page, steps) {
+  const box = await page.$eval('#gallery .map-row', (row) => {
+    row.scrollIntoView({ block: 'start' });
+    const { left, top, width } = row.getBoundingClientRect();
+    return { left, top, width };
+  });
+  for (let i = 0; i < steps; i += 1) {
+    const at = ((i + 0.5) * box.width) / steps;
+    await page.mouse.move(box.left + at, box.top + at);
+  }
+}
+
+/** The blobs that the page offers for download, instead of downloading them. */
+const catchDownloads = (page) =>
+  page.evaluate(() => {
+    window.saved = [];
+    URL.createObjectURL = (blob) => {
+      window.saved.push(blob);
+      return '#';
+    };
+    HTMLAnchorElement.prototype.click = function () {
+      window.savedName = this.download;
+    };
+  });
+
+async function press(page, selector) {
+  const before = await page.evaluate(() => window.saved.length);
+  await page.$eval(selector, (button) => button.click());
+  for (let i = 0; i < 200 && (await page.evaluate(() => window.saved.length)) === before; i += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  return page.evaluate(() => window.savedName);
+}
+
+export const tests = [
+  {
+    name: 'pointing moves marks and paints no map, at 64 tokens and 8 heads',
+    async run({ browser, url, kind }) {
+      const { page, close } = await openPage(browser, url + large);
+      await page.evaluate(() => {
+        window.painted = 0;
+        const real = CanvasRenderingContext2D.prototype.drawImage;
+        CanvasRenderingContext2D.prototype.drawImage = function (...rest) {
+          window.painted += 1;
+          return real.apply(this, rest);
+        };
+        window.tasks = [];
+        if (!PerformanceObserver.supportedEntryTypes.includes('longtask')) return;
+        new PerformanceObserver((list) =>
+          window.tasks.push(...list.getEntries().map((task) => task.duration)),
+        ).observe({ type: 'longtask' });
+      });
+      await sweep(page, 32);
+      await until(page, () => document.querySelector('#gallery .map-mark-cell').hidden === false);
+      assert.equal(await page.evaluate(() => window.painted), 0);
+      const longest = Math.max(0, ...(await page.evaluate(() => window.tasks)));
+      await close();
+      return kind === 'chromium' ? `longest task ${Math.round(longest)} ms (0: below 50)` : '';
+    },
+  },
+  {
+    name: 'a map of 64 tokens has labels on both sides, and names the cell pointed at',
+    async run({ browser, url }) {
+      for (const width of [360, 1280]) {
+        const { page, close } = await openPage(browser, url + large, { width });
+        const inked = await page.$eval('#gallery .map-stage', (stage) => {
+          const canvas = stage.querySelector('canvas');
+          const ratio = canvas.width / canvas.clientWidth;
+          const corner = canvas.getBoundingClientRect();
+          const row = stage.querySelector('.map-row').getBoundingClientRect();
+          const [left, top] = [(row.left - corner.left) * ratio, (row.top - corner.top) * ratio];
+          const copy = new OffscreenCanvas(canvas.width, canvas.height);
+          const pen = copy.getContext('2d', { willReadFrequently: true });
+          pen.drawImage(canvas, 0, 0);
+          const ink = (x, y, w, h) => pen.getImageData(x, y, w, h).data.filter((v, i) => i % 4 === 3 && v > 100).length;
+          return {
+            beside: ink(16 * ratio, top, left - 16 * ratio, canvas.height - top),
+            above: ink(left, 16 * ratio, canvas.width - left, top - 16 * ratio),
+            title: ink(left, 0, canvas.width - left, 15 * ratio) > 10 && ink(0, top, 14 * ratio, canvas.height - top) > 10,
+          };
+        });
+        assert.ok(inked.beside > 200 && inked.above > 200, JSON.stringify(inked));
+        assert.ok(inked.title, 'titles of both axes');
+        await page.focus('#gallery .map-cell[tabindex="0"]');
+        for (const key of ['ArrowDown', 'End']) await page.keyboard.press(key);
+        const { tokens } = await snapshot(page);
+        const names = await page.$$eval('#gallery .card:first-child .map-mark-label', (labels) =>
+          labels.map(({ hidden, textContent }) => (hidden ? '' : textContent)),
+        );
+        assert.ok(names[0].startsWith(tokens[1]) && names[1].startsWith(tokens[63]), names.join());
+        await close();
+      }
+    },
+  },
+  {
+    name: 'numbers of 64 tokens and 8 heads: only what can be seen is in the document',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url + large}&galleryView=numbers`);
+      await until(page, () => document.querySelectorAll('#gallery table').length >= 8);
+      const cells = await page.$$eval('#gallery td', (list) => list.length);
+      assert.ok(cells < 4000, `${cells} cells`);
+      const { trace } = await snapshot(page);
+      const corner = await page.$eval('#gallery .table-scroll', async (region) => {
+        region.scrollTo(1e6, 1e6);
+        const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+        await frame();
+        await frame();
+        region.scrollTo(1e6, 1e6);
+        await frame();
+        const row = region.querySelector('tr[aria-rowindex="65"]');
+        return row.querySelector('[aria-colindex="65"]').textContent;
+      });
+      assert.equal(corner, trace.weights.data[64 * 64 - 1].toFixed(3));
+      await close();
+      return `${cells} cells instead of ${9 * 64 * 64}`;
+    },
+  },
+  {
+    name: 'every map of the gallery is saved as CSV, exactly, and as PNG at twice its size',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      await catchDownloads(page);
+      const { trace, tokens } = await snapshot(page);
+      const n = tokens.length;
+      for (let head = 0; head < 4; head += 1) {
+        const card = `#gallery .cards .card:nth-child(${head + 1})`;
+        const name = await press(page, `${card} .save:nth-child(2)`);
+        assert.match(name, new RegExp(`^attention-weights-of-head-${head + 1}-.*\\.csv$`));
+        const csv = await page.evaluate(() => window.saved.at(-1).text());
+        const lines = csv.trimEnd().split('\r\n').map((line) => line.split(','));
+        assert.equal(lines[0].length, n + 1);
+        const numbers = lines.slice(1).flatMap((line) => line.slice(1).map((text) => Math.fround(Number(text))));
+        assert.deepEqual(numbers, [...trace.weights.data.subarray(head * n * n, (head + 1) * n * n)]);
+
+        assert.match(await press(page, `${card} .save:first-child`), /\.png$/);
+        const size = await page.evaluate(async () => {
+          const { width, height } = await createImageBitmap(window.saved.at(-1));
+          return [width, height];
+        });
+        assert.ok(size[0] >= 2 * 44 * n && size[1] >= 2 * 44 * n, size.join());
+      }
+      await press(page, '#gallery .card-mean .save:nth-child(2)');
+      assert.match(await page.evaluate(() => window.saved.at(-1).text()), /^query \\ key,/);
+      await close();
+    },
+  },
+  {
+    name: 'the gallery shows statistics and the mean of the heads',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#causal=1&galleryView=numbers`);
+      const { trace, tokens, heads } = await snapshot(page);
+      const n = tokens.length;
+      const weight = (h, i, j) => trace.weights.data[(h * n + i) * n + j];
+      const shown = await page.$$eval('#gallery .scores', (list) =>
+        list.map((scores) => [...scores.querySelectorAll('dd')].map((value) => Number(value.textContent))),
+      );
+      const rows = Array.from({ length: n }, (_, i) => i);
+      shown.forEach(([entropy, previous, first], h) => {
+        const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+        const surprise = (w) => (w > 0 ? -w * Math.log(w) : 0);
+        const entropies = rows.map((i) => rows.reduce((sum, j) => sum + surprise(weight(h, i, j)), 0));
+        assert.ok(Math.abs(entropy - mean(entropies)) < 0.0051, 'entropy');
+        assert.ok(Math.abs(previous - mean(rows.slice(1).map((i) => weight(h, i, i - 1)))) < 0.0051);
+        assert.ok(Math.abs(first - mean(rows.slice(1).map((i) => weight(h, i, 0)))) < 0.0051);
+      });
+      const means = await page.$$eval('#gallery .card-mean tbody td', (list) => list.map((cell) => Number(cell.textContent)));
+      means.forEach((value, k) => {
+        const all = heads.map((_, h) => weight(h, Math.floor(k / n), k % n));
+        assert.ok(Math.abs(value - all.reduce((a, b) => a + b) / heads.length) < 0.00051);
+      });
+      await close();
+    },
+  },
+  {
+    name: 'on paper, maps are light and tables whole, also from the dark theme',
+    skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate printing' : undefined),
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url, { scheme: 'dark' });
+      const corner = () =>
+        page.$eval('#gallery .map-stage', (stage) => {
+          const canvas = stage.querySelector('canvas');
+          const ratio = canvas.width / canvas.clientWidth;
+          const outer = canvas.getBoundingClientRect();
+          const { right, bottom } = stage.querySelector('.map-row').getBoundingClientRect();
+          const at = [(right - outer.left - 8) * ratio, (bottom - outer.top - 8) * ratio];
+          const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+          pen.drawImage(canvas, ...at, 1, 1, 0, 0, 1, 1);
+          return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+        });
+      assert.ok(Math.max(...(await corner())) < 90, 'dark on the screen');
+      await page.emulateMediaType('print');
+      await until(page, () => matchMedia('print').matches);
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      assert.ok(Math.min(...(await corner())) > 200, 'light on paper');
+      await page.emulateMediaType();
+      await page.evaluate((text) => (location.hash = text), `${large}&galleryView=numbers`);
+      await snapshot(page);
+      await page.emulateMediaType('print');
+      await until(page, () => document.querySelectorAll('#gallery .card:first-child tbody td').length === 64 * 64);
+      await close();
+    },
+  },
+  {
+    name: 'forced colours keep the maps, the bars and the choice',
+    skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate forced colours' : undefined),
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#query=3&key=2`);
+      const session = await page.createCDPSession();
+      await session.send('Emulation.setEmulatedMedia', { features: [{ name: 'forced-colors', value: 'active' }] });
+      await until(page, () => matchMedia('(forced-colors: active)').matches);
+      const kept = await page.evaluate(() => {
+        const style = (selector) => getComputedStyle(document.querySelector(selector));
+        return {
+          bar: style('#gallery .score-fill').backgroundColor !== style('#gallery').backgroundColor,
+          mark: parseFloat(style('#gallery .map-mark-cell').outlineWidth) >= 2,
+          chosen: style('#gallery .card-title[aria-pressed=true]').outlineStyle === 'solid',
+        };
+      });
+      assert.deepEqual(kept, { bar: true, mark: true, chosen: true });
+      await close();
+    },
+  },
+];
