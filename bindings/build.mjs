@@ -55,8 +55,10 @@ for (const part of parts) {
     writeFileSync(join(made, `multihead-${part}${simd}.wasm`), ordered(part + simd));
   }
 }
-const packed = gzipSync(readFileSync(join(made, 'multihead-simd128.wasm')), { level: 9 }).toString('base64');
-writeFileSync(join(made, 'inline_wasm.js'), `export default '${packed}';\n`);
+for (const part of parts) {
+  const packed = gzipSync(readFileSync(join(made, `multihead-${part}simd128.wasm`)), { level: 9 }).toString('base64');
+  writeFileSync(join(made, `${part.replace('-', '_')}inline_wasm.js`), `export default '${packed}';\n`);
+}
 
 const manifest = createRequire(import.meta.url).resolve('typescript/package.json');
 const tsc = join(dirname(manifest), 'bin', 'tsc');
@@ -65,24 +67,27 @@ const { status } = spawnSync(process.execPath, [tsc, '-p', here, '--outDir', mad
 });
 if (status !== 0) process.exit(status ?? 1);
 
-await bundleInline();
+const script = await bundle('pool_worker', 'iife');
+writeFileSync(join(made, 'pool_worker_text.js'), `export default ${JSON.stringify(script)};\n`);
+await bundle('inline', 'esm');
 writeFileSync(join(made, 'sbom.cdx.json'), `${JSON.stringify(billOfMaterials(), null, 2)}\n`);
 
 rmSync(dist, { recursive: true, force: true });
 renameSync(made, dist);
 
-/** Replaces inline.js by one file with all that it imports. */
-async function bundleInline() {
-  const file = join(made, 'inline.js');
+/** Replaces a module by one file with all that it imports, and returns its text. */
+async function bundle(name, format) {
+  const file = join(made, `${name}.js`);
   const bundle = await rolldown({ input: file, cwd: made, logLevel: 'warn' });
-  const { output } = await bundle.generate({ dir: made, format: 'esm', minify: true, sourcemap: true });
+  const { output } = await bundle.generate({ dir: made, format, minify: true, sourcemap: true });
   await bundle.close();
   const [{ code, map }, ...rest] = output.filter(({ type }) => type === 'chunk');
-  if (rest.length > 0) fail('multihead/inline must be one file; it has also', ...rest.map(({ fileName }) => fileName));
-  // The source of the map without the WebAssembly, which would double its size.
+  if (rest.length > 0) fail(`${name}.js must be one file; it has also`, ...rest.map(({ fileName }) => fileName));
+  // The source of the map without what the file contains as text, which would double its size.
   map.sourcesContent = map.sourcesContent.map((text, index) =>
-    map.sources[index].endsWith('inline_wasm.js') ? null : text,
+    /(inline_wasm|pool_worker_text)\.js$/.test(map.sources[index]) ? null : text,
   );
   writeFileSync(file, code);
   writeFileSync(`${file}.map`, map.toString());
+  return code.replace(/\/\/# sourceMappingURL=.*\s*$/, '');
 }

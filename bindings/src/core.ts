@@ -4,8 +4,5 @@
  * @module multihead/core
  */
 
+export * from './core_api.js';
 export { load } from './load_core.js';
-export { MultiheadError } from './errors.js';
-export type { MultiheadErrorCode, MultiheadErrorParts } from './errors.js';
-export type { LoadCore, MultiheadCore } from './core_types.js';
-export type * from './types.js';

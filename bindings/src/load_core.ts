@@ -1,7 +1,6 @@
 // load() of multihead/core, with the .wasm files beside this module.
 
-import createGlue from './core_glue.js';
-import { createCore } from './core_operations.js';
+import { coreContents } from './core_contents.js';
 import type { LoadCore } from './core_types.js';
 import { createLoader } from './loader.js';
 
@@ -14,8 +13,4 @@ const files = {
 };
 
 /** See {@link LoadCore}. */
-export const load: LoadCore = /* @__PURE__ */ createLoader(() => files, {
-  part: 'core',
-  createGlue,
-  createApi: createCore,
-});
+export const load: LoadCore = /* @__PURE__ */ createLoader(() => files, coreContents);

@@ -3,7 +3,7 @@
 
 import { everything } from './everything.js';
 import { createLoader } from './loader.js';
-import { fileExists, type WasmFiles } from './source.js';
+import { filesBeside, type WasmFiles } from './source.js';
 import type { Load } from './types.js';
 
 /**
@@ -12,16 +12,9 @@ import type { Load } from './types.js';
  */
 const here: string | undefined = import.meta.url;
 
-/** The files beside this module. A bundle that was moved has none: it contains one build itself. */
+/** Which build is where; a bundle that was moved has no files beside it, and contains one build itself. */
 async function findFiles(): Promise<WasmFiles> {
-  if (here !== undefined) {
-    const folder = here.slice(0, here.lastIndexOf('/'));
-    const [relaxed, simd128] = [`${folder}/multihead-relaxed.wasm`, `${folder}/multihead-simd128.wasm`];
-    if ((await fileExists(relaxed)) && (await fileExists(simd128))) {
-      return { relaxed: () => relaxed, simd128: () => simd128 };
-    }
-  }
-  return (await import('./inline_files.js')).inlineFiles;
+  return (await filesBeside(here, 'multihead')) ?? (await import('./inline_files.js')).inlineFiles;
 }
 
 /** See {@link Load}. */

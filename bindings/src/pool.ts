@@ -4,165 +4,24 @@
  * @module multihead/pool
  */
 
-import { abortedError, checkSignal } from './abort.js';
-import { MultiheadError } from './errors.js';
 import { load } from './load.js';
-import { checkChoice, checkCount, readFlat } from './options.js';
-import { Handle, handleOf } from './pool_arguments.js';
-import { poolAttention } from './pool_attention.js';
-import { PoolCore } from './pool_core.js';
-import { cores } from './pool_port.js';
-import type { Maker } from './pool_protocol.js';
-import { poolScores } from './pool_scores.js';
-import { exchangeOf } from './pool_slots.js';
-import type { Pool, PoolBackend, PoolObjectOptions, PoolOptions } from './pool_types.js';
-import { poolAttentionVarlen } from './pool_varlen.js';
-import { describe } from './tensor.js';
+import { poolCreator } from './pool_creator.js';
+import { browserPort, type BrowserWorkerClass, type StartWorker } from './pool_port.js';
+import type { CreatePool } from './pool_types.js';
 
-export { MultiheadError } from './errors.js';
-export type { MultiheadErrorCode, MultiheadErrorParts } from './errors.js';
-export type * from './pool_types.js';
+export * from './pool_api.js';
 
-const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'wasm', 'simd', 'signal'] as const;
-const mostWorkers = 64;
+// With the global's own type, the package would need TypeScript's DOM library.
+declare const Worker: BrowserWorkerClass;
 
-/**
- * Starts workers that each hold an instance of the WebAssembly module, which is loaded and compiled once. Needs no
- * special headers. Where workers are forbidden or missing, the pool runs on the calling thread, and `pool.backend` says
- * why.
- *
- * @throws {MultiheadError} `E_OPTION`, `E_LOAD`, `E_ABORTED`
- */
-export async function createPool(given: PoolOptions = {}): Promise<Pool> {
-  const options = readFlat(given, optionNames, 'createPool');
-  const { signal, wasm, simd } = options;
-  checkSignal(signal);
-  const workers = countOf(options.workers);
-  const queue = options.queue === undefined ? 1000 : checkCount(options.queue, 'queue');
-  const wanted = checkChoice(options.exchange ?? 'auto', ['auto', 'messages'], 'exchange');
-  const leastWork = options.leastWork ?? 4e6;
-  const { exchange, why: exchangeReason } = exchangeOf(wanted);
-
-  const mh = await load({ wasm, simd, signal });
-  const settings = { workers, queue, exchange, exchangeReason, leastWork, load: { wasm, simd } };
-  const core = new PoolCore(mh, settings);
-  let onAbort = (): void => {};
-  try {
-    const aborted = new Promise<never>((_, reject) => {
-      onAbort = () => reject(abortedError(signal as AbortSignal, 'createPool'));
-      if (signal?.aborted) onAbort();
-      signal?.addEventListener('abort', onAbort, { once: true });
-    });
-    await Promise.race([core.crew.settled(), aborted]);
-  } catch (error) {
-    core.dispose();
-    throw error;
-  } finally {
-    signal?.removeEventListener('abort', onAbort);
-  }
-  return poolOf(core);
-}
-
-function countOf(workers: unknown): number {
-  if (workers === undefined || workers === 'all') return Math.min(cores(), mostWorkers);
-  if (Number.isInteger(workers) && (workers as number) >= 1 && (workers as number) <= mostWorkers) {
-    return workers as number;
-  }
-  throw new MultiheadError('E_OPTION', {
-    argument: 'workers',
-    expected: `"all" or a whole number from 1 to ${mostWorkers}`,
-    got: describe(workers),
-  });
-}
-
-function backendOf({ crew, settings: { exchange, exchangeReason }, mh: { backend } }: PoolCore): PoolBackend {
-  const { simd, version } = backend;
-  const { localReason } = crew;
-  if (localReason !== undefined) {
-    const why = `no workers, calls run on the calling thread: ${localReason}`;
-    return Object.freeze({ workers: 0, exchange: 'messages', simd, version, why } as const);
-  }
-  const { workers } = crew;
-  const why = `${workers} ${workers === 1 ? 'worker' : 'workers'}, ${exchange}: ${exchangeReason}`;
-  return Object.freeze({ workers, exchange, simd, version, why });
-}
-
-function poolOf(core: PoolCore): Pool {
-  const make =
-    (maker: Maker) =>
-    async (...args: unknown[]): Promise<unknown> => {
-      const { handle, facts } = await core.make(maker, args);
-      return proxyOf(core, handle, facts as object, methods[maker]);
-    };
-  const makeShared =
-    (maker: Maker) =>
-    async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
-      const { workers, ...call } = readFlat(given, ['workers', 'signal'], maker);
-      const { handle, facts } = await core.make(maker, [config, call], workers === undefined ? 1 : countOf(workers));
-      return proxyOf(core, handle, facts as object, methods[maker]);
-    };
-  const pool = {
-    get backend() {
-      return backendOf(core);
-    },
-    attention: (...args: [never, never, never, object?]) => poolAttention(core, ...args),
-    attentionVarlen: (q: never, k: never, v: never, options: object) => poolAttentionVarlen(core, [q, k, v], options),
-    scores: (q: never, k: never, options: object) => poolScores(core, q, k, options),
-    attentionBackward: (...args: unknown[]) => core.run('attentionBackward', args),
-    attentionVarlenBackward: (...args: unknown[]) => core.run('attentionVarlenBackward', args),
-    latentAttention: (...args: unknown[]) => core.run('latentAttention', args),
-    linear: (...args: unknown[]) => core.run('linear', args),
-    rotate: (...args: unknown[]) => core.run('rotate', args),
-    headStatistics: (...args: unknown[]) => core.run('headStatistics', args),
-    memory: () => core.run('memory', []),
-    multiHeadAttention: makeShared('multiHeadAttention'),
-    transformerBlock: makeShared('transformerBlock'),
-    transformer: makeShared('transformer'),
-    trainer: make('trainer'),
-    experiment: make('experiment'),
-    createCache: make('createCache'),
-    get disposed() {
-      return core.disposed;
-    },
-    dispose: () => core.dispose(),
-    [Symbol.dispose]: () => core.dispose(),
-  };
-  return Object.freeze(pool) as unknown as Pool;
-}
-
-const layerMethods = ['loadStateDict', 'stateDict', 'forward', 'backward', 'step'];
-const stateMethods = ['stateDict', 'loadStateDict', 'checkpoint', 'restore', 'steps', 'bytes'];
-/** What the proxies of each kind of object forward; `createCache` gives another proxy. */
-const methods: Readonly<Record<Maker | 'layerCache', readonly string[]>> = {
-  multiHeadAttention: [...layerMethods, 'createCache'],
-  transformerBlock: [...layerMethods, 'createCache'],
-  transformer: ['loadStateDict', 'initialise', 'stateDict', 'forward', 'step', 'createCache'],
-  trainer: [...stateMethods, 'step', 'accumulate', 'update', 'setLearningRate', 'gradients'],
-  experiment: [...stateMethods, 'step', 'evaluate'],
-  createCache: ['append', 'attend', 'truncate', 'clear', 'length', 'firstKept'],
-  layerCache: ['length', 'bytes', 'rewind'],
-  scores: [],
+const startWorker: StartWorker = (events) => {
+  if (typeof Worker !== 'function') return undefined;
+  // Written out, because bundlers look for exactly this.
+  const worker = new Worker(new URL('./pool_worker.js', import.meta.url), { type: 'module' });
+  const missing =
+    'its script did not load: it is missing (see "Where it runs" in the README), or the Content-Security-Policy forbids workers';
+  return browserPort(worker, missing, events);
 };
 
-function proxyOf(core: PoolCore, handle: Handle, facts: object, names: readonly string[]): object {
-  const dispose = (): void => core.release(handle);
-  const proxy: Record<PropertyKey, unknown> = {
-    ...facts,
-    get disposed() {
-      return handle.disposed;
-    },
-    dispose,
-    [Symbol.dispose]: dispose,
-  };
-  for (const name of names) {
-    proxy[name] = (...args: unknown[]): Promise<unknown> => core.invoke(handle, name, args);
-  }
-  if (names.includes('createCache')) {
-    proxy['createCache'] = async (...args: unknown[]): Promise<unknown> => {
-      const { handle: cache, facts: ofCache } = await core.makeCache(handle, args);
-      return proxyOf(core, cache, ofCache as object, methods.layerCache);
-    };
-  }
-  handleOf.set(proxy, handle);
-  return Object.freeze(proxy);
-}
+/** See {@link CreatePool}. */
+export const createPool: CreatePool = /* @__PURE__ */ poolCreator({ load, findWorkers: () => startWorker });

@@ -3,16 +3,16 @@
 
 import { abortedError } from './abort.js';
 import { MultiheadError } from './errors.js';
-import { load } from './load.js';
 import { moduleOf } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
 import { disposedObject, Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
 import { Crew, disposedError, lostError, type Seat, type Work } from './pool_crew.js';
+import type { Starting } from './pool_port.js';
 import type { Maker, ObjectTask, Task, Verb } from './pool_protocol.js';
 import { Slots, type Exchange } from './pool_slots.js';
 import { boardBytes, giveUp, type TeamCall } from './team.js';
-import type { LoadOptions, Multihead } from './types.js';
+import type { Load, Multihead } from './types.js';
 
 /** What a worker has answered. */
 export interface Done {
@@ -41,7 +41,6 @@ export interface PoolSettings {
   readonly exchangeReason: string;
   /** Multiplications and additions that are worth a worker of their own. */
   readonly leastWork: number;
-  readonly load: Omit<LoadOptions, 'signal'>;
 }
 
 const abandonedPools =
@@ -75,17 +74,19 @@ export class PoolCore {
   readonly settings: PoolSettings;
   readonly crew: Crew;
   readonly slots: Slots;
+  readonly #load: Load;
   #mh: Multihead;
   #calls = 0;
   #objects = 0;
   #disposed = false;
 
   /** `mh` checks calls and divides them; the workers have instances of the same module. */
-  constructor(mh: Multihead, settings: PoolSettings) {
+  constructor(mh: Multihead, settings: PoolSettings, start: Starting) {
     this.settings = settings;
+    this.#load = start.load;
     this.#mh = mh;
     const { workers, exchange } = settings;
-    this.crew = new Crew(moduleOf.get(mh) as WebAssembly.Module, mh.backend.simd, workers);
+    this.crew = new Crew({ module: moduleOf.get(mh) as WebAssembly.Module, simd: mh.backend.simd, ...start }, workers);
     this.slots = new Slots(exchange, 4 * workers);
     abandonedPools?.register(this, this.crew, this);
   }
@@ -130,7 +131,8 @@ export class PoolCore {
   async planner(): Promise<Runtime> {
     const runtime = runtimeOf.get(this.#mh) as Runtime;
     if (!runtime.raw.dead) return runtime;
-    this.#mh = await load(this.settings.load);
+    const wasm = moduleOf.get(this.#mh) as WebAssembly.Module;
+    this.#mh = await this.#load({ wasm, simd: this.#mh.backend.simd });
     return runtimeOf.get(this.#mh) as Runtime;
   }
 

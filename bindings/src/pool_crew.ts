@@ -1,7 +1,7 @@
 // The workers of a pool: hands out tasks, and replaces a worker that ends.
 
 import { MultiheadError } from './errors.js';
-import { localPort, startWorker, type Port } from './pool_port.js';
+import { localPort, type Port, type Starting } from './pool_port.js';
 import type { Answer, Reply, Task } from './pool_protocol.js';
 import { receivedError } from './pool_tasks.js';
 import type { TeamCall } from './team.js';
@@ -33,9 +33,14 @@ export class Seat {
 const mostFailures = 8;
 const patience = 1000;
 
+/** What every worker has an instance of, and how a worker starts. */
+export interface Instance extends Starting {
+  readonly module: WebAssembly.Module;
+  readonly simd: Simd;
+}
+
 export class Crew {
-  readonly #module: WebAssembly.Module;
-  readonly #simd: Simd;
+  readonly #instance: Instance;
   #seats: Seat[] = [];
   #queue: Work[] = [];
   #disposed = false;
@@ -45,9 +50,8 @@ export class Crew {
   #broken: MultiheadError | undefined;
   #starting: (() => void)[] = [];
 
-  constructor(module: WebAssembly.Module, simd: Simd, count: number) {
-    this.#module = module;
-    this.#simd = simd;
+  constructor(instance: Instance, count: number) {
+    this.#instance = instance;
     for (let index = 0; index < count && this.#localReason === undefined; index += 1) this.#start();
   }
 
@@ -123,9 +127,10 @@ export class Crew {
       reply: (reply: Reply) => this.#receive(seat, reply),
       death: (why: string) => this.#ended(seat, why),
     };
+    const { module, simd, load, startWorker } = this.#instance;
     let why = 'there are no workers here';
     if (this.#localReason !== undefined) {
-      seat.port = localPort(events);
+      seat.port = localPort(load, events);
     } else {
       try {
         seat.port = startWorker(events);
@@ -135,7 +140,7 @@ export class Crew {
       if (seat.port === undefined) return this.#ended(seat, why);
     }
     try {
-      seat.port.send({ kind: 'start', module: this.#module, simd: this.#simd }, []);
+      seat.port.send({ kind: 'start', module, simd }, []);
     } catch (error) {
       this.#ended(seat, String(error));
     }

@@ -1,8 +1,8 @@
 // One worker of a pool, in browsers, Node, or on the calling thread.
 
-import { load } from './load.js';
 import type { Reply, Request } from './pool_protocol.js';
 import { sentError, TaskRunner } from './pool_tasks.js';
+import type { Load } from './types.js';
 
 /** What happens to a worker. */
 export interface PortEvents {
@@ -19,17 +19,31 @@ export interface Port {
   hold(busy: boolean): void;
 }
 
-interface BrowserWorker {
+/** Starts a worker; undefined where there are none. Throws what the environment throws. */
+export type StartWorker = (events: PortEvents) => Port | undefined;
+
+/** How the workers of a pool start, and instances on the calling thread. */
+export interface Starting {
+  readonly load: Load;
+  readonly startWorker: StartWorker;
+}
+
+/** What differs between the entry points that have createPool(). */
+export interface PoolPlatform {
+  readonly load: Load;
+  findWorkers(): StartWorker | Promise<StartWorker>;
+}
+
+export interface BrowserWorker {
   onmessage: ((event: { data: Reply }) => void) | null;
   onerror: ((event: { message?: string; preventDefault?(): void }) => void) | null;
   onmessageerror: (() => void) | null;
   postMessage(message: Request, transfer: ArrayBuffer[]): void;
   terminate(): void;
 }
-// With the global's own type, the package would need TypeScript's DOM library.
-declare const Worker: new (url: URL, options: { type: 'module' }) => BrowserWorker;
+export type BrowserWorkerClass = new (url: string | URL, options: { type: 'module' }) => BrowserWorker;
 
-interface NodeWorker {
+export interface NodeWorker {
   on(event: 'message', listener: (reply: Reply) => void): void;
   on(event: 'error' | 'messageerror', listener: (error: Error) => void): void;
   on(event: 'exit', listener: (code: number) => void): void;
@@ -38,31 +52,19 @@ interface NodeWorker {
   ref(): void;
   unref(): void;
 }
-interface NodeProcess {
-  getBuiltinModule?(name: 'node:worker_threads'): { Worker: new (url: URL, options: object) => NodeWorker };
-  getBuiltinModule?(name: 'node:os'): { availableParallelism?(): number };
-}
-
-// Not imported, so that bundlers need not resolve Node's modules.
-const builtin = (globalThis as { process?: NodeProcess }).process?.getBuiltinModule;
 
 /** How many threads the machine runs side by side; 1 if it does not say. */
 export function cores(): number {
-  const { navigator } = globalThis as { navigator?: { hardwareConcurrency?: unknown } };
-  const told = navigator?.hardwareConcurrency ?? builtin?.('node:os').availableParallelism?.();
+  const { navigator, process } = globalThis as {
+    navigator?: { hardwareConcurrency?: unknown };
+    process?: { getBuiltinModule?(name: 'node:os'): { availableParallelism?(): number } };
+  };
+  const told = navigator?.hardwareConcurrency ?? process?.getBuiltinModule?.('node:os').availableParallelism?.();
   return Number.isInteger(told) && (told as number) > 0 ? (told as number) : 1;
 }
 
-/** Starts a worker; undefined where there are none. Throws what the environment throws. */
-export function startWorker(events: PortEvents): Port | undefined {
-  if (typeof Worker === 'function') return browserPort(events);
-  const threads = builtin?.('node:worker_threads');
-  return threads === undefined ? undefined : nodePort(threads.Worker, events);
-}
-
-function browserPort({ reply, death }: PortEvents): Port {
-  // Written out, because bundlers look for exactly this.
-  const worker = new Worker(new URL('./pool_worker.js', import.meta.url), { type: 'module' });
+/** `missing` is why a worker gives no message when it fails. */
+export function browserPort(worker: BrowserWorker, missing: string, { reply, death }: PortEvents): Port {
   const end = (): void => {
     worker.onmessage = worker.onerror = worker.onmessageerror = null;
     worker.terminate();
@@ -74,8 +76,7 @@ function browserPort({ reply, death }: PortEvents): Port {
   worker.onmessage = ({ data }) => reply(data);
   worker.onerror = (event) => {
     event.preventDefault?.();
-    // A script that is missing, or that a Content-Security-Policy forbids, gives no message.
-    died(event.message || 'its script did not load: it is missing, or the Content-Security-Policy forbids workers');
+    died(event.message || missing);
   };
   worker.onmessageerror = () => died('a message could not be read');
   return {
@@ -85,10 +86,7 @@ function browserPort({ reply, death }: PortEvents): Port {
   };
 }
 
-function nodePort(Thread: new (url: URL, options: object) => NodeWorker, { reply, death }: PortEvents): Port {
-  // Not a literal, or bundlers would copy the script as an asset.
-  const script = './pool_worker.js';
-  const worker = new Thread(new URL(script, import.meta.url), {});
+export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port {
   let ended = false;
   const died = (why: string): void => {
     if (ended) return;
@@ -113,7 +111,7 @@ function nodePort(Thread: new (url: URL, options: object) => NodeWorker, { reply
 }
 
 /** The calling thread in place of a worker. Each task waits for a turn of the event loop. */
-export function localPort({ reply, death }: PortEvents): Port {
+export function localPort(load: Load, { reply, death }: PortEvents): Port {
   let runner: TaskRunner | undefined;
   let ended = false;
   const handle = async (request: Request): Promise<void> => {

@@ -1,5 +1,6 @@
 // The public types of multihead/pool.
 
+import type { PlatformAbortSignal } from './platform_types.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -84,7 +85,10 @@ export interface PoolOptions extends LoadOptions {
    * cross-origin isolated pages, else messages.
    */
   readonly exchange?: 'auto' | 'messages' | undefined;
-  /** @internal Multiplications and additions that are worth a worker. */
+  /**
+   * `attention` and `attentionVarlen` use one more worker for every so many multiplications and additions of a call: with
+   * fewer, sending the operands takes longer than another worker saves. Default 4 000 000.
+   */
   readonly leastWork?: number | undefined;
 }
 
@@ -108,7 +112,7 @@ export interface PoolCallOptions {
    * Aborting rejects the call with `E_ABORTED` at once. What a worker is computing at the moment it still finishes, for
    * nobody.
    */
-  readonly signal?: AbortSignal | undefined;
+  readonly signal?: PlatformAbortSignal | undefined;
   /** Called when one more of the parts of a call is done. Only calls that are divided have several. */
   readonly progress?: ((done: number, total: number) => void) | undefined;
 }
@@ -135,7 +139,7 @@ export interface PoolObjectOptions {
    */
   readonly workers?: number | 'all' | undefined;
   /** Aborting rejects the call with `E_ABORTED`. */
-  readonly signal?: AbortSignal | undefined;
+  readonly signal?: PlatformAbortSignal | undefined;
 }
 
 /** What all objects that live in a worker have. */
@@ -398,3 +402,12 @@ export interface Pool {
   /** As dispose(), for `using`. */
   [Symbol.dispose](): void;
 }
+
+/**
+ * Starts workers that each hold an instance of the WebAssembly module, which is loaded and compiled once. Needs no
+ * special headers. Where workers are forbidden or missing, the pool runs on the calling thread, and `pool.backend` says
+ * why.
+ *
+ * @throws {MultiheadError} `E_OPTION`, `E_LOAD`, `E_ABORTED`
+ */
+export type CreatePool = (options?: PoolOptions) => Promise<Pool>;

@@ -1,6 +1,8 @@
-// The script of a pool's workers, in browsers and Node. A pool alone starts it.
+// The script of a pool's workers, in browsers and Node. A pool alone starts it. build.mjs makes one file of it and all
+// that it imports, which works as a module and as a classic script.
 
-import { load } from './load.js';
+import { everything } from './everything.js';
+import { createLoader } from './loader.js';
 import type { Reply, Request } from './pool_protocol.js';
 import { sentError, TaskRunner } from './pool_tasks.js';
 
@@ -17,6 +19,9 @@ const { process, WorkerGlobalScope } = globalThis as { process?: NodeProcess; Wo
 const nodePort = (): Scope | null | undefined => process?.getBuiltinModule?.('node:worker_threads').parentPort;
 // Deno has both kinds of workers; one with a WorkerGlobalScope is a browser's.
 const port = (WorkerGlobalScope === undefined ? nodePort() : undefined) ?? (globalThis as unknown as Scope);
+const load = createLoader(() => {
+  throw new Error('a pool sends the module to its workers');
+}, everything);
 let runner: TaskRunner | undefined;
 
 async function start({ module, simd }: Extract<Request, { kind: 'start' }>): Promise<Reply> {

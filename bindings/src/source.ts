@@ -45,16 +45,26 @@ function nodeFiles(): FileSystem | undefined {
   return process?.getBuiltinModule?.('node:fs/promises');
 }
 
-/** Whether a file: URL or path names a file that can be read. */
-export async function fileExists(address: string): Promise<boolean> {
+/** The address of a file beside a module; undefined if it is not there, or the module's address is not known. */
+export async function fileBeside(module: string | undefined, name: string): Promise<string | undefined> {
   const files = nodeFiles();
-  if (files === undefined) return false;
+  if (files === undefined || module === undefined) return undefined;
+  const address = `${module.slice(0, module.lastIndexOf('/'))}/${name}`;
   try {
     await files.access(pathOf(address));
-    return true;
+    return address;
   } catch {
-    return false;
+    return undefined;
   }
+}
+
+/** The files of both builds beside a module, or undefined. */
+export async function filesBeside(module: string | undefined, name: string): Promise<WasmFiles | undefined> {
+  const [relaxed, simd128] = await Promise.all(
+    ['relaxed', 'simd128'].map((simd) => fileBeside(module, `${name}-${simd}.wasm`)),
+  );
+  if (relaxed === undefined || simd128 === undefined) return undefined;
+  return { relaxed: () => relaxed, simd128: () => simd128 };
 }
 
 export function loadError(wasm: WasmName, got: string, cause?: unknown): MultiheadError {
@@ -145,7 +155,7 @@ const schemeOf = (address: string): string | undefined =>
   /^([a-z][a-z0-9+.-]+):/i.exec(address)?.[1]?.toLowerCase();
 
 /** What node:fs takes for a path or a file: URL. */
-const pathOf = (address: string): string | URL =>
+export const pathOf = (address: string): string | URL =>
   schemeOf(address) === 'file' ? new URL(address) : address;
 
 async function readAddress(named: WasmName, signal: AbortSignal | undefined): Promise<BufferSource> {

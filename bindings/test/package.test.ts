@@ -6,7 +6,6 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { gzipSync } from 'node:zlib';
 import { load } from 'multihead';
 import { rolldown } from 'rolldown';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -27,6 +26,25 @@ interface SourceMap {
 
 interface Bill {
   components: { name: string; version: string }[];
+}
+
+/** The modules that a program calls: see native/dev/packages/sources.mjs. */
+interface Modules {
+  load: string[];
+  createPool?: string;
+}
+
+interface Sources {
+  FILES: Modules;
+  INLINE: Modules;
+  call(modules?: Modules): string;
+  required(text: string): string;
+}
+
+/** A module of `npm run try-packages`. */
+async function inPackages<Module>(name: string): Promise<Module> {
+  const { href } = new URL(`../../native/dev/packages/${name}`, import.meta.url);
+  return (await import(/* @vite-ignore */ href)) as Module;
 }
 
 async function npm(folder: string, ...args: string[]): Promise<string> {
@@ -72,7 +90,9 @@ describe('the packed package', { timeout: 120_000 }, () => {
       ...sources.flatMap((name) =>
         ['.js', '.js.map', '.d.ts'].map((extension) => `dist/${name.replace(/\.ts$/, extension)}`),
       ),
-      ...['glue.js', 'core_glue.js', 'inline_wasm.js', 'sbom.cdx.json'].map((name) => `dist/${name}`),
+      ...['glue.js', 'core_glue.js', 'inline_wasm.js', 'core_inline_wasm.js', 'pool_worker_text.js', 'sbom.cdx.json'].map(
+        (name) => `dist/${name}`,
+      ),
       ...['simd128', 'relaxed', 'core-simd128', 'core-relaxed'].map(
         (build) => `dist/multihead-${build}.wasm`,
       ),
@@ -111,8 +131,9 @@ describe('the packed package', { timeout: 120_000 }, () => {
       );
       const map = JSON.parse(await readFile(join(root, 'dist', `${script}.map`), 'utf8')) as SourceMap;
       const source = await readFile(join(root, 'src', name), 'utf8');
-      if (name !== 'inline.ts') expect(map.sourcesContent, name).toEqual([source]);
-      else expect(map.sources).toEqual(expect.arrayContaining(['loader.js', 'training.js']));
+      const parts = { 'inline.ts': ['loader.js', 'training.js'], 'pool_worker.ts': ['loader.js', 'team.js'] }[name];
+      if (parts === undefined) expect(map.sourcesContent, name).toEqual([source]);
+      else expect(map.sources).toEqual(expect.arrayContaining(parts));
     }
   });
 
@@ -308,6 +329,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       import { load, type LoadOptions, type WasmSource } from 'multihead';
       import { train } from 'multihead/training';
       import { load as loadInline } from 'multihead/inline';
+      import { createPool } from 'multihead/pool';
       const source: WasmSource = new Uint8Array(8);
       const options: LoadOptions = { wasm: { relaxed: 'a.wasm', simd128: source }, simd: 'auto' };
       // @ts-expect-error not a file
@@ -316,7 +338,9 @@ describe('the packed package', { timeout: 120_000 }, () => {
       using x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
       const { out } = mh.attention(x, x, x);
       export const shape: readonly number[] = out.shape;
-      for await (const { step } of train({ experiment: mh.experiment() })) shape.at(step);`;
+      for await (const { step } of train({ experiment: mh.experiment() })) shape.at(step);
+      using pool = await createPool({ workers: 2, leastWork: 1e6 });
+      export const { data }: { data: Float32Array } = (await pool.attention(x, x, x)).out;`;
     await writeFile(join(folder, 'bare.ts'), types);
     await expectTypes('--lib', 'es2022', 'bare.ts');
     // Where there is a type of the platform, it is the type.
@@ -332,7 +356,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   });
 
   it('has types for every way in which TypeScript finds modules', async () => {
-    const all = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/training'];
+    const all = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/pool', 'multihead/training'];
     await writeFile(
       join(folder, 'modes.ts'),
       all.map((entry, index) => `import * as e${index} from '${entry}'; export const o${index}: object = e${index};`).join('\n'),
@@ -344,33 +368,29 @@ describe('the packed package', { timeout: 120_000 }, () => {
   });
 
   it('runs in Node by import and by require(), and as a bundle that was moved', async () => {
-    const call = `
-      .load().then((mh) => mh.scope(() => {
-        const x = mh.tensor([1, 1, 2, 2], new Float32Array([1, 2, 3, 4]));
-        console.log(mh.backend.simd, mh.attention(x, x, x, { causal: 'topLeft' }).out.data.slice(0, 2).join());
-      }));`;
-    const alone = await mkdtemp(join(tmpdir(), 'multihead-alone-'));
-    const printed = async (file: string, cwd = folder) => (await run(process.execPath, [file], { cwd })).stdout;
-    await writeFile(join(folder, 'import.mjs'), `import * as package_ from 'multihead';\npackage_${call}`);
-    await writeFile(join(folder, 'require.cjs'), `require('multihead')${call}`);
-    expect(await printed('import.mjs')).toMatch(/^(relaxed|simd128) 1,2\n$/);
-    expect(await printed('require.cjs')).toMatch(/^(relaxed|simd128) 1,2\n$/);
+    const { FILES, INLINE, call, required } = await inPackages<Sources>('sources.mjs');
+    const ran = async (file: string, cwd = folder) => (await run(process.execPath, [file], { cwd })).stdout;
+    const calling = '\ncall().then(console.log);';
+    await writeFile(join(folder, 'import.mjs'), call() + calling);
+    await writeFile(join(folder, 'require.cjs'), required(call()) + calling);
+    expect(await ran('import.mjs')).toMatch(/^ok (relaxed|simd128)\n$/);
+    expect(await ran('require.cjs')).toMatch(/^ok (relaxed|simd128)\n$/);
 
-    // Without the .wasm files beside it, the bundle contains the simd128 build.
-    for (const [entry, platform] of [['multihead', 'node'], ['multihead/inline', 'browser']] as const) {
-      await writeFile(join(folder, 'entry.mjs'), `import * as package_ from '${entry}';\npackage_${call}`);
+    // Without the package's files beside it, the bundle contains the simd128 build, and the script of the workers.
+    const alone = await mkdtemp(join(tmpdir(), 'multihead-alone-'));
+    for (const [modules, platform] of [[FILES, 'node'], [INLINE, 'browser']] as const) {
+      await writeFile(join(folder, 'entry.mjs'), call(modules) + calling);
       const bundle = await rolldown({ input: join(folder, 'entry.mjs'), platform, logLevel: 'silent' });
       await bundle.write({ dir: join(alone, platform), entryFileNames: 'main.mjs', chunkFileNames: '[name].mjs' });
       await bundle.close();
       if (platform === 'browser') expect(await readdir(join(alone, platform))).toEqual(['main.mjs']);
-      expect(await printed(join(alone, platform, 'main.mjs'), alone), entry).toBe('simd128 1,2\n');
+      expect(await ran(join(alone, platform, 'main.mjs'), alone), platform).toBe('ok simd128\n');
     }
     await rm(alone, { recursive: true });
   });
 
   it('states in its README what every environment needs that it is tried in', async () => {
-    const { href } = new URL('../../native/dev/packages/rows.mjs', import.meta.url);
-    const { ROWS } = (await import(/* @vite-ignore */ href)) as { ROWS: { name: string; needs?: string }[] };
+    const { ROWS } = await inPackages<{ ROWS: { name: string; needs?: string }[] }>('rows.mjs');
     const readme = await readFile(join(root, 'README.md'), 'utf8');
     const stated = readme.split('\n').filter((line) => line.startsWith('| '));
     const missing = ROWS.map(({ name, needs = 'nothing' }) => `| ${name} | ${needs} |`).filter((row) => !stated.includes(row));
@@ -411,29 +431,26 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const assets = await readdir(join(site, 'dist', 'assets'));
     const wasm = assets.filter((name) => name.endsWith('.wasm')).map((name) => name.split('-')[1]);
     expect(wasm.sort()).toEqual(['relaxed', 'simd128']);
+  });
 
-    // A page loads its own module, and the glue and the .wasm of one build.
-    const loaded = assets.filter((name) => !name.includes('relaxed'));
-    const kilobytes = async (extension: string) => {
-      const files = loaded.filter((name) => name.endsWith(extension));
-      const read = await Promise.all(files.map((name) => readFile(join(site, 'dist', 'assets', name))));
-      return read.reduce((sum, file) => sum + gzipSync(file, { level: 9 }).length, 0) / 1000;
-    };
-    const [wasmSize, scriptSize] = [await kilobytes('.wasm'), await kilobytes('.js')];
-    const inline = gzipSync(await readFile(join(root, 'dist', 'inline.js')), { level: 9 }).length / 1000;
-    const table = await readFile(join(root, 'README.md'), 'utf8');
-    const inTable = (row: string) => Number(new RegExp(`^\\| \`${row}.* (\\d+) kB(?: each)? \\|$`, 'm').exec(table)?.[1]);
-    expect(Math.abs(inTable('multihead`') - wasmSize - scriptSize), 'multihead').toBeLessThan(5);
-    expect(Math.abs(inTable('multihead/inline`') - inline), `inline: ${inline.toFixed(1)} kB`).toBeLessThan(5);
-    expect(Math.abs(inTable('multihead/relaxed.wasm`') - wasmSize), 'the .wasm').toBeLessThan(4);
-    for (const readme of ['README.md', '../README.md']) {
-      const text = (await readFile(join(root, readme), 'utf8')).replaceAll(/\s+/g, ' ');
-      const stated = (pattern: RegExp) => Number(pattern.exec(text)?.[1]);
-      const sizes = `${wasmSize.toFixed(1)} kB of WebAssembly, ${scriptSize.toFixed(1)} kB of JavaScript`;
-      const off = (size: number, pattern: RegExp) => Math.abs(stated(pattern) - size);
-      expect(off(wasmSize + scriptSize, /about (\d+) kB gzipped/i), sizes).toBeLessThan(5);
-      expect(off(wasmSize, /(\d+) kB of WebAssembly/), sizes).toBeLessThan(4);
-      expect(off(scriptSize, /(\d+) kB of minified JavaScript/), sizes).toBeLessThan(2);
+  it('states in its README the sizes of all entry points', async () => {
+    const { href } = new URL('../sizes.mjs', import.meta.url);
+    const { sizes } = (await import(/* @vite-ignore */ href)) as { sizes(): Promise<Record<string, Record<string, number>>> };
+    const all = await sizes();
+    const kilobytes = (parts: Record<string, number> = {}) => Object.values(parts).reduce((sum, bytes) => sum + bytes, 0) / 1000;
+    const readme = await readFile(join(root, 'README.md'), 'utf8');
+    for (const [name, parts] of Object.entries(all)) {
+      const stated = new RegExp(`^\\| \`${name}\`.* (\\d+) kB(?: each| more)? \\|$`, 'm').exec(readme)?.[1];
+      expect(Math.abs(Number(stated) - kilobytes(parts)), `${name}: ${kilobytes(parts).toFixed(1)} kB`).toBeLessThan(2.5);
+    }
+    const { script = 0, wasm = 0 } = all['multihead'] ?? {};
+    for (const file of ['README.md', '../README.md']) {
+      const text = (await readFile(join(root, file), 'utf8')).replaceAll(/\s+/g, ' ');
+      const off = (bytes: number, pattern: RegExp) => Math.abs(Number(pattern.exec(text)?.[1]) - bytes / 1000);
+      const actual = `${file}: ${wasm} bytes of WebAssembly, ${script} bytes of JavaScript`;
+      expect(off(script + wasm, /about (\d+) kB gzipped/i), actual).toBeLessThan(2.5);
+      expect(off(wasm, /(\d+) kB of WebAssembly/), actual).toBeLessThan(2.5);
+      expect(off(script, /(\d+) kB of minified JavaScript/), actual).toBeLessThan(2.5);
     }
   });
 });

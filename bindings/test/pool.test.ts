@@ -9,7 +9,7 @@ import { filled } from './random_case.ts';
 import { running, sabotage } from './pool_threads.ts';
 
 const pools: Pool[] = [];
-async function open(options: PoolOptions & { leastWork?: number } = {}): Promise<Pool> {
+async function open(options: PoolOptions = {}): Promise<Pool> {
   const pool = await createPool({ workers: 2, ...options });
   pools.push(pool);
   return pool;
@@ -40,6 +40,9 @@ describe('options', () => {
   test('others are checked too, and unknown ones are refused', async () => {
     for (const [options, argument] of [
       [{ queue: 0 }, 'queue'],
+      [{ leastWork: 0 }, 'leastWork'],
+      [{ leastWork: NaN }, 'leastWork'],
+      [{ leastWork: '9' }, 'leastWork'],
       [{ exchange: 'telepathy' }, 'exchange'],
       [{ signal: {} }, 'signal'],
       [{ worker: 2 }, 'worker'],

@@ -1,7 +1,7 @@
 // The results of a pool have the bits of one thread, for every option and any number of workers.
 
 import type { AttentionOptions, Multihead, Tensor } from 'multihead';
-import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
+import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { builds, loadBuild } from './builds.ts';
 import { random } from './random.ts';
@@ -40,7 +40,7 @@ describe.each(builds)('%s', (simd) => {
   beforeAll(async () => {
     mh = await loadBuild(simd);
     const open = (workers: number, exchange: 'auto' | 'messages') =>
-      createPool({ workers, simd, exchange, leastWork: 1 } as PoolOptions);
+      createPool({ workers, simd, exchange, leastWork: 1 });
     pools = await Promise.all([open(1, 'auto'), open(2, 'messages'), open(3, 'auto'), open(5, 'messages')]);
   });
   afterAll(() => pools.forEach((pool) => pool.dispose()));

@@ -6,6 +6,7 @@ import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { blobWorkers, replacePolicy } from '../../native/dev/packages/project.mjs';
 import * as sources from '../../native/dev/packages/sources.mjs';
 import { startServer } from './harness.mjs';
 
@@ -17,8 +18,8 @@ const kinds = {
   'module service worker': { 'main.js': sources.serviceWorkerPage, 'service_worker.js': sources.serviceWorker() },
 };
 
-/** A site with the package and these files; `use` gets its server. */
-async function withSite(files, use) {
+/** A site with the package and these files; `use` gets its server. A policy takes the place of the server's. */
+async function withSite(files, policy, use) {
   const folder = await mkdtemp(join(tmpdir(), 'multihead-plain-'));
   try {
     await cp(dist, join(folder, 'dist'), { recursive: true });
@@ -27,35 +28,62 @@ async function withSite(files, use) {
       await writeFile(join(folder, name), text);
     }
     const server = await startServer(folder);
+    if (policy) server.server.prependListener('request', (_, response) => replacePolicy(response, policy));
     await use(server).finally(() => server.close());
   } finally {
     await rm(folder, { recursive: true });
   }
 }
 
-export const tests = ['index', 'inline'].flatMap((entry) =>
-  Object.entries(kinds).map(([kind, files]) => ({
-    name: `multihead${entry === 'inline' ? '/inline' : ''} runs in a ${kind} without a bundler`,
-    async run({ browser }) {
-      const site = { ...files, 'call.js': sources.call(`./dist/${entry}.js`), 'index.html': sources.html };
-      await withSite(site, async ({ url, requested }) => {
-        const context = await browser.createBrowserContext();
-        try {
-          const page = await context.newPage();
-          await page.goto(url);
-          const end = performance.now() + 20_000;
-          let title = '';
-          while (!/^(ok|failed)/.test(title) && performance.now() < end) {
-            title = await page.title();
-            await new Promise((resolve) => setTimeout(resolve, 20));
-          }
-          assert.match(title, entry === 'inline' ? /^ok simd128$/ : /^ok (relaxed|simd128)$/);
-        } finally {
-          await context.close();
-        }
-        const wasm = requested.filter((path) => path.endsWith('.wasm'));
-        assert.equal(wasm.length, entry === 'inline' ? 0 : 1, `fetched ${wasm}`);
-      });
+/** The title that the page's calls give it, and the .wasm files that it fetched. */
+async function outcomeOf(browser, { kind, modules, policy }) {
+  const file = (module) => `./dist/${module.split('/')[1] ?? 'index'}.js`;
+  const files = { load: modules.load.map(file), createPool: file(modules.createPool) };
+  const site = { ...kinds[kind], 'call.js': sources.call(files), 'index.html': sources.html };
+  let title = '';
+  let wasm = [];
+  await withSite(site, policy, async ({ url, requested }) => {
+    const context = await browser.createBrowserContext();
+    try {
+      const page = await context.newPage();
+      await page.goto(url);
+      const end = performance.now() + 20_000;
+      while (!/^(ok|failed)/.test(title) && performance.now() < end) {
+        title = await page.title();
+        await new Promise((resolve) => setTimeout(resolve, 20));
+      }
+    } finally {
+      await context.close();
+    }
+    wasm = requested.filter((path) => path.endsWith('.wasm'));
+  });
+  return { title, wasm };
+}
+
+export const tests = [
+  ...Object.keys(kinds).flatMap((kind) => [
+    {
+      name: `multihead, multihead/core and multihead/pool run in a ${kind} without a bundler`,
+      async run({ browser }) {
+        const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.FILES });
+        assert.match(title, /^ok (relaxed|simd128)$/);
+        assert.equal(wasm.length, 2, `fetched ${wasm}`);
+      },
     },
-  })),
-);
+    {
+      name: `multihead/inline runs in a ${kind} without a bundler`,
+      async run({ browser }) {
+        const { title, wasm } = await outcomeOf(browser, { kind, modules: sources.INLINE, policy: blobWorkers });
+        assert.equal(title, 'ok simd128');
+        assert.deepEqual(wasm, []);
+      },
+    },
+  ]),
+  {
+    name: 'the pool of multihead/inline runs on the calling thread, and says why, where a policy forbids blob: workers',
+    async run({ browser }) {
+      const { title } = await outcomeOf(browser, { kind: 'page', modules: sources.INLINE });
+      assert.match(title, /^failed: createPool.* calls run on the calling thread: .*worker-src blob:/);
+    },
+  },
+];

@@ -5,12 +5,15 @@ import { createServer } from 'node:net';
 import { spawn } from 'node:child_process';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { serve } from '../../../web/serve.mjs';
+import { contentSecurityPolicy, serve } from '../../../web/serve.mjs';
 import { SetupError, run } from '../console.mjs';
 
 /** What a page, a worker or a program says when its call gave the right result. */
 const SUCCESS = /^ok (relaxed|simd128)$/;
 const PATIENCE = 60e3;
+
+/** The policy with which multihead/inline can start workers, and any bundle of it. */
+export const blobWorkers = contentSecurityPolicy.replace('worker-src', 'worker-src blob:');
 
 export class Project {
   /** @param {{ folder: string, tarball: string, tools: string[], browsers: { name: string, browser: object }[] }} parts */
@@ -59,10 +62,10 @@ export class Project {
     await this.write({ 'package.json': JSON.stringify({ ...manifest, ...more }) });
   }
 
-  /** Fails unless the page says so in every browser. A `site` is a folder, served under the policy of web/serve.mjs. */
-  async expectPage({ site, url, path = '', policy = true }) {
+  /** Fails unless the page says so in every browser. A `site` is a folder; its policy is that of web/serve.mjs. */
+  async expectPage({ site, url, path = '', policy = contentSecurityPolicy }) {
     const server = site && (await serve({ root: this.at(site), port: 0 }));
-    if (!policy) server.server.prependListener('request', withoutPolicy);
+    server?.server.prependListener('request', (_, response) => replacePolicy(response, policy));
     try {
       for (const { name, browser } of this.browsers) {
         this.#expect(await titleOf(browser, (url ?? server.url) + path), name, `${site ?? url}${path}`);
@@ -118,10 +121,11 @@ export class Project {
   }
 }
 
-/** Takes the Content-Security-Policy out of the headers that the response is about to get. */
-function withoutPolicy(_, response) {
+/** The Content-Security-Policy in the headers that the response is about to get; none if it is undefined. */
+export function replacePolicy(response, policy) {
   const { writeHead } = response;
-  response.writeHead = (status, { 'Content-Security-Policy': _, ...headers }) => writeHead.call(response, status, headers);
+  response.writeHead = (status, { 'Content-Security-Policy': _, ...headers }) =>
+    writeHead.call(response, status, { ...headers, ...(policy && { 'Content-Security-Policy': policy }) });
 }
 
 /** The title that the page's script sets. By polling: Firefox takes Puppeteer's waitForFunction() for an eval. */

@@ -1,12 +1,13 @@
 // The environments in which `npm run try-packages` tries the package. `needs` is what the table in bindings/README.md
 // says: the lines without which a row does not work, or nothing.
+import { blobWorkers } from './project.mjs';
 import * as sources from './sources.mjs';
 
-const { call, html, page, pages, program } = sources;
+const { FILES, INLINE, call, html, page, pages, program, required } = sources;
 const platform = process.platform === 'win32' ? 'win' : process.platform;
 const nodePackage = `node-${platform}-${process.arch}`; // npm has Node's programs
 const nodeProgram = `node_modules/${nodePackage}/bin/node`;
-const copyFiles = '`cp node_modules/multihead/dist/*.wasm out/`';
+const copyFiles = '`cp node_modules/multihead/dist/{*.wasm,pool_worker.js} out/`';
 const inline = "`import { load } from 'multihead/inline'`";
 
 /** Node of another version: import, require(), and a CommonJS program. */
@@ -14,8 +15,7 @@ const nodeRow = (version) => ({
   name: `Node ${version}: import and require()`,
   tools: [`${nodePackage}@${version}`],
   async run(project) {
-    const required = call().replace(/import .*\n/, "const { load } = require('multihead');\n").replace('export ', '');
-    const main = `${required}call().then(console.log);\n`;
+    const main = `${required(call())}call().then(console.log);\n`;
     await project.write({ 'call.js': call(), 'main.js': program(), 'main.cjs': main });
     for (const file of ['main.js', 'main.cjs']) await project.expectOutput([nodeProgram, file], `node ${version}`);
   },
@@ -34,7 +34,7 @@ const typescriptRow = (version) => ({
   name: `TypeScript ${version}: \`node16\`, \`nodenext\`, \`bundler\`, with and without the DOM library`,
   tools: [`typescript@${version}`],
   async run(project) {
-    const text = ['multihead', 'multihead/inline', 'multihead/training']
+    const text = ['multihead', 'multihead/core', 'multihead/inline', 'multihead/pool', 'multihead/training']
       .map((entry, index) => `import * as e${index} from '${entry}';\nexport const f${index}: object = e${index};\n`)
       .join('');
     await project.write({ 'main.ts': `${text}using x = (await e0.load()).tensor([1]);\nexport const s: readonly number[] = x.shape;\n` });
@@ -50,12 +50,12 @@ const typescriptRow = (version) => ({
   },
 });
 
-const viteRow = (version, what, { entry = 'multihead', needs, config = '', worker, dev }) => ({
+const viteRow = (version, what, { modules, needs, config = '', worker, dev }) => ({
   name: `Vite ${version}, ${what}`,
   tools: [`vite@${version}`],
   needs,
   async run(project) {
-    await project.write({ ...pages(entry), 'vite.config.js': `export default { ${config} };\n` });
+    await project.write({ ...pages(modules), 'vite.config.js': `export default { ${config} };\n` });
     const root = worker ? 'with-worker' : '.';
     if (dev) {
       const command = ['vite', '--host', '127.0.0.1', '--port', 'PORT', '--strictPort'];
@@ -76,10 +76,10 @@ const bundlerRows = (name, tools, build) => [
     tools,
     needs: inline,
     async run(project) {
-      await project.write(pages('multihead/inline'));
+      await project.write(pages(INLINE));
       await build(project, 'main.js');
       await project.write({ 'out/index.html': html });
-      await project.expectPage({ site: 'out' });
+      await project.expectPage({ site: 'out', policy: blobWorkers });
     },
   },
   {
@@ -87,7 +87,7 @@ const bundlerRows = (name, tools, build) => [
     tools,
     needs: copyFiles,
     async run(project) {
-      await project.write(pages('multihead'));
+      await project.write(pages(FILES));
       await build(project, 'main.js');
       await project.write({ 'out/index.html': html });
       await project.run(['node', '-e', copyScript]);
@@ -98,7 +98,7 @@ const bundlerRows = (name, tools, build) => [
 const copyScript = `
   const { cpSync, readdirSync } = require('node:fs');
   const dist = 'node_modules/multihead/dist/';
-  for (const name of readdirSync(dist)) if (name.endsWith('.wasm')) cpSync(dist + name, 'out/' + name);`;
+  for (const name of readdirSync(dist)) if (/\\.wasm$|^pool_worker\\.js$/.test(name)) cpSync(dist + name, 'out/' + name);`;
 
 /** A bundle for servers, in a folder where nothing else is. */
 const serverBundleRow = (name, tools, build) => ({
@@ -126,17 +126,20 @@ export default {
   output: { path: process.cwd() + '/out', filename: 'main.js' },
 };`;
 
+const parcelExports = '`"@parcel/resolver-default": { "packageExports": true }` in `package.json`';
+const parcelManifest = { '@parcel/resolver-default': { packageExports: true } };
+
 /** Parcel writes an import map into the page, which the policy of the other pages forbids. */
-const parcelRow = (what, { entry, needs, manifest = {} }) => ({
+const parcelRow = (what, { modules, needs, manifest = {} }) => ({
   name: `Parcel 2, ${what}`,
   tools: ['parcel@2'],
   needs,
   async run(project) {
-    await project.write(pages(entry));
+    await project.write(pages(modules));
     await project.extendManifest(manifest);
     for (const root of ['.', 'with-worker']) {
       await project.run(['parcel', 'build', `${root}/index.html`, '--no-cache', '--dist-dir', 'out', '--no-source-maps']);
-      await project.expectPage({ site: 'out', policy: false });
+      await project.expectPage({ site: 'out', policy: null });
     }
   },
 });
@@ -178,18 +181,22 @@ const nextRow = (name, flags) => ({
 });
 
 /** Plain modules from a static server, under \`script-src 'self' 'wasm-unsafe-eval'\`. */
-const plainRow = (name, { entry, scripts }) => ({
+const plainRow = (name, scripts, modules, { needs, policy } = {}) => ({
   name,
+  needs,
   tools: [],
   async run(project) {
-    const dist = './node_modules/multihead/dist/';
-    await project.write({ 'index.html': html, ...scripts(`${dist}${entry}.js`) });
-    await project.expectPage({ site: '.' });
+    const file = (module) => `./node_modules/multihead/dist/${module.split('/')[1] ?? 'index'}.js`;
+    const files = { load: modules.load.map(file), createPool: file(modules.createPool) };
+    await project.write({ 'index.html': html, ...scripts(files) });
+    await project.expectPage({ site: '.', policy });
   },
 });
 
-const withModule = (main, name, worker) => (path) => ({ 'call.js': call(path), 'main.js': main, [name]: worker() });
-const inModule = (path) => ({ 'call.js': call(path), 'main.js': page() });
+const inlineWorkers = { needs: 'for `createPool`, `worker-src blob:` in the policy', policy: blobWorkers };
+
+const withModule = (main, name, worker) => (files) => ({ 'call.js': call(files), 'main.js': main, [name]: worker() });
+const inModule = (files) => ({ 'call.js': call(files), 'main.js': page() });
 const inWorker = withModule(sources.workerPage, 'worker.js', sources.worker);
 const inServiceWorker = withModule(sources.serviceWorkerPage, 'service_worker.js', sources.serviceWorker);
 
@@ -200,14 +207,12 @@ export const ROWS = [
   runtimeRow('Bun 1', 'bun@1', ['bun', 'run', 'main.js']),
   typescriptRow('5.9'),
   typescriptRow('7'),
-  ...['index', 'inline'].flatMap((entry) => {
-    const package_ = entry === 'index' ? '`multihead`' : '`multihead/inline`';
-    return [
-      plainRow(`No bundler, ${package_}: module under a Content-Security-Policy`, { entry, scripts: inModule }),
-      plainRow(`No bundler, ${package_}: module worker`, { entry, scripts: inWorker }),
-      plainRow(`No bundler, ${package_}: module service worker`, { entry, scripts: inServiceWorker }),
-    ];
-  }),
+  plainRow('No bundler: module under a Content-Security-Policy', inModule, FILES),
+  plainRow('No bundler: module worker', inWorker, FILES),
+  plainRow('No bundler: module service worker', inServiceWorker, FILES),
+  plainRow('No bundler, `multihead/inline`: module under a Content-Security-Policy', inModule, INLINE, inlineWorkers),
+  plainRow('No bundler, `multihead/inline`: module worker', inWorker, INLINE, inlineWorkers),
+  plainRow('No bundler, `multihead/inline`: module service worker', inServiceWorker, INLINE),
   viteRow(8, 'development server', { dev: true }),
   viteRow(8, 'build', {}),
   viteRow(8, 'build with a worker', { worker: true }),
@@ -219,14 +224,14 @@ export const ROWS = [
       config: "optimizeDeps: { exclude: ['multihead'] }",
     }),
   ),
-  viteRow(5, 'development server, `multihead/inline`', { dev: true, entry: 'multihead/inline', needs: inline }),
+  viteRow(5, 'development server, `multihead/inline`', { dev: true, modules: INLINE, needs: inline }),
   viteRow(5, 'build', {}),
   viteRow(5, 'build with a worker', { worker: true }),
   {
     name: 'webpack 5, page and worker',
     tools: ['webpack@5', 'webpack-cli@7'],
     async run(project) {
-      await project.write({ ...pages('multihead'), 'out/index.html': html });
+      await project.write({ ...pages(FILES), 'out/index.html': html });
       for (const entry of ['./main.js', './with-worker/main.js']) {
         await project.write({ 'webpack.config.js': webpackConfig(entry) });
         await project.run(['webpack']);
@@ -234,12 +239,9 @@ export const ROWS = [
       }
     },
   },
-  parcelRow('page and worker', { entry: 'multihead' }),
-  parcelRow('`multihead/inline` and `multihead/training`', {
-    entry: 'multihead/inline',
-    needs: '`"@parcel/resolver-default": { "packageExports": true }` in `package.json`',
-    manifest: { '@parcel/resolver-default': { packageExports: true } },
-  }),
+  parcelRow('`multihead`: page and worker', { modules: { load: ['multihead'] } }),
+  parcelRow('all entry points: page and worker', { modules: FILES, needs: parcelExports, manifest: parcelManifest }),
+  parcelRow('`multihead/inline`', { modules: INLINE, needs: parcelExports, manifest: parcelManifest }),
   ...bundlerRows('Rollup 4', rollupTools, async (project, entry) => {
     await project.write({ 'rollup.config.js': rollupConfig });
     await project.run(['rollup', '-c', 'rollup.config.js', '-i', entry, '-d', 'out']);

@@ -1,22 +1,61 @@
 // The sources of the projects: a call of the package in a page, a worker, a service worker and a program.
 
-/** A call whose result is known: the first token sees itself alone. */
-export const call = (entry = 'multihead') => `
-import { load } from '${entry}';
-export async function call() {
+/** What a project calls, one after the other: load() of some modules, and createPool() of one. */
+export const FILES = { load: ['multihead', 'multihead/core'], createPool: 'multihead/pool' };
+export const INLINE = { load: ['multihead/inline'], createPool: 'multihead/inline' };
+
+/** Calls whose result is known: the first token sees itself alone. A service worker cannot start workers. */
+export function call({ load, createPool } = FILES) {
+  const imported = load.map((module, index) => `import { load as load${index} } from '${module}';`);
+  const attempts = load.map((module, index) => `['${module}', () => here(load${index})],`);
+  if (createPool) {
+    imported.push(`import { createPool } from '${createPool}';`);
+    attempts.push(`['createPool() of ${createPool}', () => inWorkers(createPool)],`);
+  }
+  return `${imported.join('\n')}
+const x = { shape: [1, 1, 2, 2], data: new Float32Array([1, 2, 3, 4]) };
+const causal = { causal: 'topLeft' };
+const check = ({ data }) => {
+  if (data[0] !== 1 || data[1] !== 2 || !(data[2] > 1)) throw new Error('wrong numbers: ' + data);
+};
+async function here(load) {
+  const mh = await load();
+  mh.scope(() => check(mh.attention(x, x, x, causal).out));
+  return mh.backend.simd;
+}
+async function inWorkers(createPool) {
+  const pool = await createPool({ workers: 2 });
   try {
-    const mh = await load();
-    return mh.scope(() => {
-      const x = mh.tensor([1, 1, 2, 2], new Float32Array([1, 2, 3, 4]));
-      const { out } = mh.attention(x, x, x, { causal: 'topLeft' });
-      const right = out.data[0] === 1 && out.data[1] === 2 && out.data[2] > 1;
-      return right ? 'ok ' + mh.backend.simd : 'failed: ' + out.data;
-    });
-  } catch (error) {
-    return 'failed: ' + error.message;
+    check((await pool.attention(x, x, x, causal)).out);
+    const { workers, why, simd } = pool.backend;
+    if (workers !== (typeof ServiceWorkerGlobalScope === 'undefined' ? 2 : 0)) throw new Error(why);
+    return simd;
+  } finally {
+    pool.dispose();
   }
 }
+const attempts = [
+  ${attempts.join('\n  ')}
+];
+export async function call() {
+  const seen = [];
+  for (const [name, attempt] of attempts) {
+    try {
+      seen.push(await attempt());
+    } catch (error) {
+      return 'failed: ' + name + ': ' + error.message;
+    }
+  }
+  return 'ok ' + seen[0];
+}
 `;
+}
+
+/** The same for CommonJS. */
+export const required = (text) =>
+  text
+    .replace(/^import { (\w+)(?: as (\w+))? } from ('.*')/gm, (_, name, own = name, module) => `const { ${name}: ${own} } = require(${module})`)
+    .replace(/^export /gm, '');
 
 export const html = '<!doctype html><html lang="en"><title>waits</title><script type="module" src="./main.js"></script></html>';
 const importing = (module) => `import { call } from '${module}';\n`;
@@ -43,8 +82,8 @@ navigator.serviceWorker.register('./service_worker.js', { type: 'module' })
 `;
 
 /** A page that calls, and one whose worker does. */
-export const pages = (entry) => ({
-  'call.js': call(entry),
+export const pages = (modules) => ({
+  'call.js': call(modules),
   'index.html': html,
   'main.js': page(),
   'with-worker/index.html': html,

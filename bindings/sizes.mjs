@@ -1,0 +1,49 @@
+// What each entry point loads, in bytes after gzip -9: minified JavaScript and WebAssembly. For the table in README.md.
+//
+//   node sizes.mjs
+
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
+import { rolldown } from 'rolldown';
+
+const at = (name) => fileURLToPath(new URL(`dist/${name}`, import.meta.url));
+const gzipped = (bytes) => gzipSync(bytes, { level: 9 }).length;
+const file = (name) => gzipped(readFileSync(at(name)));
+
+/** The bundle that a page gets of these modules together. */
+async function script(...modules) {
+  const all = modules.map((name) => `export * from ${JSON.stringify(at(`${name}.js`))};`).join('\n');
+  const source = { name: 'entry', resolveId: (id) => (id === 'entry' ? id : null), load: (id) => (id === 'entry' ? all : null) };
+  const bundle = await rolldown({ input: 'entry', plugins: [source], logLevel: 'silent' });
+  const { output } = await bundle.generate({ format: 'esm', minify: true });
+  await bundle.close();
+  return gzipped(output[0].code);
+}
+
+/** By the names of the entry points; those of `multihead/training` and `multihead/pool` come on top of `multihead`. */
+export async function sizes() {
+  const [all, core, training, pool] = await Promise.all([
+    script('index'),
+    script('core'),
+    script('index', 'training'),
+    script('index', 'pool'),
+  ]);
+  return {
+    multihead: { script: all, wasm: file('multihead-simd128.wasm') },
+    'multihead/training': { script: training - all },
+    'multihead/pool': { script: pool - all, worker: file('pool_worker.js') },
+    'multihead/core': { script: core, wasm: file('multihead-core-simd128.wasm') },
+    'multihead/inline': { script: file('inline.js') },
+    'multihead/relaxed.wasm': { wasm: file('multihead-relaxed.wasm') },
+    'multihead/core-relaxed.wasm': { wasm: file('multihead-core-relaxed.wasm') },
+  };
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  for (const [name, parts] of Object.entries(await sizes())) {
+    const total = Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
+    const each = Object.entries(parts).map(([part, bytes]) => `${part} ${(bytes / 1000).toFixed(1)}`);
+    console.log(`${name}: ${(total / 1000).toFixed(1)} kB (${each.join(', ')})`);
+  }
+}

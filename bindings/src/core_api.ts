@@ -1,0 +1,6 @@
+// What multihead/core exports besides load().
+
+export { MultiheadError } from './errors.js';
+export type { MultiheadErrorCode, MultiheadErrorParts } from './errors.js';
+export type { LoadCore, MultiheadCore } from './core_types.js';
+export type * from './types.js';

@@ -1,0 +1,7 @@
+// The simd128 build of multihead/core inside of JavaScript, for bundles that have no files beside them.
+
+import wasm from './core_inline_wasm.js';
+import type { WasmFiles } from './source.js';
+import { unpack } from './unpack.js';
+
+export const coreInlineFiles: WasmFiles = { simd128: () => unpack(wasm) };
