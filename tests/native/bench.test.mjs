@@ -50,7 +50,8 @@ const decode = {
   err: 0,
   peers: {},
 };
-const document = { runs: [{ machine, benchmarks: [forward, decode] }] };
+const start = { name: 'start/multihead/threads:1', us: 43_000, least_us: 40_000, most_us: 55_500, pages: 15, peers: {} };
+const document = { runs: [{ machine, benchmarks: [forward, decode, start] }] };
 
 const multiheadBench = (...args) => spawnSync(NATIVE_PROGRAM, args, { encoding: 'utf8' });
 
@@ -188,6 +189,7 @@ test('Markdown: a row for each benchmark, a column for each number of threads', 
   assert.match(text, /\| benchmark \| native AVX2, 1 thread \| native AVX2, 2 threads \|/);
   assert.match(text, /\| `forward\/tiny\/full\/f32` \| 32 \(32 %\) \| – \|/);
   assert.match(text, /\| `decode\/a\/full\/f32` \| – \| 15\.0 GB\/s \(50 %\) \|/);
+  assert.match(text, /\| `start\/multihead` \| 43 ms \(40 to 56\) \| – \|/);
   assert.match(text, /\| `forward\/tiny\/full\/f32\/threads:1` \| 8\.25 \| 16\.5 \(2\.00×\) \| out of <range> \|/);
 });
 

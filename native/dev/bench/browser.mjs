@@ -5,6 +5,7 @@ import { findBrowsers } from '../../../tests/browser/browsers.mjs';
 import { serve } from '../../../web/serve.mjs';
 import { ROOT } from '../build.mjs';
 import { SetupError, say } from '../console.mjs';
+import { startBenchmarks } from './start.mjs';
 
 const SITE = join(ROOT, 'build', 'bench-page');
 const at = (...path) => join(ROOT, ...path);
@@ -38,11 +39,12 @@ async function* eventsOf(launch, name, { simd, filter }) {
     for (;;) {
       const text = await page.evaluate(() => window.nextEvent().then((event) => JSON.stringify(event)));
       const event = JSON.parse(text);
-      if (event.done) return;
+      if (event.done) break;
       if (event.error) return say(`\n${name} ${simd}: ${event.error}`); // a browser without relaxed SIMD, for example
       if (!event.machine) yield event;
       else yield { machine: { runner: name, engine: await browser.version(), ...event.machine } };
     }
+    for await (const benchmark of startBenchmarks(browser, { site: SITE, url: server.url, simd, filter })) yield { benchmark };
   } finally {
     await browser.close();
     await server.close();

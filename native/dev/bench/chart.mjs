@@ -28,7 +28,7 @@ export function ticks(largest) {
 
 /** The panels of a run: { title, unit, limit, groups: [{ name, bars: [{ series, value }] }] } */
 function panelsOf({ machine, benchmarks }) {
-  const measured = benchmarks.filter(({ message }) => !message);
+  const measured = benchmarks.filter(({ message, GFLOPS }) => !message && GFLOPS !== undefined);
   const units = [
     {
       unit: 'GFLOP/s',

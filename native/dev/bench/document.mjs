@@ -2,7 +2,7 @@
 
 const NUMBERS = {
   machine: ['threads', 'fma_peak', 'read_stream', 'read_stream_all', 'wasmBytes', 'load'],
-  benchmark: ['us', 'cold_us', 'GFLOPS', 'pct_peak', 'GBps', 'pct_stream', 'err', 'scratch_kB'],
+  benchmark: ['us', 'cold_us', 'GFLOPS', 'pct_peak', 'GBps', 'pct_stream', 'err', 'scratch_kB', 'least_us', 'most_us', 'pages'],
   peer: ['us', 'GFLOPS', 'ratio', 'diff'],
 };
 const TEXTS = {

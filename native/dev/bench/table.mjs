@@ -46,15 +46,20 @@ function peerText([name, { ratio, diff, note, message }]) {
 export function row(benchmark) {
   if (benchmark.message) return `${benchmark.name.padEnd(NAME_WIDTH)} ${benchmark.message}`;
   const cells = COLUMNS.map(([, , text]) => text(benchmark));
-  return line(benchmark.name, cells, Object.entries(benchmark.peers).map(peerText).join(', '));
+  const spread = benchmark.pages ? [`${time(benchmark.least_us)} to ${time(benchmark.most_us)} us in ${benchmark.pages} pages`] : [];
+  return line(benchmark.name, cells, [...spread, ...Object.entries(benchmark.peers).map(peerText)].join(', '));
 }
 
 const markdownTable = (titles, rows) =>
   [titles, titles.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
 
 const withoutThreads = (name) => name.replace(/\/threads:\d+$/, '');
-const rate = ({ GFLOPS, pct_peak: peak, GBps, pct_stream: stream }) =>
-  GBps ? `${short(GBps)} GB/s (${short(stream, 0)} %)` : `${short(GFLOPS, GFLOPS < 10 ? 1 : 0)} (${short(peak, 0)} %)`;
+const milliseconds = (us) => short(us / 1000, us < 10_000 ? 1 : 0);
+function rate({ us, least_us: least, most_us: most, pages, GFLOPS, pct_peak: peak, GBps, pct_stream: stream }) {
+  if (pages) return `${milliseconds(us)} ms (${milliseconds(least)} to ${milliseconds(most)})`;
+  if (GBps) return `${short(GBps)} GB/s (${short(stream, 0)} %)`;
+  return `${short(GFLOPS, GFLOPS < 10 ? 1 : 0)} (${short(peak, 0)} %)`;
+}
 
 /** A row per benchmark, a column per run and number of threads. */
 function ratesTable(runs) {
