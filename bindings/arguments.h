@@ -11,11 +11,13 @@
 
 #include "argument_block.h"
 #include "engine/attention_part.h"
+#include "engine/plan.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {
 
 using engine::AttentionPart;
+using engine::BackwardPart;
 
 // Behind the last number that was written it reads zeros; complete() tells.
 class Arguments {

@@ -10,6 +10,7 @@
 #include "arguments.h"
 #include "call.h"
 #include "engine/attention_part.h"
+#include "engine/backward.h"
 #include "functions.h"
 #include "handles.h"
 #include "multihead/multihead.h"
@@ -44,14 +45,14 @@ int32_t attention() {
   });
 }
 
-int32_t divide_attention() {
+int32_t divide_attention(bool packed) {
   AttentionCall call;
   const std::vector<ScoreCapture> captures = pushed_captures();
   call.outputs.captures = captures;
   return run(call.from, [&] {
     engine::AttentionParts parts;
     Status status =
-        engine::divide_attention(call.q, call.k, call.v, call.options, call.outputs, parts);
+        engine::divide_attention(call.q, call.k, call.v, call.options, call.outputs, packed, parts);
     if (status.ok()) write(parts);
     return status;
   });
@@ -70,8 +71,8 @@ int32_t attention_part() {
 int32_t attention_backward() {
   const BackwardCall call;
   return run(call.from, [&] {
-    return multihead::attention_backward(call.q, call.k, call.v, call.options, call.results,
-                                         call.d_out, call.gradients, context());
+    return engine::attention_backward_part(call.q, call.k, call.v, call.options, call.results,
+                                           call.d_out, call.gradients, call.part, context());
   });
 }
 

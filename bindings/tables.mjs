@@ -208,7 +208,7 @@ function wireOf() {
   const functions = blocks.filter(({ macro }) => isFunction(macro)).map(({ args: [name, , signature] }) => {
     const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature) ?? [];
     if (result === undefined) throw new Error(`wire.inc: ${name}: "${signature}" is no signature`);
-    const given = parameters.replaceAll(/(?:u?int32_t|double) (\w+)/g, '$1: number');
+    const given = parameters.replaceAll(/(?:u?int32_t|double) (\w+)/g, '$1: number').replaceAll(/bool (\w+)/g, '$1: boolean');
     return `  ${name}(${given}): ${result === 'void' ? 'void' : 'number'};\n`;
   });
 

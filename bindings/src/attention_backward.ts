@@ -13,22 +13,26 @@ import type {
 } from './types.js';
 import * as wire from './wire.js';
 
-const optionNames = [
+export const backwardNames = [
   ...maskNames,
   ...(['return', 'out'] as const),
 ] as const satisfies readonly (keyof AttentionBackwardOptions)[];
-const elsewhere = {
+export const elsewhereThanBackward = {
   outDtype: 'gradients are f32',
   capture: 'attention() captures scores',
 };
 
+const wholeCall: wire.BackwardPart = { firstBatch: 0, firstHead: 0, jobs: 0 };
+
+/** @param part where the inputs lie in a whole call, of which they are some batch entries and heads; for a pool */
 export function attentionBackward<const R extends readonly GradientName[] | undefined>(
   runtime: Runtime,
   givenInputs: AttentionBackwardInputs,
   given: AttentionBackwardOptions<R> = {},
+  part: wire.BackwardPart = wholeCall,
 ): AttentionBackwardResult<R> {
   const inputs = readOptions(givenInputs, inputNames, 'inputs');
-  const options = readOptions(given, optionNames, 'attentionBackward', elsewhere);
+  const options = readOptions(given, backwardNames, 'attentionBackward', elsewhereThanBackward);
 
   return call(runtime, (operands) => {
     const { query, key, value, extents } = attentionInputs(operands, inputs.q, inputs.k, inputs.v);
@@ -44,7 +48,7 @@ export function attentionBackward<const R extends readonly GradientName[] | unde
     };
     const gradients = prepareGradients(options, shapes, extents, operands);
     const { args, raw, heap } = runtime;
-    wire.attentionBackward(args, query, key, value, masking, results, dOut, gradients.record);
+    wire.attentionBackward(args, query, key, value, masking, results, dOut, gradients.record, part);
     operands.run(() => raw.attentionBackward());
     return withVectors(gradients, heap) as AttentionBackwardResult<R>;
   });

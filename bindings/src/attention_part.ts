@@ -6,11 +6,12 @@ import { attentionInputs, attentionReturns } from './attention.js';
 import { attentionOptions, maskNames } from './attention_options.js';
 import { readCapture } from './capture.js';
 import { bytesPerElement } from './memory.js';
-import { call, checkTensorLike, Operands, type Runtime } from './operands.js';
+import { call, Operands, type Runtime } from './operands.js';
 import { checkChoice, checkNames, readOptions } from './options.js';
 import { outputShapes } from './outputs.js';
-import type { Box, OutputSpec, PartCall, Place } from './pool_protocol.js';
+import { ReadTensor } from './pool_operands.js';
 import { flatRows, rowsOfOutput } from './pool_parts.js';
+import type { Box, OutputSpec, PartCall, Place } from './pool_protocol.js';
 import type { Ranks } from './shape.js';
 import { floatDTypes } from './tensor.js';
 import type { AttentionOptions, AttentionReturn, DType, FloatDType, FloatTensorLike, Shape } from './types.js';
@@ -19,11 +20,13 @@ import * as wire from './wire.js';
 /** A call that has been checked, and how the core divides it. */
 export interface DividedCall {
   readonly parts: wire.AttentionParts;
-  readonly q: Shape;
-  readonly k: Shape;
-  readonly v: Shape;
-  readonly qDType: FloatDType;
-  readonly kDType: FloatDType;
+  readonly q: ReadTensor<FloatDType>;
+  readonly k: ReadTensor<FloatDType>;
+  readonly v: ReadTensor<FloatDType>;
+  readonly mask: ReadTensor<'bool'> | undefined;
+  readonly bias: ReadTensor<'f32'> | undefined;
+  /** Whether it is one sequence of a call of attentionVarlen(). */
+  readonly packed: boolean;
   /** out, then those of `return` in the order of the core, then captures. */
   readonly outputs: readonly (OutputSpec & { readonly name: string; readonly shape: Shape })[];
 }
@@ -31,27 +34,39 @@ export interface DividedCall {
 /** For operands that the core checks and does not read: any address but 0. */
 const nowhere = 64;
 
-/** Operands of a call that is checked alone: tensors are not copied. */
-class UnreadOperands extends Operands {
+/** Operands of a call that is checked alone: tensors are not copied to the core. */
+class UncopiedOperands extends Operands {
+  readonly #read = new Map<string, ReadTensor>();
+
   override input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
-    const { dtype, shape } = checkTensorLike(value, dtypes, argument, ranks);
-    return { address: nowhere, dtype, shape };
+    const tensor = new ReadTensor(value, dtypes, argument, ranks);
+    this.#read.set(argument, tensor);
+    return { address: nowhere, dtype: tensor.dtype, shape: tensor.shape };
+  }
+
+  read<D extends DType>(argument: string): ReadTensor<D> | undefined {
+    return this.#read.get(argument) as ReadTensor<D> | undefined;
   }
 }
 
 const optionNames = [...maskNames, 'return', 'outDtype', 'capture'] as const;
 
-/** Checks a call as mh.attention() does, without reading the tensors. Throws what mh.attention() throws. */
+/**
+ * Checks a call as mh.attention() does, without copying the tensors. Throws what mh.attention() throws.
+ *
+ * @param packed whether the tensors, with a batch of one, are one sequence of a call of attentionVarlen()
+ */
 export function divideAttention(
   runtime: Runtime,
   q: FloatTensorLike,
   k: FloatTensorLike,
   v: FloatTensorLike,
   given: AttentionOptions,
+  packed = false,
 ): DividedCall {
   const options = readOptions(given, optionNames, 'attention');
   runtime.raw.assertAlive();
-  const operands = new UnreadOperands(runtime);
+  const operands = new UncopiedOperands(runtime);
   try {
     const { query, key, value, extents, valueWidth } = attentionInputs(operands, q, k, v);
     const masking = attentionOptions(options, operands, extents);
@@ -74,7 +89,7 @@ export function divideAttention(
       operands.run(() => raw.pushCapture());
     }
     wire.attention(args, query, key, value, masking, record);
-    operands.run(() => raw.divideAttention());
+    operands.run(() => raw.divideAttention(packed));
     const parts = wire.readAttentionParts(args.results());
 
     const named = (['out', 'lse', 'weights', 'dropoutMask'] as const).flatMap((name) => {
@@ -88,9 +103,11 @@ export function divideAttention(
       ...{ name: 'capture', dtype: 'f32' as const, shape, width: extents.keys },
       capture: { heads, firstRow, rows: shape[2] as number },
     }));
+    const read = (argument: 'q' | 'k' | 'v') => operands.read<FloatDType>(argument) as ReadTensor<FloatDType>;
     return {
-      ...{ parts, q: query.shape, k: key.shape, v: value.shape },
-      ...{ qDType: query.dtype, kDType: key.dtype, outputs: [...named, ...captured] },
+      ...{ parts, packed, q: read('q'), k: read('k'), v: read('v') },
+      ...{ mask: operands.read<'bool'>('mask'), bias: operands.read<'f32'>('bias') },
+      outputs: [...named, ...captured],
     };
   } finally {
     operands.release();
@@ -155,7 +172,9 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
         wire.pushCapture(args, { ...capture, out: { address, dtype: 'f32', shape } });
         operands.run(() => raw.pushCapture());
       });
-      wire.attentionPart(args, query, key, value, masking, record, { ...box, firstInMemory: part.firstHead });
+      wire.attentionPart(args, query, key, value, masking, record, {
+        ...{ ...box, firstInMemory: part.firstHead, packed: part.packed },
+      });
       operands.run(() => raw.attentionPart());
     }
     sendResults(heap.buffer, outputs, part, slot, { heads, queries, group, firstRow });

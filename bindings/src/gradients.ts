@@ -93,7 +93,7 @@ export function withVectors({ result, record, vectors }: Gradients, heap: Heap):
   return result;
 }
 
-function wantedGradients({
+export function wantedGradients({
   return: stated,
   bias,
   sinks,

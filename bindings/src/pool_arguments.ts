@@ -3,6 +3,7 @@
 import { checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
 import type { Seat } from './pool_crew.js';
+import { disposedObject } from './pool_errors.js';
 import type { Argument } from './pool_protocol.js';
 import { coreOf, describe, unreadable } from './tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
@@ -64,13 +65,6 @@ export function packArguments(given: readonly unknown[], several = false): SentA
 
 const sameSeats = (a: Handle, b: Handle): boolean =>
   a.seats.length === b.seats.length && a.seats.every((seat, rank) => seat === b.seats[rank]);
-
-export const disposedObject = (): MultiheadError =>
-  new MultiheadError('E_DISPOSED', {
-    argument: 'this',
-    expected: 'an object that is not disposed',
-    got: 'a disposed one',
-  });
 
 type Copy = (numbers: Numbers) => Numbers;
 

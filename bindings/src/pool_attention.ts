@@ -4,15 +4,14 @@ import { divideAttention, resultBytes, type DividedCall } from './attention_part
 import { maskNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import { arrayOf, bytesPerElement, onJavaScriptHeap } from './memory.js';
-import { checkTensorLike } from './operands.js';
 import { readOptions } from './options.js';
 import { packArguments, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
+import { asBytes, isShared, ReadTensor, type Numbers } from './pool_operands.js';
 import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './pool_parts.js';
 import type { Box, PartCall, Place, SentTensor } from './pool_protocol.js';
 import { elements, formatShape, sameShape } from './shape.js';
-import { coreOf, describe, floatDTypes } from './tensor.js';
-import { bufferOf, byteOffsetOf } from './typed_arrays.js';
+import { coreOf, describe } from './tensor.js';
 import type { AttentionOptions, DType, FloatTensorLike, Shape } from './types.js';
 
 const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
@@ -20,48 +19,53 @@ const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as co
 /** Operations of a worker's share, above which it gets several pieces: so that aborting and progress are felt. */
 const longPiece = 4e10;
 
-interface Numbers {
-  readonly dtype: DType;
-  readonly shape: Shape;
-  readonly data: Float32Array | Uint16Array | Uint8Array;
-}
+type Tensors = readonly [q: FloatTensorLike, k: FloatTensorLike, v: FloatTensorLike];
 
-export async function poolAttention(
-  core: PoolCore,
-  q: FloatTensorLike,
-  k: FloatTensorLike,
-  v: FloatTensorLike,
-  given?: object,
-) {
+export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Tensors, object?]) {
   const { args, options: own } = splitOptions(given === undefined ? [] : [given]);
   return core.call('attention', own, async () => {
     const { out, ...options } = readOptions(args[0] as AttentionOptions | undefined, optionNames, 'attention');
-    const runtime = await core.planner();
+    const planner = core.planner();
+    const runtime = planner instanceof Promise ? await planner : planner;
     const outDtype = options.outDtype ?? outDTypeOf(out);
-    const call = divideAttention(runtime, q, k, v, outDtype === undefined ? options : { ...options, outDtype });
+    const chosen = outDtype === undefined ? options : { ...options, outDtype };
+    const call = divideAttention(runtime, q, k, v, chosen);
     const joined = new JoinedResults(call, out);
-    const pieces = piecesOf(core, call, options);
-    const input = (value: FloatTensorLike, name: string): Numbers => checkTensorLike(value, floatDTypes, name);
-    const operands: Operands = {
-      ...{ q: input(q, 'q'), k: input(k, 'k'), v: input(v, 'v') },
-      mask: options.mask && checkTensorLike(options.mask, ['bool'], 'mask'),
-      bias: options.bias && checkTensorLike(options.bias, ['f32'], 'bias'),
-    };
-    const { mask: _, bias: __, ...others } = options;
-    // Copied now: views may lie in large buffers, which would be sent whole, and the caller may change them.
-    const [compact] = packArguments([others]).args as [{ value: AttentionOptions }];
-    const sent = { ...compact.value, ...(outDtype === undefined ? {} : { outDtype }) };
+    const pieces = piecesOf(core, call, options, core.crew.workers);
+    const tasks = partTasks(core, call, chosen, pieces, joined);
     let done = 0;
     await Promise.all(
-      pieces.map(async (boxes) => {
-        const { part, slot, transfer } = makePart(core, call, operands, sent, boxes, joined.sharedOut(core));
-        const answer = await core.send('attention', { task: { kind: 'part', part, slot }, transfer }, own.signal);
-        joined.receive(part, answer.slot as ArrayBufferLike);
-        core.slots.give(answer.slot);
-        own.progress?.((done += 1), pieces.length);
+      tasks.map(async (run) => {
+        await run(own.signal);
+        own.progress?.((done += 1), tasks.length);
       }),
     );
     return joined.result;
+  });
+}
+
+/** Copies what the pieces of a call read. The functions that are returned send each, and receive its results. */
+export function partTasks(
+  core: PoolCore,
+  call: DividedCall,
+  options: AttentionOptions,
+  pieces: readonly Box[][],
+  joined: JoinedResults,
+): ((signal: AbortSignal | undefined) => Promise<void>)[] {
+  const operands: Operands = {
+    ...{ q: call.q.numbers(), k: call.k.numbers(), v: call.v.numbers() },
+    ...{ mask: call.mask?.numbers(), bias: call.bias?.numbers() },
+  };
+  const { mask: _, bias: __, ...others } = options;
+  // Copied now: views may lie in large buffers, which would be sent whole, and the caller may change them.
+  const [compact] = packArguments([others]).args as [{ value: AttentionOptions }];
+  return pieces.map((boxes) => {
+    const { part, slot, transfer } = makePart(core, call, operands, compact.value, boxes, joined.sharedOut(core));
+    return async (signal) => {
+      const answer = await core.send('attention', { task: { kind: 'part', part, slot }, transfer }, signal);
+      joined.receive(part, answer.slot as ArrayBufferLike);
+      core.slots.give(answer.slot);
+    };
   });
 }
 
@@ -70,11 +74,11 @@ function outDTypeOf(out: unknown) {
   return dtype === 'f16' || dtype === 'bf16' ? dtype : undefined;
 }
 
-function piecesOf(core: PoolCore, { parts, q, k }: DividedCall, options: AttentionOptions): Box[][] {
-  const [, heads = 0, queries = 0] = q;
-  const [, kvHeads = 0, keys = 0] = k;
+/** For `workers`, which may be fewer than there are. */
+export function piecesOf(core: PoolCore, { parts, q, k }: DividedCall, options: AttentionOptions, workers: number): Box[][] {
+  const [, heads = 0, queries = 0] = q.shape;
+  const [, kvHeads = 0, keys = 0] = k.shape;
   if (parts.heads === 0 || queries === 0) return [];
-  const { workers } = core.crew;
   const { leastWork } = core.settings;
   const most = workers * Math.max(1, Math.min(8, Math.ceil(parts.operations / workers / longPiece)));
   const count = Math.max(1, Math.min(most, Math.floor(parts.operations / leastWork), parts.heads * parts.blocks));
@@ -90,10 +94,6 @@ interface Operands {
 }
 
 const aligned = (bytes: number): number => Math.ceil(bytes / 64) * 64;
-const asBytes = ({ data }: Numbers): Uint8Array => new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-const isShared = ({ data }: Numbers): boolean =>
-  typeof SharedArrayBuffer === 'function' && bufferOf(data) instanceof SharedArrayBuffer;
-
 /** Copies what a piece reads into a slot. */
 function makePart(
   core: PoolCore,
@@ -103,8 +103,8 @@ function makePart(
   boxes: Box[],
   sharedOut: Place | undefined,
 ): { part: PartCall; slot: ArrayBufferLike; transfer: ArrayBuffer[] } {
-  const [, heads = 0, queries = 0] = call.q;
-  const group = heads / (call.k[1] as number);
+  const [, heads = 0, queries = 0] = call.q.shape;
+  const group = heads / (call.k.shape[1] as number);
   const firstHead = (boxes[0] as Box).firstHead;
   const endHead = (boxes.at(-1) as Box).endHead;
   const mayShare = core.settings.exchange === 'shared memory';
@@ -116,8 +116,8 @@ function makePart(
     const { shape, data } = numbers;
     const length = endByte - firstByte;
     if (mayShare && isShared(numbers)) {
-      const offset = byteOffsetOf(data) + firstByte;
-      return { shape, place: { shared: bufferOf(data) as SharedArrayBuffer, offset, bytes: length } };
+      const place = { shared: data.buffer as SharedArrayBuffer, offset: data.byteOffset + firstByte, bytes: length };
+      return { shape, place };
     }
     const offset = bytes;
     copies.push({ from: asBytes(numbers).subarray(firstByte, endByte), offset });
@@ -134,7 +134,7 @@ function makePart(
     q: headsOf(operands.q, firstHead * group, endHead * group),
     k: headsOf(operands.k, firstHead, endHead),
     v: headsOf(operands.v, firstHead, endHead),
-    ...{ qDType: call.qDType, kDType: call.kDType },
+    ...{ qDType: call.q.dtype, kDType: call.k.dtype, packed: call.packed },
     ...{ mask: whole(operands.mask), bias: whole(operands.bias) },
     ...{ options, firstHead, endHead, boxes, blockRows: call.parts.blockRows },
     outputs: call.outputs,
@@ -147,47 +147,48 @@ function makePart(
 }
 
 /** The results of a whole call, which come in parts. */
-class JoinedResults {
+export class JoinedResults {
   readonly result: Record<string, unknown> = {};
   readonly #call: DividedCall;
-  readonly #arrays: Uint8Array[];
-  readonly #out: Numbers;
+  /** Where each result is written; looked up anew, because the caller may have detached the buffer of `out`. */
+  readonly #places: (() => Numbers)[];
 
-  /** `out` is the caller's. Throws `E_OPTION`, `E_SHAPE`, `E_MEMORY`. */
-  constructor(call: DividedCall, out: unknown) {
+  /** `out` is the caller's, in an object that is not. Throws `E_OPTION`, `E_SHAPE`, `E_MEMORY`. */
+  constructor(call: DividedCall, out?: unknown) {
     this.#call = call;
-    const tensors = call.outputs.map(({ name, dtype, shape }): Numbers => {
-      if (name === 'out' && out !== undefined) return checkOut(out, dtype, shape);
+    const captures: Numbers[] = [];
+    this.#places = call.outputs.map(({ name, dtype, shape }) => {
+      if (name === 'out' && out !== undefined) {
+        const given = readOut(out, dtype, shape);
+        this.result['out'] = { dtype, shape: given.shape, data: (out as Numbers).data };
+        return () => given.numbers();
+      }
       const bytes = elements(shape) * bytesPerElement(dtype);
       const buffer = onJavaScriptHeap(bytes, name, () => new ArrayBuffer(bytes));
-      return { data: new arrayOf[dtype](buffer), shape: [...shape], dtype };
-    });
-    const captures: Numbers[] = [];
-    call.outputs.forEach(({ name }, index) => {
-      const tensor = tensors[index] as Numbers;
+      const tensor = { data: new arrayOf[dtype](buffer), shape: [...shape], dtype };
       if (name === 'capture') captures.push(tensor);
       else this.result[name] = tensor;
+      return () => tensor;
     });
     if (captures.length > 0) this.result['captures'] = captures;
-    this.#out = tensors[0] as Numbers;
-    this.#arrays = tensors.map(asBytes);
   }
 
   /** Where workers write `out` themselves: shared memory of the caller's. */
   sharedOut(core: PoolCore): Place | undefined {
-    const { data } = this.#out;
-    if (core.settings.exchange !== 'shared memory' || !isShared(this.#out)) return undefined;
-    return { shared: bufferOf(data) as SharedArrayBuffer, offset: byteOffsetOf(data), bytes: data.byteLength };
+    const out = (this.#places[0] as () => Numbers)();
+    if (core.settings.exchange !== 'shared memory' || !isShared(out)) return undefined;
+    const { buffer, byteOffset, byteLength } = out.data;
+    return { shared: buffer as SharedArrayBuffer, offset: byteOffset, bytes: byteLength };
   }
 
   receive({ boxes, blockRows, sharedOut }: PartCall, slot: ArrayBufferLike): void {
-    const [, heads = 0, queries = 0] = this.#call.q;
-    const runs = flatRows(boxes, { group: heads / (this.#call.k[1] as number), queries, blockRows });
+    const [, heads = 0, queries = 0] = this.#call.q.shape;
+    const runs = flatRows(boxes, { group: heads / (this.#call.k.shape[1] as number), queries, blockRows });
     let at = 0;
     this.#call.outputs.forEach((output, index) => {
       if (output.name === 'out' && sharedOut !== undefined) return;
       const rowBytes = output.width * bytesPerElement(output.dtype);
-      const to = this.#arrays[index] as Uint8Array;
+      const to = asBytes((this.#places[index] as () => Numbers)());
       for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
         to.set(new Uint8Array(slot, at, rows * rowBytes), row * rowBytes);
         at += rows * rowBytes;
@@ -196,20 +197,14 @@ class JoinedResults {
   }
 }
 
-function checkOut(out: unknown, dtype: DType, shape: Shape): Numbers {
+function readOut(out: unknown, dtype: DType, shape: Shape): ReadTensor {
+  const expected = '{ data: typed array, shape }';
   if (coreOf(out) !== undefined) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'out',
-      expected: '{ data: typed array, shape }',
-      got: 'a tensor, whose memory the workers of a pool cannot reach',
-    });
+    const got = 'a tensor, whose memory the workers of a pool cannot reach';
+    throw new MultiheadError('E_OPTION', { argument: 'out', expected, got });
   }
-  if (typeof out !== 'object') {
-    const expected = '{ data: typed array, shape }';
-    throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: describe(out) });
-  }
-  const given = checkTensorLike(out, [dtype], 'out');
-  if (sameShape(given.shape, shape)) return { ...given, data: given.data };
+  if (typeof out !== 'object') throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: describe(out) });
+  const given = new ReadTensor(out, [dtype], 'out');
+  if (sameShape(given.shape, shape)) return given;
   throw new MultiheadError('E_SHAPE', { argument: 'out', expected: formatShape(shape), got: formatShape(given.shape) });
 }
-

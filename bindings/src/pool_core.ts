@@ -6,8 +6,9 @@ import { MultiheadError } from './errors.js';
 import { moduleOf } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
-import { disposedObject, Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
-import { Crew, disposedError, lostError, type Seat, type Work } from './pool_crew.js';
+import { Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
+import { Crew, type Seat, type Work } from './pool_crew.js';
+import { disposedObject, disposedPool, lostObject } from './pool_errors.js';
 import type { Starting } from './pool_port.js';
 import type { Maker, ObjectTask, Task, Verb } from './pool_protocol.js';
 import { Slots, type Exchange } from './pool_slots.js';
@@ -108,7 +109,7 @@ export class PoolCore {
 
   /** Runs a call within the bound of the queue. Throws `E_DISPOSED`, `E_BUSY`, `E_ABORTED`. */
   async call<R>(name: string, { signal }: CallOptions, body: () => Promise<R>): Promise<R> {
-    if (this.#disposed) throw disposedError();
+    if (this.#disposed) throw disposedPool();
     if (signal?.aborted) throw abortedError(signal, name);
     const { queue } = this.settings;
     if (this.#calls >= queue) {
@@ -127,10 +128,16 @@ export class PoolCore {
     }
   }
 
-  /** The instance of this thread, which checks calls. A new one if it has died. */
-  async planner(): Promise<Runtime> {
+  /**
+   * The instance of this thread, which checks calls; a promise of a new one if it has died. Await only a promise, so
+   * that operands are copied before the call returns.
+   */
+  planner(): Runtime | Promise<Runtime> {
     const runtime = runtimeOf.get(this.#mh) as Runtime;
-    if (!runtime.raw.dead) return runtime;
+    return runtime.raw.dead ? this.#newPlanner() : runtime;
+  }
+
+  async #newPlanner(): Promise<Runtime> {
     const wasm = moduleOf.get(this.#mh) as WebAssembly.Module;
     this.#mh = await this.#load({ wasm, simd: this.#mh.backend.simd });
     return runtimeOf.get(this.#mh) as Runtime;
@@ -172,7 +179,7 @@ export class PoolCore {
   ): Promise<unknown> {
     const members = seats.length;
     if (board === undefined) return (await this.send(name, { task, transfer, seat: seats[0] }, signal)).value;
-    if (seats.some(({ state }) => state === 'gone')) throw lostError();
+    if (seats.some(({ state }) => state === 'gone')) throw lostObject();
     const control = new SharedArrayBuffer(4 * (members + 1));
     const results = await Promise.allSettled(
       seats.map((seat, rank) => {

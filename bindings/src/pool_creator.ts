@@ -5,6 +5,7 @@ import { MultiheadError } from './errors.js';
 import { checkChoice, checkCount, readFlat } from './options.js';
 import { Handle, handleOf } from './pool_arguments.js';
 import { poolAttention } from './pool_attention.js';
+import { poolAttentionBackward } from './pool_backward.js';
 import { PoolCore } from './pool_core.js';
 import { cores, type PoolPlatform } from './pool_port.js';
 import type { Maker } from './pool_protocol.js';
@@ -12,6 +13,7 @@ import { poolScores } from './pool_scores.js';
 import { exchangeOf } from './pool_slots.js';
 import type { CreatePool, Pool, PoolBackend, PoolObjectOptions, PoolOptions } from './pool_types.js';
 import { poolAttentionVarlen } from './pool_varlen.js';
+import { poolAttentionVarlenBackward } from './pool_varlen_backward.js';
 import { describe } from './tensor.js';
 
 const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'wasm', 'simd', 'signal'] as const;
@@ -103,8 +105,8 @@ function poolOf(core: PoolCore): Pool {
     attention: (...args: [never, never, never, object?]) => poolAttention(core, ...args),
     attentionVarlen: (q: never, k: never, v: never, options: object) => poolAttentionVarlen(core, [q, k, v], options),
     scores: (q: never, k: never, options: object) => poolScores(core, q, k, options),
-    attentionBackward: (...args: unknown[]) => core.run('attentionBackward', args),
-    attentionVarlenBackward: (...args: unknown[]) => core.run('attentionVarlenBackward', args),
+    attentionBackward: (...args: unknown[]) => poolAttentionBackward(core, ...args),
+    attentionVarlenBackward: (...args: unknown[]) => poolAttentionVarlenBackward(core, ...args),
     latentAttention: (...args: unknown[]) => core.run('latentAttention', args),
     linear: (...args: unknown[]) => core.run('linear', args),
     rotate: (...args: unknown[]) => core.run('rotate', args),

@@ -1,9 +1,9 @@
 // The workers of a pool: hands out tasks, and replaces a worker that ends.
 
-import { MultiheadError } from './errors.js';
+import type { MultiheadError } from './errors.js';
+import { disposedPool, endedWorker, lostObject, receivedError, unsendable } from './pool_errors.js';
 import { localPort, type Port, type Starting } from './pool_port.js';
 import type { Answer, Reply, Task } from './pool_protocol.js';
-import { receivedError } from './pool_tasks.js';
 import type { TeamCall } from './team.js';
 import type { Simd } from './types.js';
 
@@ -74,14 +74,14 @@ export class Crew {
 
   /** The workers with the fewest objects, for one more; at most `count`, at least one. */
   pick(count: number): Seat[] {
-    if (this.#seats.length === 0) throw this.#broken ?? disposedError();
+    if (this.#seats.length === 0) throw this.#broken ?? disposedPool();
     return [...this.#seats].sort((a, b) => a.objects - b.objects).slice(0, count);
   }
 
   submit(work: Work): void {
-    if (this.#disposed) return work.failed(disposedError(), undefined);
+    if (this.#disposed) return work.failed(disposedPool(), undefined);
     if (this.#broken !== undefined) return work.failed(this.#broken, undefined);
-    if (work.seat?.state === 'gone') return work.failed(lostError(), undefined);
+    if (work.seat?.state === 'gone') return work.failed(lostObject(), undefined);
     (work.seat?.waiting ?? this.#queue).push(work);
     this.#pump();
   }
@@ -107,7 +107,7 @@ export class Crew {
     for (const seat of this.#seats) works.push(...this.#vacate(seat));
     this.#seats = [];
     for (const resolve of this.#starting.splice(0)) resolve();
-    for (const work of works) work.failed(disposedError(), undefined);
+    for (const work of works) work.failed(disposedPool(), undefined);
   }
 
   /** Ends a worker, and gives the work that it leaves behind. */
@@ -195,7 +195,7 @@ export class Crew {
       this.#startLater();
     }
     for (const resolve of this.#starting.splice(0)) resolve();
-    for (const work of works) work.failed(this.#broken ?? endedError(why), undefined);
+    for (const work of works) work.failed(this.#broken ?? endedWorker(why), undefined);
     this.#pump();
   }
 
@@ -230,34 +230,3 @@ export class Crew {
     seat.state = 'busy';
   }
 }
-
-export const disposedError = (): MultiheadError =>
-  new MultiheadError('E_DISPOSED', {
-    argument: 'pool',
-    expected: 'a pool that is not disposed',
-    got: 'a disposed one',
-  });
-
-export const lostError = (): MultiheadError =>
-  new MultiheadError('E_WORKER', {
-    argument: 'this',
-    expected: 'an object whose worker runs',
-    got: 'one whose worker has ended',
-    message: 'the worker in which this object lived has ended, and the object is lost: make a new one',
-  });
-
-const endedError = (why: string): MultiheadError =>
-  new MultiheadError('E_WORKER', {
-    argument: 'worker',
-    expected: 'a worker that finishes the call',
-    got: `one that ended (${why})`,
-    message: `the worker that ran this call has ended (${why}); another takes its place, and the next call works`,
-  });
-
-const unsendable = (error: unknown): MultiheadError =>
-  new MultiheadError('E_OPTION', {
-    argument: 'options',
-    expected: 'values that can be sent to a worker',
-    got: error instanceof Error ? error.message : String(error),
-    cause: error,
-  });

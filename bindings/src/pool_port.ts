@@ -1,7 +1,8 @@
 // One worker of a pool, in browsers, Node, or on the calling thread.
 
+import { sentError } from './pool_errors.js';
 import type { Reply, Request } from './pool_protocol.js';
-import { sentError, TaskRunner } from './pool_tasks.js';
+import { TaskRunner } from './pool_tasks.js';
 import type { Load } from './types.js';
 
 /** What happens to a worker. */

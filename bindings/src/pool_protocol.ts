@@ -4,6 +4,7 @@
 import type { MultiheadErrorCode } from './errors.js';
 import type { TeamCall } from './team.js';
 import type { AttentionOptions, DType, FloatDType, Shape, Simd } from './types.js';
+import type { BackwardPart } from './wire.js';
 
 /** Bytes in the slot of the message, or in other shared memory. */
 export interface Place {
@@ -58,6 +59,8 @@ export interface PartCall {
   /** The key/value heads whose rows of q, k and v are sent. */
   readonly firstHead: number;
   readonly endHead: number;
+  /** Whether q, k and v are one sequence of a call of attentionVarlen(). */
+  readonly packed: boolean;
   readonly boxes: readonly Box[];
   readonly blockRows: number;
   readonly outputs: readonly OutputSpec[];
@@ -99,6 +102,8 @@ export type ObjectTask =
 export type Task =
   | { readonly kind: 'part'; readonly part: PartCall; readonly slot: ArrayBufferLike }
   | { readonly kind: 'run'; readonly verb: Verb; readonly args: readonly Argument[] }
+  /** attentionBackward() of some batch entries and heads: inputs and options are those of the part. */
+  | { readonly kind: 'backwardPart'; readonly args: readonly Argument[]; readonly part: BackwardPart }
   | ObjectTask;
 
 export type Request =

@@ -1,16 +1,17 @@
 // A worker's side of a pool: runs tasks on its instance, and keeps the objects that live in it.
 
+import { attentionBackward } from './attention_backward.js';
 import { runPart } from './attention_part.js';
 import { isCoreObject } from './core_object.js';
-import { MultiheadError } from './errors.js';
 import { socketOf, type TeamSocket } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
-import type { Answer, Argument, Maker, SentError, Task } from './pool_protocol.js';
+import { disposedObject, sentError } from './pool_errors.js';
+import type { Answer, Argument, Maker, Task } from './pool_protocol.js';
 import { TeamLink, type TeamCall } from './team.js';
 import { coreOf } from './tensor.js';
 import { bufferOf, lengthOf } from './typed_arrays.js';
-import type { FloatTensorLike, Multihead, ScoreRows, ScoresOptions, Tensor } from './types.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, FloatTensorLike, Multihead, ScoreRows, ScoresOptions, Tensor } from './types.js';
 
 /** Answers, and the buffers to be transferred with each. */
 export interface Sending<M> {
@@ -87,6 +88,10 @@ export class TaskRunner {
         const method = this.#mh[task.verb] as Method;
         return method(...this.#read(task.args));
       }
+      case 'backwardPart': {
+        const [inputs, options] = this.#read(task.args) as [AttentionBackwardInputs, AttentionBackwardOptions];
+        return attentionBackward(this.#runtime, inputs, options, task.part);
+      }
       case 'make':
         return this.#keep(task.id, this.#make(task.maker, this.#read(task.args)));
       case 'makeCache': {
@@ -123,11 +128,7 @@ export class TaskRunner {
   #object(id: number): Disposable {
     const object = this.#objects.get(id);
     if (object !== undefined) return object;
-    throw new MultiheadError('E_DISPOSED', {
-      argument: 'this',
-      expected: 'an object that is not disposed',
-      got: 'a disposed one',
-    });
+    throw disposedObject();
   }
 }
 
@@ -221,18 +222,3 @@ function discard(value: unknown): void {
   if (coreOf(value) !== undefined) (value as Tensor).dispose();
   else if (!isCoreObject(value)) Object.values(value).forEach(discard);
 }
-
-export function sentError(error: unknown): SentError {
-  if (error instanceof MultiheadError) {
-    const { code, argument, expected, got, message } = error;
-    return { code, argument, expected, got, message };
-  }
-  const message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-  return { code: undefined, argument: 'worker', expected: 'a call that ends', got: message, message };
-}
-
-/** The error of a worker, as it is thrown to the caller. */
-export function receivedError({ code, ...parts }: SentError): MultiheadError {
-  return new MultiheadError(code ?? 'E_WORKER', parts);
-}
-

@@ -337,7 +337,7 @@ export interface Pool {
     options?: Pooled<AttentionOptions<R, O, C>> & { readonly out?: PlainTensor<O> | undefined },
   ): Promise<Plain<AttentionResult<R, O, C>>>;
 
-  /** {@link Multihead.attentionVarlen}, divided by sequences. */
+  /** {@link Multihead.attentionVarlen}, divided by sequences, and long ones by heads and query rows. */
   attentionVarlen<const R extends readonly 'lse'[] = [], const O extends FloatDType = 'f32'>(
     q: FloatTensorLike,
     k: FloatTensorLike,
@@ -352,13 +352,20 @@ export interface Pool {
     options: ScoresOptions & PoolCallOptions,
   ): AsyncGenerator<ScoreRows, void, undefined>;
 
-  /** {@link Multihead.attentionBackward} in one worker. */
+  /**
+   * {@link Multihead.attentionBackward}, divided by batch entries and key/value heads. What a gradient is a sum over stays
+   * in one worker: all batch entries for `dSinks`, all entries or heads that share a bias for its `dBias`, and the whole
+   * call for `dQGain` and `dKGain`.
+   */
   attentionBackward<const R extends readonly GradientName[] | undefined = undefined>(
     inputs: AttentionBackwardInputs,
     options?: Pooled<AttentionBackwardOptions<R>>,
   ): Promise<Plain<AttentionBackwardResult<R>>>;
 
-  /** {@link Multihead.attentionVarlenBackward} in one worker. */
+  /**
+   * {@link Multihead.attentionVarlenBackward}, divided by sequences, and long ones by key/value heads; with `dSinks` by
+   * heads alone, unless there is dropout; with `dQGain` or `dKGain` in one worker.
+   */
   attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined = undefined>(
     inputs: AttentionBackwardInputs,
     options: Pooled<VarlenBackwardOptions<R>>,

@@ -3,8 +3,9 @@
 
 import { everything } from './everything.js';
 import { createLoader } from './loader.js';
+import { sentError } from './pool_errors.js';
 import type { Reply, Request } from './pool_protocol.js';
-import { sentError, TaskRunner } from './pool_tasks.js';
+import { TaskRunner } from './pool_tasks.js';
 
 interface Scope {
   postMessage(message: Reply, transfer: ArrayBuffer[]): void;

@@ -23,14 +23,14 @@ export const varlenNames = [
   ...packedNames,
   ...(['return', 'out', 'outDtype'] as const),
 ] as const satisfies readonly (keyof VarlenOptions)[];
-const backwardNames = [
+export const varlenBackwardNames = [
   ...packedNames,
   ...(['return', 'out'] as const),
 ] as const satisfies readonly (keyof VarlenBackwardOptions)[];
 
 const axes = { q: '(T_q, H_q, d_k)', k: '(T_k, H_kv, d_k)', v: '(T_k, H_kv, d_v)' };
 const perSequence = 'packed sequences have no batch axis: call attention() for each sequence';
-const elsewhere = {
+export const elsewhere = {
   mask: perSequence,
   bias: perSequence,
   capture: perSequence,
@@ -72,7 +72,7 @@ export function attentionVarlenBackward<const R extends readonly VarlenGradientN
   given: VarlenBackwardOptions<R>,
 ): VarlenBackwardResult<R> {
   const inputs = readOptions(givenInputs, inputNames, 'inputs');
-  const options = readOptions(given, backwardNames, 'attentionVarlenBackward', elsewhere);
+  const options = readOptions(given, varlenBackwardNames, 'attentionVarlenBackward', elsewhere);
   checkRope(options);
 
   return call(runtime, (operands) => {
@@ -92,7 +92,7 @@ export function attentionVarlenBackward<const R extends readonly VarlenGradientN
 }
 
 /** Throws `E_OPTION`. */
-function checkRope({ rope }: Pick<VarlenOptions, 'rope'>): void {
+export function checkRope({ rope }: Pick<VarlenOptions, 'rope'>): void {
   if (rope === undefined) return;
   const positions = 'positions start at 0 in each sequence: rotate() before the call for others';
   checkOptions(rope, rotationNames, 'rope', { qPositions: positions, kPositions: positions });

@@ -1,47 +1,19 @@
 // The results of a pool have the bits of one thread, for every option and any number of workers.
 
-import type { AttentionOptions, Multihead, Tensor } from 'multihead';
-import { createPool, type Pool } from 'multihead/pool';
+import type { AttentionOptions, Multihead } from 'multihead';
+import type { Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { builds, loadBuild } from './builds.ts';
+import { inEach, openPools, sameResults, type Results } from './pool_results.ts';
 import { random } from './random.ts';
 import { caseCount, chance, filled, randomBias, randomCase, randomMask, randomScoring } from './random_case.ts';
-
-interface Sent {
-  readonly data: ArrayBufferView;
-  readonly shape: readonly number[];
-}
-type Results = Record<string, Tensor | Tensor[]>;
-
-const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer =>
-  Buffer.from(buffer as ArrayBuffer, byteOffset, byteLength);
-
-function sameBits(actual: Sent, expected: Tensor, label: string): void {
-  expect(actual.shape, label).toEqual([...expected.shape]);
-  expect(bytesOf(actual.data).equals(bytesOf(expected.data)), label).toBe(true);
-}
-
-function sameResults(actual: object, expected: Results, label: string): void {
-  expect(Object.keys(actual).sort(), label).toEqual(Object.keys(expected).sort());
-  for (const [name, given] of Object.entries(actual)) {
-    const wanted = expected[name] as Tensor | Tensor[];
-    if (!Array.isArray(wanted)) sameBits(given as Sent, wanted, `${name}, ${label}`);
-    else wanted.forEach((each, i) => sameBits((given as Sent[])[i] as Sent, each, `${name} ${i}, ${label}`));
-  }
-}
-
-const inOrder = async (pools: readonly Pool[], each: (pool: Pool) => Promise<void>): Promise<void> => {
-  for (const pool of pools) await each(pool);
-};
 
 describe.each(builds)('%s', (simd) => {
   let mh: Multihead;
   let pools: Pool[];
   beforeAll(async () => {
     mh = await loadBuild(simd);
-    const open = (workers: number, exchange: 'auto' | 'messages') =>
-      createPool({ workers, simd, exchange, leastWork: 1 });
-    pools = await Promise.all([open(1, 'auto'), open(2, 'messages'), open(3, 'auto'), open(5, 'messages')]);
+    pools = await openPools(simd);
   });
   afterAll(() => pools.forEach((pool) => pool.dispose()));
 
@@ -49,9 +21,9 @@ describe.each(builds)('%s', (simd) => {
     for (let seed = 1; seed <= caseCount(120); seed += 1) {
       const { q, k, v, options, label } = randomCase(seed);
       const expected = mh.scope(() => mh.attention(q.given, k.given, v.given, options as AttentionOptions));
-      await inOrder(pools, async (pool) => {
+      await inEach(pools, async (pool) => {
         const actual = await pool.attention(q.given, k.given, v.given, options as object);
-        sameResults(actual, expected as unknown as Results, `${pool.backend.workers} workers, ${label}`);
+        sameResults(actual, expected, `${pool.backend.workers} workers, ${label}`);
       });
       Object.values(expected as unknown as Results).flat().forEach((tensor) => tensor.dispose());
     }
@@ -82,40 +54,9 @@ describe.each(builds)('%s', (simd) => {
         return: ['lse'] as const,
       } satisfies AttentionOptions;
       const expected = mh.attention(q, k, v, options);
-      await inOrder(pools, async (pool) => {
+      await inEach(pools, async (pool) => {
         const label = `seed ${seed}, ${pool.backend.workers} workers`;
-        sameResults(await pool.attention(q, k, v, options), expected as unknown as Results, label);
-      });
-      Object.values(expected as unknown as Results).flat().forEach((tensor) => tensor.dispose());
-    }
-  });
-
-  test('packed sequences', async () => {
-    for (let seed = 1; seed <= caseCount(25); seed += 1) {
-      const r = random(2000 + seed);
-      const kvHeads = r.int(1, 2);
-      const heads = kvHeads * r.pick([1, 2]);
-      const lengths = () => Int32Array.from({ length: sequences }, () => r.pick([0, 1, 5, 17, 60]));
-      const sequences = r.int(1, 8);
-      const cumulative = (of: Int32Array): Int32Array => {
-        let sum = 0;
-        return Int32Array.from([0, ...of.map((length) => (sum += length))]);
-      };
-      const [cuQ, cuK] = [cumulative(lengths()), cumulative(lengths())];
-      const q = filled(r, cuQ.at(-1) ?? 0, heads, 16);
-      const k = filled(r, cuK.at(-1) ?? 0, kvHeads, 16);
-      const v = filled(r, cuK.at(-1) ?? 0, kvHeads, 24);
-      const seedOfDropout = r.pick([3, 2n ** 64n - 5n]);
-      const options = {
-        ...{ cuQ, cuK, return: ['lse'] as const, ...randomScoring(r, heads) },
-        causal: r.pick([false, 'topLeft', 'bottomRight'] as const),
-        ...(chance(r, 0.5) ? { dropout: { probability: 0.4, seed: seedOfDropout } } : {}),
-        ...(chance(r, 0.4) ? { rope: { style: 'interleaved' as const } } : {}),
-      };
-      const expected = mh.attentionVarlen(q, k, v, options);
-      await inOrder(pools, async (pool) => {
-        const actual = await pool.attentionVarlen(q, k, v, options);
-        sameResults(actual, expected as unknown as Results, `seed ${seed}, ${pool.backend.workers} workers`);
+        sameResults(await pool.attention(q, k, v, options), expected, label);
       });
       Object.values(expected as unknown as Results).flat().forEach((tensor) => tensor.dispose());
     }
@@ -130,7 +71,7 @@ describe.each(builds)('%s', (simd) => {
       { stage: 'masked', head: 1, rows: [150, 0] },
     ] as const) {
       const expected = [...mh.scores(q, k, options)];
-      await inOrder(pools, async (pool) => {
+      await inEach(pools, async (pool) => {
         const actual = [];
         for await (const rows of pool.scores(q, k, options)) actual.push(rows);
         expect(actual).toEqual(expected);
@@ -149,11 +90,11 @@ describe.each(builds)('%s', (simd) => {
     const [q, k, v] = [shared([2, 4, 130, 16]), shared([2, 2, 70, 16]), shared([2, 2, 70, 8])] as const;
     const out = { shape: [2, 4, 130, 8], data: new Float32Array(new SharedArrayBuffer(4 * 2 * 4 * 130 * 8)) };
     const expected = mh.attention(q, k, v, { causal: 'bottomRight', return: ['lse'] });
-    await inOrder(pools, async (pool) => {
+    await inEach(pools, async (pool) => {
       out.data.fill(NaN);
       const actual = await pool.attention(q, k, v, { causal: 'bottomRight', return: ['lse'], out });
       expect(actual.out.data).toBe(out.data);
-      sameResults(actual, expected as unknown as Results, `${pool.backend.workers} workers`);
+      sameResults(actual, expected, `${pool.backend.workers} workers`);
     });
   });
 });

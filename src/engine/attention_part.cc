@@ -38,13 +38,13 @@ TensorView<T> rebased_view(const TensorView<T>& tensor, int64_t head) {
 
 Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
-                        AttentionParts& parts) {
+                        bool packed, AttentionParts& parts) {
   return memory_guard([&]() -> Status {
     AttentionShape shape;
     if (Status status = validate_call(q, k, v, options, outputs, shape); !status.ok()) {
       return status;
     }
-    const AttentionPlan plan = plan_call(q, k, v, shape, options, outputs).plan;
+    const AttentionPlan plan = plan_call(q, k, v, shape, options, outputs, packed).plan;
     parts.heads = shape.batch * shape.kv_heads;
     const bool divides_rows = plan.path != Path::kDecode && plan.jobs() != 0;
     parts.blocks = divides_rows ? plan.blocks.row_parts : 1;
@@ -71,7 +71,7 @@ Status attention_part(const ConstAnyTensor& q, const ConstAnyTensor& k, const Co
     own.weights = rebased_view(outputs.weights, query_head);
     own.dropout_mask = rebased_view(outputs.dropout_mask, query_head);
     PlannedCall call = plan_call(rebased_any(q, query_head), rebased_any(k, head),
-                                 rebased_any(v, head), shape, options, own);
+                                 rebased_any(v, head), shape, options, own, part.packed);
     return run_part(call, part, context);
   });
 }

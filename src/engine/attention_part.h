@@ -23,13 +23,15 @@ struct AttentionPart {
   int64_t first_in_memory = 0;
   int64_t first_head = 0, end_head = 0;
   int64_t first_block = 0, end_block = 0;
+  bool packed = false;  // as in divide_attention()
 };
 
 // Checks a call of attention() and says how it can be divided. Reads options, but no element of a
-// tensor, and writes nothing.
+// tensor, and writes nothing. `packed`: q, k and v, with a batch of one, are one sequence of a call
+// of attention_varlen(), whose bits the parts then give.
 Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
-                        AttentionParts& parts);
+                        bool packed, AttentionParts& parts);
 
 // Computes one part of a call. All shapes and options are those of the whole call. The data of q,
 // k, v, out, lse, weights and dropout_mask begin at the part's first head in memory; mask, bias and

@@ -225,7 +225,7 @@ enum class Results : uint8_t { kOwn, kToCheck };
 Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                     const AttentionOptions& options, const AttentionResults& results, Results kind,
                     const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                    Context& context) {
+                    const BackwardPart& part, Context& context) {
   return memory_guard([&]() -> Status {
     AttentionShape shape;
     Status status = validate_inputs(q, k, v, shape);
@@ -235,7 +235,7 @@ Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const Cons
       status = check_lse(q, k, options, results.lse, shape, context);
     }
     if (!status.ok()) return status;
-    BackwardPlan plan = plan_backward(q, k, v, shape, options, results, d_out, gradients);
+    BackwardPlan plan = plan_backward(q, k, v, shape, options, results, d_out, gradients, part);
     return run_backward(plan, gradients, context);
   });
 }
@@ -246,7 +246,17 @@ Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const ConstAnyTensor& v, const AttentionOptions& options,
                                  const AttentionResults& results, const ConstAnyTensor& d_out,
                                  const AttentionGradients& gradients, Context& context) {
-  return plan_and_run(q, k, v, options, results, Results::kOwn, d_out, gradients, context);
+  return plan_and_run(q, k, v, options, results, Results::kOwn, d_out, gradients, {}, context);
+}
+
+Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                               const ConstAnyTensor& v, const AttentionOptions& options,
+                               const AttentionResults& results, const ConstAnyTensor& d_out,
+                               const AttentionGradients& gradients, const BackwardPart& part,
+                               Context& context) {
+  const bool is_first = part.first_batch == 0 && part.first_head == 0;
+  return plan_and_run(q, k, v, options, results, is_first ? Results::kToCheck : Results::kOwn,
+                      d_out, gradients, part, context);
 }
 
 }  // namespace engine
@@ -255,8 +265,7 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
                           const AttentionOptions& options, const AttentionResults& results,
                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                           Context& context) {
-  return engine::plan_and_run(q, k, v, options, results, engine::Results::kToCheck, d_out,
-                              gradients, context);
+  return engine::attention_backward_part(q, k, v, options, results, d_out, gradients, {}, context);
 }
 
 }  // namespace multihead

@@ -21,4 +21,15 @@ Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const AttentionResults& results, const ConstAnyTensor& d_out,
                                  const AttentionGradients& gradients, Context& context);
 
+// Some batch entries and key/value heads of a call of attention_backward(), with the bits of the
+// whole call. Shapes and options are those of the part: masks, biases, lengths, positions, slopes
+// and sinks begin at its first entry and head. A part has all batch entries if d_bias is shared by
+// them or d_sinks is given, and all heads if they share d_bias; d_q_gain and d_k_gain need the
+// whole call. The part of the first entry and head checks the LSE.
+Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                               const ConstAnyTensor& v, const AttentionOptions& options,
+                               const AttentionResults& results, const ConstAnyTensor& d_out,
+                               const AttentionGradients& gradients, const BackwardPart& part,
+                               Context& context);
+
 }  // namespace multihead::engine

@@ -135,7 +135,7 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
 }
 
 rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
-                                          const TargetTraits& target) {
+                                          const TargetTraits& target, int64_t jobs_of_whole) {
   constexpr int64_t kPanels = 4, kKeyBlock = 64, kLeastChunk = 512;
   const AttentionParams& p = params.forward;
   rules::BackwardGeometry g;
@@ -147,7 +147,7 @@ rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
   if (bias.data != nullptr && bias.stride[1] == 0) g.heads = std::max<int64_t>(1, p.kv_heads);
   g.batch_parts = blocks_of(p.batch, g.batches);
   g.head_parts = blocks_of(p.kv_heads, g.heads);
-  const int64_t heads = std::max<int64_t>(1, g.batch_parts * g.head_parts);
+  const int64_t heads = std::max({int64_t{1}, g.batch_parts * g.head_parts, jobs_of_whole});
   const bool shares_keys = bias.data != nullptr && bias.stride[3] == 0;
   g.chunks = shares_keys ? 1
                          : std::clamp(blocks_of(target.least_jobs, heads), int64_t{1},

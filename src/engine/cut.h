@@ -1,6 +1,8 @@
 // Cuts a call into jobs: how many query rows, heads and keys one job takes.
 #pragma once
 
+#include <cstdint>
+
 #include "cpu/kernels.h"
 #include "rules/attention_params.h"
 #include "rules/backward_params.h"
@@ -15,8 +17,8 @@ rules::BlockGeometry cut_into_blocks(const rules::AttentionParams& params,
 rules::SplitGeometry cut_into_splits(const rules::AttentionParams& params,
                                      const cpu::TargetTraits& target);
 
-// d_bias may be given or not.
+// d_bias may be given or not. `jobs_of_whole` is BackwardPart::jobs.
 rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
-                                          const cpu::TargetTraits& target);
+                                          const cpu::TargetTraits& target, int64_t jobs_of_whole);
 
 }  // namespace multihead::engine

@@ -235,10 +235,11 @@ void follow_lengths(AttentionPlan& plan) {
 
 PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                       const AttentionShape& shape, const AttentionOptions& options,
-                      const AttentionOutputs& outputs) {
+                      const AttentionOutputs& outputs, bool packed) {
   PlannedCall call{.plan = {}, .transforms = transforms_of(q, k, shape, options)};
   AttentionInputs inputs = inputs_of(q, k, call.transforms.has_value());
   inputs.v = stored_rows(v);
+  inputs.packed = packed;
   call.plan = plan_attention(inputs, shape, options, outputs);
   return call;
 }
@@ -259,7 +260,8 @@ PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
 BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,
                            const AttentionOptions& options, const AttentionResults& results,
-                           const ConstAnyTensor& d_out, const AttentionGradients& gradients) {
+                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                           const BackwardPart& part) {
   BackwardPlan plan{.params = {},
                     .geometry = {},
                     .transforms = transforms_of(q, k, shape, options),
@@ -269,6 +271,8 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
   inputs.v = stored_rows(v);
   rules::BackwardParams& params = plan.params;
   params.forward = params_of(inputs, shape, options, nullptr);
+  params.forward.first.batch = part.first_batch;
+  params.forward.first.head = part.first_head;
   params.scale = scale_of(shape, options);
   params.forward.scale = scale_factors(params.forward, params.scale);
   params.out = stored_rows(results.out);
@@ -282,7 +286,7 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) *
                     static_cast<double>(3 * p.key_width + 2 * p.value_width);
-  plan.geometry = cut_into_backward(params, cpu::target_traits());
+  plan.geometry = cut_into_backward(params, cpu::target_traits(), part.jobs);
   plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.geometry);
   return plan;
 }

@@ -98,12 +98,21 @@ struct PlannedCall {
 
 PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                       const AttentionShape& shape, const AttentionOptions& options,
-                      const AttentionOutputs& outputs);
+                      const AttentionOutputs& outputs, bool packed = false);
 
 // attention_scores(): one capture; only the scores of its rows are computed.
 PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
                              const AttentionShape& shape, const AttentionOptions& options,
                              const ScoreCapture& capture);
+
+// The batch entries and query heads that one part of attention_backward() computes, in the whole
+// call. The part has shapes and options of its own.
+struct BackwardPart {
+  int64_t first_batch = 0, first_head = 0;
+  // Of the whole call: pairs of a batch entry and a key/value head, where those that share a
+  // gradient of the bias count as one. 0 if the part is the whole call.
+  int64_t jobs = 0;
+};
 
 // A call of attention_backward().
 struct BackwardPlan {
@@ -116,6 +125,7 @@ struct BackwardPlan {
 BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,
                            const AttentionOptions& options, const AttentionResults& results,
-                           const ConstAnyTensor& d_out, const AttentionGradients& gradients);
+                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                           const BackwardPart& part = {});
 
 }  // namespace multihead::engine

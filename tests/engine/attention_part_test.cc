@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "support/call_outputs.h"
 #include "support/random_case.h"
@@ -71,7 +73,8 @@ void expect_same(uint64_t seed, const CaseLimits& limits, Context& context) {
   CallOutputs expected(c), actual(c);
   ASSERT_TRUE(attention(c.q, c.k, c.v, c.options, expected.outputs(), context).ok());
   AttentionParts parts;
-  const Status status = engine::divide_attention(c.q, c.k, c.v, c.options, actual.outputs(), parts);
+  const Status status =
+      engine::divide_attention(c.q, c.k, c.v, c.options, actual.outputs(), false, parts);
   ASSERT_TRUE(status.ok()) << status.message();
   run_in_parts(c, parts, random, actual.outputs(), context);
   EXPECT_EQ(expected.bytes(), actual.bytes());
@@ -93,12 +96,83 @@ TEST(AttentionPart, DividesDecodingByHeads) {
   });
 }
 
+// The heads of a packed tensor lie side by side; a part gets them one behind the other.
+std::vector<float> by_heads(const std::vector<float>& packed, int64_t tokens, int64_t heads,
+                            int64_t width) {
+  std::vector<float> result(packed.size());
+  for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t head = 0; head < heads; ++head) {
+      std::copy_n(packed.begin() + (token * heads + head) * width, width,
+                  result.begin() + (head * tokens + token) * width);
+    }
+  }
+  return result;
+}
+
+TEST(AttentionPart, HasTheBitsOfAPackedSequence) {
+  Context context(1);
+  testing::on_every_target([&] {
+    for (const uint64_t seed : random_seeds(12)) {
+      Random random(seed);
+      const int64_t kv_heads = random.integer(1, 3), heads = kv_heads * random.integer(1, 2);
+      const int64_t queries = random.integer(1, 120), keys = random.integer(1, 600);
+      const int64_t width = random.pick({8, 17, 64}), value_width = random.pick({8, 33});
+      const auto q = random.floats(queries * heads * width);
+      const auto k = random.floats(keys * kv_heads * width);
+      const auto v = random.floats(keys * kv_heads * value_width);
+      AttentionOptions options;
+      if (random.chance(0.5)) options.causal = Causal::bottom_right();
+      if (random.chance(0.5)) options.rope.style = Rope::Style::kHalf, options.rope.rotary_dim = 8;
+      if (random.chance(0.3)) options.dropout = {.probability = 0.3F, .seed = seed};
+      const Dims q_shape{1, heads, queries, width}, k_shape{1, kv_heads, keys, width},
+          v_shape{1, kv_heads, keys, value_width}, out_shape{1, heads, queries, value_width};
+      const std::vector<float> own_q = by_heads(q, queries, heads, width),
+                               own_k = by_heads(k, keys, kv_heads, width),
+                               own_v = by_heads(v, keys, kv_heads, value_width);
+      std::vector<float> expected(static_cast<size_t>(out_shape.elements()));
+      std::vector<float> expected_lse(static_cast<size_t>(heads * queries));
+      const int32_t cu_q[] = {0, static_cast<int32_t>(queries)};
+      const int32_t cu_k[] = {0, static_cast<int32_t>(keys)};
+      ASSERT_TRUE(attention_varlen(ConstTensor(q.data(), {queries, heads, width}),
+                                   ConstTensor(k.data(), {keys, kv_heads, width}),
+                                   ConstTensor(v.data(), {keys, kv_heads, value_width}), cu_q, cu_k,
+                                   options,
+                                   {.out = Tensor(expected.data(), {queries, heads, value_width}),
+                                    .lse = {expected_lse.data(), {heads, queries}}},
+                                   context)
+                      .ok());
+      std::vector<float> out(expected.size()), lse(expected_lse.size());
+      const AttentionOutputs outputs{.out = Tensor(out.data(), out_shape),
+                                     .lse = {lse.data(), {1, heads, queries}}};
+      const ConstTensor part_q(own_q.data(), q_shape), part_k(own_k.data(), k_shape),
+          part_v(own_v.data(), v_shape);
+      AttentionParts parts;
+      ASSERT_TRUE(
+          engine::divide_attention(part_q, part_k, part_v, options, outputs, true, parts).ok());
+      for (int64_t head = 0; head < parts.heads; ++head) {
+        for (int64_t block = 0; block < parts.blocks; ++block) {
+          const AttentionPart part{.first_head = head,
+                                   .end_head = head + 1,
+                                   .first_block = block,
+                                   .end_block = block + 1,
+                                   .packed = true};
+          ASSERT_TRUE(
+              engine::attention_part(part_q, part_k, part_v, options, outputs, part, context).ok());
+        }
+      }
+      EXPECT_EQ(by_heads(expected, queries, heads, value_width), out) << "seed " << seed;
+      EXPECT_EQ(expected_lse, lse) << "seed " << seed;
+    }
+  });
+}
+
 TEST(AttentionPart, RefusesWhatAttentionRefuses) {
   const float numbers[8] = {};
   const ConstTensor q(numbers, {1, 1, 2, 4}), k(numbers, {1, 1, 2, 3});
   float out[8];
   AttentionParts parts;
-  const Status status = engine::divide_attention(q, k, q, {}, {.out = Tensor(out, q.shape)}, parts);
+  const Status status =
+      engine::divide_attention(q, k, q, {}, {.out = Tensor(out, q.shape)}, false, parts);
   EXPECT_EQ(status.code(), StatusCode::kShape);
   EXPECT_EQ(parts.heads, 0);
 }

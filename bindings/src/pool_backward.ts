@@ -1,0 +1,232 @@
+// pool.attentionBackward(): each worker gets some batch entries and key/value heads. No gradient is a sum over what
+// several workers have: heads that share keys and values stay together, and so do all that share a bias or sinks.
+
+import { backwardNames, elsewhereThanBackward } from './attention_backward.js';
+import { inputNames, wantedGradients } from './gradients.js';
+import { readOptions } from './options.js';
+import { splitOptions } from './pool_arguments.js';
+import type { PoolCore } from './pool_core.js';
+import { ReadTensor, type Numbers } from './pool_operands.js';
+import { cutEvenly, pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
+import { sliceOf, writeSlice, type Range } from './pool_slices.js';
+import { sameShape } from './shape.js';
+import { floatDTypes } from './tensor.js';
+import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
+import type { AttentionBackwardInputs, AttentionBackwardOptions, FloatDType, GradientName, Shape } from './types.js';
+
+/** A call that can be divided. */
+export interface BackwardCall {
+  readonly q: Numbers<FloatDType>;
+  readonly k: Numbers<FloatDType>;
+  readonly v: Numbers<FloatDType>;
+  readonly out: Numbers<FloatDType>;
+  readonly lse: Numbers<'f32'>;
+  readonly dOut: Numbers<FloatDType>;
+  readonly mask: Numbers<'bool'> | undefined;
+  readonly bias: Numbers<'f32'> | undefined;
+  /** With all slopes, if there are any. */
+  readonly options: AttentionBackwardOptions;
+  readonly wanted: readonly GradientName[];
+}
+
+export type Gradients = { [N in GradientName]?: Numbers<'f32'> | Float32Array };
+
+export async function poolAttentionBackward(core: PoolCore, ...given: readonly unknown[]): Promise<unknown> {
+  const { args, options: own } = splitOptions(given.slice(1));
+  return core.call('attentionBackward', own, async () => {
+    const inputs = readOptions(given[0] as AttentionBackwardInputs, inputNames, 'inputs');
+    const names = [backwardNames, 'attentionBackward', elsewhereThanBackward] as const;
+    const options = readOptions(args[0] as AttentionBackwardOptions | undefined, ...names);
+    const whole = () => runWhole(core, 'attentionBackward', [inputs, options], own);
+    const call = readBackward(core, inputs, options);
+    if (call === undefined) return whole();
+    const results = gradientsOf(call);
+    const pieces = backwardPieces(core, call, results, core.crew.workers);
+    if (pieces.length <= 1) return whole();
+    await runPieces(pieces, own, whole);
+    return results;
+  });
+}
+
+/** Undefined if the call cannot be divided, or is not as it should be: it then runs whole, and is refused there. */
+function readBackward(
+  core: PoolCore,
+  inputs: AttentionBackwardInputs,
+  options: AttentionBackwardOptions,
+): BackwardCall | undefined {
+  try {
+    const wanted = wantedGradients(options);
+    // Gains have a sum over all tokens and heads.
+    if (wanted.includes('dQGain') || wanted.includes('dKGain') || options.out !== undefined) return undefined;
+    const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name).numbers();
+    // Before the tensors: it may move the memory in which they lie.
+    const withSlopes = withAllSlopes(core, options, new ReadTensor(inputs.q, floatDTypes, 'q').shape[1]);
+    const call: BackwardCall = {
+      ...{ q: read('q'), k: read('k'), v: read('v'), out: read('out'), dOut: read('dOut') },
+      lse: new ReadTensor(inputs.lse, ['f32'], 'lse').numbers(),
+      mask: options.mask && new ReadTensor(options.mask, ['bool'], 'mask').numbers(),
+      bias: options.bias && new ReadTensor(options.bias, ['f32'], 'bias').numbers(),
+      ...{ options: withSlopes, wanted },
+    };
+    return fits(call) ? call : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** With the slopes of all heads, of which parts have some. */
+export const withAllSlopes = <O extends { readonly alibi?: unknown }>(core: PoolCore, options: O, heads: number | undefined): O =>
+  options.alibi === true && heads !== undefined ? { ...options, alibi: core.mh.alibiSlopes(heads) } : options;
+
+/** Whether shapes and lengths are those of a call, so that parts of it can be cut out. */
+function fits({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: BackwardCall): boolean {
+  if ([q, k, v].some(({ shape }) => shape.length !== 4)) return false;
+  const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
+  const [, kvHeads = 0, keys = 0] = k.shape;
+  const [, , , valueWidth = 0] = v.shape;
+  const result = [batch, heads, queries, valueWidth];
+  const spreads = ({ shape }: Numbers): boolean => {
+    const whole = [batch, heads, queries, keys].slice(-shape.length);
+    return (shape.length === 2 || shape.length === 4) && whole.every((extent, axis) => [1, extent].includes(shape[axis] as number));
+  };
+  const { sinks, alibi, kvLengths, rope } = options;
+  const counts = [
+    [sinks, 'Float32Array', [heads]],
+    [typeof alibi === 'boolean' ? undefined : alibi, 'Float32Array', [heads]],
+    [kvLengths, 'Int32Array', [batch]],
+    [rope?.qPositions, 'Int32Array', [queries, batch * queries]],
+    [rope?.kPositions, 'Int32Array', [keys, batch * keys]],
+  ] as const;
+  return (
+    batch > 0 && kvHeads > 0 && heads % kvHeads === 0 &&
+    sameShape(k.shape, [batch, kvHeads, keys, width]) && sameShape(v.shape, [batch, kvHeads, keys, valueWidth]) &&
+    sameShape(out.shape, result) && sameShape(dOut.shape, result) && sameShape(lse.shape, result.slice(0, 3)) &&
+    [mask, bias].every((each) => each === undefined || spreads(each)) &&
+    counts.every(([given, name, lengths]) =>
+      given === undefined || (typedArrayName(given) === name && (lengths as readonly number[]).includes(lengthOf(given)))) &&
+    (!wanted.includes('dBias') || bias !== undefined) && (!wanted.includes('dSinks') || sinks !== undefined)
+  );
+}
+
+/** Zeros for all gradients that are wanted. */
+export function gradientsOf({ q, k, v, bias, options, wanted }: BackwardCall): Gradients {
+  const shapes: Partial<Record<GradientName, Shape>> = { dQ: q.shape, dK: k.shape, dV: v.shape };
+  const results: Gradients = {};
+  for (const name of wanted) {
+    if (name === 'dSinks') results.dSinks = new Float32Array((options.sinks as Float32Array).length);
+    else results[name] = zeros('f32', name === 'dBias' ? (bias as Numbers).shape : (shapes[name] as Shape), name);
+  }
+  return results;
+}
+
+interface Rectangle {
+  readonly batches: Range;
+  readonly kvHeads: Range;
+}
+
+/** At most `count` pieces of about equal work, some of which are two or three if they begin within a batch entry. */
+export function backwardPieces(core: PoolCore, call: BackwardCall, results: Gradients, count: number): Piece[] {
+  const { q, k, v, bias, wanted } = call;
+  const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
+  const [, kvHeads = 0, keys = 0] = k.shape;
+  const sharedBias = (axis: 0 | 1): boolean =>
+    wanted.includes('dBias') && (bias?.shape.length === 2 || bias?.shape[axis] === 1);
+  const together = { batches: sharedBias(0) || wanted.includes('dSinks'), heads: sharedBias(1) };
+  const jobs = (together.batches ? 1 : batch) * (together.heads ? 1 : kvHeads);
+  const operations = 2 * batch * heads * queries * keys * (3 * width + 2 * (v.shape[3] as number));
+  const parts = Math.min(count, jobs, Math.floor(operations / core.settings.leastWork));
+  if (parts <= 1) return [];
+  return rectanglesOf([batch, kvHeads], together, parts).map((part) => pieceOfRectangle(core, call, results, part, jobs));
+}
+
+function rectanglesOf(
+  [batch, kvHeads]: readonly [number, number],
+  together: { batches: boolean; heads: boolean },
+  parts: number,
+): Rectangle[] {
+  const runs = (items: number): Range[] => {
+    const ends = cutEvenly(Array.from({ length: items }, () => 1), parts);
+    return ends.map((end, index) => [ends[index - 1] ?? 0, end]);
+  };
+  const all = { batches: [0, batch], kvHeads: [0, kvHeads] } as const;
+  if (together.heads) return runs(batch).map((batches) => ({ ...all, batches }));
+  if (together.batches) return runs(kvHeads).map((of) => ({ ...all, kvHeads: of }));
+  return runs(batch * kvHeads).flatMap(([first, end]) => {
+    const rectangles: Rectangle[] = [];
+    for (let at = first; at < end; ) {
+      const [entry, head] = [Math.floor(at / kvHeads), at % kvHeads];
+      const whole = head === 0 ? Math.floor((end - at) / kvHeads) : 0;
+      const endHead = whole > 0 ? kvHeads : Math.min(kvHeads, head + end - at);
+      rectangles.push({ batches: [entry, entry + Math.max(1, whole)], kvHeads: [head, endHead] });
+      at += Math.max(1, whole) * (endHead - head);
+    }
+    return rectangles;
+  });
+}
+
+function pieceOfRectangle(
+  core: PoolCore,
+  call: BackwardCall,
+  results: Gradients,
+  { batches, kvHeads }: Rectangle,
+  jobs: number,
+): Piece {
+  const group = (call.q.shape[1] as number) / (call.k.shape[1] as number);
+  const heads: Range = [kvHeads[0] * group, kvHeads[1] * group];
+  const ofHeads = (tensor: Numbers) => sliceOf(tensor, batches, heads);
+  const inputs = {
+    ...{ q: ofHeads(call.q), k: sliceOf(call.k, batches, kvHeads), v: sliceOf(call.v, batches, kvHeads) },
+    ...{ out: ofHeads(call.out), lse: ofHeads(call.lse), dOut: ofHeads(call.dOut) },
+  };
+  /** Of a tensor that is spread over all scores. */
+  const rangesOf = ({ shape }: Numbers): Range[] =>
+    shape.length === 2 ? [] : [shape[0] === 1 ? [0, 1] : batches, shape[1] === 1 ? [0, 1] : heads];
+  const ofScores = (tensor: Numbers | undefined) => tensor && sliceOf(tensor, ...rangesOf(tensor));
+  const options = optionsOf(call, { batches, heads });
+  return pieceOf(
+    core,
+    {
+      name: 'attentionBackward',
+      work: (batches[1] - batches[0]) * (kvHeads[1] - kvHeads[0]),
+      args: [inputs, { ...options, mask: ofScores(call.mask), bias: ofScores(call.bias) }],
+    },
+    (args) => ({ kind: 'backwardPart', args, part: { firstBatch: batches[0], firstHead: heads[0], jobs } }),
+    (value) => {
+      for (const [name, part] of Object.entries(value as Gradients) as [GradientName, Numbers | Float32Array][]) {
+        if (part instanceof Float32Array) {
+          (results[name] as Float32Array).set(part, heads[0]);
+          continue;
+        }
+        const whole = results[name] as Numbers;
+        if (name === 'dBias') writeSlice(whole, part, ...rangesOf(whole));
+        else writeSlice(whole, part, batches, name === 'dQ' ? heads : kvHeads);
+      }
+    },
+  );
+}
+
+/** Options of some batch entries and query heads, without mask and bias. */
+function optionsOf(
+  { q, k, options, wanted }: BackwardCall,
+  { batches, heads }: { batches: Range; heads: Range },
+): AttentionBackwardOptions {
+  const { mask: _, bias: __, out: ___, sinks, alibi, kvLengths, rope, ...others } = options;
+  const cut = <A extends Float32Array | Int32Array>(array: A | undefined, [first, end]: Range, each = 1): A | undefined =>
+    array && (pristine(array).slice(first * each, end * each) as A);
+  const positions = (given: Int32Array | undefined, tokens: number) =>
+    given === undefined || lengthOf(given) === tokens ? given : cut(given, batches, tokens);
+  return {
+    ...others,
+    return: wanted,
+    ...(sinks && { sinks: cut(sinks, heads) }),
+    ...(alibi && { alibi: cut(alibi as Float32Array, heads) }),
+    ...(kvLengths && { kvLengths: cut(kvLengths, batches) }),
+    ...(rope && {
+      rope: {
+        ...rope,
+        ...(rope.qPositions && { qPositions: positions(rope.qPositions, q.shape[2] as number) }),
+        ...(rope.kPositions && { kPositions: positions(rope.kPositions, k.shape[2] as number) }),
+      },
+    }),
+  };
+}

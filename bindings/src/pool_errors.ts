@@ -1,0 +1,56 @@
+// The errors of a pool that no call of `mh` has, and how errors travel from workers.
+
+import { MultiheadError } from './errors.js';
+import type { SentError } from './pool_protocol.js';
+
+export const disposedPool = (): MultiheadError =>
+  new MultiheadError('E_DISPOSED', {
+    argument: 'pool',
+    expected: 'a pool that is not disposed',
+    got: 'a disposed one',
+  });
+
+export const disposedObject = (): MultiheadError =>
+  new MultiheadError('E_DISPOSED', {
+    argument: 'this',
+    expected: 'an object that is not disposed',
+    got: 'a disposed one',
+  });
+
+export const lostObject = (): MultiheadError =>
+  new MultiheadError('E_WORKER', {
+    argument: 'this',
+    expected: 'an object whose worker runs',
+    got: 'one whose worker has ended',
+    message: 'the worker in which this object lived has ended, and the object is lost: make a new one',
+  });
+
+export const endedWorker = (why: string): MultiheadError =>
+  new MultiheadError('E_WORKER', {
+    argument: 'worker',
+    expected: 'a worker that finishes the call',
+    got: `one that ended (${why})`,
+    message: `the worker that ran this call has ended (${why}); another takes its place, and the next call works`,
+  });
+
+export const unsendable = (error: unknown): MultiheadError =>
+  new MultiheadError('E_OPTION', {
+    argument: 'options',
+    expected: 'values that can be sent to a worker',
+    got: error instanceof Error ? error.message : String(error),
+    cause: error,
+  });
+
+export function sentError(error: unknown): SentError {
+  if (error instanceof MultiheadError) {
+    const { code, argument, expected, got, message } = error;
+    return { code, argument, expected, got, message };
+  }
+  const message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+  return { code: undefined, argument: 'worker', expected: 'a call that ends', got: message, message };
+}
+
+/** The error of a worker, as it is thrown to the caller. */
+export function receivedError({ code, ...parts }: SentError): MultiheadError {
+  return new MultiheadError(code ?? 'E_WORKER', parts);
+}

@@ -1,0 +1,49 @@
+// The tensors of a call that a pool divides. Each argument is read once, where the call is checked; its numbers are
+// looked up when they are copied, because the caller's own code, such as a getter of another argument, may have
+// disposed the tensor or detached its buffer in between.
+
+import { checkTensorLike } from './operands.js';
+import type { Ranks } from './shape.js';
+import { checkData, coreOf, TensorCore } from './tensor.js';
+import { pristine } from './typed_arrays.js';
+import type { DataOf, DType, Shape } from './types.js';
+
+export interface Numbers<D extends DType = DType> {
+  readonly dtype: D;
+  readonly shape: Shape;
+  readonly data: DataOf<D>;
+}
+
+export class ReadTensor<D extends DType = DType> {
+  readonly argument: string;
+  readonly shape: Shape;
+  readonly dtype: D;
+  readonly #from: TensorCore<D> | DataOf<D>;
+
+  /** Throws `E_DISPOSED`, `E_SHAPE`, or `E_OPTION` for another dtype. */
+  constructor(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks) {
+    const { dtype, shape, data } = checkTensorLike(value, dtypes, argument, ranks);
+    this.argument = argument;
+    this.shape = shape;
+    this.dtype = dtype;
+    this.#from = (coreOf(value) as TensorCore<D> | undefined) ?? data;
+  }
+
+  /** Throws `E_DISPOSED`, or `E_SHAPE` if the buffer is detached. Runs no code of the caller's. */
+  numbers(): Numbers<D> {
+    const { argument, shape, dtype } = this;
+    const from = this.#from;
+    if (from instanceof TensorCore) {
+      from.assertLive(argument);
+      return { dtype, shape, data: from.view() };
+    }
+    return { dtype, shape, data: pristine(checkData(from, shape, [dtype], argument, dtype).data) };
+  }
+}
+
+/** Whether the numbers lie in a SharedArrayBuffer. They are a ReadTensor's. */
+export const isShared = ({ data }: Numbers): boolean =>
+  typeof SharedArrayBuffer === 'function' && data.buffer instanceof SharedArrayBuffer;
+
+export const asBytes = ({ data }: Numbers): Uint8Array =>
+  new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
