@@ -17,7 +17,7 @@ const sentences = [
 ];
 
 /** The largest error of any step, relative to the number's size where that exceeds 1. */
-function compare({ tokens, heads, causal, bend, weights, trace }) {
+export function compare({ tokens, heads, causal, bend, weights, trace }) {
   const [n, embedDim] = trace.x.shape.slice(-2);
   const headDim = trace.qHeads.shape.at(-1);
   assert.equal(n, tokens.length);
@@ -38,7 +38,7 @@ function compare({ tokens, heads, causal, bend, weights, trace }) {
   return worst;
 }
 
-function checkRows({ tokens, trace }) {
+export function checkRows({ tokens, trace }) {
   const { data } = trace.weights;
   for (let start = 0; start < data.length; start += tokens.length) {
     const sum = data.subarray(start, start + tokens.length).reduce((total, weight) => total + weight, 0);

@@ -7,6 +7,7 @@ import { dirname, join } from 'node:path';
 import { findBrowsers, whyTooOld } from './browsers.mjs';
 import { resultFile, screenshotFolder, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
+import { tests as bend } from './bend.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
@@ -16,7 +17,7 @@ import { tests as pool } from './pool.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as state } from './state.tests.mjs';
 
-const tests = [...page, ...state, ...numbers, ...maps, ...accessibility, ...robustness, ...hosting, ...packaged, ...pool];
+const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...accessibility, ...robustness, ...hosting, ...packaged, ...pool];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

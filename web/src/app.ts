@@ -1,6 +1,5 @@
 // The state that the sections of the page share.
 
-import { unbent } from './bend.js';
 import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
 import type { ForwardInput, ForwardResult } from './messages.js';
 import { fromHash, repaired, type PageState } from './page_state.js';
@@ -58,9 +57,11 @@ export function update(app: App, change: Partial<PageState>, burst?: string): vo
 }
 
 /** What the worker has to compute for a state; null for a sentence without tokens. */
-export function inputOf({ text, heads, causal }: PageState): ForwardInput | null {
+export function inputOf(state: PageState): ForwardInput | null {
+  const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits } = state;
   const { tokens } = tokenise(text);
-  return tokens.length === 0 ? null : { tokens, heads, causal, bend: unbent, splitHeads: 8 };
+  const bend = { window, temperature, divisor, muted, withoutOutput, edits };
+  return tokens.length === 0 ? null : { tokens, heads, causal, bend, splitHeads: 8 };
 }
 
 /** Whether a result is the one for this state. */

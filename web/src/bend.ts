@@ -36,6 +36,7 @@ export const unbent: Bend = {
 };
 
 export const maxWindow = 16;
+export const maxEdits = 64;
 export const temperatureRange = [0.1, 10] as const;
 
 export const isUnbent = (bend: Bend): boolean => JSON.stringify(bend) === JSON.stringify(unbent);

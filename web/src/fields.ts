@@ -1,5 +1,7 @@
 // The kinds of field that the page's state is made of: how a value is written in the address and read back.
 
+import type { WeightEdit } from './bend.js';
+
 export interface Field<T> {
   readonly default: T;
   readonly toText: (value: T) => string;
@@ -80,5 +82,54 @@ export const indexOrNone = (end: number): Field<number | null> => {
     default: null,
     toText: (value) => (value === null ? '' : some.toText(value)),
     fromText: some.fromText,
+  };
+};
+
+/** Different indices below `end`, none by default: "1.3" in the address. */
+export const indices = (end: number): Field<readonly number[]> => {
+  const one = index(end);
+  return {
+    default: [],
+    toText: (value) => value.map(one.toText).join('.'),
+    fromText: (text) => {
+      const values = text.split('.').map(one.fromText);
+      const known = values.filter((value) => value !== undefined);
+      return known.length === values.length && new Set(known).size === known.length
+        ? known.sort((a, b) => a - b)
+        : undefined;
+    },
+  };
+};
+
+/** Weights set by hand, at most `most`: "h1q3k2w0.25_h2q1k1w1" in the address, counted from 1. */
+export const weightEdits = (heads: number, tokens: number, most: number): Field<readonly WeightEdit[]> => {
+  const [head, token, weight] = [index(heads), index(tokens), number(0, 1, 0)];
+  const one = (text: string): WeightEdit | undefined => {
+    const [, h = '', q = '', k = '', w = ''] = /^h(\d+)q(\d+)k(\d+)w(\d[\d.]*)$/.exec(text) ?? [];
+    const edit = {
+      head: head.fromText(h),
+      query: token.fromText(q),
+      key: token.fromText(k),
+      weight: weight.fromText(w),
+    };
+    return Object.values(edit).includes(undefined) ? undefined : (edit as WeightEdit);
+  };
+  return {
+    default: [],
+    toText: (value) =>
+      value
+        .map((edit) => {
+          const [h, q, k] = [edit.head, edit.query, edit.key].map((place) => place + 1);
+          return `h${h}q${q}k${k}w${edit.weight}`;
+        })
+        .join('_'),
+    fromText: (text) => {
+      const edits = text.split('_').map(one);
+      const known = edits.filter((edit) => edit !== undefined);
+      const places = new Set(known.map((edit) => `${edit.head} ${edit.query} ${edit.key}`));
+      return known.length === edits.length && places.size === edits.length && edits.length <= most
+        ? known
+        : undefined;
+    },
   };
 };

@@ -43,7 +43,11 @@ export function createForward(mh: Multihead): Forward {
       const plain = isUnbent(input.bend) ? null : traceOf(mh, layer, weights, x, { ...input, bend: unbent });
       return {
         trace,
-        straight: plain && { weights: plain.weights, output: plain.output },
+        straight: plain && {
+          weights: plain.weights,
+          output: plain.output,
+          statistics: aboutWeights(mh, plain.weights, input.tokens).statistics,
+        },
         ...aboutWeights(mh, trace.weights, input.tokens),
         split: splitOf(mh, x, input.splitHeads),
       };

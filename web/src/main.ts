@@ -10,6 +10,7 @@ import { failureNotice, type Trouble } from './parts/failure.js';
 import { skipLink } from './parts/skip_link.js';
 import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
+import { bendSection } from './sections/bend.js';
 import { gallerySection } from './sections/gallery.js';
 import { sentenceSection } from './sections/sentence.js';
 import { stepSection } from './sections/step_through.js';
@@ -20,6 +21,7 @@ const sections: readonly ((app: App) => HTMLElement)[] = [
   sentenceSection,
   stepSection,
   gallerySection,
+  bendSection,
 ];
 
 const app = createApp();

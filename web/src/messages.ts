@@ -36,6 +36,12 @@ export interface Split {
   readonly refusal: string;
 }
 
+export interface Straight {
+  readonly weights: Matrix;
+  readonly output: Matrix;
+  readonly statistics: HeadStatistics;
+}
+
 export interface ForwardResult extends ForwardInput {
   readonly weights: ModuleWeights;
   /** The steps that the page shows, as the core computed them. */
@@ -44,7 +50,7 @@ export interface ForwardResult extends ForwardInput {
   /** (N, N): the mean of the weights over the heads. */
   readonly meanWeights: Matrix;
   /** The same pass without anything bent; null if nothing is. */
-  readonly straight: { readonly weights: Matrix; readonly output: Matrix } | null;
+  readonly straight: Straight | null;
   readonly split: Split;
   readonly backend: Backend;
   /** mh.memory() after the pass. */

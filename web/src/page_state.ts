@@ -1,6 +1,19 @@
 // The visitor's choices, and their form in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
 
-import { flag, index, indexOrNone, listOf, oneOf, textUpTo, type Field } from './fields.js';
+import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from './bend.js';
+import {
+  flag,
+  index,
+  indexOrNone,
+  indices,
+  integer,
+  listOf,
+  number,
+  oneOf,
+  textUpTo,
+  weightEdits,
+  type Field,
+} from './fields.js';
 import { patternIds, type PatternId } from './patterns.js';
 import { maxCharacters, maxTokens, presets, tokenise } from './tokens.js';
 
@@ -41,6 +54,15 @@ export const fields = {
   stepView: oneOf(viewNames, 'colours'),
   // Head gallery
   galleryView: oneOf(viewNames, 'colours'),
+  // Bend it
+  /** How many words to each side a query sees; −1 for all. */
+  window: integer(-1, maxWindow, unbent.window),
+  temperature: number(...temperatureRange, unbent.temperature),
+  divisor: oneOf(divisors, unbent.divisor),
+  muted: indices(patternIds.length),
+  withoutOutput: flag(unbent.withoutOutput),
+  edits: weightEdits(patternIds.length, maxTokens, maxEdits),
+  bendView: oneOf(viewNames, 'colours'),
 };
 
 type Fields = typeof fields;
@@ -53,6 +75,7 @@ export type PageState = {
 const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
   head: ({ head, heads }) => head < heads.length,
   query: ({ query, text }) => query === null || query < tokenise(text).tokens.length,
+  muted: ({ muted, heads }) => muted.every((head) => head < heads.length),
   key: ({ key, text }) => key === null || key < tokenise(text).tokens.length,
 };
 

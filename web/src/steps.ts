@@ -1,6 +1,6 @@
 // The ten steps from x to the output: their titles, texts and matrices.
 
-import { hides } from './bend.js';
+import { fitting, hides } from './bend.js';
 import { blocks, blockSize } from './embedding.js';
 import type { ForwardResult, Matrix, Trace } from './messages.js';
 import type { StepId } from './page_state.js';
@@ -154,6 +154,14 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
   return {
     ...base,
     colLabels: tokens,
+    ...(name === 'weights' && editedOf(result, head)),
     ...(masked && { hidden: (row: number, col: number) => hides(causal, bend.window, row, col) }),
   };
+}
+
+function editedOf({ bend, causal, tokens, heads }: ForwardResult, head: number): Pick<MatrixView, 'edited'> {
+  const edits = fitting(bend, causal, tokens.length, heads.length).filter((edit) => edit.head === head);
+  if (edits.length === 0) return {};
+  const places = new Set(edits.map(({ query, key }) => query * tokens.length + key));
+  return { edited: (row, col) => places.has(row * tokens.length + col) };
 }

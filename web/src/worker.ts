@@ -32,7 +32,7 @@ function buffersOf({ trace, meanWeights, straight, split }: ForwardResult): Tran
   const matrices = [
     ...Object.values(trace),
     meanWeights,
-    ...(straight ? Object.values(straight) : []),
+    ...(straight ? [straight.weights, straight.output] : []),
     ...[split.heads, split.reshaped].filter((matrix) => matrix !== null),
   ];
   return [...new Set(matrices.map(({ data }) => data.buffer as ArrayBuffer))];

@@ -24,6 +24,8 @@ export interface MatrixView {
   readonly bands?: readonly Band[];
   /** Whether the mask hides a cell; such cells are hatched. */
   readonly hidden?: (row: number, col: number) => boolean;
+  /** Whether a cell was set by hand; such cells have a mark in a corner. */
+  readonly edited?: (row: number, col: number) => boolean;
   readonly scale: ScaleName;
   /** Index of the head whose colour a cell takes, instead of that of the scale. */
   readonly headOf?: (row: number, col: number) => number;
@@ -69,6 +71,7 @@ export function paintMap(
   const colors = colorsOf(view, style.theme);
   paintCells(pen, view, layout, style, colors);
   paintNumbers(pen, view, layout, style, colors);
+  if (view.edited) paintEdited(pen, view, layout, colors);
   paintLabels(pen, view, layout, style.ink);
   paintTitles(pen, view, layout, style.ink);
 }
@@ -186,6 +189,28 @@ function paintNumbers(
     pen.fillStyle = isQuiet ? quietInk[theme] : colors[i]!.ink;
     pen.fillText(text, left + (col + 0.5) * w - 0.5, top + (row + 0.5) * h);
   });
+}
+
+/** A triangle in the upper right corner of each cell that was set by hand. */
+function paintEdited(
+  pen: CanvasRenderingContext2D,
+  { rows, cols, edited }: MatrixView,
+  { left, top, cellWidth: w, cellHeight: h }: Layout,
+  colors: readonly Color[],
+): void {
+  const side = Math.max(4, 0.36 * Math.min(w, h));
+  for (let row = 0; row < rows; row += 1) {
+    for (let col = 0; col < cols; col += 1) {
+      if (!edited?.(row, col)) continue;
+      const [right, above] = [left + (col + 1) * w - 1, top + row * h];
+      pen.fillStyle = colors[row * cols + col]!.ink;
+      pen.beginPath();
+      pen.moveTo(right, above);
+      pen.lineTo(right - side, above);
+      pen.lineTo(right, above + side);
+      pen.fill();
+    }
+  }
 }
 
 function paintLabels(pen: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {

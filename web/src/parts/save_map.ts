@@ -117,5 +117,5 @@ export function cellText(view: MatrixView, row: number, col: number): string {
   const place = view.colLabels
     ? `query ${view.rowLabels[row]}, key ${view.colLabels[col]}`
     : `token ${view.rowLabels[row]}, column ${col + 1}`;
-  return `${place}, ${written}`;
+  return `${place}, ${written}${view.edited?.(row, col) ? ', set by hand' : ''}`;
 }

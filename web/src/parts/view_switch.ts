@@ -1,7 +1,7 @@
 // The switch between heat maps and tables of numbers.
 
 import { update, type App } from '../app.js';
-import { viewNames, type ViewName } from '../page_state.js';
+import { viewNames, type FieldName, type ViewName } from '../page_state.js';
 import { el } from './dom.js';
 
 export type { ViewName } from '../page_state.js';
@@ -11,8 +11,10 @@ export interface ViewSwitch {
   current(): ViewName;
 }
 
+type ViewField = Extract<FieldName, `${string}View`>;
+
 /** A switch for one field of the state. Watch the state to learn of a change. */
-export function createViewSwitch(app: App, field: 'stepView' | 'galleryView', label: string): ViewSwitch {
+export function createViewSwitch(app: App, field: ViewField, label: string): ViewSwitch {
   const current = (): ViewName => app.state.get()[field];
   const buttons = viewNames.map((name) => {
     const button = el('button', { type: 'button' }, name === 'colours' ? 'Colours' : 'Numbers');
