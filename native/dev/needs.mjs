@@ -11,7 +11,7 @@ const windowsApp = (...path) => join(process.env.ProgramFiles ?? 'C:\\Program Fi
 const cmakePackageVersion = /PACKAGE_VERSION "([\d.]+)"/;
 
 /**
- * `purpose`: the smallest purpose that needs it. `apt`: the packages, each with alternative names; missing if the
+ * `purpose`: the smallest purpose that needs it; `docs` by itself, not as a part of another. `apt`: the packages, each with alternative names; missing if the
  * set-up unpacks it. `elsewhere`: the names in other package managers. `optional`: what happens without it; missing
  * if it is required.
  */
@@ -154,6 +154,14 @@ export const NEEDS = {
     apt: [['firefox-esr', 'firefox']],
     elsewhere: { brew: '--cask firefox', dnf: 'firefox', pacman: 'firefox' },
   },
+  doxygen: {
+    title: 'Doxygen',
+    minimum: '1.9',
+    purpose: 'docs',
+    find: () => programWithVersion('doxygen'),
+    apt: [['doxygen']],
+    elsewhere: { brew: 'doxygen', dnf: 'doxygen', pacman: 'doxygen' },
+  },
 };
 
 /** Only the path: browsers start slowly, and some open a window when asked for their version. */
@@ -170,7 +178,9 @@ export async function surveyMachine() {
 
 /** The keys of everything that `purpose` needs and `machine` lacks. */
 export function missingFor(purpose, machine) {
-  const needed = Object.keys(NEEDS).filter((key) => purpose !== 'start' || NEEDS[key].purpose === 'start');
+  const alone = ['start', 'docs'].includes(purpose);
+  const needs = (its) => (alone ? its === purpose : its !== 'docs');
+  const needed = Object.keys(NEEDS).filter((key) => needs(NEEDS[key].purpose));
   return needed.filter((key) => !machine[key] || !atLeast(machine[key].version, NEEDS[key].minimum));
 }
 

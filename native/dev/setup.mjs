@@ -1,4 +1,4 @@
-// Sets a machine up for the project: `node native/dev/setup.mjs [--for=start|test|all]`.
+// Sets a machine up for the project: `node native/dev/setup.mjs [--for=start|test|all|docs]`.
 //
 // Uses what is installed and new enough. On Debian and Ubuntu, apt installs the rest, and Emscripten and Highway, which
 // are too old there, are unpacked into build/toolchain. On other systems it prints what to install. An interrupted run
@@ -6,7 +6,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { readFile, rm, stat, writeFile } from 'node:fs/promises';
-import { join, resolve } from 'node:path';
+import { basename, join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { nativeToolchain } from './compiler.mjs';
 import { SetupError, reportFailure, run, say, step, stopCommands } from './console.mjs';
@@ -36,14 +36,19 @@ const NODE_MINIMUM = '20.19';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const at = (...path) => join(ROOT, 'build', 'toolchain', ...path);
 const THERE = 'already there';
+/** The npm packages of `npm run docs`, which nothing else needs. */
+const DOCS_TOOLS = join(ROOT, 'native', 'dev', 'docs');
 
 /**
- * @param {{ purpose?: 'start' | 'test' | 'all' }} [options] `start`: what is needed to build the WebAssembly package
- *   and serve the page. `test` and `all`: also the native compiler, the test libraries and the browsers.
- * @returns {Promise<object>} the contents of build/toolchain/manifest.json
+ * @param {{ purpose?: 'start' | 'test' | 'all' | 'docs' }} [options] `start`: what is needed to build the WebAssembly
+ *   package and serve the page. `test` and `all`: also the native compiler, the test libraries and the browsers.
+ *   `docs`: the tools of `npm run docs` alone.
+ * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs` what is on this machine
  */
 export async function setup({ purpose = 'all' } = {}) {
-  if (!['start', 'test', 'all'].includes(purpose)) throw new SetupError(`--for=${purpose}: it is start, test or all`);
+  if (!['start', 'test', 'all', 'docs'].includes(purpose)) {
+    throw new SetupError(`--for=${purpose}: it is start, test, all or docs`);
+  }
   const begun = performance.now();
   say(`Setting up for: ${purpose}`);
   const manifest = await withLock(at(), say, () => setUp(purpose));
@@ -67,14 +72,15 @@ async function setUp(purpose) {
   const system = step('System packages', async (tell) => {
     tell(wishes.length ? list(await installSystemPackages(wishes, asAdministrator)) : THERE);
   });
+  const modules = step('npm packages', (tell) => installNodeModules(tell, purpose === 'docs' ? DOCS_TOOLS : ROOT));
   const unpacked = unpackMissing(missing, hasDebianKeyring() ? null : system); // system: has the keys
-  await allOrFirstFailure([system, unpacked, step('npm packages', installNodeModules)]);
+  await allOrFirstFailure([system, unpacked, modules]);
 
   if (missing.length) machine = await survey(() => {}, purpose);
   const lacking = missingFor(purpose, machine);
   requireAll(lacking, machine);
   for (const key of lacking) say(`  note: no ${NEEDS[key].title} found, so ${NEEDS[key].optional}`);
-  return step('Configuration', (tell) => configure(machine, tell));
+  return purpose === 'docs' ? machine : step('Configuration', (tell) => configure(machine, tell));
 }
 
 /** What is on this machine; the unpacked Emscripten and Highway take the place of missing or too old ones. */
@@ -152,17 +158,18 @@ const timeOf = (path) =>
     () => 0,
   );
 
-/** Runs npm if the installed packages are not those of package-lock.json. */
-async function installNodeModules(tell) {
-  const lock = join(ROOT, 'package-lock.json');
+/** Runs npm in a folder if the packages installed there are not those of its package-lock.json. */
+async function installNodeModules(tell, folder) {
+  const name = folder === ROOT ? 'npm' : basename(folder);
+  const lock = join(folder, 'package-lock.json');
   const hasLock = existsSync(lock);
-  if (!existsSync(join(ROOT, 'package.json'))) return tell('no package.json yet');
+  if (!existsSync(join(folder, 'package.json'))) return tell('no package.json yet');
   const wanted = createHash('sha256')
-    .update(await readFile(hasLock ? lock : join(ROOT, 'package.json')))
+    .update(await readFile(hasLock ? lock : join(folder, 'package.json')))
     .digest('hex');
-  const stamp = at('npm.stamp');
+  const stamp = at(`${name}.stamp`);
   const installed = await readFile(stamp, 'utf8').catch(() => null);
-  const [lockTime, treeTime] = await Promise.all([lock, join(ROOT, 'node_modules', '.package-lock.json')].map(timeOf));
+  const [lockTime, treeTime] = await Promise.all([lock, join(folder, 'node_modules', '.package-lock.json')].map(timeOf));
   const byHand = hasLock && treeTime >= lockTime - 5000; // npm install writes both files within seconds
   if (treeTime && (installed === wanted || byHand)) {
     await writeIfChanged(stamp, wanted);
@@ -174,10 +181,10 @@ async function installNodeModules(tell) {
   const shell = process.platform === 'win32'; // on Windows npm is a .cmd file
   const advice = 'Is there a network connection to the npm registry? Run this again: it continues where it stopped.';
   await run([...npm, verb, '--no-audit', '--no-fund', '--loglevel=error'], {
-    cwd: ROOT,
+    cwd: folder,
     shell,
     advice,
-    pidFile: at('npm.pid'),
+    pidFile: at(`${name}.pid`),
   });
   await writeFile(stamp, wanted);
   tell(`npm ${verb}`);
@@ -222,7 +229,7 @@ async function configure(machine, tell) {
 async function main() {
   const given = process.argv.slice(2);
   const purpose = given.find((argument) => argument.startsWith('--for='))?.slice('--for='.length);
-  if (given.length > (purpose ? 1 : 0)) throw new SetupError('Usage: node native/dev/setup.mjs [--for=start|test|all]');
+  if (given.length > (purpose ? 1 : 0)) throw new SetupError('Usage: node native/dev/setup.mjs [--for=start|test|all|docs]');
   await setup({ purpose });
 }
 

@@ -158,7 +158,7 @@ export const SUITES = [
     uses: wasmCore('multihead_tests_relaxed'),
     run: () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm')}_relaxed.cjs`]),
   },
-  { name: 'CMake package', uses: LIBRARY, run: () => nodeTests(['tests/packaging/cmake.test.mjs']) },
+  { name: 'CMake package', uses: [...LIBRARY, 'bindings/package.json'], run: () => nodeTests(['tests/packaging/cmake.test.mjs']) },
   {
     name: 'conformance, native',
     uses: ['build/native/native/multihead-conformance', CASES],
@@ -169,7 +169,7 @@ export const SUITES = [
     uses: PACKAGE,
     run: () => outcomeOf([process.execPath, 'bindings/conformance.mjs', CASES], null, conformanceCounts),
   },
-  { name: 'programs', uses: [...LIBRARY, ...PACKAGE], run: () => nodeTests(programTests()) },
+  { name: 'programs', uses: [...LIBRARY, ...PACKAGE, '.github'], run: () => nodeTests(programTests()) },
   {
     name: 'npm package',
     uses: PACKAGE,

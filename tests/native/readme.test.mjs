@@ -1,10 +1,11 @@
-// The README's C++ program, CMakeLists.txt and command lines, exactly as they are printed there.
+// The README's C++ program, CMakeLists.txt and command lines, exactly as they are printed there; and the files that
+// CONTRIBUTING.md names.
 //
 //   node --test tests/native/readme.test.mjs        after a build
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
@@ -78,10 +79,26 @@ test('the longer random tests exist under their names', () => {
   }
 });
 
+const checkBenchmark = (line) =>
+  readArguments(line.replaceAll("'", '').split(' ').slice(3).filter((argument) => argument !== '--'));
+
 test('the options of the benchmarks', () => {
   const lines = beginningWith('npm run bench');
   assert.equal(lines.length, 3);
-  for (const line of lines) readArguments(line.split(' ').slice(3).filter((argument) => argument !== '--'));
+  for (const line of lines) checkBenchmark(line);
+});
+
+test('files, links and benchmarks of CONTRIBUTING.md exist', () => {
+  const text = readFileSync(join(ROOT, '.github', 'CONTRIBUTING.md'), 'utf8');
+  for (const [, link] of text.matchAll(/\]\(\.\.\/([^)#]+)/g)) assert.ok(existsSync(join(ROOT, link)), link);
+  const files = ['src', 'tests', 'bindings/src', 'bindings/test', 'native']
+    .flatMap((folder) => readdirSync(join(ROOT, folder), { recursive: true }).map((path) => `${folder}/${path}`));
+  const named = [...text.matchAll(/`([\w./-]+\.(?:cc|h|ts|mjs|inc))`/g)].map(([, name]) => name);
+  assert.ok(named.length > 30, `${named.length} files`);
+  for (const name of named) assert.ok(existsSync(join(ROOT, name)) || files.some((path) => path.endsWith(`/${name}`)), name);
+  const lines = [...text.matchAll(/^npm run bench.*$/gm)].map(([line]) => line.replace(/\s+#.*/, ''));
+  assert.equal(lines.length, 3);
+  for (const line of lines) checkBenchmark(line);
 });
 
 test('scripts, presets and files that the README names exist', () => {
