@@ -5,6 +5,8 @@ import type { ForwardInput, ForwardResult } from './messages.js';
 import { fromHash, repaired, type PageState } from './page_state.js';
 import { createStore, type Store } from './store.js';
 import { tellingToken, tokenise } from './tokens.js';
+import { createTraining, type TrainingSession } from './training/session.js';
+import { settingsOf } from './training/settings.js';
 
 /** The pair of tokens under the pointer or the keyboard's focus; all maps highlight it. */
 export interface Pointed {
@@ -28,6 +30,8 @@ export interface App {
   /** Names of the parts of the address that could not be read. */
   readonly broken: Store<readonly string[]>;
   readonly history: StateHistory;
+  /** "Train live"; its workers start on first use. */
+  readonly training: TrainingSession;
   undo(): void;
   redo(): void;
 }
@@ -43,6 +47,7 @@ export function createApp(bar: AddressBar = windowBar()): App {
     pointed: createStore<Pointed | null>(null),
     broken,
     history,
+    training: createTraining(settingsOf(first.state)),
     undo: () => history.undo(),
     redo: () => history.redo(),
   };

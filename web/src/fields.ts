@@ -133,3 +133,10 @@ export const weightEdits = (heads: number, tokens: number, most: number): Field<
     },
   };
 };
+
+/** One of a few whole numbers, or null for none, which is the default. */
+export const numberOrNone = (options: readonly number[]): Field<number | null> => ({
+  default: null,
+  toText: (value) => (value === null ? '' : String(value)),
+  fromText: (text) => options.find((option) => String(option) === text),
+});

@@ -12,8 +12,10 @@ import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
 import { bendSection } from './sections/bend.js';
 import { gallerySection } from './sections/gallery.js';
+import { generateSection } from './sections/generate.js';
 import { sentenceSection } from './sections/sentence.js';
 import { stepSection } from './sections/step_through.js';
+import { trainSection } from './sections/train.js';
 import { createStore } from './store.js';
 
 /** The sections in the order of the page, one a line. */
@@ -22,6 +24,8 @@ const sections: readonly ((app: App) => HTMLElement)[] = [
   stepSection,
   gallerySection,
   bendSection,
+  trainSection,
+  generateSection,
 ];
 
 const app = createApp();

@@ -9,6 +9,7 @@ import {
   integer,
   listOf,
   number,
+  numberOrNone,
   oneOf,
   textUpTo,
   weightEdits,
@@ -16,6 +17,7 @@ import {
 } from './fields.js';
 import { patternIds, type PatternId } from './patterns.js';
 import { maxCharacters, maxTokens, presets, tokenise } from './tokens.js';
+import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from './training/settings.js';
 
 export const stepIds = [
   'x',
@@ -63,6 +65,16 @@ export const fields = {
   withoutOutput: flag(unbent.withoutOutput),
   edits: weightEdits(patternIds.length, maxTokens, maxEdits),
   bendView: oneOf(viewNames, 'colours'),
+  // Train live. Null heads and layers: as many as the kind usually has.
+  train: oneOf(kindNames, 'fourJobs'),
+  seed: integer(0, mostSeed, defaultSeed),
+  trainHeads: numberOrNone(headChoices),
+  layers: numberOrNone(layerChoices),
+  rate: number(rates.least, rates.most, rates.usual),
+  chart: oneOf(['loss', 'accuracy'], 'loss'),
+  trainView: oneOf(viewNames, 'colours'),
+  // Generate: which held-out sequence is continued.
+  pattern: index(100),
 };
 
 type Fields = typeof fields;

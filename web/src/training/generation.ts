@@ -1,11 +1,8 @@
 // Continues a pattern token by token in the worker, with a cache and without one, and measures both.
 
 import type { Experiment, Transformer, TransformerCache } from 'multihead';
-import { sequenceLength, type Cost, type Prompt, type Tick } from './messages.js';
+import { mostTokens, sequenceLength, type Cost, type Prompt, type Tick } from './messages.js';
 import { cacheBytes, multiplyAdds, type ModelSize } from './multiply_adds.js';
-
-/** The model has seen 32 tokens at most; half as many more show whether it can go on. */
-export const mostTokens = 48;
 
 export class Generation {
   readonly prompt: Prompt;
@@ -42,7 +39,7 @@ export class Generation {
   #withCache(all: Int32Array): Cost {
     const held = this.#cache.length;
     const rest = all.subarray(held);
-    const milliseconds = meanTime(() => {
+    const milliseconds = timeOf(() => {
       this.#cache.rewind(held);
       this.#model.step(rest, this.#cache).logits.dispose();
     });
@@ -56,7 +53,7 @@ export class Generation {
   }
 
   #withoutCache(all: Int32Array): Cost {
-    const milliseconds = meanTime(() => this.#model.forward(all).logits.dispose());
+    const milliseconds = timeOf(() => this.#model.forward(all).logits.dispose());
     const { logits } = this.#model.forward(all);
     const token = largestInLastRow(logits.data as Float32Array, this.#size.vocabSize);
     logits.dispose();
@@ -80,14 +77,17 @@ function largestInLastRow(logits: Float32Array, width: number): number {
   return row.reduce((best, value, i) => (value > row[best]! ? i : best), 0);
 }
 
-/** Mean duration of a call; browsers' clocks are too coarse for one. */
-function meanTime(call: () => void): number {
-  const start = performance.now();
-  let [calls, elapsed] = [0, 0];
-  while (elapsed < 2) {
-    call();
-    calls += 1;
-    elapsed = performance.now() - start;
-  }
-  return elapsed / calls;
+/** The median of three mean durations; browsers' clocks are too coarse for one call, and other work gets in between. */
+function timeOf(call: () => void): number {
+  const means = Array.from({ length: 3 }, () => {
+    const start = performance.now();
+    let [calls, elapsed] = [0, 0];
+    while (elapsed < 1) {
+      call();
+      calls += 1;
+      elapsed = performance.now() - start;
+    }
+    return elapsed / calls;
+  });
+  return means.sort((a, b) => a - b)[1]!;
 }

@@ -6,6 +6,9 @@ import type { TrainingSettings } from './settings.js';
 /** Tokens of a sequence. */
 export const sequenceLength = 32;
 
+/** A generation ends here: the model is trained on 32 tokens, and half as many more show whether it can go on. */
+export const mostTokens = 48;
+
 /** What the model can do after a step, measured on held-out sequences. */
 export interface Measured {
   readonly accuracy: number;
@@ -18,7 +21,7 @@ export interface Measured {
 /** A moment of a training. */
 export interface Frame extends Measured {
   readonly step: number;
-  /** (layers · heads, 32, 32): the attention weights on the first held-out sequence. Empty for a small run. */
+  /** (layers · heads, 32, 32): the attention weights on the sequence of Started. Empty for a small run. */
   readonly maps: Float32Array;
 }
 
@@ -35,7 +38,7 @@ export interface Progress {
 }
 
 export interface Started {
-  /** (32): the sequence of the maps. */
+  /** (32): the sequence of the maps, a held-out one. */
   readonly tokens: Int32Array;
   readonly progress: Progress;
 }

@@ -15,6 +15,8 @@ const manySequences = 128;
 export type Report = (progress: Progress) => void;
 
 interface Current {
+  /** The sequence of the maps. */
+  readonly tokens: Int32Array;
   readonly settings: TrainingSettings;
   readonly small: boolean;
   readonly experiment: Experiment;
@@ -41,9 +43,9 @@ export class Run {
     const { kind, seed, heads: numHeads, layers: numLayers, rate: learningRate } = settings;
     const experiment = this.#mh.experiment({ kind, seed, numHeads, numLayers, learningRate });
     this.end();
-    this.#current = { settings, small, experiment, moments: new Moments(frameEvery) };
+    const tokens = tellingSequence(experiment);
+    this.#current = { settings, small, experiment, tokens, moments: new Moments(frameEvery) };
     this.#addFrame();
-    const { tokens } = experiment.heldOut(0, 1);
     return { tokens, progress: this.#progress() };
   }
 
@@ -173,8 +175,8 @@ export class Run {
   }
 
   #frame(): Frame {
-    const { experiment, small } = this.#live();
-    const maps = small ? new Float32Array() : this.#mapsOn(experiment.heldOut(0, 1).tokens);
+    const { experiment, small, tokens } = this.#live();
+    const maps = small ? new Float32Array() : this.#mapsOn(tokens);
     return { step: experiment.steps, maps, ...this.#measured(frameSequences) };
   }
 
@@ -200,4 +202,16 @@ export class Run {
     this.#generation?.dispose();
     this.#generation = undefined;
   }
+}
+
+/** The first held-out sequence that gives every job something to find in its first third. */
+function tellingSequence(experiment: Experiment): Int32Array {
+  const jobs = experiment.jobs.length;
+  const { tokens, targets } = experiment.heldOut(0, 32);
+  const early = Math.floor(sequenceLength / 3);
+  const found = Array.from({ length: 32 }, (_, i) => (i * sequenceLength + early) * jobs).findIndex((at) =>
+    targets.subarray(at, at + jobs).every((target) => target >= 0),
+  );
+  const start = Math.max(0, found) * sequenceLength;
+  return tokens.slice(start, start + sequenceLength);
 }

@@ -49,6 +49,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   let beside: Client | undefined;
   let unseen: (() => void)[] = [];
   let planned = false;
+  let starting = Promise.resolve();
   /** The moment that the worker has yet to go to. */
   let ahead: number | undefined;
   let settling: ReturnType<typeof setTimeout> | undefined;
@@ -108,16 +109,20 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   }
 
   async function reset(settings: TrainingSettings): Promise<void> {
-    if (!main && now.status !== 'starting') {
-      now = { ...blank(settings), earlier: earlierOf(now, settings) };
-      change({});
-      return;
-    }
-    await start(settings, now.status === 'running');
+    if (main) return start(settings);
+    now = { ...blank(settings), earlier: earlierOf(now, settings) };
+    change({});
   }
 
-  async function start(settings: TrainingSettings, goesOn: boolean): Promise<void> {
-    main ??= open(take, lose);
+  /** Starts run after run, so that the last one asked for is the one that stays. */
+  function start(settings: TrainingSettings): Promise<void> {
+    starting = starting.then(() => startNow(settings));
+    return starting;
+  }
+
+  async function startNow(settings: TrainingSettings): Promise<void> {
+    const goesOn = now.status === 'running';
+    if (!main) return;
     try {
       const { tokens, progress } = await main.call('start', settings, false);
       clearTimeout(settling);
@@ -145,9 +150,12 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   }
 
   async function wake(): Promise<void> {
-    if (main) return;
-    change({ status: 'starting', message: '' });
-    await start(now.curve.settings, false);
+    if (!main) {
+      main = open(take, lose);
+      change({ status: 'starting', message: '' });
+      void start(now.curve.settings);
+    }
+    await starting;
   }
 
   /** The worker, with the model of the step that is shown. */

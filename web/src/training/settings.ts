@@ -21,7 +21,7 @@ export interface KindFacts {
   readonly heads: number;
   readonly layers: number;
   /** What a head can be good at, in the order of Experiment.patterns. */
-  readonly patterns: readonly string[];
+  readonly patterns: readonly { readonly name: string; readonly short: string }[];
   /** What the model reports, in the order of Experiment.jobs. */
   readonly jobs: readonly string[];
   /** The token ids as the page writes them. */
@@ -40,7 +40,12 @@ export const kinds: readonly KindFacts[] = [
     steps: 600,
     heads: 4,
     layers: 1,
-    patterns: ['previous token', 'two back', 'latest vowel', 'latest star'],
+    patterns: [
+      { name: 'previous token', short: '−1' },
+      { name: 'two back', short: '−2' },
+      { name: 'latest vowel', short: 'vowel' },
+      { name: 'latest star', short: 'star' },
+    ],
     jobs: ['previous token', 'two back', 'latest vowel', 'latest star'],
     tokens: letters('bcdfghjklmnpqrstaeio★☆✦✧'),
   },
@@ -53,56 +58,44 @@ export const kinds: readonly KindFacts[] = [
     steps: 400,
     heads: 2,
     layers: 2,
-    patterns: ['previous token', 'induction'],
+    patterns: [
+      { name: 'previous token', short: 'previous' },
+      { name: 'induction', short: 'induction' },
+    ],
     jobs: ['next token'],
     tokens: letters('ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'),
   },
 ];
+
+export const kindNames = ['fourJobs', 'induction'] as const satisfies readonly ExperimentKind[];
 
 export const factsOf = (wanted: ExperimentKind): KindFacts => kinds.find(({ kind }) => kind === wanted)!;
 
 /** With this seed every head takes a job of its own, in both experiments and in both builds of the module. */
 export const defaultSeed = 12;
 
+export const headChoices: readonly number[] = [1, 2, 4, 8];
+export const layerChoices: readonly number[] = [1, 2, 3, 4];
+export const mostSeed = 999_999;
+export const rates = { least: 1e-5, most: 1, usual: 0.01 } as const;
+
 export const defaultSettings = (kind: ExperimentKind): TrainingSettings => ({
-  ...{ kind, seed: defaultSeed, rate: 0.01 },
+  ...{ kind, seed: defaultSeed, rate: rates.usual },
   heads: factsOf(kind).heads,
   layers: factsOf(kind).layers,
 });
 
-export const headChoices: readonly number[] = [1, 2, 4, 8];
-export const mostLayers = 4;
-export const mostSeed = 999_999;
-export const mostRate = 1;
-
-/** What is wrong with a value, as a sentence for the visitor; undefined if nothing is. */
-export const problems = {
-  kind: (value: unknown) => (kinds.some(({ kind }) => kind === value) ? undefined : 'There is no such training.'),
-  seed: (value: number) =>
-    Number.isInteger(value) && value >= 0 && value <= mostSeed
-      ? undefined
-      : `The seed must be a whole number from 0 to ${mostSeed}.`,
-  heads: (value: number) =>
-    headChoices.includes(value) ? undefined : 'The number of heads must be 1, 2, 4 or 8, so that they share the width equally.',
-  layers: (value: number) =>
-    Number.isInteger(value) && value >= 1 && value <= mostLayers
-      ? undefined
-      : `The number of layers must be from 1 to ${mostLayers}.`,
-  rate: (value: number) =>
-    value > 0 && value <= mostRate ? undefined : `The learning rate must be above 0 and at most ${mostRate}.`,
-} as const;
-
-export type SettingName = keyof typeof problems;
-
-/** The first problem of some settings; undefined if there is none. */
-export function problemOf(settings: TrainingSettings): string | undefined {
-  return (
-    problems.kind(settings.kind) ??
-    problems.seed(settings.seed) ??
-    problems.heads(settings.heads) ??
-    problems.layers(settings.layers) ??
-    problems.rate(settings.rate)
-  );
+/** The settings among the fields of the page's state; null stands for what is usual. */
+export function settingsOf(state: {
+  readonly train: ExperimentKind;
+  readonly seed: number;
+  readonly trainHeads: number | null;
+  readonly layers: number | null;
+  readonly rate: number;
+}): TrainingSettings {
+  const { train: kind, seed, rate } = state;
+  const usual = factsOf(kind);
+  return { kind, seed, rate, heads: state.trainHeads ?? usual.heads, layers: state.layers ?? usual.layers };
 }
 
 /** "4 heads, seed 12", with the other settings only if they are unusual. */
@@ -111,7 +104,7 @@ export function describeSettings({ kind, heads, layers, seed, rate }: TrainingSe
   const parts = [`${heads} ${heads === 1 ? 'head' : 'heads'}`];
   if (layers !== 1 || usual.layers !== 1) parts.push(`${layers} ${layers === 1 ? 'layer' : 'layers'}`);
   parts.push(`seed ${seed}`);
-  if (rate !== 0.01) parts.push(`rate ${rate}`);
+  if (rate !== rates.usual) parts.push(`rate ${rate}`);
   return parts.join(', ');
 }
 

@@ -1,0 +1,55 @@
+// A row of cells, one for each job: how far a head has come in it, from 0 to 1, in the colours of the maps.
+
+import { colorScale } from './color_scale.js';
+import { el } from './dom.js';
+import { formatNumber } from './format.js';
+import { theme } from './theme.js';
+
+export interface JobCells {
+  readonly element: HTMLElement;
+  /** A head that is muted has no values: its cells are hatched. */
+  show(values: readonly number[], muted: boolean): void;
+}
+
+export interface JobName {
+  readonly name: string;
+  /** For the narrow cell. */
+  readonly short: string;
+}
+
+export function createJobCells(jobs: readonly JobName[]): JobCells {
+  const boxes = jobs.map(() => el('span', { class: 'job-box number', 'aria-hidden': 'true' }));
+  const spoken = jobs.map(() => el('span', { class: 'sr-only' }));
+  const cells = jobs.map(({ name, short }, i) =>
+    el(
+      'li',
+      { class: 'job-cell', title: name },
+      boxes[i]!,
+      el('span', { class: 'job-name', 'aria-hidden': 'true' }, short),
+      spoken[i]!,
+    ),
+  );
+  let shown: { values: readonly number[]; muted: boolean } | undefined;
+
+  function draw(): void {
+    if (!shown) return;
+    const color = colorScale(theme.get(), 'weights');
+    boxes.forEach((box, i) => {
+      const value = shown!.values[i] ?? 0;
+      const { fill, ink } = color(value);
+      box.classList.toggle('is-muted', shown!.muted);
+      box.style.backgroundColor = shown!.muted ? '' : fill;
+      box.style.color = shown!.muted ? '' : ink;
+      box.textContent = shown!.muted ? '' : formatNumber(value, 2);
+      spoken[i]!.textContent = `${jobs[i]!.name}: ${shown!.muted ? 'muted' : formatNumber(value, 2)}`;
+    });
+  }
+  theme.watch(draw);
+  return {
+    element: el('ul', { class: 'job-cells' }, ...cells),
+    show(values, muted) {
+      shown = { values, muted };
+      draw();
+    },
+  };
+}

@@ -1,0 +1,69 @@
+// "Train live": two small experiments in which heads that start as noise each take a job.
+
+import type { App } from '../app.js';
+import { el } from '../parts/dom.js';
+import { settingsOf } from '../training/settings.js';
+import { trainChart } from './train_chart.js';
+import { trainHeads } from './train_heads.js';
+import { muteProof } from './train_proof.js';
+import { trainSettings } from './train_settings.js';
+
+/** A hidden page trains on for so long, in milliseconds. */
+const hiddenFor = 20_000;
+
+export function trainSection(app: App): HTMLElement {
+  const section = el(
+    'section',
+    { class: 'panel', id: 'train', 'aria-labelledby': 'train-title', hidden: true },
+    el('h2', { id: 'train-title' }, 'Train live'),
+    el(
+      'p',
+      { class: 'lead' },
+      'These heads start as noise, and nothing tells them where to look. Training alone gives each its job.',
+    ),
+    trainSettings(app),
+    trainChart(app),
+    trainHeads(app),
+    muteProof(app),
+  );
+  // The sections above come first, so that nothing moves and no other file delays the first numbers.
+  app.result.watch((result) => {
+    if (result) section.hidden = false;
+  });
+  followSettings(app);
+  wakeNear(section, app);
+  pauseHidden(app);
+  return section;
+}
+
+/** Settings come from the address, from the controls, and from Back; a new run follows them all. */
+function followSettings(app: App): void {
+  let current = JSON.stringify(settingsOf(app.state.get()));
+  app.state.watch((state) => {
+    const settings = settingsOf(state);
+    if (JSON.stringify(settings) === current) return;
+    current = JSON.stringify(settings);
+    void app.training.reset(settings);
+  });
+}
+
+/** The workers start when the section comes near the screen. */
+function wakeNear(section: HTMLElement, app: App): void {
+  const watcher = new IntersectionObserver(
+    ([entry]) => {
+      if (!entry?.isIntersecting) return;
+      watcher.disconnect();
+      void app.training.wake();
+    },
+    { rootMargin: '200px' },
+  );
+  watcher.observe(section);
+}
+
+function pauseHidden(app: App): void {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  document.addEventListener('visibilitychange', () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(() => app.training.pause(), hiddenFor);
+  });
+}

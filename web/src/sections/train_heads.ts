@@ -1,0 +1,181 @@
+// The heads of the model in training: the map of each, its row of job cells, and its badge, which mutes it.
+
+import type { App } from '../app.js';
+import { el, headBadge, refill } from '../parts/dom.js';
+import { formatNumber } from '../parts/format.js';
+import { createJobCells, type JobCells, type JobName } from '../parts/job_cells.js';
+import { createLegend } from '../parts/legend.js';
+import type { MatrixView } from '../parts/heat_map.js';
+import { createMap, type Cell, type MatrixMap } from '../parts/matrix_map.js';
+import { matrixTable } from '../parts/matrix_table.js';
+import { saveButtons } from '../parts/save_map.js';
+import { createViewSwitch } from '../parts/view_switch.js';
+import { patternIds } from '../patterns.js';
+import { mapOf } from '../training/curve.js';
+import { sequenceLength as length } from '../training/messages.js';
+import { earned, factsOf, type TrainingSettings } from '../training/settings.js';
+import type { TrainingView } from '../training/view.js';
+
+/** The colour of a head: that of the pattern with its number. */
+export const toneOf = (head: number): string => patternIds[head % patternIds.length]!;
+
+/** The jobs that a head has earned: the names of the patterns that it puts enough weight on. */
+export function earnedBy({ shown, measured, curve }: TrainingView, head: number): string[] {
+  const { patterns } = factsOf(curve.settings.kind);
+  const attention = (measured ?? shown)?.attention ?? [];
+  return patterns.filter((_, i) => (attention[head * patterns.length + i] ?? 0) >= earned).map(({ name }) => name);
+}
+
+interface Card {
+  readonly element: HTMLElement;
+  readonly button: HTMLButtonElement;
+  readonly name: HTMLElement;
+  readonly body: HTMLElement;
+  readonly map: MatrixMap;
+  readonly cells: JobCells;
+}
+
+export function trainHeads(app: App): HTMLElement {
+  const { training } = app;
+  const layers = el('div', { class: 'train-layers' });
+  const readout = el('p', { class: 'readout' }, '\u00a0');
+  const legend = createLegend('weights');
+  legend.show(true);
+  let cards: readonly Card[] = [];
+  let built = '';
+  let pointed: Cell | null = null;
+  const views = createViewSwitch(app, 'trainView', 'Show the heads as');
+
+  function build(settings: TrainingSettings): void {
+    built = JSON.stringify(settings);
+    const { patterns } = factsOf(settings.kind);
+    const heading = settings.layers > 1 ? 'h4' : 'h3';
+    cards = Array.from({ length: settings.layers * settings.heads }, (_, head) => createCard(head, heading, patterns));
+    layers.classList.toggle('is-paired', settings.layers > 1 && settings.heads <= 2);
+    const rows = Array.from({ length: settings.layers }, (_, layer) => {
+      const some = cards.slice(layer * settings.heads, (layer + 1) * settings.heads);
+      const title = settings.layers > 1 ? [el('h3', {}, `Layer ${layer + 1}`)] : [];
+      return el('div', { class: 'train-layer' }, ...title, el('div', { class: 'train-cards' }, ...some.map(({ element }) => element)));
+    });
+    refill(layers, ...rows);
+  }
+
+  function createCard(head: number, heading: 'h3' | 'h4', patterns: readonly JobName[]): Card {
+    const name = el('span', { class: 'head-job' });
+    const button = el(
+      'button',
+      { type: 'button', class: 'head-button', 'aria-pressed': 'false' },
+      el('span', { class: 'sr-only' }, `Mute head ${head + 1}: `),
+      headBadge(head + 1, toneOf(head)),
+      name,
+    );
+    button.addEventListener('click', () => toggle(head));
+    const map = createMap({ maxCell: 12, onPoint: (cell) => point(cell) });
+    const cells = createJobCells(patterns);
+    const body = el('div', { class: 'train-map' }, map.element);
+    const saves = saveButtons(`the weights of trained head ${head + 1}`, () => {
+      const view = training.view.get();
+      return { view: matrixOf(view, head), title: titleOf(head, view) };
+    });
+    const title = el(heading, { class: 'train-name' }, button);
+    const element = el('article', { class: 'train-card' }, title, body, cells.element, saves);
+    return { element, button, name, body, map, cells };
+  }
+
+  function toggle(head: number): void {
+    const { muted } = training.view.get();
+    void training.mute(muted.includes(head) ? muted.filter((other) => other !== head) : [...muted, head]);
+  }
+
+  function show(view: TrainingView): void {
+    const { settings } = view.curve;
+    if (JSON.stringify(settings) !== built) build(settings);
+    cards.forEach((card, head) => showCard(card, head, view));
+    point(pointed);
+  }
+
+  function showCard({ button, name, body, map, cells, element }: Card, head: number, view: TrainingView): void {
+    const { patterns } = factsOf(view.curve.settings.kind);
+    const muted = view.muted.includes(head);
+    const jobs = earnedBy(view, head);
+    const title = jobs.join(', ') || 'no job yet';
+    name.textContent = muted ? `${title}, muted` : title;
+    name.classList.toggle('is-earned', jobs.length > 0);
+    element.classList.toggle('is-muted', muted);
+    button.setAttribute('aria-pressed', String(muted));
+    button.disabled = view.status === 'running';
+    const attention = (view.measured ?? view.shown)?.attention ?? [];
+    cells.show(attention.slice(head * patterns.length, (head + 1) * patterns.length), muted);
+    const matrix = matrixOf(view, head);
+    // A table would have to be built anew many times a second.
+    if (views.current() === 'numbers' && view.status !== 'running') {
+      refill(body, matrixTable(matrix, titleOf(head, view)));
+      return;
+    }
+    if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
+    map.show({
+      view: matrix,
+      label: titleOf(head, view),
+      cellLabel: (cell) => `head ${head + 1}, ${describe(cell, matrix.rowLabels)}, ${valueIn(view, head, cell)}`,
+    });
+  }
+
+  function point(cell: Cell | null): void {
+    pointed = cell;
+    const view = training.view.get();
+    const names = namesOf(view);
+    for (const { map } of cards) map.highlight(cell);
+    if (!cell || names.length === 0) {
+      readout.replaceChildren('\u00a0');
+      return;
+    }
+    const values = cards.flatMap((_, head) => [
+      el('span', { class: 'strip-head' }, headBadge(head + 1, toneOf(head)), el('span', { class: 'number' }, valueIn(view, head, cell))),
+    ]);
+    readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
+  }
+
+  training.view.watch(show);
+  app.state.watch(({ trainView }, previous) => {
+    if (previous && trainView !== previous.trainView) show(training.view.get());
+  });
+  return el(
+    'div',
+    { class: 'train-heads' },
+    el('div', { class: 'train-heads-head' }, el(
+      'p',
+      { class: 'hint' },
+      'Each map shows one head on the same unseen sequence. The cells below it say how much of its weight lies on the key that each job needs.',
+    ), views.element),
+    layers,
+    readout,
+    legend.element,
+  );
+}
+
+function matrixOf(view: TrainingView, head: number): MatrixView {
+  const names = namesOf(view);
+  const muted = view.muted.includes(head);
+  return {
+    ...{ rows: length, cols: length, rowLabels: names, colLabels: names, scale: 'weights' },
+    data: view.shown ? mapOf(view.shown.maps, head) : new Float32Array(length * length),
+    hidden: (row, col) => muted || col > row,
+  };
+}
+
+const titleOf = (head: number, { step }: TrainingView): string =>
+  `Attention weights of trained head ${head + 1} at step ${step}`;
+
+function namesOf({ tokens, curve }: TrainingView): string[] {
+  const { tokens: names } = factsOf(curve.settings.kind);
+  return Array.from({ length }, (_, i) => (i < tokens.length ? names[tokens[i]!]! : ''));
+}
+
+const describe = ({ row, col }: Cell, names: readonly string[]): string =>
+  `query ${names[row]} at ${row + 1}, key ${names[col]} at ${col + 1}`;
+
+function valueIn({ shown, muted }: TrainingView, head: number, { row, col }: Cell): string {
+  if (muted.includes(head)) return 'muted';
+  if (col > row) return 'masked, 0';
+  return shown ? formatNumber(mapOf(shown.maps, head)[row * length + col]!, 2) : '';
+}

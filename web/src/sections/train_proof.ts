@@ -1,0 +1,82 @@
+// "Mute as proof": what the model still gets right without the muted heads, job by job.
+
+import type { App } from '../app.js';
+import { el } from '../parts/dom.js';
+import { factsOf } from '../training/settings.js';
+import type { TrainingView } from '../training/view.js';
+import { earnedBy } from './train_heads.js';
+
+const percent = (share: number): string => `${Math.round(100 * share)} %`;
+/** A change by less is not worth a word. */
+const noticeable = 0.05;
+
+export function muteProof(app: App): HTMLElement {
+  const { training } = app;
+  const text = el('p', { class: 'proof-text', role: 'status' });
+  const bars = el('ul', { class: 'proof-bars' });
+  const clear = el('button', { type: 'button', class: 'walk', id: 'train-unmute' }, 'Unmute');
+  clear.addEventListener('click', () => {
+    void training.mute([]);
+    document.getElementById('train-go')?.focus({ preventScroll: true });
+  });
+  training.view.watch((view) => {
+    const said = sentence(view);
+    if (text.textContent !== said) text.textContent = said;
+    clear.hidden = view.muted.length === 0;
+    bars.hidden = view.muted.length === 0;
+    bars.replaceChildren(...rows(view));
+  });
+  return el(
+    'div',
+    { class: 'proof' },
+    el('h3', {}, 'Mute a head, and its job goes with it'),
+    el('div', { class: 'proof-line' }, text, clear),
+    bars,
+  );
+}
+
+function sentence(view: TrainingView): string {
+  const { muted, muting, status } = view;
+  if (muted.length === 0) {
+    return status === 'running'
+      ? 'Pause, then press the badge of a head.'
+      : 'Press the badge of a head above: its output becomes 0, and all else stays.';
+  }
+  const who = `head${muted.length > 1 ? 's' : ''} ${muted.map((head) => head + 1).join(', ')}`;
+  if (!muting) return `Measuring without ${who}…`;
+  const { jobs } = factsOf(view.curve.settings.kind);
+  const fallen = jobs.flatMap((job, i) => {
+    const [before, after] = [muting.before.jobAccuracy[i]!, muting.after[i]!];
+    return before - after > noticeable ? [`${job} falls from ${percent(before)} to ${percent(after)}`] : [];
+  });
+  const others = jobs.length - fallen.length;
+  if (fallen.length === 0) return `Without ${who}, nothing is lost: other heads do the work.`;
+  const rest = others === 0 ? '' : others === 1 ? '; the other job stays' : `; the other ${others} jobs stay`;
+  return `Without ${who}, ${fallen.join(', and ')}${rest}.${redundancy(view)}`;
+}
+
+/** A muted head that another one can stand in for proves little. */
+function redundancy(view: TrainingView): string {
+  const jobs = view.muted.flatMap((head) => earnedBy(view, head));
+  return jobs.length > 0 ? '' : ' It had earned no badge.';
+}
+
+function rows({ muting, curve }: TrainingView): HTMLElement[] {
+  if (!muting) return [];
+  return factsOf(curve.settings.kind).jobs.map((job, i) => {
+    const [before, after] = [muting.before.jobAccuracy[i]!, muting.after[i]!];
+    return el(
+      'li',
+      { class: before - after > noticeable ? 'proof-row is-fallen' : 'proof-row' },
+      el('span', { class: 'proof-job' }, job),
+      el('span', { class: 'proof-pair', 'aria-hidden': 'true' }, bar(before, 'before'), bar(after, 'after')),
+      el('span', { class: 'proof-value number' }, `${percent(before)} → ${percent(after)}`),
+    );
+  });
+}
+
+function bar(share: number, when: 'before' | 'after'): HTMLElement {
+  const element = el('span', { class: `proof-bar is-${when}` });
+  element.style.width = `${100 * share}%`;
+  return element;
+}

@@ -1,0 +1,101 @@
+// A generation on the page: the tokens so far, and what each tick cost with a cache and without one.
+
+import { createStore, type Store } from '../store.js';
+import { mostTokens, type Prompt, type Tick } from './messages.js';
+import type { TrainingSession } from './session.js';
+
+export interface GenerationView {
+  readonly running: boolean;
+  /** Undefined before the first token. */
+  readonly prompt: Prompt | undefined;
+  /** The prompt and all that was generated. */
+  readonly tokens: readonly number[];
+  readonly ticks: readonly Tick[];
+  readonly message: string;
+}
+
+export interface Generating {
+  readonly view: Store<GenerationView>;
+  /** Generates until the end, or until pause(). */
+  run(): Promise<void>;
+  pause(): void;
+  /** One token. */
+  tick(): Promise<void>;
+  /** Begins anew with another held-out sequence. */
+  restart(sequence: number): void;
+}
+
+const blank: GenerationView = { running: false, prompt: undefined, tokens: [], ticks: [], message: '' };
+
+export const finished = ({ tokens }: GenerationView): boolean => tokens.length >= mostTokens;
+
+/** `delay`: milliseconds from one token to the next; with 0 only the end of a run is shown. */
+export function createGenerating(training: TrainingSession, first: number, delay: () => number): Generating {
+  const view = createStore(blank);
+  let now = blank;
+  let sequence = first;
+  /** Answers to calls of an older round are dropped. */
+  let round = 0;
+  let busy = false;
+
+  function change(part: Partial<GenerationView>, shown = true): void {
+    now = { ...now, ...part };
+    if (shown) view.set(now);
+  }
+
+  function restart(next: number): void {
+    sequence = next;
+    round += 1;
+    now = blank;
+    view.set(now);
+  }
+
+  /** Whether there is one more token. */
+  async function advance(shown: boolean): Promise<boolean> {
+    if (busy || finished(now)) return false;
+    busy = true;
+    const mine = round;
+    try {
+      if (!now.prompt) {
+        const prompt = await training.call('prompt', sequence);
+        if (mine !== round) return false;
+        change({ prompt, tokens: prompt.tokens, message: '' }, shown);
+      }
+      const tick = await training.call('tick');
+      if (mine !== round) return false;
+      change({ tokens: [...now.tokens, tick.cached.token], ticks: [...now.ticks, tick] }, shown);
+      return true;
+    } catch (error) {
+      if (mine === round) change({ running: false, message: error instanceof Error ? error.message : String(error) });
+      return false;
+    } finally {
+      busy = false;
+    }
+  }
+
+  async function run(): Promise<void> {
+    if (now.running) return;
+    if (finished(now)) restart(sequence);
+    change({ running: true });
+    const mine = round;
+    while (now.running && mine === round && !finished(now)) {
+      const wait = delay();
+      if (!(await advance(wait > 0))) break;
+      if (wait > 0) await new Promise((resolve) => setTimeout(resolve, wait));
+    }
+    if (mine === round) change({ running: false });
+  }
+
+  // Another model continues nothing that this one has begun.
+  let { model } = training.view.get();
+  training.view.watch((next) => {
+    if (next.model !== model && now.prompt) restart(sequence);
+    model = next.model;
+  });
+
+  return {
+    ...{ view, run, restart },
+    pause: () => change({ running: false }),
+    tick: async () => void (await advance(true)),
+  };
+}
