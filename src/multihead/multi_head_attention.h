@@ -34,8 +34,8 @@ struct MultiHeadAttentionConfig {
   int64_t out_dim = 0;       ///< width of an output token; 0 takes embed_dim
   bool bias = true;          ///< of all four projections
   bool out_proj = true;      ///< false: the merged heads are the output
-  bool add_bias_kv =
-      false;  ///< appends the key bias_k and the value bias_v, visible to all queries
+  /// Appends the key bias_k and the value bias_v, visible to all queries.
+  bool add_bias_kv = false;
   bool add_zero_attn = false;  ///< appends a key and a value of zeros, visible to all queries
   bool batch_first = true;     ///< false: tensors are (N, B, width)
 
