@@ -112,7 +112,7 @@ struct AttentionOptions {
   /// value does not.
   ConstTensor bias = {};
 
-  /// (B): entry b has keys 0 .. kv_lengths[b] - 1, the rest of K and V is not read.
+  /// (B): entry b has keys 0 to kv_lengths[b] - 1, the rest of K and V is not read.
   std::span<const int32_t> kv_lengths = {};
 
   /// (H_q): ALiBi (arXiv:2108.12409); see alibi_slopes(). Distances count from the last query and
@@ -152,7 +152,7 @@ struct ScoreCapture {
   ScoreStage stage = ScoreStage::kWeights;  ///< which scores
   Tensor out = {};                          ///< (B, heads, rows, N_k)
   std::span<const int32_t> heads = {};      ///< query heads, each at most once; empty for all
-  int64_t first_row = 0;                    ///< queries first_row .. first_row + rows - 1,
+  int64_t first_row = 0;                    ///< queries first_row to first_row + rows - 1,
                                             ///< where rows is the extent of `out`
 };
 
@@ -203,8 +203,8 @@ struct AttentionOutputs {
                                       const AttentionOptions& options, const ScoreCapture& capture,
                                       Context& context);
 
-/// Packed sequences of different lengths: sequence s is rows cu_q[s] .. cu_q[s + 1] - 1 of q and
-/// rows cu_k[s] .. cu_k[s + 1] - 1 of k and v, and attends to nothing else.
+/// Packed sequences of different lengths: sequence s is rows cu_q[s] to cu_q[s + 1] - 1 of q and
+/// rows cu_k[s] to cu_k[s + 1] - 1 of k and v, and attends to nothing else.
 ///
 /// q (T_q, H_q, d_k), k (T_k, H_kv, d_k), v (T_k, H_kv, d_v), out (T_q, H_q, d_v); lse, if given,
 /// is (H_q, T_q). cu_q and cu_k start at 0, do not fall, and end at T_q and T_k. `options` apply to

@@ -124,7 +124,7 @@ class Experiment {
   [[nodiscard]] Status evaluate(const EvaluationOptions& options, Evaluation& result,
                                 Context& context) const;
 
-  /// The sequences first .. first + count - 1 of the held-out stream: tokens (count * 32) and
+  /// The sequences first to first + count - 1 of the held-out stream: tokens (count * 32) and
   /// targets (count * 32 * jobs), -1 where a job has no answer yet. Errors: kOption, kMemory.
   [[nodiscard]] Status held_out(int64_t first, int64_t count, std::vector<int32_t>& tokens,
                                 std::vector<int32_t>& targets) const;

@@ -1,5 +1,9 @@
 /// \file
-/// multihead: exact multi-head attention. Everything public, in one include.
+/// Everything that the library multihead declares, in one include. Only safetensors.h is apart,
+/// since it belongs to another library, multihead::safetensors.
+
+/// \namespace multihead
+/// All that is public.
 #pragma once
 
 #include "multihead/attention.h"                    // IWYU pragma: export
@@ -22,3 +26,4 @@
 #include "multihead/trace.h"                        // IWYU pragma: export
 #include "multihead/training.h"                     // IWYU pragma: export
 #include "multihead/transformer.h"                  // IWYU pragma: export
+#include "multihead/version.h"                      // IWYU pragma: export

@@ -1,6 +1,7 @@
 /// \file
-/// Reads and writes safetensors files (huggingface.co/docs/safetensors, "Format"): eight bytes of
-/// header length, a JSON header, then raw little-endian row-major data.
+/// Reads and writes safetensors files, in the library multihead::safetensors
+/// (huggingface.co/docs/safetensors, "Format"): eight bytes of header length, a JSON header, then
+/// raw little-endian row-major data.
 #pragma once
 
 #include <cstddef>

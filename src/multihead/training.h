@@ -145,8 +145,10 @@ class Trainer {
   [[nodiscard]] Status load_state_dict(const StateDict& dict);
 
   /// state_dict() as a safetensors file. save() writes beside the file and then renames, so that a
-  /// crash leaves the old one. Errors: also kFormat if the file cannot be written.
+  /// crash leaves the old one. It is in the library multihead::safetensors. Errors: also kFormat if
+  /// the file cannot be written.
   [[nodiscard]] Status save(const std::string& path) const;
+  /// load_state_dict() from a safetensors file. It is in the library multihead::safetensors.
   /// Errors: also kFormat (no safetensors file, a truncated one).
   [[nodiscard]] Status load(const std::string& path);
 

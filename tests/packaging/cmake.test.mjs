@@ -1,21 +1,32 @@
-// The installed C++ library in another project: with CMake and with pkg-config, static and shared.
+// The C++ library in other projects: with CMake, from its sources and installed; with pkg-config; static and shared; with
+// g++ and clang++.
 //
 //   node --test tests/packaging/cmake.test.mjs        after npm run build
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, realpathSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { atLeast, programWithVersion } from '../../native/dev/find.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const at = (...path) => join(root, 'build', ...path);
 const folder = at('consumer');
 const prefixes = { static: join(folder, 'static'), shared: join(folder, 'shared') };
+const kinds = Object.keys(prefixes);
 const { cxx } = JSON.parse(readFileSync(at('toolchain', 'manifest.json'), 'utf8'));
 const findsHighway = `-DCMAKE_TOOLCHAIN_FILE=${at('toolchain', 'native.cmake')}`;
+const { version } = JSON.parse(readFileSync(join(root, 'bindings', 'package.json'), 'utf8'));
+
+/** The compiler that builds the library, and the others here that a consumer may have. */
+const compilers = new Map([[cxx.id === 'GNU' ? 'g++' : 'clang++', cxx.path]]);
+for (const [name, minimum] of [['g++', '12'], ['clang++', '16']]) {
+  const found = await programWithVersion(name);
+  if (found && atLeast(found.version, minimum) && !compilers.has(name)) compilers.set(name, found.path);
+}
 
 function output(command, options = {}) {
   const [program, ...words] = command;
@@ -24,23 +35,26 @@ function output(command, options = {}) {
   return stdout;
 }
 
+const environment = (more) => ({ ...process.env, ...more });
 const prints = (program, env = {}) =>
-  assert.match(output([program], { env: { ...process.env, ...env } }), /^out\[0\] = 2 on /);
+  assert.match(output([program], { env: environment(env) }), /^out\[0\] = 2 on /);
 
 /** Builds native/consumer; it is told where multihead is installed, but not where Highway is. */
-function buildConsumer(kind) {
-  const build = join(folder, `${kind}-cmake`);
-  const told = [`-Dmultihead_ROOT=${prefixes[kind]}`, `-DCMAKE_CXX_COMPILER=${cxx.path}`, '-DCMAKE_BUILD_TYPE=Release'];
+function buildConsumer(kind, name, compiler) {
+  const build = join(folder, `${kind}-${name}`);
+  const told = [`-Dmultihead_ROOT=${prefixes[kind]}`, `-DCMAKE_CXX_COMPILER=${compiler}`, '-DCMAKE_BUILD_TYPE=Release'];
   output(['cmake', '-S', 'native/consumer', '-B', build, '-G', 'Ninja', ...told]);
   output(['cmake', '--build', build]);
   return join(build, 'consumer');
 }
 
-function buildByPkgConfig(kind) {
-  const env = { ...process.env, PKG_CONFIG_PATH: join(prefixes[kind], 'lib', 'pkgconfig') };
+const pkgConfigPath = (kind) => environment({ PKG_CONFIG_PATH: join(prefixes[kind], 'lib', 'pkgconfig') });
+
+function buildByPkgConfig(kind, name, compiler) {
+  const env = pkgConfigPath(kind);
   const flags = output(['pkg-config', '--cflags', '--libs', 'multihead'], { env }).trim().split(/\s+/);
-  const program = join(folder, `${kind}-pkg-config`);
-  output([cxx.path, 'native/consumer/main.cc', '-o', program, ...flags]);
+  const program = join(folder, `${kind}-${name}-pkg-config`);
+  output([compiler, 'native/consumer/main.cc', '-o', program, ...flags]);
   return program;
 }
 
@@ -51,54 +65,146 @@ function libraryPath(kind) {
   return { LD_LIBRARY_PATH: [join(prefixes[kind], 'lib'), ...highway].join(':') };
 }
 
-test('a static library: CMake', () => {
+const guide = readFileSync(join(root, 'native', 'guides', 'library.md'), 'utf8');
+const blocks = (language) =>
+  [...guide.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].filter(([, one]) => one === language).map(([, , code]) => code);
+const app = join(folder, 'app');
+
+/** What the program of the guide prints. */
+const appPrints = (program, env = {}) =>
+  assert.match(output([program], { env: environment(env) }), /^2\n6 tokens\nsoftcap: expected .*, got -1\n$/);
+
+test('the guide is of one screen, and its other command builds with options that exist', () => {
+  assert.ok(guide.split('\n').length < 110);
+  assert.deepEqual([blocks('cpp').length, blocks('cmake').length, blocks('sh').length], [1, 1, 2]);
+  const listed = readFileSync(join(root, 'CMakeLists.txt'), 'utf8');
+  for (const [, option] of blocks('sh')[0].matchAll(/-D(\w+)=/g)) assert.ok(listed.includes(option), option);
+});
+
+test('a static library is installed', () => {
   rmSync(prefixes.static, { recursive: true, force: true });
   output(['cmake', '--install', at('native'), '--prefix', prefixes.static, '--strip']);
-  prints(buildConsumer('static'));
 });
 
-test('a static library: pkg-config', { skip: noPkgConfig }, () => {
-  prints(buildByPkgConfig('static'), libraryPath('static'));
-});
-
-test('a shared library: CMake', () => {
+test('the guide: FetchContent builds a shared library as part of another project', () => {
+  rmSync(app, { recursive: true, force: true });
+  mkdirSync(app, { recursive: true });
+  writeFileSync(join(app, 'app.cc'), blocks('cpp')[0]);
+  writeFileSync(join(app, 'CMakeLists.txt'), blocks('cmake')[0]);
   // One SIMD target, hardly optimised: only its symbols and links are checked.
   const quick = ['-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG', '-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC'];
   const build = join(folder, 'shared-build');
-  output(['cmake', '-S', root, '-B', build, '-G', 'Ninja', findsHighway, '-DBUILD_SHARED_LIBS=ON', ...quick]);
+  const options = [findsHighway, '-DBUILD_SHARED_LIBS=ON', '-DCMAKE_BUILD_TYPE=Release', ...quick];
+  output(['cmake', '-S', app, '-B', build, '-G', 'Ninja', ...options], {
+    env: environment({ MULTIHEAD_SOURCES: root }),
+  });
   output(['cmake', '--build', build]);
+  appPrints(join(build, 'app'));
   rmSync(prefixes.shared, { recursive: true, force: true });
   output(['cmake', '--install', build, '--prefix', prefixes.shared]);
-  prints(buildConsumer('shared'));
 });
 
-test('a shared library: pkg-config', { skip: noPkgConfig }, () => {
-  prints(buildByPkgConfig('shared'), libraryPath('shared'));
+test('a shared library by itself needs no further option', () => {
+  const build = mkdtempSync(join(tmpdir(), 'multihead-shared-'));
+  try {
+    output(['cmake', '-S', root, '-B', build, '-G', 'Ninja', findsHighway, '-DBUILD_SHARED_LIBS=ON']);
+    assert.match(output(['ninja', '-C', build, '-n']), /Linking CXX shared library src\/libmultihead/);
+  } finally {
+    rmSync(build, { recursive: true });
+  }
+});
+
+for (const kind of kinds) {
+  for (const [name, compiler] of compilers) {
+    test(`find_package: ${kind}, ${name}`, () => prints(buildConsumer(kind, name, compiler)));
+
+    test(`pkg-config: ${kind}, ${name}`, { skip: noPkgConfig }, () => {
+      prints(buildByPkgConfig(kind, name, compiler), libraryPath(kind));
+    });
+  }
+
+  test(`the guide's command without CMake: ${kind}`, { skip: noPkgConfig }, () => {
+    const command = blocks('sh')[1];
+    output(['sh', '-c', command.replace('g++', cxx.path)], { cwd: app, env: environment({ PREFIX: prefixes[kind] }) });
+    appPrints(join(app, 'app'), libraryPath(kind));
+  });
+}
+
+test('pkg-config has the library of safetensors files', { skip: noPkgConfig }, () => {
+  const env = pkgConfigPath('static');
+  const flags = output(['pkg-config', '--cflags', '--libs', 'multihead-safetensors'], { env }).trim().split(/\s+/);
+  const source = join(folder, 'safetensors.cc');
+  writeFileSync(
+    source,
+    `#include <multihead/safetensors.h>
+     int main() { return multihead::Safetensors::parse({}, *new multihead::Safetensors).ok(); }`,
+  );
+  output([cxx.path, source, '-o', join(folder, 'safetensors'), ...flags]);
+  output([join(folder, 'safetensors')], { env: environment(libraryPath('static')) });
+});
+
+test('every installed header compiles alone, and names nothing that is not installed', () => {
+  const include = join(prefixes.static, 'include');
+  const names = readdirSync(join(include, 'multihead')).sort();
+  assert.deepEqual(names, readdirSync(join(root, 'src', 'multihead')).sort());
+  const source = join(folder, 'header.cc');
+  const compile = (compiler, headers) => {
+    writeFileSync(source, headers.map((name) => `#include <multihead/${name}>\n`).join(''));
+    const warnings = ['-Wall', '-Wextra', '-Wpedantic', '-Werror'];
+    output([compiler, '-std=c++20', '-fsyntax-only', ...warnings, `-I${include}`, source]);
+  };
+  for (const name of names) {
+    compile(cxx.path, [name, name]);
+    const text = readFileSync(join(include, 'multihead', name), 'utf8');
+    assert.deepEqual(text.match(/\b(rules|engine|nn|cpu|reference|bindings)\/[\w./]+/g), null, name);
+  }
+  for (const compiler of compilers.values()) compile(compiler, names);
+});
+
+test('the version is one: of the headers, CMake, pkg-config and the npm package', () => {
+  const source = join(folder, 'version.cc');
+  const parts = ['MAJOR', 'MINOR', 'PATCH'].map((part) => `MULTIHEAD_VERSION_${part}`);
+  writeFileSync(source, `#include <multihead/version.h>\nversion ${parts.join(' ')}\n`);
+  const expanded = output([cxx.path, '-E', '-P', `-I${join(prefixes.static, 'include')}`, source]);
+  assert.equal(expanded.trim(), `version ${version.replaceAll('.', ' ')}`);
+  for (const kind of kinds) {
+    const config = join(prefixes[kind], 'lib', 'cmake', 'multihead', 'multihead-config-version.cmake');
+    assert.match(readFileSync(config, 'utf8'), new RegExp(`set\\(PACKAGE_VERSION "${version}"\\)`));
+    if (noPkgConfig) continue;
+    assert.equal(output(['pkg-config', '--modversion', 'multihead'], { env: pkgConfigPath(kind) }).trim(), version);
+  }
 });
 
 const onElf = { skip: process.platform === 'linux' ? false : 'symbols are read from ELF files only' };
+const sharedLibrary = join(prefixes.shared, 'lib', 'libmultihead.so');
 
 test('the shared library has a versioned name', onElf, () => {
-  const library = join(prefixes.shared, 'lib', 'libmultihead.so');
-  assert.match(realpathSync(library), /libmultihead\.so\.\d+\.\d+\.\d+$/);
-  assert.match(output(['readelf', '-d', library]), /SONAME.*\[libmultihead\.so\.0\.1\]/);
+  assert.ok(realpathSync(sharedLibrary).endsWith(`libmultihead.so.${version}`));
+  const [major, minor] = version.split('.');
+  assert.ok(output(['readelf', '-d', sharedLibrary]).includes(`[libmultihead.so.${major}.${minor}]`));
 });
 
-test('the shared library exports what the public headers declare', onElf, () => {
-  const library = join(prefixes.shared, 'lib', 'libmultihead.so');
-  const names = output(['nm', '-DC', '--defined-only', '--format=posix', library])
+/** The names that a shared library exports, apart from instantiations of the standard library's templates. */
+const exportedBy = (library) =>
+  output(['nm', '-DC', '--defined-only', '--format=posix', library])
     .trim()
     .split('\n')
-    .map((line) => /^(.*) [A-Za-z] [0-9a-f]+/.exec(line)?.[1] ?? line);
-  // Every library contains instantiations of the standard library's templates.
-  const ours = names.filter((name) => !/^[^(]*\bstd::/.test(name));
+    .map((line) => /^(.*) [A-Za-z] [0-9a-f]+/.exec(line)?.[1] ?? line)
+    .filter((name) => !/^[^(]*\bstd::/.test(name));
+
+test('the shared libraries export what the public headers declare', onElf, () => {
   const isPublic = (name) => /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
-  const internal = ours.filter((name) => !isPublic(name.replace(/^(vtable|typeinfo|typeinfo name) for /, '')));
-  assert.deepEqual(internal, []);
+  const libraries = [sharedLibrary, sharedLibrary.replace('.so', '_safetensors.so')];
+  const [ours, ofSafetensors] = libraries.map(exportedBy);
+  for (const names of [ours, ofSafetensors]) {
+    const internal = names.filter((name) => !isPublic(name.replace(/^(vtable|typeinfo|typeinfo name) for /, '')));
+    assert.deepEqual(internal, []);
+  }
   assert.ok(ours.length < 250, `${ours.length} symbols`);
   for (const name of ['multihead::attention(', 'multihead::KVCache::append(', 'multihead::Transformer::forward(']) {
     assert.ok(ours.some((one) => one.startsWith(name)), name);
   }
+  assert.ok(ofSafetensors.some((one) => one.startsWith('multihead::Safetensors::parse(')));
 });
 
 test('without Highway and without a network the build reports what to install or to pass', () => {
@@ -108,7 +214,7 @@ test('without Highway and without a network the build reports what to install or
     const { status, stderr } = spawnSync(
       'cmake',
       ['-S', root, '-B', build, '-G', 'Ninja', `-DCMAKE_CXX_COMPILER=${cxx.path}`, ...without],
-      { encoding: 'utf8', env: { ...process.env, https_proxy: 'http://127.0.0.1:9' } },
+      { encoding: 'utf8', env: environment({ https_proxy: 'http://127.0.0.1:9' }) },
     );
     assert.equal(status, 1);
     const said = stderr.replace(/\s+/g, ' ');
