@@ -14,10 +14,11 @@ import { tests as numbers } from './numbers.tests.mjs';
 import { tests as packaged } from './package.tests.mjs';
 import { tests as page } from './page.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
+import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as state } from './state.tests.mjs';
 
-const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...accessibility, ...robustness, ...hosting, ...packaged, ...pool];
+const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...reveal, ...accessibility, ...robustness, ...hosting, ...packaged, ...pool];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

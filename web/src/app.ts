@@ -63,10 +63,10 @@ export function update(app: App, change: Partial<PageState>, burst?: string): vo
 
 /** What the worker has to compute for a state; null for a sentence without tokens. */
 export function inputOf(state: PageState): ForwardInput | null {
-  const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits } = state;
+  const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state;
   const { tokens } = tokenise(text);
   const bend = { window, temperature, divisor, muted, withoutOutput, edits };
-  return tokens.length === 0 ? null : { tokens, heads, causal, bend, splitHeads: 8 };
+  return tokens.length === 0 ? null : { tokens, heads, causal, bend, splitHeads };
 }
 
 /** Whether a result is the one for this state. */

@@ -13,6 +13,7 @@ import { themeToggle } from './parts/theme.js';
 import { bendSection } from './sections/bend.js';
 import { gallerySection } from './sections/gallery.js';
 import { generateSection } from './sections/generate.js';
+import { revealSection } from './sections/reveal.js';
 import { sentenceSection } from './sections/sentence.js';
 import { stepSection } from './sections/step_through.js';
 import { trainSection } from './sections/train.js';
@@ -22,6 +23,7 @@ import { createStore } from './store.js';
 const sections: readonly ((app: App) => HTMLElement)[] = [
   sentenceSection,
   stepSection,
+  revealSection,
   gallerySection,
   bendSection,
   trainSection,

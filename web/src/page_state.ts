@@ -54,6 +54,11 @@ export const fields = {
   /** Which matrix, in the steps that show three. */
   part: oneOf(['q', 'k', 'v'], 'q'),
   stepView: oneOf(viewNames, 'colours'),
+  // Split into heads
+  splitHeads: integer(1, 64, 8),
+  splitApart: flag(false),
+  wrongReshape: flag(false),
+  revealView: oneOf(viewNames, 'colours'),
   // Head gallery
   galleryView: oneOf(viewNames, 'colours'),
   // Bend it

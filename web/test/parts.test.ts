@@ -103,7 +103,7 @@ describe.each(['light', 'dark'] as Theme[])('the colours of heads, %s', (theme) 
   it('have ink with a contrast of 4.5, and grow darker or lighter evenly', () => {
     for (let head = 0; head < 8; head += 1) {
       const lightnesses = Array.from({ length: 11 }, (_, i) => {
-        const { fill, ink } = color(i / 10, head);
+        const { fill, ink } = color(i / 5 - 1, head);
         expect(contrast(fill, ink)).toBeGreaterThanOrEqual(4.5);
         return lightness(fill);
       });

@@ -173,11 +173,12 @@ export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: nu
   };
 }
 
-/** The function from a value and the index of a head to a tint of the head's colour, stronger for larger values. */
+/** The function from a value and the index of a head to a tint of its colour: pale for −limit, strong for limit. */
 export function headScale(theme: Theme, limit: number): (value: number, head: number) => Color {
-  const factor = limit > 0 ? (steps - 1) / limit : 0;
+  const half = (steps - 1) / 2;
+  const factor = limit > 0 ? half / limit : 0;
   return (value, head) => {
     const colors = table(`${theme} head ${head % headHues.length}`, () => headRamp(theme, head));
-    return colors[Math.min(steps - 1, Math.round(Math.abs(value) * factor))] ?? colors[0]!;
+    return colors[Math.max(0, Math.min(steps - 1, Math.round(half + value * factor)))] ?? colors[0]!;
   };
 }

@@ -22,6 +22,8 @@ export interface MatrixView {
   /** Labels of keys, for a matrix of queries by keys. Missing if columns are features. */
   readonly colLabels?: readonly string[];
   readonly bands?: readonly Band[];
+  /** Without labels on the picture; `rowLabels` are then for reading out only. */
+  readonly bare?: boolean;
   /** Whether the mask hides a cell; such cells are hatched. */
   readonly hidden?: (row: number, col: number) => boolean;
   /** Whether a cell was set by hand; such cells have a mark in a corner. */

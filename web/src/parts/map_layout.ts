@@ -61,18 +61,22 @@ const fontFor = (cell: number): number => Math.min(13, Math.max(smallestFont, Ma
 const bandHeight = 22;
 const titleHeight = 15;
 
+/** The height of the rows of a matrix whose columns are features. */
+export const rowHeightOf = (rows: number): number =>
+  Math.min(26, Math.max(line, Math.floor(420 / Math.max(1, rows))));
+
 /** The layout of a matrix in a width of `available` pixels; maps of tokens by tokens have square cells. */
 export function layoutOf(view: MatrixView, available: number, maxCell: number): Layout {
   const square = view.colLabels !== undefined;
   const title = square ? titleHeight : 0;
   const labelLimit = Math.max(36, Math.min(110, available * 0.24));
-  const featureHeight = Math.min(26, Math.max(line, Math.floor(420 / Math.max(1, view.rows))));
+  const featureHeight = rowHeightOf(view.rows);
   const fit = (room: number): number => {
     const cell = Math.min(square ? maxCell : 28, room / Math.max(1, view.cols));
     return square && cell >= 4 ? Math.floor(cell) : Math.max(1, cell);
   };
 
-  const font = view.rows > 0 ? fontFor(square ? fit(available * 0.8) : featureHeight) : 0;
+  const font = view.rows > 0 && !view.bare ? fontFor(square ? fit(available * 0.8) : featureHeight) : 0;
   const left = title + (font ? Math.ceil(widest(view.rowLabels, font, labelLimit)) + 8 : 0);
   let cellWidth = fit(available - left);
   let right = 0;

@@ -1,0 +1,105 @@
+// "Split into heads": where the columns go, the wrong reshape, 7 heads, and the animation.
+
+import assert from 'node:assert/strict';
+import { openPage, settled, snapshot } from './harness.mjs';
+
+/** What the cells of the active row of a block say, as [token, numbers]. */
+const rowOf = (page, block) =>
+  page.$$eval(`#reveal .reveal-block:nth-child(${block}) [role=gridcell]`, (cells) =>
+    cells.map((cell) => /^head (\d+), token (.+), column (\d+), (.+)$/.exec(cell.ariaLabel).slice(1)),
+  );
+
+const written = (value) =>
+  value
+    .toFixed(2)
+    .replace(/^-0\.00$/, '0.00')
+    .replace('-', '−');
+
+const pictures = (page) =>
+  page.$$eval('#reveal .reveal-block canvas', (list) => list.map((canvas) => canvas.toDataURL()));
+
+const shift = (page) =>
+  page.$eval('#reveal .reveal-block', (block) => Math.abs(new DOMMatrix(getComputedStyle(block).transform).e));
+
+export const tests = [
+  {
+    name: 'the split gives each head its columns; the wrong reshape does not, and the page names its first wrong cell',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const { trace, tokens } = await snapshot(page);
+      const x = trace.x.data;
+      for (let head = 0; head < 8; head += 1) {
+        const row = await rowOf(page, head + 1);
+        assert.deepEqual(
+          row.map(([, , , value]) => value),
+          [...x.subarray(head * 8, head * 8 + 8)].map(written),
+        );
+      }
+      const before = await pictures(page);
+      await page.$eval('#wrong-reshape', (box) => box.click());
+      await settled(page);
+      const after = await pictures(page);
+      after.forEach((picture, head) => assert.notEqual(picture, before[head], `head ${head + 1} looks different`));
+      for (let head = 0; head < 8; head += 1) {
+        const start = head * tokens.length * 8;
+        const row = await rowOf(page, head + 1);
+        assert.deepEqual(
+          row.map(([, , , value]) => value),
+          [...x.subarray(start, start + 8)].map(written),
+        );
+      }
+      const verdict = await page.$eval('.reveal-verdict', (line) => line.textContent);
+      assert.match(verdict, /^First wrong cell: head 1, black.*, column 1\. It holds column 9 of the.*, which belongs to head 2/);
+      await close();
+    },
+  },
+  {
+    name: 'a cell of a head names its place in memory, and the strides agree',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#splitHeads=4`);
+      const { trace, tokens } = await snapshot(page);
+      await page.focus('#reveal .reveal-block:nth-child(3) [tabindex="0"]');
+      for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight']) await page.keyboard.press(key);
+      const index = 2 * 64 + 2 * 16 + 1;
+      const line = await page.$eval('.reveal-address', (element) => element.textContent);
+      const value = trace.x.data[index].toFixed(3).replace('-', '−');
+      assert.match(line, new RegExp(`^head 3, cat.*, column 2 is number ${index + 1} of ${tokens.length * 64} in memory: cat`));
+      assert.ok(line.endsWith(`column 34 of x, ${value}`), line);
+      const strides = await page.$$eval('.reveal-strides td', (list) => list.map((cell) => cell.textContent));
+      assert.deepEqual(strides, ['+16', '+64', '+1', `+${tokens.length * 16}`, '+16', '+1']);
+      await close();
+    },
+  },
+  {
+    name: '7 heads explain themselves, in the words of the package',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      await page.click('#split-7');
+      await settled(page);
+      const verdict = await page.$eval('.reveal-verdict', (line) => line.textContent);
+      assert.match(verdict, /64 = 7 · 9 \+ 1: 1 column is left over/);
+      assert.match(verdict, /numHeads = 7 does not divide embedDim = 64/);
+      assert.equal((await page.$$('#reveal .reveal-block')).length, 8);
+      assert.match(await page.$eval('#reveal .is-left [role=gridcell]', (cell) => cell.ariaLabel), /^left over/);
+      await page.click('#split-8');
+      await settled(page);
+      assert.match(await page.$eval('.reveal-verdict', (line) => line.textContent), /columns 1–8 of every word/);
+      await close();
+    },
+  },
+  {
+    name: 'the parts slide apart, at once with reduced motion, and the address remembers',
+    async run({ browser, url, kind }) {
+      const { page, close } = await openPage(browser, url);
+      if (kind === 'chromium') {
+        await page.emulateMediaFeatures([{ name: 'prefers-reduced-motion', value: 'reduce' }]);
+      }
+      assert.ok((await shift(page)) > 20, 'together');
+      await page.click('#split-apart');
+      assert.equal(await shift(page), 0, 'apart');
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      assert.match(await page.evaluate(() => location.hash), /splitApart=1/);
+      await close();
+    },
+  },
+];
