@@ -81,7 +81,7 @@ export const publicAddresses = (address: string | undefined, source: string | un
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
 /** Files that a visitor may never need: previews of the page, and the peers of the speed section. */
-const notKept = /\.map$|^card\.png$|^peers\//;
+const notKept = /\.map$|^card\.png$|^assets\/(peer_|ort-|tfjs-)/;
 
 const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
 

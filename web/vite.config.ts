@@ -1,5 +1,9 @@
+import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vite';
 import { earlyRequests, offlineCopy, policyInPage, publicAddresses } from './plugins.js';
+import { aliasesOfPeers, foundPeers } from './peers.js';
+
+const peers = foundPeers(fileURLToPath(new URL('../build/peers/node_modules/', import.meta.url)));
 
 export default defineConfig({
   base: './',
@@ -10,6 +14,8 @@ export default defineConfig({
     offlineCopy,
   ],
   worker: { format: 'es' },
+  define: { __HAS_PEERS__: JSON.stringify(peers !== undefined) },
+  resolve: { alias: aliasesOfPeers(peers) },
   build: {
     outDir: '../build/web',
     emptyOutDir: true,

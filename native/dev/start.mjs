@@ -1,7 +1,10 @@
-// `npm start`: sets up, builds the page and serves it until it is stopped.
+// `npm start [-- --peers]`: sets up, builds the page and serves it until it is stopped.
+//
+// With --peers, its speed section also offers ONNX Runtime and TensorFlow.js, which are installed into build/peers.
 import { join } from 'node:path';
 import { ROOT, buildForPage } from './build.mjs';
-import { SetupError, say } from './console.mjs';
+import { installPeers } from './bench/peers.mjs';
+import { SetupError, UsageError, say } from './console.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 import { serve, wishedAddress } from '../../web/serve.mjs';
@@ -15,10 +18,12 @@ async function withAdvice(work) {
   }
 }
 
-runAsProgram(import.meta.url, async () => {
+runAsProgram(import.meta.url, async (option) => {
+  if (option !== undefined && option !== '--peers') throw new UsageError(`Start with what? Expected --peers, got ${option}`);
   const begun = performance.now();
   const address = await withAdvice(wishedAddress); // checked before the slow steps
   await setup({ purpose: 'start' });
+  if (option) await installPeers();
   await buildForPage();
   const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address }));
   say(`\nServed after ${((performance.now() - begun) / 1000).toFixed(1)} s.`);

@@ -76,6 +76,7 @@ export const tests = [
       });
       const { page, close } = await openPage(browser, server.url);
       first ??= server.bytesSent();
+      await until(page, () => navigator.serviceWorker.controller !== null);
       const before = server.requested.findIndex(isLater);
       const paths = server.requested.slice(0, before < 0 ? undefined : before).filter((path) => !isIcon(path));
       assert.ok(first <= 250_000, `${first} bytes`);

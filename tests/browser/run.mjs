@@ -16,9 +16,10 @@ import { tests as page } from './page.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
 import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
+import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
 
-const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...reveal, ...accessibility, ...robustness, ...hosting, ...packaged, ...pool];
+const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...reveal, ...accessibility, ...robustness, ...hosting, ...speed, ...packaged, ...pool];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

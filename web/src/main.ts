@@ -15,6 +15,7 @@ import { gallerySection } from './sections/gallery.js';
 import { generateSection } from './sections/generate.js';
 import { revealSection } from './sections/reveal.js';
 import { sentenceSection } from './sections/sentence.js';
+import { speedSection } from './sections/speed.js';
 import { stepSection } from './sections/step_through.js';
 import { trainSection } from './sections/train.js';
 import { createStore } from './store.js';
@@ -28,6 +29,7 @@ const sections: readonly ((app: App) => HTMLElement)[] = [
   bendSection,
   trainSection,
   generateSection,
+  speedSection,
 ];
 
 const app = createApp();
@@ -45,7 +47,12 @@ app.broken.watch((names) => {
     : `This link has ${parts} I could not read (${names.join(', ')}), so the ${settings} used.`;
 });
 
+const page = document.getElementById('page')!;
+/** Shows all sections. Until the first numbers, only the sentence is there: others would move when theirs come. */
+const showSections = (): void => page.classList.remove('is-waiting');
+
 function sayTrouble(trouble: Trouble): void {
+  showSections();
   if (trouble.kind !== 'late') chip.fail();
   failure.show(trouble);
 }
@@ -55,6 +62,7 @@ function start(): void {
     onResult: (result) => {
       failure.hide();
       app.result.set(result);
+      showSections();
       performance.mark('numbers shown');
       keepOffline(result.backend);
     },
@@ -70,6 +78,7 @@ function start(): void {
     if (input) client.request(input);
     else {
       client.cancel();
+      showSections();
       app.result.set(null);
     }
   });
@@ -90,7 +99,8 @@ function undoByKeyboard(): void {
 }
 
 document.getElementById('tools')!.append(chip.element, themeToggle());
-document.getElementById('page')!.replaceChildren(notice, failure.element, ...sections.map((section) => section(app)));
+page.classList.add('is-waiting');
+page.replaceChildren(notice, failure.element, ...sections.map((section) => section(app)));
 skipLink();
 exposePage(app);
 undoByKeyboard();

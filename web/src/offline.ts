@@ -4,11 +4,14 @@ import type { Backend } from 'multihead';
 
 let asked = false;
 
-/** Called once the page shows numbers, so that the copy does not compete with what the visitor waits for. */
+const pause = 500; // so that the copy does not compete with what the visitor waits for
+
+/** Called whenever the page shows numbers. */
 export function keepOffline({ simd }: Pick<Backend, 'simd'>): void {
   // Absent over plain HTTP and in some private windows; the page works without it.
   if (asked || !import.meta.env.PROD || !('serviceWorker' in navigator)) return;
   asked = true;
   const address = new URL(`service_worker.js?simd=${simd}`, document.baseURI);
-  navigator.serviceWorker.register(address, { updateViaCache: 'none' }).catch(() => undefined);
+  const register = () => navigator.serviceWorker.register(address, { updateViaCache: 'none' });
+  setTimeout(() => void register().catch(() => undefined), pause);
 }

@@ -16,6 +16,7 @@ import {
   type Field,
 } from './fields.js';
 import { patternIds, type PatternId } from './patterns.js';
+import { sizeIds } from './speed/messages.js';
 import { maxCharacters, maxTokens, presets, tokenise } from './tokens.js';
 import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from './training/settings.js';
 
@@ -80,6 +81,8 @@ export const fields = {
   trainView: oneOf(viewNames, 'colours'),
   // Generate: which held-out sequence is continued.
   pattern: index(100),
+  /** How much the speed section computes. */
+  speed: oneOf(sizeIds, 'paragraph'),
 };
 
 type Fields = typeof fields;

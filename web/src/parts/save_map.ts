@@ -1,5 +1,6 @@
 // A map as a file: CSV with every digit, or a PNG at twice the size with its labels.
 
+import { quoted } from './csv.js';
 import { el } from './dom.js';
 import { formatNumber } from './format.js';
 import { paintMap, type MatrixView } from './heat_map.js';
@@ -16,8 +17,6 @@ export function exactly(value: number): string {
   }
   return String(Number(value.toPrecision(9)));
 }
-
-const quoted = (text: string): string => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
 /** RFC 4180, with the labels in the first row and column. Masked scores are −Infinity, masked weights 0. */
 export function csvOf(view: MatrixView): string {
@@ -71,7 +70,7 @@ export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
   return canvas;
 }
 
-function download(blob: Blob, name: string): void {
+export function download(blob: Blob, name: string): void {
   const url = URL.createObjectURL(blob);
   const link = el('a', { href: url, download: name });
   link.click();

@@ -1,0 +1,159 @@
+// "Speed": this module against plain JavaScript, and against the peers that the visitor asks for, in the visitor's own
+// browser. Nothing is loaded or run before the button is pressed.
+
+import { update, type App } from '../app.js';
+import { el } from '../parts/dom.js';
+import { download } from '../parts/save_map.js';
+import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedAnswer } from '../speed/messages.js';
+import { comparison, csvOfSpeed, machineName, reported, significant, type Reported } from '../speed/report.js';
+
+const peerTitles: Readonly<Record<PeerName, string>> = {
+  onnxruntime: 'ONNX Runtime Web (14 MB)',
+  tensorflow: 'TensorFlow.js (1 MB)',
+};
+
+export function speedSection(app: App): HTMLElement {
+  const status = el('p', { class: 'hint', role: 'status' }, 'Nothing runs until you press Run.');
+  const button = el('button', { type: 'button', class: 'walk race-run', id: 'run-speed' }, 'Run');
+  const save = el('button', { type: 'button', class: 'save', hidden: true }, 'CSV');
+  const list = el('ol', { class: 'race' });
+  const about = el(
+    'p',
+    { class: 'hint race-about', hidden: true },
+    'Bars: calls in a second, so longer is faster. Lines: from the slowest round to the fastest.',
+  );
+  const machine = el('p', { class: 'hint race-machine', hidden: true });
+  const boxes = peerNames.map((name) => ({ name, box: el('input', { type: 'checkbox', name: 'peer', value: name }) }));
+  let worker: Worker | undefined;
+  let last: Extract<SpeedAnswer, { kind: 'rows' }> | undefined;
+  let lastSize: SizeId = 'paragraph';
+
+  function stop(said: string): void {
+    worker?.terminate();
+    worker = undefined;
+    button.textContent = 'Run';
+    status.textContent = said;
+  }
+
+  function run(): void {
+    last = undefined;
+    lastSize = app.state.get().speed;
+    list.replaceChildren();
+    save.hidden = machine.hidden = about.hidden = true;
+    button.textContent = 'Stop';
+    status.textContent = 'Starting';
+    worker = new Worker(new URL('../speed_worker.ts', import.meta.url), { type: 'module', name: 'speed' });
+    worker.onmessage = ({ data }: MessageEvent<SpeedAnswer>) => receive(data);
+    worker.onerror = ({ message }) => stop(`The measurement could not start: ${message || 'its script could not be loaded'}.`);
+    const peers = boxes.filter(({ box }) => box.checked).map(({ name }) => name);
+    worker.postMessage({ size: lastSize, peers });
+  }
+
+  function receive(answer: SpeedAnswer): void {
+    if (answer.kind === 'step') status.textContent = `${answer.what}…`;
+    else if (answer.kind === 'failed') stop(`The measurement failed: ${answer.message}`);
+    else if (answer.kind === 'done') stop(`Done: ${describe(lastSize)}, median of ${last?.rounds ?? 0} rounds.`);
+    else {
+      last = answer;
+      status.textContent = `Round ${answer.round} of ${answer.rounds}…`;
+      show(reported(answer.rows));
+      const isolated = crossOriginIsolated ? 'cross-origin isolated' : 'not cross-origin isolated';
+      machine.textContent = `${machineName(navigator)}. ${answer.engine.simd === 'relaxed' ? 'Relaxed SIMD' : 'SIMD128'}, ${isolated}.`;
+      save.hidden = machine.hidden = about.hidden = false;
+    }
+  }
+
+  function show(rows: readonly Reported[]): void {
+    const fastest = Math.max(...rows.filter(({ failure }) => !failure).map(({ fastest: best }) => 1 / best));
+    list.replaceChildren(...rows.map((row) => raceRow(row, fastest)));
+  }
+
+  button.addEventListener('click', () => (worker ? stop('Stopped.') : run()));
+  save.addEventListener('click', () => {
+    if (!last) return;
+    const text = csvOfSpeed(reported(last.rows), lastSize, last.engine, machineName(navigator));
+    download(new Blob([text], { type: 'text/csv' }), `multihead-speed-${lastSize}.csv`);
+  });
+  return el(
+    'section',
+    { class: 'panel', id: 'speed', 'aria-labelledby': 'speed-title' },
+    el('h2', { id: 'speed-title' }, 'Speed'),
+    el('p', { class: 'lead' }, 'Causal attention of the same numbers, by this module and by plain JavaScript, in your browser.'),
+    sizeChoice(app),
+    __HAS_PEERS__ ? peerChoice(boxes) : howToHavePeers(),
+    el('div', { class: 'race-controls' }, button, status, save),
+    list,
+    about,
+    machine,
+  );
+}
+
+const describe = (id: SizeId): string => {
+  const { heads, queries, width } = sizes[id];
+  return `${queries.toLocaleString('en')} tokens, ${heads} heads of width ${width}`;
+};
+
+function sizeChoice(app: App): HTMLElement {
+  const buttons = sizeIds.map((id) => {
+    const { queries } = sizes[id];
+    const button = el('button', { type: 'button' }, queries.toLocaleString('en'));
+    button.addEventListener('click', () => update(app, { speed: id }));
+    app.state.watch(({ speed }) => button.setAttribute('aria-pressed', String(speed === id)));
+    return button;
+  });
+  const line = el('span', { class: 'hint' });
+  app.state.watch(({ speed }) => {
+    line.textContent = describe(speed);
+  });
+  const group = el('div', { class: 'segments', role: 'group', 'aria-labelledby': 'race-tokens' }, ...buttons);
+  return el('div', { class: 'race-choice' }, el('span', { id: 'race-tokens' }, 'Tokens'), group, line);
+}
+
+function peerChoice(boxes: readonly { name: PeerName; box: HTMLInputElement }[]): HTMLElement {
+  const labels = boxes.map(({ name, box }) => el('label', { class: 'race-peer' }, box, peerTitles[name]));
+  return el(
+    'fieldset',
+    { class: 'race-choice' },
+    el('legend', { class: 'sr-only' }, 'Also compare with'),
+    el('span', {}, 'Also:'),
+    ...labels,
+    el('span', { class: 'hint' }, 'loaded from this site when you press Run'),
+  );
+}
+
+function howToHavePeers(): HTMLElement {
+  return el(
+    'p',
+    { class: 'hint race-choice' },
+    'To compare with ONNX Runtime and TensorFlow.js too, start this page with ',
+    el('code', {}, 'npm start -- --peers'),
+    '.',
+  );
+}
+
+/** A bar as long as the calls in a second, with a line from the slowest to the fastest round. */
+function raceRow(row: Reported, fastest: number): HTMLElement {
+  const { name, note, failure, milliseconds, fastest: least, slowest } = row;
+  const title = el('span', { class: 'race-name' }, el('strong', {}, name), note ? ` ${note}` : '');
+  if (failure) return el('li', { class: 'race-row' }, title, el('span', { class: 'race-facts' }, `No result: ${failure}`));
+  const share = (time: number) => 100 / time / fastest;
+  const bar = el('span', { class: 'race-bar' });
+  const spread = el('span', { class: 'race-spread' });
+  bar.style.width = `${share(milliseconds)}%`;
+  spread.style.left = `${share(slowest)}%`;
+  spread.style.width = `${share(least) - share(slowest)}%`;
+  const kind = name.startsWith('multihead') ? 'race-row is-ours' : 'race-row';
+  return el(
+    'li',
+    { class: kind },
+    title,
+    el('span', { class: 'race-track', 'aria-hidden': 'true' }, bar, spread),
+    el(
+      'span',
+      { class: 'race-facts' },
+      el('strong', { class: 'number' }, `${significant(milliseconds)} ms`),
+      el('span', { class: 'number' }, ` (${significant(least)} to ${significant(slowest)})`),
+      el('span', { class: 'race-comparison' }, comparison(row)),
+    ),
+  );
+}

@@ -1,0 +1,102 @@
+// What the speed section compares: this module on one thread and on all, plain JavaScript, and the peers asked for.
+
+import { load, type Multihead, type Tensor } from 'multihead';
+import { createPool, type Pool } from 'multihead/pool';
+import { inputsOf } from '../../../bindings/bench/inputs.mjs';
+import type { Contender } from './measure.js';
+import type { PeerName, Shape } from './messages.js';
+import { peers } from './peers.js';
+import { plainAttention } from './plain_attention.js';
+
+const titles: Readonly<Record<PeerName, string>> = {
+  onnxruntime: 'ONNX Runtime Web',
+  tensorflow: 'TensorFlow.js',
+};
+
+export interface Made {
+  readonly mh: Multihead;
+  readonly pool: Pool;
+  /** Plain JavaScript, with which the outputs are compared. */
+  readonly plain: Contender;
+  /** In the order of the page; a failure is a message instead. */
+  readonly all: readonly (Contender | { readonly name: string; readonly failure: string })[];
+}
+
+/** @param say is told what is being loaded */
+export async function makeContenders(
+  shape: Shape,
+  wanted: readonly PeerName[],
+  say: (what: string) => void,
+): Promise<Made> {
+  say('Loading the module');
+  const [mh, pool] = await Promise.all([load(), createPool({ workers: 'all' })]);
+  const plain = inPlainJavaScript(shape);
+  const made: (Contender | { name: string; failure: string })[] = [oneThread(mh, shape)];
+  made.push(allWorkers(pool, shape), plain);
+  for (const name of wanted) {
+    say(`Loading ${titles[name]}`);
+    made.push(await peerOf(name, shape));
+  }
+  return { mh, pool, plain, all: made };
+}
+
+function oneThread(mh: Multihead, shape: Shape): Contender {
+  const [q, k, v] = inputsOf(shape).map((input) => mh.tensor(input.shape, input.data)) as [Tensor, Tensor, Tensor];
+  const out = mh.tensor(q.shape);
+  const prepared = mh.prepare({ q: q.shape, kvHeads: shape.kvHeads, causal: 'topLeft' });
+  return {
+    name: 'multihead, one worker',
+    run: () => prepared.run(q, k, v, out),
+    isAsync: false,
+    output: () => out.toFloat32(),
+  };
+}
+
+function allWorkers(pool: Pool, shape: Shape): Contender {
+  const { workers, exchange } = pool.backend;
+  // With shared memory, a program that has its tensors there does without copies.
+  const store = ({ shape: extents, data }: { shape: readonly number[]; data: Float32Array }) => {
+    const buffer = exchange === 'shared memory' ? new SharedArrayBuffer(data.byteLength) : new ArrayBuffer(data.byteLength);
+    const own = new Float32Array(buffer);
+    own.set(data);
+    return { shape: extents, data: own };
+  };
+  const [q, k, v] = inputsOf(shape).map(store) as [Stored, Stored, Stored];
+  const out = store({ shape: q.shape, data: new Float32Array(q.data.length) });
+  return {
+    name: 'multihead, all workers',
+    note: `${workers} ${workers === 1 ? 'worker' : 'workers'}, ${exchange}`,
+    run: () => pool.attention(q, k, v, { causal: 'topLeft', out }),
+    isAsync: true,
+    output: () => out.data.slice(),
+  };
+}
+type Stored = { readonly shape: readonly number[]; readonly data: Float32Array };
+
+function inPlainJavaScript(shape: Shape): Contender {
+  const [q, k, v] = inputsOf(shape).map(({ data }) => data) as [Float32Array, Float32Array, Float32Array];
+  const out = new Float32Array(q.length);
+  return {
+    name: 'Plain JavaScript',
+    note: 'one thread',
+    run: () => plainAttention(shape, q, k, v, out),
+    isAsync: false,
+    output: () => out.slice(),
+  };
+}
+
+async function peerOf(name: PeerName, shape: Shape): Promise<Contender | { name: string; failure: string }> {
+  const title = titles[name];
+  try {
+    const make = await peers[name]?.();
+    if (!make) return { name: title, failure: 'not part of this page' };
+    const peer = await make({ op: 'forward', shape, mask: 'causal', dtype: 'f32' });
+    if (!peer) return { name: title, failure: 'does not offer this operation' };
+    return { isAsync: false, ...peer, name: title, note: ['one thread', peer.note].filter(Boolean).join(', ') };
+  } catch (error) {
+    return { name: title, failure: firstLine(error) };
+  }
+}
+
+export const firstLine = (error: unknown): string =>
+  String(error instanceof Error ? error.message : error).split('\n', 1)[0]!;

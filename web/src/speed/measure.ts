@@ -1,0 +1,67 @@
+// Measures several implementations in turns, so that what slows the machine for a while slows all of them.
+
+/** One implementation, ready to run. */
+export interface Contender {
+  readonly name: string;
+  readonly note?: string | undefined;
+  run(): unknown;
+  /** Whether run() returns a promise to wait for. */
+  readonly isAsync: boolean;
+  output(): Float32Array | Promise<Float32Array>;
+  dispose?(): unknown;
+}
+
+export interface Pace {
+  readonly rounds: number;
+  /** Milliseconds of calls before the first round, for the engine's compilers. */
+  readonly warmUp: number;
+  /** Least milliseconds of a sample: clocks of browsers tick in steps of up to 1 ms. */
+  readonly sample: number;
+}
+
+export const usualPace: Pace = { rounds: 7, warmUp: 200, sample: 25 };
+
+async function timeOf({ run, isAsync }: Contender, calls: number): Promise<number> {
+  const start = performance.now();
+  if (isAsync) for (let i = 0; i < calls; i += 1) await run();
+  else for (let i = 0; i < calls; i += 1) run();
+  return performance.now() - start;
+}
+
+/** Runs a contender until it is warm. @returns how many calls make a sample */
+export async function warmUp(contender: Contender, { warmUp: least, sample }: Pace): Promise<number> {
+  let calls = 1;
+  let perCall = 0;
+  for (const start = performance.now(); perCall === 0 || performance.now() - start < least; ) {
+    const milliseconds = await timeOf(contender, calls);
+    if (milliseconds < 2) calls *= 2;
+    else perCall = milliseconds / calls;
+  }
+  return Math.max(1, Math.round(sample / perCall));
+}
+
+/** After each round gives the milliseconds of a call, one list a contender. */
+export async function* inTurns(
+  contenders: readonly { readonly contender: Contender; readonly calls: number }[],
+  rounds: number,
+): AsyncGenerator<readonly (readonly number[])[]> {
+  const samples: number[][] = contenders.map(() => []);
+  for (let round = 0; round < rounds; round += 1) {
+    for (const [at, { contender, calls }] of contenders.entries()) {
+      samples[at]!.push((await timeOf(contender, calls)) / calls);
+    }
+    yield samples.map((list) => [...list]);
+  }
+}
+
+/** Largest absolute difference; Infinity if a number is missing or not a number. */
+export function largestDifference(a: Float32Array, b: Float32Array): number {
+  if (a.length !== b.length) return Infinity;
+  let largest = 0;
+  for (let i = 0; i < a.length; i += 1) {
+    const difference = Math.abs(a[i]! - b[i]!);
+    if (Number.isNaN(difference)) return Infinity;
+    if (difference > largest) largest = difference;
+  }
+  return largest;
+}
