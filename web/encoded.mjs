@@ -8,9 +8,12 @@ import { brotliCompress, constants, gzip } from 'node:zlib';
 
 const compressible = new Set(['.css', '.html', '.js', '.json', '.map', '.mjs', '.svg', '.txt', '.wasm', '.webmanifest']);
 
-/** Preferred first. Brotli's quality 5 takes 12 ms for the wasm; 11 takes 0.8 s and saves another tenth. */
+/** Brotli's quality 11 takes 0.8 s for the module's wasm and saves a tenth; for the peers' it would take a minute. */
+const qualityFor = ({ length }) => (length < 1e6 ? 11 : 5);
+
+/** Preferred first. */
 const encodings = {
-  br: (bytes) => promisify(brotliCompress)(bytes, { params: { [constants.BROTLI_PARAM_QUALITY]: 5 } }),
+  br: (bytes) => promisify(brotliCompress)(bytes, { params: { [constants.BROTLI_PARAM_QUALITY]: qualityFor(bytes) } }),
   gzip: (bytes) => promisify(gzip)(bytes, { level: 9 }),
 };
 
@@ -32,6 +35,15 @@ export function chooseEncoding(accepted = '') {
   return Object.keys(encodings).find(accepts) ?? 'identity';
 }
 
+/** Compressed bytes by encoding and content; several servers in one process share them. */
+const compressed = new Map();
+
+function compress(encoding, hash, plain) {
+  const key = `${encoding} ${hash}`;
+  if (!compressed.has(key)) compressed.set(key, encodings[encoding](plain));
+  return compressed.get(key);
+}
+
 /** Keeps the bodies of files, and makes one again when its file has changed. */
 export function createBodies() {
   const kept = new Map();
@@ -41,7 +53,7 @@ export function createBodies() {
     const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22);
     if (encoding === 'identity') return { bytes: plain, encoding, etag: `"${hash}"` };
     // Every representation has its own tag, because a cache may keep several.
-    return { bytes: await encodings[encoding](plain), encoding, etag: `"${hash}-${encoding}"` };
+    return { bytes: await compress(encoding, hash, plain), encoding, etag: `"${hash}-${encoding}"` };
   }
 
   /** @param {{ mtimeMs: number, size: number }} info of the file, as stat() gives it */

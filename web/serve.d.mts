@@ -9,6 +9,8 @@ export interface ServeOptions {
   port?: number;
   /** Default 127.0.0.1. */
   host?: string;
+  /** Compress the files of assets/ before they are asked for; default false. */
+  ahead?: boolean;
 }
 
 export interface Running {

@@ -2,7 +2,7 @@
 //
 //   node web/serve.mjs [folder]      PORT and HOST from the environment
 
-import { realpath, stat } from 'node:fs/promises';
+import { readdir, realpath, stat } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { extname, join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -124,7 +124,17 @@ async function listen(server, wished, host) {
   }
 }
 
-export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1' } = {}) {
+/** Compresses what the page asks for first, so that the first visitor need not wait for it. */
+async function prepare(folder, bodyOf) {
+  const assets = join(folder, 'assets');
+  for (const name of await readdir(assets).catch(() => [])) {
+    const file = join(assets, name);
+    const info = await stat(file);
+    if (isCompressible(file) && info.size < 1e6) await bodyOf(file, info, 'br');
+  }
+}
+
+export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1', ahead = false } = {}) {
   const folder = await realpath(root).catch(() => {
     throw new Error(`${root} does not exist; build the page first (npm run build)`);
   });
@@ -133,6 +143,7 @@ export async function serve({ root = defaultRoot, port = 8080, host = '127.0.0.1
     answer(folder, bodyOf, request, response).catch(() => response.destroy());
   });
   const taken = await listen(server, port, host);
+  if (ahead) void prepare(folder, bodyOf).catch(() => undefined);
   const shown = host.includes(':') ? `[${host}]` : host;
   return {
     server,
@@ -159,7 +170,7 @@ export function wishedAddress() {
 if (process.argv[1] && resolve(process.argv[1]) === fileURLToPath(import.meta.url)) {
   try {
     const root = process.argv[2] ? resolve(process.argv[2]) : defaultRoot;
-    const { url } = await serve({ root, ...wishedAddress() });
+    const { url } = await serve({ root, ...wishedAddress(), ahead: true });
     console.log(`multihead is at ${url}  (Ctrl-C stops it)`);
   } catch (error) {
     console.error(error.message);

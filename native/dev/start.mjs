@@ -25,7 +25,7 @@ runAsProgram(import.meta.url, async (option) => {
   await setup({ purpose: 'start' });
   if (option) await installPeers();
   await buildForPage();
-  const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address }));
+  const { url } = await withAdvice(() => serve({ root: join(ROOT, 'build', 'web'), ...address, ahead: true }));
   say(`\nServed after ${((performance.now() - begun) / 1000).toFixed(1)} s.`);
   say(`Open ${url} in a browser. Ctrl-C stops it.`);
 });
