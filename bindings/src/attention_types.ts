@@ -128,12 +128,12 @@ export interface MaskOptions {
    * Non-zero = may attend, as in `torch.nn.functional.scaled_dot_product_attention` and ONNX.
    * Shape (N_q, N_k) or (B, H_q, N_q, N_k), where any extent may be 1 and is then shared along
    * that axis; key padding is (B, 1, 1, N_k). Three axes are refused, because the first could be B or
-   * H_q.
+   * H_q. Default none.
    */
   readonly mask?: TensorLike<'bool'> | undefined;
   /**
    * Added to the scores; the same shapes as `mask`. −Infinity hides a key; a large negative finite
-   * number does not.
+   * number does not. Default none.
    */
   readonly bias?: TensorLike | undefined;
   /** (B). Entry b has keys 0 to kvLengths[b] − 1; the rest of K and V is not read. Default N_k for all. */
@@ -267,7 +267,7 @@ export type AttentionResult<
 export interface ScoresOptions extends Omit<MaskOptions, 'dropout'> {
   /** Which scores. */
   readonly stage: ScoreStage;
-  /** One query head; excludes `heads`. */
+  /** One query head; excludes `heads`. Default all. */
   readonly head?: number | undefined;
   /** Query heads, in this order, each at most once. Default all. */
   readonly heads?: readonly number[] | undefined;
@@ -304,7 +304,7 @@ export interface VarlenOptions<
   readonly cuQ: Int32Array;
   /** Sequence s is rows cuK[s] to cuK[s + 1] − 1 of k and v. Begins with 0, never decreases, ends with T_k. */
   readonly cuK: Int32Array;
-  /** In each sequence keys have positions from 0 on, queries from the offset of the alignment on. */
+  /** In each sequence keys have positions from 0 on, queries from the offset of the alignment on. Default none. */
   readonly rope?: RopeRotation | undefined;
   /** Sequence s has the mask of batch entry 0 with seed + s · 2³² (modulo 2⁶⁴). Default none. */
   readonly dropout?: Dropout | undefined;

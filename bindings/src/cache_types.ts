@@ -122,13 +122,23 @@ export interface KVCache {
    * tokens; `E_DISPOSED`
    */
   truncate(batch: number, length: number): void;
-  /** Truncates every entry to length 0. */
+  /**
+   * Truncates every entry to length 0.
+   *
+   * @throws {MultiheadError} `E_DISPOSED`
+   */
   clear(): void;
-  /** Number of tokens of an entry: those appended, less those truncated. Default entry 0. */
+  /**
+   * Number of tokens of an entry: those appended, less those truncated. Default entry 0.
+   *
+   * @throws {MultiheadError} `E_OPTION` if there is no such entry, `E_DISPOSED`
+   */
   length(batch?: number): number;
   /**
    * Index of the first token of an entry that has not been overwritten; more than 0 only in a ring.
    * Default entry 0.
+   *
+   * @throws {MultiheadError} `E_OPTION` if there is no such entry, `E_DISPOSED`
    */
   firstKept(batch?: number): number;
   /** Frees the memory. A second call does nothing. */

@@ -44,7 +44,7 @@ export interface LoadOptions {
   readonly simd?: Simd | 'auto' | undefined;
   /**
    * Aborting rejects this call with `E_ABORTED`. Other callers that wait for the same shared instance
-   * are not affected.
+   * are not affected. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
 }

@@ -110,10 +110,10 @@ export interface PoolBackend {
 export interface PoolCallOptions {
   /**
    * Aborting rejects the call with `E_ABORTED` at once. What a worker is computing at the moment it still finishes, for
-   * nobody.
+   * nobody. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
-  /** Called when one more of the parts of a call is done. Only calls that are divided have several. */
+  /** Called when one more of the parts of a call is done. Only calls that are divided have several. Default none. */
   readonly progress?: ((done: number, total: number) => void) | undefined;
 }
 
@@ -138,7 +138,7 @@ export interface PoolObjectOptions {
    * there are. Default 1: calls of other objects then run at the same time.
    */
   readonly workers?: number | 'all' | undefined;
-  /** Aborting rejects the call with `E_ABORTED`. */
+  /** Aborting rejects the call with `E_ABORTED`. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 
@@ -311,8 +311,9 @@ export interface PoolExperiment extends PoolObject, Pick<Experiment, 'options' |
 /**
  * The operations of {@link Multihead} as promises, on several threads. Operands are plain { data, shape } or tensors of
  * any instance, and are copied before a call returns its promise; results are plain. Every result has the bits that one
- * thread gives, whatever the number of workers. All promises settle, also when a worker ends (`E_WORKER`) or the pool is
- * disposed (`E_DISPOSED`).
+ * thread gives, whatever the number of workers. All promises settle. They are
+ * rejected with what the call of the same name throws, and with `E_ABORTED` by its `signal`, `E_WORKER` when its worker
+ * ends, `E_BUSY` when too many calls wait, and `E_DISPOSED` when the pool or the object is disposed.
  */
 export interface Pool {
   /** How the pool runs, at the moment. */

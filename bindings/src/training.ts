@@ -60,7 +60,7 @@ export interface LoopOptions {
   readonly steps?: number | undefined;
   /** With n, the loop gets the progress of every n-th step, of the last one, and of single steps. Default 1. */
   readonly every?: number | undefined;
-  /** Aborting ends the loop with `E_ABORTED`, between two steps: the trainer can go on. */
+  /** Aborting ends the loop with `E_ABORTED`, between two steps: the trainer can go on. Default none. */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 

@@ -88,6 +88,16 @@ test('the options of the benchmarks', () => {
   for (const line of lines) checkBenchmark(line);
 });
 
+test('links of the guides lead to files', () => {
+  const guides = ['bindings/guides', 'native/guides'].flatMap((folder) => readdirSync(join(ROOT, folder)).map((name) => join(folder, name)));
+  assert.equal(guides.length, 6);
+  for (const guide of guides) {
+    for (const [, link] of readFileSync(join(ROOT, guide), 'utf8').matchAll(/\]\(([^)]+)\)/g)) {
+      if (!link.startsWith('http')) assert.ok(existsSync(join(ROOT, dirname(guide), link)), `${guide}: ${link}`);
+    }
+  }
+});
+
 test('files, links and benchmarks of CONTRIBUTING.md exist', () => {
   const text = readFileSync(join(ROOT, '.github', 'CONTRIBUTING.md'), 'utf8');
   for (const [, link] of text.matchAll(/\]\(\.\.\/([^)#]+)/g)) assert.ok(existsSync(join(ROOT, link)), link);

@@ -3,6 +3,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import MarkdownIt from 'markdown-it';
 import { ROOT } from '../build.mjs';
+import { SetupError } from '../console.mjs';
 
 const GUIDES = [
   ...['attention', 'gpt2', 'masks', 'heads', 'training'].map((name) => `bindings/guides/${name}.md`),
@@ -16,7 +17,7 @@ function target(link) {
   if (GUIDES.some((path) => basename(path) === file)) return file.replace(/\.md$/, '.html');
   // Doxygen's name of the page of a file.
   if (file.endsWith('.h')) return `../cpp/${file.replaceAll('_', '__').replace(/\.h$/, '_8h.html')}`;
-  throw new Error(`A guide links to ${link}, for which there is no page`);
+  throw new SetupError(`A guide links to ${link}, for which there is no page`);
 }
 
 function renderer() {
