@@ -23,6 +23,7 @@ function smallGpt2(): Uint8Array {
   const shapes: Record<string, number[]> = { 'wte.weight': [4000, width], 'wpe.weight': [64, width], 'ln_f.weight': [width], 'ln_f.bias': [width] };
   const layer = { ln_1: [width], 'attn.c_attn': [width, 3 * width], 'attn.c_proj': [width, width], ln_2: [width], 'mlp.c_fc': [width, 4 * width], 'mlp.c_proj': [4 * width, width] };
   for (const index of [0, 1]) {
+    shapes[`h.${index}.attn.bias`] = [1, 1, 64, 64]; // a buffer that published files have, and no parameter
     for (const [name, shape] of Object.entries(layer)) {
       shapes[`h.${index}.${name}.weight`] = shape;
       shapes[`h.${index}.${name}.bias`] = shape.slice(-1);
