@@ -2,7 +2,7 @@
 // previews, and the service worker's list of files.
 
 import { createHash } from 'node:crypto';
-import { readdirSync, readFileSync } from 'node:fs';
+import { cpSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { HtmlTagDescriptor, Plugin, Rolldown } from 'vite';
 import { contentSecurityPolicy } from './serve.mjs';
@@ -117,3 +117,12 @@ export const offlineCopy: Plugin = {
     worker.code = worker.code.replace(placeholder, () => JSON.stringify(build));
   },
 };
+
+/** Copies the guides and references, if `npm run docs` has built them. */
+export const docs = (from: string | undefined, to: string): Plugin => ({
+  name: 'docs',
+  apply: 'build',
+  closeBundle() {
+    if (from !== undefined) cpSync(from, to, { recursive: true });
+  },
+});

@@ -64,6 +64,9 @@ function refuse(response, status, text, extra = {}) {
   response.end(`${text}\n`);
 }
 
+/** The guides and references have styles and scripts in their pages, and neither numbers nor state of a visitor. */
+const policyOfDocs = "default-src 'self' 'unsafe-inline'; img-src 'self' data:";
+
 /** Whether the client's copy, named by If-None-Match, is still good. */
 const isFresh = (header, etag) =>
   header?.trim() === '*' || (header ?? '').split(',').some((tag) => tag.trim().replace(/^W\//, '') === etag);
@@ -88,6 +91,7 @@ async function answer(root, bodyOf, request, response) {
   const hashed = file.includes(`${sep}assets${sep}`);
   const caching = {
     ...headers,
+    ...(file.startsWith(join(root, 'docs') + sep) && { 'Content-Security-Policy': policyOfDocs }),
     'Cache-Control': hashed ? 'public, max-age=31536000, immutable' : 'no-cache',
     ETag: etag,
     ...(compressible && { Vary: 'Accept-Encoding' }),

@@ -1,9 +1,12 @@
+import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vite';
-import { earlyRequests, offlineCopy, policyInPage, publicAddresses } from './plugins.js';
+import { docs, earlyRequests, offlineCopy, policyInPage, publicAddresses } from './plugins.js';
 import { aliasesOfPeers, foundPeers } from './peers.js';
 
-const peers = foundPeers(fileURLToPath(new URL('../build/peers/node_modules/', import.meta.url)));
+const built = (path: string): string => fileURLToPath(new URL(`../build/${path}`, import.meta.url));
+const peers = foundPeers(built('peers/node_modules/'));
+const guides = existsSync(built('docs/index.html')) ? built('docs') : undefined;
 
 export default defineConfig({
   base: './',
@@ -12,9 +15,13 @@ export default defineConfig({
     publicAddresses(process.env['MULTIHEAD_ADDRESS'], process.env['MULTIHEAD_SOURCE']),
     earlyRequests,
     offlineCopy,
+    docs(guides, built('web/docs')),
   ],
   worker: { format: 'es' },
-  define: { __HAS_PEERS__: JSON.stringify(peers !== undefined) },
+  define: {
+    __HAS_PEERS__: JSON.stringify(peers !== undefined),
+    __HAS_DOCS__: JSON.stringify(guides !== undefined),
+  },
   resolve: { alias: aliasesOfPeers(peers) },
   build: {
     outDir: '../build/web',

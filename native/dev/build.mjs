@@ -48,8 +48,8 @@ export function buildPackage() {
 /** build/web: the page as static files. */
 export function buildPage() {
   const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
-  // The speed section has the benchmarks' inputs and, where they are installed, their peers.
-  const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist', 'bindings/bench', 'build/peers/package.json'];
+  // The speed section has the benchmarks' inputs and, where they are installed, their peers; the guides likewise.
+  const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist', 'bindings/bench', 'build/peers/package.json', 'build/docs/index.html'];
   return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web');
 }
 

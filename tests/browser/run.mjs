@@ -18,8 +18,9 @@ import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
+import { tests as useIt } from './use_it.tests.mjs';
 
-const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...reveal, ...accessibility, ...robustness, ...hosting, ...speed, ...packaged, ...pool];
+const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...reveal, ...accessibility, ...robustness, ...hosting, ...speed, ...useIt, ...packaged, ...pool];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

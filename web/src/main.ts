@@ -18,6 +18,7 @@ import { sentenceSection } from './sections/sentence.js';
 import { speedSection } from './sections/speed.js';
 import { stepSection } from './sections/step_through.js';
 import { trainSection } from './sections/train.js';
+import { useItSection } from './sections/use_it.js';
 import { createStore } from './store.js';
 
 /** The sections in the order of the page, one a line. */
@@ -30,6 +31,7 @@ const sections: readonly ((app: App) => HTMLElement)[] = [
   trainSection,
   generateSection,
   speedSection,
+  useItSection,
 ];
 
 const app = createApp();

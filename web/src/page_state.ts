@@ -37,6 +37,9 @@ export type StepId = (typeof stepIds)[number];
 export const viewNames = ['colours', 'numbers'] as const;
 export type ViewName = (typeof viewNames)[number];
 
+export const programLanguages = ['javascript', 'cpp'] as const;
+export type ProgramLanguage = (typeof programLanguages)[number];
+
 /**
  * One entry for each field of the state. Its key is its name in the state and in the address. A section
  * that needs a field adds a line.
@@ -83,6 +86,8 @@ export const fields = {
   pattern: index(100),
   /** How much the speed section computes. */
   speed: oneOf(sizeIds, 'paragraph'),
+  /** Of the program that "Use it" shows. */
+  language: oneOf(programLanguages, 'javascript'),
 };
 
 type Fields = typeof fields;

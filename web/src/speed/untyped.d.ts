@@ -26,6 +26,3 @@ declare module '@tensorflow/tfjs-core' {
 declare module '@tensorflow/tfjs-backend-wasm' {
   export function setWasmPaths(paths: Record<string, string>): void;
 }
-
-/** Whether the build has peers; see plugins.ts. */
-declare const __HAS_PEERS__: boolean;
