@@ -1,7 +1,7 @@
 // pool.scores(): workers compute chunks of rows ahead of the loop that reads them.
 
 import type { Handle } from './pool_arguments.js';
-import { splitOptions } from './pool_arguments.js';
+import { packArguments, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
 import type { FloatTensorLike, ScoreRows, ScoresOptions } from './types.js';
 
@@ -12,11 +12,13 @@ export async function* poolScores(
   given: object,
 ): AsyncGenerator<ScoreRows, void, undefined> {
   const { args, options: own } = splitOptions([given]);
-  const options = args[0] as ScoresOptions;
   const { signal } = own;
+  // Read once, for all workers.
+  const copies = packArguments([q, k, args[0]]).args as { value: unknown }[];
+  const [ownQ, ownK, options] = copies.map(({ value }) => value) as [FloatTensorLike, FloatTensorLike, ScoresOptions];
   const held: Handle[] = [];
   const hold = async (): Promise<Handle> => {
-    const { handle } = await core.make('scores', [q, k, options, { signal }]);
+    const { handle } = await core.make('scores', [ownQ, ownK, options, { signal }]);
     held.push(handle);
     return handle;
   };
@@ -25,7 +27,7 @@ export async function* poolScores(
     const first = await hold();
     const head = (await core.invoke(first, 'rows', [{ signal }])) as ScoreRows | undefined;
     if (head === undefined) return;
-    const queries = queriesOf(q);
+    const queries = ownQ.shape[2] as number;
     const [begin, count] = options.rows ?? [0, queries];
     const chunk = options.chunk ?? 64;
     const starts: number[] = [];
@@ -57,6 +59,3 @@ export async function* poolScores(
     for (const handle of held) core.release(handle);
   }
 }
-
-/** Of q (B, H_q, N_q, d_k), which a worker has checked. */
-const queriesOf = (q: FloatTensorLike): number => q.shape[2] as number;

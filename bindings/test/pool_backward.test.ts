@@ -1,6 +1,6 @@
 // pool.attentionBackward(): the bits of one thread, for every option and any number of workers.
 
-import type { AttentionBackwardOptions, AttentionOptions, GradientName, Multihead, Tensor } from 'multihead';
+import type { AttentionBackwardOptions, AttentionOptions, FloatDType, GradientName, Multihead, Tensor } from 'multihead';
 import type { Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { builds, loadBuild, rejectionOf } from './builds.ts';
@@ -8,7 +8,7 @@ import { inEach, openPools, sameResults } from './pool_results.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, filled, randomCase } from './random_case.ts';
 
-const plain = ({ data, shape }: Tensor) => ({ data: data.slice(), shape: [...shape] });
+const plain = ({ data, shape }: Tensor<FloatDType>) => ({ data: data.slice() as Float32Array, shape: [...shape] });
 
 describe.each(builds)('%s', (simd) => {
   let mh: Multihead;
