@@ -126,7 +126,7 @@ const bytesAt = (buffer: ArrayBufferLike, offset: number, length: number): Uint8
 /** Computes one part in this worker's instance. The results replace the operands in `slot`. */
 export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike): void {
   const { heap, args, raw } = runtime;
-  const sent = ({ shared, offset, bytes }: Place): Uint8Array => bytesAt(shared ?? slot, offset, bytes);
+  const sent = ({ buffer, offset, bytes }: Place): Uint8Array => bytesAt(buffer ?? slot, offset, bytes);
   call(runtime, (operands) => {
     const copied = <D extends DType>(name: 'q' | 'k' | 'v', dtype: D): Operand<D> => {
       const { shape, place } = part[name];
@@ -208,7 +208,7 @@ function sendResults(
         bytesAt(slot, at, bytes).set(from);
         at += bytes;
       } else {
-        bytesAt(shared.shared as SharedArrayBuffer, shared.offset + row * rowBytes, bytes).set(from);
+        bytesAt(shared.buffer as SharedArrayBuffer, shared.offset + row * rowBytes, bytes).set(from);
       }
     }
   }

@@ -53,6 +53,13 @@ export class MultiheadError extends Error {
   readonly expected: string;
   /** What came instead. */
   readonly got: string;
+  /**
+   * The operands of a call of a pool with `transfer: true`, in new arrays. Missing if the call has taken none, or if they
+   * are in a worker that goes on with a call that was aborted, or has ended.
+   */
+  declare readonly lent?: Readonly<
+    Record<string, { readonly data: ArrayBufferView; readonly shape: readonly number[]; readonly dtype: string }>
+  >;
 
   /** The message is made of the parts. */
   constructor(code: MultiheadErrorCode, parts: MultiheadErrorParts) {

@@ -2,6 +2,7 @@
 
 import { checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
+import { checkFlag } from './options.js';
 import type { Seat } from './pool_crew.js';
 import { disposedObject } from './pool_errors.js';
 import type { Argument } from './pool_protocol.js';
@@ -40,11 +41,15 @@ export interface SentArguments {
  * Copies the numbers of the arguments into buffers of their own, which are transferred. Shared memory is sent as it is.
  * Throws `E_OPTION` for what cannot be sent, and for objects of different workers; `E_DISPOSED`.
  *
- * @param several whether several workers get the arguments: large buffers are then shared memory
+ * @param options.several whether several workers get the arguments: large buffers are then shared memory
+ * @param options.lent buffers that are not copied, since the task sends them along
  */
-export function packArguments(given: readonly unknown[], several = false): SentArguments {
+export function packArguments(
+  given: readonly unknown[],
+  { several = false, lent = [] }: { several?: boolean; lent?: readonly ArrayBufferLike[] | undefined } = {},
+): SentArguments {
   const transfer: ArrayBuffer[] = [];
-  const copied = several ? copiedForSeveral : (numbers: Numbers) => copiedForOne(numbers, transfer);
+  const copied = several ? copiedForSeveral : (numbers: Numbers) => copiedForOne(numbers, transfer, lent);
   let beside: Handle | undefined;
   const args = given.map((each): Argument => {
     const handle = typeof each === 'object' && each !== null ? handleOf.get(each) : undefined;
@@ -108,9 +113,9 @@ type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
 const isShared = (numbers: Numbers): boolean =>
   typeof SharedArrayBuffer === 'function' && bufferOf(numbers) instanceof SharedArrayBuffer;
 
-function copiedForOne(numbers: Numbers, transfer: ArrayBuffer[]): Numbers {
+function copiedForOne(numbers: Numbers, transfer: ArrayBuffer[], lent: readonly ArrayBufferLike[]): Numbers {
   const own = pristine(numbers);
-  if (lengthOf(own) === 0 || isShared(own)) return own;
+  if (lengthOf(own) === 0 || isShared(own) || lent.includes(own.buffer)) return own;
   const copy = own.slice();
   transfer.push(copy.buffer as ArrayBuffer);
   return copy;
@@ -133,28 +138,35 @@ function copiedForSeveral(numbers: Numbers): Numbers {
 export interface CallOptions {
   readonly signal: AbortSignal | undefined;
   readonly progress: ((done: number, total: number) => void) | undefined;
+  /** Whether the call takes the buffers of its operands, and gives them back. */
+  readonly transfer: boolean;
 }
 
-/** Takes `signal` and `progress` out of the last argument. Throws `E_OPTION`. */
-export function splitOptions(args: readonly unknown[]): { args: unknown[]; options: CallOptions } {
+/**
+ * Takes `signal` and `progress` out of the last argument, and `transfer` if the call knows it. Throws `E_OPTION`.
+ */
+export function splitOptions(args: readonly unknown[], lends = false): { args: unknown[]; options: CallOptions } {
   const last = args.at(-1);
-  const none = { args: [...args], options: { signal: undefined, progress: undefined } };
+  const none = { args: [...args], options: { signal: undefined, progress: undefined, transfer: false } };
   if (typeof last !== 'object' || last === null || Array.isArray(last)) return none;
   if (coreOf(last) !== undefined || ArrayBuffer.isView(last) || handleOf.has(last)) return none;
   let copy: Record<string, unknown>;
   try {
-    if (!('signal' in last) && !('progress' in last)) return none;
+    if (!('signal' in last) && !('progress' in last) && !(lends && 'transfer' in last)) return none;
     copy = { ...last };
   } catch (cause) {
     throw unreadable(cause, 'options');
   }
   const { signal, progress, ...rest } = copy;
+  const transfer = lends ? rest['transfer'] : undefined;
+  if (lends) delete rest['transfer'];
   checkSignal(signal);
   if (progress !== undefined && typeof progress !== 'function') {
     throw new MultiheadError('E_OPTION', { argument: 'progress', expected: 'a function', got: describe(progress) });
   }
-  const options = { signal, progress } as CallOptions;
+  const takes = transfer === undefined ? false : checkFlag(transfer, 'transfer');
+  const options = { signal, progress, transfer: takes } as CallOptions;
   // What held nothing else was not meant for the call itself.
-  const others = Object.keys(rest).length === 0 ? [] : [rest];
-  return { args: [...args.slice(0, -1), ...others], options };
+  const own = Object.keys(rest).length === 0 ? [] : [rest];
+  return { args: [...args.slice(0, -1), ...own], options };
 }

@@ -7,6 +7,7 @@ import { arrayOf, bytesPerElement, onJavaScriptHeap } from './memory.js';
 import { readOptions } from './options.js';
 import { packArguments, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
+import { lending, type Lending } from './pool_lending.js';
 import { asBytes, isShared, ReadTensor, type Numbers } from './pool_operands.js';
 import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './pool_parts.js';
 import type { Box, PartCall, Place, SentTensor } from './pool_protocol.js';
@@ -22,7 +23,7 @@ const longPiece = 4e10;
 type Tensors = readonly [q: FloatTensorLike, k: FloatTensorLike, v: FloatTensorLike];
 
 export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Tensors, object?]) {
-  const { args, options: own } = splitOptions(given === undefined ? [] : [given]);
+  const { args, options: own } = splitOptions(given === undefined ? [] : [given], true);
   return core.call('attention', own, async () => {
     const { out, ...options } = readOptions(args[0] as AttentionOptions | undefined, optionNames, 'attention');
     const planner = core.planner();
@@ -32,37 +33,47 @@ export async function poolAttention(core: PoolCore, ...[q, k, v, given]: [...Ten
     const call = divideAttention(runtime, q, k, v, chosen);
     const joined = new JoinedResults(call, out);
     const pieces = piecesOf(core, call, options, core.crew.workers);
-    const tasks = partTasks(core, call, chosen, pieces, joined);
-    let done = 0;
-    await Promise.all(
-      tasks.map(async (run) => {
-        await run(own.signal);
-        own.progress?.((done += 1), tasks.length);
-      }),
-    );
-    return joined.result;
+    const tensors = [call.q, call.k, call.v, call.mask, call.bias];
+    return lending(core.settings.exchange, own, tensors, async (lent) => {
+      const tasks = partTasks(core, call, chosen, pieces, joined, lent);
+      let done = 0;
+      await Promise.all(
+        tasks.map(async (run) => {
+          await run(own.signal);
+          own.progress?.((done += 1), tasks.length);
+        }),
+      );
+      return joined.result;
+    });
   });
 }
 
-/** Copies what the pieces of a call read. The functions that are returned send each, and receive its results. */
+/**
+ * Copies what the pieces of a call read; a single piece is sent the buffers that were lent. The functions that are
+ * returned send each piece, and receive its results.
+ */
 export function partTasks(
   core: PoolCore,
   call: DividedCall,
   options: AttentionOptions,
   pieces: readonly Box[][],
   joined: JoinedResults,
+  lending?: Lending,
 ): ((signal: AbortSignal | undefined) => Promise<void>)[] {
-  const operands: Operands = {
+  const operands = {
     ...{ q: call.q.numbers(), k: call.k.numbers(), v: call.v.numbers() },
     ...{ mask: call.mask?.numbers(), bias: call.bias?.numbers() },
   };
   const { mask: _, bias: __, ...others } = options;
   // Copied now: views may lie in large buffers, which would be sent whole, and the caller may change them.
   const [compact] = packArguments([others]).args as [{ value: AttentionOptions }];
+  const lent = pieces.length === 1 ? lending : undefined;
+  const inPlace = lent?.buffers ?? [];
   return pieces.map((boxes) => {
-    const { part, slot, transfer } = makePart(core, call, operands, compact.value, boxes, joined.sharedOut(core));
+    const { part, slot, transfer } = makePart(core, call, { ...operands, inPlace }, compact.value, boxes, joined.sharedOut(core));
+    const task = { kind: 'part', part, slot, lent: inPlace } as const;
     return async (signal) => {
-      const answer = await core.send('attention', { task: { kind: 'part', part, slot }, transfer }, signal);
+      const answer = await core.send('attention', { task, transfer, lent }, signal);
       joined.receive(part, answer.slot as ArrayBufferLike);
       core.slots.give(answer.slot);
     };
@@ -91,6 +102,8 @@ interface Operands {
   readonly v: Numbers;
   readonly mask: Numbers | undefined;
   readonly bias: Numbers | undefined;
+  /** Buffers that the task sends along, so that nothing in them is copied. */
+  readonly inPlace: readonly ArrayBufferLike[];
 }
 
 const aligned = (bytes: number): number => Math.ceil(bytes / 64) * 64;
@@ -115,14 +128,14 @@ function makePart(
     const [firstByte, endByte] = [first * bytesPerElement(numbers.dtype), end * bytesPerElement(numbers.dtype)];
     const { shape, data } = numbers;
     const length = endByte - firstByte;
-    if (mayShare && isShared(numbers)) {
-      const place = { shared: data.buffer as SharedArrayBuffer, offset: data.byteOffset + firstByte, bytes: length };
+    if ((mayShare && isShared(numbers)) || operands.inPlace.includes(data.buffer)) {
+      const place = { buffer: data.buffer, offset: data.byteOffset + firstByte, bytes: length };
       return { shape, place };
     }
     const offset = bytes;
     copies.push({ from: asBytes(numbers).subarray(firstByte, endByte), offset });
     bytes = aligned(bytes + length);
-    return { shape, place: { shared: undefined, offset, bytes: length } };
+    return { shape, place: { buffer: undefined, offset, bytes: length } };
   };
   const headsOf = (numbers: Numbers, first: number, end: number): SentTensor => {
     const [, , rows = 0, width = 0] = numbers.shape;
@@ -178,7 +191,7 @@ export class JoinedResults {
     const out = (this.#places[0] as () => Numbers)();
     if (core.settings.exchange !== 'shared memory' || !isShared(out)) return undefined;
     const { buffer, byteOffset, byteLength } = out.data;
-    return { shared: buffer as SharedArrayBuffer, offset: byteOffset, bytes: byteLength };
+    return { buffer, offset: byteOffset, bytes: byteLength };
   }
 
   receive({ boxes, blockRows, sharedOut }: PartCall, slot: ArrayBufferLike): void {

@@ -1,11 +1,14 @@
 // pool.attentionBackward(): each worker gets some batch entries and key/value heads. No gradient is a sum over what
 // several workers have: heads that share keys and values stay together, and so do all that share a bias or sinks.
 
+import { alibiSlopes } from './alibi.js';
 import { backwardNames, elsewhereThanBackward } from './attention_backward.js';
 import { inputNames, wantedGradients } from './gradients.js';
+import type { Runtime } from './operands.js';
 import { readOptions } from './options.js';
 import { splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
+import { lending } from './pool_lending.js';
 import { ReadTensor, type Numbers } from './pool_operands.js';
 import { cutEvenly, pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
 import { sliceOf, writeSlice, type Range } from './pool_slices.js';
@@ -32,54 +35,63 @@ export interface BackwardCall {
 export type Gradients = { [N in GradientName]?: Numbers<'f32'> | Float32Array };
 
 export async function poolAttentionBackward(core: PoolCore, ...given: readonly unknown[]): Promise<unknown> {
-  const { args, options: own } = splitOptions(given.slice(1));
+  const { args, options: own } = splitOptions(given.slice(1), true);
   return core.call('attentionBackward', own, async () => {
     const inputs = readOptions(given[0] as AttentionBackwardInputs, inputNames, 'inputs');
     const names = [backwardNames, 'attentionBackward', elsewhereThanBackward] as const;
     const options = readOptions(args[0] as AttentionBackwardOptions | undefined, ...names);
-    const whole = () => runWhole(core, 'attentionBackward', [inputs, options], own);
-    const call = readBackward(core, inputs, options);
-    if (call === undefined) return whole();
-    const results = gradientsOf(call);
-    const pieces = backwardPieces(core, call, results, core.crew.workers);
-    if (pieces.length <= 1) return whole();
-    await runPieces(pieces, own, whole);
-    return results;
+    const verb = 'attentionBackward';
+    const read = readTensors(inputs, options);
+    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], lent: undefined }, own);
+    const { wanted, tensors } = read;
+    const planner = core.planner();
+    const runtime = planner instanceof Promise ? await planner : planner;
+    const withSlopes = withAllSlopes(runtime, options, tensors.q.shape[1]);
+    return lending(core.settings.exchange, own, Object.values(tensors), async (lent): Promise<unknown> => {
+      const numbers = {
+        ...{ q: tensors.q.numbers(), k: tensors.k.numbers(), v: tensors.v.numbers() },
+        ...{ out: tensors.out.numbers(), lse: tensors.lse.numbers(), dOut: tensors.dOut.numbers() },
+      };
+      const [mask, bias] = [tensors.mask?.numbers(), tensors.bias?.numbers()];
+      const whole = () => runWhole(core, { verb, args: [numbers, { ...options, mask, bias }], lent }, own);
+      const call: BackwardCall = { ...numbers, mask, bias, options: withSlopes, wanted };
+      if (!canBeDivided(call)) return whole();
+      const results = gradientsOf(call);
+      const pieces = backwardPieces(core, call, results, core.crew.workers);
+      if (pieces.length <= 1) return whole();
+      await runPieces(pieces, own, whole);
+      return results;
+    });
   });
 }
 
-/** Undefined if the call cannot be divided, or is not as it should be: it then runs whole, and is refused there. */
-function readBackward(
-  core: PoolCore,
-  inputs: AttentionBackwardInputs,
-  options: AttentionBackwardOptions,
-): BackwardCall | undefined {
+/** The tensors of a call. Undefined if one is not as it should be: the call then runs whole, and is refused there. */
+function readTensors(inputs: AttentionBackwardInputs, options: AttentionBackwardOptions) {
   try {
-    const wanted = wantedGradients(options);
-    // Gains have a sum over all tokens and heads.
-    if (wanted.includes('dQGain') || wanted.includes('dKGain') || options.out !== undefined) return undefined;
-    const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name).numbers();
-    // Before the tensors: it may move the memory in which they lie.
-    const withSlopes = withAllSlopes(core, options, new ReadTensor(inputs.q, floatDTypes, 'q').shape[1]);
-    const call: BackwardCall = {
+    const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name);
+    const tensors = {
       ...{ q: read('q'), k: read('k'), v: read('v'), out: read('out'), dOut: read('dOut') },
-      lse: new ReadTensor(inputs.lse, ['f32'], 'lse').numbers(),
-      mask: options.mask && new ReadTensor(options.mask, ['bool'], 'mask').numbers(),
-      bias: options.bias && new ReadTensor(options.bias, ['f32'], 'bias').numbers(),
-      ...{ options: withSlopes, wanted },
+      lse: new ReadTensor(inputs.lse, ['f32'], 'lse'),
+      mask: options.mask && new ReadTensor(options.mask, ['bool'], 'mask'),
+      bias: options.bias && new ReadTensor(options.bias, ['f32'], 'bias'),
     };
-    return fits(call) ? call : undefined;
+    return { tensors, wanted: wantedGradients(options) };
   } catch {
     return undefined;
   }
 }
 
 /** With the slopes of all heads, of which parts have some. */
-export const withAllSlopes = <O extends { readonly alibi?: unknown }>(core: PoolCore, options: O, heads: number | undefined): O =>
-  options.alibi === true && heads !== undefined ? { ...options, alibi: core.mh.alibiSlopes(heads) } : options;
+export const withAllSlopes = <O extends { readonly alibi?: unknown }>(
+  runtime: Runtime,
+  options: O,
+  heads: number | undefined,
+): O => (options.alibi === true && heads !== undefined ? { ...options, alibi: alibiSlopes(runtime, heads) } : options);
 
-/** Whether shapes and lengths are those of a call, so that parts of it can be cut out. */
-function fits({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: BackwardCall): boolean {
+/** Whether shapes and lengths are those of a call, so that parts can be cut out of it, and no sum needs all of it. */
+function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: BackwardCall): boolean {
+  // Gradients of gains are sums over all tokens and heads.
+  if (wanted.includes('dQGain') || wanted.includes('dKGain') || options.out !== undefined) return false;
   if ([q, k, v].some(({ shape }) => shape.length !== 4)) return false;
   const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
   const [, kvHeads = 0, keys = 0] = k.shape;
@@ -97,15 +109,23 @@ function fits({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: Backward
     [rope?.qPositions, 'Int32Array', [queries, batch * queries]],
     [rope?.kPositions, 'Int32Array', [keys, batch * keys]],
   ] as const;
-  return (
-    batch > 0 && kvHeads > 0 && heads % kvHeads === 0 &&
-    sameShape(k.shape, [batch, kvHeads, keys, width]) && sameShape(v.shape, [batch, kvHeads, keys, valueWidth]) &&
-    sameShape(out.shape, result) && sameShape(dOut.shape, result) && sameShape(lse.shape, result.slice(0, 3)) &&
-    [mask, bias].every((each) => each === undefined || spreads(each)) &&
-    counts.every(([given, name, lengths]) =>
-      given === undefined || (typedArrayName(given) === name && (lengths as readonly number[]).includes(lengthOf(given)))) &&
-    (!wanted.includes('dBias') || bias !== undefined) && (!wanted.includes('dSinks') || sinks !== undefined)
-  );
+  const hasShape = [
+    [k, [batch, kvHeads, keys, width]],
+    [v, [batch, kvHeads, keys, valueWidth]],
+    ...[out, dOut].map((each) => [each, result] as const),
+    [lse, result.slice(0, 3)],
+  ] as const;
+  return [
+    batch > 0 && kvHeads > 0 && heads % kvHeads === 0,
+    hasShape.every(([{ shape }, expected]) => sameShape(shape, expected)),
+    [mask, bias].every((each) => each === undefined || spreads(each)),
+    counts.every(([given, name, lengths]) => {
+      if (given === undefined) return true;
+      return typedArrayName(given) === name && (lengths as readonly number[]).includes(lengthOf(given));
+    }),
+    bias !== undefined || !wanted.includes('dBias'),
+    sinks !== undefined || !wanted.includes('dSinks'),
+  ].every(Boolean);
 }
 
 /** Zeros for all gradients that are wanted. */

@@ -9,6 +9,7 @@ import type { Runtime } from './operands.js';
 import { Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
 import { Crew, type Seat, type Work } from './pool_crew.js';
 import { disposedObject, disposedPool, lostObject } from './pool_errors.js';
+import type { Lending } from './pool_lending.js';
 import type { Starting } from './pool_port.js';
 import type { Maker, ObjectTask, Task, Verb } from './pool_protocol.js';
 import { Slots, type Exchange } from './pool_slots.js';
@@ -25,6 +26,8 @@ export interface Done {
 interface Sent {
   readonly task: Task;
   readonly transfer: ArrayBuffer[];
+  /** Whose buffers the task sends along. */
+  readonly lent?: Lending | undefined;
   readonly seat?: Seat | undefined;
   readonly team?: TeamCall | undefined;
 }
@@ -144,7 +147,7 @@ export class PoolCore {
   }
 
   /** Sends a task. The promise settles even if its worker dies or the pool is disposed. */
-  send(name: string, { task, transfer, seat, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
+  send(name: string, { task, transfer, lent, seat, team }: Sent, signal: AbortSignal | undefined): Promise<Done> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(abortedError(signal, name));
       const settled = whenAborted(signal, () => {
@@ -153,15 +156,17 @@ export class PoolCore {
         reject(abortedError(signal as AbortSignal, name));
       });
       const work: Work = {
-        ...{ task, transfer, seat, team },
-        done: (value, slot) => {
+        ...{ task, transfer: [...transfer, ...(lent?.buffers ?? [])], seat, team },
+        done: (value, back) => {
           settled();
-          if (signal?.aborted) this.slots.give(slot);
-          resolve({ value, slot });
+          lent?.returned(back.lent);
+          if (signal?.aborted) this.slots.give(back.slot);
+          resolve({ value, slot: back.slot });
         },
-        failed: (error, slot) => {
+        failed: (error, back) => {
           settled();
-          this.slots.give(slot);
+          if (back !== undefined) lent?.returned(back.lent);
+          this.slots.give(back?.slot);
           reject(error);
         },
       };
@@ -215,7 +220,7 @@ export class PoolCore {
       const { args, options } = splitOptions(given);
       return this.call(maker, options, () => {
         const seats = this.crew.pick(this.settings.exchange === 'shared memory' ? count : 1);
-        const { args: sent, transfer, beside } = packArguments(args, seats.length > 1);
+        const { args: sent, transfer, beside } = packArguments(args, { several: seats.length > 1 });
         const board = seats.length > 1 ? new SharedArrayBuffer(boardBytes) : undefined;
         const handle = this.#handle(beside?.seats ?? seats, beside === undefined ? board : beside.board);
         const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
@@ -230,7 +235,7 @@ export class PoolCore {
       const { args, options } = splitOptions(given);
       return this.call('createCache', options, () => {
         if (of.disposed) throw disposedObject();
-        const { args: sent, transfer } = packArguments(args, of.seats.length > 1);
+        const { args: sent, transfer } = packArguments(args, { several: of.seats.length > 1 });
         const handle = this.#handle(of.seats, of.board);
         const task = { kind: 'makeCache', id: handle.id, object: of.id, args: sent } as const;
         return this.#made('createCache', handle, task, transfer, options);
@@ -273,7 +278,7 @@ export class PoolCore {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
       return this.call(method, options, () => {
-        const packed = packArguments([proxyOf(handle), ...args], handle.seats.length > 1);
+        const packed = packArguments([proxyOf(handle), ...args], { several: handle.seats.length > 1 });
         const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
         return this.#sendToAll(method, handle, task, packed.transfer, options.signal);
       });

@@ -3,7 +3,7 @@
 import type { MultiheadError } from './errors.js';
 import { disposedPool, endedWorker, lostObject, receivedError, unsendable } from './pool_errors.js';
 import { localPort, type Port, type Starting } from './pool_port.js';
-import type { Answer, Reply, Task } from './pool_protocol.js';
+import type { Answer, Reply, Returned, Task } from './pool_protocol.js';
 import type { TeamCall } from './team.js';
 import type { Simd } from './types.js';
 
@@ -14,8 +14,9 @@ export interface Work {
   readonly team: TeamCall | undefined;
   /** Where the object of the task lives; undefined for any worker. */
   readonly seat: Seat | undefined;
-  done(value: unknown, slot: ArrayBufferLike | undefined): void;
-  failed(error: MultiheadError, slot: ArrayBufferLike | undefined): void;
+  done(value: unknown, back: Returned): void;
+  /** Without buffers if no worker has answered. */
+  failed(error: MultiheadError, back: Returned | undefined): void;
 }
 
 /** The place of one worker, until that worker ends. */
@@ -170,10 +171,10 @@ export class Crew {
     seat.state = 'idle';
     seat.port?.hold(false);
     if (answer.kind === 'done') {
-      work?.done(answer.value, answer.slot);
+      work?.done(answer.value, answer.back);
     } else {
       if (answer.dead) this.#ended(seat, answer.error.message);
-      work?.failed(receivedError(answer.error), answer.slot);
+      work?.failed(receivedError(answer.error), answer.back);
     }
   }
 

@@ -2,10 +2,11 @@
 // looked up when they are copied, because the caller's own code, such as a getter of another argument, may have
 // disposed the tensor or detached its buffer in between.
 
+import { arrayOf } from './memory.js';
 import { checkTensorLike } from './operands.js';
-import type { Ranks } from './shape.js';
+import { elements, type Ranks } from './shape.js';
 import { checkData, coreOf, TensorCore } from './tensor.js';
-import { pristine } from './typed_arrays.js';
+import { bufferOf, byteOffsetOf, isArrayBuffer, pristine } from './typed_arrays.js';
 import type { DataOf, DType, Shape } from './types.js';
 
 export interface Numbers<D extends DType = DType> {
@@ -18,7 +19,8 @@ export class ReadTensor<D extends DType = DType> {
   readonly argument: string;
   readonly shape: Shape;
   readonly dtype: D;
-  readonly #from: TensorCore<D> | DataOf<D>;
+  #from: TensorCore<D> | DataOf<D>;
+  readonly #offset: number;
 
   /** Throws `E_DISPOSED`, `E_SHAPE`, or `E_OPTION` for another dtype. */
   constructor(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks) {
@@ -27,6 +29,8 @@ export class ReadTensor<D extends DType = DType> {
     this.shape = shape;
     this.dtype = dtype;
     this.#from = (coreOf(value) as TensorCore<D> | undefined) ?? data;
+    // A detached array has lost it.
+    this.#offset = byteOffsetOf(data);
   }
 
   /** Throws `E_DISPOSED`, or `E_SHAPE` if the buffer is detached. Runs no code of the caller's. */
@@ -38,6 +42,27 @@ export class ReadTensor<D extends DType = DType> {
       return { dtype, shape, data: from.view() };
     }
     return { dtype, shape, data: pristine(checkData(from, shape, [dtype], argument, dtype).data) };
+  }
+
+  /** Whether it is a tensor of a load(), whose memory is not the caller's. */
+  get isTensor(): boolean {
+    return this.#from instanceof TensorCore;
+  }
+
+  /** The buffer of an array that is the caller's and not shared. */
+  get buffer(): ArrayBuffer | undefined {
+    if (this.#from instanceof TensorCore) return undefined;
+    const buffer = bufferOf(this.#from);
+    return isArrayBuffer(buffer) ? buffer : undefined;
+  }
+
+  /** The array itself lies in another buffer from now on. */
+  moveTo(buffer: ArrayBuffer): void {
+    this.#from = new arrayOf[this.dtype](buffer, this.#offset, elements(this.shape)) as DataOf<D>;
+  }
+
+  given(): Numbers<D> {
+    return { dtype: this.dtype, shape: this.shape, data: this.#from as DataOf<D> };
   }
 }
 

@@ -4,6 +4,7 @@ import { MultiheadError } from './errors.js';
 import { arrayOf, bytesPerElement, onJavaScriptHeap } from './memory.js';
 import { packArguments, type CallOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
+import type { Lending } from './pool_lending.js';
 import type { Numbers } from './pool_operands.js';
 import type { Task, Verb } from './pool_protocol.js';
 import { elements } from './shape.js';
@@ -31,15 +32,15 @@ export function pieceOf(
   };
 }
 
-/** Runs a call whole in one worker. */
+/** Runs a call whole in one worker, with the buffers that it was lent. */
 export async function runWhole(
   core: PoolCore,
-  verb: Verb,
-  args: readonly unknown[],
+  { verb, args, lent }: { verb: Verb; args: readonly unknown[]; lent: Lending | undefined },
   { signal, progress }: CallOptions,
 ): Promise<unknown> {
-  const packed = packArguments(args);
-  const { value } = await core.send(verb, { ...packed, task: { kind: 'run', verb, args: packed.args } }, signal);
+  const packed = packArguments(args, { lent: lent?.buffers });
+  const task = { kind: 'run', verb, args: packed.args, lent: lent?.buffers ?? [] } as const;
+  const { value } = await core.send(verb, { task, transfer: packed.transfer, lent }, signal);
   progress?.(1, 1);
   return value;
 }

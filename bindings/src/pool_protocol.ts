@@ -6,9 +6,9 @@ import type { TeamCall } from './team.js';
 import type { AttentionOptions, DType, FloatDType, Shape, Simd } from './types.js';
 import type { BackwardPart } from './wire.js';
 
-/** Bytes in the slot of the message, or in other shared memory. */
+/** Bytes in the slot of the message, or in other memory: shared, or lent by the caller. */
 export interface Place {
-  readonly shared: SharedArrayBuffer | undefined;
+  readonly buffer: ArrayBufferLike | undefined;
   readonly offset: number;
   readonly bytes: number;
 }
@@ -98,13 +98,29 @@ export type ObjectTask =
   | { readonly kind: 'makeCache'; readonly id: number; readonly object: number; readonly args: readonly Argument[] }
   | { readonly kind: 'call'; readonly object: number; readonly method: string; readonly args: readonly Argument[] };
 
-/** What a worker is asked. Every task is answered by one {@link Answer}. */
+/** What a worker is asked. Every task is answered by one {@link Answer}, which gives back what was `lent`. */
 export type Task =
-  | { readonly kind: 'part'; readonly part: PartCall; readonly slot: ArrayBufferLike }
-  | { readonly kind: 'run'; readonly verb: Verb; readonly args: readonly Argument[] }
+  | {
+      readonly kind: 'part';
+      readonly part: PartCall;
+      readonly slot: ArrayBufferLike;
+      readonly lent?: readonly ArrayBuffer[];
+    }
+  | {
+      readonly kind: 'run';
+      readonly verb: Verb;
+      readonly args: readonly Argument[];
+      readonly lent?: readonly ArrayBuffer[];
+    }
   /** attentionBackward() of some batch entries and heads: inputs and options are those of the part. */
   | { readonly kind: 'backwardPart'; readonly args: readonly Argument[]; readonly part: BackwardPart }
   | ObjectTask;
+
+/** Buffers that come back with an answer. */
+export interface Returned {
+  readonly slot: ArrayBufferLike | undefined;
+  readonly lent: readonly ArrayBuffer[];
+}
 
 export type Request =
   | { readonly kind: 'start'; readonly module: WebAssembly.Module; readonly simd: Simd }
@@ -122,13 +138,13 @@ export interface SentError {
 }
 
 export type Answer =
-  | { readonly kind: 'done'; readonly value: unknown; readonly slot: ArrayBufferLike | undefined }
+  | { readonly kind: 'done'; readonly value: unknown; readonly back: Returned }
   /** `dead`: the instance trapped, and its worker has to be replaced. */
   | {
       readonly kind: 'failed';
       readonly error: SentError;
       readonly dead: boolean;
-      readonly slot: ArrayBufferLike | undefined;
+      readonly back: Returned;
     };
 
 export type Reply = { readonly kind: 'ready' } | { readonly kind: 'broken'; readonly error: SentError } | Answer;

@@ -37,14 +37,16 @@ export class TaskRunner {
 
   run(task: Task, team: TeamCall | undefined): Sending<Answer> {
     const slot = task.kind === 'part' ? task.slot : undefined;
-    const lent = slot instanceof ArrayBuffer ? [slot] : [];
+    const lent = 'lent' in task ? (task.lent ?? []) : [];
+    const back = { slot, lent };
+    const buffers = [...(slot instanceof ArrayBuffer ? [slot] : []), ...lent];
     try {
       const result = team === undefined ? this.#perform(task) : this.#performInTeam(task, team);
       const { value, transfer } = packed(result);
-      return { message: { kind: 'done', value, slot }, transfer: [...lent, ...transfer] };
+      return { message: { kind: 'done', value, back }, transfer: [...buffers, ...transfer] };
     } catch (error) {
       const dead = this.#runtime.raw.dead;
-      return { message: { kind: 'failed', error: sentError(error), dead, slot }, transfer: lent };
+      return { message: { kind: 'failed', error: sentError(error), dead, back }, transfer: buffers };
     }
   }
 

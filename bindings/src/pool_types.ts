@@ -117,6 +117,34 @@ export interface PoolCallOptions {
   readonly progress?: ((done: number, total: number) => void) | undefined;
 }
 
+/** What calls may be given that can take their operands instead of copying them. */
+export interface PoolLendingOptions<T extends boolean = boolean> {
+  /**
+   * `true` takes the arrays of all operands, which must be `{ data, shape }`: their buffers are transferred, with all that
+   * lies in them, and the arrays are detached when the call returns its promise. A call that one worker runs copies
+   * nothing on this thread then; one that is divided copies the parts. The operands come back in `lent` of the result, in
+   * new arrays over the same memory. Where the pool has shared memory, nothing is transferred, and `lent` holds the arrays
+   * themselves, so that the same code works.
+   *
+   * A call that is refused because of its arguments takes nothing, or has the operands in `error.lent`. So has one that is
+   * aborted or disposed while it waits. If a worker is at it, they are lost: `error.lent` is missing.
+   */
+  readonly transfer?: T | undefined;
+}
+
+/** The operands of a call with `transfer: true`. */
+export type Lent<T extends boolean, N extends string> = T extends true
+  ? {
+      /** The operands, by the names of their arguments. */
+      readonly lent: { readonly [K in N]: PlainTensor<FloatDType> } & {
+        /** If the call had one. */
+        readonly mask?: PlainTensor<'bool'>;
+        /** If the call had one. */
+        readonly bias?: PlainTensor;
+      };
+    }
+  : unknown;
+
 /** A result as it comes from a worker: a {@link Tensor} is { data, shape, dtype }, and nothing has to be disposed. */
 export type Plain<T> =
   T extends Tensor<infer D>
@@ -331,20 +359,25 @@ export interface Pool {
     const R extends readonly AttentionReturn[] = [],
     const O extends FloatDType = 'f32',
     const C extends readonly Capture[] = [],
+    const T extends boolean = false,
   >(
     q: FloatTensorLike,
     k: FloatTensorLike,
     v: FloatTensorLike,
-    options?: Pooled<AttentionOptions<R, O, C>> & { readonly out?: PlainTensor<O> | undefined },
-  ): Promise<Plain<AttentionResult<R, O, C>>>;
+    options?: Pooled<AttentionOptions<R, O, C>> & PoolLendingOptions<T> & { readonly out?: PlainTensor<O> | undefined },
+  ): Promise<Plain<AttentionResult<R, O, C>> & Lent<T, 'q' | 'k' | 'v'>>;
 
   /** {@link Multihead.attentionVarlen}, divided by sequences, and long ones by heads and query rows. */
-  attentionVarlen<const R extends readonly 'lse'[] = [], const O extends FloatDType = 'f32'>(
+  attentionVarlen<
+    const R extends readonly 'lse'[] = [],
+    const O extends FloatDType = 'f32',
+    const T extends boolean = false,
+  >(
     q: FloatTensorLike,
     k: FloatTensorLike,
     v: FloatTensorLike,
-    options: Pooled<VarlenOptions<R, O>>,
-  ): Promise<Plain<VarlenResult<R, O>>>;
+    options: Pooled<VarlenOptions<R, O>> & PoolLendingOptions<T>,
+  ): Promise<Plain<VarlenResult<R, O>> & Lent<T, 'q' | 'k' | 'v'>>;
 
   /** {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. */
   scores(
@@ -358,19 +391,25 @@ export interface Pool {
    * in one worker: all batch entries for `dSinks`, all entries or heads that share a bias for its `dBias`, and the whole
    * call for `dQGain` and `dKGain`.
    */
-  attentionBackward<const R extends readonly GradientName[] | undefined = undefined>(
+  attentionBackward<
+    const R extends readonly GradientName[] | undefined = undefined,
+    const T extends boolean = false,
+  >(
     inputs: AttentionBackwardInputs,
-    options?: Pooled<AttentionBackwardOptions<R>>,
-  ): Promise<Plain<AttentionBackwardResult<R>>>;
+    options?: Pooled<AttentionBackwardOptions<R>> & PoolLendingOptions<T>,
+  ): Promise<Plain<AttentionBackwardResult<R>> & Lent<T, keyof AttentionBackwardInputs>>;
 
   /**
    * {@link Multihead.attentionVarlenBackward}, divided by sequences, and long ones by key/value heads; with `dSinks` by
    * heads alone, unless there is dropout; with `dQGain` or `dKGain` in one worker.
    */
-  attentionVarlenBackward<const R extends readonly VarlenGradientName[] | undefined = undefined>(
+  attentionVarlenBackward<
+    const R extends readonly VarlenGradientName[] | undefined = undefined,
+    const T extends boolean = false,
+  >(
     inputs: AttentionBackwardInputs,
-    options: Pooled<VarlenBackwardOptions<R>>,
-  ): Promise<Plain<VarlenBackwardResult<R>>>;
+    options: Pooled<VarlenBackwardOptions<R>> & PoolLendingOptions<T>,
+  ): Promise<Plain<VarlenBackwardResult<R>> & Lent<T, keyof AttentionBackwardInputs>>;
 
   /** {@link Multihead.latentAttention} in one worker. */
   latentAttention<const R extends readonly ('lse' | 'weights')[] = []>(

@@ -8,6 +8,7 @@ import { readOptions } from './options.js';
 import { splitOptions } from './pool_arguments.js';
 import { JoinedResults, partTasks, piecesOf } from './pool_attention.js';
 import type { PoolCore } from './pool_core.js';
+import { lending } from './pool_lending.js';
 import { ReadTensor, type Numbers } from './pool_operands.js';
 import { pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, sequencesOf, type Sequences } from './pool_sequences.js';
@@ -35,7 +36,7 @@ export async function poolAttentionVarlen(
   [givenQ, givenK, givenV]: readonly FloatTensorLike[],
   given: object,
 ): Promise<PackedResult> {
-  const { args, options: own } = splitOptions([given]);
+  const { args, options: own } = splitOptions([given], true);
   return core.call('attentionVarlen', own, async () => {
     const options = readOptions(args[0] as VarlenOptions, varlenNames, 'attentionVarlen', elsewhere);
     checkRope(options);
@@ -46,24 +47,28 @@ export async function poolAttentionVarlen(
     const q = new ReadTensor(givenQ, floatDTypes, 'q');
     const k = new ReadTensor(givenK, floatDTypes, 'k');
     const v = new ReadTensor(givenV, [k.dtype], 'v');
-    const whole = () =>
-      runWhole(core, 'attentionVarlen', [q.numbers(), k.numbers(), v.numbers(), options], own) as Promise<PackedResult>;
     const sequences = sequencesOf([q, k, v], options);
     const results = resultsOf(q, v, options);
-    if (sequences === undefined || results === undefined || core.crew.workers <= 1) return whole();
     const planner = core.planner();
     const runtime = planner instanceof Promise ? await planner : planner;
-    let pieces: Piece[];
-    try {
-      pieces = piecesOfCall(core, runtime, { q, k, v, options, sequences, results });
-    } catch (error) {
-      if (error instanceof MultiheadError && error.code === 'E_MEMORY') throw error;
-      // The error would name the shapes of a sequence.
-      return whole();
-    }
-    if (pieces.length <= 1) return whole();
-    await runPieces(pieces, own, whole);
-    return results;
+    return lending(core.settings.exchange, own, [q, k, v], async (lent): Promise<PackedResult> => {
+      const whole = () => {
+        const args = [q.numbers(), k.numbers(), v.numbers(), options];
+        return runWhole(core, { verb: 'attentionVarlen', args, lent }, own) as Promise<PackedResult>;
+      };
+      if (sequences === undefined || results === undefined || core.crew.workers <= 1) return whole();
+      let pieces: Piece[];
+      try {
+        pieces = piecesOfCall(core, runtime, { q, k, v, options, sequences, results });
+      } catch (error) {
+        if (error instanceof MultiheadError && error.code === 'E_MEMORY') throw error;
+        // The error would name the shapes of a sequence.
+        return whole();
+      }
+      if (pieces.length <= 1) return whole();
+      await runPieces(pieces, own, whole);
+      return results;
+    });
   });
 }
 

@@ -6,6 +6,7 @@ import { readOptions } from './options.js';
 import { splitOptions } from './pool_arguments.js';
 import { backwardPieces, gradientsOf, withAllSlopes, type BackwardCall, type Gradients } from './pool_backward.js';
 import type { PoolCore } from './pool_core.js';
+import { lending } from './pool_lending.js';
 import { ReadTensor, type Numbers } from './pool_operands.js';
 import { cutEvenly, pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, sequencesOf, type Sequences } from './pool_sequences.js';
@@ -30,56 +31,73 @@ interface PackedCall {
 }
 
 export async function poolAttentionVarlenBackward(core: PoolCore, ...given: readonly unknown[]): Promise<unknown> {
-  const { args, options: own } = splitOptions(given.slice(1));
+  const { args, options: own } = splitOptions(given.slice(1), true);
   return core.call('attentionVarlenBackward', own, async () => {
     const inputs = readOptions(given[0] as AttentionBackwardInputs, inputNames, 'inputs');
     const names = [varlenBackwardNames, 'attentionVarlenBackward', elsewhere] as const;
     const options = readOptions(args[0] as VarlenBackwardOptions, ...names);
     checkRope(options);
-    const whole = () => runWhole(core, 'attentionVarlenBackward', [inputs, options], own);
-    const call = readPacked(core, inputs, options);
-    if (call === undefined || core.crew.workers <= 1) return whole();
-    const results: Gradients = {};
-    for (const name of call.wanted) {
-      if (name === 'dSinks') results.dSinks = new Float32Array(call.q.shape[1] as number);
-      else results[name] = zeros('f32', call[inputOf[name as keyof typeof inputOf]].shape, name);
-    }
-    const pieces = call.wanted.includes('dSinks') ? piecesOfHeads(core, call, results) : piecesOfSequences(core, call, results);
-    if (pieces.length <= 1) return whole();
-    await runPieces(pieces, own, whole);
-    return results;
+    const verb = 'attentionVarlenBackward';
+    const read = readTensors(inputs, options);
+    if (read === undefined) return runWhole(core, { verb, args: [inputs, options], lent: undefined }, own);
+    const { tensors, wanted } = read;
+    const planner = core.planner();
+    const runtime = planner instanceof Promise ? await planner : planner;
+    const withSlopes = withAllSlopes(runtime, options, tensors.q.shape[1]);
+    return lending(core.settings.exchange, own, Object.values(tensors), async (lent): Promise<unknown> => {
+      const whole = () => {
+        const numbers = Object.fromEntries(Object.entries(tensors).map(([name, tensor]) => [name, tensor.numbers()]));
+        return runWhole(core, { verb, args: [numbers, options], lent }, own);
+      };
+      const sequences = sequencesOf([tensors.q, tensors.k, tensors.v], options);
+      if (sequences === undefined || core.crew.workers <= 1) return whole();
+      const call: PackedCall = { ...tensors, options: withSlopes, wanted, sequences };
+      if (!canBeDivided(call)) return whole();
+      const results: Gradients = {};
+      for (const name of wanted) {
+        if (name === 'dSinks') results.dSinks = new Float32Array(call.q.shape[1] as number);
+        else results[name] = zeros('f32', call[inputOf[name as keyof typeof inputOf]].shape, name);
+      }
+      const divide = wanted.includes('dSinks') ? piecesOfHeads : piecesOfSequences;
+      const pieces = divide(core, call, results);
+      if (pieces.length <= 1) return whole();
+      await runPieces(pieces, own, whole);
+      return results;
+    });
   });
 }
 
 const inputOf = { dQ: 'q', dK: 'k', dV: 'v' } as const;
 
-/** Undefined if the call cannot be divided, or is not as it should be: it then runs whole, and is refused there. */
-function readPacked(
-  core: PoolCore,
-  inputs: AttentionBackwardInputs,
-  options: VarlenBackwardOptions,
-): PackedCall | undefined {
+/** The tensors of a call. Undefined if one is not as it should be: the call then runs whole, and is refused there. */
+function readTensors(inputs: AttentionBackwardInputs, options: VarlenBackwardOptions) {
   try {
-    const wanted = wantedGradients(options);
-    // Gains have a sum over all tokens and heads, and a bias is refused.
-    if (wanted.some((name) => ['dQGain', 'dKGain', 'dBias'].includes(name)) || options.out !== undefined) return undefined;
     const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name);
-    const [q, k, v, out, dOut] = [read('q'), read('k'), read('v'), read('out'), read('dOut')] as const;
-    const lse = new ReadTensor(inputs.lse, ['f32'], 'lse');
-    const sequences = sequencesOf([q, k, v], options);
-    if (sequences === undefined) return undefined;
-    const [tokens = 0, heads = 0, width = 0] = q.shape;
-    const { sinks, alibi } = options;
-    const perHead = [sinks, typeof alibi === 'boolean' ? undefined : alibi].every(
-      (each) => each === undefined || (typedArrayName(each) === 'Float32Array' && lengthOf(each) === heads),
-    );
-    const shape = [tokens, heads, v.shape[2] as number];
-    const fits = sameShape(out.shape, shape) && sameShape(dOut.shape, shape) && sameShape(lse.shape, [heads, tokens]);
-    if (!perHead || !fits || k.shape[2] !== width || (wanted.includes('dSinks') && sinks === undefined)) return undefined;
-    return { q, k, v, out, lse, dOut, options: withAllSlopes(core, options, heads), wanted, sequences };
+    const tensors = {
+      ...{ q: read('q'), k: read('k'), v: read('v'), out: read('out'), dOut: read('dOut') },
+      lse: new ReadTensor(inputs.lse, ['f32'], 'lse'),
+    };
+    return { tensors, wanted: wantedGradients(options) };
   } catch {
     return undefined;
   }
+}
+
+/** Whether shapes and lengths are those of a call, so that parts can be cut out of it, and no sum needs all of it. */
+function canBeDivided({ q, k, v, out, lse, dOut, options, wanted }: PackedCall): boolean {
+  // Gradients of gains are sums over all tokens and heads, and a bias is refused.
+  if (wanted.some((name) => ['dQGain', 'dKGain', 'dBias'].includes(name)) || options.out !== undefined) return false;
+  const [tokens = 0, heads = 0, width = 0] = q.shape;
+  const shape = [tokens, heads, v.shape[2] as number];
+  const { sinks, alibi } = options;
+  const perHead = [sinks, typeof alibi === 'boolean' ? undefined : alibi];
+  return [
+    [out, dOut].every((each) => sameShape(each.shape, shape)),
+    sameShape(lse.shape, [heads, tokens]),
+    k.shape[2] === width,
+    perHead.every((each) => each === undefined || (typedArrayName(each) === 'Float32Array' && lengthOf(each) === heads)),
+    sinks !== undefined || !wanted.includes('dSinks'),
+  ].every(Boolean);
 }
 
 function piecesOfSequences(core: PoolCore, call: PackedCall, results: Gradients): Piece[] {

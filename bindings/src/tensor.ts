@@ -144,7 +144,7 @@ export function checkData<D extends DType>(
   const length = lengthOf(typed);
   if (length !== size) {
     const detached =
-      bufferOf(typed).byteLength === 0 ? ' (detached? read tensor.data anew)' : '';
+      bufferOf(typed).byteLength === 0 ? ' (detached: it was transferred, or tensor.data must be read anew)' : '';
     throw new MultiheadError('E_SHAPE', {
       argument,
       expected: `${size} elements for shape ${formatShape(shape)}`,

@@ -6,7 +6,8 @@ import { afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { rejectionOf } from './builds.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
-import { running, sabotage } from './pool_threads.ts';
+import { sameResults } from './pool_results.ts';
+import { running, sabotage, until } from './pool_threads.ts';
 
 const pools: Pool[] = [];
 async function open(options: PoolOptions = {}): Promise<Pool> {
@@ -259,9 +260,25 @@ describe('workers that end', () => {
 
   test('under load, many times: every promise settles, and memory does not grow', { timeout: 600_000 }, async () => {
     const pool = await open({ workers: 2, leastWork: 1 });
-    const expected = mh.attention(small.q, small.k, small.v);
-    const want = expected.out.toFloat32();
-    expected.out.dispose();
+    const { q, k, v } = small;
+    const tokens = filled(r, 40, 2, 8);
+    const cu = { cuQ: Int32Array.of(0, 30, 40), cuK: Int32Array.of(0, 30, 40) };
+    const [whole, packed] = [
+      mh.attention(q, k, v, { return: ['lse'] }),
+      mh.attentionVarlen(tokens, tokens, tokens, { ...cu, return: ['lse'] }),
+    ];
+    const plain = ({ data, shape }: { data: Float32Array; shape: readonly number[] }) => ({ data: data.slice(), shape });
+    const inputs = { q, k, v, out: plain(whole.out), lse: plain(whole.lse), dOut: filled(r, 1, 2, 20, 8) };
+    const ofTokens = { q: tokens, k: tokens, v: tokens, out: plain(packed.out), lse: plain(packed.lse), dOut: filled(r, 40, 2, 8) };
+    const copied = () => [plain(q), plain(k), plain(v)] as const;
+    /** Calls of all kinds that are divided or lent something, and what one thread gives. */
+    const kinds: [run: () => Promise<object>, expected: object][] = [
+      [() => pool.attention(q, k, v, { return: ['lse'] }), whole],
+      [() => pool.attention(...copied(), { return: ['lse'], transfer: true }).then(({ lent: _, ...results }) => results), whole],
+      [() => pool.attentionVarlen(tokens, tokens, tokens, { ...cu, return: ['lse'] }), packed],
+      [() => pool.attentionBackward(inputs), mh.attentionBackward(inputs)],
+      [() => pool.attentionVarlenBackward(ofTokens, cu), mh.attentionVarlenBackward(ofTokens, cu)],
+    ];
     // A thousand take two minutes.
     const rounds = Number(process.env['MULTIHEAD_KILL_ROUNDS'] ?? 120);
     await until(() => running.size === 2);
@@ -269,25 +286,28 @@ describe('workers that end', () => {
     let ended: Promise<number> | undefined;
     const random_ = random(5);
     for (let round = 0; round < rounds; round += 1) {
-      const calls = Array.from({ length: 6 }, () => attention(pool));
+      const chosen = Array.from({ length: 6 }, () => random_.pick(kinds));
+      const calls: Promise<unknown>[] = chosen.map(([run]) => run());
       if (round % 5 === 0) {
-        calls.push(pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 }).then((cache) => cache.length()) as never);
+        calls.push(pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 }).then((cache) => cache.length()));
       }
       const settled = Promise.allSettled(calls);
       const threads = [...running];
       if (random_.next() < 0.5) await new Promise((resolve) => setTimeout(resolve, random_.int(0, 3)));
       ended = threads[random_.int(0, threads.length - 1)]?.terminate();
-      for (const result of await settled) {
+      (await settled).forEach((result, index) => {
         if (result.status === 'rejected') {
           expect((result.reason as MultiheadError).code).toBe('E_WORKER');
           lost += 1;
         } else {
-          if (typeof result.value === 'object') expect(result.value.out.data).toEqual(want);
+          const [, expected] = chosen[index] ?? [];
+          if (expected !== undefined) sameResults(result.value as object, expected, `round ${round}`);
           ok += 1;
         }
-      }
+      });
       if (round === Math.floor(rounds / 3)) memory = process.memoryUsage().rss;
     }
+    for (const [, expected] of kinds) for (const each of Object.values(expected) as { dispose?(): void }[]) each.dispose?.();
     expect(ok).toBeGreaterThan(rounds);
     expect(lost).toBeGreaterThan(0);
     // Else the last one to end could still take a call along.
@@ -302,9 +322,4 @@ describe('workers that end', () => {
 async function onlyThread() {
   await until(() => running.size === 1);
   return [...running][0];
-}
-
-async function until(condition: () => boolean): Promise<void> {
-  for (let wait = 0; wait < 500 && !condition(); wait += 1) await new Promise((resolve) => setTimeout(resolve, 10));
-  expect(condition()).toBe(true);
 }

@@ -20,3 +20,8 @@ threads.Worker = class extends Original {
     this.on('exit', () => running.delete(this));
   }
 } as typeof Worker;
+
+export async function until(condition: () => boolean): Promise<void> {
+  for (let wait = 0; wait < 500 && !condition(); wait += 1) await new Promise((resolve) => setTimeout(resolve, 10));
+  if (!condition()) throw new Error('not within five seconds');
+}
