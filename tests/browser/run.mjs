@@ -11,6 +11,7 @@ import { tests as bend } from './bend.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
+import { tests as ownModel } from './own_model.tests.mjs';
 import { tests as packaged } from './package.tests.mjs';
 import { tests as page } from './page.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
@@ -20,7 +21,22 @@ import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
 import { tests as useIt } from './use_it.tests.mjs';
 
-const tests = [...page, ...state, ...numbers, ...maps, ...bend, ...reveal, ...accessibility, ...robustness, ...hosting, ...speed, ...useIt, ...packaged, ...pool];
+const tests = [
+  ...page,
+  ...state,
+  ...numbers,
+  ...maps,
+  ...bend,
+  ...reveal,
+  ...ownModel,
+  ...accessibility,
+  ...robustness,
+  ...hosting,
+  ...speed,
+  ...useIt,
+  ...packaged,
+  ...pool,
+];
 const wanted = process.argv[2] ?? '';
 const limit = 30_000;
 

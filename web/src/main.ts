@@ -13,6 +13,7 @@ import { themeToggle } from './parts/theme.js';
 import { bendSection } from './sections/bend.js';
 import { gallerySection } from './sections/gallery.js';
 import { generateSection } from './sections/generate.js';
+import { ownModelSection } from './sections/own_model.js';
 import { revealSection } from './sections/reveal.js';
 import { sentenceSection } from './sections/sentence.js';
 import { speedSection } from './sections/speed.js';
@@ -28,6 +29,7 @@ const sections: readonly ((app: App) => HTMLElement)[] = [
   revealSection,
   gallerySection,
   bendSection,
+  (app) => ownModelSection(app),
   trainSection,
   generateSection,
   speedSection,

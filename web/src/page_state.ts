@@ -74,6 +74,8 @@ export const fields = {
   withoutOutput: flag(unbent.withoutOutput),
   edits: weightEdits(patternIds.length, maxTokens, maxEdits),
   bendView: oneOf(viewNames, 'colours'),
+  // Your own model
+  ownView: oneOf(viewNames, 'colours'),
   // Train live. Null heads and layers: as many as the kind usually has.
   train: oneOf(kindNames, 'fourJobs'),
   seed: integer(0, mostSeed, defaultSeed),

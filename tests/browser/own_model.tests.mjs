@@ -1,0 +1,208 @@
+// "Your own model": a small GPT-2 that the test writes, its heads, its continuation, and files that are none.
+
+import assert from 'node:assert/strict';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { openPage, setSentence, until } from './harness.mjs';
+
+const [width, heads, vocabulary, positions] = [12, 3, 24, 40];
+const d = width / heads;
+
+function noise(count, seed) {
+  let state = seed >>> 0;
+  return Float32Array.from({ length: count }, () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return 4 * (state / 2 ** 32 - 0.5);
+  });
+}
+
+function gpt2() {
+  const shapes = { 'wte.weight': [vocabulary, width], 'wpe.weight': [positions, width], 'ln_f.weight': [width], 'ln_f.bias': [width] };
+  for (const layer of [0, 1]) {
+    for (const name of ['ln_1', 'ln_2']) {
+      for (const part of ['weight', 'bias']) shapes[`h.${layer}.${name}.${part}`] = [width];
+    }
+    const matrices = [['attn.c_attn', width, 3 * width], ['attn.c_proj', width, width], ['mlp.c_fc', width, 48], ['mlp.c_proj', 48, width]];
+    for (const [name, from, to] of matrices) {
+      shapes[`h.${layer}.${name}.weight`] = [from, to];
+      shapes[`h.${layer}.${name}.bias`] = [to];
+    }
+  }
+  return Object.fromEntries(
+    Object.entries(shapes).map(([name, shape], i) => [name, { shape, data: noise(shape.reduce((a, b) => a * b), i + 1) }]),
+  );
+}
+
+/** As huggingface.co/docs/safetensors describes the format. */
+function safetensors(tensors) {
+  const header = { __metadata__: { n_head: String(heads) } };
+  let end = 0;
+  for (const [name, { shape, data }] of Object.entries(tensors)) {
+    header[name] = { dtype: 'F32', shape, data_offsets: [end, (end += data.byteLength)] };
+  }
+  const text = Buffer.from(JSON.stringify(header));
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(text.length));
+  return Buffer.concat([length, text, ...Object.values(tensors).map(({ data }) => Buffer.from(data.buffer))]);
+}
+
+const tensors = gpt2();
+const words = ['the', 'Ġblack', 'Ġcat', 'Ġsat', 'Ġon', 'Ġthe', 'Ġmat'];
+const letters = [...new Set(words.join(''))];
+/** Every word of the sentence is one token, merged from its first letter on; "the" is merged before its space. */
+const merges = [
+  ...words.flatMap((word) => [...word].slice(1).map((letter, i) => `${word.slice(0, i + 1)} ${letter}`)),
+  'Ġ the',
+];
+const vocab = Object.fromEntries([...words, ...letters].slice(0, vocabulary).map((token, id) => [token, id]));
+
+/** The weights of the first layer in float64. */
+function firstLayer(ids) {
+  const get = (name) => tensors[name].data;
+  const [gain, shift, matrix, bias] = ['ln_1.weight', 'ln_1.bias', 'attn.c_attn.weight', 'attn.c_attn.bias'].map((name) => get(`h.0.${name}`));
+  const rows = ids.map((id, i) => {
+    const x = Array.from({ length: width }, (_, c) => get('wte.weight')[id * width + c] + get('wpe.weight')[i * width + c]);
+    const mean = x.reduce((a, b) => a + b) / width;
+    const variance = x.reduce((sum, v) => sum + (v - mean) ** 2, 0) / width;
+    const normed = x.map((v, c) => ((v - mean) / Math.sqrt(variance + 1e-5)) * gain[c] + shift[c]);
+    return Array.from({ length: 2 * width }, (_, o) => normed.reduce((sum, v, c) => sum + v * matrix[c * 3 * width + o], bias[o]));
+  });
+  return Array.from({ length: heads }, (_, h) =>
+    rows.flatMap((row, i) => {
+      const scores = rows.slice(0, i + 1).map((other) => {
+        let sum = 0;
+        for (let c = h * d; c < (h + 1) * d; c += 1) sum += row[c] * other[width + c];
+        return Math.exp(sum / Math.sqrt(d));
+      });
+      const total = scores.reduce((a, b) => a + b);
+      return rows.map((_, j) => (j <= i ? scores[j] / total : 0));
+    }),
+  );
+}
+
+async function withFiles(run) {
+  const folder = await mkdtemp(join(tmpdir(), 'multihead-model-'));
+  const write = async (name, content) => {
+    await writeFile(join(folder, name), content);
+    return join(folder, name);
+  };
+  try {
+    await run(write);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
+
+const give = async (page, ...paths) => (await page.$('#model-files')).uploadFile(...paths);
+const statusOf = (page) => page.$eval('.own-status', (line) => line.textContent);
+
+/** The numbers of head 1, 2 and so on, from the CSV that the page saves. */
+async function savedNumbers(page) {
+  await page.evaluate(() => {
+    window.saved = [];
+    URL.createObjectURL = (blob) => {
+      window.saved.push(blob);
+      return '#';
+    };
+    HTMLAnchorElement.prototype.click = () => undefined;
+    for (const button of document.querySelectorAll('#own .save:nth-child(2)')) button.click();
+  });
+  const files = await page.evaluate(() => Promise.all(window.saved.map((blob) => blob.text())));
+  return files.map((csv) =>
+    csv
+      .trimEnd()
+      .split('\r\n')
+      .slice(1)
+      .flatMap((line) => line.split(',').slice(1).map(Number)),
+  );
+}
+
+export const tests = [
+  {
+    name: 'a GPT-2 from disk shows its heads on the sentence to 1e-5, and continues it with a cache',
+    run: ({ browser, url }) =>
+      withFiles(async (write) => {
+        const { page, origins, close } = await openPage(browser, url);
+        const files = [
+          await write('model.safetensors', safetensors(tensors)),
+          await write('vocab.json', JSON.stringify(vocab)),
+          await write('merges.txt', `#version: 0.2\n${merges.join('\n')}\n`),
+        ];
+        await give(page, ...files);
+        await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        await until(page, () => document.querySelector('#own .map-cell') !== null);
+        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /^2 layers of 3 heads, 12 columns, .* byte pairs/);
+        const label = await page.$eval('#own .card:nth-child(2) .map-cell', (cell) => cell.ariaLabel);
+        assert.equal(label, 'head 2, query the, key the, 1.00');
+        const ids = words.map((word) => vocab[word]);
+        const expected = firstLayer(ids);
+        (await savedNumbers(page)).forEach((numbers, head) => {
+          assert.equal(numbers.length, 49);
+          numbers.forEach((value, i) => assert.ok(Math.abs(value - expected[head][i]) < 1e-5, `head ${head + 1}, ${i}`));
+        });
+        await page.click('#own-continue');
+        await until(page, () => /^.+ 24 tokens; the sentence took/.test(document.querySelector('#own-text').textContent));
+        await setSentence(page, 'the cat');
+        await until(page, () => document.querySelector('#own [role=grid]').ariaRowCount === '2');
+        assert.deepEqual([...origins], [new URL(url).origin], 'the weights stay here');
+        await close();
+      }),
+  },
+  {
+    name: 'a dropped model without a vocabulary numbers the words; another number of heads is another model',
+    run: ({ browser, url }) =>
+      withFiles(async () => {
+        const { page, close } = await openPage(browser, url);
+        await page.evaluate((base64) => {
+          const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+          const files = new DataTransfer();
+          files.items.add(new File([bytes], 'small.safetensors'));
+          document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: files, bubbles: true, cancelable: true }));
+        }, safetensors(tensors).toString('base64'));
+        await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /each different word only gets a number/);
+        await page.select('#own-heads', '6');
+        await until(page, () => document.querySelectorAll('#own .card').length === 6);
+        await page.$eval('#own-layer', (slider) => {
+          slider.value = '2';
+          slider.dispatchEvent(new Event('input'));
+        });
+        assert.match(await page.$eval('#own [role=grid]', (grid) => grid.ariaLabel), /^Layer 2, head 1/);
+        await close();
+      }),
+  },
+  {
+    name: 'files that are no model, corrupt or huge: the page says so and goes on',
+    run: ({ browser, url }) =>
+      withFiles(async (write) => {
+        const { page, close } = await openPage(browser, url);
+        const whole = safetensors(tensors);
+        const say = async (pattern) => {
+          await until(page, () => /cannot be used|no \.safetensors|at most/.test(document.querySelector('.own-status').textContent));
+          assert.match(await statusOf(page), pattern);
+          await page.$eval('.own-status', (line) => (line.textContent = ''));
+        };
+        await give(page, await write('cut.safetensors', whole.subarray(0, 999)));
+        await say(/^cut\.safetensors cannot be used: .*safetensors header/);
+        await give(page, await write('other.safetensors', safetensors({ weight: tensors['ln_f.bias'] })));
+        await say(/^other\.safetensors cannot be used: .*wte\.weight/);
+        await give(page, await write('notes.txt', 'hello'));
+        await say(/^There is no \.safetensors file among notes\.txt/);
+        await page.evaluate(() => {
+          const file = new File(['x'], 'huge.safetensors');
+          Object.defineProperty(file, 'size', { value: 3.2e9 });
+          const transfer = { types: ['Files'], files: [file] };
+          const event = new Event('drop', { bubbles: true, cancelable: true });
+          document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
+        });
+        await say(/^huge\.safetensors has 3\.2 GB; at most 1\.5 GB fit/);
+        await give(page, await write('good.safetensors', whole));
+        await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        await give(page, await write('bad.safetensors', whole.subarray(0, 999)));
+        await say(/The model before it stays/);
+        assert.equal((await page.$$('#own .card')).length, 3);
+        await close();
+      }),
+  },
+];

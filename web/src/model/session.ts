@@ -1,0 +1,157 @@
+// A GPT-2 that the visitor brought: its attention weights on a sentence, and its continuation with a cache.
+
+import {
+  gpt2Config,
+  readSafetensors,
+  type Multihead,
+  type Transformer,
+  type TransformerCache,
+  type TransformerConfig,
+} from 'multihead';
+import type { Matrix } from '../messages.js';
+import { bytePairs, wordNumbers, type Encoded, type Tokenizer } from './tokenizers.js';
+
+export const mostTokens = 64;
+
+export interface ModelInfo {
+  readonly layers: number;
+  readonly heads: number;
+  readonly width: number;
+  readonly vocabulary: number;
+  readonly positions: number;
+  readonly parameters: number;
+  readonly tokens: Tokenizer['kind'];
+  /** Numbers of heads that divide the width. A GPT-2's parameters do not tell it. */
+  readonly possibleHeads: readonly number[];
+}
+
+export interface Look extends Encoded {
+  /** (H, N, N) for each layer. */
+  readonly weights: readonly Matrix[];
+  /** Number of tokens of the text; more than `ids` if it is too long. */
+  readonly found: number;
+}
+
+export interface Next {
+  readonly label: string;
+  /** Probability of the token, by the softmax of the logits. */
+  readonly share: number;
+  readonly milliseconds: number;
+  /** Whether the model takes more tokens. */
+  readonly more: boolean;
+}
+
+export interface ModelFiles {
+  readonly model: ArrayBuffer;
+  readonly vocabulary?: string | undefined;
+  readonly merges?: string | undefined;
+  /** Default: the metadata's n_head, or heads of 64 columns. */
+  readonly heads?: number | undefined;
+}
+
+export class ModelSession {
+  readonly #mh: Multihead;
+  #model: Transformer | undefined;
+  #cache: TransformerCache | undefined;
+  #tokenizer: Tokenizer = wordNumbers(1);
+  #last = 0;
+
+  constructor(mh: Multihead) {
+    this.#mh = mh;
+  }
+
+  /** Replaces the model. If the files do not make one, the old model stays. */
+  open({ model: bytes, vocabulary, merges, heads }: ModelFiles): ModelInfo {
+    const { stateDict, metadata } = readSafetensors(bytes);
+    const { embedDim } = gpt2Config(stateDict, 1);
+    const possibleHeads = Array.from({ length: 64 }, (_, i) => i + 1).filter((count) => embedDim % count === 0);
+    const stated = Number(metadata['n_head']);
+    const usual = embedDim % 64 === 0 ? embedDim / 64 : possibleHeads.filter((count) => count <= 4).at(-1)!;
+    const config = gpt2Config(stateDict, heads ?? (possibleHeads.includes(stated) ? stated : usual));
+    const tokenizer =
+      vocabulary !== undefined && merges !== undefined
+        ? bytePairs(vocabulary, merges, config.vocabSize)
+        : wordNumbers(config.vocabSize);
+    const model = this.#mh.transformer(config);
+    try {
+      model.loadStateDict(stateDict, { names: 'gpt2' });
+    } catch (error) {
+      model.dispose();
+      throw error;
+    }
+    this.close();
+    this.#model = model;
+    this.#tokenizer = tokenizer;
+    const parameters = Object.entries(stateDict)
+      .filter(([name]) => !name.endsWith('lm_head.weight') && !/(^|\.)attn\.(masked_)?bias$/.test(name))
+      .reduce((sum, [, { data }]) => sum + data.length, 0);
+    return { ...infoOf(config), parameters, tokens: tokenizer.kind, possibleHeads };
+  }
+
+  look(text: string): Look {
+    const model = this.#opened();
+    const { ids, labels, found } = this.#encode(text);
+    if (ids.length === 0) return { ids, labels, weights: [], found };
+    const { traces } = model.forward(Int32Array.from(ids), { return: [], trace: ['weights'] });
+    const weights = traces.map(({ weights: { shape, data } }) => ({ shape: shape.slice(1), data }));
+    return { ids, labels, weights, found };
+  }
+
+  /** Reads the text into an empty cache and chooses the next token. */
+  start(text: string): Next {
+    const model = this.#opened();
+    const { ids } = this.#encode(text);
+    if (ids.length === 0) throw new Error('There is no text to continue.');
+    this.#cache?.dispose();
+    const capacity = Math.min(model.config.maxPositions ?? Infinity, ids.length + mostTokens);
+    this.#cache = model.createCache({ capacity });
+    return this.#step(Int32Array.from(ids));
+  }
+
+  /** Appends the token chosen last to the cache, and chooses the next. */
+  next(): Next {
+    return this.#step(Int32Array.of(this.#last));
+  }
+
+  close(): void {
+    this.#cache?.dispose();
+    this.#model?.dispose();
+    this.#cache = undefined;
+    this.#model = undefined;
+  }
+
+  #opened(): Transformer {
+    if (!this.#model) throw new Error('No model is open.');
+    return this.#model;
+  }
+
+  #encode(text: string): Encoded & { found: number } {
+    const { ids, labels } = this.#tokenizer.encode(text);
+    const most = Math.min(mostTokens, this.#opened().config.maxPositions ?? mostTokens);
+    return { ids: ids.slice(0, most), labels: labels.slice(0, most), found: ids.length };
+  }
+
+  #step(tokens: Int32Array): Next {
+    const [model, cache] = [this.#opened(), this.#cache];
+    if (!cache) throw new Error('Nothing was started.');
+    const begin = performance.now();
+    const { logits } = model.step(tokens, cache);
+    const milliseconds = performance.now() - begin;
+    const row = logits.toFloat32().slice(-model.config.vocabSize);
+    logits.dispose();
+    const top = row.reduce((most, value) => Math.max(most, value), -Infinity);
+    this.#last = row.indexOf(top);
+    const share = 1 / row.reduce((sum, value) => sum + Math.exp(value - top), 0);
+    return { label: this.#tokenizer.label(this.#last), share, milliseconds, more: cache.length < cache.capacity };
+  }
+}
+
+function infoOf({ numLayers, numHeads, embedDim, vocabSize, maxPositions }: TransformerConfig) {
+  return {
+    layers: numLayers,
+    heads: numHeads,
+    width: embedDim,
+    vocabulary: vocabSize,
+    positions: maxPositions ?? 0,
+  };
+}

@@ -1,0 +1,222 @@
+// "Your own model": a GPT-2 from the visitor's disk, its heads on the sentence, and its continuation.
+
+import type { App } from '../app.js';
+import { connect, type Client } from '../model/client.js';
+import { refusalOf } from '../model/limits.js';
+import type { GivenFiles } from '../model/messages.js';
+import type { Look, ModelInfo } from '../model/session.js';
+import { el, refill } from '../parts/dom.js';
+import { formatMilliseconds } from '../parts/format.js';
+import { createLegend } from '../parts/legend.js';
+import { createViewSwitch } from '../parts/view_switch.js';
+import { columnsFor } from './gallery.js';
+import { createOwnHead, type OwnHead } from './own_head.js';
+
+const mostNew = 24;
+
+const startWorker = () =>
+  new Worker(new URL('../model_worker.ts', import.meta.url), { type: 'module', name: 'model' });
+
+export function ownModelSection(app: App, client: Client = connect(startWorker)): HTMLElement {
+  const input = el('input', {
+    ...{ type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json,.txt' },
+    multiple: true,
+  });
+  const zone = el(
+    'label',
+    { class: 'drop-zone', for: 'model-files' },
+    input,
+    el('strong', {}, 'Choose files'),
+    el('span', {}, ' or drop them anywhere on this page: a GPT-2 as .safetensors, and its vocab.json and merges.txt.'),
+  );
+  const status = el('p', { class: 'hint own-status', role: 'status' });
+  const facts = el('p', { class: 'own-facts' });
+  const layer = el('input', { type: 'range', id: 'own-layer', min: 1, max: 1, step: 1, value: 1 });
+  const layerValue = el('output', { for: 'own-layer', class: 'number control-value' });
+  const heads = el('select', { id: 'own-heads' });
+  const views = createViewSwitch(app, 'ownView', 'Show the maps as');
+  const legend = createLegend('weights');
+  const cards = el('div', { class: 'cards own-cards' });
+  const go = el('button', { type: 'button', class: 'walk', id: 'own-continue' }, 'Continue the sentence');
+  const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
+  const body = el(
+    'div',
+    { class: 'own-body', hidden: true },
+    facts,
+    el(
+      'div',
+      { class: 'step-controls' },
+      el('label', { for: 'own-layer', class: 'control-name' }, 'Layer'),
+      layer,
+      layerValue,
+      el('label', { for: 'own-heads' }, 'heads'),
+      heads,
+      views.element,
+    ),
+    cards,
+    legend.element,
+    el('div', { class: 'own-continue' }, go, written),
+  );
+  const section = el(
+    'section',
+    { class: 'panel', id: 'own', 'aria-labelledby': 'own-title' },
+    el('h2', { id: 'own-title' }, 'Your own model'),
+    el('p', { class: 'lead' }, 'See the heads of a trained GPT-2 on your sentence. Its weights never leave this browser.'),
+    zone,
+    status,
+    body,
+  );
+
+  let files: GivenFiles | undefined;
+  let info: ModelInfo | undefined;
+  let look: Look | undefined;
+  let list: OwnHead[] = [];
+  let asked = '';
+  let looking = false;
+  let run = 0;
+
+  async function open(given: GivenFiles): Promise<void> {
+    const refusal = refusalOf(given.model);
+    if (refusal) {
+      status.textContent = refusal;
+      return;
+    }
+    run += 1;
+    status.textContent = `Reading ${given.model.name} …`;
+    try {
+      const opened = await client.call('open', given);
+      [files, info, asked] = [given, opened, ''];
+      status.textContent = '';
+      body.hidden = false;
+      showInfo(opened);
+      await follow();
+    } catch (error) {
+      status.textContent = `${given.model.name} cannot be used: ${reason(error)}${info ? ' The model before it stays.' : ''}`;
+    }
+  }
+
+  function showInfo(opened: ModelInfo): void {
+    const million = (opened.parameters / 1e6).toFixed(opened.parameters < 1e7 ? 2 : 0);
+    facts.textContent =
+      `${opened.layers} layers of ${opened.heads} heads, ${opened.width} columns, ${million} million parameters. ` +
+      (opened.tokens === 'byte pairs'
+        ? `Text is cut into ${opened.vocabulary} kinds of byte pairs.`
+        : 'Without vocab.json and merges.txt, each different word only gets a number, which means nothing to the model.');
+    layer.max = String(opened.layers);
+    if (Number(layer.value) > opened.layers) layer.value = '1';
+    const options = opened.possibleHeads.map((count) =>
+      el('option', { value: count, selected: count === opened.heads }, String(count)),
+    );
+    heads.replaceChildren(...options);
+    written.textContent = '';
+  }
+
+  /** Looks at the current sentence. While the worker is busy, only the last sentence waits. */
+  async function follow(): Promise<void> {
+    const { text } = app.state.get();
+    if (!info || looking || text === asked) return;
+    looking = true;
+    asked = text;
+    run += 1;
+    written.textContent = '';
+    try {
+      look = await client.call('look', text);
+      status.textContent =
+        look.found > look.ids.length ? `Cut to the first ${look.ids.length} of ${look.found} tokens.` : '';
+      show();
+    } catch (error) {
+      status.textContent = reason(error);
+    }
+    looking = false;
+    void follow();
+  }
+
+  function show(): void {
+    if (!look || !info) return;
+    const index = Number(layer.value) - 1;
+    const matrix = look.weights[index];
+    layerValue.textContent = `${index + 1} of ${info.layers}`;
+    cards.hidden = matrix === undefined;
+    if (!matrix) return;
+    const count = matrix.shape[0]!;
+    while (list.length < count) list.push(createOwnHead(list.length, point));
+    list = list.slice(0, count);
+    refill(cards, ...list.map((head) => head.element));
+    cards.dataset['columns'] = String(columnsFor(count, look.ids.length, views.current()));
+    for (const head of list) head.show(matrix, look.labels, index + 1, views.current());
+    legend.show(true);
+  }
+
+  function point(cell: { row: number; col: number } | null): void {
+    for (const head of list) head.highlight(cell);
+  }
+
+  async function proceed(): Promise<void> {
+    run += 1;
+    const own = run;
+    const { text } = app.state.get();
+    const words: string[] = [];
+    let total = 0;
+    try {
+      let next = await client.call('start', text);
+      const prompt = next.milliseconds;
+      while (own === run) {
+        words.push(next.label);
+        if (words.length > 1) total += next.milliseconds;
+        const mean = words.length > 1 ? `, then ${formatMilliseconds(total / (words.length - 1))} a token with the cache` : '';
+        written.replaceChildren(
+          el('strong', {}, readable(words)),
+          el('span', { class: 'hint' }, ` ${words.length} tokens; the sentence took ${formatMilliseconds(prompt)}${mean}.`),
+        );
+        if (!next.more || words.length >= mostNew) break;
+        next = await client.call('next');
+      }
+    } catch (error) {
+      status.textContent = reason(error);
+    }
+  }
+
+  const readable = (words: readonly string[]): string =>
+    info?.tokens === 'byte pairs' ? words.join('').replaceAll('·', ' ') : words.join(' ');
+
+  function take(given: Iterable<File>): void {
+    const all = [...given];
+    const named = (pattern: RegExp) => all.find(({ name }) => pattern.test(name));
+    const model = named(/\.safetensors$/i) ?? files?.model;
+    const vocabulary = named(/vocab.*\.json$/i) ?? files?.vocabulary;
+    const merges = named(/merges.*\.txt$/i) ?? files?.merges;
+    if (all.length === 0) return;
+    if (!model) status.textContent = `There is no .safetensors file among ${all.map(({ name }) => name).join(', ')}.`;
+    else void open({ model, vocabulary, merges });
+  }
+
+  input.addEventListener('change', () => {
+    take(input.files ?? []);
+    input.value = '';
+  });
+  document.addEventListener('dragover', (event) => {
+    if (!event.dataTransfer?.types.includes('Files')) return;
+    event.preventDefault();
+    zone.classList.add('is-over');
+  });
+  document.addEventListener('dragleave', (event) => {
+    if (event.relatedTarget === null) zone.classList.remove('is-over');
+  });
+  document.addEventListener('drop', (event) => {
+    zone.classList.remove('is-over');
+    if (!event.dataTransfer?.files.length) return;
+    event.preventDefault();
+    section.scrollIntoView({ block: 'nearest' });
+    take(event.dataTransfer.files);
+  });
+  layer.addEventListener('input', show);
+  heads.addEventListener('change', () => files && void open({ ...files, heads: Number(heads.value) }));
+  go.addEventListener('click', () => void proceed());
+  app.state.watch((state, previous) => {
+    if (previous && state.ownView !== previous.ownView) show();
+    void follow();
+  });
+  return section;
+}
+
+const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
