@@ -10,6 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { NEEDS, missingFor } from '../../native/dev/needs.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const compiler = JSON.parse(readFileSync(join(root, 'build/toolchain/manifest.json'), 'utf8')).cxx.path;
@@ -110,4 +111,10 @@ test('warnings are errors in CI only', () => {
   };
   assert.equal(warningsAsErrors('true'), 'true');
   assert.equal(warningsAsErrors(undefined), '');
+});
+
+test('what npm run docs needs is no part of other set-ups', () => {
+  const nothing = Object.fromEntries(Object.keys(NEEDS).map((key) => [key, null]));
+  assert.deepEqual(missingFor('docs', nothing), ['doxygen']);
+  for (const purpose of ['start', 'test', 'all']) assert.ok(!missingFor(purpose, nothing).includes('doxygen'), purpose);
 });
