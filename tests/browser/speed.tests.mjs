@@ -2,8 +2,11 @@
 
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { openPage, startBrokenServer, startServer, until } from './harness.mjs';
+
+const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 const facts = (page) =>
   page.$$eval('#speed .race-row', (rows) => rows.map((row) => row.textContent.replace(/\s+/g, ' ').trim()));
@@ -36,6 +39,12 @@ export const tests = [
       const machine = await page.$eval('.race-machine', (line) => line.textContent);
       assert.match(machine, /^(Chromium|Firefox) \d+ on Linux, \d+ processor threads?\. \w+.*, cross-origin isolated\.$/);
       assert.equal(await page.$eval('#speed .save', (button) => button.hidden), false);
+      await page.evaluate(axe);
+      const serious = await page.evaluate(async () => {
+        const { violations } = await window.axe.run('#speed', { resultTypes: ['violations'] });
+        return violations.filter(({ impact }) => /serious|critical/.test(impact)).map(({ id, nodes }) => `${id} ${nodes[0].html}`);
+      });
+      assert.deepEqual(serious, [], 'axe-core, with results');
       await close();
       await server.close();
       return rows[0];

@@ -115,6 +115,14 @@ describe('serve', () => {
     expect([range.status, range.headers['content-encoding'], range.body]).toEqual([200, undefined, script]);
   });
 
+  it('lets the guides have styles and scripts of their own, and nothing else', async () => {
+    await mkdir(join(folder, 'site', 'docs'));
+    await writeFile(join(folder, 'site', 'docs', 'index.html'), 'guide');
+    await writeFile(join(folder, 'site', 'docs.html'), 'page');
+    expect((await get('/docs/index.html')).headers['content-security-policy']).toMatch(/'unsafe-inline'/);
+    expect((await get('/docs.html')).headers['content-security-policy']).toBe(contentSecurityPolicy);
+  });
+
   it('answers 304 while the content is the same, with a tag for each encoding', async () => {
     const file = join(folder, 'site', 'changing.html');
     await writeFile(file, 'one');

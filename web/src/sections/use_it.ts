@@ -75,7 +75,7 @@ function copyButton(label: string, what: string, text: () => string | null): HTM
 }
 
 const linkButton = (app: App): HTMLElement =>
-  copyButton('Copy a link to this page as it is', 'the link', () => {
+  copyButton('Copy a link to this view', 'the link', () => {
     app.history.flush();
     return location.href;
   });

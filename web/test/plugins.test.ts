@@ -1,0 +1,75 @@
+import { readFileSync } from 'node:fs';
+import { describe, expect, it } from 'vitest';
+import { offlineCopy, publicAddresses } from '../plugins.js';
+
+const html = readFileSync(new URL('../index.html', import.meta.url), 'utf8');
+
+interface Page {
+  html: string;
+  tags: { attrs: Record<string, string> }[];
+}
+const transformed = (address?: string, source?: string): Page => {
+  const { transformIndexHtml } = publicAddresses(address, source);
+  return (transformIndexHtml as unknown as (page: string) => Page)(html);
+};
+
+describe('public addresses', () => {
+  it('are left out where they are not known', () => {
+    const page = transformed();
+    expect(page.tags).toEqual([]);
+    expect(page.html).toMatch('content="./card.png"');
+    expect(page.html).not.toMatch(/canonical|Source code|<!-- source -->/);
+  });
+
+  it('are absolute where they are known', () => {
+    const page = transformed('https://example.org/attention', 'https://example.org/code?a=1&b=2');
+    expect(page.html).toMatch('property="og:image" content="https://example.org/attention/card.png"');
+    expect(page.html).toMatch('<a href="https://example.org/code?a=1&amp;b=2">Source code</a>');
+    expect(page.tags.map(({ attrs }) => attrs['href'] ?? attrs['content'])).toEqual([
+      'https://example.org/attention/',
+      'https://example.org/attention/',
+    ]);
+  });
+
+  it('are refused if they are not addresses', () => {
+    expect(() => transformed('example')).toThrow(/Invalid URL/);
+  });
+});
+
+describe('the offline copy', () => {
+  type Bundle = Record<string, { type: string; code?: string; source?: string; imports?: string[] }>;
+  const bundle = (page = '<p>'): Bundle => ({
+    'index.html': { type: 'asset', source: page },
+    'service_worker.js': { type: 'chunk', code: 'const {files}=e.__BUILD__;', imports: [] },
+    'assets/index-1.js': { type: 'chunk', code: 'main' },
+    'assets/lazy-1.js.map': { type: 'asset', source: '{}' },
+    'assets/peer_onnxruntime-1.js': { type: 'chunk', code: 'peer' },
+    'assets/multihead-relaxed-1.wasm': { type: 'asset', source: 'r' },
+    'assets/multihead-simd128-1.wasm': { type: 'asset', source: 's' },
+  });
+  const listed = (made: Bundle) => {
+    (offlineCopy.generateBundle as (options: object, files: Bundle) => void)({}, made);
+    return JSON.parse(/=(\{.*\});/.exec(made['service_worker.js']!.code!)![1]!);
+  };
+
+  it('has what every visitor needs, and of the WebAssembly the build that the page asks for', () => {
+    const { main, files, wasm } = listed(bundle());
+    expect(main).toBe('assets/index-1.js');
+    expect(files).toEqual(['assets/index-1.js', 'favicon.svg', 'touch-icon.png']);
+    expect(wasm).toEqual({
+      relaxed: 'assets/multihead-relaxed-1.wasm',
+      simd128: 'assets/multihead-simd128-1.wasm',
+    });
+  });
+
+  it('has another version when any file changes, and the same when none does', () => {
+    expect(listed(bundle()).version).toBe(listed(bundle()).version);
+    expect(listed(bundle('<b>')).version).not.toBe(listed(bundle()).version);
+  });
+
+  it('is refused if the service worker would have to import a script', () => {
+    const made = bundle();
+    made['service_worker.js']!.imports = ['assets/shared.js'];
+    expect(() => listed(made)).toThrow(/cannot import/);
+  });
+});
