@@ -169,7 +169,7 @@ export const SUITES = [
     uses: PACKAGE,
     run: () => outcomeOf([process.execPath, 'bindings/conformance.mjs', CASES], null, conformanceCounts),
   },
-  { name: 'programs', uses: [...LIBRARY, ...PACKAGE, '.github'], run: () => nodeTests(programTests()) },
+  { name: 'programs', uses: [...LIBRARY, ...PACKAGE, '.github', 'web/test/programs'], run: () => nodeTests(programTests()) },
   {
     name: 'npm package',
     uses: PACKAGE,
