@@ -8,6 +8,7 @@ import { findBrowsers, whyTooOld } from './browsers.mjs';
 import { resultFile, screenshotFolder, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
+import { tests as generation } from './generation.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
@@ -19,6 +20,8 @@ import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
+import { tests as training } from './training.tests.mjs';
+import { tests as trainingAccess } from './training_access.tests.mjs';
 import { tests as useIt } from './use_it.tests.mjs';
 
 const tests = [
@@ -28,6 +31,9 @@ const tests = [
   ...maps,
   ...bend,
   ...reveal,
+  ...training,
+  ...trainingAccess,
+  ...generation,
   ...ownModel,
   ...accessibility,
   ...robustness,
@@ -38,9 +44,10 @@ const tests = [
   ...pool,
 ];
 const wanted = process.argv[2] ?? '';
-const limit = 30_000;
+/** In milliseconds, for tests that state none of their own. */
+const usualLimit = 30_000;
 
-async function withinLimit(promise) {
+async function withinLimit(promise, limit) {
   let timer;
   const late = new Promise((_, fail) => {
     timer = setTimeout(() => fail(new Error(`not done after ${limit / 1000} s`)), limit);
@@ -74,7 +81,10 @@ async function runIn(found, outcome) {
       }
       const start = performance.now();
       try {
-        const note = await withinLimit(test.run({ browser, kind: found.name, server, url: server.url }));
+        const note = await withinLimit(
+          test.run({ browser, kind: found.name, server, url: server.url }),
+          test.limit ?? usualLimit,
+        );
         outcome.passed += 1;
         say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
       } catch (error) {

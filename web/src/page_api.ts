@@ -2,6 +2,7 @@
 
 import { isCurrent, type App } from './app.js';
 import type { ForwardResult } from './messages.js';
+import type { TrainingView } from './training/view.js';
 
 export interface PageApi {
   /**
@@ -12,6 +13,8 @@ export interface PageApi {
   snapshot(): ForwardResult | null;
   /** Resolves once the screen shows the current choices; with null if the sentence has no tokens. */
   settled(): Promise<ForwardResult | null>;
+  /** "Train live" as it is on the screen. */
+  training(): TrainingView;
 }
 
 declare global {
@@ -23,6 +26,7 @@ declare global {
 export function exposePage(app: App): void {
   window.multiheadPage = {
     snapshot: () => app.result.get(),
+    training: () => app.training.view.get(),
     settled: () =>
       new Promise((done) => {
         let stop: (() => void) | undefined;

@@ -40,10 +40,8 @@ export function generateSection(app: App): HTMLElement {
   app.result.watch((result) => {
     if (result) section.hidden = false;
   });
-  app.training.view.watch(({ curve }) => {
-    section.classList.toggle('is-empty', curve.settings.kind !== 'induction');
-  });
-  app.state.watch(({ pattern }, previous) => {
+  app.state.watch(({ pattern, train }, previous) => {
+    section.classList.toggle('is-empty', train !== 'induction');
     if (previous && pattern !== previous.pattern) generating.restart(pattern);
   });
   return section;

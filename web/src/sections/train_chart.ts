@@ -138,17 +138,22 @@ function whatSwitch(app: App): HTMLElement {
 
 function scrubber(app: App): HTMLElement {
   const slider = el('input', { type: 'range', id: 'train-moment', class: 'scrubber', min: 0, value: 0 });
+  // The step that was asked for last; the screen follows with the next frame.
+  let at = 0;
   slider.addEventListener('input', () => app.training.goTo(Number(slider.value)));
   // Saved moments lie ten or more steps apart, so an arrow key goes to the next one.
   slider.addEventListener('keydown', (event) => {
     const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (direction === undefined) return;
     event.preventDefault();
-    const { moments, step } = app.training.view.get();
-    const next = direction > 0 ? moments.find((at) => at > step) : moments.findLast((at) => at < step);
-    if (next !== undefined) app.training.goTo(next);
+    const { moments } = app.training.view.get();
+    const next = direction > 0 ? moments.find((step) => step > at) : moments.findLast((step) => step < at);
+    if (next === undefined) return;
+    at = next;
+    app.training.goTo(next);
   });
   app.training.view.watch((view) => {
+    at = view.step;
     slider.max = String(lastStepOf(view));
     slider.value = String(view.step);
     slider.disabled = view.moments.length < 2;

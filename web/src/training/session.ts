@@ -79,7 +79,8 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   }
 
   function take(progress: Progress): void {
-    const { step, moments, memory } = progress;
+    const { step, moments } = progress;
+    const memory = { ...now.memory, main: progress.memory };
     now.curve.add(progress);
     for (const frame of progress.frames) frames.set(frame.step, frame);
     const shown = progress.frames.at(-1) ?? now.shown;
@@ -92,7 +93,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
 
   function takeBeside(progress: Progress): void {
     now.beside?.add(progress);
-    change({});
+    change({ memory: { ...now.memory, beside: progress.memory } });
   }
 
   function lose(reason: string): void {

@@ -32,7 +32,8 @@ export interface TrainingView {
   readonly muting: Muting | undefined;
   /** Time spent training so far. */
   readonly milliseconds: number;
-  readonly memory: MemoryInfo | undefined;
+  /** Of the run and of the smaller model's. */
+  readonly memory: { readonly main?: MemoryInfo; readonly beside?: MemoryInfo };
   /** Another number for every change of the model. */
   readonly model: number;
 }
@@ -40,7 +41,7 @@ export interface TrainingView {
 export const blank = (settings: TrainingSettings): TrainingView => ({
   ...{ status: 'asleep', message: '', curve: new Curve(settings), beside: undefined, earlier: undefined },
   ...{ tokens: new Int32Array(), step: 0, last: 0, shown: undefined, moments: [], measured: undefined },
-  ...{ muted: [], muting: undefined, milliseconds: 0, memory: undefined, model: 0 },
+  ...{ muted: [], muting: undefined, milliseconds: 0, memory: {}, model: 0 },
 });
 
 /** A change of the model: what was measured of it no longer holds. */

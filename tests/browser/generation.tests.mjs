@@ -1,0 +1,77 @@
+// "Generate": a pattern continued with a cache and without one.
+
+import assert from 'node:assert/strict';
+import { until } from './harness.mjs';
+import { openTraining, textOf, trainFor, trainToTheEnd, untilTrained } from './training_steps.mjs';
+
+const lane = (page, which) =>
+  page.$eval(`.lane-${which}`, (element) => ({
+    now: element.querySelectorAll('.is-now').length,
+    kept: element.querySelectorAll('.is-kept').length,
+    numbers: [...element.querySelectorAll('dd')].map(({ textContent }) => textContent),
+  }));
+
+const whole = (text) => Number(text.replaceAll(/[^\d.]/g, ''));
+
+export const tests = [
+  {
+    name: 'the trained model continues the pattern, with the same tokens with a cache as without',
+    limit: 200_000,
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url, '#train=induction');
+      await trainToTheEnd(page);
+      await page.click('#generate-one');
+      await until(page, () => document.querySelectorAll('.made:not(.is-given)').length > 1);
+      const first = await lane(page, 'cached');
+      assert.deepEqual(first.now, (await lane(page, 'plain')).now, 'the first tick reads the prompt');
+      await page.click('#generate-go');
+      await untilTrained(page, () => document.querySelectorAll('.generated > li').length === 48);
+      const [cached, plain] = [await lane(page, 'cached'), await lane(page, 'plain')];
+      assert.deepEqual([cached.now, cached.kept], [1, 46]);
+      assert.deepEqual([plain.now, plain.kept], [47, 0]);
+      // 2 layers: 4 · 32² for the projections and 64 for each token seen; 32² for the logits.
+      assert.equal(whole(cached.numbers[0]), 2 * (4096 + 64 * 47) + 1024);
+      assert.equal(whole(plain.numbers[0]), 47 * (2 * 4096 + 1024) + 2 * 64 * ((47 * 48) / 2));
+      assert.deepEqual([whole(cached.numbers[1]), whole(plain.numbers[1])], [47 * 512, 0]);
+      for (const { numbers } of [cached, plain]) assert.match(numbers[2], /ms$/);
+      const given = await page.$$eval('.generated .is-given', (list) => list.length);
+      const said = await textOf(page, '.same-tokens');
+      assert.equal(said, `Same tokens with and without the cache: ${48 - given} of ${48 - given}.`);
+      const tokens = await page.$$eval('.generated > li > :first-child', (list) => list.map((each) => each.textContent));
+      const period = given - 1;
+      for (let i = given; i < 32; i += 1) assert.equal(tokens[i], tokens[i - period], `token ${i + 1} of ${tokens}`);
+      await page.click('#generate-other');
+      await until(page, () => document.querySelectorAll('.generated > li').length === 0);
+      await until(page, () => location.hash.includes('pattern=2'));
+      await close();
+      return `with the cache ${cached.numbers[2]}, without ${plain.numbers[2]}`;
+    },
+  },
+  {
+    name: 'an untrained model is said to guess, and more training starts the generation anew',
+    limit: 120_000,
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url, '#train=induction');
+      assert.match(await textOf(page, '.generate-hint'), /has not learned the pattern/);
+      await page.click('#generate-one');
+      await until(page, () => document.querySelectorAll('.generated > li').length > 0);
+      await trainFor(page, 3);
+      assert.equal(await page.$$eval('.generated > li', (list) => list.length), 0);
+      await close();
+    },
+  },
+  {
+    name: 'Four jobs has nothing to generate, and says why',
+    limit: 120_000,
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url);
+      assert.match(await textOf(page, '.no-generation'), /nothing to generate/);
+      assert.equal(await page.$eval('#generate-go', (button) => button.checkVisibility()), false);
+      await page.click('#generate-train');
+      await untilTrained(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
+      await untilTrained(page, () => window.multiheadPage.training().step > 5);
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'generate-go');
+      await close();
+    },
+  },
+];

@@ -1,0 +1,139 @@
+// "Train live" and "Generate" by keyboard alone, for screen readers, on narrow screens, and with reduced motion.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { screenshotFolder, until } from './harness.mjs';
+import { openTraining, trainFor, trainingOf, untilTrained } from './training_steps.mjs';
+
+const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+/** Serious and critical findings in the two sections. */
+const findings = (page) =>
+  page.evaluate(async () => {
+    const { violations } = await window.axe.run({ include: [['#train'], ['#generate']] });
+    return violations
+      .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+      .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`);
+  });
+
+/** Moves on with Tab until an element that matches has the focus. */
+async function tabTo(page, selector, most = 60) {
+  for (let i = 0; i < most; i += 1) {
+    await page.keyboard.press('Tab');
+    if (await page.evaluate((wanted) => document.activeElement.matches(wanted), selector)) return;
+  }
+  assert.fail(`${selector} cannot be reached with Tab`);
+}
+
+const cases = ['light', 'dark'].flatMap((scheme) => [320, 360, 1280].map((width) => ({ scheme, width })));
+
+export const tests = [
+  ...cases.map(({ scheme, width }) => ({
+    name: `training and generation: axe-core finds nothing serious, nothing scrolls sideways, ${scheme}, ${width} px`,
+    limit: 120_000,
+    skip: (kind) => (kind === 'chromium' || (width === 360 && scheme === 'light') ? null : 'the same page as in Chromium'),
+    async run({ browser, kind, url }) {
+      const hash = width === 320 ? '#train=induction' : '';
+      const { page, close } = await openTraining(browser, url, hash, { width, height: 900, scheme });
+      await page.evaluate(axe);
+      assert.deepEqual(await findings(page), [], 'before the training');
+      await trainFor(page, 25);
+      await page.click('.head-button');
+      await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
+      if (hash) {
+        await page.click('#generate-one');
+        await until(page, () => document.querySelectorAll('.generated > li').length > 0);
+      }
+      assert.deepEqual(await findings(page), [], 'with a muted head');
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+      assert.ok(wide <= 0, `the page is ${wide} px too wide`);
+      const shot = async (id) =>
+        (await page.$(`#${id}`)).screenshot({ path: join(screenshotFolder, `${kind}-${id}-${width}-${scheme}.png`) });
+      await shot('train');
+      await shot('generate');
+      await page.evaluate(() => {
+        for (const button of document.querySelectorAll('#train .segments button')) {
+          if (['Numbers', 'Right answers'].includes(button.textContent)) button.click();
+        }
+      });
+      assert.deepEqual(await findings(page), [], 'as numbers');
+      await close();
+    },
+  })),
+  {
+    name: 'training, going back, muting and generating with the keyboard alone',
+    limit: 120_000,
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url);
+      await page.focus('#gallery button');
+      await tabTo(page, '#train-fourJobs', 200);
+      await page.keyboard.press('Tab');
+      await page.keyboard.press('Enter');
+      await untilTrained(page, () => window.multiheadPage.training().curve.settings.kind === 'induction');
+      await tabTo(page, '#train-go');
+      await page.keyboard.press('Enter');
+      await untilTrained(page, () => window.multiheadPage.training().step > 12);
+      await page.keyboard.press(' ');
+      await untilTrained(page, () => window.multiheadPage.training().measured !== undefined);
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'train-go', 'the focus stays');
+      await tabTo(page, '#train-moment');
+      await page.keyboard.press('Home');
+      await until(page, () => window.multiheadPage.training().step === 0);
+      await tabTo(page, '.head-button');
+      await page.keyboard.press('Enter');
+      await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
+      assert.deepEqual((await trainingOf(page)).muted, [0]);
+      await tabTo(page, '#train-unmute');
+      await page.keyboard.press('Enter');
+      await until(page, () => window.multiheadPage.training().muted.length === 0);
+      assert.notEqual(await page.evaluate(() => document.activeElement), 'body');
+      await tabTo(page, '#generate-one');
+      await page.keyboard.press('Enter');
+      await until(page, () => document.querySelectorAll('.generated > li').length > 0);
+      await close();
+    },
+  },
+  {
+    name: 'maps of heads in training have cells with names, and say when a head is muted',
+    limit: 120_000,
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url);
+      await trainFor(page, 3);
+      await (await page.$('#train [role=gridcell][tabindex="0"]')).focus();
+      await page.keyboard.press('ArrowDown');
+      const label = () => page.evaluate(() => document.activeElement.getAttribute('aria-label'));
+      assert.match(await label(), /^head 1, query . at 2, key . at 1, [01]\.\d\d$/);
+      await page.keyboard.press('ArrowUp');
+      await page.keyboard.press('ArrowRight');
+      assert.match(await label(), /^head 1, query . at 1, key . at 2, masked, 0$/);
+      await page.click('.head-button');
+      await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
+      await (await page.$('#train [role=gridcell][tabindex="0"]')).focus();
+      assert.match(await label(), /muted$/);
+      await close();
+    },
+  },
+  {
+    name: 'with reduced motion a generation shows its end at once',
+    limit: 120_000,
+    async run({ browser, kind, url }) {
+      const { page, close } = await openTraining(browser, url, '#train=induction');
+      if (kind === 'chromium') {
+        await page.emulateMediaFeatures([{ name: 'prefers-reduced-motion', value: 'reduce' }]);
+      }
+      const lengths = await page.evaluate(async () => {
+        const list = document.querySelector('.generated');
+        const seen = new Set();
+        const observer = new MutationObserver(() => seen.add(list.childElementCount));
+        observer.observe(list, { childList: true });
+        document.querySelector('#generate-go').click();
+        while (list.childElementCount < 48) await new Promise((resolve) => setTimeout(resolve, 20));
+        return [...seen];
+      });
+      assert.deepEqual(lengths, [48]);
+      await close();
+    },
+  },
+];

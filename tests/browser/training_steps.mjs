@@ -1,0 +1,68 @@
+// What tests of "Train live" and "Generate" do with the page.
+
+import { openPage, until } from './harness.mjs';
+
+/** Opens the page at the section, with its workers started. */
+export async function openTraining(browser, url, hash = '', options = {}) {
+  const opened = await openPage(browser, `${url}${hash}`, options);
+  await opened.page.evaluate(() => document.querySelector('#train').scrollIntoView());
+  await until(opened.page, () => window.multiheadPage.training().status === 'paused');
+  return opened;
+}
+
+/** The training as the page shows it, without maps. As JSON, numbers keep every bit in both browsers' protocols. */
+export async function trainingOf(page) {
+  const text = await page.evaluate(() => {
+    const view = window.multiheadPage.training();
+    const { status, step, last, measured, muting, muted, moments, milliseconds, memory, message } = view;
+    const curve = (each) => each && { settings: each.settings, losses: each.losses, accuracy: each.accuracy };
+    const [run, beside, earlier] = [view.curve, view.beside, view.earlier].map(curve);
+    const rest = { muting, muted, moments, milliseconds, memory, message };
+    return JSON.stringify({ status, step, last, measured, run, beside, earlier, ...rest });
+  });
+  return JSON.parse(text);
+}
+
+/** As until(), for what takes the time of a training on a busy machine. */
+export async function untilTrained(page, condition, seconds = 100) {
+  const patience = performance.now() + 1000 * seconds;
+  while (!(await page.evaluate(condition))) {
+    if (performance.now() > patience) throw new Error(`not true within ${seconds} s: ${condition}`);
+    await new Promise((resolve) => setTimeout(resolve, 25));
+  }
+}
+
+const rests = () => {
+  const { status, measured } = window.multiheadPage.training();
+  return status === 'paused' && measured !== undefined;
+};
+const besideIsDone = () => {
+  const { beside, last } = window.multiheadPage.training();
+  return !beside || beside.losses.length >= last;
+};
+
+/** Trains to the end, both models. */
+export async function trainToTheEnd(page) {
+  await page.click('#train-go');
+  await untilTrained(page, () => window.multiheadPage.training().step > 0);
+  await untilTrained(page, rests);
+  await untilTrained(page, besideIsDone);
+  return trainingOf(page);
+}
+
+/** Trains to step `least` or a few more. */
+export async function trainFor(page, least) {
+  await page.click('#train-go');
+  const patience = performance.now() + 100_000;
+  while ((await page.evaluate(() => window.multiheadPage.training().last)) < least) {
+    if (performance.now() > patience) throw new Error(`step ${least} was not reached`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  await page.evaluate(() => {
+    if (window.multiheadPage.training().status === 'running') document.querySelector('#train-go').click();
+  });
+  await untilTrained(page, rests);
+  return trainingOf(page);
+}
+
+export const textOf = (page, selector) => page.$eval(selector, (element) => element.textContent);
