@@ -58,7 +58,17 @@ export class MultiheadError extends Error {
    * are in a worker that goes on with a call that was aborted, or has ended.
    */
   declare readonly lent?: Readonly<
-    Record<string, { readonly data: ArrayBufferView; readonly shape: readonly number[]; readonly dtype: string }>
+    Record<
+      string,
+      {
+        /** Row-major. */
+        readonly data: ArrayBufferView;
+        /** Extents, outermost first. */
+        readonly shape: readonly number[];
+        /** Of the elements. */
+        readonly dtype: string;
+      }
+    >
   >;
 
   /** The message is made of the parts. */

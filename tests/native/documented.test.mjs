@@ -43,8 +43,9 @@ function undocumentedInTypes(text) {
     const exported = /^export (declare |abstract |async )*(interface|class|type|const|function) (?!\*)/.test(line);
     if (/^[\w}]/.test(line)) inType = /^export (interface|class)\b/.test(line) || (inType && !line.startsWith('}'));
     const isMember = inType && /^ {2}(override |readonly )*(\[Symbol[\w.]+\]|[a-zA-Z]\w*\??)[<(:]/.test(line);
+    const isInner = /^ {4,}readonly \w+\??:/.test(line) || /[{;] readonly \w+\??:/.test(line); // of a type inside of another
     // A comma or a parenthesis before it: the line goes on with a declaration.
-    if ((exported || isMember) && !/(\*\/|[,(<])$/.test(before)) missing.push(`${index + 1}: ${line}`);
+    if ((exported || isMember || isInner) && !/(\*\/|[,(<])$/.test(before)) missing.push(`${index + 1}: ${line}`);
     if (line.trim() !== '') before = line;
   });
   return missing;
