@@ -19,7 +19,7 @@ export const tests = [
   {
     name: 'arrow keys move in a map, and cells have labels for screen readers',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      const { page, close } = await openPage(browser, `${url}#text=a+black+cat+sat+on+the+mat&causal=1`);
       const { trace, tokens } = await snapshot(page);
       const n = tokens.length;
       const label = (row, col) => {

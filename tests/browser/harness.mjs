@@ -213,4 +213,4 @@ export async function toggle(page, selector) {
 
 /** The pixels of the gallery's canvases. */
 export const pictures = (page) =>
-  page.evaluate(() => [...document.querySelectorAll('#gallery canvas')].map((canvas) => canvas.toDataURL()));
+  page.evaluate(() => [...document.querySelectorAll('#gallery .map canvas')].map((canvas) => canvas.toDataURL()));

@@ -142,7 +142,7 @@ export const tests = [
             return colours.size;
           });
         });
-      assert.deepEqual(await coloursInRow(), Array(7).fill(1), 'plain without the mask');
+      assert.deepEqual(await coloursInRow(), Array(8).fill(1), 'plain without the mask');
       await toggle(page, '#causal');
       checkCausal(await snapshot(page));
       const [visible, ...masked] = await coloursInRow();
@@ -151,7 +151,7 @@ export const tests = [
       const label = await page.$eval('#gallery [role=gridcell][aria-colindex="2"]', (cell) =>
         cell.getAttribute('aria-label'),
       );
-      assert.equal(label, 'head 1, query the, key black, masked, 0');
+      assert.equal(label, 'head 1, query I, key saw, masked, 0');
       await close();
     },
   },

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { openPage, pictures, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';
 
 const presets = [
+  'I saw the dog and the dog ran',
   'The bank by the river approved my loan',
   'the black cat sat on the mat',
   'He is playing football',
@@ -47,7 +48,7 @@ export const tests = [
       });
       await typeSentence(page, ' ');
       assert.equal(await page.$eval('#gallery', (section) => section.hidden), true);
-      assert.match(await textOf(page, '#sentence-notice'), /Nothing to attend to/);
+      assert.match(await textOf(page, '#sentence-notice'), /Type a word, or pick a sentence below/);
       await typeSentence(page, 'back again');
       assert.equal(await page.$eval('#gallery', (section) => section.hidden), false);
       await close();
@@ -82,7 +83,7 @@ export const tests = [
       for (const id of ['previous', 'same', 'nearby', 'letter']) await toggle(page, `[value=${id}]`);
       const { heads, trace } = await snapshot(page);
       assert.deepEqual(heads, ['letter']);
-      assert.deepEqual(trace.weights.shape, [1, 1, 7, 7]);
+      assert.deepEqual(trace.weights.shape, [1, 1, 8, 8]);
       assert.equal(await page.$eval('[value=letter]', (box) => box.checked), true);
       await close();
     },
@@ -93,7 +94,7 @@ export const tests = [
       const words = Array.from({ length: 70 }, (_, i) => `w${i}`).join('+');
       const { page, close } = await openPage(browser, `${url}#text=${words}`);
       assert.equal((await snapshot(page)).tokens.length, 64);
-      assert.match(await textOf(page, '#sentence-notice'), /first 64 of 70/);
+      assert.match(await textOf(page, '#sentence-notice'), /70 tokens: only the first 64 are used/);
       await close();
     },
   },
@@ -113,7 +114,7 @@ export const tests = [
         assert.ok(over <= 0, `${where}: the page is ${over} px too wide`);
       };
       for (let token = 0; token < 3; token += 1) {
-        await (await page.$$('.token'))[token].focus();
+        await (await page.$$('.token'))[token].click();
         await check(`token ${token + 1}`);
       }
       for (const step of ['x', 'project', 'scores', 'softmax']) {
@@ -153,12 +154,12 @@ export const tests = [
         return { x: left + width / 2, y: top + height * 4.5 };
       });
       await page.mouse.move(target.x, target.y);
-      await until(page, () => document.querySelector('#gallery .readout').textContent.startsWith('on → cat'));
+      await until(page, () => document.querySelector('#gallery .readout').textContent.startsWith('and → the₃'));
       const { trace } = await snapshot(page);
       const readouts = await page.$$eval('#gallery .cards .readout', (list) => list.map((line) => line.textContent));
       readouts.forEach((text, head) => {
-        const value = trace.weights.data[head * 49 + 4 * 7 + 2].toFixed(3);
-        assert.equal(text, `on → cat${value}row sum 1.000`);
+        const value = trace.weights.data[head * 64 + 4 * 8 + 2].toFixed(3);
+        assert.equal(text, `and → the₃${value}row sum 1.000`);
       });
       const marked = await page.$$eval(
         '#gallery .map-mark-cell',
@@ -168,7 +169,7 @@ export const tests = [
       const vectors = await page.$$eval('#gallery .card:first-child .strip-label', (list) =>
         list.map((label) => label.textContent),
       );
-      assert.deepEqual(vectors, ['query on', 'key cat', 'value cat']);
+      assert.deepEqual(vectors, ['query and', 'key the₃', 'value the₃']);
       await page.mouse.move(2, 2);
       await until(page, () => document.querySelector('#gallery .map-mark-cell').hidden);
       await close();
@@ -178,13 +179,12 @@ export const tests = [
     name: 'the token strip tells what a word looks at',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
-      await (await page.$$('.token'))[2].focus();
-      await until(page, () =>
-        document.querySelector('#strip-summary').textContent.startsWith('cat looks at'),
-      );
-      const summary = await textOf(page, '#strip-summary');
-      assert.match(summary, /head 1 black 0\.99/);
-      assert.match(summary, /head 2 the 1\.00/);
+      await (await page.$$('.token'))[3].hover();
+      await until(page, () => document.querySelector('.strip-looks').textContent === 'dog₄ looks at');
+      const summary = await textOf(page, '.strip-heads');
+      assert.match(summary, /head 1 the₃ 0\.99/);
+      assert.match(summary, /head 2 I 1\.00/);
+      assert.match(summary, /head 3 dog₇ 1\.00/);
       await close();
     },
   },

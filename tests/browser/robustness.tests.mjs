@@ -129,7 +129,7 @@ export const tests = [
       assert.match(await page.$eval('#status summary', (chip) => chip.textContent), /SIMD128/);
       const expected = reference({
         x: trace.x.data,
-        n: 7,
+        n: 8,
         embedDim: 64,
         heads: heads.length,
         headDim: 16,
@@ -255,7 +255,7 @@ export const tests = [
       const { page, close } = await openPage(browser, url);
       const { backend } = await snapshot(page);
       await page.click('#status summary');
-      await until(page, () => /\d ms for 7 tokens.*median of warm runs/.test(document.querySelector('#status').textContent));
+      await until(page, () => /\d ms for 8 tokens.*median of warm runs/.test(document.querySelector('#status').textContent));
       const text = await textOf(page, '#status');
       assert.ok(text.includes(backend.why));
       assert.match(text, new RegExp(`${(backend.wasmBytes / 1000).toFixed(0)} kB`));

@@ -10,6 +10,7 @@ import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
 import { tests as generation } from './generation.tests.mjs';
 import { tests as hosting } from './hosting.tests.mjs';
+import { tests as firstLook } from './first_look.tests.mjs';
 import { tests as maps } from './maps.tests.mjs';
 import { tests as numbers } from './numbers.tests.mjs';
 import { tests as ownModel } from './own_model.tests.mjs';
@@ -26,6 +27,7 @@ import { tests as useIt } from './use_it.tests.mjs';
 
 const tests = [
   ...page,
+  ...firstLook,
   ...state,
   ...numbers,
   ...maps,

@@ -8,8 +8,10 @@ const noticeOf = (page) =>
   page.$eval('#notice', ({ hidden, textContent }) => (hidden ? null : textContent));
 const textIn = (page) => page.$eval('#sentence', (field) => field.value);
 const selectedStep = (page) => page.$eval('.step[aria-selected=true]', ({ id }) => id);
-const chosenToken = (page) =>
-  page.$$eval('.token', (list) => list.findIndex((token) => token.ariaPressed === 'true'));
+const chosenToken = async (page) => {
+  await settled(page);
+  return page.$$eval('.token', (list) => list.findIndex((token) => token.ariaPressed === 'true'));
+};
 
 /** Back or Forward, as by the browser's buttons. */
 async function go(page, by) {
@@ -64,7 +66,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#heads=zzz&causal=maybe&step=%00&nonsense`);
       const { tokens, heads, causal } = await snapshot(page);
-      assert.deepEqual([tokens.length, heads.length, causal], [7, 4, false]);
+      assert.deepEqual([tokens.length, heads.length, causal], [8, 4, false]);
       assert.match(await noticeOf(page), /I could not read \(heads, causal, step, nonsense\)/);
       await page.evaluate(() => {
         location.hash = '#text=fixed+now';
@@ -78,7 +80,7 @@ export const tests = [
       await until(page, () => !document.querySelector('#notice').hidden);
       await settled(page);
       assert.match(await noticeOf(page), /I could not read \(text\)/);
-      assert.equal((await snapshot(page)).tokens.length, 7, 'the default sentence');
+      assert.equal((await snapshot(page)).tokens.length, 8, 'the default sentence');
       assert.ok(!(await textIn(page)).includes('\uFFFD'), 'no broken character');
       await page.click('#step-x');
       assert.equal(await noticeOf(page), null, 'the address is whole again');
@@ -95,7 +97,7 @@ export const tests = [
       await page.click('#step-scores');
       await (await page.$$('.token'))[1].click();
       assert.equal(await chosenToken(page), 1);
-      await (await page.$$('.preset'))[0].click();
+      await (await page.$$('.preset'))[2].click();
       await settled(page);
       assert.notEqual(await textIn(page), 'my own words here');
 
@@ -112,6 +114,9 @@ export const tests = [
       assert.equal(await textIn(page), first, 'the whole typing at once');
       await go(page, 4);
       assert.notEqual(await textIn(page), 'my own words here', 'the preset again');
+      assert.match(await page.$eval('.preset', ({ textContent }) => textContent), /^Yours: my own words/);
+      await page.click('.preset');
+      assert.equal(await textIn(page), 'my own words here');
       await close();
     },
   },
@@ -156,7 +161,7 @@ export const tests = [
       assert.equal(await hashOf(page), '#query=5&key=3&head=2');
       assert.equal(await chosenToken(page), 4);
       await until(page, () => document.querySelector('#show-head-2').ariaPressed === 'true');
-      assert.match(await page.$eval('.origin-pair', (line) => line.textContent), /^on.* → cat/);
+      assert.match(await page.$eval('.origin-pair', (line) => line.textContent), /^and → the₃/);
       const marked = await page.$$eval('#gallery .map-mark-cell', (marks) => marks.every(({ hidden }) => !hidden));
       assert.ok(marked, 'the choice stays marked in every head');
       await go(page, -1);

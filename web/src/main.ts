@@ -102,12 +102,26 @@ function undoByKeyboard(): void {
   });
 }
 
+/** Links within the page move the view and the focus by script: the part of the address after '#' is the state. */
+function followLinksWithin(): void {
+  document.addEventListener('click', (event) => {
+    const link = (event.target as Element).closest('a[href^="#"]');
+    const target = link && document.getElementById(link.getAttribute('href')!.slice(1));
+    if (!link || event.defaultPrevented) return;
+    event.preventDefault();
+    target?.scrollIntoView();
+    if (target && !target.hasAttribute('tabindex')) target.tabIndex = -1;
+    target?.focus({ preventScroll: true });
+  });
+}
+
 document.getElementById('tools')!.append(chip.element, themeToggle());
 page.classList.add('is-waiting');
 page.replaceChildren(notice, failure.element, ...sections.map((section) => section(app)));
 skipLink();
 exposePage(app);
 undoByKeyboard();
+followLinksWithin();
 addEventListener('pagehide', () => app.history.flush());
 try {
   start();

@@ -16,8 +16,9 @@ import {
   type Field,
 } from './fields.js';
 import { patternIds, type PatternId } from './patterns.js';
+import { presets } from './presets.js';
 import { sizeIds } from './speed/messages.js';
-import { maxCharacters, maxTokens, presets, tokenise } from './tokens.js';
+import { maxCharacters, maxTokens, tokenise } from './tokens.js';
 import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from './training/settings.js';
 
 export const stepIds = [
@@ -40,15 +41,17 @@ export type ViewName = (typeof viewNames)[number];
 export const programLanguages = ['javascript', 'cpp'] as const;
 export type ProgramLanguage = (typeof programLanguages)[number];
 
+const opening = presets[0]!;
+
 /**
  * One entry for each field of the state. Its key is its name in the state and in the address. A section
  * that needs a field adds a line.
  */
 export const fields = {
-  text: textUpTo(maxCharacters, presets[1]!),
+  text: textUpTo(maxCharacters, opening.text),
   /** The patterns of head 1, head 2 and so on. */
-  heads: listOf<PatternId>(patternIds, ['previous', 'first', 'same', 'nearby']),
-  causal: flag(false),
+  heads: listOf<PatternId>(patternIds, opening.heads),
+  causal: flag(opening.causal),
   // The selection. Without a chosen query, the page picks one (see app.ts); a key need not be chosen.
   query: indexOrNone(maxTokens),
   key: indexOrNone(maxTokens),

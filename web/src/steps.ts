@@ -6,6 +6,7 @@ import type { ForwardResult, Matrix, Trace } from './messages.js';
 import type { StepId } from './page_state.js';
 import { headDim } from './patterns.js';
 import type { FormulaName } from './parts/formulas.js';
+import { tokenNames } from './tokens.js';
 import type { Band, MatrixView } from './parts/heat_map.js';
 
 export interface Part {
@@ -126,6 +127,7 @@ const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
 /** The matrix of a step with its labels; for a step with one matrix per head, that of `head`. */
 export function viewOf(result: ForwardResult, name: keyof Trace, head: number): MatrixView {
   const { tokens, causal, heads, bend } = result;
+  const names = tokenNames(tokens);
   const matrix = result.trace[name];
   const cols = matrix.shape.at(-1)!;
   const size = tokens.length * cols;
@@ -134,7 +136,7 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
     rows: tokens.length,
     cols,
     data: matrix.data.subarray(start, start + size),
-    rowLabels: tokens,
+    rowLabels: names,
     scale: name === 'weights' ? 'weights' : 'signed',
   } as const;
   const mergedHeads = name === 'merged' || (name === 'output' && bend.withoutOutput);
@@ -153,7 +155,7 @@ export function viewOf(result: ForwardResult, name: keyof Trace, head: number): 
   const masked = hidesSome && (name === 'maskedScores' || name === 'weights');
   return {
     ...base,
-    colLabels: tokens,
+    colLabels: names,
     ...(name === 'weights' && editedOf(result, head)),
     ...(masked && { hidden: (row: number, col: number) => hides(causal, bend.window, row, col) }),
   };

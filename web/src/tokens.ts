@@ -1,33 +1,60 @@
-// Splits a sentence into tokens: words, single ideographs, emoji and punctuation marks.
+// Splits a sentence into tokens: words, numbers, emoji and punctuation marks, of any script.
 
 export const maxTokens = 64;
 /** Limit of the text field and of a text in the address, so that a pasted book does no harm. */
 export const maxCharacters = 2000;
 
-export const presets: readonly string[] = [
-  'The bank by the river approved my loan',
-  'the black cat sat on the mat',
-  'He is playing football',
-  'The cat that was sitting on the mat ate the fish',
-  'The cat sat on the',
-];
-
-const ideograph = String.raw`[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}]`;
-const emoji = String.raw`\p{Extended_Pictographic}(?:\p{Emoji_Modifier}|\uFE0F|\u200D\p{Extended_Pictographic})*`;
-const letters = String.raw`(?:(?!${ideograph})[\p{L}\p{M}\p{N}])+`;
-const word = String.raw`${letters}(?:['’-]${letters})*`;
-const mark = String.raw`[^\s\p{L}\p{M}\p{N}\p{C}]`;
-const token = new RegExp([ideograph, word, emoji, mark].join('|'), 'gu');
-
 export interface Tokenised {
-  tokens: string[];
+  readonly tokens: readonly string[];
   /** Number of tokens in the text; more than `tokens.length` if it exceeds maxTokens. */
-  found: number;
+  readonly found: number;
 }
 
+// One language for all visitors, so that a shared link gives the same tokens. Scripts without spaces,
+// such as Thai, are split by a dictionary in every language.
+const segmenter = (granularity: 'word' | 'grapheme') =>
+  typeof Intl.Segmenter === 'function' ? new Intl.Segmenter('en', { granularity }) : undefined;
+const words = segmenter('word');
+const graphemes = segmenter('grapheme');
+
+const visible = /[^\s\p{C}]/u;
+const hyphen = /^[-‐]$/;
+
+function split(text: string): string[] {
+  // Browsers older than 2024.
+  if (!words || !graphemes) return text.match(/[\p{L}\p{M}\p{N}]+|[^\s\p{C}]/gu) ?? [];
+  const tokens: string[] = [];
+  // Where the last token ends, if a hyphen and a word may continue it: "re-use" is one word.
+  let openEnd = -1;
+  let joining = false;
+  for (const { segment, index, isWordLike } of words.segment(text)) {
+    const touches = index === openEnd;
+    if (isWordLike && joining && touches) {
+      tokens.splice(-2, 2, tokens.at(-2)! + tokens.at(-1)! + segment);
+      joining = false;
+    } else if (isWordLike) {
+      tokens.push(segment);
+      joining = false;
+    } else {
+      joining = touches && !joining && hyphen.test(segment);
+      for (const { segment: sign } of graphemes.segment(segment)) {
+        if (visible.test(sign)) tokens.push(sign);
+      }
+      if (!joining) continue;
+    }
+    openEnd = index + segment.length;
+  }
+  return tokens;
+}
+
+let latest: { text: string; result: Tokenised } | undefined;
+
 export function tokenise(text: string): Tokenised {
-  const all = text.match(token) ?? [];
-  return { tokens: all.slice(0, maxTokens), found: all.length };
+  if (latest?.text !== text) {
+    const all = split(text);
+    latest = { text, result: { tokens: all.slice(0, maxTokens), found: all.length } };
+  }
+  return latest.result;
 }
 
 /** Equal for tokens that are the same word, such as "The" and "the". */
@@ -35,12 +62,42 @@ export function identityOf(word: string): string {
   return word.normalize('NFKC').toLowerCase();
 }
 
+const subscript = (number: number): string =>
+  String(number).replace(/\d/g, (digit) => String.fromCharCode(0x2080 + Number(digit)));
+
+const namesOf = new WeakMap<readonly string[], readonly string[]>();
+
+/**
+ * The names of the tokens, by which every section calls them: the token itself, and its place if the word
+ * occurs more than once: "the₁ cat sat on the₅ mat".
+ */
+export function tokenNames(tokens: readonly string[]): readonly string[] {
+  let names = namesOf.get(tokens);
+  if (!names) {
+    const identities = tokens.map(identityOf);
+    const count = new Map<string, number>();
+    for (const identity of identities) count.set(identity, (count.get(identity) ?? 0) + 1);
+    names = tokens.map((token, i) => (count.get(identities[i]!)! > 1 ? token + subscript(i + 1) : token));
+    namesOf.set(tokens, names);
+  }
+  return names;
+}
+
+const rightToLeft =
+  /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
+
+/** The direction of the sentence: that of its first letter, as the text field's dir="auto" has it. */
+export function directionOf(tokens: readonly string[]): 'ltr' | 'rtl' {
+  const letter = tokens.join('').match(/\p{L}/u)?.[0];
+  return letter !== undefined && rightToLeft.test(letter) ? 'rtl' : 'ltr';
+}
+
 /**
  * Index of the token that the page explains first: the last one that repeats an earlier word, else the
  * last one. Most heads have an interesting row there.
  */
 export function tellingToken(tokens: readonly string[]): number {
-  const words = tokens.map(identityOf);
-  const repeated = words.findLastIndex((word, i) => words.indexOf(word) < i);
+  const identities = tokens.map(identityOf);
+  const repeated = identities.findLastIndex((word, i) => identities.indexOf(word) < i);
   return repeated >= 0 ? repeated : tokens.length - 1;
 }

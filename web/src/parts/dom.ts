@@ -43,9 +43,12 @@ export function place(
   element.style.height = `${box.height}px`;
 }
 
-/** A token in a line of text. CSS shortens a long one with "…"; its title shows the whole token. */
+/**
+ * A token in a line of text, in its own writing direction. CSS shortens a long one with "…"; its title shows
+ * the whole token.
+ */
 export function word(token: string): HTMLElement {
-  return el('span', { class: 'word', title: token.length > 12 && token }, token);
+  return el('bdi', { class: 'word', title: token.length > 12 && token }, token);
 }
 
 /** A query's token, an arrow, and a key's token. */

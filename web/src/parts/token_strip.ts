@@ -1,98 +1,182 @@
-// The sentence as tokens. For the chosen token, bars under the others show its weights in each head.
+// The sentence as tokens, with arcs from the chosen word to those that each head looks at, and a line of
+// buttons that tells the same in words and chooses the head in view.
 
-import { inView, update, type App } from '../app.js';
+import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
+import { patternOf, type PatternId } from '../patterns.js';
+import { directionOf, tellingToken, tokenise, tokenNames } from '../tokens.js';
+import { arcsOf, createArcs, type WordBox } from './arcs.js';
 import { el, headBadge, refill, word } from './dom.js';
 import { formatNumber } from './format.js';
-
-interface TokenButton {
-  readonly element: HTMLButtonElement;
-  readonly bars: readonly HTMLElement[];
-}
+import { oncePerFrame } from './frame.js';
 
 export function tokenStrip(app: App): HTMLElement {
-  const strip = el('div', { class: 'strip', role: 'group', 'aria-label': 'Tokens' });
-  const summary = el('p', { id: 'strip-summary', class: 'strip-summary' });
+  const arcs = createArcs();
+  const words = el('div', { class: 'strip-words', role: 'toolbar', 'aria-label': 'Tokens' });
+  const strip = el('div', { class: 'strip' }, arcs.element, words);
+  const query = el('strong', {});
+  const looks = el('p', { class: 'strip-looks' }, query, ' looks at');
+  const heads = el('div', { class: 'strip-heads', role: 'group', 'aria-label': 'Head in view' });
+  const summary = el('div', { id: 'strip-summary', class: 'strip-summary' }, looks, heads);
   const element = el('div', { class: 'strip-box' }, strip, summary);
-  let shape = '';
-  let buttons: readonly TokenButton[] = [];
 
-  function show(): void {
+  let buttons: readonly HTMLButtonElement[] = [];
+  let boxes: readonly WordBox[] = [];
+  let labels = '';
+  let summaryKey = '';
+
+  const shownTokens = () => app.result.get()?.tokens ?? tokenise(app.state.get().text).tokens;
+
+  function draw(): void {
+    const tokens = shownTokens();
+    element.hidden = tokens.length === 0;
+    if (element.hidden) return;
+    nameButtons(tokenNames(tokens));
     const result = app.result.get();
-    element.hidden = result === null;
-    if (!result) return;
-    const key = JSON.stringify([result.tokens, result.heads]);
-    if (key !== shape) build(result, key);
-    const { query } = inView(app, result);
-    buttons.forEach(({ element: button, bars }, token) => {
-      const hidden = result.causal && token > query;
-      button.setAttribute('aria-pressed', String(token === query));
-      button.classList.toggle('is-hidden', hidden);
-      bars.forEach((bar, head) => {
-        bar.style.height = `${(100 * weightOf(result, head, query, token)).toFixed(1)}%`;
-      });
-    });
-    describe(result, query);
+    if (!result) {
+      describe(null, tellingToken(tokens));
+      return;
+    }
+    const selection = inView(app, result);
+    mark(result, selection.query);
+    drawArcs(result, selection.query);
+    describe(result, selection.query);
   }
 
-  function build(result: ForwardResult, key: string): void {
-    shape = key;
-    buttons = result.tokens.map((token, index) => {
-      const bars = result.heads.map((id) => el('span', { class: `bar head-${id}` }));
-      const button = el(
-        'button',
-        { type: 'button', class: 'token', 'aria-describedby': 'strip-summary' },
-        word(token),
-        el('span', { class: 'bars', 'aria-hidden': 'true' }, ...bars),
-      );
-      const choose = (burst?: string) => update(app, { query: index, key: null }, burst);
-      button.addEventListener('focus', () => choose('walk through the words'));
-      button.addEventListener('click', () => choose());
-      button.addEventListener('pointerenter', () => app.pointed.set({ query: index, key: null }));
-      button.addEventListener('pointerleave', () => app.pointed.set(null));
-      return { element: button, bars };
+  function nameButtons(names: readonly string[]): void {
+    const key = names.join('\n');
+    if (key === labels) return;
+    labels = key;
+    words.dir = directionOf(names);
+    if (buttons.length !== names.length) {
+      buttons = names.map((_, i) => buttons[i] ?? createButton(i));
+      refill(words, ...buttons);
+    }
+    names.forEach((name, i) => {
+      if (buttons[i]!.textContent !== name) buttons[i]!.replaceChildren(word(name));
     });
-    refill(strip, ...buttons.map((button) => button.element));
+    measure();
   }
 
-  function describe(result: ForwardResult, query: number): void {
-    const parts = result.heads.flatMap((id, head) => {
-      const [token, weight] = strongest(result, head, query);
-      const spread = weight < 0.5 ? ['spread, most on '] : [];
-      return [
-        el(
-          'span',
-          { class: 'strip-head' },
-          headBadge(head + 1, id),
-          el('span', { class: 'sr-only' }, `head ${head + 1} `),
-          ...spread,
-          word(result.tokens[token]!),
-          ' ',
-          el('span', { class: 'number' }, formatNumber(weight, 2)),
-        ),
-        ' ',
-      ];
-    });
-    summary.replaceChildren(el('strong', {}, word(result.tokens[query]!)), ' looks at ', ...parts);
+  function createButton(index: number): HTMLButtonElement {
+    const button = el('button', { type: 'button', class: 'token', 'aria-describedby': 'strip-summary', tabindex: -1 });
+    button.addEventListener('click', () => update(app, { query: index, key: null }));
+    button.addEventListener('pointerenter', () => app.pointed.set({ query: index, key: null }));
+    button.addEventListener('pointerleave', () => app.pointed.set(null));
+    return button;
   }
 
-  app.result.watch(show);
-  app.pointed.watch(show);
-  app.state.watch(({ query }, previous) => {
-    if (query !== previous?.query) show();
+  words.addEventListener('keydown', (event) => {
+    const now = buttons.indexOf(event.target as HTMLButtonElement);
+    const forward = words.dir === 'rtl' ? -1 : 1;
+    const moves: Readonly<Record<string, number>> = {
+      ArrowRight: now + forward,
+      ArrowLeft: now - forward,
+      Home: 0,
+      End: buttons.length - 1,
+    };
+    const next = moves[event.key];
+    if (next === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const target = buttons[(next + buttons.length) % buttons.length]!;
+    update(app, { query: buttons.indexOf(target), key: null }, 'walk through the words');
+    target.focus();
   });
+
+  function mark(result: ForwardResult, shown: number): void {
+    const stop = chosen(app, result).query;
+    buttons.forEach((button, token) => {
+      const pressed = String(token === shown);
+      if (button.ariaPressed !== pressed) button.ariaPressed = pressed;
+      const tab = token === stop ? 0 : -1;
+      if (button.tabIndex !== tab) button.tabIndex = tab;
+      button.classList.toggle('is-hidden', isMasked(result, shown, token));
+    });
+  }
+
+  /** Reads the layout: only when the words or the width have changed. */
+  function measure(): void {
+    boxes = buttons.map(({ offsetLeft, offsetTop, offsetWidth, offsetHeight }) => ({
+      x: offsetLeft + offsetWidth / 2,
+      top: offsetTop,
+      bottom: offsetTop + offsetHeight,
+    }));
+  }
+
+  function drawArcs(result: ForwardResult, shown: number): void {
+    const all = result.heads.flatMap((id, head) =>
+      result.bend.muted.includes(head)
+        ? []
+        : arcsOf(rowOf(result, head, shown), shown, head, `head-${id}`),
+    );
+    arcs.show(all, boxes, boxes[0]?.top ?? 0);
+  }
+
+  /** Without a result, only takes the room of the line. */
+  function describe(result: ForwardResult | null, shown: number): void {
+    const names = tokenNames(shownTokens());
+    const { heads: ids } = result ?? app.state.get();
+    const findings = ids.map((_, head) => {
+      if (!result) return { name: '', weight: '', spread: false };
+      const [token, weight] = strongest(rowOf(result, head, shown));
+      return { name: names[token]!, weight: formatNumber(weight, 2), spread: weight < 0.5 };
+    });
+    const inUse = Math.min(app.state.get().head, ids.length - 1);
+    const key = JSON.stringify([names[shown], findings, inUse, ids]);
+    if (key === summaryKey) return;
+    summaryKey = key;
+    query.replaceChildren(word(names[shown] ?? ''));
+    refill(heads, ...ids.map((id, head) => headButton(id, head, head === inUse, findings[head]!)));
+  }
+
+  function headButton(id: PatternId, head: number, pressed: boolean, { name, weight, spread }: Finding) {
+    const button = el(
+      'button',
+      {
+        type: 'button',
+        class: 'strip-head',
+        title: `${patternOf(id).name}: ${patternOf(id).line}`,
+        'aria-pressed': String(pressed),
+      },
+      headBadge(head + 1, id),
+      el('span', { class: 'sr-only' }, `head ${head + 1} ${spread ? 'mostly ' : ''}`),
+      word(name),
+      ' ',
+      el('span', { class: 'number' }, weight),
+    );
+    button.addEventListener('click', () => update(app, { head }));
+    return button;
+  }
+
+  const drawSoon = oncePerFrame(draw);
+  draw();
+  app.result.watch(drawSoon);
+  app.pointed.watch(drawSoon);
+  app.state.watch(drawSoon);
+  new ResizeObserver(() => {
+    measure();
+    drawSoon();
+  }).observe(words);
   return element;
 }
 
-function weightOf({ trace, tokens }: ForwardResult, head: number, query: number, key: number): number {
-  return trace.weights.data[(head * tokens.length + query) * tokens.length + key]!;
+/** What a head looks at most. */
+interface Finding {
+  readonly name: string;
+  readonly weight: string;
+  /** Whether most of the weight is elsewhere. */
+  readonly spread: boolean;
 }
 
-function strongest(result: ForwardResult, head: number, query: number): [token: number, weight: number] {
-  let best = 0;
-  const weights = result.tokens.map((_, key) => weightOf(result, head, query, key));
-  weights.forEach((weight, key) => {
-    if (weight > weights[best]!) best = key;
-  });
-  return [best, weights[best]!];
+const isMasked = ({ trace, tokens }: ForwardResult, query: number, key: number): boolean =>
+  trace.maskedScores.data[query * tokens.length + key] === -Infinity;
+
+function rowOf({ trace, tokens }: ForwardResult, head: number, query: number): Float32Array {
+  const start = (head * tokens.length + query) * tokens.length;
+  return trace.weights.data.subarray(start, start + tokens.length);
+}
+
+function strongest(row: Float32Array): [token: number, weight: number] {
+  const most = Math.max(...row);
+  return [Math.max(0, row.indexOf(most)), most];
 }

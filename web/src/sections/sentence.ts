@@ -2,18 +2,36 @@
 
 import { update, type App } from '../app.js';
 import { el, headBadge, rich } from '../parts/dom.js';
+import { liveMap } from '../parts/live_map.js';
 import { tokenStrip } from '../parts/token_strip.js';
 import { patternIds, patterns, type PatternId } from '../patterns.js';
-import { maxCharacters, maxTokens, presets, tokenise } from '../tokens.js';
+import { presetOf, presets } from '../presets.js';
+import { maxCharacters, maxTokens, tokenise } from '../tokens.js';
 
 export function sentenceSection(app: App): HTMLElement {
   return el(
     'section',
-    { class: 'panel', 'aria-labelledby': 'sentence-title' },
+    { class: 'panel', id: 'your-sentence', 'aria-labelledby': 'sentence-title' },
     el('h2', { id: 'sentence-title' }, 'Your sentence'),
-    textField(app),
-    presetButtons(app),
-    tokenStrip(app),
+    el(
+      'div',
+      { class: 'sentence-grid' },
+      el(
+        'div',
+        { class: 'sentence-main' },
+        textField(app),
+        presetRow(app),
+        presetLine(app),
+        tokenStrip(app),
+        el(
+          'p',
+          { class: 'in-use' },
+          'These heads follow simple rules; they do not understand meaning. ',
+          el('a', { href: '#train' }, 'Train some below.'),
+        ),
+      ),
+      liveMap(app),
+    ),
     headChooser(app),
     causalSwitch(app),
     aboutWeights(),
@@ -24,6 +42,7 @@ function textField(app: App): HTMLElement {
   const field = el('textarea', {
     id: 'sentence',
     class: 'sentence-field',
+    dir: 'auto',
     rows: 1,
     maxlength: maxCharacters,
     spellcheck: 'false',
@@ -40,23 +59,51 @@ function textField(app: App): HTMLElement {
     const { tokens, found } = tokenise(text);
     notice.textContent =
       found > maxTokens
-        ? `Cut to the first ${maxTokens} of ${found} tokens.`
+        ? `${found} tokens: only the first ${maxTokens} are used.`
         : tokens.length === 0
-          ? 'Nothing to attend to: type a word or pick a sentence below.'
-          : '';
+          ? 'Type a word, or pick a sentence below.'
+          : text.length >= maxCharacters
+            ? `The text field holds ${maxCharacters} characters; the rest was cut.`
+            : '';
     notice.hidden = notice.textContent === '';
   });
   return el('div', { class: 'sentence-entry' }, field, notice);
 }
 
-function presetButtons(app: App): HTMLElement {
-  const buttons = presets.map((text) => {
+/** The example sentences, behind the visitor's own one. */
+function presetRow(app: App): HTMLElement {
+  const row = el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' });
+  let own = '';
+  const ownButton = el('button', { type: 'button', class: 'preset is-own' });
+  ownButton.addEventListener('click', () => update(app, { text: own, query: null, key: null }));
+  app.state.watch(({ text }) => {
+    if (text.trim() !== '' && !presetOf(text)) own = text;
+    if (own !== '' && !ownButton.isConnected) row.prepend(ownButton);
+    const short = [...own].slice(0, 24).join('');
+    ownButton.textContent = `Yours: ${short}${short.length < own.length ? '…' : ''}`;
+    ownButton.setAttribute('aria-pressed', String(text === own));
+  });
+  const buttons = presets.map(({ text, heads, causal, query }) => {
     const button = el('button', { type: 'button', class: 'preset' }, text);
-    button.addEventListener('click', () => update(app, { text, query: null, key: null }));
+    button.addEventListener('click', () =>
+      update(app, { text, heads, causal, query, key: null, head: Math.min(app.state.get().head, heads.length - 1) }),
+    );
     app.state.watch((state) => button.setAttribute('aria-pressed', String(state.text === text)));
     return button;
   });
-  return el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' }, ...buttons);
+  row.append(...buttons);
+  return row;
+}
+
+/** What the example shows. It is true only of the heads that come with it. */
+function presetLine(app: App): HTMLElement {
+  const line = el('p', { class: 'preset-line hint' });
+  app.state.watch(({ text, heads, causal }) => {
+    const preset = presetOf(text);
+    const fits = preset && preset.heads.join() === heads.join() && preset.causal === causal;
+    line.textContent = fits ? preset.line : 'Pick a word: the arcs show where each head looks.';
+  });
+  return line;
 }
 
 function headChooser(app: App): HTMLElement {

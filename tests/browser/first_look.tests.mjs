@@ -1,0 +1,138 @@
+// The first five seconds: what is above the fold, the arcs, the presets, and text of every script.
+
+import assert from 'node:assert/strict';
+import { openPage, setSentence, settled, snapshot, until } from './harness.mjs';
+
+const boxOf = (page, selector) =>
+  page.$eval(selector, (element) => {
+    const { left, top, right, bottom } = element.getBoundingClientRect();
+    return { left, top, right, bottom };
+  });
+const names = (page) => page.$$eval('.token', (list) => list.map(({ textContent }) => textContent));
+
+export const tests = [
+  ...[
+    { width: 1280, height: 800 },
+    { width: 360, height: 740 },
+  ].map(({ width, height }) => ({
+    name: `the sentence, its arcs and a heat map are above the fold, ${width} × ${height}`,
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url, { width, height });
+      for (const place of ['#sentence', '.presets', '.strip-words', '.strip-heads', '#live-map canvas']) {
+        const box = await boxOf(page, place);
+        assert.ok(box.top >= 0 && box.bottom <= height, `${place} ends at ${box.bottom} of ${height}`);
+        assert.ok(box.left >= 0 && box.right <= width, `${place} ends at ${box.right} of ${width}`);
+      }
+      const rows = await page.$$eval('.preset', (list) => new Set(list.map((each) => each.offsetTop)).size);
+      assert.equal(rows, 1, 'the presets are one row');
+      const arcs = await page.$$eval('.arc', (list) =>
+        list.map((arc) => ({ colour: getComputedStyle(arc).stroke, width: arc.getBoundingClientRect().width })),
+      );
+      assert.equal(new Set(arcs.map(({ colour }) => colour)).size, 4, 'a colour for each head');
+      const numbers = await page.$$eval('.arc-mark', (list) => list.map(({ textContent }) => textContent));
+      assert.deepEqual([...new Set(numbers)].sort(), ['1', '2', '3', '4']);
+      const ends = await page.$$eval('.arc-mark', (list) => new Set(list.map((mark) => mark.getAttribute('transform'))).size);
+      assert.equal(ends, 4, 'four heads look at four words');
+      assert.match(await page.$eval('.in-use', (line) => line.textContent), /simple rules; they do not understand meaning/);
+      await close();
+    },
+  })),
+  {
+    name: 'nothing moves while the page loads: layout shift at most 0.1',
+    skip: (kind) => kind === 'firefox' && 'Firefox does not measure layout shift',
+    async run({ browser, url }) {
+      const shifts = [];
+      for (const [width, height] of [
+        [1280, 800],
+        [360, 740],
+      ]) {
+        const { page, close } = await openPage(browser, 'about:blank', { width, height, ready: false });
+        await page.evaluateOnNewDocument(() => {
+          window.shift = 0;
+          new PerformanceObserver((list) => {
+            for (const { value, hadRecentInput } of list.getEntries()) if (!hadRecentInput) window.shift += value;
+          }).observe({ type: 'layout-shift', buffered: true });
+        });
+        await page.goto(url);
+        await settled(page);
+        const shift = await page.evaluate(() => window.shift);
+        assert.ok(shift <= 0.1, `${shift} at ${width} px`);
+        shifts.push(shift.toFixed(3));
+        await close();
+      }
+      return shifts.join(' and ');
+    },
+  },
+  {
+    name: 'arcs lead to the words with the weight, on one line and across lines',
+    async run({ browser, url }) {
+      for (const width of [1280, 360]) {
+        const { page, close } = await openPage(browser, `${url}#query=7`, { width });
+        const { trace, tokens } = await snapshot(page);
+        const n = tokens.length;
+        const strongest = [0, 1, 2, 3].map((head) => {
+          const row = [...trace.weights.data.subarray((head * n + 6) * n, (head * n + 7) * n)];
+          return row.indexOf(Math.max(...row));
+        });
+        const near = await page.evaluate(() => {
+          const tokens = [...document.querySelectorAll('.token')].map((each) => each.getBoundingClientRect());
+          return [...document.querySelectorAll('.arc-mark')].map((mark) => {
+            const { left, top, width, height } = mark.getBoundingClientRect();
+            const [x, y] = [left + width / 2, top + height / 2];
+            const away = tokens.map((box) =>
+              Math.hypot(x - (box.left + box.right) / 2, Math.min(Math.abs(y - box.top), Math.abs(y - box.bottom))),
+            );
+            return [mark.textContent, away.indexOf(Math.min(...away))];
+          });
+        });
+        near.forEach(([number, token]) => assert.equal(token, strongest[number - 1], `head ${number}, ${width} px`));
+        await close();
+      }
+    },
+  },
+  {
+    name: 'arrow keys choose words in the strip, and the choice stays in view when the pointer leaves',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      await page.focus('.token[tabindex="0"]');
+      await page.keyboard.press('Home');
+      await page.keyboard.press('ArrowRight');
+      await until(page, () => document.querySelector('.strip-looks').textContent === 'saw looks at');
+      assert.match(await page.evaluate(() => location.hash), /query=/);
+      await (await page.$$('.token'))[3].hover();
+      await until(page, () => document.querySelector('.strip-looks').textContent === 'dog₄ looks at');
+      await page.mouse.move(2, 2);
+      await until(page, () => document.querySelector('.strip-looks').textContent === 'saw looks at');
+      await page.$$eval('.strip-head', (heads) => heads[2].click());
+      await until(page, () => document.querySelector('.live-title').textContent.includes('Same word'));
+      assert.match(
+        await page.$eval('#live-map [role=gridcell]', (cell) => cell.ariaLabel),
+        /^head 3, query I, key I, /,
+      );
+      await close();
+    },
+  },
+  {
+    name: 'text of every script: right to left, without spaces, emoji, markup',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      await setSentence(page, 'مرحبا بالعالم مرحبا');
+      assert.deepEqual(await names(page), ['مرحبا₁', 'بالعالم', 'مرحبا₃']);
+      const [first, last] = await page.$$eval('.token', (list) => [list[0].offsetLeft, list[2].offsetLeft]);
+      assert.ok(first > last, 'from right to left');
+      assert.equal(await page.$eval('#sentence', (field) => getComputedStyle(field).direction), 'rtl');
+      await setSentence(page, 'ฉันรักแมว');
+      assert.ok((await names(page)).length > 1, 'Thai is split');
+      await setSentence(page, '🇫🇷 is 3.14159 👨‍👩‍👧');
+      assert.deepEqual(await names(page), ['🇫🇷', 'is', '3.14159', '👨‍👩‍👧']);
+      await setSentence(page, '<img src=x onerror=alert(1)> <b>bold</b>');
+      assert.equal((await page.$$('main img, main b')).length, 0, 'markup stays text');
+      assert.equal((await names(page))[1], 'img');
+      await setSentence(page, '');
+      assert.deepEqual(await page.$$eval('.strip-box, #live-map', (list) => list.map(({ hidden }) => hidden)), [true, true]);
+      await setSentence(page, 'e\u0301te\u0301 back');
+      assert.deepEqual(await names(page), ['e\u0301te\u0301', 'back']);
+      await close();
+    },
+  },
+];

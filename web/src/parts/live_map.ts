@@ -1,0 +1,79 @@
+// The heat map of the head in view, beside the sentence.
+
+import { chosen, inView, update, type App } from '../app.js';
+import type { ForwardResult } from '../messages.js';
+import { patternOf } from '../patterns.js';
+import { viewOf } from '../steps.js';
+import { tokenise, tokenNames } from '../tokens.js';
+import { el, headBadge } from './dom.js';
+import { oncePerFrame } from './frame.js';
+import { createMap } from './matrix_map.js';
+import { cellText } from './save_map.js';
+
+export function liveMap(app: App): HTMLElement {
+  const title = el('h3', { class: 'live-title' });
+  const map = createMap({
+    maxCell: 40,
+    onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+    onChoose: ({ row, col }) => update(app, { query: row, key: col }),
+  });
+  const element = el('div', { class: 'live', id: 'live-map' }, title, map.element);
+
+  function draw(): void {
+    const result = app.result.get();
+    if (result) drawHead(result, chosen(app, result).head);
+    else drawEmpty();
+  }
+
+  /** Takes the room of the map before there are numbers, so that nothing moves once they come. */
+  function drawEmpty(): void {
+    const { heads, head, text } = app.state.get();
+    const names = tokenNames(tokenise(text).tokens);
+    element.hidden = names.length === 0;
+    if (element.hidden) return;
+    name(heads[head]!, head);
+    const size = names.length;
+    const data = new Float32Array(size * size);
+    const view = { rows: size, cols: size, data, rowLabels: names, colLabels: names, scale: 'weights' } as const;
+    map.show({ view, label: 'Attention weights, not computed yet', cellLabel: () => 'not computed yet' });
+    map.highlight(null);
+  }
+
+  function drawHead(result: ForwardResult, head: number): void {
+    element.hidden = false;
+    const view = viewOf(result, 'weights', head);
+    name(result.heads[head]!, head);
+    map.show({
+      view,
+      label: `Attention weights of head ${head + 1}, ${patternOf(result.heads[head]!).name}`,
+      cellLabel: ({ row, col }) => `head ${head + 1}, ${cellText(view, row, col)}`,
+    });
+    drawMark();
+  }
+
+  function name(id: Parameters<typeof patternOf>[0], head: number): void {
+    title.replaceChildren(
+      headBadge(head + 1, id),
+      el('span', { class: 'sr-only' }, `Head ${head + 1}: `),
+      patternOf(id).name,
+    );
+  }
+
+  function drawMark(): void {
+    const result = app.result.get();
+    if (!result) return;
+    const { query, key } = inView(app, result);
+    map.highlight({ row: query, col: key });
+  }
+
+  // The map measures its width, so it is drawn when the section is in the document; still before the first frame.
+  queueMicrotask(draw);
+  app.result.watch((_, previous) => previous !== undefined && draw());
+  app.state.watch((state, previous) => {
+    if (!previous) return;
+    if (state.head !== previous.head || (state.text !== previous.text && !app.result.get())) draw();
+    else if (state.query !== previous.query || state.key !== previous.key) drawMark();
+  });
+  app.pointed.watch(oncePerFrame(drawMark));
+  return element;
+}

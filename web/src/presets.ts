@@ -1,0 +1,60 @@
+// The example sentences. Each comes with heads that have something to show on it, and a line that says
+// what they do, and do not do.
+
+import type { PatternId } from './patterns.js';
+
+export interface Preset {
+  readonly text: string;
+  readonly heads: readonly PatternId[];
+  readonly causal: boolean;
+  /** Index of the word whose arcs are shown. */
+  readonly query: number;
+  readonly line: string;
+}
+
+export const presets: readonly Preset[] = [
+  {
+    text: 'I saw the dog and the dog ran',
+    heads: ['previous', 'first', 'same', 'nearby'],
+    causal: false,
+    query: 6,
+    line: 'Four heads, four answers: the word before dog₇, the first word, the other dog, all neighbours.',
+  },
+  {
+    text: 'The bank by the river approved my loan',
+    heads: ['previous', 'next', 'letter', 'average'],
+    causal: false,
+    query: 1,
+    line: 'These heads read position and spelling. So bank cannot find river or loan: that takes training on much text.',
+  },
+  {
+    text: 'the black cat sat on the mat',
+    heads: ['previous', 'next', 'same', 'itself'],
+    causal: false,
+    query: 5,
+    line: 'The Same word head links the₆ with the₁, however far apart they are.',
+  },
+  {
+    text: 'He is playing football',
+    heads: ['previous', 'first', 'average', 'itself'],
+    causal: true,
+    query: 2,
+    line: 'Causal is on: playing sees He, is and itself. football comes later, so its weight is exactly 0.',
+  },
+  {
+    text: 'The cat that was sitting on the mat ate the fish',
+    heads: ['previous', 'next', 'same', 'letter'],
+    causal: false,
+    query: 9,
+    line: 'From the₁₀, Same word finds The₁ and the₇. Same first letter takes that as well.',
+  },
+  {
+    text: 'The cat sat on the',
+    heads: ['previous', 'first', 'same', 'average'],
+    causal: true,
+    query: 4,
+    line: 'A language model would predict the next word from what the₅ has gathered. These heads only gather.',
+  },
+];
+
+export const presetOf = (text: string): Preset | undefined => presets.find((preset) => preset.text === text);
