@@ -1,6 +1,6 @@
 // Runs the browser tests in every browser found, in parallel, and writes build/test-results/browser.json:
 //
-//   node tests/browser/run.mjs [part of a test's name]
+//   node tests/browser/run.mjs [part of a test's name]...
 
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -45,7 +45,7 @@ const tests = [
   ...packaged,
   ...pool,
 ];
-const wanted = process.argv[2] ?? '';
+const wanted = process.argv.length > 2 ? process.argv.slice(2) : [''];
 /** In milliseconds, for tests that state none of their own. */
 const usualLimit = 30_000;
 
@@ -63,7 +63,8 @@ async function withinLimit(promise, limit) {
 
 async function runIn(found, outcome) {
   const say = (sign, name, note = '') => console.log(`${sign} ${name}${note && ` — ${note}`}`);
-  const chosen = tests.filter(({ name }) => `${found.name}: ${name}`.includes(wanted));
+  const chosen = tests.filter(({ name }) => wanted.some((part) => `${found.name}: ${name}`.includes(part)));
+  if (chosen.length === 0) return;
   const skip = (name, reason) => {
     outcome.skipped.push({ name, reason });
     say('–', name, reason);
