@@ -56,7 +56,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#query=4&key=3&head=4`);
       const outputs = [(await snapshot(page)).trace.output.data];
-      for (const { use } of controls) {
+      for (const { use } of controls.slice(-4)) {
         await use(page);
         outputs.push((await snapshot(page)).trace.output.data);
       }
@@ -80,7 +80,7 @@ export const tests = [
       await second.page.click('#bend-reset');
       const { bend } = await snapshot(second.page);
       assert.deepEqual(bend.edits, []);
-      assert.equal(bend.divisor, 'head');
+      assert.deepEqual(bend.muted, []);
       await second.close();
     },
   },

@@ -60,6 +60,12 @@ export const tests = [
           window.tasks.push(...list.getEntries().map((task) => task.duration)),
         ).observe({ type: 'longtask' });
       });
+      await sweep(page, 1); // scrolls there
+      await new Promise((resolve) => setTimeout(resolve, 500));
+      await page.evaluate(() => {
+        window.painted = 0;
+        window.tasks.length = 0;
+      });
       await sweep(page, 32);
       await until(page, () => document.querySelector('#gallery .map-mark-cell').hidden === false);
       assert.equal(await page.evaluate(() => window.painted), 0);

@@ -12,6 +12,7 @@ import { createStrips } from '../parts/vector_strips.js';
 import type { ViewName } from '../parts/view_switch.js';
 import { patternOf, type PatternId } from '../patterns.js';
 import { viewOf } from '../steps.js';
+import { identityOf } from '../tokens.js';
 
 export interface Card {
   readonly element: HTMLElement;
@@ -130,7 +131,7 @@ export function pairText(view: MatrixView, query: number, key: number): Child[] 
 function scoresOf({ statistics, tokens }: ForwardResult, head: number): HTMLElement[] {
   const { entropy, previousToken, firstToken, induction } = statistics;
   const most = Math.log(tokens.length) || 1;
-  const repeats = new Set(tokens.map((token) => token.toLowerCase())).size < tokens.length;
+  const repeats = new Set(tokens.map(identityOf)).size < tokens.length;
   const rows: [name: string, value: number | undefined, share: number][] = [
     ['entropy', entropy[head], entropy[head]! / most],
     ['previous', previousToken[head], previousToken[head]!],
