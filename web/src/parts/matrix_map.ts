@@ -171,7 +171,9 @@ function createMarks() {
       rowLabel.style.transform = `translate(${left - 4}px, ${top + y + cellHeight / 2}px) translate(-100%, -50%)`;
       if (inside.col === null) return;
       colLabel.textContent = view.colLabels![inside.col]!;
-      colLabel.style.transform = `translate(${left + x + cellWidth / 2}px, ${top - 4}px) translate(-50%, -100%)`;
+      // At the left edge it extends to the right, at the right edge to the left.
+      const back = (100 * inside.col) / Math.max(1, view.cols - 1);
+      colLabel.style.transform = `translate(${left + x + cellWidth / 2}px, ${top - 4}px) translate(-${back}%, -100%)`;
     },
   };
 }
