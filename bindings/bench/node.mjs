@@ -3,7 +3,8 @@
 //
 //   node bindings/bench/node.mjs --simd=relaxed|simd128 [--filter=REGEX] [--peers=FOLDER] [--workers=1,2]
 //
-// With --workers it measures pools of so many workers, with shared memory and with messages, instead of one thread.
+// With --workers it measures pools of so many workers, with shared memory and with messages, instead of one thread; with
+// --peers then beside onnxruntime-web with as many threads.
 // Prints a line of JSON for the machine, and one per benchmark: { machine } and { benchmark }.
 
 import { parseArgs } from 'node:util';
@@ -30,15 +31,17 @@ const peak = await loadPeak();
 const { limits, machine } = machineOf(mh, peak);
 tell({ machine: { runner: 'wasm', engine: `Node ${process.versions.node}, V8 ${process.versions.v8}`, ...machine } });
 if (values.workers) {
-  const { createPool } = await import('../dist/pool.js');
+  const { createPool } = await import('../dist/pool_node.js');
   const counts = values.workers.split(',').map(Number);
   for (const which of chosenCases(values.filter).filter(isPooled)) {
     for (const exchange of which.op === 'step' ? ['auto'] : ['auto', 'messages']) {
       const pools = [];
       for (const workers of counts) {
-        pools.push({ workers, pool: await createPool({ workers, exchange, simd: values.simd }) });
+        const pool = await createPool({ workers, exchange, simd: values.simd });
+        if (pool.backend.workers !== workers) throw new Error(pool.backend.why);
+        pools.push({ workers, pool });
       }
-      for (const benchmark of await measurePools(mh, pools, which, limits)) tell({ benchmark });
+      for (const benchmark of await measurePools(mh, pools, which, limits, values.peers)) tell({ benchmark });
       for (const { pool } of pools) pool.dispose();
     }
   }

@@ -2,6 +2,7 @@
 
 import { inputsOf, maskOptions } from './inputs.mjs';
 import { largestDifference, median, peerRow } from './measure.mjs';
+import { onnxruntimeWithThreads } from './peers/onnxruntime_threads.mjs';
 import { makeWork, operationsOf, stepModel } from './work.mjs';
 
 /** Whether a pool divides the work of a case. */
@@ -46,24 +47,33 @@ const ROUND_MILLISECONDS = 300;
 /** Calls of each round that are not timed: threads that have slept first share a core, until the system moves them. */
 const UNTIMED = 4;
 
-/** Sets the seconds of a call of each contender. */
+async function roundOf(run) {
+  const samples = [];
+  for (let call = 0; call < UNTIMED; call += 1) await run();
+  for (const start = performance.now(); performance.now() - start < ROUND_MILLISECONDS; ) {
+    const before = performance.now();
+    await run();
+    samples.push(performance.now() - before);
+  }
+  return samples;
+}
+
+/** Sets the seconds of a call of each contender, of which some are other processes. */
 async function inTurns(contenders) {
   for (const contender of contenders) contender.samples = [];
   for (let round = 0; round < ROUNDS; round += 1) {
-    for (const { run, samples } of contenders) {
-      for (let call = 0; call < UNTIMED; call += 1) await run();
-      for (const start = performance.now(); performance.now() - start < ROUND_MILLISECONDS; ) {
-        const before = performance.now();
-        await run();
-        samples.push(performance.now() - before);
-      }
+    for (const { run, round: ofProcess, samples } of contenders) {
+      samples.push(...(await (run ? roundOf(run) : ofProcess(UNTIMED, ROUND_MILLISECONDS))));
     }
   }
   for (const contender of contenders) contender.seconds = median(contender.samples) / 1000;
 }
 
-/** A row for each pool: { workers, pool }. Its peers are the thread that the page runs on, and the first pool. */
-export async function measurePools(mh, pools, which, machine) {
+/**
+ * A row for each pool: { workers, pool }. Its peers are the thread that the page runs on, the first pool, and
+ * onnxruntime-web with as many threads if `peersFolder` is given.
+ */
+export async function measurePools(mh, pools, which, machine, peersFolder) {
   return mh.scope(async () => {
     const local = { name: 'one thread', ...makeWork(mh, which) };
     const contenders = [local];
@@ -71,12 +81,23 @@ export async function measurePools(mh, pools, which, machine) {
       const work = await POOLED[which.op](pool, which);
       contenders.push({ workers, pool, ...work });
     }
-    await inTurns(contenders);
+    const onnxruntime = new Map();
+    for (const { workers } of peersFolder ? pools : []) {
+      const peer = await onnxruntimeWithThreads(peersFolder, which, workers).catch((error) => ({ message: error.message }));
+      if (peer) onnxruntime.set(workers, peer);
+    }
+    await inTurns([...contenders, ...[...onnxruntime.values()].filter(({ message }) => !message)]);
     const operations = operationsOf(which);
     const [, first] = contenders;
+    const differences = new Map();
+    for (const [workers, { output }] of onnxruntime) {
+      if (output) differences.set(workers, largestDifference(local.output(), await output()));
+    }
     const rows = contenders.slice(1).map(({ pool, workers, seconds, output }) => {
       const diff = largestDifference(local.output(), output());
       const row = (peer) => peerRow({ seconds: peer.seconds, ours: seconds, operations, diff });
+      const ort = onnxruntime.get(workers);
+      const ofOrt = ort?.message ? ort : ort && { ...row(ort), diff: differences.get(workers), note: ort.note };
       const exchange = pool.backend.exchange.split(' ', 1)[0];
       return {
         name: which.name.replace(/^\w+/, `$&-${exchange}`).replace(/\d+$/, String(workers)),
@@ -84,10 +105,14 @@ export async function measurePools(mh, pools, which, machine) {
         GFLOPS: operations / seconds / 1e9,
         pct_peak: (100 * operations) / seconds / machine.fmaPeak / workers,
         ...(local.bytes && { GBps: local.bytes / seconds / 1e9 }),
-        peers: { 'one thread': row(local), ...(workers > 1 && { 'one worker': row(first) }) },
+        peers: {
+          'one thread': row(local),
+          ...(workers > 1 && { 'one worker': row(first) }),
+          ...(ofOrt && { 'onnxruntime-web': ofOrt }),
+        },
       };
     });
-    for (const { dispose } of contenders) await dispose?.();
+    for (const { dispose } of [...contenders, ...onnxruntime.values()]) await dispose?.();
     return rows;
   });
 }

@@ -95,7 +95,8 @@ function poolOf(core: PoolCore): Pool {
     (maker: Maker) =>
     async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
       const { workers, ...call } = readFlat(given, ['workers', 'signal'], maker);
-      const { handle, facts } = await core.make(maker, [config, call], workers === undefined ? 1 : countOf(workers));
+      const count = workers === 'all' ? core.settings.workers : countOf(workers ?? 1);
+      const { handle, facts } = await core.make(maker, [config, call], count);
       return proxyOf(core, handle, facts as object, methods[maker]);
     };
   const pool = {

@@ -31,7 +31,8 @@ export const HELP = `npm run bench -- [native|wasm|browser …] [options]; nativ
   --target NAME     native: the SIMD target, for example avx2 or avx512
   --simd BUILD      wasm, browser: relaxed, simd128 or both
   --node PATH       wasm: another Node than this one
-  --workers 1,2     wasm: pools of so many workers instead of one thread, in turns
+  --workers 1,2     wasm: pools of so many workers instead of one thread, in turns; with --peers also
+                    onnxruntime-web with as many threads
   --browser NAME    browser: chromium, firefox or both
   --from FILE       no run: the results of an earlier --json (may be repeated)
   --no-build        no set-up and no build: what is there`;

@@ -1,0 +1,79 @@
+// onnxruntime-web with several threads, in a process of its own, because a process can choose their number once.
+// Started by onnxruntimeWithThreads(), which tells it what to do:
+//
+//   node onnxruntime_threads.mjs PEERS CASE THREADS
+
+import { fork } from 'node:child_process';
+import { join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { caseOf } from '../cases.mjs';
+import { onnxruntime } from './onnxruntime.mjs';
+
+const here = fileURLToPath(import.meta.url);
+
+/**
+ * @param {string} folder in which onnxruntime-web is installed
+ * @returns {Promise<object | null>} the peer for a case, with `round` in place of `run`; null if it does not offer it
+ */
+export async function onnxruntimeWithThreads(folder, which, threads) {
+  const child = fork(here, [folder, which.name, String(threads)], { serialization: 'advanced' });
+  const answer = () =>
+    new Promise((resolve, reject) => {
+      child.once('message', resolve);
+      child.once('exit', (code) => reject(new Error(`onnxruntime-web ended with code ${code}`)));
+    }).finally(() => child.removeAllListeners());
+  const ask = async (question) => {
+    const answered = answer();
+    child.send(question);
+    const reply = await answered;
+    if (reply.failure) throw new Error(reply.failure);
+    return reply;
+  };
+  const dispose = async () => void child.kill();
+  try {
+    const { way, used } = await ask({ kind: 'start' });
+    if (way === undefined) return await dispose(), null;
+    return {
+      note: `${used} ${used === 1 ? 'thread' : 'threads'}, ${way}`,
+      round: async (untimed, milliseconds) => (await ask({ kind: 'round', untimed, milliseconds })).samples,
+      output: async () => (await ask({ kind: 'output' })).output,
+      dispose,
+    };
+  } catch (error) {
+    await dispose();
+    throw error;
+  }
+}
+
+async function serve([folder, name, threads]) {
+  let peer;
+  const answers = {
+    async start() {
+      const entry = join(folder, 'node_modules', 'onnxruntime-web', 'dist', 'ort.node.min.mjs');
+      const ort = await import(pathToFileURL(entry).href);
+      ort.env.wasm.numThreads = Number(threads);
+      ort.env.logLevel = 'fatal';
+      peer = await onnxruntime(ort, { executionProviders: ['wasm'], graphOptimizationLevel: 'all' })(caseOf(name));
+      // It takes one thread where it finds that it cannot have several.
+      return { way: peer?.note, used: ort.env.wasm.numThreads };
+    },
+    async round({ untimed, milliseconds }) {
+      const samples = [];
+      for (let call = 0; call < untimed; call += 1) await peer.run();
+      for (const start = performance.now(); performance.now() - start < milliseconds; ) {
+        const before = performance.now();
+        await peer.run();
+        samples.push(performance.now() - before);
+      }
+      return { samples };
+    },
+    output: async () => ({ output: Float32Array.from(await peer.output()) }),
+  };
+  process.on('message', async (question) => {
+    const reply = await answers[question.kind](question).catch((error) => ({ failure: String(error?.message ?? error).split('\n', 1)[0] }));
+    process.send(reply);
+  });
+  process.on('disconnect', () => process.exit());
+}
+
+if (process.argv[1] === here) await serve(process.argv.slice(2));
