@@ -18,33 +18,28 @@ export interface VectorStrips {
   show(strips: readonly Strip[]): void;
 }
 
-const height = 10;
-
 /** `count` is the number of strips, which does not change, so that nothing below moves. */
 export function createStrips(count: number): VectorStrips {
   const lines = Array.from({ length: count }, () => ({
     label: el('span', { class: 'strip-label' }),
-    canvas: el('canvas', { class: 'strip-cells', height, 'aria-hidden': 'true' }),
+    canvas: el('canvas', { class: 'strip-cells', height: 1, 'aria-hidden': 'true' }),
   }));
   const element = el('div', { class: 'vectors' }, ...lines.flatMap(({ label, canvas }) => [label, canvas]));
   let shown: readonly Strip[] = [];
 
   function draw(): void {
     const { theme: now } = paintStyle();
+    const color = (value: number, limit: number) => colorScale(now, 'signed', limit)(value);
     lines.forEach(({ label, canvas }, i) => {
       const strip = shown[i];
       label.replaceChildren(...(strip?.label ?? []));
       if (!strip) return;
       const { data, limit } = strip;
-      const cell = 8;
-      canvas.width = data.length * cell;
-      const pen = canvas.getContext('2d');
-      if (!pen) return;
-      const color = colorScale(now, 'signed', limit);
-      data.forEach((value, col) => {
-        pen.fillStyle = color(value).fill;
-        pen.fillRect(col * cell, 0, cell - 1, height);
-      });
+      // One pixel for each cell; style sheets enlarge it. Setting the width would clear and allocate anew.
+      if (canvas.width !== data.length) canvas.width = data.length;
+      const pixels = Uint32Array.from(data, (value) => color(value, limit).bytes);
+      const image = new ImageData(new Uint8ClampedArray(pixels.buffer), data.length, 1);
+      canvas.getContext('2d')?.putImageData(image, 0, 0);
     });
   }
 

@@ -109,7 +109,8 @@ function createMean(app: App) {
     show(result: ForwardResult, as: ViewName): void {
       const count = result.heads.length;
       element.hidden = count === 1;
-      view = { ...viewOf(result, 'weights', 0), data: result.meanWeights.data };
+      const { edited: _, ...first } = viewOf(result, 'weights', 0);
+      view = { ...first, data: result.meanWeights.data };
       title.textContent = `Mean of ${count} heads`;
       text.textContent =
         'Plots of attention often show only this. A pattern that one head is sure of looks faint here, and patterns of different heads run into each other.';

@@ -232,6 +232,9 @@ function sayLead({ split, splitHeads }: ForwardResult): string {
     : `${splitHeads} heads cannot share 64 columns equally.`;
 }
 
+/** A word and a comma that stays on its line. */
+const withComma = (name: string): HTMLElement => el('span', { class: 'unbroken' }, word(name), ',');
+
 function sayVerdict(app: App, result: ForwardResult): Child[] {
   const { splitHeads, wrongReshape } = app.state.get();
   if (result.splitHeads !== splitHeads) return [];
@@ -254,12 +257,12 @@ function sayVerdict(app: App, result: ForwardResult): Child[] {
   const names = viewOf(result, 'x', 0).rowLabels;
   const owner = Math.floor((source.col * splitHeads) / embedDim) + 1;
   return [
-    el('strong', {}, `First wrong cell: head ${place.head + 1}, `, word(names[place.token]!), `, column ${place.col + 1}. `),
+    el('strong', {}, `First wrong cell: head ${place.head + 1}, `, withComma(names[place.token]!), ` column ${place.col + 1}. `),
     'It holds column ',
     String(source.col + 1),
     ' of ',
-    word(names[source.token]!),
-    `, which belongs to head ${owner}. Each head now mixes words instead of columns.`,
+    withComma(names[source.token]!),
+    ` which belongs to head ${owner}. Each head now mixes words instead of columns.`,
   ];
 }
 
@@ -271,10 +274,10 @@ function sayAddress(result: ForwardResult, place: Place, wrong: boolean): Child[
   const source = sourceOf(index);
   const { rowLabels, data } = viewOf(result, 'x', 0);
   return [
-    el('strong', {}, `head ${place.head + 1}, `, word(rowLabels[place.token]!), `, column ${place.col + 1}`),
+    el('strong', {}, `head ${place.head + 1}, `, withComma(rowLabels[place.token]!), ` column ${place.col + 1}`),
     ` is number ${index + 1} of ${tokens.length * embedDim} in memory: `,
-    word(rowLabels[source.token]!),
-    `, column ${source.col + 1} of x, `,
+    withComma(rowLabels[source.token]!),
+    ` column ${source.col + 1} of x, `,
     el('span', { class: 'number' }, formatNumber(data[index]!)),
   ];
 }
