@@ -23,12 +23,12 @@ interface Component {
   externalReferences?: { url: string }[];
 }
 
-const json = async (path: string): Promise<unknown> => JSON.parse(await readFile(path, 'utf8'));
+const json = async (path: string | URL): Promise<unknown> => JSON.parse(await readFile(path, 'utf8'));
 
 let bill: Bill;
 let complaintsAbout: (document: unknown) => string[];
 beforeAll(async () => {
-  bill = (await json(new URL('../dist/sbom.cdx.json', import.meta.url).pathname)) as Bill;
+  bill = (await json(new URL('../dist/sbom.cdx.json', import.meta.url))) as Bill;
 
   const library = createRequire(import.meta.url).resolve('@cyclonedx/cyclonedx-library/package.json');
   const schema = (name: string) => json(join(dirname(library), 'res', 'schema', `${name}.SNAPSHOT.schema.json`));
