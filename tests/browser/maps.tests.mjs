@@ -230,9 +230,11 @@ export const tests = [
           bar: style('#gallery .score-fill').backgroundColor !== style('#gallery').backgroundColor,
           mark: parseFloat(style('#gallery .map-mark-cell').outlineWidth) >= 2,
           chosen: style('#gallery .card-title[aria-pressed=true]').outlineStyle === 'solid',
+          pressed: style('#bend .segments [aria-pressed=true]').outlineStyle === 'solid',
+          on: style('#bend-output + .switch-track').backgroundColor !== style('#bend-causal + .switch-track').backgroundColor,
         };
       });
-      assert.deepEqual(kept, { bar: true, mark: true, chosen: true });
+      assert.deepEqual(kept, { bar: true, mark: true, chosen: true, pressed: true, on: true });
       await close();
     },
   },

@@ -196,7 +196,7 @@ export const tests = [
           const event = new Event('drop', { bubbles: true, cancelable: true });
           document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
         });
-        await say(/^huge\.safetensors has 3\.2 GB; at most 1\.5 GB fit/);
+        await say(/^huge\.safetensors has 3\.20 GB; at most 1\.50 GB fit/);
         await give(page, await write('good.safetensors', whole));
         await until(page, () => document.querySelectorAll('#own .card').length === 3);
         await give(page, await write('bad.safetensors', whole.subarray(0, 999)));

@@ -29,9 +29,9 @@ const sections: readonly ((app: App) => HTMLElement)[] = [
   revealSection,
   gallerySection,
   bendSection,
-  (app) => ownModelSection(app),
   trainSection,
   generateSection,
+  (app) => ownModelSection(app),
   speedSection,
   useItSection,
 ];

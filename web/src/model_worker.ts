@@ -1,6 +1,6 @@
 // The worker of a model that the visitor brought. It starts when a file is dropped.
 
-import { load } from 'multihead';
+import { load, MultiheadError } from 'multihead';
 import type { GivenFiles, Reply, Request } from './model/messages.js';
 import { ModelSession } from './model/session.js';
 
@@ -10,20 +10,21 @@ interface Scope {
   postMessage(reply: Reply): void;
 }
 const scope = self as unknown as Scope;
-const session = load().then((mh) => new ModelSession(mh));
-session.catch(() => {}); // each call reports it
+
+let session: Promise<ModelSession> | undefined;
+const opened = (): Promise<ModelSession> => (session ??= load().then((mh) => new ModelSession(mh)));
 
 async function run({ name, values }: Request): Promise<unknown> {
-  const opened = await session;
-  if (name === 'next') return opened.next();
-  if (name === 'look') return opened.look(values[0] as string);
-  if (name === 'start') return opened.start(values[0] as string);
-  const { model, vocabulary, merges, heads } = values[0] as GivenFiles;
-  return opened.open({
-    model: await model.arrayBuffer(),
-    vocabulary: await vocabulary?.text(),
-    merges: await merges?.text(),
-    heads,
+  const model = await opened();
+  if (name === 'next') return model.next();
+  if (name === 'look') return model.look(values[0] as string);
+  if (name === 'start') return model.start(values[0] as string);
+  const files = values[0] as GivenFiles;
+  return model.open({
+    model: await files.model.arrayBuffer(),
+    vocabulary: await files.vocabulary?.text(),
+    merges: await files.merges?.text(),
+    heads: files.heads,
   });
 }
 
@@ -34,6 +35,8 @@ scope.onmessage = ({ data: request }) => {
     run(request).then(
       (value) => scope.postMessage({ id: request.id, value }),
       (error: unknown) => {
+        // The module is lost, or did not load: the next call loads again.
+        if (error instanceof MultiheadError && ['E_FATAL', 'E_LOAD'].includes(error.code)) session = undefined;
         const failure = error instanceof Error ? error.message : String(error);
         scope.postMessage({ id: request.id, failure });
       },

@@ -4,7 +4,7 @@ import { mostBytes, refusalOf } from '../src/model/limits.js';
 describe('refusalOf', () => {
   it('names the file, its size and the limit', () => {
     expect(refusalOf({ name: 'big.safetensors', size: 6.4e9 })).toBe(
-      'big.safetensors has 6.4 GB; at most 1.5 GB fit in a page.',
+      'big.safetensors has 6.40 GB; at most 1.50 GB fit in a page.',
     );
     expect(refusalOf({ name: 'fits.safetensors', size: mostBytes })).toBe('');
   });
