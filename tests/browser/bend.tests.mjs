@@ -4,6 +4,8 @@ import assert from 'node:assert/strict';
 import { checkRows, compare } from './numbers.tests.mjs';
 import { openPage, settled, snapshot, until } from './harness.mjs';
 
+const sentence = 'text=the+black+cat+sat+on+the+mat';
+
 const hashOf = (page) => page.evaluate(() => decodeURIComponent(location.hash));
 
 /** Moves a slider to a position, as dragging it does. */
@@ -33,7 +35,7 @@ export const tests = [
   {
     name: 'every control of "Bend it" gives the numbers of float64 to 1e-5, one after the other and together',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#query=4&key=3&head=4`);
+      const { page, close } = await openPage(browser, `${url}#${sentence}&query=4&key=3&head=4`);
       let before = await snapshot(page);
       for (const { field, use } of controls) {
         await use(page);
@@ -54,7 +56,7 @@ export const tests = [
   {
     name: 'what is bent comes back from the address, and undo and redo take it back and forth, bit for bit',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#query=4&key=3&head=4`);
+      const { page, close } = await openPage(browser, `${url}#${sentence}&query=4&key=3&head=4`);
       const outputs = [(await snapshot(page)).trace.output.data];
       for (const { use } of controls.slice(-4)) {
         await use(page);
@@ -87,7 +89,7 @@ export const tests = [
   {
     name: 'a weight is chosen and set by keyboard; the row still sums to 1, and a masked weight stays 0',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      const { page, close } = await openPage(browser, `${url}#${sentence}&causal=1`);
       await page.focus('#bend .map-cell[tabindex="0"]');
       for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight', 'Enter']) await page.keyboard.press(key);
       await until(page, () => document.querySelector('#edit-weight').ariaDisabled === 'false');

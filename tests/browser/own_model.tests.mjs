@@ -6,6 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { openPage, setSentence, until } from './harness.mjs';
 
+const sentence = 'text=the+black+cat+sat+on+the+mat';
+
 const [width, heads, vocabulary, positions] = [12, 3, 24, 40];
 const d = width / heads;
 
@@ -123,7 +125,7 @@ export const tests = [
     name: 'a GPT-2 from disk shows its heads on the sentence to 1e-5, and continues it with a cache',
     run: ({ browser, url }) =>
       withFiles(async (write) => {
-        const { page, origins, close } = await openPage(browser, url);
+        const { page, origins, close } = await openPage(browser, `${url}#${sentence}`);
         const files = [
           await write('model.safetensors', safetensors(tensors)),
           await write('vocab.json', JSON.stringify(vocab)),
@@ -153,7 +155,7 @@ export const tests = [
     name: 'a dropped model without a vocabulary numbers the words; another number of heads is another model',
     run: ({ browser, url }) =>
       withFiles(async () => {
-        const { page, close } = await openPage(browser, url);
+        const { page, close } = await openPage(browser, `${url}#${sentence}`);
         await page.evaluate((base64) => {
           const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
           const files = new DataTransfer();
@@ -176,7 +178,7 @@ export const tests = [
     name: 'files that are no model, corrupt or huge: the page says so and goes on',
     run: ({ browser, url }) =>
       withFiles(async (write) => {
-        const { page, close } = await openPage(browser, url);
+        const { page, close } = await openPage(browser, `${url}#${sentence}`);
         const whole = safetensors(tensors);
         const say = async (pattern) => {
           await until(page, () => /cannot be used|no \.safetensors|at most/.test(document.querySelector('.own-status').textContent));

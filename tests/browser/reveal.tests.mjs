@@ -3,6 +3,8 @@
 import assert from 'node:assert/strict';
 import { openPage, settled, snapshot } from './harness.mjs';
 
+const sentence = 'text=the+black+cat+sat+on+the+mat';
+
 /** What the cells of the active row of a block say, as [token, numbers]. */
 const rowOf = (page, block) =>
   page.$$eval(`#reveal .reveal-block:nth-child(${block}) [role=gridcell]`, (cells) =>
@@ -25,7 +27,7 @@ export const tests = [
   {
     name: 'the split gives each head its columns; the wrong reshape does not, and the page names its first wrong cell',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#${sentence}`);
       const { trace, tokens } = await snapshot(page);
       const x = trace.x.data;
       for (let head = 0; head < 8; head += 1) {
@@ -56,7 +58,7 @@ export const tests = [
   {
     name: 'a cell of a head names its place in memory, and the strides agree',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#splitHeads=4`);
+      const { page, close } = await openPage(browser, `${url}#${sentence}&splitHeads=4`);
       const { trace, tokens } = await snapshot(page);
       await page.focus('#reveal .reveal-block:nth-child(3) [tabindex="0"]');
       for (const key of ['ArrowDown', 'ArrowDown', 'ArrowRight']) await page.keyboard.press(key);
@@ -73,7 +75,7 @@ export const tests = [
   {
     name: '7 heads explain themselves, in the words of the package',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#${sentence}`);
       await page.click('#split-7');
       await settled(page);
       const verdict = await page.$eval('.reveal-verdict', (line) => line.textContent);
@@ -90,7 +92,7 @@ export const tests = [
   {
     name: 'the parts slide apart, at once with reduced motion, and the address remembers',
     async run({ browser, url, kind }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#${sentence}`);
       if (kind === 'chromium') {
         await page.emulateMediaFeatures([{ name: 'prefers-reduced-motion', value: 'reduce' }]);
       }
