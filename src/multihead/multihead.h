@@ -1,6 +1,6 @@
 /// \file
-/// Everything that the library multihead declares, in one include. Only safetensors.h is apart,
-/// since it belongs to another library, multihead::safetensors.
+/// Everything that the library multihead declares, in one include. Only safetensors.h and
+/// distributed.h are apart: they belong to multihead::safetensors and multihead::distributed.
 
 /// \namespace multihead
 /// All that is public.

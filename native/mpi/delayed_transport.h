@@ -1,0 +1,43 @@
+// Transfers that take at least a given time, to measure on one machine how much of the time of a
+// network the computation hides.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "distributed/transport.h"
+
+namespace multihead::mpi {
+
+class DelayedTransport : public distributed::Transport {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  DelayedTransport(std::unique_ptr<Transport> inner, std::chrono::duration<double> delay)
+      : Transport(inner->rank(), inner->size()),
+        inner_(std::move(inner)),
+        delay_(std::chrono::duration_cast<Clock::duration>(delay)) {}
+
+  State poll() override {
+    const State state = inner_->poll();
+    return state == State::kDone && Clock::now() < due_ ? State::kBusy : state;
+  }
+
+ protected:
+  void start_send(int to, const void* data, uint64_t bytes) override {
+    inner_->send(to, data, bytes);
+  }
+  void start_receive(int from, void* data, uint64_t bytes) override {
+    inner_->receive(from, data, bytes);
+    due_ = Clock::now() + delay_;
+  }
+
+ private:
+  std::unique_ptr<Transport> inner_;
+  Clock::duration delay_;
+  Clock::time_point due_{};
+};
+
+}  // namespace multihead::mpi

@@ -1,0 +1,47 @@
+// The problem that multihead-mpi divides: the same random numbers on every rank, which takes its
+// rows of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "multihead/distributed.h"
+
+namespace multihead::mpi {
+
+struct Shape {
+  const char* name;
+  int64_t batch, heads, kv_heads, queries, keys, width;
+};
+std::span<const Shape> shapes();
+
+// Rows of one rank, in its order, or of all.
+using RowList = std::vector<int64_t>;
+RowList all_rows(int64_t rows);
+RowList rows_of(int64_t rows, distributed::Layout layout, int ranks, int rank);
+
+class Problem {
+ public:
+  explicit Problem(const Shape& shape);
+
+  // The rows of q and of k and v that a rank holds.
+  struct Shard {
+    std::vector<float> q, k, v, out;
+    Dims q_shape, k_shape;
+  };
+  Shard shard(const RowList& queries, const RowList& keys) const;
+
+ private:
+  Shape shape_;
+  std::vector<float> q_, k_, v_;
+};
+
+// The largest difference of a rank's outputs from those of all rows.
+double largest_difference(const Shape& shape, const RowList& queries, const std::vector<float>& own,
+                          const std::vector<float>& all);
+
+// Bytes that a rank sends in a call, without the agreement of the ranks.
+uint64_t bytes_sent(const Shape& shape, const distributed::Sharding& sharding, int ranks, int rank);
+
+}  // namespace multihead::mpi

@@ -1,0 +1,220 @@
+#include "distributed/agreement.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace multihead::distributed {
+namespace {
+
+// FNV-1a, 64 bits (Fowler, Noll and Vo).
+class Digest {
+ public:
+  template <class T>
+  Digest& add(const T& value) requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+    std::array<unsigned char, sizeof(T)> bytes{};
+    std::memcpy(bytes.data(), &value, sizeof(T));
+    for (const unsigned char byte : bytes) hash_ = (hash_ ^ byte) * 0x100000001b3U;
+    return *this;
+  }
+  template <class T>
+  Digest& add(std::span<const T> values) {
+    add(values.size());
+    for (const T& value : values) add(value);
+    return *this;
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325U;
+};
+
+struct Field {
+  const char* name;
+  uint64_t digest;
+};
+
+// Everything that must be the same on all ranks, by its name in the interface.
+std::vector<Field> fields_of(const Call& call) {
+  const AttentionOptions& o = call.options;
+  const engine::AttentionShape& s = call.shape;
+  const Sharding& sharding = call.sharding;
+  const auto shape_of = [&](const auto& view) {
+    // Which axes are shared, but not along the queries, of which each rank has its own number.
+    Digest digest;
+    digest.add(view.given());
+    const int rank = view.shape.rank();
+    for (int axis = 0; axis < rank; ++axis) {
+      digest.add(axis == rank - 2 ? int64_t{0} : view.shape[axis]);
+    }
+    return digest.value();
+  };
+  return {
+      {"call", Digest().add(call.kind).value()},
+      {"sharding.method", Digest().add(sharding.method).value()},
+      {"sharding.layout", Digest().add(sharding.layout).value()},
+      {"sharding.queries", Digest().add(sharding.queries).value()},
+      {"sharding.keys", Digest().add(sharding.keys).value()},
+      {"batch", Digest().add(s.batch).value()},
+      {"heads", Digest().add(s.heads).add(s.kv_heads).value()},
+      {"d_k and d_v", Digest().add(s.key_width).add(s.value_width).value()},
+      {"element types", Digest().add(call.q.dtype).add(call.k.dtype).add(call.v.dtype).value()},
+      {"cu_q", Digest().add(call.cu_q).value()},
+      {"cu_k", Digest().add(call.cu_k).value()},
+      {"scale", Digest().add(o.scale.has_value()).add(o.scale.value_or(0.0F)).value()},
+      {"causal", Digest().add(o.causal.alignment).add(o.causal.offset).value()},
+      {"window", Digest()
+                     .add(o.window.left)
+                     .add(o.window.right)
+                     .add(o.window.alignment)
+                     .add(o.window.offset)
+                     .value()},
+      {"kv_lengths", Digest().add(o.kv_lengths).value()},
+      {"alibi_slopes", Digest().add(o.alibi_slopes).value()},
+      {"softcap", Digest().add(o.softcap).value()},
+      {"sinks", Digest().add(o.sinks).value()},
+      {"qk_norm", Digest()
+                      .add(o.qk_norm.enabled)
+                      .add(o.qk_norm.epsilon)
+                      .add(o.qk_norm.q_gain)
+                      .add(o.qk_norm.k_gain)
+                      .value()},
+      {"rope", Digest().add(o.rope.style).add(o.rope.base).add(o.rope.rotary_dim).value()},
+      {"dropout", Digest().add(o.dropout.probability).add(o.dropout.seed).value()},
+      {"bf16_products", Digest().add(o.bf16_products).value()},
+      {"mask", shape_of(o.mask)},
+      {"bias", shape_of(o.bias)},
+  };
+}
+
+constexpr size_t kMostFields = 24;
+
+// What each rank sends.
+struct Header {
+  uint64_t refused = 0;
+  int64_t queries = 0, keys = 0;
+  std::array<uint64_t, kMostFields> digests{};
+};
+
+Status differs(const char* name, size_t rank) {
+  return {StatusCode::kOption, name, "the same on every rank",
+          "another on rank " + std::to_string(rank) + " than on rank 0"};
+}
+
+Status refused_by(size_t rank) {
+  return {StatusCode::kOption, "communicator", "arguments that every rank accepts",
+          "some that rank " + std::to_string(rank) + " refused"};
+}
+
+// Every rank's `own`, in their order.
+template <class T>
+Status exchange(const T& own, double time_limit, Communicator::Internals& ranks,
+                std::vector<T>& all) {
+  Transport& transport = *ranks.transport;
+  const auto size = static_cast<size_t>(transport.size());
+  if (!ranks.notes->reserve(size * sizeof(T))) {
+    ranks.broken = true;  // the others wait in vain
+    return Status::out_of_memory(size * sizeof(T));
+  }
+  auto* const memory = static_cast<T*>(ranks.notes->data());
+  const int rank = transport.rank();
+  memory[rank] = own;
+  for (int other = 0; other < transport.size(); ++other) {
+    if (other == rank) continue;
+    transport.receive(other, memory + other, sizeof(T));
+    transport.send(other, memory + rank, sizeof(T));
+  }
+  if (Status status = ranks.finish(time_limit); !status.ok()) return status;
+  all.assign(memory, memory + size);
+  return {};
+}
+
+Status check_rows(const char* name, const Call& call, const std::vector<int64_t>& counts,
+                  int64_t total, bool replicated) {
+  const auto ranks = static_cast<int>(counts.size());
+  const auto refuse = [&](std::string expected, std::string got) -> Status {
+    return {StatusCode::kShape, name, std::move(expected), std::move(got)};
+  };
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int64_t count = counts[static_cast<size_t>(rank)];
+    int64_t expected = count;
+    if (replicated) expected = total;
+    if (!replicated && call.sharding.layout == Layout::kZigzag) {
+      const auto ranges = rows_of_rank(total, Layout::kZigzag, ranks, rank);
+      expected = ranges[0].count() + ranges[1].count();
+    }
+    if (count == expected) continue;
+    return refuse(std::to_string(expected) + " rows on rank " + std::to_string(rank),
+                  std::to_string(count));
+  }
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (replicated || sum == total) return {};
+  return refuse(std::to_string(total) + " rows over all ranks", std::to_string(sum));
+}
+
+}  // namespace
+
+Status agree(const Call& call, const Status& own, Communicator::Internals& ranks, Shards& shards) {
+  const std::vector<Field> fields = fields_of(call);
+  static_assert(std::is_trivially_copyable_v<Header>);
+  Header header{
+      .refused = own.ok() ? 0U : 1U, .queries = call.shape.queries, .keys = call.shape.keys};
+  for (size_t i = 0; i < fields.size(); ++i) header.digests[i] = fields[i].digest;
+  std::vector<Header> all;
+  // A limit that is refused is not one to wait with.
+  const double limit = own.ok() ? call.sharding.time_limit : Sharding().time_limit;
+  if (Status status = exchange(header, limit, ranks, all); !status.ok()) {
+    return own.ok() ? status : own;
+  }
+  if (!own.ok()) return own;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].refused != 0) return refused_by(rank);
+  }
+  for (size_t i = 0; i < fields.size(); ++i) {
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank].digests[i] != all[0].digests[i]) return differs(fields[i].name, rank);
+    }
+  }
+  for (const Header& of : all) {
+    shards.queries.push_back(of.queries);
+    shards.keys.push_back(of.keys);
+  }
+  const Sharding& sharding = call.sharding;
+  const bool decodes = sharding.method == Method::kDecode;
+  if (Status status = check_rows("q", call, shards.queries, sharding.queries, decodes);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = check_rows("k", call, shards.keys, sharding.keys, false); !status.ok()) {
+    return status;
+  }
+  const auto size = static_cast<int64_t>(all.size());
+  if (sharding.method == Method::kHeads && call.shape.kv_heads < size) {
+    return {StatusCode::kOption, "sharding.method",
+            "a key/value head for each of the " + std::to_string(size) + " ranks with heads",
+            std::to_string(call.shape.kv_heads)};
+  }
+  return {};
+}
+
+Status agree(const Status& own, double time_limit, Communicator::Internals& ranks) {
+  std::vector<uint64_t> all;
+  const uint64_t refused = own.ok() ? 0U : 1U;
+  if (Status status = exchange(refused, time_limit, ranks, all); !status.ok()) {
+    return own.ok() ? status : own;
+  }
+  if (!own.ok()) return own;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != 0) return refused_by(rank);
+  }
+  return {};
+}
+
+}  // namespace multihead::distributed

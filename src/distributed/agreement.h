@@ -1,0 +1,18 @@
+// Before anything is computed, all ranks compare what they were called with.
+#pragma once
+
+#include "distributed/call.h"
+#include "distributed/communicator.h"
+#include "multihead/status.h"
+
+namespace multihead::distributed {
+
+// Tells all ranks this one's rows and a digest of everything that must be the same, or that it has
+// refused its arguments: `own` is the outcome of its own checks. All ranks return an error if any
+// has one, if anything differs, or if the shards do not add up to the whole.
+Status agree(const Call& call, const Status& own, Communicator::Internals& ranks, Shards& shards);
+
+// The same for a step that needs no comparison, such as reserving memory.
+Status agree(const Status& own, double time_limit, Communicator::Internals& ranks);
+
+}  // namespace multihead::distributed

@@ -1,0 +1,92 @@
+// A distributed call in the one form that all methods read, plain or packed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "distributed/shards.h"
+#include "engine/validate.h"
+#include "multihead/distributed.h"
+
+namespace multihead::distributed {
+
+// Every rank tells the others, so that calls of different kinds do not meet.
+enum class CallKind : uint8_t { kForward, kForwardPacked, kBackward, kBackwardPacked };
+
+struct Call {
+  CallKind kind = CallKind::kForward;
+  ConstAnyTensor q, k, v;  // (B, H, n, d) of this rank; B = 1 if packed
+  AttentionOptions options;
+  std::span<const int32_t> cu_q, cu_k;  // of the whole problem; 0 and the total if not packed
+  Sharding sharding;
+  engine::AttentionShape shape;  // of this rank
+
+  bool packed() const {
+    return kind == CallKind::kForwardPacked || kind == CallKind::kBackwardPacked;
+  }
+  bool transforms() const {
+    return options.qk_norm.enabled || options.rope.style != Rope::Style::kNone;
+  }
+};
+
+// The rows of every rank.
+struct Shards {
+  std::vector<int64_t> queries, keys;
+
+  std::vector<Chunk> query_chunks(const Call& call, int rank) const {
+    return chunks_of(call.sharding, queries, call.sharding.queries, rank);
+  }
+  std::vector<Chunk> key_chunks(const Call& call, int rank) const {
+    return chunks_of(call.sharding, keys, call.sharding.keys, rank);
+  }
+};
+
+// A view without some rows or heads of (B, H, n, d).
+template <class View>
+View part_of(View view, int axis, int64_t first, int64_t count) {
+  using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(view.data)>>,
+                                  const char, char>;
+  int64_t bytes = 1;
+  if constexpr (requires { view.dtype; }) {
+    bytes = bytes_of(view.dtype);
+  } else {
+    bytes = sizeof(*view.data);
+  }
+  if (view.data != nullptr && view.shape.elements() != 0) {
+    view.data = reinterpret_cast<decltype(view.data)>(reinterpret_cast<Byte*>(view.data) +
+                                                      first * view.strides[axis] * bytes);
+  }
+  view.shape[axis] = count;
+  return view;
+}
+template <class View>
+View rows_of(const View& view, int64_t first, int64_t count) {
+  return part_of(view, 2, first, count);
+}
+template <class View>
+View heads_of(const View& view, int64_t first, int64_t count) {
+  return part_of(view, 1, first, count);
+}
+
+// (B, H, n) as (B, H, n, 1).
+template <class T>
+TensorView<T> as_columns(const TensorView<T>& rows) {
+  return {rows.data,
+          {rows.shape[0], rows.shape[1], rows.shape[2], 1},
+          {rows.strides[0], rows.strides[1], rows.strides[2], 1}};
+}
+
+// Copies (B, H, n, d) of one type.
+void copy(const ConstAnyTensor& from, const AnyTensor& to, Context& context);
+// The same with a conversion of floats to the type of `to`.
+void convert(const ConstTensor& from, const AnyTensor& to, Context& context);
+
+// Applies QK-norm and RoPE to the rank's rows of q or k, whose segments are given; `to` is f32 and
+// contiguous.
+enum class Operand : uint8_t { kQueries, kKeys };
+Status transform(const Call& call, Operand operand, std::span<const Segment> segments,
+                 const Tensor& to, Context& context);
+
+}  // namespace multihead::distributed

@@ -1,0 +1,37 @@
+// The memory of a call.
+#pragma once
+
+#include <cstdint>
+
+#include "distributed/agreement.h"
+#include "distributed/call.h"
+#include "distributed/communicator.h"
+#include "distributed/shard_memory.h"
+#include "engine/scratch.h"
+#include "rules/arena.h"
+
+namespace multihead::distributed {
+
+// Reserves what `lay_out` takes from an arena; an error if any rank has not enough memory.
+template <class LayOut>
+Status reserve(const Call& call, Communicator::Internals& ranks, const LayOut& lay_out) {
+  rules::Arena needs(nullptr);
+  lay_out(needs);
+  const bool reserved = ranks.memory->reserve(needs.bytes());
+  if (Status status = agree(reserved ? Status() : Status::out_of_memory(needs.bytes()),
+                            call.sharding.time_limit, ranks);
+      !status.ok()) {
+    return status;
+  }
+  rules::Arena takes(ranks.memory->data());
+  lay_out(takes);
+  return {};
+}
+
+// How many floats the rank's queries take if they are transformed.
+inline uint64_t transformed_queries(const Call& call, const Layouts& layouts) {
+  if (!call.transforms()) return 0;
+  return static_cast<uint64_t>(layouts.q_shape(call.shape.queries).elements());
+}
+
+}  // namespace multihead::distributed

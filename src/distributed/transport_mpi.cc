@@ -1,0 +1,112 @@
+// MPI's non-blocking messages, on a duplicate of the caller's communicator.
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "distributed/communicator.h"
+#include "distributed/transport.h"
+#include "multihead/distributed.h"
+
+namespace multihead::distributed {
+namespace {
+
+// MPI counts bytes in an int: a longer message goes in pieces, which arrive in order.
+constexpr uint64_t kMostBytes = uint64_t{1} << 30;
+
+class MpiTransport : public Transport {
+ public:
+  MpiTransport(MPI_Comm comm, int rank, int size) : Transport(rank, size), comm_(comm) {}
+
+  ~MpiTransport() override {
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    // MPI_Comm_free() waits for all ranks, which a silent one would never let it.
+    if (finalised == 0 && requests_.empty() && !failed_) MPI_Comm_free(&comm_);
+  }
+
+  State poll() override {
+    if (failed_) return State::kFailed;
+    if (requests_.empty()) return State::kDone;
+    int done = 0;
+    failed_ = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                          MPI_STATUSES_IGNORE) != MPI_SUCCESS;
+    if (failed_) return State::kFailed;
+    if (done == 0) return State::kBusy;
+    requests_.clear();
+    return State::kDone;
+  }
+
+ protected:
+  void start_send(int to, const void* data, uint64_t bytes) override {
+    in_pieces(bytes, [&](uint64_t first, int count, MPI_Request* request) {
+      return MPI_Isend(static_cast<const char*>(data) + first, count, MPI_BYTE, to, 0, comm_,
+                       request);
+    });
+  }
+  void start_receive(int from, void* data, uint64_t bytes) override {
+    in_pieces(bytes, [&](uint64_t first, int count, MPI_Request* request) {
+      return MPI_Irecv(static_cast<char*>(data) + first, count, MPI_BYTE, from, 0, comm_, request);
+    });
+  }
+
+ private:
+  template <class Start>
+  void in_pieces(uint64_t bytes, const Start& start) {
+    for (uint64_t first = 0; first < bytes && !failed_; first += kMostBytes) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      const auto count = static_cast<int>(std::min(kMostBytes, bytes - first));
+      failed_ = start(first, count, &request) != MPI_SUCCESS;
+      if (!failed_) requests_.push_back(request);
+    }
+  }
+
+  MPI_Comm comm_;
+  std::vector<MPI_Request> requests_;
+  bool failed_ = false;
+};
+
+Status over(MPI_Comm comm, Communicator& communicator) {
+  MPI_Comm own = MPI_COMM_NULL;
+  int rank = 0, size = 0;
+  // Errors of the duplicate are returned, not the end of the program.
+  const bool made = MPI_Comm_dup(comm, &own) == MPI_SUCCESS &&
+                    MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN) == MPI_SUCCESS &&
+                    MPI_Comm_rank(own, &rank) == MPI_SUCCESS &&
+                    MPI_Comm_size(own, &size) == MPI_SUCCESS;
+  if (!made) {
+    return {kExchange, "communicator", "one that MPI_Comm_dup() can duplicate", "another"};
+  }
+  communicator = communicator_over(std::make_unique<MpiTransport>(own, rank, size));
+  return {};
+}
+
+Status check_initialised() {
+  int initialised = 0, finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  if (initialised != 0 && finalised == 0) return {};
+  return {StatusCode::kOption, "communicator", "MPI between MPI_Init() and MPI_Finalize()",
+          initialised == 0 ? "MPI that is not initialised" : "MPI that is finalised"};
+}
+
+}  // namespace
+
+Status Communicator::over_mpi(Communicator& communicator) {
+  if (Status status = check_initialised(); !status.ok()) return status;
+  return over(MPI_COMM_WORLD, communicator);
+}
+
+Status Communicator::over_mpi(int fortran_handle, Communicator& communicator) {
+  if (Status status = check_initialised(); !status.ok()) return status;
+  const MPI_Comm comm = MPI_Comm_f2c(fortran_handle);
+  if (comm == MPI_COMM_NULL) {
+    return {StatusCode::kOption, "fortran_handle", "that of a communicator: MPI_Comm_c2f(comm)",
+            "that of MPI_COMM_NULL"};
+  }
+  return over(comm, communicator);
+}
+
+}  // namespace multihead::distributed

@@ -1,0 +1,152 @@
+/// \file
+/// Attention over several processes: queries, keys and values are divided along the sequence, and
+/// every process (rank) computes its own rows. Needs the library multihead_distributed (CMake:
+/// multihead::distributed).
+///
+/// The methods, with R ranks of which each holds some rows of q, k and v:
+///
+/// - kRing: R steps; in each a rank computes its queries against one rank's keys while the keys and
+///   values of the next step arrive (ring attention, arXiv:2310.01889). Any number of heads, memory
+///   for two shards of K and V.
+/// - kAllGather: every rank receives all keys and values first. Fewer and larger products: for
+///   short keys.
+/// - kHeads: rows are exchanged for heads, so that each rank computes some heads over the whole
+///   sequence (DeepSpeed-Ulysses, arXiv:2309.14509). Needs at least R key/value heads.
+/// - kDecode: every rank has the same queries, and its own part of the keys (a sharded cache).
+///   Partial results are exchanged once and merged by their log-sum-exp.
+///
+/// Partial outputs are f32. Results equal those of one process up to rounding and are the same bits
+/// in every run with as many ranks; with kDecode all ranks have the same bits. Merging weighs parts
+/// by their log-sum-exp in f32, so the error of a weight is that of rounding a log-sum-exp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "multihead/attention.h"
+#include "multihead/attention_backward.h"
+#include "multihead/context.h"
+#include "multihead/export.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead::distributed {
+
+/// The StatusCode of an exchange that failed: another process did not answer in time, or left.
+inline constexpr StatusCode kExchange{5};
+
+/// How a call is computed; see the head of this file.
+enum class Method : uint8_t {
+  kRing,       ///< keys and values go round
+  kAllGather,  ///< all ranks receive all keys and values
+  kHeads,      ///< each rank computes some heads
+  kDecode,     ///< all ranks have all queries
+};
+
+/// Which rows of the whole sequence a rank holds.
+enum class Layout : uint8_t {
+  /// Rank after rank. Any numbers of rows, also different ones for queries and keys.
+  kContiguous,
+  /// The sequence is cut into 2 R parts, and rank r holds parts r and 2 R - 1 - r, one after the
+  /// other: with causal order all ranks then have the same work. Rows must be those of
+  /// rows_of_rank().
+  kZigzag,
+};
+
+/// How a call is divided. The same on every rank, but for the time limit.
+struct Sharding {
+  Method method = Method::kRing;        ///< see the head of this file
+  Layout layout = Layout::kContiguous;  ///< kDecode: kContiguous, of the keys
+  int64_t queries = 0;                  ///< of the whole problem, over all ranks
+  int64_t keys = 0;                     ///< of the whole problem, over all ranks
+  double time_limit = 60;               ///< most seconds of one wait for other ranks
+};
+
+/// Rows first .. end - 1 of a sequence.
+struct RowRange {
+  int64_t first = 0;  ///< the first row
+  int64_t end = 0;    ///< after the last row
+  /// How many rows.
+  constexpr int64_t count() const { return end - first; }
+};
+
+/// The rows of a rank if `rows` rows are divided evenly among `ranks`, in the order in which the
+/// rank holds them. With kContiguous the second range is empty.
+std::array<RowRange, 2> rows_of_rank(int64_t rows, Layout layout, int ranks, int rank);
+
+/// A group of processes that make the same calls in the same order. After an error of the kind
+/// kExchange it refuses further calls, because messages may still be on their way. One call at a
+/// time.
+class Communicator {
+ public:
+  Communicator();  ///< Of no process: calls are refused.
+  ~Communicator();
+  Communicator(Communicator&&) noexcept;             ///< Movable, not copyable.
+  Communicator& operator=(Communicator&&) noexcept;  ///< Movable, not copyable.
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// All processes of MPI_COMM_WORLD; all of them must call this. MPI must be initialised, with
+  /// MPI_THREAD_FUNNELED if a Context has several threads; calls come from the thread that did
+  /// that. Destroy the communicator before MPI_Finalize(). Errors: kOption, if the library was
+  /// built without MPI or MPI is not initialised; kExchange.
+  [[nodiscard]] static Status over_mpi(Communicator& communicator);
+  /// The processes of an MPI communicator, given by its Fortran handle: MPI_Comm_c2f(comm). It is
+  /// duplicated, so messages of your own never mix with those of calls.
+  [[nodiscard]] static Status over_mpi(int fortran_handle, Communicator& communicator);
+
+  int rank() const;  ///< Of this process, from 0.
+  int size() const;  ///< Number of processes; 0 for a communicator of none.
+
+  /// What calls have exchanged so far.
+  struct Traffic {
+    uint64_t bytes_sent = 0;      ///< to other ranks
+    uint64_t bytes_received = 0;  ///< from other ranks
+    double seconds_waited = 0;    ///< while nothing was computed
+  };
+  /// What calls have exchanged so far, their agreement on options included.
+  Traffic traffic() const;
+
+  struct Internals;  ///< the library's own
+  /// The library's own.
+  explicit Communicator(std::unique_ptr<Internals> internals);
+  /// The library's own.
+  Internals* internals() const { return internals_.get(); }
+
+ private:
+  std::unique_ptr<Internals> internals_;
+};
+
+/// attention() of a divided sequence. q (B, H_q, n_q, d_k), k (B, H_kv, n_k, d_k), v (B, H_kv, n_k,
+/// d_v), out (B, H_q, n_q, d_v) and lse (B, H_q, n_q) are the rank's own rows.
+///
+/// `options` are those of the whole problem: alignments, window, ALiBi, dropout, kv_lengths and
+/// default positions of RoPE count in whole sequences. mask and bias cover the rank's own queries
+/// and all keys, (n_q, N_k) or (B, H_q, n_q, N_k), where any extent may be 1; with kHeads the
+/// extent of queries must be 1. Positions given by rope are those of the rank's own rows. Outputs
+/// other than out and lse are refused.
+///
+/// All ranks call this with the same options; they compare them before anything is computed. On an
+/// error, every rank returns one and nothing is written. Errors: those of attention(); kOption for
+/// what differs between ranks, shards that do not add up, or too few heads; kExchange if a rank
+/// does not answer within the time limit. With one rank, this is attention().
+[[nodiscard]] Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                               const ConstAnyTensor& v, const AttentionOptions& options,
+                               const AttentionOutputs& outputs, const Sharding& sharding,
+                               Communicator& communicator, Context& context);
+
+/// attention_varlen() of a divided row of packed sequences, which may cross from rank to rank. q
+/// (n_q, H_q, d_k), k (n_k, H_kv, d_k), v (n_k, H_kv, d_v), out (n_q, H_q, d_v) and lse (H_q, n_q)
+/// are the rank's own rows; cu_q and cu_k are those of the whole problem. Everything else as above.
+[[nodiscard]] Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                      const ConstAnyTensor& v, std::span<const int32_t> cu_q,
+                                      std::span<const int32_t> cu_k,
+                                      const AttentionOptions& options,
+                                      const AttentionOutputs& outputs, const Sharding& sharding,
+                                      Communicator& communicator, Context& context);
+
+}  // namespace multihead::distributed
+MULTIHEAD_PUBLIC_END

@@ -1,0 +1,69 @@
+// multihead-mpi with 2 and 4 local ranks: outputs of every method against one process, traffic, bad arguments.
+//
+//   node --test tests/native/mpi.test.mjs        after a build on a machine with MPI (Debian: openmpi-bin, libopenmpi-dev)
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { test } from 'node:test';
+import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
+
+const program = join(dirname(NATIVE_PROGRAM), 'multihead-mpi');
+const has = existsSync(program) && !spawnSync('mpirun', ['--version']).error;
+const skip = has ? false : 'the build found no MPI, or there is no mpirun';
+
+// More ranks than cores, and also as root in a container; all of these are Open MPI's.
+const env = {
+  ...process.env,
+  OMPI_ALLOW_RUN_AS_ROOT: '1',
+  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1',
+  OMPI_MCA_rmaps_base_oversubscribe: '1',
+  PRTE_MCA_rmaps_default_mapping_policy: ':oversubscribe',
+  OMPI_MCA_mpi_yield_when_idle: '1',
+};
+const ranks = (count, ...args) => {
+  const limits = { encoding: 'utf8', env, timeout: 120e3 };
+  return spawnSync('mpirun', ['-n', String(count), program, '--repeats', '1', ...args], limits);
+};
+
+for (const count of [2, 4]) {
+  for (const method of ['ring', 'all_gather', 'heads', 'decode']) {
+    test(`${count} ranks, ${method}: the outputs of one process, and the bytes of the formula`, { skip }, () => {
+      const layout = method === 'decode' ? 'contiguous' : 'zigzag';
+      const args = ['--shape', 'tiny', '--method', method, '--layout', layout, '--causal', '--check'];
+      const { status, stdout, stderr } = ranks(count, ...args);
+      assert.equal(status, 0, stdout + stderr);
+      const lines = stdout.match(/^\d+ .*$/gm) ?? [];
+      assert.equal(lines.length, count, stdout);
+      for (const line of lines) {
+        const [, sent, formula, , , difference] = line.trim().split(/\s+/).map(Number);
+        assert.ok(sent > 0 && sent === formula, line);
+        assert.ok(difference <= 2e-6, line);
+      }
+    });
+  }
+}
+
+test('bad arguments are named, and give 2', { skip }, () => {
+  for (const [args, message] of [
+    [['--shape', 'large'], /--shape: expected one of tiny, .*, got large/],
+    [['--method', 'star'], /--method.*star/],
+    [['--fliter'], /--fliter/],
+    [['--shape', 'tiny', '--method', 'decode', '--layout', 'zigzag'], /sharding\.layout: /],
+  ]) {
+    const { status, stdout, stderr } = ranks(2, ...args);
+    assert.equal(status, 2, stdout + stderr);
+    assert.match(stderr, message);
+  }
+  const tooMany = ranks(5, '--shape', 'tiny', '--method', 'heads');
+  assert.equal(tooMany.status, 2);
+  assert.match(tooMany.stderr, /sharding\.method: expected a key\/value head for each of the 5 ranks/);
+});
+
+test('--help names every option', { skip }, () => {
+  const { status, stdout } = ranks(1, '--help');
+  assert.equal(status, 0);
+  const options = '--shape --method --layout --causal --check --threads --repeats --delay --time-limit';
+  for (const option of options.split(' ')) assert.ok(stdout.includes(option), option);
+});

@@ -1,0 +1,95 @@
+// Ranks as threads of one process, instead of MPI: with a delay of messages, and with ranks that
+// fall silent.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "distributed/transport.h"
+#include "multihead/distributed.h"
+
+namespace multihead::testing {
+
+struct ThreadRanksOptions {
+  std::chrono::microseconds delay{0};  // from the start of a message to its arrival
+  // This rank's messages get lost from the n-th on.
+  int silent_rank = -1;
+  int64_t silent_after = std::numeric_limits<int64_t>::max();
+};
+
+// The messages of all ranks.
+class Mailboxes {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Mailboxes(int size, const ThreadRanksOptions& options)
+      : options_(options),
+        boxes_(static_cast<size_t>(size * size)),
+        sent_(static_cast<size_t>(size)),
+        size_(size) {}
+
+  void put(int from, int to, const void* data, uint64_t bytes);
+  enum class Taken : uint8_t { kNothing, kMessage, kWrongSize };
+  Taken take(int from, int to, void* data, uint64_t bytes);
+
+ private:
+  struct Message {
+    std::vector<std::byte> bytes;
+    Clock::time_point due;
+  };
+  std::deque<Message>& box(int from, int to) {
+    return boxes_[static_cast<size_t>(from * size_ + to)];
+  }
+
+  const ThreadRanksOptions options_;
+  std::mutex mutex_;
+  std::vector<std::deque<Message>> boxes_;
+  std::vector<int64_t> sent_;
+  const int size_;
+};
+
+class ThreadTransport : public distributed::Transport {
+ public:
+  ThreadTransport(int rank, int size, Mailboxes& mailboxes)
+      : Transport(rank, size), mailboxes_(mailboxes) {}
+
+  State poll() override;
+
+  // How many waits were preceded by a poll during which transfers were on their way.
+  size_t overlapped_waits() const { return overlapped_.size(); }
+
+ protected:
+  void start_send(int to, const void* data, uint64_t bytes) override {
+    mailboxes_.put(rank(), to, data, bytes);
+  }
+  void start_receive(int from, void* data, uint64_t bytes) override {
+    pending_.push_back({from, data, bytes});
+    is_new_ = true;
+  }
+
+ private:
+  struct Pending {
+    int from;
+    void* data;
+    uint64_t bytes;
+  };
+  Mailboxes& mailboxes_;
+  std::deque<Pending> pending_;
+  bool failed_ = false;
+  bool is_new_ = false;
+  int64_t batch_ = 0;  // of transfers
+  std::set<int64_t> overlapped_;
+};
+
+// Runs `rank` once for each rank, each in its own thread with its own communicator.
+void in_ranks(int size, const ThreadRanksOptions& options,
+              const std::function<void(distributed::Communicator&)>& rank);
+
+}  // namespace multihead::testing
