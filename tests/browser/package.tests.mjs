@@ -6,7 +6,7 @@ import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { blobWorkers, replacePolicy } from '../../native/dev/packages/project.mjs';
+import { blobWorkers, servePlainly } from '../../native/dev/packages/project.mjs';
 import * as sources from '../../native/dev/packages/sources.mjs';
 import { startServer } from './harness.mjs';
 
@@ -28,7 +28,7 @@ async function withSite(files, policy, use) {
       await writeFile(join(folder, name), text);
     }
     const server = await startServer(folder);
-    if (policy) server.server.prependListener('request', (_, response) => replacePolicy(response, policy));
+    servePlainly(server, policy);
     await use(server).finally(() => server.close());
   } finally {
     await rm(folder, { recursive: true });

@@ -63,9 +63,9 @@ export class Project {
   }
 
   /** Fails unless the page says so in every browser. A `site` is a folder; its policy is that of web/serve.mjs. */
-  async expectPage({ site, url, path = '', policy = contentSecurityPolicy }) {
+  async expectPage({ site, url, path = '', policy }) {
     const server = site && (await serve({ root: this.at(site), port: 0 }));
-    server?.server.prependListener('request', (_, response) => replacePolicy(response, policy));
+    if (server) servePlainly(server, policy);
     try {
       for (const { name, browser } of this.browsers) {
         this.#expect(await titleOf(browser, (url ?? server.url) + path), name, `${site ?? url}${path}`);
@@ -121,11 +121,17 @@ export class Project {
   }
 }
 
-/** The Content-Security-Policy in the headers that the response is about to get; none if it is undefined. */
-export function replacePolicy(response, policy) {
-  const { writeHead } = response;
-  response.writeHead = (status, { 'Content-Security-Policy': _, ...headers }) =>
-    writeHead.call(response, status, { ...headers, ...(policy && { 'Content-Security-Policy': policy }) });
+/**
+ * Makes a server of web/serve.mjs send files as they are, because compressing them takes longer than the page, and with
+ * another Content-Security-Policy; null is none.
+ */
+export function servePlainly({ server }, policy = contentSecurityPolicy) {
+  server.prependListener('request', (request, response) => {
+    delete request.headers['accept-encoding'];
+    const { writeHead } = response;
+    response.writeHead = (status, { 'Content-Security-Policy': _, ...headers }) =>
+      writeHead.call(response, status, { ...headers, ...(policy && { 'Content-Security-Policy': policy }) });
+  });
 }
 
 /** The title that the page's script sets. By polling: Firefox takes Puppeteer's waitForFunction() for an eval. */
