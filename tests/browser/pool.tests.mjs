@@ -36,6 +36,12 @@ async function compare() {
   const expected = mh.attention(q, k, v, { causal: 'topLeft' }).out.data;
   const parts = [];
   const actual = await pool.attention(q, k, v, { causal: 'topLeft', progress: (_, total) => parts.push(total) });
+  const copies = [q, k, v].map(({ shape, data }) => ({ shape, data: data.slice() }));
+  const { out, lse, lent } = await pool.attention(...copies, { causal: 'topLeft', return: ['lse'], transfer: true });
+  const taken = copies.filter(({ data }) => data.length === 0).length;
+  const inputs = { q, k, v, out, lse, dOut: tensor(4) };
+  const wantedGradients = mh.attentionBackward(inputs, { causal: 'topLeft' });
+  const gradients = await pool.attentionBackward(inputs, { causal: 'topLeft' });
   const config = { embedDim: 128, numHeads: 4, numLayers: 1, vocabSize: 5000, maxPositions: 64 };
   const [local, remote] = [mh.transformer(config), await pool.transformer(config, { workers: 'all' })];
   local.initialise({ seed: 1 });
@@ -47,8 +53,10 @@ async function compare() {
   const refused = await pool.attention(q, k, { shape: [1], data: new Float32Array(1) }).catch((error) => error.code);
   pool.dispose();
   return {
-    ...{ workers, exchange, why, refused, parts: parts.length },
-    attention: same(actual.out.data, expected),
+    ...{ workers, exchange, why, refused, taken, parts: parts.length },
+    attention: same(actual.out.data, expected) && same(out.data, expected),
+    lent: [q, k, v].every(({ data }, at) => same(lent['qkv'[at]].data, data)),
+    gradients: ['dQ', 'dK', 'dV'].every((name) => same(gradients[name].data, wantedGradients[name].data)),
     transformer: same(logits.data, wanted),
   };
 }
@@ -67,14 +75,14 @@ async function onPage(browser, headers) {
   }
 }
 
-const exact = { refused: 'E_SHAPE', attention: true, transformer: true };
+const exact = { refused: 'E_SHAPE', attention: true, lent: true, gradients: true, transformer: true };
 
 export const tests = [
   {
     name: 'the pool has the bits of one thread, with messages on any page',
     async run({ browser }) {
       const { why, ...rest } = await onPage(browser, {});
-      assert.deepEqual(rest, { workers: 2, exchange: 'messages', parts: 2, ...exact });
+      assert.deepEqual(rest, { workers: 2, exchange: 'messages', parts: 2, taken: 3, ...exact });
       assert.equal(why, '2 workers, messages: the page is not cross-origin isolated');
     },
   },
@@ -85,7 +93,7 @@ export const tests = [
         'cross-origin-opener-policy': 'same-origin',
         'cross-origin-embedder-policy': 'require-corp',
       });
-      assert.deepEqual(rest, { workers: 2, exchange: 'shared memory', parts: 2, ...exact });
+      assert.deepEqual(rest, { workers: 2, exchange: 'shared memory', parts: 2, taken: 0, ...exact });
       assert.match(why, /is cross-origin isolated$/);
     },
   },
@@ -95,7 +103,7 @@ export const tests = [
       const scripts = "script-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval'";
       const policy = `default-src 'self'; ${scripts}; worker-src 'none'`;
       const { why, ...rest } = await onPage(browser, { 'content-security-policy': policy });
-      assert.deepEqual(rest, { workers: 0, exchange: 'messages', parts: 1, ...exact });
+      assert.deepEqual(rest, { workers: 0, exchange: 'messages', parts: 1, taken: 3, ...exact });
       assert.match(why, /Content-Security-Policy|security|insecure/i);
     },
   },
