@@ -70,7 +70,8 @@ export function partTasks(
   const lent = pieces.length === 1 ? lending : undefined;
   const inPlace = lent?.buffers ?? [];
   return pieces.map((boxes) => {
-    const { part, slot, transfer } = makePart(core, call, { ...operands, inPlace }, compact.value, boxes, joined.sharedOut(core));
+    const read = { ...operands, inPlace };
+    const { part, slot, transfer } = makePart(core, call, read, compact.value, boxes, joined.sharedOut(core));
     const task = { kind: 'part', part, slot, lent: inPlace } as const;
     return async (signal) => {
       const answer = await core.send('attention', { task, transfer, lent }, signal);
@@ -86,7 +87,12 @@ function outDTypeOf(out: unknown) {
 }
 
 /** For `workers`, which may be fewer than there are. */
-export function piecesOf(core: PoolCore, { parts, q, k }: DividedCall, options: AttentionOptions, workers: number): Box[][] {
+export function piecesOf(
+  core: PoolCore,
+  { parts, q, k }: DividedCall,
+  options: AttentionOptions,
+  workers: number,
+): Box[][] {
   const [, heads = 0, queries = 0] = q.shape;
   const [, kvHeads = 0, keys = 0] = k.shape;
   if (parts.heads === 0 || queries === 0) return [];

@@ -99,7 +99,8 @@ function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: 
   const result = [batch, heads, queries, valueWidth];
   const spreads = ({ shape }: Numbers): boolean => {
     const whole = [batch, heads, queries, keys].slice(-shape.length);
-    return (shape.length === 2 || shape.length === 4) && whole.every((extent, axis) => [1, extent].includes(shape[axis] as number));
+    const hasRank = shape.length === 2 || shape.length === 4;
+    return hasRank && whole.every((extent, axis) => [1, extent].includes(shape[axis] as number));
   };
   const { sinks, alibi, kvLengths, rope } = options;
   const counts = [
@@ -152,11 +153,13 @@ export function backwardPieces(core: PoolCore, call: BackwardCall, results: Grad
   const sharedBias = (axis: 0 | 1): boolean =>
     wanted.includes('dBias') && (bias?.shape.length === 2 || bias?.shape[axis] === 1);
   const together = { batches: sharedBias(0) || wanted.includes('dSinks'), heads: sharedBias(1) };
-  const jobs = (together.batches ? 1 : batch) * (together.heads ? 1 : kvHeads);
+  const most = (together.batches ? 1 : batch) * (together.heads ? 1 : kvHeads);
+  const jobs = (sharedBias(0) ? 1 : batch) * (sharedBias(1) ? 1 : kvHeads);
   const operations = 2 * batch * heads * queries * keys * (3 * width + 2 * (v.shape[3] as number));
-  const parts = Math.min(count, jobs, Math.floor(operations / core.settings.leastWork));
+  const parts = Math.min(count, most, Math.floor(operations / core.settings.leastWork));
   if (parts <= 1) return [];
-  return rectanglesOf([batch, kvHeads], together, parts).map((part) => pieceOfRectangle(core, call, results, part, jobs));
+  const rectangles = rectanglesOf([batch, kvHeads], together, parts);
+  return rectangles.map((rectangle) => pieceOfRectangle(core, call, results, rectangle, jobs));
 }
 
 function rectanglesOf(

@@ -23,8 +23,8 @@ export class Lending {
       // Throws if it has been transferred before.
       tensor.numbers();
     }
-    const given = exchange === 'messages' ? this.#tensors.flatMap(({ buffer }) => (buffer === undefined ? [] : [buffer])) : [];
-    const buffers = [...new Set(given)];
+    const given = exchange === 'messages' ? this.#tensors.map(({ buffer }) => buffer) : [];
+    const buffers = [...new Set(given.filter((buffer) => buffer !== undefined))];
     this.#sizes = buffers.map(({ byteLength }) => byteLength);
     try {
       this.#buffers = structuredClone(buffers, { transfer: buffers });

@@ -67,4 +67,6 @@ export function swapped<D extends DType>({ data, shape, dtype }: Numbers<D>): Nu
   return { data: copy as typeof data, shape: [columns, rows, ...shape.slice(2)], dtype };
 }
 
-export const reshapedTo = <D extends DType>({ data, dtype }: Numbers<D>, shape: Shape): Numbers<D> => ({ data, shape, dtype });
+export const reshapedTo = <D extends DType>({ data, dtype }: Numbers<D>, shape: Shape): Numbers<D> => ({
+  ...{ data, shape, dtype },
+});

@@ -11,7 +11,15 @@ import type { Answer, Argument, Maker, Task } from './pool_protocol.js';
 import { TeamLink, type TeamCall } from './team.js';
 import { coreOf } from './tensor.js';
 import { bufferOf, lengthOf } from './typed_arrays.js';
-import type { AttentionBackwardInputs, AttentionBackwardOptions, FloatTensorLike, Multihead, ScoreRows, ScoresOptions, Tensor } from './types.js';
+import type {
+  AttentionBackwardInputs,
+  AttentionBackwardOptions,
+  FloatTensorLike,
+  Multihead,
+  ScoreRows,
+  ScoresOptions,
+  Tensor,
+} from './types.js';
 
 /** Answers, and the buffers to be transferred with each. */
 export interface Sending<M> {

@@ -14,7 +14,13 @@ import { reshapedTo, sliceOf, swapped, writeSlice, type Range } from './pool_sli
 import { sameShape } from './shape.js';
 import { floatDTypes } from './tensor.js';
 import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
-import type { AttentionBackwardInputs, AttentionBackwardOptions, FloatDType, GradientName, VarlenBackwardOptions } from './types.js';
+import type {
+  AttentionBackwardInputs,
+  AttentionBackwardOptions,
+  FloatDType,
+  GradientName,
+  VarlenBackwardOptions,
+} from './types.js';
 import { checkRope, elsewhere, varlenBackwardNames } from './varlen.js';
 
 interface PackedCall {
