@@ -23,11 +23,13 @@ import { tests as speed } from './speed.tests.mjs';
 import { tests as state } from './state.tests.mjs';
 import { tests as training } from './training.tests.mjs';
 import { tests as trainingAccess } from './training_access.tests.mjs';
+import { tests as steps } from './steps.tests.mjs';
 import { tests as useIt } from './use_it.tests.mjs';
 
 const tests = [
   ...page,
   ...firstLook,
+  ...steps,
   ...state,
   ...numbers,
   ...maps,

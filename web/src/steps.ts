@@ -19,9 +19,9 @@ export interface Part {
 export interface Step {
   readonly id: StepId;
   readonly title: string;
-  /** Short name in the list of steps. */
+  /** Short name in the map of the flow. */
   readonly symbol: string;
-  readonly text: string;
+  readonly text: (result: ForwardResult) => string;
   /** The matrices of the step: three where q, k and v differ, else one. */
   readonly parts: readonly Part[];
   /** Names of the axes of the trace's shape. */
@@ -29,21 +29,26 @@ export interface Step {
 }
 
 const letters = ['q', 'k', 'v'] as const;
+const always = (text: string) => () => text;
 
 export const steps: readonly Step[] = [
   {
     id: 'x',
-    title: 'Embed the tokens',
+    title: 'Embed the words',
     symbol: 'x',
-    text: 'Each token becomes a row of 64 numbers, its features: codes for its position, its word and its first letter, and traits of its spelling.',
+    text: always(
+      'Each word becomes a row of 64 numbers: codes for its position, the word itself and its first letter, and traits of its spelling.',
+    ),
     parts: [{ label: 'x', trace: 'x', formula: 'x' }],
     axes: 'batch, tokens, features',
   },
   {
     id: 'project',
-    title: 'Project to queries, keys and values',
+    title: 'Make queries, keys and values',
     symbol: 'q, k, v',
-    text: 'Three matrices turn each row into a query (q: what the token looks for), a key (k: what other tokens compare their queries with) and a value (v: what it passes on), for all heads at once.',
+    text: always(
+      'Three matrices turn each row into a query (what the word looks for), a key (what it can be found by) and a value (what it hands over).',
+    ),
     parts: letters.map((name) => ({ label: name, trace: name, formula: name })),
     axes: 'batch, tokens, heads · d_head',
   },
@@ -51,7 +56,9 @@ export const steps: readonly Step[] = [
     id: 'split',
     title: 'Split into heads',
     symbol: 'split',
-    text: 'Each head gets 16 columns of q, k and v. No number changes. From here on, every head works by itself.',
+    text: always(
+      'Each head gets 16 columns of q, k and v, and works by itself from here on. So each head can look at something else.',
+    ),
     parts: letters.map((name) => ({ label: name, trace: `${name}Heads`, formula: 'split' })),
     axes: 'batch, heads, tokens, d_head',
   },
@@ -59,7 +66,7 @@ export const steps: readonly Step[] = [
     id: 'scores',
     title: 'Score every pair',
     symbol: 'q · k',
-    text: 'The dot product of each query with each key. It is large where the two match.',
+    text: always('Multiply a query and a key column by column, and add up. The sum is large where the two match.'),
     parts: [{ label: 'scores', trace: 'scores', formula: 'scores' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -67,7 +74,12 @@ export const steps: readonly Step[] = [
     id: 'scale',
     title: 'Scale',
     symbol: '÷ √d',
-    text: 'Dividing by √16 = 4 keeps the scores from growing with the head dimension, which is 16 here.',
+    text: ({ bend }) =>
+      ({
+        head: 'Longer vectors give larger dot products. Dividing by √16 = 4 undoes that.',
+        model: 'Longer vectors give larger dot products. Here they are divided by √64 = 8, the width of all heads: too much for one head.',
+        none: 'The scores are not divided, so the largest ones will take nearly all the weight.',
+      })[bend.divisor],
     parts: [{ label: 'scaled scores', trace: 'scaledScores', formula: 'scale' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -75,7 +87,11 @@ export const steps: readonly Step[] = [
     id: 'mask',
     title: 'Mask',
     symbol: 'mask',
-    text: 'With the causal mask on, a query sees its own token and earlier ones; the scores of later tokens become −∞. With the mask off, this step changes nothing.',
+    text: ({ causal, bend }) => {
+      if (causal) return 'Causal is on: a word sees itself and earlier words. The scores of later words become −∞.';
+      if (bend.window >= 0) return 'A window is set: the scores of words further away become −∞.';
+      return 'Nothing is hidden at the moment, so this step changes nothing. Switch on Causal to hide later words.';
+    },
     parts: [{ label: 'masked scores', trace: 'maskedScores', formula: 'mask' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -83,7 +99,7 @@ export const steps: readonly Step[] = [
     id: 'softmax',
     title: 'Softmax',
     symbol: 'softmax',
-    text: 'The softmax turns each row of scores into attention weights that add up to 1. A score of −∞ becomes exactly 0.',
+    text: always('Softmax turns each row of scores into weights: none is negative, and they add up to 1.'),
     parts: [{ label: 'weights', trace: 'weights', formula: 'softmax' }],
     axes: 'batch, heads, queries, keys',
   },
@@ -91,15 +107,19 @@ export const steps: readonly Step[] = [
     id: 'values',
     title: 'Mix the values',
     symbol: 'w · v',
-    text: 'The output of a query is the sum of all values, each multiplied by its weight.',
+    text: always(
+      'Each row is now a mixture of the values that its word looked at. A row that looks like one value: nearly all the weight was on one word.',
+    ),
     parts: [{ label: 'head output', trace: 'headsOut', formula: 'values' }],
     axes: 'batch, heads, tokens, d_head',
   },
   {
     id: 'merge',
-    title: 'Merge the heads',
-    symbol: 'merge',
-    text: 'The outputs of the heads are put side by side, 16 columns each.',
+    title: 'Put the heads side by side',
+    symbol: 'concat',
+    text: always(
+      'Columns 1 to 16 come from head 1, the next 16 from head 2, and so on. Each stripe of 16 is what one head found.',
+    ),
     parts: [{ label: 'merged', trace: 'merged', formula: 'merge' }],
     axes: 'batch, tokens, heads · d_head',
   },
@@ -107,7 +127,10 @@ export const steps: readonly Step[] = [
     id: 'output',
     title: 'Project the output',
     symbol: 'W_O',
-    text: 'A last matrix puts the output of each head back into the block of x that its values came from, where a next layer would read it.',
+    text: ({ bend }) =>
+      bend.withoutOutput
+        ? 'W_O is left out, so the merged heads are the output.'
+        : 'W_O mixes what the heads found into one row per word, in the layout of x, where a next layer would read it.',
     parts: [{ label: 'output', trace: 'output', formula: 'output' }],
     axes: 'batch, tokens, features',
   },

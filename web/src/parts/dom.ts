@@ -54,9 +54,12 @@ export function word(token: string): HTMLElement {
 /** A query's token, an arrow, and a key's token. */
 export const pairOf = (query: string, key: string): Child[] => [word(query), ' → ', word(key)];
 
-/** Text in which names such as W_Q get a subscript. */
+/** Text in which names such as W_Q get a subscript, and e^{x} a power. */
 export function rich(text: string): Child[] {
-  return text.split(/(?<=\b[Wd])_(\w+)/).map((part, i) => (i % 2 ? el('sub', {}, part) : part));
+  return text.split(/((?<=\b[Wd])_\w+|\^\{[^}]*\})/).map((part) => {
+    if (part.startsWith('_')) return el('sub', {}, part.slice(1));
+    return part.startsWith('^{') ? el('sup', {}, part.slice(2, -1)) : part;
+  });
 }
 
 /** A badge with the number of a head, in the colour of its pattern. */

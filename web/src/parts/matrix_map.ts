@@ -133,6 +133,8 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     element,
     show(next) {
       content = next;
+      // Known before the first report of the observer, so that the map has its size in the first frame.
+      width ||= measured.clientWidth;
       draw();
     },
     highlight,

@@ -1,29 +1,40 @@
-// "Step through": the ten steps from x to the output, each with its formula, shape and matrix.
+// "Step through": the ten steps from x to the output. Everything in the panel keeps its place and height
+// from step to step, so that the eye can stay where it is.
 
 import { chosen, inView, update, type App } from '../app.js';
-import { explain } from '../explain.js';
+import { carries, explain } from '../explain.js';
 import type { ForwardResult, Trace } from '../messages.js';
 import type { PageState, StepId } from '../page_state.js';
+import { createCellStory } from '../parts/cell_story.js';
 import { el, headBadge, pairOf, refill, rich, word } from '../parts/dom.js';
+import { flowMap } from '../parts/flow_map.js';
 import { formatNumber, formatShape } from '../parts/format.js';
-import { formula } from '../parts/formulas.js';
-import { createLegend } from '../parts/legend.js';
+import { formula, type FormulaName } from '../parts/formulas.js';
+import { oncePerFrame } from '../parts/frame.js';
 import { largestOf, type MatrixView } from '../parts/heat_map.js';
+import { createLegend } from '../parts/legend.js';
+import { layoutOf } from '../parts/map_layout.js';
 import { createMap, type Cell } from '../parts/matrix_map.js';
 import { matrixTable } from '../parts/matrix_table.js';
+import { questionList } from '../parts/questions.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { patternOf } from '../patterns.js';
 import { isPerHead, stepOf, steps, viewOf, type Part, type Step } from '../steps.js';
 
+const maxCell = 44;
+/** Height of a table, with its border. */
+const tableHeight = 382;
+
 export function stepSection(app: App): HTMLElement {
-  const list = stepList(app);
-  const detail = stepDetail(app);
   const section = el(
     'section',
     { class: 'panel', id: 'steps', 'aria-labelledby': 'steps-title' },
     el('h2', { id: 'steps-title' }, 'Step through'),
-    el('p', { class: 'lead' }, 'From tokens to output in ten steps, with the numbers of your sentence.'),
-    el('div', { class: 'steps' }, list, detail),
+    el('p', { class: 'lead' }, 'From words to output in ten steps, with the numbers of your sentence.'),
+    flowMap(app),
+    stepDetail(app),
+    ending(app),
+    questionList(app),
   );
   app.result.watch((result) => {
     section.hidden = result === null;
@@ -31,104 +42,72 @@ export function stepSection(app: App): HTMLElement {
   return section;
 }
 
-function stepList(app: App): HTMLElement {
-  const tabs = steps.map(({ id, symbol, title }, index) => {
-    const shape = el('span', { class: 'step-shape number' });
-    const tab = el(
-      'button',
-      { type: 'button', role: 'tab', class: 'step', id: `step-${id}`, 'aria-controls': 'step-detail' },
-      el('span', { class: 'step-number', 'aria-hidden': 'true' }, String(index + 1)),
-      el('span', { class: 'step-symbol' }, ...rich(symbol)),
-      el('span', { class: 'sr-only' }, `, ${title}, shape `),
-      shape,
-    );
-    tab.addEventListener('click', () => update(app, { step: id }));
-    app.result.watch((result) => {
-      if (result) shape.textContent = formatShape(result.trace[stepOf(id).parts[0]!.trace].shape);
-    });
-    return tab;
-  });
-  const element = el('div', { class: 'step-list', role: 'tablist', 'aria-label': 'Steps' }, ...tabs);
-  element.addEventListener('keydown', (event) => {
-    const now = steps.findIndex(({ id }) => id === app.state.get().step);
-    const moves: Readonly<Record<string, number>> = {
-      ArrowDown: now + 1,
-      ArrowRight: now + 1,
-      ArrowUp: now - 1,
-      ArrowLeft: now - 1,
-      Home: 0,
-      End: steps.length - 1,
-    };
-    const next = moves[event.key];
-    if (next === undefined) return;
-    event.preventDefault();
-    const target = (next + steps.length) % steps.length;
-    update(app, { step: steps[target]!.id });
-    tabs[target]!.focus();
-  });
-  function select(): void {
-    const { step } = app.state.get();
-    tabs.forEach((tab, index) => {
-      const selected = steps[index]!.id === step;
-      tab.setAttribute('aria-selected', String(selected));
-      tab.tabIndex = selected ? 0 : -1;
-      // Scrolls the list sideways. scrollIntoView() would also scroll the page.
-      if (selected) element.scrollLeft = tab.offsetLeft - (element.clientWidth - tab.offsetWidth) / 2;
-    });
-  }
-  app.state.watch(({ step }, previous) => {
-    if (step !== previous?.step) select();
-  });
-  // A hidden section has no layout and cannot scroll, so select again when it appears.
-  app.result.watch((result, previous) => {
-    if (result && !previous) requestAnimationFrame(select);
-  });
-  return element;
+/** All steps' contents in one place; only the current one is visible, and the tallest sets the height. */
+function stack(name: string) {
+  const layers = new Map<StepId, HTMLElement>(steps.map(({ id }) => [id, el('div', { class: 'layer' })]));
+  const element = el('div', { class: `stack ${name}` }, ...layers.values());
+  return {
+    element,
+    layer: (id: StepId): HTMLElement => layers.get(id)!,
+    select(now: StepId): void {
+      for (const [id, layer] of layers) layer.classList.toggle('is-current', id === now);
+    },
+  };
+}
+
+/** The formula of a part, as the switches have it. */
+function formulaOf({ formula: name }: Part, { causal, bend }: ForwardResult): FormulaName {
+  if (name === 'mask' && !causal && bend.window < 0) return 'unmasked';
+  if (name === 'scale' && bend.divisor === 'model') return 'scaleModel';
+  return name === 'scale' && bend.divisor === 'none' ? 'scaleNone' : name;
 }
 
 function stepDetail(app: App): HTMLElement {
   // The column of the last cell pointed at in a matrix of features, which has no keys.
   let column: number | undefined;
-  const title = el('h3', {});
-  const text = el('p', { class: 'step-text' });
-  const formulaBox = el('div', { class: 'formula' });
+  const texts = stack('step-texts');
+  const formulas = stack('formula');
   const shape = el('p', { class: 'shape-line' });
-  const controls = el('div', { class: 'step-controls' });
-  const picture = el('div', { class: 'step-picture' });
-  const origin = el('div', { class: 'origin' });
-  const body = el('div', { class: 'step-body' }, picture, origin);
-  const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
-  const legendBox = el('div', {});
-  const map = createMap({ maxCell: 48, sizer: body, onPoint: pointAt, onChoose: choose });
+  const parts = el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' });
+  const heads = el('div', { class: 'segments heads', role: 'group', 'aria-label': 'Head' });
+  const headName = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const views = createViewSwitch(app, 'stepView', 'Show the matrix as');
+  const picture = el('div', { class: 'step-picture' });
+  const story = createCellStory();
+  const body = el('div', { class: 'step-body' }, picture, story.element);
+  const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
+  const map = createMap({ maxCell, sizer: picture, onPoint: pointAt, onChoose: choose });
   const detail = el(
     'div',
     { class: 'step-detail', role: 'tabpanel', id: 'step-detail' },
-    title,
-    text,
-    el('div', { class: 'formula-row' }, formulaBox, shape),
-    controls,
+    texts.element,
+    el('div', { class: 'formula-row' }, formulas.element, shape),
+    el('div', { class: 'step-controls' }, heads, headName, parts, views.element),
     body,
-    legendBox,
-    walkButtons(app),
+    el('div', { class: 'stack' }, legends.weights.element, legends.signed.element),
   );
+  formulas.element.setAttribute('role', 'group');
+  formulas.element.setAttribute('aria-label', 'Formula');
 
   const chosenPart = (step: Step): Part =>
     step.parts.find(({ label }) => label === app.state.get().part) ?? step.parts[0]!;
+  const shownStep = (): Step => stepOf(app.state.get().step);
+
+  function shownView(result: ForwardResult): MatrixView {
+    return viewOf(result, chosenPart(shownStep()).trace, chosen(app, result).head);
+  }
 
   function show(): void {
     const result = app.result.get();
     if (!result) return;
     const { head } = chosen(app, result);
-    const step = stepOf(app.state.get().step);
-    const { trace: name, formula: formulaName } = chosenPart(step);
-    const matrix = result.trace[name];
+    const step = shownStep();
+    const { trace: name } = chosenPart(step);
     detail.setAttribute('aria-labelledby', `step-${step.id}`);
-    title.textContent = `${steps.indexOf(step) + 1}. ${step.title}`;
-    text.replaceChildren(...rich(step.text));
-    formulaBox.replaceChildren(formula(formulaName));
+    texts.select(step.id);
+    formulas.select(step.id);
     shape.replaceChildren(
-      el('strong', { class: 'number' }, formatShape(matrix.shape)),
+      el('strong', { class: 'number' }, formatShape(result.trace[name].shape)),
       ' ',
       ...rich(step.axes),
     );
@@ -137,21 +116,43 @@ function stepDetail(app: App): HTMLElement {
     explainCell();
   }
 
+  /** The texts and formulas of all steps: they depend on the switches, not on the step. */
+  function write(result: ForwardResult): void {
+    steps.forEach((step, index) => {
+      texts
+        .layer(step.id)
+        .replaceChildren(
+          el('h3', {}, `${index + 1}. ${step.title}`),
+          el('p', { class: 'step-text' }, ...rich(step.text(result))),
+        );
+      formulas.layer(step.id).replaceChildren(formula(formulaOf(chosenPart(step), result)));
+    });
+  }
+
+  /** A formula that is wider than its box scrolls, and then has to be reached by keyboard. */
+  function fitFormulas(): void {
+    const { element } = formulas;
+    if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+    else element.removeAttribute('tabindex');
+  }
+
   function showControls(result: ForwardResult, step: Step, head: number): void {
-    const groups: HTMLElement[] = [];
-    if (step.parts.length > 1) {
-      const buttons = step.parts.map(({ label }) =>
+    const part = chosenPart(step);
+    parts.classList.toggle('is-idle', step.parts.length === 1);
+    refill(
+      parts,
+      ...(step.parts.length > 1 ? step.parts : steps[1]!.parts).map(({ label }) =>
         choice(
           `part-${label}`,
-          label === chosenPart(step).label,
+          label === part.label,
           () => update(app, { part: label as PageState['part'] }),
           label,
         ),
-      );
-      groups.push(el('div', { class: 'segments', role: 'group', 'aria-label': 'Matrix' }, ...buttons));
-    }
-    if (isPerHead(result.trace[chosenPart(step).trace])) {
-      const buttons = result.heads.map((id, index) =>
+      ),
+    );
+    refill(
+      heads,
+      ...result.heads.map((id, index) =>
         choice(
           `show-head-${index + 1}`,
           index === head,
@@ -159,21 +160,30 @@ function stepDetail(app: App): HTMLElement {
           headBadge(index + 1, id),
           el('span', { class: 'sr-only' }, `head ${index + 1}, ${patternOf(id).name}`),
         ),
-      );
-      groups.push(el('div', { class: 'segments heads', role: 'group', 'aria-label': 'Head' }, ...buttons));
-      groups.push(
-        el('span', { class: 'head-name', 'aria-hidden': 'true' }, patternOf(result.heads[head]!).name),
-      );
-    }
-    refill(controls, ...groups, views.element);
+      ),
+    );
+    headName.textContent = isPerHead(result.trace[part.trace]) ? patternOf(result.heads[head]!).name : 'all heads';
+  }
+
+  /** The height of the tallest matrix of all steps, so that it is the same for each. */
+  function fixHeight(result: ForwardResult): void {
+    const width = picture.clientWidth;
+    if (width === 0) return;
+    const heights = (['scores', 'q', 'qHeads'] as const).map(
+      (name) => layoutOf(viewOf(result, name, 0), width, maxCell).height,
+    );
+    const table = app.state.get().stepView === 'numbers' ? tableHeight : 0;
+    picture.style.minHeight = `${Math.max(table, ...heights)}px`;
   }
 
   function showMatrix(result: ForwardResult, name: keyof Trace, head: number): void {
     const view = viewOf(result, name, head);
     const perHead = isPerHead(result.trace[name]);
-    const legend = legends[view.scale];
-    legend.show(view.hidden !== undefined, largestOf(view));
-    legendBox.replaceChildren(legend.element);
+    for (const [scale, legend] of Object.entries(legends)) {
+      legend.element.classList.toggle('is-idle', scale !== view.scale);
+    }
+    legends[view.scale].show(view.hidden !== undefined, largestOf(view));
+    fixHeight(result);
     const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;
     if (views.current() === 'numbers') {
       refill(picture, matrixTable(view, label));
@@ -198,11 +208,6 @@ function stepDetail(app: App): HTMLElement {
     return result !== null && shownView(result).colLabels !== undefined;
   };
 
-  function shownView(result: ForwardResult): MatrixView {
-    const { trace: name } = chosenPart(stepOf(app.state.get().step));
-    return viewOf(result, name, chosen(app, result).head);
-  }
-
   function pointAt(cell: Cell | null): void {
     if (cell && !isSquare()) column = cell.col;
     app.pointed.set(cell && { query: cell.row, key: isSquare() ? cell.col : null });
@@ -216,7 +221,7 @@ function stepDetail(app: App): HTMLElement {
   function explainCell(): void {
     const result = app.result.get();
     if (!result) return;
-    const { trace: name } = chosenPart(stepOf(app.state.get().step));
+    const { trace: name } = chosenPart(shownStep());
     const view = shownView(result);
     const { query, key, head } = inView(app, result);
     const col = view.colLabels ? key : (column ?? null);
@@ -226,21 +231,51 @@ function stepDetail(app: App): HTMLElement {
     const place = view.colLabels
       ? pairOf(from, view.colLabels[cell.col]!)
       : [word(from), `, column ${cell.col + 1}`];
-    origin.replaceChildren(
-      el('p', { class: 'origin-pair' }, ...place),
-      el('p', { class: 'origin-value number' }, formatNumber(view.data[cell.row * view.cols + cell.col]!)),
-      el('p', { class: 'origin-why' }, ...rich(explain(result, name, { ...cell, head }))),
-    );
+    const value = formatNumber(view.data[cell.row * view.cols + cell.col]!);
+    story.show(place, value, explain(result, name, { ...cell, head }));
   }
 
-  app.result.watch(show);
-  app.pointed.watch(explainCell);
+  const explainSoon = oncePerFrame(explainCell);
+  app.result.watch((result) => {
+    if (!result) return;
+    write(result);
+    show();
+  });
+  app.pointed.watch(explainSoon);
   app.state.watch((state, previous) => {
     const differs = (...names: (keyof PageState)[]) => names.some((name) => state[name] !== previous?.[name]);
+    const result = app.result.get();
+    if (result && differs('part')) write(result);
     if (differs('step', 'head', 'part', 'stepView')) show();
-    else if (differs('query', 'key')) explainCell();
+    else if (differs('query', 'key')) explainSoon();
   });
+  new ResizeObserver(() => {
+    const result = app.result.get();
+    if (result) fixHeight(result);
+    fitFormulas();
+  }).observe(picture);
   return detail;
+}
+
+/** What the chosen word's output is made of, in words. */
+function ending(app: App): HTMLElement {
+  const line = el('p', { class: 'carries' });
+  const draw = oncePerFrame(() => {
+    const result = app.result.get();
+    if (!result) return;
+    const text = carries(result, inView(app, result).query);
+    if (line.textContent !== text) line.textContent = text;
+  });
+  app.result.watch(draw);
+  app.pointed.watch(draw);
+  app.state.watch(draw);
+  return el(
+    'div',
+    { class: 'ending' },
+    el('strong', {}, 'In the end: '),
+    line,
+    el('span', { class: 'hint' }, ' The mean over all heads that are not muted.'),
+  );
 }
 
 function strongestCell({ data, cols }: MatrixView, row: number): Cell {
@@ -261,21 +296,4 @@ function choice(
   const button = el('button', { type: 'button', id, 'aria-pressed': String(pressed) }, ...content);
   button.addEventListener('click', onClick);
   return button;
-}
-
-function walkButtons(app: App): HTMLElement {
-  const make = (label: string, by: number) => {
-    const button = el('button', { type: 'button', class: 'walk' }, label);
-    const target = (): StepId | undefined =>
-      steps[steps.findIndex(({ id }) => id === app.state.get().step) + by]?.id;
-    button.addEventListener('click', () => {
-      const step = target();
-      if (step) update(app, { step });
-    });
-    app.state.watch(() => {
-      button.disabled = target() === undefined;
-    });
-    return button;
-  };
-  return el('div', { class: 'walks' }, make('← Back', -1), make('Next step →', 1));
 }

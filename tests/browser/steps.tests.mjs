@@ -1,0 +1,220 @@
+// "Step through": every step in the same place, the operation behind a number, and the end in words.
+
+import assert from 'node:assert/strict';
+import { openPage, settled, snapshot, toggle, until } from './harness.mjs';
+
+const ids = ['x', 'project', 'split', 'scores', 'scale', 'mask', 'softmax', 'values', 'merge', 'output'];
+const selected = (page) => page.$eval('.step[aria-selected=true]', ({ id }) => id);
+const textOf = (page, selector) => page.$eval(selector, (element) => element.textContent);
+/** What of the detail can be seen: hidden layers do not count. */
+const seen = (page) => page.$eval('#step-detail', (element) => element.innerText);
+
+export const tests = [
+  ...[1280, 768, 360].map((width) => ({
+    name: `the panel and the Next button stay where they are from step to step, ${width} px`,
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#causal=1`, { width });
+      const measure = () =>
+        page.evaluate(() => {
+          const section = document.querySelector('#steps').getBoundingClientRect();
+          const next = [...document.querySelectorAll('.walk')][1].getBoundingClientRect();
+          const detail = document.querySelector('#step-detail').getBoundingClientRect();
+          return [section.height, next.left, next.top - section.top, detail.height].map(Math.round);
+        });
+      for (const view of [0, 1]) {
+        await page.$$eval('#step-detail .segments button', (list, wanted) => {
+          list.filter(({ textContent }) => ['Colours', 'Numbers'].includes(textContent))[wanted].click();
+        }, view);
+        const places = [];
+        for (const id of ids) {
+          await page.$eval(`#step-${id}`, (tab) => tab.click());
+          await settled(page);
+          places.push(await measure());
+        }
+        for (const place of places) assert.deepEqual(place, places[0]);
+      }
+      await close();
+    },
+  })),
+  {
+    name: 'Next, Back, arrow keys and the slider walk through the steps; the last Next keeps the focus',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#step=x`);
+      await page.evaluate(() => document.querySelectorAll('.walk')[1].focus());
+      for (const id of ids) {
+        assert.equal(await selected(page), `step-${id}`);
+        await page.keyboard.press('Enter');
+      }
+      await page.keyboard.press('Enter');
+      assert.equal(await selected(page), 'step-output');
+      const next = await page.evaluate(() => [document.activeElement.textContent, document.activeElement.ariaDisabled]);
+      assert.deepEqual(next, ['Next →', 'true']);
+      await page.focus('.step-slider');
+      await page.keyboard.press('ArrowLeft');
+      assert.equal(await selected(page), 'step-merge');
+      assert.match(await page.$eval('.step-slider', (slider) => slider.getAttribute('aria-valuetext')), /^9 of 10: /);
+      await page.keyboard.press('Home');
+      assert.equal(await selected(page), 'step-x');
+      assert.equal(await page.$$eval('.walk', ([back]) => back.ariaDisabled), 'true');
+      await page.focus('.step[aria-selected=true]');
+      await page.keyboard.press('ArrowRight');
+      assert.equal(await selected(page), 'step-project');
+      await close();
+    },
+  },
+  {
+    name: 'a score is shown as query, key and product; all terms open and add up',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#step=scores&query=7&key=3&head=3`);
+      const { trace } = await snapshot(page);
+      const score = trace.scores.data[(2 * 8 + 6) * 8 + 2];
+      await until(page, () => document.querySelector('.origin-pair').textContent === 'dog₇ → the₃');
+      assert.equal(Number((await textOf(page, '.origin-value')).replace('−', '-')).toFixed(2), score.toFixed(2));
+      const labels = await page.$$eval('.origin .strip-label', (list) => list.map(({ textContent }) => textContent));
+      assert.deepEqual(labels, ['query of dog₇', 'key of the₃', 'product']);
+      for (const [step, count] of [
+        ['scores', 16],
+        ['project', 64],
+        ['softmax', 8],
+        ['values', 8],
+        ['output', 64],
+      ]) {
+        await page.$eval(`#step-${step}`, (tab) => tab.click());
+        await settled(page);
+        await page.$eval('.origin details', (details) => {
+          details.open = true;
+        });
+        await until(page, () => document.querySelector('.origin tfoot') !== null);
+        const products = await page.$$eval('.origin tbody tr', (rows) =>
+          rows.map((row) => Number(row.lastElementChild.textContent.replace('−', '-'))),
+        );
+        assert.equal(products.length, count, step);
+        const sum = products.reduce((a, b) => a + b, 0);
+        const total = Number((await textOf(page, '.origin tfoot td:last-child')).replace('−', '-'));
+        assert.ok(Math.abs(sum - total) < 0.02, `${step}: the terms add up to ${sum}, not ${total}`);
+        if (step !== 'softmax') {
+          const shown = Number((await textOf(page, '.origin-value')).replace('−', '-'));
+          assert.ok(Math.abs(total - shown) < 0.002, `${step}: ${total} and ${shown}`);
+        }
+      }
+      await close();
+    },
+  },
+  {
+    name: 'the mask step shows −∞ only if something is hidden; heads and columns count from 1',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#step=mask&query=2&key=5`);
+      assert.ok(!(await seen(page)).includes('∞'), 'nothing is hidden');
+      assert.match(await seen(page), /This word may be looked at, so its score stays\./);
+      await toggle(page, '#causal');
+      assert.match(await seen(page), /dog₄|−∞/);
+      assert.match(await seen(page), /comes after saw, so it is hidden: its score becomes −∞/);
+      await page.click('#step-split');
+      await page.click('#show-head-2');
+      await settled(page);
+      assert.match(await seen(page), /head 2 has columns 17 to 32/);
+      assert.match(await page.$eval('.layer.is-current math', (math) => math.textContent), /columns\(h−1\)dhead\+1 to hdhead/);
+      await page.click('#step-merge');
+      await settled(page);
+      assert.match(await seen(page), /Columns 1 to 16 come from head 1/);
+      await close();
+    },
+  },
+  {
+    name: 'it ends in words, from the real weights',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#query=7`);
+      const { trace, tokens } = await snapshot(page);
+      const n = tokens.length;
+      const shares = tokens.map(
+        (_, key) => [0, 1, 2, 3].reduce((sum, head) => sum + trace.weights.data[(head * n + 6) * n + key], 0) / 4,
+      );
+      const best = shares.indexOf(Math.max(...shares));
+      const names = await page.$$eval('.token', (list) => list.map(({ textContent }) => textContent));
+      const text = await textOf(page, '.carries');
+      assert.ok(text.startsWith(`dog₇ now carries ${Math.round(100 * shares[best])}\u00a0% ${names[best]}`), text);
+      const total = [...text.matchAll(/(\d+)\u00a0%/g)].reduce((sum, [, percent]) => sum + Number(percent), 0);
+      assert.ok(Math.abs(total - 100) <= 3, `${total} % in all`);
+      await close();
+    },
+  },
+  {
+    name: 'a formula that scrolls can be scrolled by keyboard',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url, { width: 320 });
+      const { over, tabIndex } = await page.$eval('.formula', (box) => ({
+        over: box.scrollWidth > box.clientWidth,
+        tabIndex: box.tabIndex,
+      }));
+      assert.ok(!over || tabIndex === 0, 'a scrolling formula can have the focus');
+      await close();
+    },
+  },
+  {
+    name: 'six questions of newcomers are answered on the page',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url);
+      const asked = await page.$$eval('.question', (list) =>
+        list.map((item) => [item.querySelector('summary').textContent, item.querySelector('p').textContent.length]),
+      );
+      assert.deepEqual(
+        asked.map(([question]) => question),
+        [
+          'What is a query, a key, a value?',
+          'Why divide by √d?',
+          'Why softmax?',
+          'Why several heads?',
+          'What does causal do?',
+          'What does a cache save?',
+        ],
+      );
+      for (const [question, length] of asked) assert.ok(length > 80, question);
+      await page.$$eval('.question', (list) => list.forEach((item) => (item.open = true)));
+      await page.$$eval('.question button', (list) => list[1].click());
+      assert.equal(await selected(page), 'step-scale');
+      const focused = await page.evaluate(() => document.activeElement.id);
+      assert.equal(focused, 'step-scale');
+      await page.$eval('.question a', (link) => link.click());
+      assert.equal(await page.evaluate(() => location.hash), '#step=scale', 'the link keeps the state');
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'generate');
+      await close();
+    },
+  },
+  {
+    name: 'a pointer move takes less than 50 ms at 64 tokens and 8 heads',
+    limit: 60_000,
+    skip: (kind) => kind === 'firefox' && 'Firefox does not report the time of tasks',
+    async run({ browser, url }) {
+      const text = Array.from({ length: 64 }, (_, i) => `w${(i * i) % 41}`).join('+');
+      const heads = 'previous.first.same.nearby.next.letter.average.itself';
+      const { page, close } = await openPage(browser, `${url}#text=${text}&heads=${heads}`);
+      // The processor's time of all tasks of a move, which does not grow while the machine is busy with something else.
+      const client = await page.createCDPSession();
+      await client.send('Performance.enable', { timeDomain: 'threadTicks' });
+      const spent = async () => {
+        const { metrics } = await client.send('Performance.getMetrics');
+        return 1000 * metrics.find(({ name }) => name === 'TaskDuration').value;
+      };
+      const times = [];
+      for (const place of ['#live-map canvas', '#step-detail canvas', '#gallery .map canvas', '.strip-words']) {
+        const box = await page.$eval(place, (element) => {
+          element.scrollIntoView({ block: 'center' });
+          const { left, top, width, height } = element.getBoundingClientRect();
+          return { left, top, width, height };
+        });
+        await settled(page);
+        for (let i = 1; i <= 6; i += 1) {
+          const before = await spent();
+          await page.mouse.move(box.left + (box.width * i) / 8, box.top + (box.height * i) / 8);
+          await settled(page);
+          times.push((await spent()) - before);
+        }
+      }
+      times.sort((a, b) => a - b);
+      const usual = times[times.length >> 1];
+      assert.ok(usual > 0 && usual <= 50, `${usual} ms`);
+      await close();
+      return `${usual.toFixed(1)} ms in the median, ${times.at(-1).toFixed(1)} ms at most, for all tasks of a move`;
+    },
+  },
+];
