@@ -19,7 +19,7 @@ export function generateSection(app: App): HTMLElement {
   );
   const section = el(
     'section',
-    { class: 'panel', id: 'generate', 'aria-labelledby': 'generate-title', hidden: true },
+    { class: 'panel', id: 'generate', 'aria-labelledby': 'generate-title' },
     el('h2', { id: 'generate-title' }, 'Generate'),
     el('p', { class: 'lead' }, 'The model just trained continues a pattern, one token a tick.'),
     nothingToContinue(app),
@@ -37,9 +37,6 @@ export function generateSection(app: App): HTMLElement {
       answer(app, generating),
     ),
   );
-  app.result.watch((result) => {
-    if (result) section.hidden = false;
-  });
   app.state.watch(({ pattern, train }, previous) => {
     section.classList.toggle('is-empty', train !== 'induction');
     if (previous && pattern !== previous.pattern) generating.restart(pattern);

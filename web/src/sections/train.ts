@@ -14,7 +14,7 @@ const hiddenFor = 20_000;
 export function trainSection(app: App): HTMLElement {
   const section = el(
     'section',
-    { class: 'panel', id: 'train', 'aria-labelledby': 'train-title', hidden: true },
+    { class: 'panel', id: 'train', 'aria-labelledby': 'train-title' },
     el('h2', { id: 'train-title' }, 'Train live'),
     el(
       'p',
@@ -26,10 +26,6 @@ export function trainSection(app: App): HTMLElement {
     trainHeads(app),
     muteProof(app),
   );
-  // The sections above come first, so that nothing moves and no other file delays the first numbers.
-  app.result.watch((result) => {
-    if (result) section.hidden = false;
-  });
   followSettings(app);
   wakeNear(section, app);
   pauseHidden(app);
