@@ -19,6 +19,11 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** Sets the text of an element if it differs: to set the same text again costs a new layout. */
+export function setText(element: Element, text: string): void {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 /**
  * Replaces the children of an element and restores the focus: to the same element if it is still there,
  * else to the focusable element at the same index. (An element that leaves the document loses the focus,

@@ -53,13 +53,20 @@ export function paint(
   layout: Layout,
   style: PaintStyle,
 ): void {
-  canvas.width = Math.max(1, Math.round(layout.width * style.ratio));
-  canvas.height = Math.max(1, Math.round(layout.height * style.ratio));
+  const width = Math.max(1, Math.round(layout.width * style.ratio));
+  const height = Math.max(1, Math.round(layout.height * style.ratio));
+  // A new size allocates new pixels, which takes longer than painting a small map.
+  const sameSize = canvas.width === width && canvas.height === height;
+  if (!sameSize) {
+    canvas.width = width;
+    canvas.height = height;
+  }
   canvas.style.width = `${layout.width}px`;
   canvas.style.height = `${layout.height}px`;
   const pen = canvas.getContext('2d');
   if (!pen) return;
-  pen.scale(style.ratio, style.ratio);
+  pen.setTransform(style.ratio, 0, 0, style.ratio, 0, 0);
+  if (sameSize) pen.clearRect(0, 0, layout.width, layout.height);
   paintMap(pen, view, layout, style);
 }
 

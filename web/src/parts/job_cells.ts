@@ -1,7 +1,7 @@
 // A row of cells, one for each job: how far a head has come in it, from 0 to 1, in the colours of the maps.
 
 import { colorScale } from './color_scale.js';
-import { el } from './dom.js';
+import { el, setText } from './dom.js';
 import { formatNumber } from './format.js';
 import { theme } from './theme.js';
 
@@ -40,8 +40,8 @@ export function createJobCells(jobs: readonly JobName[]): JobCells {
       box.classList.toggle('is-muted', shown!.muted);
       box.style.backgroundColor = shown!.muted ? '' : fill;
       box.style.color = shown!.muted ? '' : ink;
-      box.textContent = shown!.muted ? '' : formatNumber(value, 2);
-      spoken[i]!.textContent = `${jobs[i]!.name}: ${shown!.muted ? 'muted' : formatNumber(value, 2)}`;
+      setText(box, shown!.muted ? '' : formatNumber(value, 2));
+      setText(spoken[i]!, `${jobs[i]!.name}: ${shown!.muted ? 'muted' : formatNumber(value, 2)}`);
     });
   }
   theme.watch(draw);

@@ -1,7 +1,7 @@
 // "Generate": the trained model continues a pattern token by token, with a cache and without one.
 
 import { update, type App } from '../app.js';
-import { el } from '../parts/dom.js';
+import { el, setText } from '../parts/dom.js';
 import { formatMilliseconds } from '../parts/format.js';
 import { createGenerating, finished, type Generating, type GenerationView } from '../training/generating.js';
 import { mostTokens, type Cost } from '../training/messages.js';
@@ -80,16 +80,16 @@ function controls(app: App, generating: Generating): HTMLElement {
     const training = app.training.view.get();
     const { running, tokens, message } = view;
     const trains = training.status === 'running' || training.status === 'starting';
-    go.textContent = running ? 'Pause' : finished(view) ? 'Again' : 'Generate';
+    setText(go, running ? 'Pause' : finished(view) ? 'Again' : 'Generate');
     // A button that holds the focus must stay enabled.
     for (const button of [go, one]) button.setAttribute('aria-disabled', String(trains));
     one.disabled = running || finished(view);
-    place.textContent = tokens.length > 0 ? `${tokens.length} of ${mostTokens} tokens` : '';
+    setText(place, tokens.length > 0 ? `${tokens.length} of ${mostTokens} tokens` : '');
     const right = training.measured?.accuracy ?? training.shown?.accuracy ?? 0;
     const said = trains
       ? `Training: step ${training.step}…`
       : message || (right < learned ? 'This model has not learned the pattern: it will guess. Train it above first.' : '');
-    if (hint.textContent !== said && !(trains && hint.textContent?.startsWith('Training'))) hint.textContent = said;
+    if (hint.textContent !== said && !(trains && hint.textContent?.startsWith('Training'))) setText(hint, said);
   };
   generating.view.watch(show);
   app.training.view.watch(show);
@@ -140,10 +140,10 @@ function lane(generating: Generating, title: string, which: 'cached' | 'plain'):
       const now = cost !== undefined && i < rows && i >= rows - cost.rows;
       cell.className = now ? 'row-cell is-now' : i < rows && cost ? 'row-cell is-kept' : 'row-cell';
     });
-    said.textContent = cost ? saidOf(cost, rows) : 'Nothing computed yet.';
-    numbers.adds.value.textContent = cost ? cost.multiplyAdds.toLocaleString('en') : '–';
-    numbers.bytes.value.textContent = cost ? bytesText(cost.bytes) : '–';
-    numbers.time.value.textContent = cost ? formatMilliseconds(cost.milliseconds) : '–';
+    setText(said, cost ? saidOf(cost, rows) : 'Nothing computed yet.');
+    setText(numbers.adds.value, cost ? cost.multiplyAdds.toLocaleString('en') : '–');
+    setText(numbers.bytes.value, cost ? bytesText(cost.bytes) : '–');
+    setText(numbers.time.value, cost ? formatMilliseconds(cost.milliseconds) : '–');
   });
   return el(
     'article',
@@ -181,9 +181,9 @@ function answer(app: App, generating: Generating): HTMLElement {
     why.textContent =
       'A token’s key and value depend on no later token, so they never change. With them in a cache, a tick computes one of each; ' +
       `without, it computes them all again. The price is memory: ${each} bytes a token in this model.`;
-    same.textContent = sameText(view);
+    setText(same, sameText(view));
     same.classList.toggle('is-same', view.ticks.length > 0 && differing(view) === 0);
-    total.textContent = totalText(view);
+    setText(total, totalText(view));
   };
   generating.view.watch(show);
   app.training.view.watch((view, previous) => {

@@ -1,7 +1,7 @@
 // The loss line of a training, the lines beside it, the scrubber below it, and the buttons that run it.
 
 import { update, type App } from '../app.js';
-import { el, refill } from '../parts/dom.js';
+import { el, refill, setText } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { createLineChart, type ChartLine } from '../parts/line_chart.js';
 import { valueAt, type Curve } from '../training/curve.js';
@@ -29,7 +29,7 @@ export function trainChart(app: App): HTMLElement {
       format: what === 'loss' ? (value) => formatNumber(value, 1) : (value) => `${Math.round(100 * value)} %`,
     });
     showKeys(app, keys, view);
-    moral.textContent = moralOf(view);
+    setText(moral, moralOf(view));
   };
   app.training.view.watch(draw);
   app.state.watch((state, previous) => {
@@ -95,7 +95,7 @@ function showKeys(app: App, keys: HTMLElement, view: TrainingView): void {
   lines.forEach((line, i) => {
     const numbers = numbersOf(view, line);
     const place = keys.children[i]!.querySelector('.key-numbers')!;
-    place.textContent = numbers ? `${percent(numbers.accuracy)} right, loss ${formatNumber(numbers.loss)}` : '';
+    setText(place, numbers ? `${percent(numbers.accuracy)} right, loss ${formatNumber(numbers.loss)}` : '');
   });
 }
 
@@ -109,9 +109,13 @@ function keyOf(app: App, { name, curve }: NamedCurve): HTMLElement {
     'li',
     { class: `chart-key line-${name}` },
     el('span', { class: 'key-line', 'aria-hidden': 'true' }),
-    el('span', {}, titles[name] ?? '', el('strong', {}, describeSettings(curve.settings))),
-    el('span', { class: 'key-numbers number' }),
-    ...(name === 'earlier' ? [drop] : []),
+    el(
+      'span',
+      { class: 'key-text' },
+      el('span', {}, titles[name] ?? '', el('strong', {}, describeSettings(curve.settings))),
+      el('span', { class: 'key-numbers number' }),
+      ...(name === 'earlier' ? [drop] : []),
+    ),
   );
 }
 
@@ -187,14 +191,14 @@ function transport(app: App): HTMLElement {
     const { status, step, last, message, milliseconds } = view;
     const running = status === 'running';
     const { steps } = factsOf(view.curve.settings.kind);
-    const idle = status === 'starting' || step >= mostSteps;
-    train.textContent = running ? 'Pause' : status === 'starting' ? 'Starting…' : step >= steps ? 'Train on' : 'Train';
-    train.disabled = !running && idle;
-    one.disabled = running || idle;
-    anew.textContent = status === 'lost' ? 'Start again' : 'Start over';
+    const atEnd = step >= mostSteps;
+    setText(train, running ? 'Pause' : step >= steps ? 'Train on' : 'Train');
+    train.disabled = !running && atEnd;
+    one.disabled = running || atEnd;
+    setText(anew, status === 'lost' ? 'Start again' : 'Start over');
     const seconds = milliseconds > 0 && !running ? ` in ${(milliseconds / 1000).toFixed(1)} s` : '';
-    place.textContent = step < last ? `Step ${step} of ${last}` : `Step ${step}${seconds}`;
-    if (message !== failure.textContent) failure.textContent = message;
+    setText(place, step < last ? `Step ${step} of ${last}` : `Step ${step}${seconds}`);
+    setText(failure, message);
     failure.hidden = message === '';
     if (view.measured && view.measured !== previous?.measured) {
       news.textContent = `Step ${step}: ${percent(view.measured.accuracy)} right.`;

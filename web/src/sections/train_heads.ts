@@ -1,7 +1,7 @@
 // The heads of the model in training: the map of each, its row of job cells, and its badge, which mutes it.
 
 import type { App } from '../app.js';
-import { el, headBadge, refill } from '../parts/dom.js';
+import { el, headBadge, refill, setText } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { createJobCells, type JobCells, type JobName } from '../parts/job_cells.js';
 import { createLegend } from '../parts/legend.js';
@@ -12,7 +12,7 @@ import { saveButtons } from '../parts/save_map.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { patternIds } from '../patterns.js';
 import { mapOf } from '../training/curve.js';
-import { sequenceLength as length } from '../training/messages.js';
+import { sequenceLength as length, type Frame } from '../training/messages.js';
 import { earned, factsOf, type TrainingSettings } from '../training/settings.js';
 import type { TrainingView } from '../training/view.js';
 
@@ -33,6 +33,9 @@ interface Card {
   readonly body: HTMLElement;
   readonly map: MatrixMap;
   readonly cells: JobCells;
+  visible: boolean;
+  /** What the map shows; it is drawn only if that changes. */
+  drawn?: { readonly shown: Frame | undefined; readonly muted: boolean; readonly numbers: boolean };
 }
 
 export function trainHeads(app: App): HTMLElement {
@@ -46,7 +49,17 @@ export function trainHeads(app: App): HTMLElement {
   let pointed: Cell | null = null;
   const views = createViewSwitch(app, 'trainView', 'Show the heads as');
 
+  /** While it trains, only the maps on the screen are drawn. */
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const card = cards.find(({ element }) => element === target);
+      if (card) card.visible = isIntersecting;
+    }
+    show(training.view.get());
+  });
+
   function build(settings: TrainingSettings): void {
+    watcher.disconnect();
     built = JSON.stringify(settings);
     const { patterns } = factsOf(settings.kind);
     const heading = settings.layers > 1 ? 'h4' : 'h3';
@@ -58,6 +71,7 @@ export function trainHeads(app: App): HTMLElement {
       return el('div', { class: 'train-layer' }, ...title, el('div', { class: 'train-cards' }, ...some.map(({ element }) => element)));
     });
     refill(layers, ...rows);
+    for (const { element } of cards) watcher.observe(element);
   }
 
   function createCard(head: number, heading: 'h3' | 'h4', patterns: readonly JobName[]): Card {
@@ -79,7 +93,7 @@ export function trainHeads(app: App): HTMLElement {
     });
     const title = el(heading, { class: 'train-name' }, button);
     const element = el('article', { class: 'train-card' }, title, body, cells.element, saves);
-    return { element, button, name, body, map, cells };
+    return { element, button, name, body, map, cells, visible: false };
   }
 
   function toggle(head: number): void {
@@ -91,24 +105,35 @@ export function trainHeads(app: App): HTMLElement {
     const { settings } = view.curve;
     if (JSON.stringify(settings) !== built) build(settings);
     cards.forEach((card, head) => showCard(card, head, view));
-    point(pointed);
+    if (pointed) point(pointed);
   }
 
-  function showCard({ button, name, body, map, cells, element }: Card, head: number, view: TrainingView): void {
+  function showCard(card: Card, head: number, view: TrainingView): void {
+    const { button, name, cells, element } = card;
     const { patterns } = factsOf(view.curve.settings.kind);
     const muted = view.muted.includes(head);
     const jobs = earnedBy(view, head);
     const title = jobs.join(', ') || 'no job yet';
-    name.textContent = muted ? `${title}, muted` : title;
+    setText(name, title);
     name.classList.toggle('is-earned', jobs.length > 0);
     element.classList.toggle('is-muted', muted);
     button.setAttribute('aria-pressed', String(muted));
     button.disabled = view.status === 'running';
+    const running = view.status === 'running';
+    if (running && !card.visible) return;
     const attention = (view.measured ?? view.shown)?.attention ?? [];
     cells.show(attention.slice(head * patterns.length, (head + 1) * patterns.length), muted);
-    const matrix = matrixOf(view, head);
     // A table would have to be built anew many times a second.
-    if (views.current() === 'numbers' && view.status !== 'running') {
+    const numbers = views.current() === 'numbers' && !running;
+    const { drawn } = card;
+    if (drawn && drawn.shown === view.shown && drawn.muted === muted && drawn.numbers === numbers) return;
+    card.drawn = { shown: view.shown, muted, numbers };
+    drawMap(card, head, view);
+  }
+
+  function drawMap({ body, map, drawn }: Card, head: number, view: TrainingView): void {
+    const matrix = matrixOf(view, head);
+    if (drawn?.numbers) {
       refill(body, matrixTable(matrix, titleOf(head, view)));
       return;
     }

@@ -1,7 +1,7 @@
 // "Mute as proof": what the model still gets right without the muted heads, job by job.
 
 import type { App } from '../app.js';
-import { el } from '../parts/dom.js';
+import { el, setText } from '../parts/dom.js';
 import { factsOf } from '../training/settings.js';
 import type { TrainingView } from '../training/view.js';
 import { earnedBy } from './train_heads.js';
@@ -19,12 +19,10 @@ export function muteProof(app: App): HTMLElement {
     void training.mute([]);
     document.getElementById('train-go')?.focus({ preventScroll: true });
   });
-  training.view.watch((view) => {
-    const said = sentence(view);
-    if (text.textContent !== said) text.textContent = said;
-    clear.hidden = view.muted.length === 0;
-    bars.hidden = view.muted.length === 0;
-    bars.replaceChildren(...rows(view));
+  training.view.watch((view, previous) => {
+    setText(text, sentence(view));
+    clear.hidden = bars.hidden = view.muted.length === 0;
+    if (view.muting !== previous?.muting) bars.replaceChildren(...rows(view));
   });
   return el(
     'div',

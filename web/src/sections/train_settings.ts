@@ -2,7 +2,7 @@
 
 import { update, type App } from '../app.js';
 import { fields, type PageState } from '../page_state.js';
-import { el } from '../parts/dom.js';
+import { el, setText } from '../parts/dom.js';
 import { factsOf, headChoices, kinds, layerChoices, mostSeed, rates, settingsOf } from '../training/settings.js';
 
 export function trainSettings(app: App): HTMLElement {
@@ -45,7 +45,7 @@ function about(app: App): HTMLElement {
   const example = el('p', { class: 'train-example' });
   app.training.view.watch(({ curve, tokens }, previous) => {
     const facts = factsOf(curve.settings.kind);
-    if (line.textContent !== facts.line) line.textContent = facts.line;
+    setText(line, facts.line);
     if (tokens === previous?.tokens) return;
     const names = [...tokens].map((token) => facts.tokens[token]!);
     example.replaceChildren(...(curve.settings.kind === 'fourJobs' ? fourAnswers(names) : pattern(names)));
@@ -77,7 +77,7 @@ function pattern(names: readonly string[]): (Node | string)[] {
   if (earlier < 0 || next === undefined) return ['\u00a0'];
   return [
     ...['In ', ...names.flatMap((name) => [token(name), ' ']), 'the last ', token(last)],
-    ...[' stood here before, and ', token(next), ' came next: so ', token(next), ' comes now.'],
+    ...[' has occurred before, and ', token(next), ' followed it: so ', token(next), ' comes next.'],
   ];
 }
 

@@ -40,6 +40,8 @@ export interface Surroundings {
   nextFrame(run: () => void): void;
 }
 const browser: Surroundings = { startWorker, nextFrame: (run) => void requestAnimationFrame(run) };
+/** While it trains, every second animation frame is left to the rest of the page. */
+const framesOfTraining = 2;
 
 export function createTraining(first: TrainingSettings, { startWorker, nextFrame } = browser): TrainingSession {
   const view = createStore(blank(first));
@@ -59,13 +61,17 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     now = { ...now, ...part };
     if (planned) return;
     planned = true;
-    nextFrame(() => {
+    afterFrames(now.status === 'running' ? framesOfTraining : 1, () => {
       planned = false;
       view.set(now);
       const confirmed = unseen;
       unseen = [];
       for (const confirm of confirmed) confirm();
     });
+  }
+
+  function afterFrames(count: number, run: () => void): void {
+    nextFrame(() => (count > 1 ? afterFrames(count - 1, run) : run()));
   }
 
   function open(take: (progress: Progress) => void, onLost: (reason: string) => void): Client {

@@ -52,7 +52,7 @@ export const kinds: readonly KindFacts[] = [
   {
     kind: 'induction',
     title: 'Induction',
-    line: 'The sequence repeats itself, each time with another period. The model must say what comes next: find the last time this token stood here, and copy what followed it.',
+    line: 'The sequence repeats itself, each time with another period. The model must say what comes next: find where the same token occurred before, and copy what followed it.',
     embedDim: 32,
     vocabSize: 32,
     steps: 400,
