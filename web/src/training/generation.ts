@@ -77,17 +77,17 @@ function largestInLastRow(logits: Float32Array, width: number): number {
   return row.reduce((best, value, i) => (value > row[best]! ? i : best), 0);
 }
 
-/** The median of three mean durations; browsers' clocks are too coarse for one call, and other work gets in between. */
+/** The least of five mean durations: browsers' clocks are too coarse for one call, and other work gets in between. */
 function timeOf(call: () => void): number {
-  const means = Array.from({ length: 3 }, () => {
+  const means = Array.from({ length: 5 }, () => {
     const start = performance.now();
     let [calls, elapsed] = [0, 0];
-    while (elapsed < 1) {
+    while (elapsed < 0.6) {
       call();
       calls += 1;
       elapsed = performance.now() - start;
     }
     return elapsed / calls;
   });
-  return means.sort((a, b) => a - b)[1]!;
+  return Math.min(...means);
 }

@@ -1,10 +1,13 @@
 // The worker's side of a training, with the real module.
 
 import { load } from 'multihead';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { Progress, TrainedMaps } from '../../src/training/messages.js';
 import { Run } from '../../src/training/run.js';
 import { defaultSettings } from '../../src/training/settings.js';
+
+// Real training: on a busy machine a test takes seconds.
+vi.setConfig({ testTimeout: 30_000 });
 
 const mh = await load();
 const empty = mh.memory();

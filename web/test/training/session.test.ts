@@ -9,6 +9,9 @@ import { createTraining, type TrainingSession } from '../../src/training/session
 import { defaultSettings } from '../../src/training/settings.js';
 import type { TrainingView } from '../../src/training/view.js';
 
+// Real training: on a busy machine a test takes seconds.
+vi.setConfig({ testTimeout: 30_000 });
+
 const mh = await load();
 const runs: Run[] = [];
 afterAll(() => {
