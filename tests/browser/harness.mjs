@@ -137,9 +137,9 @@ export const offlineCopyReady = (page) =>
     return registration?.active?.state === 'activated' && navigator.serviceWorker.controller !== null;
   });
 
-/** Waits until the screen shows the current choices. */
+/** Waits until the page is complete and shows the current choices. */
 export async function settled(page) {
-  await until(page, () => window.multiheadPage !== undefined);
+  await until(page, () => window.multiheadPage !== undefined && document.querySelector('#use-it') !== null);
   await page.evaluate(() => window.multiheadPage.settled().then(() => undefined));
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 }

@@ -83,7 +83,7 @@ export const tests = [
       await page.click('.preset');
       await toggle(page, '[value=average]');
       assert.equal((await snapshot(page)).tokens.length, 8);
-      await close();
+      await close({ expected: /fetching the script/ }); // the service worker's, if it was not there yet
     },
   },
   {
@@ -318,7 +318,7 @@ export const tests = [
       for (let i = 0; i < 100; i += 1) {
         await page.evaluate(async (round) => {
           const field = document.querySelector('#sentence');
-          field.value = Array.from({ length: 1 + (round % 64) }, (_, j) => `t${j}`).join(' ');
+          field.value = Array.from({ length: 1 + (round % 16) }, (_, j) => `t${j}`).join(' ');
           field.dispatchEvent(new Event('input'));
           if (round % 10 === 0) document.querySelector('[value=average]').click();
           await window.multiheadPage.settled();

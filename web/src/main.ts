@@ -1,40 +1,16 @@
 // The page: reads its state from the address, starts the worker that computes, and adds the sections.
 
 import './style.css';
-import { createApp, inputOf, type App } from './app.js';
+import { createApp, inputOf } from './app.js';
 import { connect, startWorker } from './attention_client.js';
 import { keepOffline } from './offline.js';
 import { exposePage } from './page_api.js';
 import { el } from './parts/dom.js';
 import { failureNotice, type Trouble } from './parts/failure.js';
-import { skipLink } from './parts/skip_link.js';
 import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
-import { bendSection } from './sections/bend.js';
-import { gallerySection } from './sections/gallery.js';
-import { generateSection } from './sections/generate.js';
-import { ownModelSection } from './sections/own_model.js';
-import { revealSection } from './sections/reveal.js';
 import { sentenceSection } from './sections/sentence.js';
-import { speedSection } from './sections/speed.js';
-import { stepSection } from './sections/step_through.js';
-import { trainSection } from './sections/train.js';
-import { useItSection } from './sections/use_it.js';
 import { createStore } from './store.js';
-
-/** The sections in the order of the page, one a line. */
-const sections: readonly ((app: App) => HTMLElement)[] = [
-  sentenceSection,
-  stepSection,
-  revealSection,
-  gallerySection,
-  bendSection,
-  trainSection,
-  generateSection,
-  (app) => ownModelSection(app),
-  speedSection,
-  useItSection,
-];
 
 const app = createApp();
 const notice = el('p', { class: 'notice', id: 'notice', role: 'status', hidden: true });
@@ -52,11 +28,19 @@ app.broken.watch((names) => {
 });
 
 const page = document.getElementById('page')!;
-/** Shows all sections. Until the first numbers, only the sentence is there: others would move when theirs come. */
-const showSections = (): void => page.classList.remove('is-waiting');
+let complete = false;
+/** Adds the sections below the sentence: after the first numbers, which need not wait for them. */
+function addSections(): void {
+  if (complete) return;
+  complete = true;
+  import('./sections/below.js').then(
+    ({ sections }) => page.append(...sections.map((section) => section(app))),
+    () => failure.show({ kind: 'incomplete' }),
+  );
+}
 
 function sayTrouble(trouble: Trouble): void {
-  showSections();
+  addSections();
   if (trouble.kind !== 'late') chip.fail();
   failure.show(trouble);
 }
@@ -66,8 +50,8 @@ function start(): void {
     onResult: (result) => {
       failure.hide();
       app.result.set(result);
-      showSections();
       performance.mark('numbers shown');
+      addSections();
       keepOffline(result.backend);
     },
     onTimed: (milliseconds) => passTime.set(milliseconds),
@@ -82,7 +66,7 @@ function start(): void {
     if (input) client.request(input);
     else {
       client.cancel();
-      showSections();
+      addSections();
       app.result.set(null);
     }
   });
@@ -116,9 +100,7 @@ function followLinksWithin(): void {
 }
 
 document.getElementById('tools')!.append(chip.element, themeToggle());
-page.classList.add('is-waiting');
-page.replaceChildren(notice, failure.element, ...sections.map((section) => section(app)));
-skipLink();
+page.replaceChildren(notice, failure.element, sentenceSection(app));
 exposePage(app);
 undoByKeyboard();
 followLinksWithin();

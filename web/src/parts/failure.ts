@@ -10,7 +10,9 @@ export type Trouble =
   /** The worker stopped answering; another one was started. */
   | { readonly kind: 'restarted' }
   /** The other one does not answer either. */
-  | { readonly kind: 'silent' };
+  | { readonly kind: 'silent' }
+  /** The sections below the sentence are missing. */
+  | { readonly kind: 'incomplete' };
 
 export interface Failure {
   readonly element: HTMLElement;
@@ -41,6 +43,8 @@ export function wordsFor(trouble: Trouble, hasNumbers: boolean): readonly [strin
       ];
     case 'restarted':
       return ['The attention engine stopped answering.', ' It is being started again; your sentence is kept.'];
+    case 'incomplete':
+      return ['The rest of the page could not be loaded.', ' Reloading the page may help.'];
     case 'silent':
       return [
         'The attention engine does not answer, so the numbers below are older.',
@@ -57,6 +61,8 @@ export function failureNotice(): Failure {
     show(trouble) {
       document.body.classList.add('is-failed');
       const [what, rest] = wordsFor(trouble, hasNumbers);
+      // What may pass soon floats over the page, so that nothing moves, and is seen far down on it, too.
+      element.classList.toggle('is-floating', ['late', 'restarted', 'silent'].includes(trouble.kind));
       element.hidden = false;
       element.replaceChildren(el('strong', {}, what), rest);
     },
