@@ -135,4 +135,38 @@ export const tests = [
       await close();
     },
   },
+  {
+    name: 'paper is white in the dark theme, and forced colours keep arcs, bars and the choice',
+    skip: (kind) => kind === 'firefox' && 'Firefox emulates neither printing nor forced colours',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#query=7`, { scheme: 'dark' });
+      const ground = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      const dark = await ground();
+      await page.emulateMediaType('print');
+      assert.notEqual(await ground(), dark);
+      assert.equal(await ground(), 'rgb(247, 247, 244)');
+      const folded = await page.$eval('.question p', (answer) => answer.checkVisibility());
+      assert.ok(folded, 'answers are printed');
+      await page.emulateMediaType(null);
+      const client = await page.createCDPSession();
+      await client.send('Emulation.setEmulatedMedia', { features: [{ name: 'forced-colors', value: 'active' }] });
+      await until(page, () => matchMedia('(forced-colors: active)').matches);
+      const seen = await page.evaluate(() => {
+        const style = (selector) => getComputedStyle(document.querySelector(selector));
+        return {
+          arcs: new Set([...document.querySelectorAll('.arc')].map((arc) => getComputedStyle(arc).stroke)).size,
+          bar: style('.origin-bar').backgroundColor,
+          room: style('.origin-bar-room').backgroundColor,
+          here: style('.step[aria-selected=true] .step-number').backgroundColor,
+          there: style('.step[aria-selected=false] .step-number').backgroundColor,
+          chosen: style('.token[aria-pressed=true]').outlineStyle,
+        };
+      });
+      assert.equal(seen.arcs, 4);
+      assert.notEqual(seen.bar, seen.room);
+      assert.notEqual(seen.here, seen.there);
+      assert.equal(seen.chosen, 'solid');
+      await close();
+    },
+  },
 ];
