@@ -2,6 +2,7 @@
 
 import { isCurrent, type App } from './app.js';
 import type { ForwardResult } from './messages.js';
+import { allDrawn } from './parts/draw_queue.js';
 import type { TrainingView } from './training/view.js';
 
 export interface PageApi {
@@ -35,7 +36,7 @@ export function exposePage(app: App): void {
           if (!isCurrent(result, app.state.get())) return;
           found = true;
           stop?.();
-          done(result);
+          void allDrawn().then(() => done(result));
         });
         if (found) stop();
       }),

@@ -2,6 +2,7 @@
 // at a cell moves the marks and paints nothing.
 
 import { el, place } from './dom.js';
+import { drawSoon } from './draw_queue.js';
 import { paint, type PaintStyle } from './heat_map.js';
 import { createGrid, type Cell, type MapContent } from './map_grid.js';
 import { layoutOf, type Layout } from './map_layout.js';
@@ -62,12 +63,20 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
   let under: Cell | null = null;
   let width = 0;
 
-  function draw(): void {
+  /** Gives the map its size at once, so that nothing moves when it is drawn. */
+  function reserve(): void {
     if (!content || width <= 0) return;
-    const { view } = content;
-    layout = layoutOf(view, width, maxCell);
-    paint(canvas, view, layout, paintStyle());
+    layout = layoutOf(content.view, width, maxCell);
+    canvas.style.width = `${layout.width}px`;
+    canvas.style.height = `${layout.height}px`;
     stage.style.width = `${layout.width}px`;
+  }
+
+  function draw(): void {
+    reserve();
+    if (!content || !layout || width <= 0) return;
+    const { view } = content;
+    paint(canvas, view, layout, paintStyle());
     drawBands();
     grid.show(content, layout);
     marks.resize(content, layout);
@@ -123,9 +132,9 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     const now = measured.clientWidth;
     if (now === width) return;
     width = now;
-    draw();
+    drawSoon(draw);
   }).observe(measured);
-  theme.watch(draw);
+  theme.watch(() => drawSoon(draw));
   printing.watch(draw);
   forcedColors.addEventListener('change', draw);
 
@@ -135,7 +144,8 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
       content = next;
       // Known before the first report of the observer, so that the map has its size in the first frame.
       width ||= measured.clientWidth;
-      draw();
+      reserve();
+      drawSoon(draw);
     },
     highlight,
   };
