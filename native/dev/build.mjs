@@ -50,7 +50,8 @@ export function buildPage() {
   const own = ['src', 'public', 'index.html', 'package.json', 'peers.ts', 'plugins.ts', 'serve.mjs', 'tsconfig.json', 'vite.config.ts'];
   // The speed section has the benchmarks' inputs and, where they are installed, their peers; the guides likewise.
   const inputs = [...own.map((name) => `web/${name}`), 'bindings/dist', 'bindings/bench', 'build/peers/package.json', 'build/docs/index.html'];
-  return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web');
+  const addresses = ['MULTIHEAD_ADDRESS', 'MULTIHEAD_SOURCE'].map((name) => process.env[name] ?? '');
+  return buildOnce('Build page', inputs, 'build/web/index.html', '@multihead/web', addresses.join(' ').trim());
 }
 
 /** The page and what it is made of, without any tests. */
@@ -67,11 +68,11 @@ export async function buildAll() {
   await buildPage();
 }
 
-/** Runs a workspace's build script, unless its inputs are those of the last build and its output is there. */
-function buildOnce(name, inputs, output, workspace) {
+/** Runs a workspace's build script, unless its inputs and settings are those of the last build and its output is there. */
+function buildOnce(name, inputs, output, workspace, settings = '') {
   return step(name, async (tell) => {
     const stamp = join(ROOT, 'build', 'stamps', workspace.replace(/\W/g, '-'));
-    const wanted = fingerprint([...inputs, 'package-lock.json']);
+    const wanted = `${fingerprint([...inputs, 'package-lock.json'])}${settings && ` ${settings}`}`;
     const built = await readFile(stamp, 'utf8').catch(() => null);
     if (built === wanted && statSync(join(ROOT, output), { throwIfNoEntry: false })) return tell('up to date');
     await run([...npmProgram(), 'run', 'build', '-w', workspace], { cwd: ROOT });

@@ -204,6 +204,20 @@ export const tests = [
     },
   },
   {
+    name: 'if only the sections below are missing, the sentence works and the page says so',
+    async run({ browser }) {
+      const server = await startBrokenServer(async (folder, assets) => {
+        for (const name of assets) if (name.startsWith('below-')) await rm(join(folder, 'assets', name));
+      });
+      const { page, close } = await openPage(browser, server.url, { ready: false });
+      await page.waitForSelector('#failure:not([hidden])', { timeout: 5000 });
+      assert.match(await textOf(page, '#failure'), /rest of the page could not be loaded/);
+      assert.equal(await page.evaluate(() => window.multiheadPage.snapshot() !== null), true);
+      await close({ expected: /404|Failed to load resource|MIME type|module/ });
+      await server.close();
+    },
+  },
+  {
     name: 'without JavaScript the page says that it needs it',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);

@@ -27,7 +27,7 @@ export interface Port {
 }
 
 /** In milliseconds. A pass takes a few; only loading over a slow line takes as long. */
-const patience = 4000;
+const patience = 3500;
 
 export function connect(start: () => Port, listener: Listener): AttentionClient {
   let lastId = 0;

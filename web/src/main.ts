@@ -40,9 +40,10 @@ function addSections(): void {
 }
 
 function sayTrouble(trouble: Trouble): void {
-  addSections();
-  if (trouble.kind !== 'late') chip.fail();
   failure.show(trouble);
+  if (trouble.kind === 'late') return;
+  chip.fail();
+  addSections();
 }
 
 function start(): void {
