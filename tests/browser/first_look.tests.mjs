@@ -126,12 +126,12 @@ export const tests = [
       await setSentence(page, '🇫🇷 is 3.14159 👨‍👩‍👧');
       assert.deepEqual(await names(page), ['🇫🇷', 'is', '3.14159', '👨‍👩‍👧']);
       await setSentence(page, '<img src=x onerror=alert(1)> <b>bold</b>');
-      assert.equal((await page.$$('main img, main b')).length, 0, 'markup stays text');
+      assert.equal((await page.$$('[onerror], #your-sentence b')).length, 0, 'markup stays text');
       assert.equal((await names(page))[1], 'img');
       await setSentence(page, '');
       assert.deepEqual(await page.$$eval('.strip-box, #live-map', (list) => list.map(({ hidden }) => hidden)), [true, true]);
-      await setSentence(page, 'e\u0301te\u0301 back');
-      assert.deepEqual(await names(page), ['e\u0301te\u0301', 'back']);
+      await setSentence(page, 'e\u0301te\u0301 x\u0302y back');
+      assert.deepEqual(await names(page), ['\u00e9t\u00e9', 'x\u0302y', 'back']);
       await close();
     },
   },

@@ -19,6 +19,8 @@ const graphemes = segmenter('grapheme');
 
 const visible = /[^\s\p{C}]/u;
 const hyphen = /^[-‐]$/;
+/** Firefox ends a word behind a combining accent. */
+const accented = /[\u0300-\u036f]$/;
 
 function split(text: string): string[] {
   // Browsers older than 2024.
@@ -27,9 +29,11 @@ function split(text: string): string[] {
   // Where the last token ends, if a hyphen and a word may continue it: "re-use" is one word.
   let openEnd = -1;
   let joining = false;
-  for (const { segment, index, isWordLike } of words.segment(text)) {
+  for (const { segment, index, isWordLike } of words.segment(text.normalize('NFC'))) {
     const touches = index === openEnd;
-    if (isWordLike && joining && touches) {
+    if (isWordLike && touches && accented.test(tokens.at(-1)!)) {
+      tokens.push(tokens.pop()! + segment);
+    } else if (isWordLike && joining && touches) {
       tokens.splice(-2, 2, tokens.at(-2)! + tokens.at(-1)! + segment);
       joining = false;
     } else if (isWordLike) {
