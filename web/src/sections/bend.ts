@@ -120,7 +120,7 @@ function weightsMap(app: App): HTMLElement {
     {},
     el('div', { class: 'step-controls' }, picker, name, views.element),
     body,
-    el('div', { class: 'bend-under' }, legend.element, saves),
+    el('div', { class: 'map-under' }, legend.element, saves),
   );
 }
 

@@ -16,6 +16,7 @@ import { createLegend } from '../parts/legend.js';
 import { layoutOf } from '../parts/map_layout.js';
 import { createMap, type Cell } from '../parts/matrix_map.js';
 import { matrixTable } from '../parts/matrix_table.js';
+import { saveButtons } from '../parts/save_map.js';
 import { questionList } from '../parts/questions.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { patternOf } from '../patterns.js';
@@ -77,6 +78,13 @@ function stepDetail(app: App): HTMLElement {
   const body = el('div', { class: 'step-body' }, picture, story.element);
   const legends = { weights: createLegend('weights'), signed: createLegend('signed') };
   const map = createMap({ maxCell, sizer: picture, onPoint: pointAt, onChoose: choose });
+  const saves = saveButtons('this matrix', () => {
+    const result = app.result.get();
+    if (!result) return null;
+    const { trace } = chosenPart(shownStep());
+    const head = isPerHead(result.trace[trace]) ? ` of head ${chosen(app, result).head + 1}` : '';
+    return { view: shownView(result), title: `${trace}${head}` };
+  });
   const detail = el(
     'div',
     { class: 'step-detail', role: 'tabpanel', id: 'step-detail' },
@@ -84,7 +92,7 @@ function stepDetail(app: App): HTMLElement {
     el('div', { class: 'formula-row' }, formulas.element, shape),
     el('div', { class: 'step-controls' }, heads, headName, parts, views.element),
     body,
-    el('div', { class: 'stack' }, legends.weights.element, legends.signed.element),
+    el('div', { class: 'map-under' }, el('div', { class: 'stack' }, legends.weights.element, legends.signed.element), saves),
   );
   formulas.element.setAttribute('role', 'group');
   formulas.element.setAttribute('aria-label', 'Formula');
