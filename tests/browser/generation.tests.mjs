@@ -21,7 +21,7 @@ export const tests = [
       const { page, close } = await openTraining(browser, url, '#train=induction');
       await trainToTheEnd(page);
       await page.click('#generate-one');
-      await until(page, () => document.querySelectorAll('.made:not(.is-given)').length > 1);
+      await until(page, () => document.querySelectorAll('.generated > li:not(.is-given)').length === 1);
       const first = await lane(page, 'cached');
       assert.deepEqual(first.now, (await lane(page, 'plain')).now, 'the first tick reads the prompt');
       await page.click('#generate-go');
