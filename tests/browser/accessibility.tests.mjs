@@ -96,6 +96,7 @@ export const tests = [
   },
   {
     name: 'new numbers do not move the focus',
+    limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const stray = () =>

@@ -10,15 +10,16 @@ describe('arcsOf', () => {
       [0, true],
       [1, true],
     ]);
-    expect(arcs([0.2, 0.28, 0.2, 0.05])).toEqual([
-      [0, false],
+    expect(arcs([0.2, 0.28, 0.19, 0.05])).toEqual([
       [1, true],
+      [0, false],
       [2, false],
     ]);
   });
 
-  it('draws every word of an even row', () => {
-    expect(arcs(Array(64).fill(1 / 64))).toHaveLength(64);
+  it('draws every word of a short even row, and none of a long one', () => {
+    expect(arcs(Array(10).fill(1 / 10))).toHaveLength(10);
+    expect(arcs(Array(64).fill(1 / 64))).toEqual([]);
   });
 
   it('draws nothing for a row without weights', () => {

@@ -26,17 +26,24 @@ const leastShare = 1 / 3;
 /** All the keys of a head with a weight of at least this have its number. */
 const numberedFrom = 0.3;
 
-/** The arcs of one head's row of weights. */
+/** A row with no larger weight is spread over so many words that arcs would only be in the way. */
+export const spreadBelow = 0.08;
+const mostArcs = 12;
+
+/** The arcs of one head's row of weights; none for a row that is spread evenly. */
 export function arcsOf(row: ArrayLike<number>, query: number, head: number, className: string): Arc[] {
   const weights = Array.from(row);
   const most = Math.max(...weights);
-  if (!(most > 0)) return [];
+  if (!(most >= spreadBelow)) return [];
   const strongest = weights.indexOf(most);
-  return weights.flatMap((weight, key) =>
-    weight >= most * leastShare
-      ? [{ head, className, query, key, weight, numbered: key === strongest || weight >= numberedFrom }]
-      : [],
-  );
+  const keys = [...weights.keys()].filter((key) => weights[key]! >= most * leastShare);
+  keys.sort((a, b) => weights[b]! - weights[a]!);
+  return keys
+    .slice(0, mostArcs)
+    .map((key) => {
+      const weight = weights[key]!;
+      return { head, className, query, key, weight, numbered: key === strongest || weight >= numberedFrom };
+    });
 }
 
 const markRadius = 8;

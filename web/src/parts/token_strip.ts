@@ -5,7 +5,7 @@ import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
 import { patternOf, type PatternId } from '../patterns.js';
 import { directionOf, tellingToken, tokenise, tokenNames } from '../tokens.js';
-import { arcsOf, createArcs, type WordBox } from './arcs.js';
+import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
 import { el, headBadge, refill, word } from './dom.js';
 import { formatNumber } from './format.js';
 import { oncePerFrame } from './frame.js';
@@ -23,6 +23,7 @@ export function tokenStrip(app: App): HTMLElement {
   let buttons: readonly HTMLButtonElement[] = [];
   let boxes: readonly WordBox[] = [];
   let labels = '';
+  let stale = true;
   let summaryKey = '';
 
   const shownTokens = () => app.result.get()?.tokens ?? tokenise(app.state.get().text).tokens;
@@ -55,7 +56,7 @@ export function tokenStrip(app: App): HTMLElement {
     names.forEach((name, i) => {
       if (buttons[i]!.textContent !== name) buttons[i]!.replaceChildren(word(name));
     });
-    measure();
+    stale = true;
   }
 
   function createButton(index: number): HTMLButtonElement {
@@ -94,8 +95,10 @@ export function tokenStrip(app: App): HTMLElement {
     });
   }
 
-  /** Reads the layout: only when the words or the width have changed. */
+  /** Reads the layout: only if the words or the width may have changed. */
   function measure(): void {
+    if (!stale) return;
+    stale = false;
     boxes = buttons.map(({ offsetLeft, offsetTop, offsetWidth, offsetHeight }) => ({
       x: offsetLeft + offsetWidth / 2,
       top: offsetTop,
@@ -109,6 +112,7 @@ export function tokenStrip(app: App): HTMLElement {
         ? []
         : arcsOf(rowOf(result, head, shown), shown, head, `head-${id}`),
     );
+    measure();
     arcs.show(all, boxes, boxes[0]?.top ?? 0);
   }
 
@@ -119,7 +123,7 @@ export function tokenStrip(app: App): HTMLElement {
     const findings = ids.map((_, head) => {
       if (!result) return { name: '', weight: '', spread: false };
       const [token, weight] = strongest(rowOf(result, head, shown));
-      return { name: names[token]!, weight: formatNumber(weight, 2), spread: weight < 0.5 };
+      return { name: weight < spreadBelow ? 'spread' : names[token]!, weight: formatNumber(weight, 2), spread: weight < 0.5 };
     });
     const inUse = Math.min(app.state.get().head, ids.length - 1);
     const key = JSON.stringify([names[shown], findings, inUse, ids]);
@@ -139,7 +143,7 @@ export function tokenStrip(app: App): HTMLElement {
         'aria-pressed': String(pressed),
       },
       headBadge(head + 1, id),
-      el('span', { class: 'sr-only' }, `head ${head + 1} ${spread ? 'mostly ' : ''}`),
+      el('span', { class: 'sr-only' }, `head ${head + 1} ${spread && name !== 'spread' ? 'mostly ' : ''}`),
       word(name),
       ' ',
       el('span', { class: 'number' }, weight),
@@ -150,11 +154,14 @@ export function tokenStrip(app: App): HTMLElement {
 
   const drawSoon = oncePerFrame(draw);
   draw();
-  app.result.watch(drawSoon);
+  app.result.watch(() => {
+    stale = true;
+    drawSoon();
+  });
   app.pointed.watch(drawSoon);
   app.state.watch(drawSoon);
   new ResizeObserver(() => {
-    measure();
+    stale = true;
     drawSoon();
   }).observe(words);
   return element;
