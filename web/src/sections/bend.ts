@@ -2,7 +2,7 @@
 
 import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
-import { el, headBadge, refill, word } from '../parts/dom.js';
+import { el, headBadge, refill, rich, word } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { createLegend } from '../parts/legend.js';
 import { createMap } from '../parts/matrix_map.js';
@@ -144,7 +144,8 @@ function effect(app: App): HTMLElement {
     const [before, after] = [straight.statistics.entropy[head]!, statistics.entropy[head]!];
     const entropy = `Head ${head + 1}’s entropy: ${formatNumber(before, 2)} → ${formatNumber(after, 2)}. `;
     if (result.bend.withoutOutput) {
-      summary.textContent = `${entropy}Without W_O, columns 1 to 16 of the output are simply head 1, the next 16 head 2, and so on.`;
+      const sideBySide = 'Without W_O, columns 1 to 16 of the output are simply head 1, the next 16 head 2, and so on.';
+      summary.replaceChildren(entropy, ...rich(sideBySide));
       list.replaceChildren();
       return;
     }
