@@ -104,7 +104,7 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     await expect(load({ simd, wasm: wasm(`core-${simd}`) })).resolves.toBeDefined();
   });
 
-  it('is 91 kB gzipped as a bundle with its module, and contains no modules or training', async () => {
+  it('is below 97 kB gzipped as a bundle with its module, and contains no modules or training', async () => {
     const input = fileURLToPath(new URL('../dist/core.js', import.meta.url));
     const bundle = await rolldown({ input, logLevel: 'silent' });
     const { output } = await bundle.generate({ format: 'esm', minify: true });
@@ -115,6 +115,6 @@ describe.each(builds)('multihead/core, %s', async (simd) => {
     const others = /^(glue|inline_wasm|multi_head_attention|read_safetensors|trainer|transformer)\.js$/;
     expect(names.filter((name) => others.test(name))).toEqual([]);
     const size = (bytes: string | Uint8Array) => gzipSync(bytes, { level: 9 }).length;
-    expect(size(code) + size(await readFile(wasm(`core-${simd}`)))).toBeLessThan(92_500);
+    expect(size(code) + size(await readFile(wasm(`core-${simd}`)))).toBeLessThan(97_000); // 91 kB with Emscripten 3.1.69
   });
 });

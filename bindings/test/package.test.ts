@@ -438,19 +438,20 @@ describe('the packed package', { timeout: 120_000 }, () => {
     const { sizes } = (await import(/* @vite-ignore */ href)) as { sizes(): Promise<Record<string, Record<string, number>>> };
     const all = await sizes();
     const kilobytes = (parts: Record<string, number> = {}) => Object.values(parts).reduce((sum, bytes) => sum + bytes, 0) / 1000;
+    // The README has the sizes of one release of Emscripten; others differ by some percent.
+    const isAbout = (stated: string | undefined, actual: number, what: string) =>
+      expect(Math.abs(Number(stated) / actual - 1), `${what}: ${actual.toFixed(1)} kB, stated ${stated}`).toBeLessThan(0.08);
     const readme = await readFile(join(root, 'README.md'), 'utf8');
     for (const [name, parts] of Object.entries(all)) {
       const stated = new RegExp(`^\\| \`${name}\`.* (\\d+) kB(?: each| more)? \\|$`, 'm').exec(readme)?.[1];
-      expect(Math.abs(Number(stated) - kilobytes(parts)), `${name}: ${kilobytes(parts).toFixed(1)} kB`).toBeLessThan(4);
+      isAbout(stated, kilobytes(parts), name);
     }
     const { script = 0, wasm = 0 } = all['multihead'] ?? {};
     for (const file of ['README.md', '../README.md']) {
       const text = (await readFile(join(root, file), 'utf8')).replaceAll(/\s+/g, ' ');
-      const off = (bytes: number, pattern: RegExp) => Math.abs(Number(pattern.exec(text)?.[1]) - bytes / 1000);
-      const actual = `${file}: ${wasm} bytes of WebAssembly, ${script} bytes of JavaScript`;
-      expect(off(script + wasm, /about (\d+) kB gzipped/i), actual).toBeLessThan(2.5);
-      expect(off(wasm, /(\d+) kB of WebAssembly/), actual).toBeLessThan(2.5);
-      expect(off(script, /(\d+) kB of minified JavaScript/), actual).toBeLessThan(2.5);
+      isAbout(/about (\d+) kB gzipped/i.exec(text)?.[1], (script + wasm) / 1000, `${file}, multihead`);
+      isAbout(/(\d+) kB of WebAssembly/.exec(text)?.[1], wasm / 1000, `${file}, WebAssembly`);
+      isAbout(/(\d+) kB of minified JavaScript/.exec(text)?.[1], script / 1000, `${file}, JavaScript`);
     }
   });
 });
