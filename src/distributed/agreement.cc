@@ -217,4 +217,11 @@ Status agree(const Status& own, double time_limit, Communicator::Internals& rank
   return {};
 }
 
+Status agree_to_write(const Status& own, const Call& call, Communicator::Internals& ranks) {
+  if (own.ok()) return agree(own, call.sharding.time_limit, ranks);
+  // Out of memory here alone: the others wait in vain, until their time limit.
+  if (own.code() == StatusCode::kMemory) ranks.broken = true;
+  return own;
+}
+
 }  // namespace multihead::distributed

@@ -15,4 +15,8 @@ Status agree(const Call& call, const Status& own, Communicator::Internals& ranks
 // The same for a step that needs no comparison, such as reserving memory.
 Status agree(const Status& own, double time_limit, Communicator::Internals& ranks);
 
+// After the last exchange, before results are written: `own` is the outcome of this rank. It may
+// have all that it needs while another waits for a rank that has left.
+Status agree_to_write(const Status& own, const Call& call, Communicator::Internals& ranks);
+
 }  // namespace multihead::distributed

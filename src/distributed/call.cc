@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "engine/threads.h"
 #include "engine/transform.h"
@@ -98,6 +99,30 @@ Status transform(const Call& call, Operand operand, std::span<const Segment> seg
       if (Status status = engine::transform_rows(part(x), of, part(to), context); !status.ok()) {
         return status;
       }
+    }
+  }
+  return {};
+}
+
+Status transform_back(const Call& call, Operand operand, std::span<const Segment> segments,
+                      const Tensor& gradient, std::span<float> d_gain, Context& context) {
+  std::fill(d_gain.begin(), d_gain.end(), 0.0F);
+  std::vector<float> part(d_gain.size());
+  const ConstAnyTensor& x = operand == Operand::kQueries ? call.q : call.k;
+  for (const Segment& segment : segments) {
+    for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
+      rules::Visibility rule;
+      int32_t length = 0;
+      const engine::Transform of = transform_of(call, operand, segment, batch, rule, length);
+      const auto part_of_rows = [&](const auto& view) {
+        return rows_of(part_of(view, 0, batch, 1), segment.local, segment.count);
+      };
+      if (Status status =
+              engine::transform_back(part_of_rows(x), of, part_of_rows(gradient), part, context);
+          !status.ok()) {
+        return status;
+      }
+      for (size_t i = 0; i < part.size(); ++i) d_gain[i] += part[i];
     }
   }
   return {};

@@ -89,4 +89,9 @@ enum class Operand : uint8_t { kQueries, kKeys };
 Status transform(const Call& call, Operand operand, std::span<const Segment> segments,
                  const Tensor& to, Context& context);
 
+// The backward of transform(): the gradient of what it wrote becomes that of q or k. The gain's
+// gradient, a sum over the rank's rows, is written to d_gain if that is not empty.
+Status transform_back(const Call& call, Operand operand, std::span<const Segment> segments,
+                      const Tensor& gradient, std::span<float> d_gain, Context& context);
+
 }  // namespace multihead::distributed

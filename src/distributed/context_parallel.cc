@@ -1,90 +1,22 @@
 // The public calls: checks, agreement of the ranks, one of the methods, and the results.
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "distributed/agreement.h"
 #include "distributed/call.h"
+#include "distributed/checks.h"
 #include "distributed/communicator.h"
 #include "distributed/forward.h"
 #include "distributed/rectangles.h"
 #include "engine/guard.h"
-#include "engine/placeholder.h"
 #include "engine/validate.h"
 #include "engine/varlen.h"
 #include "multihead/distributed.h"
 
 namespace multihead::distributed {
 namespace {
-
-using engine::AttentionShape;
-
-Status option(const char* name, const char* expected, std::string got) {
-  return {StatusCode::kOption, name, expected, std::move(got)};
-}
-
-Status validate_sharding(const Sharding& sharding) {
-  constexpr int64_t kMostRows = INT32_MAX;
-  if (sharding.method > Method::kDecode) {
-    return option("sharding.method", "a Method", std::to_string(static_cast<int>(sharding.method)));
-  }
-  if (sharding.layout > Layout::kZigzag) {
-    return option("sharding.layout", "a Layout", std::to_string(static_cast<int>(sharding.layout)));
-  }
-  if (sharding.method == Method::kDecode && sharding.layout != Layout::kContiguous) {
-    return option("sharding.layout", "kContiguous with kDecode", "kZigzag");
-  }
-  if (sharding.queries < 0 || sharding.queries > kMostRows) {
-    return option("sharding.queries", "the rows of the whole problem, up to 2147483647",
-                  std::to_string(sharding.queries));
-  }
-  if (sharding.keys < 0 || sharding.keys > kMostRows) {
-    return option("sharding.keys", "the rows of the whole problem, up to 2147483647",
-                  std::to_string(sharding.keys));
-  }
-  if (!(sharding.time_limit > 0.0) || std::isinf(sharding.time_limit)) {
-    return option("sharding.time_limit", "seconds, finite and more than 0",
-                  std::to_string(sharding.time_limit));
-  }
-  return {};
-}
-
-// A shard's rows of q, k and v, and options that count in whole sequences.
-Status validate_inputs(Call& call) {
-  AttentionShape& shape = call.shape;
-  if (Status status = engine::validate_inputs(call.q, call.k, call.v, shape); !status.ok()) {
-    return status;
-  }
-  // Masks, biases and lengths cover all keys; positions of keys are those of the shard.
-  AttentionOptions over_all_keys = call.options;
-  over_all_keys.rope.k_positions = {};
-  AttentionShape with_all_keys = shape;
-  with_all_keys.keys = call.sharding.keys;
-  if (Status status = engine::validate_options(over_all_keys, with_all_keys); !status.ok()) {
-    return status;
-  }
-  if (Status status = engine::validate_positions(
-          engine::Name::kRopeKPositions, call.options.rope.k_positions, shape.batch, shape.keys);
-      !status.ok()) {
-    return status;
-  }
-  if (call.options.rope.style == Rope::Style::kNone && !call.options.rope.k_positions.empty()) {
-    return option("rope.k_positions", "none without a rope.style", "some");
-  }
-  if (call.sharding.method != Method::kHeads) return {};
-  const auto differs_by_query = [](const auto& view) {
-    return view.given() && view.shape[view.shape.rank() - 2] != 1;
-  };
-  if (differs_by_query(call.options.mask) || differs_by_query(call.options.bias)) {
-    return option(differs_by_query(call.options.mask) ? "mask" : "bias",
-                  "an extent of 1 along the queries with kHeads", "another");
-  }
-  return {};
-}
 
 Status validate_results(const AttentionOutputs& outputs) {
   const struct {
@@ -121,12 +53,6 @@ void add_sinks(const Call& call, const PartialResult& total, Context& context) {
         ConstTensor(call.options.sinks.data(), total.lse.shape, {0, 1, 0}), context);
 }
 
-// What is left if a step fails on this rank alone: the others wait in vain, until their time limit.
-Status broken_by(const Status& status, Communicator::Internals& ranks) {
-  if (!status.ok() && status.code() == StatusCode::kMemory) ranks.broken = true;
-  return status;
-}
-
 Status run(const Call& call, const Status& own, const AnyTensor& out, const Tensor& lse,
            Communicator::Internals& ranks, Context& context) {
   Shards shards;
@@ -147,24 +73,11 @@ Status run(const Call& call, const Status& own, const AnyTensor& out, const Tens
       status = decode_attention(call, shards, ranks, context, total);
       break;
   }
-  if (!status.ok()) return broken_by(status, ranks);
-  // This rank may have all that it needs while another waits for one that has left.
-  status = agree(Status(), call.sharding.time_limit, ranks);
+  status = agree_to_write(status, call, ranks);
   if (!status.ok()) return status;
   add_sinks(call, total, context);
   convert(total.out, out, context);
   if (lse.given()) copy(ConstAnyTensor(as_columns(total.lse)), as_columns(lse), context);
-  return {};
-}
-
-Status validate_communicator(const Communicator& communicator) {
-  if (communicator.size() == 0) {
-    return option("communicator", "one that was created", "an empty one");
-  }
-  if (communicator.internals()->broken) {
-    return {kExchange, "communicator", "one without an earlier failure",
-            "one in which an exchange has failed"};
-  }
   return {};
 }
 
@@ -217,25 +130,11 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
     AnyTensor out;
     Tensor lse;
     const auto check = [&]() -> Status {
-      if (Status status = validate_sharding(sharding); !status.ok()) return status;
-      // The cumulative lengths are those of the whole problem, the rows those of the shard.
-      ConstAnyTensor all_q = q, all_k = k, all_v = v;
-      if (all_q.shape.rank() == 3) all_q.shape[0] = sharding.queries;
-      if (all_k.shape.rank() == 3) all_k.shape[0] = sharding.keys;
-      if (all_v.shape.rank() == 3 && v.shape[0] == k.shape[0]) all_v.shape[0] = sharding.keys;
-      if (Status status =
-              engine::validate_packed(engine::with_address(all_q), engine::with_address(all_k),
-                                      engine::with_address(all_v), cu_q, cu_k, options);
-          !status.ok()) {
-        return status;
-      }
+      if (Status status = validate_packed_inputs(q, k, v, call); !status.ok()) return status;
       if (Status status = validate_packed_results(q, v, outputs); !status.ok()) return status;
-      call.q = engine::sequence_of(q, 0, q.shape[0]);
-      call.k = engine::sequence_of(k, 0, k.shape[0]);
-      call.v = engine::sequence_of(v, 0, v.shape[0]);
       out = engine::sequence_of(outputs.out, 0, q.shape[0]);
       if (outputs.lse.given()) lse = engine::lse_of(outputs.lse, 0, q.shape[0]);
-      return validate_inputs(call);
+      return {};
     };
     const Status own = check();
     if (communicator.size() == 1) {

@@ -132,6 +132,13 @@ AttentionOptions options_of(const Call& call, const AttentionOptions& of_heads,
   return options;
 }
 
+Tensor scores_of(const Tensor& scores, const Heads& heads, const Rectangle& rectangle) {
+  const auto& [queries, keys] = rectangle;
+  const Tensor of_heads = part_of_scores(scores, 3, heads.first, heads.count);
+  const Tensor of_queries = part_of_scores(of_heads, 2, queries.local, queries.count);
+  return part_of_scores(of_queries, 1, keys.first, keys.count);
+}
+
 engine::Shard shard_of(const Call& call, const Heads& heads, const Rectangle& rectangle) {
   const auto s = static_cast<size_t>(rectangle.queries.sequence);
   return {.first = {.batch = 0,

@@ -35,6 +35,9 @@ AttentionOptions options_of_heads(const Call& call, const Heads& heads);
 // Those options restricted to one rectangle, and its place in the sequence.
 AttentionOptions options_of(const Call& call, const AttentionOptions& of_heads,
                             const Rectangle& rectangle);
+// The rank's heads, rows and keys of a tensor of scores, such as the gradient of a bias; axes of
+// extent 1 are shared.
+Tensor scores_of(const Tensor& scores, const Heads& heads, const Rectangle& rectangle);
 engine::Shard shard_of(const Call& call, const Heads& heads, const Rectangle& rectangle);
 engine::AttentionShape shape_of(const Call& call, const Heads& heads, const Rectangle& rectangle);
 

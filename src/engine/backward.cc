@@ -173,37 +173,55 @@ Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
   return reserve_gradients(plan, context);
 }
 
-Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
-  BackwardParams& params = plan.params;
-  const BackwardGeometry& g = plan.geometry;
-  AttentionParams& p = params.forward;
-  // All memory is reserved before anything is written.
-  if (Status status = reserve_backward(plan, gradients, context); !status.ok()) return status;
-  if (plan.transforms) {
-    if (Status status = transform_inputs(*plan.transforms, p, context); !status.ok()) return status;
-  }
+void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
+                    Context& context) {
+  const BackwardParams& params = plan.params;
+  const AttentionParams& p = params.forward;
   const Scratch& scratch = scratch_of(context);
-  const int threads = threads_for(plan.operations, context.threads());
-
   clear(gradients.d_bias);
+  const int threads = threads_for(plan.operations, context.threads());
   parallel_for(threads, p.batch * p.heads, [&](int64_t index, int thread) {
     cpu::backward_rows(params, index / p.heads, index % p.heads, scratch.of_thread(thread));
   });
-  parallel_for(threads, g.jobs, [&](int64_t index, int thread) {
-    // With causal order, the first chunks take longest, so they start first.
-    const int64_t parts = g.batch_parts * g.head_parts;
-    const int64_t chunk = index / parts;
-    const int64_t first_batch = index % parts / g.head_parts * g.batches;
-    const int64_t first_head = index % g.head_parts * g.heads;
-    for (int64_t batch = first_batch; batch < first_batch + g.batches; ++batch) {
-      for (int64_t head = first_head; head < first_head + g.heads; ++head) {
-        cpu::backward_chunk(params, g, {.batch = batch, .kv_head = head, .chunk = chunk},
-                            scratch.of_thread(thread));
-      }
+}
+
+void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch) {
+  const BackwardGeometry& g = plan.geometry;
+  // With causal order, the first chunks take longest, so they start first.
+  const int64_t parts = g.batch_parts * g.head_parts;
+  const int64_t chunk = index / parts;
+  const int64_t first_batch = index % parts / g.head_parts * g.batches;
+  const int64_t first_head = index % g.head_parts * g.heads;
+  for (int64_t batch = first_batch; batch < first_batch + g.batches; ++batch) {
+    for (int64_t head = first_head; head < first_head + g.heads; ++head) {
+      cpu::backward_chunk(plan.params, g, {.batch = batch, .kv_head = head, .chunk = chunk},
+                          scratch);
     }
+  }
+}
+
+void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
+  const int threads = threads_for(plan.operations, context.threads());
+  if (plan.geometry.chunks > 1 && plan.params.d_q.data != nullptr) add_parts(plan, threads);
+  if (!gradients.d_sinks.empty()) differentiate_sinks(plan.params, gradients.d_sinks);
+}
+
+Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
+  // All memory is reserved before anything is written.
+  if (Status status = reserve_backward(plan, gradients, context); !status.ok()) return status;
+  if (plan.transforms) {
+    if (Status status = transform_inputs(*plan.transforms, plan.params.forward, context);
+        !status.ok()) {
+      return status;
+    }
+  }
+  begin_backward(plan, gradients, context);
+  const Scratch& scratch = scratch_of(context);
+  const int threads = threads_for(plan.operations, context.threads());
+  parallel_for(threads, plan.geometry.jobs, [&](int64_t index, int thread) {
+    run_backward_job(plan, index, scratch.of_thread(thread));
   });
-  if (g.chunks > 1 && params.d_q.data != nullptr) add_parts(plan, threads);
-  if (!gradients.d_sinks.empty()) differentiate_sinks(params, gradients.d_sinks);
+  end_backward(plan, gradients, context);
   if (!plan.transforms) return {};
   const InputTransforms& transforms = *plan.transforms;
   if (gradients.d_q.given()) {

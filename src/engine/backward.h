@@ -1,6 +1,8 @@
 // Runs a planned call of attention_backward().
 #pragma once
 
+#include <cstdint>
+
 #include "engine/plan.h"
 #include "multihead/attention_backward.h"
 #include "multihead/context.h"
@@ -13,6 +15,13 @@ Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
 
 // `gradients` are those that were planned. Errors: kMemory.
 Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
+
+// The steps of run_backward() of a plan without transforms, whose memory is reserved. The jobs of
+// run_backward_job() are plan.geometry.jobs, in any order.
+void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
+                    Context& context);
+void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch);
+void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
 
 // attention_backward() of results that the library has made itself from these inputs: they are not
 // checked again.

@@ -261,7 +261,7 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,
                            const AttentionOptions& options, const AttentionResults& results,
                            const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                           const BackwardPart& part) {
+                           const BackwardPart& part, const Shard* shard) {
   BackwardPlan plan{.params = {},
                     .geometry = {},
                     .transforms = transforms_of(q, k, shape, options),
@@ -270,9 +270,11 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
   AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
   inputs.v = stored_rows(v);
   rules::BackwardParams& params = plan.params;
-  params.forward = params_of(inputs, shape, options, nullptr);
-  params.forward.first.batch = part.first_batch;
-  params.forward.first.head = part.first_head;
+  params.forward = params_of(inputs, shape, options, shard);
+  if (shard == nullptr) {
+    params.forward.first.batch = part.first_batch;
+    params.forward.first.head = part.first_head;
+  }
   params.scale = scale_of(shape, options);
   params.forward.scale = scale_factors(params.forward, params.scale);
   params.out = stored_rows(results.out);

@@ -126,6 +126,6 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,
                            const AttentionOptions& options, const AttentionResults& results,
                            const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                           const BackwardPart& part = {});
+                           const BackwardPart& part = {}, const Shard* shard = nullptr);
 
 }  // namespace multihead::engine

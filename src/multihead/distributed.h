@@ -148,5 +148,27 @@ class Communicator {
                                       const AttentionOutputs& outputs, const Sharding& sharding,
                                       Communicator& communicator, Context& context);
 
+/// attention_backward() of a divided sequence, with kRing or kAllGather. Everything is the rank's
+/// own rows, `results` those of attention() above; gradients of keys and values are sums over all
+/// ranks. Gradients of what the ranks share are this rank's part of a sum over all of them, as with
+/// any parameter in training with several processes: d_sinks, d_q_gain, d_k_gain, and d_bias along
+/// the axes that the bias shares. The bits are the same in every run with as many ranks. Unlike
+/// with one process, lse is not checked.
+[[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                        const ConstAnyTensor& v, const AttentionOptions& options,
+                                        const AttentionResults& results,
+                                        const ConstAnyTensor& d_out,
+                                        const AttentionGradients& gradients,
+                                        const Sharding& sharding, Communicator& communicator,
+                                        Context& context);
+
+/// The same for attention_varlen(): rows as there.
+[[nodiscard]] Status attention_varlen_backward(
+    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+    std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const AttentionOptions& options,
+    const AttentionResults& results, const ConstAnyTensor& d_out,
+    const AttentionGradients& gradients, const Sharding& sharding, Communicator& communicator,
+    Context& context);
+
 }  // namespace multihead::distributed
 MULTIHEAD_PUBLIC_END

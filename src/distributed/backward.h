@@ -1,0 +1,45 @@
+// Gradients of a call over several ranks.
+#pragma once
+
+#include <span>
+
+#include "distributed/call.h"
+#include "distributed/communicator.h"
+#include "distributed/rectangles.h"
+#include "distributed/transport.h"
+#include "multihead/attention_backward.h"
+
+namespace multihead::distributed {
+
+// The rows of a rank that its gradients need: the results of the whole problem, (B, H, n, d_v) and
+// (B, H, n).
+struct BackwardInputs {
+  ConstAnyTensor out, d_out;
+  ConstTensor lse;
+};
+
+// Sums of gradients, f32 and contiguous: of queries, of the keys and values of one shard, and of
+// the bias.
+struct GradientSums {
+  Tensor d_q, d_k, d_v, d_bias;
+};
+
+// Adds the gradients of q's rows and one chunk of keys and values. `part` is memory of the same
+// shapes.
+struct BackwardOperands {
+  ConstAnyTensor q, k, v;
+  std::span<const Segment> queries;
+  Chunk keys;
+};
+Status add_gradients(const Call& call, const Heads& heads, const AttentionOptions& of_heads,
+                     const BackwardInputs& inputs, const BackwardOperands& operands,
+                     const GradientSums& part, const GradientSums& total, Transport& transport,
+                     Context& context);
+
+// The methods: `total` gets this rank's rows, before the backward of transformations.
+Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
+                     Communicator::Internals& ranks, Context& context, GradientSums& total);
+Status gathered_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
+                         Communicator::Internals& ranks, Context& context, GradientSums& total);
+
+}  // namespace multihead::distributed

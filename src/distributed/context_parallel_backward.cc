@@ -1,0 +1,206 @@
+// The public gradients: checks, agreement of the ranks, one of the methods, and the results.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "distributed/agreement.h"
+#include "distributed/backward.h"
+#include "distributed/call.h"
+#include "distributed/checks.h"
+#include "distributed/communicator.h"
+#include "engine/guard.h"
+#include "engine/validate.h"
+#include "engine/varlen.h"
+#include "multihead/attention_backward.h"
+#include "multihead/distributed.h"
+#include "rules/element.h"
+
+namespace multihead::distributed {
+namespace {
+
+Status validate_method(const Call& call) {
+  if (call.sharding.method == Method::kRing || call.sharding.method == Method::kAllGather) {
+    return {};
+  }
+  return option("sharding.method", "kRing or kAllGather for gradients", "another");
+}
+
+// d_sink = -(sum over the rank's rows of the sink's weight * sum of out * d_out).
+void differentiate_sinks(const Call& call, const BackwardInputs& inputs, std::span<float> d_sinks) {
+  const auto width = static_cast<size_t>(call.shape.value_width);
+  std::vector<float> out(width), d_out(width);
+  for (int64_t head = 0; head < std::ssize(d_sinks); ++head) {
+    const auto sink = static_cast<double>(call.options.sinks[static_cast<size_t>(head)]);
+    double sum = 0;
+    for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
+      for (int64_t row = 0; row < call.shape.queries; ++row) {
+        const auto read = [&](const ConstAnyTensor& x, std::vector<float>& to) {
+          const int64_t at = batch * x.strides[0] + head * x.strides[1] + row * x.strides[2];
+          rules::read_floats(x.data, x.dtype, at, call.shape.value_width, to.data());
+        };
+        read(inputs.out, out);
+        read(inputs.d_out, d_out);
+        double delta = 0;
+        for (size_t c = 0; c < width; ++c) {
+          delta += static_cast<double>(out[c]) * static_cast<double>(d_out[c]);
+        }
+        const ConstTensor& lse = inputs.lse;
+        const float of_row =
+            lse.data[batch * lse.strides[0] + head * lse.strides[1] + row * lse.strides[2]];
+        sum += std::exp(sink - static_cast<double>(of_row)) * delta;
+      }
+    }
+    d_sinks[static_cast<size_t>(head)] = static_cast<float>(-sum);
+  }
+}
+
+Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
+           const AttentionGradients& gradients, Communicator::Internals& ranks, Context& context) {
+  Shards shards;
+  if (Status status = agree(call, own, ranks, shards); !status.ok()) return status;
+  GradientSums total;
+  const auto method = call.sharding.method == Method::kRing ? ring_backward : gathered_backward;
+  Status status = method(call, inputs, shards, ranks, context, total);
+  std::vector<float> d_q_gain(gradients.d_q_gain.size()), d_k_gain(gradients.d_k_gain.size());
+  if (status.ok() && call.transforms()) {
+    const int rank = ranks.transport->rank();
+    status = transform_back(call, Operand::kQueries,
+                            segments_of(shards.query_chunks(call, rank), call.cu_q), total.d_q,
+                            d_q_gain, context);
+    if (status.ok()) {
+      status = transform_back(call, Operand::kKeys,
+                              segments_of(shards.key_chunks(call, rank), call.cu_k), total.d_k,
+                              d_k_gain, context);
+    }
+  }
+  status = agree_to_write(status, call, ranks);
+  if (!status.ok()) return status;
+  for (const auto& [from, to] :
+       {std::pair{total.d_q, gradients.d_q}, std::pair{total.d_k, gradients.d_k},
+        std::pair{total.d_v, gradients.d_v}}) {
+    if (to.given()) convert(from, to, context);
+  }
+  if (gradients.d_bias.given()) {
+    // (N_q, N_k) as (1, 1, N_q, N_k).
+    const auto as_scores = [](Tensor view) {
+      if (view.shape.rank() == 2) {
+        view.shape = {1, 1, view.shape[0], view.shape[1]};
+        view.strides = {0, 0, view.strides[0], view.strides[1]};
+      }
+      return view;
+    };
+    convert(as_scores(total.d_bias), as_scores(gradients.d_bias), context);
+  }
+  std::copy(d_q_gain.begin(), d_q_gain.end(), gradients.d_q_gain.begin());
+  std::copy(d_k_gain.begin(), d_k_gain.end(), gradients.d_k_gain.begin());
+  differentiate_sinks(call, inputs, gradients.d_sinks);
+  return {};
+}
+
+}  // namespace
+
+Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                          const AttentionOptions& options, const AttentionResults& results,
+                          const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                          const Sharding& sharding, Communicator& communicator, Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate_communicator(communicator); !status.ok()) return status;
+    const int32_t cu_q[] = {0, static_cast<int32_t>(sharding.queries)};
+    const int32_t cu_k[] = {0, static_cast<int32_t>(sharding.keys)};
+    Call call{.kind = CallKind::kBackward,
+              .q = q,
+              .k = k,
+              .v = v,
+              .options = options,
+              .cu_q = cu_q,
+              .cu_k = cu_k,
+              .sharding = sharding,
+              .shape = {}};
+    Status own = validate_sharding(sharding);
+    if (own.ok()) own = validate_method(call);
+    if (own.ok()) own = validate_inputs(call);
+    if (own.ok()) {
+      own = engine::validate_backward(options, results, d_out, gradients, call.shape);
+    }
+    if (communicator.size() == 1) {
+      Shards shards;
+      own = agree(call, own, *communicator.internals(), shards);
+      if (!own.ok()) return own;
+      return multihead::attention_backward(q, k, v, options, results, d_out, gradients, context);
+    }
+    return run(call, own, {results.out, d_out, results.lse}, gradients, *communicator.internals(),
+               context);
+  });
+}
+
+Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                 const ConstAnyTensor& v, std::span<const int32_t> cu_q,
+                                 std::span<const int32_t> cu_k, const AttentionOptions& options,
+                                 const AttentionResults& results, const ConstAnyTensor& d_out,
+                                 const AttentionGradients& gradients, const Sharding& sharding,
+                                 Communicator& communicator, Context& context) {
+  using engine::Axes;
+  using engine::Name;
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate_communicator(communicator); !status.ok()) return status;
+    Call call{.kind = CallKind::kBackwardPacked,
+              .q = {},
+              .k = {},
+              .v = {},
+              .options = options,
+              .cu_q = cu_q,
+              .cu_k = cu_k,
+              .sharding = sharding,
+              .shape = {}};
+    AttentionGradients of_rows = gradients;
+    BackwardInputs inputs;
+    const auto check = [&]() -> Status {
+      if (Status status = validate_packed_inputs(q, k, v, call); !status.ok()) return status;
+      if (Status status = validate_method(call); !status.ok()) return status;
+      const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
+      for (const Status& status :
+           {engine::validate_exact(Name::kOut, Axes::kPackedOut, results.out, out_shape),
+            engine::validate_exact(Name::kLse, Axes::kPackedLse, results.lse,
+                                   {q.shape[1], q.shape[0]}),
+            engine::validate_exact(Name::kDOut, Axes::kPackedOut, d_out, out_shape)}) {
+        if (!status.ok()) return status;
+      }
+      const struct {
+        Name name;
+        Axes axes;
+        Tensor& tensor;
+        const Dims& shape;
+      } rows[] = {{Name::kDQ, Axes::kPackedQ, of_rows.d_q, q.shape},
+                  {Name::kDK, Axes::kPackedK, of_rows.d_k, k.shape},
+                  {Name::kDV, Axes::kPackedV, of_rows.d_v, v.shape}};
+      for (const auto& [name, axes, tensor, shape] : rows) {
+        if (!tensor.given()) continue;
+        if (Status status = engine::validate_exact(name, axes, tensor, shape); !status.ok()) {
+          return status;
+        }
+        const AnyTensor view = engine::sequence_of(AnyTensor(tensor), 0, shape[0]);
+        tensor = {static_cast<float*>(view.data), view.shape, view.strides};
+      }
+      inputs = {.out = engine::sequence_of(results.out, 0, q.shape[0]),
+                .d_out = engine::sequence_of(d_out, 0, q.shape[0]),
+                .lse = engine::lse_of(results.lse, 0, q.shape[0])};
+      return engine::validate_backward(options, {.out = inputs.out, .lse = inputs.lse},
+                                       inputs.d_out, of_rows, call.shape);
+    };
+    Status own = check();
+    if (communicator.size() == 1) {
+      Shards shards;
+      own = agree(call, own, *communicator.internals(), shards);
+      if (!own.ok()) return own;
+      return multihead::attention_varlen_backward(q, k, v, cu_q, cu_k, options, results, d_out,
+                                                  gradients, context);
+    }
+    return run(call, own, inputs, of_rows, *communicator.internals(), context);
+  });
+}
+
+}  // namespace multihead::distributed
