@@ -8,8 +8,12 @@ import { brotliCompress, constants, gzip } from 'node:zlib';
 
 const compressible = new Set(['.css', '.html', '.js', '.json', '.map', '.mjs', '.svg', '.txt', '.wasm', '.webmanifest']);
 
-/** Brotli's quality 11 takes 0.8 s for the module's wasm and saves a tenth; for the peers' it would take a minute. */
-const qualityFor = ({ length }) => (length < 1e6 ? 11 : 5);
+/** Brotli's quality 11 takes 0.8 s for the module's wasm and saves a tenth; the peers' wasm would take a minute. */
+const qualityFor = (bytes) => {
+  if (bytes.length > 1e6) return 5;
+  const isWasm = bytes.subarray(1, 4).toString('latin1') === 'asm';
+  return isWasm ? 11 : 9;
+};
 
 /** Preferred first. */
 const encodings = {

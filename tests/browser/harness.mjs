@@ -24,6 +24,16 @@ export async function startServer(root = site) {
   return { ...running, requested, bytesSent };
 }
 
+/** Has the server compress the WebAssembly, which takes a second and is kept, before tests with limits of time. */
+export async function compressAhead() {
+  const server = await startServer();
+  const names = (await readdir(join(site, 'assets'))).filter((name) => name.endsWith('.wasm'));
+  await Promise.all(
+    names.map((name) => fetch(`${server.url}assets/${name}`, { headers: { 'accept-encoding': 'br' } }).then((answer) => answer.arrayBuffer())),
+  );
+  await server.close();
+}
+
 /** The browser itself fetches the page's icons, at any time and repeatedly. */
 export const isIcon = (url) => /\/(favicon\.svg|touch-icon\.png|favicon\.ico)$/.test(url);
 

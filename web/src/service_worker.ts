@@ -65,6 +65,18 @@ async function pageFor(request: Request): Promise<Response> {
   return answer ?? (await copyOf(home)) ?? online;
 }
 
+/** Only names with a hash say what the content is; another one may belong to another page by now. */
+async function fileFor(request: Request): Promise<Response> {
+  if (request.url.startsWith(`${home}assets/`)) return (await copyOf(request.url)) ?? fetch(request);
+  try {
+    return await fetch(request);
+  } catch (error) {
+    const copy = await copyOf(request.url);
+    if (copy) return copy;
+    throw error;
+  }
+}
+
 scope.addEventListener('install', (event) => {
   event.waitUntil(keep().then(() => scope.skipWaiting()));
 });
@@ -77,5 +89,5 @@ scope.addEventListener('fetch', (event) => {
   const { request } = event;
   if (request.method !== 'GET' || !request.url.startsWith(home)) return;
   if (request.mode === 'navigate') event.respondWith(pageFor(request));
-  else event.respondWith(copyOf(request.url).then((copy) => copy ?? fetch(request)));
+  else event.respondWith(fileFor(request));
 });
