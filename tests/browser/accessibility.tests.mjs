@@ -102,8 +102,8 @@ export const tests = [
       const stray = () =>
         page.evaluate(async () => {
           const stops = () =>
-            [...document.querySelectorAll('a[href], button:enabled, input, textarea, summary, [tabindex="0"]')].filter(
-              (element) => element.tabIndex === 0 && element.checkVisibility(),
+            [...document.querySelectorAll('a[href], button:enabled, input:enabled, textarea, summary, [tabindex="0"]')].filter(
+              (element) => element.tabIndex === 0 && element.checkVisibility({ visibilityProperty: true }),
             );
           const found = [];
           const count = stops().length;
