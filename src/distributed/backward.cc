@@ -1,6 +1,5 @@
 #include "distributed/backward.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -33,17 +32,6 @@ void add(const Tensor& from, const Tensor& to) {
     const int64_t step_from = from.strides[rank - 1], step_to = to.strides[rank - 1];
     for (int64_t c = 0; c < width; ++c) to.data[put + c * step_to] += from.data[at + c * step_from];
   }
-}
-
-void set_zero(const Tensor& contiguous) {
-  if (!contiguous.given()) return;
-  std::fill_n(contiguous.data, contiguous.shape.elements(), 0.0F);
-}
-
-void take(rules::Arena& arena, Tensor& tensor, const Dims& shape) {
-  tensor.shape = shape;
-  tensor.strides = contiguous_strides(shape);
-  arena(tensor.data, static_cast<uint64_t>(shape.elements()));
 }
 
 // Gradients of keys and values as they travel.

@@ -1,6 +1,7 @@
 // Gradients of a call over several ranks.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "distributed/call.h"
@@ -36,10 +37,18 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
                      const GradientSums& part, const GradientSums& total, Transport& transport,
                      Context& context);
 
+inline void set_zero(const Tensor& contiguous) {
+  if (!contiguous.given()) return;
+  std::fill_n(contiguous.data, contiguous.shape.elements(), 0.0F);
+}
+
 // The methods: `total` gets this rank's rows, before the backward of transformations.
 Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
                      Communicator::Internals& ranks, Context& context, GradientSums& total);
 Status gathered_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
                          Communicator::Internals& ranks, Context& context, GradientSums& total);
+
+Status heads_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
+                      Communicator::Internals& ranks, Context& context, GradientSums& total);
 
 }  // namespace multihead::distributed

@@ -23,10 +23,8 @@ namespace multihead::distributed {
 namespace {
 
 Status validate_method(const Call& call) {
-  if (call.sharding.method == Method::kRing || call.sharding.method == Method::kAllGather) {
-    return {};
-  }
-  return option("sharding.method", "kRing or kAllGather for gradients", "another");
+  if (call.sharding.method != Method::kDecode) return {};
+  return option("sharding.method", "kRing, kAllGather or kHeads for gradients", "kDecode");
 }
 
 // d_sink = -(sum over the rank's rows of the sink's weight * sum of out * d_out).
@@ -63,7 +61,9 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
   Shards shards;
   if (Status status = agree(call, own, ranks, shards); !status.ok()) return status;
   GradientSums total;
-  const auto method = call.sharding.method == Method::kRing ? ring_backward : gathered_backward;
+  const auto method = call.sharding.method == Method::kRing        ? ring_backward
+                      : call.sharding.method == Method::kAllGather ? gathered_backward
+                                                                   : heads_backward;
   Status status = method(call, inputs, shards, ranks, context, total);
   std::vector<float> d_q_gain(gradients.d_q_gain.size()), d_k_gain(gradients.d_k_gain.size());
   if (status.ok() && call.transforms()) {

@@ -28,6 +28,13 @@ Status reserve(const Call& call, Communicator::Internals& ranks, const LayOut& l
   return {};
 }
 
+// A contiguous tensor.
+inline void take(rules::Arena& arena, Tensor& tensor, const Dims& shape) {
+  tensor.shape = shape;
+  tensor.strides = contiguous_strides(shape);
+  arena(tensor.data, static_cast<uint64_t>(shape.elements()));
+}
+
 // How many floats the rank's queries take if they are transformed.
 inline uint64_t transformed_queries(const Call& call, const Layouts& layouts) {
   if (!call.transforms()) return 0;

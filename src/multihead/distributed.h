@@ -148,7 +148,7 @@ class Communicator {
                                       const AttentionOutputs& outputs, const Sharding& sharding,
                                       Communicator& communicator, Context& context);
 
-/// attention_backward() of a divided sequence, with kRing or kAllGather. Everything is the rank's
+/// attention_backward() of a divided sequence, with any method but kDecode. Everything is the rank's
 /// own rows, `results` those of attention() above; gradients of keys and values are sums over all
 /// ranks. Gradients of what the ranks share are this rank's part of a sum over all of them, as with
 /// any parameter in training with several processes: d_sinks, d_q_gain, d_k_gain, and d_bias along
