@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "distributed/transport.h"
 #include "multihead/distributed.h"
@@ -36,9 +38,12 @@ bool Transport::finish(std::chrono::duration<double> limit) {
 
 Communicator::Internals::~Internals() {
   if (!broken) return;
-  // A message that arrives late may still be written there.
-  static_cast<void>(memory.release());
-  static_cast<void>(notes.release());
+  // A message that arrives late may still be written there, until the process ends.
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<engine::Buffer>>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(memory));
+  kept->push_back(std::move(notes));
 }
 
 Status Communicator::Internals::finish(double seconds) {
