@@ -2,6 +2,7 @@
 // network the computation hides.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -20,8 +21,15 @@ class DelayedTransport : public distributed::Transport {
         inner_(std::move(inner)),
         delay_(std::chrono::duration_cast<Clock::duration>(delay)) {}
 
+  // How long calls waited for the delay alone, with nothing left to compute.
+  double exposed_seconds() const { return exposed_.count(); }
+
   State poll() override {
     const State state = inner_->poll();
+    if (waiting() && is_new_) {
+      is_new_ = false;
+      exposed_ += std::max(due_ - Clock::now(), Clock::duration::zero());
+    }
     return state == State::kDone && Clock::now() < due_ ? State::kBusy : state;
   }
 
@@ -32,12 +40,15 @@ class DelayedTransport : public distributed::Transport {
   void start_receive(int from, void* data, uint64_t bytes) override {
     inner_->receive(from, data, bytes);
     due_ = Clock::now() + delay_;
+    is_new_ = true;
   }
 
  private:
   std::unique_ptr<Transport> inner_;
   Clock::duration delay_;
   Clock::time_point due_{};
+  bool is_new_ = false;  // transfers for which nobody has waited yet
+  std::chrono::duration<double> exposed_{};
 };
 
 }  // namespace multihead::mpi

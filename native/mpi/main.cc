@@ -51,7 +51,7 @@ struct Arguments {
 
 // What a rank reports.
 struct Report {
-  double seconds, waited, difference;
+  double seconds, waited, exposed, difference;
   uint64_t sent, formula;
 };
 
@@ -96,11 +96,11 @@ void print(const Arguments& arguments, const std::vector<Report>& reports) {
   }
   const auto ranks = static_cast<double>(reports.size());
   if (arguments.delay_ms == 0 || arguments.method != Method::kRing || reports.size() < 2) return;
-  double waited = 0;
-  for (const Report& of : reports) waited += of.waited / ranks;
+  double exposed = 0;
+  for (const Report& of : reports) exposed += of.exposed / ranks;
   const double delayed = (ranks - 1) * arguments.delay_ms / 1e3;
   std::printf("%.0f %% of the delay of %.0f transfers hidden behind computation\n",
-              100 * std::clamp(1 - waited / delayed, 0.0, 1.0), ranks - 1);
+              100 * std::clamp(1 - exposed / delayed, 0.0, 1.0), ranks - 1);
 }
 
 ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
@@ -121,11 +121,15 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
           : multihead::mpi::rows_of(shape.queries, arguments.layout, ranks, rank);
   Problem::Shard shard =
       problem.shard(queries, multihead::mpi::rows_of(shape.keys, arguments.layout, ranks, rank));
+  multihead::mpi::DelayedTransport* delayed = nullptr;
   if (arguments.delay_ms > 0) {
     auto& transport = communicator.internals()->transport;
-    transport = std::make_unique<multihead::mpi::DelayedTransport>(
+    auto owner = std::make_unique<multihead::mpi::DelayedTransport>(
         std::move(transport), std::chrono::duration<double>(arguments.delay_ms / 1e3));
+    delayed = owner.get();
+    transport = std::move(owner);
   }
+  const auto exposed_seconds = [&] { return delayed == nullptr ? 0 : delayed->exposed_seconds(); };
   Context context(arguments.threads);
 
   // What every call exchanges and waits for: the traffic of one with nothing to compute.
@@ -139,13 +143,15 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
     return refuse(rank, status);
   }
   Communicator::Traffic after = communicator.traffic();
+  const double agreement_exposed = exposed_seconds();
   const uint64_t agreement = after.bytes_sent - before.bytes_sent;
   const double agreement_waited = after.seconds_waited - before.seconds_waited;
 
-  Report report{.seconds = 0, .waited = 0, .difference = 0, .sent = 0, .formula = 0};
+  Report report{.seconds = 0, .waited = 0, .exposed = 0, .difference = 0, .sent = 0, .formula = 0};
   for (int repeat = 0; repeat < arguments.repeats; ++repeat) {
     MPI_Barrier(MPI_COMM_WORLD);
     before = communicator.traffic();
+    const double exposed_before = exposed_seconds();
     const auto start = std::chrono::steady_clock::now();
     if (Status status = run(shard, shard.out, arguments, sharding, communicator, context);
         !status.ok()) {
@@ -156,6 +162,7 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
     // The fastest; the first call also reserves memory.
     if (repeat > 0 && seconds.count() >= report.seconds) continue;
     report.seconds = seconds.count();
+    report.exposed = std::max(0.0, exposed_seconds() - exposed_before - agreement_exposed);
     report.waited = std::max(0.0, after.seconds_waited - before.seconds_waited - agreement_waited);
     report.sent = after.bytes_sent - before.bytes_sent - agreement;
   }
