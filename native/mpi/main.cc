@@ -61,7 +61,7 @@ ExitCode refuse(int rank, const std::string& problem) {
 }
 
 ExitCode refuse(int rank, const Status& status) {
-  if (status.code() == multihead::distributed::kExchange) {
+  if (status.code() == multihead::StatusCode::kExchange) {
     // MPI_Finalize() would wait for the rank that has left.
     std::fprintf(stderr, "rank %d: %s\n", rank, status.message().c_str());
     MPI_Abort(MPI_COMM_WORLD, multihead::kExitFailed);

@@ -101,7 +101,7 @@ Status validate_communicator(const Communicator& communicator) {
     return option("communicator", "one that was created", "an empty one");
   }
   if (communicator.internals()->broken) {
-    return {kExchange, "communicator", "one without an earlier failure",
+    return {StatusCode::kExchange, "communicator", "one without an earlier failure",
             "one in which an exchange has failed"};
   }
   return {};

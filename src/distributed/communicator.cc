@@ -49,7 +49,7 @@ Communicator::Internals::~Internals() {
 Status Communicator::Internals::finish(double seconds) {
   if (transport->finish(std::chrono::duration<double>(seconds))) return {};
   broken = true;
-  return {kExchange, "communicator",
+  return {StatusCode::kExchange, "communicator",
           "an answer of every rank within " + std::to_string(seconds) + " s",
           "none from at least one"};
 }

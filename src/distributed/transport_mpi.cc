@@ -77,7 +77,8 @@ Status over(MPI_Comm comm, Communicator& communicator) {
                     MPI_Comm_rank(own, &rank) == MPI_SUCCESS &&
                     MPI_Comm_size(own, &size) == MPI_SUCCESS;
   if (!made) {
-    return {kExchange, "communicator", "one that MPI_Comm_dup() can duplicate", "another"};
+    return {StatusCode::kExchange, "communicator", "one that MPI_Comm_dup() can duplicate",
+            "another"};
   }
   communicator = communicator_over(std::make_unique<MpiTransport>(own, rank, size));
   return {};

@@ -35,9 +35,6 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead::distributed {
 
-/// The StatusCode of an exchange that failed: another process did not answer in time, or left.
-inline constexpr StatusCode kExchange{5};
-
 /// How a call is computed; see the head of this file.
 enum class Method : uint8_t {
   kRing,       ///< keys and values go round
@@ -148,12 +145,12 @@ class Communicator {
                                       const AttentionOutputs& outputs, const Sharding& sharding,
                                       Communicator& communicator, Context& context);
 
-/// attention_backward() of a divided sequence, with any method but kDecode. Everything is the rank's
-/// own rows, `results` those of attention() above; gradients of keys and values are sums over all
-/// ranks. Gradients of what the ranks share are this rank's part of a sum over all of them, as with
-/// any parameter in training with several processes: d_sinks, d_q_gain, d_k_gain, and d_bias along
-/// the axes that the bias shares. The bits are the same in every run with as many ranks. Unlike
-/// with one process, lse is not checked.
+/// attention_backward() of a divided sequence, with any method but kDecode. Everything is the
+/// rank's own rows, `results` those of attention() above; gradients of keys and values are sums
+/// over all ranks. Gradients of what the ranks share are this rank's part of a sum over all of
+/// them, as with any parameter in training with several processes: d_sinks, d_q_gain, d_k_gain, and
+/// d_bias along the axes that the bias shares. The bits are the same in every run with as many
+/// ranks. Unlike with one process, lse is not checked.
 [[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, const AttentionOptions& options,
                                         const AttentionResults& results,

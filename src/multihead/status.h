@@ -19,6 +19,8 @@ enum class StatusCode : uint8_t {
   kOption = 2,  ///< an option has a value outside its definition, or contradicts another
   kMemory = 3,  ///< scratch or result memory could not be had
   kFormat = 4,  ///< a file or buffer is not what its format says
+  /// another process did not answer in time, or left (multihead/distributed.h)
+  kExchange = 5,
 };
 
 /// Names the argument, what was expected and what came, so that a caller can print one sentence

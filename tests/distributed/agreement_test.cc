@@ -222,9 +222,9 @@ TEST(SilentRank, EndsTheCallOnAllOthers) {
         call.sharding.time_limit = 0.05;
         const Status status = call.run(communicator);
         if (communicator.rank() == 1) return;
-        EXPECT_EQ(status.code(), kExchange) << status.message();
+        EXPECT_EQ(status.code(), StatusCode::kExchange) << status.message();
         EXPECT_FALSE(call.has_written());
-        EXPECT_EQ(call.run(communicator).code(), kExchange);
+        EXPECT_EQ(call.run(communicator).code(), StatusCode::kExchange);
       });
     }
   }
