@@ -15,7 +15,7 @@ export const tests = [
   {
     name: 'use it: the program follows the screen, in both languages',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#causal=1&head=2&query=3`);
+      const { page, close } = await openPage(browser, `${url}#text=the+black+cat+sat+on+the+mat&causal=1&head=2&query=3`);
       const javaScript = await program(page);
       assert.match(javaScript, /numHeads: 4, headDim: 16/);
       assert.match(javaScript, /causal: 'topLeft'/);
@@ -32,7 +32,7 @@ export const tests = [
   {
     name: 'use it: the file that is saved holds the sentence and the weights of the screen',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url);
+      const { page, close } = await openPage(browser, `${url}#text=the+black+cat+sat+on+the+mat`);
       const shown = await snapshot(page);
       // What the browser would write to the disk.
       await page.evaluate(() => {
