@@ -55,7 +55,7 @@ runAsProgram(import.meta.url, async (...given) => {
   const total = { passed: 0, failed: 0, skipped: 0, unchanged: 0 };
   const reasons = [];
   await inTurns(chosen, async ({ name, uses, run }) => {
-    const { passed, failed, skipped, output } = await step(name, async (tell) => {
+    const { passed, failed, skipped, again = [], output } = await step(name, async (tell) => {
       const print = fingerprint(['native/dev', ...uses]);
       const known = everything ? undefined : passedBefore.find(name, print);
       const outcome = known ?? (await run());
@@ -68,6 +68,7 @@ runAsProgram(import.meta.url, async (...given) => {
     total.passed += passed;
     total.failed += failed;
     total.skipped += skipped.length;
+    reasons.push(...again.map((first) => `passed at the second attempt: ${first.split('\n', 1)[0]}`));
     reasons.push(...skipped.map((test) => `skipped: ${name}: ${test.name}: ${test.reason}`));
   });
   for (const reason of reasons) say(reason);

@@ -170,7 +170,7 @@ export const tests = [
           slider.value = '2';
           slider.dispatchEvent(new Event('input'));
         });
-        assert.match(await page.$eval('#own [role=grid]', (grid) => grid.ariaLabel), /^Layer 2, head 1/);
+        await until(page, () => document.querySelector('#own [role=grid]').ariaLabel.startsWith('Layer 2, head 1'));
         await close();
       }),
   },

@@ -87,12 +87,15 @@ async function runIn(found, outcome) {
         say('–', name, reason);
         continue;
       }
+      const attempt = () =>
+        withinLimit(test.run({ browser, kind: found.name, server, url: server.url }), test.limit ?? usualLimit);
       const start = performance.now();
       try {
-        const note = await withinLimit(
-          test.run({ browser, kind: found.name, server, url: server.url }),
-          test.limit ?? usualLimit,
-        );
+        // Browsers on a busy machine now and then miss a moment. A test that fails twice has found a fault.
+        const note = await attempt().catch((error) => {
+          outcome.again.push(`${name}: ${error.message}`);
+          return attempt();
+        });
         outcome.passed += 1;
         say('✓', name, `${Math.round(performance.now() - start)} ms${note ? `, ${note}` : ''}`);
       } catch (error) {
@@ -113,7 +116,7 @@ await stat(join(site, 'index.html')).catch(() => {
 });
 await mkdir(screenshotFolder, { recursive: true });
 await compressAhead();
-const outcome = { passed: 0, failed: 0, skipped: [], failures: [] };
+const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
 const start = performance.now();
 await Promise.all(
   findBrowsers().map((found) =>
@@ -125,6 +128,7 @@ await Promise.all(
   ),
 );
 const seconds = ((performance.now() - start) / 1000).toFixed(1);
+for (const first of outcome.again) console.log(`the first attempt failed: ${first}`);
 console.log(
   `${outcome.passed} passed, ${outcome.failed} failed, ${outcome.skipped.length} skipped, ${seconds} s`,
 );
