@@ -31,6 +31,18 @@ struct Call {
   }
 };
 
+// A call before its checks, which set the tensors of packed calls, and the shape.
+inline Call call_of(CallKind kind, const AttentionOptions& options, const Sharding& sharding,
+                    std::span<const int32_t> cu_q, std::span<const int32_t> cu_k) {
+  Call call{};
+  call.kind = kind;
+  call.options = options;
+  call.cu_q = cu_q;
+  call.cu_k = cu_k;
+  call.sharding = sharding;
+  return call;
+}
+
 // The rows of every rank.
 struct Shards {
   std::vector<int64_t> queries, keys;

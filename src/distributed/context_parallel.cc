@@ -53,10 +53,13 @@ void add_sinks(const Call& call, const PartialResult& total, Context& context) {
         ConstTensor(call.options.sinks.data(), total.lse.shape, {0, 1, 0}), context);
 }
 
+// `alone` computes the call of a communicator of one.
+template <class Alone>
 Status run(const Call& call, const Status& own, const AnyTensor& out, const Tensor& lse,
-           Communicator::Internals& ranks, Context& context) {
+           const Alone& alone, Communicator::Internals& ranks, Context& context) {
   Shards shards;
   if (Status status = agree(call, own, ranks, shards); !status.ok()) return status;
+  if (ranks.transport->size() == 1) return alone();
   PartialResult total;
   Status status;
   switch (call.sharding.method) {
@@ -90,25 +93,16 @@ Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAn
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
     const int32_t cu_q[] = {0, static_cast<int32_t>(sharding.queries)};
     const int32_t cu_k[] = {0, static_cast<int32_t>(sharding.keys)};
-    Call call{.kind = CallKind::kForward,
-              .q = q,
-              .k = k,
-              .v = v,
-              .options = options,
-              .cu_q = cu_q,
-              .cu_k = cu_k,
-              .sharding = sharding,
-              .shape = {}};
+    Call call = call_of(CallKind::kForward, options, sharding, cu_q, cu_k);
+    call.q = q;
+    call.k = k;
+    call.v = v;
     Status own = validate_sharding(sharding);
     if (own.ok()) own = validate_inputs(call);
     if (own.ok()) own = validate_results(outputs);
     if (own.ok()) own = engine::validate_outputs(outputs, call.shape);
-    if (communicator.size() == 1) {
-      Shards shards;
-      own = agree(call, own, *communicator.internals(), shards);
-      return own.ok() ? multihead::attention(q, k, v, options, outputs, context) : own;
-    }
-    return run(call, own, outputs.out, outputs.lse, *communicator.internals(), context);
+    const auto alone = [&] { return multihead::attention(q, k, v, options, outputs, context); };
+    return run(call, own, outputs.out, outputs.lse, alone, *communicator.internals(), context);
   });
 }
 
@@ -118,15 +112,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         const Sharding& sharding, Communicator& communicator, Context& context) {
   return engine::memory_guard([&]() -> Status {
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
-    Call call{.kind = CallKind::kForwardPacked,
-              .q = {},
-              .k = {},
-              .v = {},
-              .options = options,
-              .cu_q = cu_q,
-              .cu_k = cu_k,
-              .sharding = sharding,
-              .shape = {}};
+    Call call = call_of(CallKind::kForwardPacked, options, sharding, cu_q, cu_k);
     AnyTensor out;
     Tensor lse;
     const auto check = [&]() -> Status {
@@ -137,13 +123,10 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
       return {};
     };
     const Status own = check();
-    if (communicator.size() == 1) {
-      Shards shards;
-      const Status agreed = agree(call, own, *communicator.internals(), shards);
-      if (!agreed.ok()) return agreed;
+    const auto alone = [&] {
       return multihead::attention_varlen(q, k, v, cu_q, cu_k, options, outputs, context);
-    }
-    return run(call, own, out, lse, *communicator.internals(), context);
+    };
+    return run(call, own, out, lse, alone, *communicator.internals(), context);
   });
 }
 

@@ -56,10 +56,14 @@ void differentiate_sinks(const Call& call, const BackwardInputs& inputs, std::sp
   }
 }
 
+// `alone` computes the call of a communicator of one.
+template <class Alone>
 Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
-           const AttentionGradients& gradients, Communicator::Internals& ranks, Context& context) {
+           const AttentionGradients& gradients, const Alone& alone, Communicator::Internals& ranks,
+           Context& context) {
   Shards shards;
   if (Status status = agree(call, own, ranks, shards); !status.ok()) return status;
+  if (ranks.transport->size() == 1) return alone();
   GradientSums total;
   const auto method = call.sharding.method == Method::kRing        ? ring_backward
                       : call.sharding.method == Method::kAllGather ? gathered_backward
@@ -111,29 +115,21 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
     const int32_t cu_q[] = {0, static_cast<int32_t>(sharding.queries)};
     const int32_t cu_k[] = {0, static_cast<int32_t>(sharding.keys)};
-    Call call{.kind = CallKind::kBackward,
-              .q = q,
-              .k = k,
-              .v = v,
-              .options = options,
-              .cu_q = cu_q,
-              .cu_k = cu_k,
-              .sharding = sharding,
-              .shape = {}};
+    Call call = call_of(CallKind::kBackward, options, sharding, cu_q, cu_k);
+    call.q = q;
+    call.k = k;
+    call.v = v;
     Status own = validate_sharding(sharding);
     if (own.ok()) own = validate_method(call);
     if (own.ok()) own = validate_inputs(call);
     if (own.ok()) {
       own = engine::validate_backward(options, results, d_out, gradients, call.shape);
     }
-    if (communicator.size() == 1) {
-      Shards shards;
-      own = agree(call, own, *communicator.internals(), shards);
-      if (!own.ok()) return own;
+    const auto alone = [&] {
       return multihead::attention_backward(q, k, v, options, results, d_out, gradients, context);
-    }
-    return run(call, own, {results.out, d_out, results.lse}, gradients, *communicator.internals(),
-               context);
+    };
+    return run(call, own, {results.out, d_out, results.lse}, gradients, alone,
+               *communicator.internals(), context);
   });
 }
 
@@ -147,15 +143,7 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
   using engine::Name;
   return engine::memory_guard([&]() -> Status {
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
-    Call call{.kind = CallKind::kBackwardPacked,
-              .q = {},
-              .k = {},
-              .v = {},
-              .options = options,
-              .cu_q = cu_q,
-              .cu_k = cu_k,
-              .sharding = sharding,
-              .shape = {}};
+    Call call = call_of(CallKind::kBackwardPacked, options, sharding, cu_q, cu_k);
     AttentionGradients of_rows = gradients;
     BackwardInputs inputs;
     const auto check = [&]() -> Status {
@@ -191,15 +179,12 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
       return engine::validate_backward(options, {.out = inputs.out, .lse = inputs.lse},
                                        inputs.d_out, of_rows, call.shape);
     };
-    Status own = check();
-    if (communicator.size() == 1) {
-      Shards shards;
-      own = agree(call, own, *communicator.internals(), shards);
-      if (!own.ok()) return own;
+    const Status own = check();
+    const auto alone = [&] {
       return multihead::attention_varlen_backward(q, k, v, cu_q, cu_k, options, results, d_out,
                                                   gradients, context);
-    }
-    return run(call, own, inputs, of_rows, *communicator.internals(), context);
+    };
+    return run(call, own, inputs, of_rows, alone, *communicator.internals(), context);
   });
 }
 

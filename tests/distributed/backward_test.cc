@@ -19,6 +19,8 @@
 namespace multihead::distributed {
 namespace {
 
+using testing::empty_gradients;
+using testing::gradient_views;
 using testing::Gradients;
 using testing::poisoned;
 using testing::Random;
@@ -26,29 +28,6 @@ using testing::RandomCase;
 using testing::RowList;
 
 constexpr testing::CaseLimits kLimits{.max_queries = 30, .max_keys = 60, .max_width = 20};
-
-Gradients empty_gradients(const RandomCase& c) {
-  const int64_t gains = c.options.qk_norm.enabled ? c.q.shape[3] : 0;
-  return {.d_q = poisoned(c.q.shape.elements()),
-          .d_k = poisoned(c.k.shape.elements()),
-          .d_v = poisoned(c.v.shape.elements()),
-          .d_bias = poisoned(c.options.bias.given() ? c.options.bias.shape.elements() : 0),
-          .d_sinks = poisoned(static_cast<int64_t>(c.options.sinks.size())),
-          .d_q_gain = poisoned(gains),
-          .d_k_gain = poisoned(gains)};
-}
-
-AttentionGradients views(const RandomCase& c, Gradients& g) {
-  AttentionGradients to{.d_q = {g.d_q.data(), c.q.shape},
-                        .d_k = {g.d_k.data(), c.k.shape},
-                        .d_v = {g.d_v.data(), c.v.shape},
-                        .d_bias = {},
-                        .d_sinks = g.d_sinks,
-                        .d_q_gain = g.d_q_gain,
-                        .d_k_gain = g.d_k_gain};
-  if (c.options.bias.given()) to.d_bias = {g.d_bias.data(), c.options.bias.shape};
-  return to;
-}
 
 // Rows of (lists, rows, width).
 std::vector<float> rows_of(const std::vector<float>& whole, int64_t rows, int64_t width,
@@ -106,7 +85,7 @@ struct WholeCall {
     status = multihead::attention_backward(
         c.q, c.k, c.v, c.options,
         {.out = ConstTensor(out.data(), c.out_shape), .lse = {lse.data(), c.lse_shape}},
-        ConstTensor(d_out.data(), c.out_shape), views(c, gradients), context);
+        ConstTensor(d_out.data(), c.out_shape), gradient_views(c, gradients), context);
     EXPECT_TRUE(status.ok()) << status.message();
   }
 };
@@ -127,8 +106,8 @@ std::vector<Gradients> run(const WholeCall& whole, const testing::Divided& divid
     const Status status = attention_backward(
         own.q, own.k, own.v, own.options,
         {.out = ConstTensor(out.data(), own.out_shape), .lse = {lse.data(), own.lse_shape}},
-        ConstTensor(d_out.data(), own.out_shape), views(own, results[rank]), divided.sharding,
-        communicator, context);
+        ConstTensor(d_out.data(), own.out_shape), gradient_views(own, results[rank]),
+        divided.sharding, communicator, context);
     EXPECT_TRUE(status.ok()) << status.message();
   });
   return results;
@@ -323,7 +302,7 @@ TEST(BackwardRanks, RefusesDecoding) {
         attention_backward(own.q, own.k, own.v, own.options,
                            {.out = ConstTensor(whole.out.data(), own.out_shape),
                             .lse = {whole.lse.data(), own.lse_shape}},
-                           ConstTensor(whole.d_out.data(), own.out_shape), views(own, got),
+                           ConstTensor(whole.d_out.data(), own.out_shape), gradient_views(own, got),
                            divided.sharding, communicator, context);
     EXPECT_EQ(status.argument(), "sharding.method");
     EXPECT_TRUE(got.same_as(empty_gradients(own)));

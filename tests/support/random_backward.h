@@ -35,6 +35,30 @@ struct Gradients {
   }
 };
 
+// Gradients of all that a call has, still NaN.
+inline Gradients empty_gradients(const RandomCase& c) {
+  const int64_t gains = c.options.qk_norm.enabled ? c.q.shape[3] : 0;
+  return {.d_q = poisoned(c.q.shape.elements()),
+          .d_k = poisoned(c.k.shape.elements()),
+          .d_v = poisoned(c.v.shape.elements()),
+          .d_bias = poisoned(c.options.bias.given() ? c.options.bias.shape.elements() : 0),
+          .d_sinks = poisoned(static_cast<int64_t>(c.options.sinks.size())),
+          .d_q_gain = poisoned(gains),
+          .d_k_gain = poisoned(gains)};
+}
+
+inline AttentionGradients gradient_views(const RandomCase& c, Gradients& g) {
+  AttentionGradients to{.d_q = {g.d_q.data(), c.q.shape},
+                        .d_k = {g.d_k.data(), c.k.shape},
+                        .d_v = {g.d_v.data(), c.v.shape},
+                        .d_bias = {},
+                        .d_sinks = g.d_sinks,
+                        .d_q_gain = g.d_q_gain,
+                        .d_k_gain = g.d_k_gain};
+  if (c.options.bias.given()) to.d_bias = {g.d_bias.data(), c.options.bias.shape};
+  return to;
+}
+
 // A random call, its results and a gradient of its output.
 struct BackwardCall {
   RandomCase c;
@@ -53,29 +77,8 @@ struct BackwardCall {
     lse.assign(exact.lse.begin(), exact.lse.end());
   }
 
-  // Gradients of all that the call has, still NaN.
-  Gradients empty() const {
-    Gradients g{.d_q = poisoned(c.q.shape.elements()),
-                .d_k = poisoned(c.k.shape.elements()),
-                .d_v = poisoned(c.v.shape.elements()),
-                .d_bias = poisoned(c.options.bias.given() ? c.options.bias.shape.elements() : 0),
-                .d_sinks = poisoned(static_cast<int64_t>(c.options.sinks.size())),
-                .d_q_gain = poisoned(c.options.qk_norm.enabled ? c.q.shape[3] : 0),
-                .d_k_gain = {}};
-    g.d_k_gain = g.d_q_gain;
-    return g;
-  }
-  AttentionGradients views(Gradients& g) const {
-    AttentionGradients to{.d_q = {g.d_q.data(), c.q.shape},
-                          .d_k = {g.d_k.data(), c.k.shape},
-                          .d_v = {g.d_v.data(), c.v.shape},
-                          .d_bias = {},
-                          .d_sinks = g.d_sinks,
-                          .d_q_gain = g.d_q_gain,
-                          .d_k_gain = g.d_k_gain};
-    if (c.options.bias.given()) to.d_bias = {g.d_bias.data(), c.options.bias.shape};
-    return to;
-  }
+  Gradients empty() const { return empty_gradients(c); }
+  AttentionGradients views(Gradients& g) const { return gradient_views(c, g); }
   AttentionResults results() const {
     return {.out = ConstTensor(out.data(), c.out_shape),
             .lse = ConstTensor(lse.data(), c.lse_shape)};
