@@ -65,13 +65,20 @@ export async function poolAttentionBackward(core: PoolCore, ...given: readonly u
   });
 }
 
+/** Throws if one is not as it should be. */
+export function readInputs(inputs: AttentionBackwardInputs) {
+  const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name);
+  return {
+    ...{ q: read('q'), k: read('k'), v: read('v'), out: read('out'), dOut: read('dOut') },
+    lse: new ReadTensor(inputs.lse, ['f32'], 'lse'),
+  };
+}
+
 /** The tensors of a call. Undefined if one is not as it should be: the call then runs whole, and is refused there. */
 function readTensors(inputs: AttentionBackwardInputs, options: AttentionBackwardOptions) {
   try {
-    const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name);
     const tensors = {
-      ...{ q: read('q'), k: read('k'), v: read('v'), out: read('out'), dOut: read('dOut') },
-      lse: new ReadTensor(inputs.lse, ['f32'], 'lse'),
+      ...readInputs(inputs),
       mask: options.mask && new ReadTensor(options.mask, ['bool'], 'mask'),
       bias: options.bias && new ReadTensor(options.bias, ['f32'], 'bias'),
     };

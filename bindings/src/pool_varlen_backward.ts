@@ -4,15 +4,14 @@
 import { inputNames, wantedGradients } from './gradients.js';
 import { readOptions } from './options.js';
 import { splitOptions } from './pool_arguments.js';
-import { backwardPieces, gradientsOf, withAllSlopes, type BackwardCall, type Gradients } from './pool_backward.js';
+import { backwardPieces, gradientsOf, readInputs, withAllSlopes, type BackwardCall, type Gradients } from './pool_backward.js';
 import type { PoolCore } from './pool_core.js';
 import { lending } from './pool_lending.js';
-import { ReadTensor, type Numbers } from './pool_operands.js';
+import type { Numbers, ReadTensor } from './pool_operands.js';
 import { cutEvenly, pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, sequencesOf, type Sequences } from './pool_sequences.js';
 import { reshapedTo, sliceOf, swapped, writeSlice, type Range } from './pool_slices.js';
 import { sameShape } from './shape.js';
-import { floatDTypes } from './tensor.js';
 import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type {
   AttentionBackwardInputs,
@@ -78,12 +77,7 @@ const inputOf = { dQ: 'q', dK: 'k', dV: 'v' } as const;
 /** The tensors of a call. Undefined if one is not as it should be: the call then runs whole, and is refused there. */
 function readTensors(inputs: AttentionBackwardInputs, options: VarlenBackwardOptions) {
   try {
-    const read = (name: 'q' | 'k' | 'v' | 'out' | 'dOut') => new ReadTensor(inputs[name], floatDTypes, name);
-    const tensors = {
-      ...{ q: read('q'), k: read('k'), v: read('v'), out: read('out'), dOut: read('dOut') },
-      lse: new ReadTensor(inputs.lse, ['f32'], 'lse'),
-    };
-    return { tensors, wanted: wantedGradients(options) };
+    return { tensors: readInputs(inputs), wanted: wantedGradients(options) };
   } catch {
     return undefined;
   }

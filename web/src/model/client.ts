@@ -1,5 +1,6 @@
 // The page's connection to the worker of a model: calls that return promises.
 
+import { WorkerCalls } from '../worker_calls.js';
 import type { CallName, Calls, Reply, Request } from './messages.js';
 
 export interface Port {
@@ -13,41 +14,30 @@ export interface Client {
   call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
 }
 
-interface Pending {
-  readonly resolve: (value: never) => void;
-  readonly reject: (error: Error) => void;
-}
-
 /** Starts a worker at the first call, and another one after a worker that ended. */
 export function connect(start: () => Port): Client {
-  const pending = new Map<number, Pending>();
+  const calls = new WorkerCalls();
   let port: Port | undefined;
-  let lastId = 0;
 
   function open(): Port {
     const opened = start();
     opened.onmessage = ({ data: reply }) => {
-      const call = pending.get(reply.id);
-      pending.delete(reply.id);
-      if ('failure' in reply) call?.reject(new Error(reply.failure));
-      else call?.resolve(reply.value as never);
+      if ('failure' in reply) calls.reject(reply.id, reply.failure);
+      else calls.resolve(reply.id, reply.value);
     };
     opened.onerror = ({ message }) => {
       opened.terminate();
       port = undefined;
-      for (const { reject } of pending.values()) reject(new Error(message || 'The worker ended.'));
-      pending.clear();
+      calls.rejectAll(message || 'The worker ended.');
     };
     return opened;
   }
 
   return {
     call: (name, ...values) =>
-      new Promise((resolve, reject) => {
+      calls.start((id) => {
         port ??= open();
-        lastId += 1;
-        pending.set(lastId, { resolve, reject });
-        port.postMessage({ id: lastId, name, values });
+        port.postMessage({ id, name, values });
       }),
   };
 }

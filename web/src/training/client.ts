@@ -1,5 +1,6 @@
 // The page's connection to a training worker: calls that return promises, reports of a run, and a watch over the worker.
 
+import { WorkerCalls } from '../worker_calls.js';
 import type { Calls, CallName, Progress, Reply, Request } from './messages.js';
 
 /** The part of Worker that the client uses. */
@@ -28,14 +29,8 @@ const patience = 4000;
 /** The same before its first answer: the script and the module may have to come over a slow line. */
 const firstPatience = 20_000;
 
-interface Pending {
-  readonly resolve: (value: never) => void;
-  readonly reject: (error: Error) => void;
-}
-
 export function connect(port: Port, listener: Listener): Client {
-  const pending = new Map<number, Pending>();
-  let lastId = 0;
+  const calls = new WorkerCalls();
   let lost: string | undefined;
   let watch: ReturnType<typeof setInterval> | undefined;
   /** Milliseconds that the worker has left a ping without an answer. */
@@ -52,14 +47,13 @@ export function connect(port: Port, listener: Listener): Client {
     lost = reason;
     clearInterval(watch);
     port.terminate();
-    for (const { reject } of pending.values()) reject(new Error(reason));
-    pending.clear();
+    calls.rejectAll(reason);
   }
 
   // Silence is counted by looks, so that a tab that was frozen does not take its own sleep for the worker's.
   function look(): void {
     if (silence >= (heard ? patience : firstPatience)) lose('it stopped answering');
-    else if (pending.size > 0) {
+    else if (calls.waiting > 0) {
       silence += lookEvery;
       port.postMessage({ name: 'ping' });
     }
@@ -69,26 +63,19 @@ export function connect(port: Port, listener: Listener): Client {
     silence = 0;
     heard = true;
     if (reply.kind === 'report') listener.onReport(reply.progress, () => lost ?? port.postMessage({ name: 'seen' }));
-    if (reply.kind !== 'done' && reply.kind !== 'failed') return;
-    const call = pending.get(reply.id);
-    pending.delete(reply.id);
-    if (reply.kind === 'done') call?.resolve(reply.value as never);
-    else call?.reject(new Error(reply.message));
+    else if (reply.kind === 'done') calls.resolve(reply.id, reply.value);
+    else if (reply.kind === 'failed') calls.reject(reply.id, reply.message);
   };
   port.onerror = (event) => lose(event.message || 'its script could not be loaded');
 
   return {
-    call: (name, ...values) =>
-      new Promise((resolve, reject) => {
-        if (lost !== undefined) {
-          reject(new Error(lost));
-          return;
-        }
+    call: (name, ...values) => {
+      if (lost !== undefined) return Promise.reject(new Error(lost));
+      return calls.start((id) => {
         watch ??= setInterval(look, lookEvery);
-        lastId += 1;
-        pending.set(lastId, { resolve, reject });
-        port.postMessage({ name, id: lastId, values });
-      }),
+        port.postMessage({ name, id, values });
+      });
+    },
     close: () => close('it was closed'),
   };
 }
