@@ -16,7 +16,7 @@ namespace multihead::rules {
 // Strides over (B, H, N), in elements; the last axis of the tensor is contiguous.
 using RowStrides = std::array<int64_t, 3>;
 
-inline int64_t row_offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t row) {
+constexpr int64_t row_offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t row) {
   return batch * stride[0] + head * stride[1] + row * stride[2];
 }
 
@@ -26,7 +26,7 @@ struct Rows {
   T* data = nullptr;
   RowStrides stride{};
 
-  T* row(int64_t batch, int64_t head, int64_t position) const {
+  constexpr T* row(int64_t batch, int64_t head, int64_t position) const {
     return data + row_offset(stride, batch, head, position);
   }
 };
@@ -48,10 +48,10 @@ struct StoredRows {
   int64_t pages_per_entry = 0;
   int64_t page_size = 0;
 
-  bool in_order() const { return ring == 0 && pages == nullptr; }
-  bool dense_floats() const { return type == DType::kF32 && in_order(); }
+  constexpr bool in_order() const { return ring == 0 && pages == nullptr; }
+  constexpr bool dense_floats() const { return type == DType::kF32 && in_order(); }
   // True if the heads of a token are adjacent in memory, not the tokens of a head.
-  bool heads_side_by_side() const { return stride[1] > 0 && stride[1] < stride[2]; }
+  constexpr bool heads_side_by_side() const { return stride[1] > 0 && stride[1] < stride[2]; }
 };
 
 struct WritableRows {
@@ -74,7 +74,7 @@ struct DropoutParams {
   uint64_t threshold = 0;  // 0 keeps everything
   float scale = 1.0F;      // 1 / (1 - p), of the weights that are kept
 
-  bool given() const { return threshold != 0; }
+  constexpr bool given() const { return threshold != 0; }
 };
 
 // If the call is one shard of a problem: the indices of its first batch entry, query head, query
@@ -106,10 +106,10 @@ struct AttentionParams {
 
   // The query heads that share a key/value head form one list of rows, query by query: row r is
   // head r % group() of the group at query r / group().
-  int64_t group() const { return heads / kv_heads; }
-  int64_t first_row() const { return first_query * group(); }
-  int64_t end_row() const { return end_query * group(); }
-  int64_t rows() const { return kv_heads == 0 ? 0 : end_row() - first_row(); }
+  constexpr int64_t group() const { return heads / kv_heads; }
+  constexpr int64_t first_row() const { return first_query * group(); }
+  constexpr int64_t end_row() const { return end_query * group(); }
+  constexpr int64_t rows() const { return kv_heads == 0 ? 0 : end_row() - first_row(); }
 
   // Keys that some query of the call sees in a batch entry.
   KeyRange seen_keys(int64_t of_batch) const {
@@ -142,7 +142,9 @@ struct AttentionParams {
     return out.data != nullptr || lse.data != nullptr || captures_weights();
   }
   // Whether a pass changes scores after the products, other than hiding some.
-  bool changes_scores() const { return softcap > 0.0F || bias.given() || alibi_slopes != nullptr; }
+  constexpr bool changes_scores() const {
+    return softcap > 0.0F || bias.given() || alibi_slopes != nullptr;
+  }
 };
 
 }  // namespace multihead::rules

@@ -13,7 +13,7 @@ struct SharedScores {
   float* data = nullptr;
   std::array<int64_t, 4> stride{};
 
-  float* at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
+  constexpr float* at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
     return data + batch * stride[0] + head * stride[1] + query * stride[2] + key * stride[3];
   }
 };
@@ -34,7 +34,7 @@ struct BackwardParams {
   // [chunk of keys][B][H_q][N_q][d_k], the parts of d_q; used with more than one chunk.
   float* d_q_parts;
 
-  int64_t row_index(int64_t batch, int64_t head, int64_t query) const {
+  constexpr int64_t row_index(int64_t batch, int64_t head, int64_t query) const {
     return (batch * forward.heads + head) * forward.queries + query;
   }
 };

@@ -14,11 +14,11 @@ struct Broadcast {
   const T* data = nullptr;
   std::array<int64_t, 4> stride{};
 
-  bool given() const { return data != nullptr; }
-  const T* row(int64_t batch, int64_t head, int64_t query) const {
+  constexpr bool given() const { return data != nullptr; }
+  constexpr const T* row(int64_t batch, int64_t head, int64_t query) const {
     return data + batch * stride[0] + head * stride[1] + query * stride[2];
   }
-  const T& at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
+  constexpr const T& at(int64_t batch, int64_t head, int64_t query, int64_t key) const {
     return row(batch, head, query)[key * stride[3]];
   }
 };

@@ -1,7 +1,6 @@
 // Which keys a query sees by position: the one rule that all backends use.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -9,12 +8,20 @@
 
 namespace multihead::rules {
 
+// By value, because nvcc keeps the operands of std::min() and std::max(), which are references, in
+// local memory.
+constexpr int64_t least_of(int64_t a, int64_t b) { return b < a ? b : a; }
+constexpr int64_t most_of(int64_t a, int64_t b) { return a < b ? b : a; }
+constexpr int64_t limited(int64_t value, int64_t least, int64_t most) {
+  return least_of(most_of(value, least), most);
+}
+
 // Keys first .. last-1. Empty if first >= last.
 struct KeyRange {
   int64_t first = 0;
   int64_t last = 0;
-  bool empty() const { return first >= last; }
-  bool contains(int64_t key) const { return key >= first && key < last; }
+  constexpr bool empty() const { return first >= last; }
+  constexpr bool contains(int64_t key) const { return key >= first && key < last; }
 };
 
 // a + b, or the nearest 64-bit integer.
@@ -32,9 +39,9 @@ struct EntryVisibility {
   KeyRange present;
   int64_t first_shift = 0, last_shift = 0;
 
-  KeyRange of_query(int64_t query) const {
-    return {std::max(present.first, query + first_shift),
-            std::max<int64_t>(std::min(present.last, query + last_shift), 0)};
+  constexpr KeyRange of_query(int64_t query) const {
+    return {most_of(present.first, query + first_shift),
+            most_of(least_of(present.last, query + last_shift), 0)};
   }
 };
 
@@ -56,44 +63,46 @@ struct Visibility {
   int64_t shard_keys = 0;
 
   // The keys of the shard that exist.
-  KeyRange present(int64_t batch) const {
+  constexpr KeyRange present(int64_t batch) const {
     const KeyRange whole = whole_present(batch);
-    return {std::clamp<int64_t>(whole.first - first_key, 0, shard_keys),
-            std::clamp<int64_t>(whole.last - first_key, 0, shard_keys)};
+    return {limited(whole.first - first_key, 0, shard_keys),
+            limited(whole.last - first_key, 0, shard_keys)};
   }
 
   // The position of a query of the shard among the keys of the whole problem.
-  int64_t position(int64_t batch, int64_t query) const {
+  constexpr int64_t position(int64_t batch, int64_t query) const {
     return saturating_add(saturating_add(query, first_query), shift(batch));
   }
 
-  EntryVisibility of_entry(int64_t batch) const {
+  constexpr EntryVisibility of_entry(int64_t batch) const {
     // Open on that side: beyond all keys, and small enough that a query index can be added.
     constexpr int64_t kOpen = int64_t{1} << 62;
     const int64_t at = saturating_add(shift(batch), first_query - first_key);
     const int64_t first = left < 0 ? -kOpen : saturating_add(at, -left);
     int64_t end = kOpen;
     if (causal) end = saturating_add(at, 1);
-    if (right >= 0) end = std::min(end, saturating_add(saturating_add(at, right), 1));
-    return {present(batch), std::clamp(first, -kOpen, kOpen), std::clamp(end, -kOpen, kOpen)};
+    if (right >= 0) end = least_of(end, saturating_add(saturating_add(at, right), 1));
+    return {present(batch), limited(first, -kOpen, kOpen), limited(end, -kOpen, kOpen)};
   }
 
-  KeyRange of_query(int64_t batch, int64_t query) const { return of_entry(batch).of_query(query); }
+  constexpr KeyRange of_query(int64_t batch, int64_t query) const {
+    return of_entry(batch).of_query(query);
+  }
 
   // ALiBi's distance of query i from key j of the shard is |i + alibi_shift() - j|. The last query
   // of the whole problem is at its last key; in a cache, at the last key of its entry.
-  int64_t alibi_shift(int64_t batch) const {
+  constexpr int64_t alibi_shift(int64_t batch) const {
     const int64_t end = firsts != nullptr ? whole_present(batch).last : keys;
     return end - queries + first_query - first_key;
   }
 
  private:
-  KeyRange whole_present(int64_t batch) const {
+  constexpr KeyRange whole_present(int64_t batch) const {
     return {firsts == nullptr ? 0 : firsts[batch], lengths == nullptr ? keys : lengths[batch]};
   }
 
   // A query's position among the keys minus its index, in the whole problem.
-  int64_t shift(int64_t batch) const {
+  constexpr int64_t shift(int64_t batch) const {
     switch (alignment) {
       case Alignment::kBottomRight:
         return keys - queries;
@@ -109,7 +118,8 @@ struct Visibility {
   }
 };
 
-inline Visibility make_visibility(const AttentionOptions& options, int64_t queries, int64_t keys) {
+constexpr Visibility make_visibility(const AttentionOptions& options, int64_t queries,
+                                     int64_t keys) {
   const bool causal = options.causal.alignment != Alignment::kNone;
   return {.queries = queries,
           .keys = keys,

@@ -1,0 +1,73 @@
+// The parameters of the CUDA kernels, and what a block reads from them. Kernels get them by value.
+// Addresses are those of device memory.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+
+// One call of attention() or attention_varlen().
+struct ForwardParams {
+  // Kernels that compute `out` and `lse` ignore captures, weights and dropout_mask: those have
+  // kernels of their own (scores.cu).
+  rules::AttentionParams call;
+  // Packed sequences: (call.batch + 1) row numbers where each begins, and the end of the last; null
+  // for batch entries. call.queries and call.keys are then the most rows of one sequence.
+  const int32_t* cu_q = nullptr;
+  const int32_t* cu_k = nullptr;
+  int64_t packed_queries = 0, packed_keys = 0;  // rows of all sequences
+};
+// The limit for kernel parameters before CUDA 12.1 and on processors older than Volta is 4096
+// bytes.
+static_assert(std::is_trivially_copyable_v<ForwardParams> && sizeof(ForwardParams) <= 4096);
+
+// One batch entry, or one packed sequence.
+struct Entry {
+  int64_t batch;  // in strides and in the counter of dropout; 0 for a packed sequence
+  int64_t first_query, first_key;  // added to the rows of q, out and lse, and of k and v
+  int64_t queries, keys;           // 0 or more
+  rules::EntryVisibility visibility;
+  int64_t alibi_shift;  // the distance of query i from key j is |i + alibi_shift - j|
+  uint64_t dropout_seed;
+};
+
+// `index` is less than call.batch. Numbers in device memory cannot be checked before the call, so
+// that lengths and rows of packed sequences are limited here to the memory that the call has.
+constexpr Entry entry_of(const ForwardParams& params, int64_t index) {
+  const rules::AttentionParams& call = params.call;
+  if (params.cu_q == nullptr) {
+    return {.batch = index,
+            .first_query = 0,
+            .first_key = 0,
+            .queries = call.queries,
+            .keys = call.keys,
+            .visibility = call.visibility.of_entry(index),
+            .alibi_shift = call.visibility.alibi_shift(index),
+            .dropout_seed = call.dropout.seed};
+  }
+  const auto start = [](const int32_t* cu, int64_t sequence, int64_t rows) {
+    return rules::limited(cu[sequence], 0, rows);
+  };
+  const int64_t first_query = start(params.cu_q, index, params.packed_queries);
+  const int64_t first_key = start(params.cu_k, index, params.packed_keys);
+  const int64_t queries = start(params.cu_q, index + 1, params.packed_queries) - first_query;
+  const int64_t keys = start(params.cu_k, index + 1, params.packed_keys) - first_key;
+  rules::Visibility visibility = call.visibility;
+  visibility.queries = rules::limited(queries, 0, call.queries);
+  visibility.keys = visibility.shard_keys = rules::limited(keys, 0, call.keys);
+  // The sequence's number is added to the seed, else all sequences would drop the same weights.
+  return {.batch = 0,
+          .first_query = first_query,
+          .first_key = first_key,
+          .queries = visibility.queries,
+          .keys = visibility.keys,
+          .visibility = visibility.of_entry(0),
+          .alibi_shift = visibility.alibi_shift(0),
+          .dropout_seed = call.dropout.seed + (static_cast<uint64_t>(index) << 32U)};
+}
+
+}  // namespace multihead::cuda
