@@ -9,10 +9,9 @@ import type {
   MultiHeadAttentionConfig,
   StateDict,
   StepOptions,
-  TraceOf,
-  TraceOption,
 } from './layer_types.js';
 import type { PlainTensor, Tensor, TensorLike } from './tensor_types.js';
+import type { TraceOf, TraceOption } from './trace_types.js';
 
 /**
  * Activation function of an MLP: `'relu'` max(x, 0) · `'gelu'` x·Φ(x) (arXiv:1606.08415) · `'geluTanh'`

@@ -62,6 +62,7 @@ export type * from './load_types.js';
 export type * from './prepared_types.js';
 export type * from './safetensors_types.js';
 export type * from './tensor_types.js';
+export type * from './trace_types.js';
 export type * from './trainer_types.js';
 export type * from './transformer_types.js';
 

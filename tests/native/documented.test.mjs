@@ -40,7 +40,7 @@ function undocumentedInTypes(text) {
   let inType = false;
   let before = '';
   text.split('\n').forEach((line, index) => {
-    const exported = /^export (declare |abstract |async )*(interface|class|type|const|function) (?!\*)/.test(line);
+    const exported = /^export (declare |abstract |async )*(interface|class|type|const|function) (?![*{])/.test(line);
     if (/^[\w}]/.test(line)) inType = /^export (interface|class)\b/.test(line) || (inType && !line.startsWith('}'));
     const isMember = inType && /^ {2}(override |readonly )*(\[Symbol[\w.]+\]|[a-zA-Z]\w*\??)[<(:]/.test(line);
     const isInner = /^ {4,}readonly \w+\??:/.test(line) || /[{;] readonly \w+\??:/.test(line); // of a type inside of another
