@@ -55,6 +55,12 @@ const libraryFolders = (prefix) => {
   return [...folders, ...byArchitecture];
 };
 
+/** Some packages' folders, such as Boost's, end with a version. */
+function hasCmakePackage(libraryFolder, name) {
+  const folder = join(libraryFolder, 'cmake');
+  return existsSync(folder) && readdirSync(folder).some((entry) => entry === name || entry.startsWith(`${name}-`));
+}
+
 /** A pattern that reads a version from the defines of a header. */
 const defines = (names) => new RegExp(names.map((name) => `#define\\s+${name}\\s+(\\d+)[^]*?`).join(''));
 
@@ -71,7 +77,7 @@ export function findLibrary(header, cmakePackage, versionAt) {
     const include = includes.find((path) => existsSync(join(path, header)));
     if (!include) continue;
     const folders = libraryFolders(prefix);
-    if (cmakePackage && !folders.some((folder) => existsSync(join(folder, 'cmake', cmakePackage)))) continue;
+    if (cmakePackage && !folders.some((folder) => hasCmakePackage(folder, cmakePackage))) continue;
     for (const [file, version] of versionAt) {
       const path = [include, ...folders].map((folder) => join(folder, file)).find((path) => existsSync(path));
       const match = path && readFileSync(path, 'utf8').match(Array.isArray(version) ? defines(version) : version);

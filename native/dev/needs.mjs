@@ -123,6 +123,16 @@ export const NEEDS = {
     apt: [['libcli11-dev']],
     elsewhere: { brew: 'cli11', dnf: 'cli11-devel', pacman: 'cli11' },
   },
+  boost: {
+    title: 'Boost.Context',
+    minimum: '1.74',
+    purpose: 'test',
+    optional: 'the tests of the CUDA kernels will be left out',
+    find: () =>
+      findLibrary('boost/context/fiber.hpp', 'boost_context', [['boost/version.hpp', /BOOST_LIB_VERSION "(\d+)_(\d+)/]]),
+    apt: [['libboost-context-dev']],
+    elsewhere: { brew: 'boost', dnf: 'boost-devel', pacman: 'boost' },
+  },
   pkgConfig: {
     title: 'pkg-config',
     minimum: '0',

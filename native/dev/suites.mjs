@@ -17,6 +17,14 @@ const relaxedFlag = parseInt(process.versions.node, 10) < 22 ? ['--experimental-
  * @property {string} output
  */
 
+/** The CUDA kernels, which need no GPU: an emulator of tests/cuda runs them. */
+function cudaTests() {
+  const program = at('native', 'tests', 'cuda', 'multihead_cuda_tests');
+  if (existsSync(program)) return googleTest('cuda', [program]);
+  const reason = 'no Boost.Context was found';
+  return { passed: 0, failed: 0, skipped: [{ name: 'CUDA kernels', reason }], output: '' };
+}
+
 /** A suite's command may fail; what counts is what it wrote. Without a result the whole suite is one failure. */
 async function outcomeOf(command, file, read, options = {}) {
   if (file) rmSync(file, { force: true });
@@ -138,6 +146,11 @@ export const SUITES = [
     run: () => googleTest('asan', [tests('asan')], fewer),
   },
   { name: 'core, native', uses: core('native'), run: () => googleTest('native', [tests('native')]) },
+  {
+    name: 'CUDA kernels, emulated',
+    uses: core('native', 'cuda/multihead_cuda_tests'),
+    run: () => cudaTests(),
+  },
   ...FUZZ_TARGETS.map((target) => ({
     name: `fuzz ${target}`,
     uses: core('asan', `fuzz_${target}`),

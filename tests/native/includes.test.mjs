@@ -45,7 +45,7 @@ const NAMES = {
   limits: 'numeric_limits',
   map: 'map multimap',
   memory:
-    'addressof align allocator allocator_traits assume_aligned construct_at default_delete destroy_at enable_shared_from_this make_shared make_unique shared_ptr unique_ptr weak_ptr',
+    'addressof align allocator allocator_arg allocator_traits assume_aligned construct_at default_delete destroy_at enable_shared_from_this make_shared make_unique shared_ptr unique_ptr weak_ptr',
   mutex: 'adopt_lock call_once defer_lock lock_guard mutex once_flag recursive_mutex scoped_lock try_to_lock unique_lock',
   new: 'align_val_t bad_alloc get_new_handler launder new_handler nothrow nothrow_t set_new_handler',
   numbers: 'numbers',

@@ -1,0 +1,195 @@
+// Runs the threads of a block as fibers on one CPU thread, in a random order, and checks their
+// accesses to memory.
+//
+// A fiber runs until it waits: for a barrier, for the other lanes of its warp, or for a copy. Which
+// one runs next is random. What happens asynchronously (an on_idle() event) happens as late as
+// possible: only when no thread can go on. Whether two accesses can race does not depend on the
+// order that happened to be run, because vector clocks tell which accesses barriers order.
+#pragma once
+
+#include <array>
+#include <boost/context/fiber.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/emulator/clock.h"
+#include "cuda/emulator/memory.h"
+
+namespace multihead::cuda::emulator {
+
+// The index of a block in the grid, and the grid.
+struct GridPlace {
+  std::array<uint32_t, 3> block{}, grid{1, 1, 1};
+};
+
+// Calls a kernel with parameters that lie in [data, data + bytes).
+struct KernelCall {
+  void (*run)(const void* data);
+  const void* data;
+  size_t bytes;
+};
+
+class Block {
+ public:
+  explicit Block(int threads);
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  // The next run() is of this kernel.
+  void bind(size_t shared_bytes, const KernelCall& call);
+  // Runs one block; false if a fault ended it.
+  bool run(const GridPlace& place, uint64_t launch);
+
+  // --- For primitives, called by a thread of the block ---
+
+  int threads() const { return threads_; }
+  int thread() const { return current_; }
+  const GridPlace& place() const { return place_; }
+  // Of the launch since the program began, and of the block in its grid.
+  uint64_t launch() const { return launch_; }
+  uint64_t number() const { return block_; }
+  std::byte* shared() { return shared_; }
+  size_t shared_bytes() const { return shared_bytes_; }
+  uint64_t random() { return random_(); }
+
+  // Lets other threads run until `ready()`; `what` is for the report of a deadlock. Checked only
+  // when no other thread can go on.
+  void wait(std::string what, std::function<bool()> ready);
+  // Runs `event` when no thread can go on, and then forgets it.
+  void on_idle(std::function<void()> event) { events_.push_back(std::move(event)); }
+
+  // The asynchronous engine (copies by TMA, wgmma) is an actor as threads are.
+  int async_actor() const { return threads_; }
+  Clock& clock(int actor) { return clocks_[static_cast<size_t>(actor)]; }
+  // What `actor` did so far is ordered before whoever acquires `object`.
+  void release(Clock& object, int actor);
+  void acquire(const Clock& object, int actor) { clock(actor).join(object); }
+
+  // Checks an access to shared or global memory by an actor. Ends the block if the address is
+  // outside of all memory that it may use.
+  void access(const void* address, size_t bytes, Access access, int actor);
+  // Marks bytes of shared memory that an asynchronous copy is going to write.
+  void set_in_flight(const void* shared, size_t bytes, bool in_flight);
+  // The last write of a byte of shared memory: its actor and time. False if there is none.
+  bool last_write(const void* shared, int& actor, uint32_t& time) const;
+
+  // Reports a fault of the current thread.
+  void report(const std::string& what) { report(what, current_); }
+  void report(const std::string& what, int actor);
+  // Reports it and ends the block.
+  void fail(const std::string& what);
+
+  // Every lane of the current warp calls this with the same `kind`; the last one calls
+  // `together(arguments)` with the arguments of all lanes.
+  using Lanes = std::array<void*, 32>;
+  void with_warp(const char* kind, void* argument, void (*together)(Block&, const Lanes&));
+  // Arrives at barrier `id`, and waits if `waits`.
+  void barrier(int id, int threads, bool waits);
+  void sync_warp();
+
+  // cp.async of the current thread.
+  void copy_async(void* shared, const void* global, int bytes, int valid);
+  void commit_copies();
+  void wait_copies(size_t pending);
+
+ private:
+  enum class State : uint8_t { kReady, kWaiting, kEnded };
+  struct Copy {
+    std::byte* shared;
+    const std::byte* global;
+    int bytes, valid;
+  };
+  struct Thread {
+    boost::context::fiber fiber;
+    State state = State::kReady;
+    const char* waits_for = "";
+    std::vector<Copy> copies;              // not yet committed
+    std::deque<std::vector<Copy>> groups;  // committed
+  };
+  struct Warp {
+    const char* kind = nullptr;
+    int arrived = 0;
+    Lanes arguments{};
+  };
+  struct Barrier {
+    int threads = 0;
+    int arrived = 0;
+    Clock clock;
+    std::vector<int> waiting;
+  };
+  struct Waiter {
+    int thread;
+    std::string what;
+    std::function<bool()> ready;
+  };
+
+  void start(int thread);
+  // Gives the processor back to run(); returns when the thread is ready again.
+  void suspend(const char* what);
+  void wake(int thread);
+  // When no thread is ready: whether a waiting thread or an event made one ready.
+  bool wake_waiters();
+  bool run_event();
+  void report_deadlock();
+  void land(const Copy& copy);
+  std::string describe(const void* address) const;
+  int64_t shared_offset(const void* address) const {
+    return static_cast<const std::byte*>(address) - shared_;
+  }
+
+  int threads_;
+  size_t shared_bytes_ = 0;
+  KernelCall call_{};
+  std::unique_ptr<std::byte[]> shared_memory_;
+  std::byte* shared_ = nullptr;
+  Shadow shared_shadow_;
+
+  std::byte* stacks_ = nullptr;
+  std::vector<std::unique_ptr<Thread>> fibers_;
+  boost::context::fiber scheduler_;
+  int current_ = -1;
+  int running_ = 0;  // threads that have not ended
+  bool ended_ = false;
+
+  std::vector<int> ready_;
+  std::vector<Waiter> waiters_;
+  std::vector<std::function<void()>> events_;
+  std::vector<Warp> warps_;
+  std::array<Barrier, 16> barriers_;
+  std::vector<Clock> clocks_;
+
+  GridPlace place_;
+  uint64_t launch_ = 0, block_ = 0;
+  std::mt19937_64 random_;
+};
+
+// The block whose code runs.
+Block& block();
+
+// True while device code runs, whose accesses are checked; false within the emulator.
+bool checks_accesses();
+
+// What a primitive holds while it runs: its own accesses are not checked.
+class InsideEmulator {
+ public:
+  InsideEmulator();
+  ~InsideEmulator();
+  InsideEmulator(const InsideEmulator&) = delete;
+  InsideEmulator& operator=(const InsideEmulator&) = delete;
+
+ private:
+  bool before_;
+};
+
+// Runs all blocks of a launch, in a random order.
+void run_grid(const std::array<uint32_t, 3>& grid, int threads, size_t shared_bytes,
+              const KernelCall& call);
+
+}  // namespace multihead::cuda::emulator

@@ -1,0 +1,112 @@
+// The memory of an emulated GPU, with a shadow that knows for each byte whether it was written, and
+// who read or wrote it last.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/emulator/clock.h"
+
+namespace multihead::cuda::emulator {
+
+// What kernels may do with a piece of global memory.
+enum class Use : uint8_t {
+  kInput,      // read
+  kOutput,     // write, and read what they wrote
+  kWorkspace,  // the same
+  kInPlace,    // read and write
+};
+
+enum class Access : uint8_t { kRead, kWrite };
+
+// Two accesses of different actors conflict if one is a write and neither is ordered before the
+// other.
+class Shadow {
+ public:
+  // What is wrong with an access.
+  enum class Fault : uint8_t { kNone, kRace, kRaceOfBlocks, kUnwritten, kInFlight };
+  struct Result {
+    Fault fault = Fault::kNone;
+    size_t byte = 0;
+    int other = 0;  // kRace: the actor
+    Access other_access = Access::kRead;
+  };
+
+  void reset(size_t bytes, bool written);
+  // By an actor of block `block` of launch `launch`, at its time and in the order that `clock`
+  // knows.
+  Result access(size_t first, size_t bytes, Access access, int actor, const Clock& clock,
+                uint64_t launch, uint64_t block);
+  // Bytes that an asynchronous copy will write.
+  void set_in_flight(size_t first, size_t bytes, bool in_flight);
+  // The last write of a byte, if this block did one: its actor and time.
+  bool last_write(size_t byte, int& actor, uint32_t& time) const;
+
+ private:
+  // One remembered access of some bytes of a granule.
+  struct Cell {
+    uint32_t time = 0;
+    int16_t actor = -1;  // -1: no access
+    uint8_t bytes = 0;   // bit i: byte i of the granule
+    Access access = Access::kRead;
+  };
+  // Four bytes. As in ThreadSanitizer, the last few accesses are remembered.
+  struct Granule {
+    std::array<Cell, 4> cells{};
+    uint64_t launch = 0, block = 0;
+    uint8_t written = 0, in_flight = 0;         // bit i: byte i
+    uint8_t others_read = 0, others_wrote = 0;  // by other blocks of the launch
+  };
+  static void enter_block(Granule& granule, uint64_t launch, uint64_t block);
+  // The remembered access that `cell` replaces.
+  Cell& place_for(Granule& granule, const Cell& cell, const Clock& clock);
+
+  std::vector<Granule> granules_;
+  size_t bytes_ = 0;
+  size_t victim_ = 0;
+};
+
+// Global memory that kernels may use, and what was found.
+class Device {
+ public:
+  // Kernels may use [data, data + bytes) until unmap().
+  void map(const void* data, size_t bytes, Use use, std::string name);
+  void unmap(const void* data);
+
+  // Of the order in which threads run.
+  void set_seed(uint64_t seed) { seed_ = seed; }
+  uint64_t seed() const { return seed_; }
+
+  // Every fault of kernels since the last call, in words.
+  std::vector<std::string> take_findings();
+  void report(std::string finding);
+
+  struct Region {
+    const std::byte* begin = nullptr;
+    size_t bytes = 0;
+    Use use = Use::kInput;
+    std::string name;
+    Shadow shadow;  // empty for kInput
+    bool contains(const void* address, size_t size) const {
+      const auto* const first = static_cast<const std::byte*>(address);
+      return first >= begin && first < begin + bytes &&
+             size <= static_cast<size_t>(begin + bytes - first);
+    }
+  };
+  Region* find(const void* address, size_t bytes);
+
+ private:
+  std::vector<Region> regions_;
+  size_t last_ = 0;
+  std::vector<std::string> findings_;
+  size_t not_listed_ = 0;
+  uint64_t seed_ = 1;
+};
+
+// The one emulated device.
+Device& device();
+
+}  // namespace multihead::cuda::emulator

@@ -1,0 +1,124 @@
+// Small kernels for emulator_test.cc: correct ones, and some with one fault each.
+#include "cuda/emulator_kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/device.h"
+#include "cuda/launch.h"
+#include "multihead/tensor.h"
+
+namespace multihead::cuda::testing {
+namespace {
+
+constexpr int kThreads = 64;
+
+// Reverses blocks of 64 numbers through shared memory.
+template <Fault kFault>
+__global__ void __launch_bounds__(kThreads) reverse(const __grid_constant__ ReverseParams p) {
+  auto* const tile = reinterpret_cast<float*>(shared_memory());
+  const int t = thread_index();
+  const int64_t first = static_cast<int64_t>(block_index().x) * kThreads;
+  copy_async<4>(tile + t, p.in + first + t);
+  commit_copies();
+  if constexpr (kFault != Fault::kNoWait) wait_copies<0>();
+  if constexpr (kFault != Fault::kNoBarrier) sync_threads();
+  constexpr int kLast = kFault == Fault::kSharedBounds ? kThreads : kThreads - 1;
+  const float value = tile[kLast - t];
+  p.out[first + t + (kFault == Fault::kGlobalBounds ? 1 : 0)] = value;
+}
+
+// The sum of 64 numbers, by halves; of which kUnwritten leaves one unwritten.
+template <Fault kFault>
+__global__ void __launch_bounds__(kThreads) sum(const __grid_constant__ ReverseParams p) {
+  auto* const tile = reinterpret_cast<float*>(shared_memory());
+  const int t = thread_index();
+  if (kFault != Fault::kUnwritten || t != 5) tile[t] = p.in[t];
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    sync_threads();
+    if (t < half) tile[t] += tile[t + half];
+    // The same barrier by one warp only.
+    if (kFault == Fault::kDivergentBarrier && half == 8 && warp() == 0) sync_threads();
+  }
+  if (t == 0 || (kFault == Fault::kTwoWriters && t == 40)) p.out[0] = t == 0 ? tile[0] : 0.0F;
+}
+
+// Warp 1 hands numbers to warp 0 by a named barrier, or only seems to.
+template <Fault kFault>
+__global__ void __launch_bounds__(kThreads) hand_over(const __grid_constant__ ReverseParams p) {
+  auto* const tile = reinterpret_cast<float*>(shared_memory());
+  if (warp() == 1) {
+    tile[lane()] = p.in[lane()];
+    barrier_arrive(kFault == Fault::kNoBarrier ? 2 : 1, kThreads);
+  } else {
+    if constexpr (kFault != Fault::kNoBarrier) barrier_sync(1, kThreads);
+    p.out[lane()] = tile[31 - lane()];
+  }
+}
+
+// D (16 x 8) = A (16 x 16) B (16 x 8), by one warp; both row by row.
+template <class T>
+__global__ void __launch_bounds__(32) multiply(const __grid_constant__ MultiplyParams p) {
+  auto* const a = reinterpret_cast<T*>(shared_memory());
+  T* const b = a + 16 * 16;
+  for (int i = lane(); i < 16 * 16; i += kWarpSize) a[i] = from_float<T>(p.a[i]);
+  for (int i = lane(); i < 16 * 8; i += kWarpSize) b[i] = from_float<T>(p.b[i]);
+  sync_threads();
+  uint32_t a_part[4], b_part[4];
+  load_matrix_x4(a_part, a + lane() % 16 * 16 + lane() / 16 * 8);
+  load_matrix_x4_transposed(b_part, b + lane() % 16 * 8);
+  float d[4] = {};
+  mma_m16n8k16<T>(d, a_part, b_part[0], b_part[1]);
+  const int row = lane() / 4, column = 2 * (lane() % 4);
+  for (int i = 0; i < 4; ++i) p.d[(row + i / 2 * 8) * 8 + column + i % 2] = d[i];
+}
+
+}  // namespace
+
+int launch_reverse(const ReverseParams& p, Fault fault) {
+  const LaunchShape shape{.grid = {static_cast<uint32_t>(p.blocks), 1, 1},
+                          .threads = kThreads,
+                          .shared_bytes = kThreads * sizeof(float)};
+  switch (fault) {
+    case Fault::kNoWait:
+      return launch(shape, reverse<Fault::kNoWait>, p);
+    case Fault::kNoBarrier:
+      return launch(shape, reverse<Fault::kNoBarrier>, p);
+    case Fault::kSharedBounds:
+      return launch(shape, reverse<Fault::kSharedBounds>, p);
+    case Fault::kGlobalBounds:
+      return launch(shape, reverse<Fault::kGlobalBounds>, p);
+    default:
+      return launch(shape, reverse<Fault::kNone>, p);
+  }
+}
+
+int launch_sum(const ReverseParams& p, Fault fault) {
+  const LaunchShape shape{.grid = {static_cast<uint32_t>(p.blocks), 1, 1},
+                          .threads = kThreads,
+                          .shared_bytes = kThreads * sizeof(float)};
+  switch (fault) {
+    case Fault::kUnwritten:
+      return launch(shape, sum<Fault::kUnwritten>, p);
+    case Fault::kDivergentBarrier:
+      return launch(shape, sum<Fault::kDivergentBarrier>, p);
+    case Fault::kTwoWriters:
+      return launch(shape, sum<Fault::kTwoWriters>, p);
+    default:
+      return launch(shape, sum<Fault::kNone>, p);
+  }
+}
+
+int launch_hand_over(const ReverseParams& p, Fault fault) {
+  const LaunchShape shape{.threads = kThreads, .shared_bytes = kThreads * sizeof(float)};
+  return fault == Fault::kNoBarrier ? launch(shape, hand_over<Fault::kNoBarrier>, p)
+                                    : launch(shape, hand_over<Fault::kNone>, p);
+}
+
+int launch_multiply(const MultiplyParams& p, DType type) {
+  const LaunchShape shape{.threads = kWarpSize, .shared_bytes = (16 * 16 + 16 * 8) * 2};
+  return type == DType::kF16 ? launch(shape, multiply<Float16>, p)
+                             : launch(shape, multiply<BFloat16>, p);
+}
+
+}  // namespace multihead::cuda::testing

@@ -1,0 +1,38 @@
+// Kernels that test the emulator.
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/tensor.h"
+
+namespace multihead::cuda::testing {
+
+// What is wrong with a kernel.
+enum class Fault : uint8_t {
+  kNone,
+  kNoWait,            // reads what a copy writes without waiting for it
+  kNoBarrier,         // reads what another thread writes without a barrier
+  kSharedBounds,      // reads beyond shared memory
+  kGlobalBounds,      // writes beyond the output
+  kUnwritten,         // reads shared memory that nothing has written
+  kDivergentBarrier,  // not every thread reaches a barrier
+  kTwoWriters,        // two threads write the same output
+};
+
+struct ReverseParams {
+  const float* in;
+  float* out;
+  int blocks;
+};
+
+struct MultiplyParams {
+  const float *a, *b;
+  float* d;
+};
+
+int launch_reverse(const ReverseParams& p, Fault fault);
+int launch_sum(const ReverseParams& p, Fault fault);
+int launch_hand_over(const ReverseParams& p, Fault fault);
+int launch_multiply(const MultiplyParams& p, DType type);
+
+}  // namespace multihead::cuda::testing
