@@ -1,7 +1,7 @@
 // Heat maps at any size, as tables, as files, on paper and in forced colours; and the head gallery.
 
 import assert from 'node:assert/strict';
-import { openPage, snapshot, until } from './harness.mjs';
+import { openPage, settled, snapshot, until } from './harness.mjs';
 
 const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
 const longText = Array.from({ length: 64 }, (_, i) => `word${(i * i) % 41}`).join('+');
@@ -89,6 +89,62 @@ export const tests = [
       // The processor's time, because a task's duration also counts the time that other programs take.
       assert.ok(perMove <= 50, `${perMove} ms a move`);
       return kind === 'chromium' ? `${Math.round(perMove)} ms a move, longest task ${Math.round(longest)} ms (0: below 50)` : '';
+    },
+  },
+  {
+    name: 'a letter typed at 64 tokens and 8 heads redraws what is on the screen, and the rest once typing stops',
+    async run({ browser, url, kind }) {
+      const { page, close } = await openPage(browser, url + large, {
+        // On a busy machine the pause after which the rest is drawn is shorter than the time between two letters.
+        prepare: (page) =>
+          page.evaluateOnNewDocument(() => {
+            const real = window.setTimeout;
+            window.setTimeout = (run, delay, ...rest) => real(run, delay > 100 && delay < 1000 ? 60_000 : delay, ...rest);
+          }),
+      });
+      await page.evaluate(() => {
+        window.painted = [];
+        const real = CanvasRenderingContext2D.prototype.drawImage;
+        CanvasRenderingContext2D.prototype.drawImage = function (...rest) {
+          window.painted.push(this.canvas);
+          return real.apply(this, rest);
+        };
+        window.changes = 0;
+        new MutationObserver((list) => (window.changes += list.length)).observe(document.body, {
+          ...{ subtree: true, childList: true, attributes: true, characterData: true },
+        });
+      });
+      await page.focus('#sentence');
+      const clock = await mainThreadClock(page, kind);
+      const before = await clock();
+      const letters = 8;
+      for (let i = 0; i < letters; i += 1) {
+        const count = await page.evaluate(() => window.painted.length);
+        await page.keyboard.type('x');
+        for (let tries = 0; tries < 500 && (await page.evaluate(() => window.painted.length)) === count; tries += 1) {
+          await new Promise((resolve) => setTimeout(resolve, 10));
+        }
+      }
+      const perLetter = ((await clock()) - before) / letters;
+      const seen = await page.evaluate(() => {
+        const [maps, changes] = [new Set(window.painted), window.changes];
+        const live = document.querySelector('#live-map canvas');
+        return { maps: maps.size, live: maps.has(live), changes, below: maps.has(document.querySelector('#gallery canvas')) };
+      });
+      assert.equal(seen.live, true, 'the map beside the sentence follows each letter');
+      assert.equal(seen.below, false, 'a map of the gallery, two screens below, waits');
+      assert.ok(seen.maps <= 2, `${seen.maps} maps while typing`);
+      assert.ok(seen.changes / letters < 400, `${seen.changes / letters} changes of the document for a letter`);
+      await settled(page);
+      const { all, tokens } = await page.evaluate(() => ({
+        all: new Set(window.painted).size,
+        tokens: document.querySelectorAll('.token').length,
+      }));
+      assert.equal(tokens, 64);
+      assert.ok(all >= 12, `then ${all} maps: one beside the sentence, of the step, of what is bent, eight heads and the mean`);
+      await close();
+      const time = kind === 'chromium' ? `, ${Math.round(perLetter)} ms of the main thread` : '';
+      return `${seen.maps} of ${all} maps and ${Math.round(seen.changes / letters)} changes of the document for a letter${time}`;
     },
   },
   {

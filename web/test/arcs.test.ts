@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { arcsOf } from '../src/parts/arcs.js';
+import { arcsOf, curve, linesOf } from '../src/parts/arcs.js';
 
 const arcs = (row: number[]) => arcsOf(row, 0, 1, 'head-first').map(({ key, numbered }) => [key, numbered]);
 
@@ -24,5 +24,49 @@ describe('arcsOf', () => {
 
   it('draws nothing for a row without weights', () => {
     expect(arcs([0, 0])).toEqual([]);
+  });
+});
+
+describe('curve', () => {
+  /** Five lines of four words; the last line has one. */
+  const words = Array.from({ length: 17 }, (_, i) => {
+    const [row, col] = [Math.floor(i / 4), i % 4];
+    return { left: col * 60, right: col * 60 + 58, top: 60 + row * 80, bottom: 96 + row * 80 };
+  });
+
+  /** Points of a path of M, C and V. */
+  function pointsOf(d: string): [number, number][] {
+    let [x, y] = [0, 0];
+    return [...d.matchAll(/([MCV])([^MCV]*)/g)].flatMap(([, command, rest]) => {
+      const n = rest!.trim().split(/\s+/).map(Number) as [number, number, number, number, number, number];
+      const [x0, y0] = [x, y];
+      [x, y] = command === 'M' ? [n[0], n[1]] : command === 'V' ? [x0, n[0]] : [n[4], n[5]];
+      if (command === 'M') return [];
+      const [c1, c2] = command === 'V' ? [[x0, y0], [x, y]] : [n.slice(0, 2), n.slice(2, 4)];
+      return Array.from({ length: 21 }, (_, i): [number, number] => {
+        const t = i / 20;
+        const mix = (a: number, b: number, c: number, e: number) =>
+          a * (1 - t) ** 3 + 3 * b * t * (1 - t) ** 2 + 3 * c * t ** 2 * (1 - t) + e * t ** 3;
+        return [mix(x0, c1![0]!, c2![0]!, x), mix(y0, c1![1]!, c2![1]!, y)];
+      });
+    });
+  }
+
+  it('crosses no word but those at its ends, on one line and over up to five, up and down', () => {
+    const lines = linesOf(words);
+    /** Half of the space between two words is theirs. */
+    const inside = (x: number, y: number) =>
+      words.findIndex(({ left, right, top, bottom }) => x > left + 4 && x < right - 4 && y > top + 1 && y < bottom - 1);
+    for (const query of words.keys()) {
+      for (const key of words.keys()) {
+        for (const aside of [-6, 0, 6]) {
+          const { d, x, y } = curve({ word: words[query]!, aside }, { word: words[key]!, aside: 0 }, lines, 3);
+          const crossed = pointsOf(d).map(([px, py]) => inside(px, py)).filter((word) => word >= 0);
+          expect([query, key, crossed]).toEqual([query, key, []]);
+          expect(x).toBe((words[key]!.left + words[key]!.right) / 2);
+          expect(Math.min(Math.abs(y - words[key]!.top), Math.abs(y - words[key]!.bottom))).toBeLessThan(16);
+        }
+      }
+    }
   });
 });

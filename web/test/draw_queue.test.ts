@@ -42,4 +42,47 @@ describe('drawing', () => {
     nextFrame();
     expect(draw).toHaveBeenCalledTimes(1);
   });
+
+  it('puts off what is not on the screen until nothing has changed for a moment', async () => {
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+    const { drawLater, drawSoon } = await import('../src/parts/draw_queue.js');
+    const drawn: string[] = [];
+    const far = () => drawn.push('far');
+    const near = () => drawn.push('near');
+    for (let letter = 0; letter < 5; letter += 1) {
+      drawLater(far);
+      drawSoon(near);
+      nextFrame();
+      vi.advanceTimersByTime(100);
+    }
+    expect(drawn).toEqual(Array(5).fill('near'));
+    vi.advanceTimersByTime(100);
+    nextFrame();
+    expect(drawn.slice(5)).toEqual(['far']);
+    vi.useRealTimers();
+  });
+
+  it('draws what was put off sooner if it comes to the screen, if somebody waits for it, and for paper', async () => {
+    const { allDrawn, drawAllNow, drawLater, hurry } = await import('../src/parts/draw_queue.js');
+    const [first, second] = [vi.fn(), vi.fn()];
+    hurry(first);
+    nextFrame();
+    expect(first).not.toHaveBeenCalled();
+    drawLater(first);
+    drawLater(second);
+    hurry(first);
+    nextFrame();
+    expect([first.mock.calls.length, second.mock.calls.length]).toEqual([1, 0]);
+    const all = allDrawn();
+    drawLater(first);
+    nextFrame();
+    await all;
+    expect([first.mock.calls.length, second.mock.calls.length]).toEqual([2, 1]);
+    drawLater(first);
+    drawAllNow();
+    expect(first).toHaveBeenCalledTimes(3);
+    nextFrame();
+    await allDrawn();
+    expect(first).toHaveBeenCalledTimes(3);
+  });
 });

@@ -5,7 +5,8 @@ import { svg } from './svg.js';
 
 /** Where a word is, in pixels. */
 export interface WordBox {
-  readonly x: number;
+  readonly left: number;
+  readonly right: number;
   readonly top: number;
   readonly bottom: number;
 }
@@ -48,19 +49,79 @@ export function arcsOf(row: ArrayLike<number>, query: number, head: number, clas
 
 const markRadius = 8;
 const f = (value: number): string => value.toFixed(1);
+const middleOf = ({ left, right }: WordBox): number => (left + right) / 2;
 
-/** The curve between two points, and where the number stands. `room`: pixels above a line of words. */
-function curve(from: WordBox, to: WordBox, start: number, end: number, room: number, head: number) {
-  const [x0, x1] = [from.x + start, to.x + end];
+/** A line of words. */
+interface Line {
+  readonly top: number;
+  readonly bottom: number;
+  /** Where an arc can cross the line, from left to right: before the first word, between two, and after the last. */
+  readonly gaps: readonly number[];
+}
+
+/** From an arc that passes beside a line to its first or last word. */
+const beside = 8;
+
+/** The lines of words, from top to bottom. */
+export function linesOf(words: readonly WordBox[]): Line[] {
+  const tops = [...new Set(words.map(({ top }) => top))].sort((a, b) => a - b);
+  return tops.map((top) => {
+    const line = words.filter((word) => word.top === top).sort((a, b) => a.left - b.left);
+    const between = line.slice(1).map(({ left }, i) => (line[i]!.right + left) / 2);
+    return {
+      top,
+      bottom: Math.max(...line.map(({ bottom }) => bottom)),
+      gaps: [line[0]!.left - beside, ...between, line.at(-1)!.right + beside],
+    };
+  });
+}
+
+/** Where an arc that would cross a line at `x` crosses it without touching a word. */
+function crossing({ gaps }: Line, x: number): number {
+  if (x <= gaps[0]! || x >= gaps.at(-1)!) return x;
+  return gaps.reduce((best, gap) => (Math.abs(gap - x) < Math.abs(best - x) ? gap : best));
+}
+
+/** The word that an arc starts or ends at, and how far from the middle of the word. */
+interface End {
+  readonly word: WordBox;
+  readonly aside: number;
+}
+
+/**
+ * The curve between two words as the d of an SVG path, and where the number stands. On one line it is an arc above it;
+ * from line to line it swings through the space between them, and crosses the lines on its way between two words.
+ */
+export function curve(source: End, target: End, lines: readonly Line[], head: number) {
+  const [from, to] = [source.word, target.word];
+  const [x0, x1] = [middleOf(from) + source.aside, middleOf(to) + target.aside];
   const away = markRadius + 2;
-  if (from.top > to.bottom || to.top > from.bottom) {
-    // On different lines: an S through the space between them.
-    const up = from.top > to.bottom;
+  if (from.top !== to.top) {
+    const up = from.top > to.top;
     const [y0, y1] = up ? [from.top, to.bottom + away] : [from.bottom, to.top - away];
-    const bend = (y1 - y0) * 0.6;
-    return { d: `M${f(x0)} ${f(y0)}C${f(x0)} ${f(y0 + bend)} ${f(x1)} ${f(y1 - bend)} ${f(x1)} ${f(y1)}`, x: x1, y: y1 };
+    const onTheWay = lines.filter(({ top }) => (top - from.top) * (top - to.top) < 0);
+    if (up) onTheWay.reverse();
+    let [x, y] = [x0, y0];
+    let d = `M${f(x)} ${f(y)}`;
+    const swing = (nextX: number, nextY: number): void => {
+      const bend = (nextY - y) * 0.6;
+      d += `C${f(x)} ${f(y + bend)} ${f(nextX)} ${f(nextY - bend)} ${f(nextX)} ${f(nextY)}`;
+      [x, y] = [nextX, nextY];
+    };
+    for (const line of onTheWay) {
+      const [enter, leave] = up ? [line.bottom, line.top] : [line.top, line.bottom];
+      const wanted = x0 + ((x1 - x0) * (enter - y0)) / (y1 - y0);
+      // Several heads may take the same gap, which is only so wide.
+      swing(crossing(line, wanted) + source.aside / 2, enter);
+      d += `V${f(leave)}`;
+      y = leave;
+    }
+    swing(x1, y1);
+    return { d, x: x1, y: y1 };
   }
-  const distance = Math.abs(to.x - from.x);
+  const above = lines.findLast(({ bottom }) => bottom <= from.top);
+  const room = from.top - (above?.bottom ?? 0);
+  const distance = Math.abs(middleOf(to) - middleOf(from));
   if (from === to) {
     // To the word itself: a loop with the number at its top.
     const y = from.top - away - 4;
@@ -79,7 +140,7 @@ function curve(from: WordBox, to: WordBox, start: number, end: number, room: num
 
 export interface ArcPicture {
   readonly element: SVGSVGElement;
-  show(arcs: readonly Arc[], words: readonly WordBox[], room: number): void;
+  show(arcs: readonly Arc[], words: readonly WordBox[]): void;
 }
 
 export function createArcs(): ArcPicture {
@@ -89,7 +150,8 @@ export function createArcs(): ArcPicture {
 
   return {
     element,
-    show(arcs, words, room) {
+    show(arcs, words) {
+      const textLines = linesOf(words);
       const drawn = arcs.filter(({ query, key }) => words[query] && words[key]);
       const heads = [...new Set(drawn.map(({ head }) => head))];
       const numbered = drawn.filter((arc) => arc.numbered);
@@ -103,7 +165,11 @@ export function createArcs(): ArcPicture {
         const place = beside.indexOf(arc);
         const end = arc.numbered ? (place - (beside.length - 1) / 2) * (2 * markRadius + 1) : 0;
         const start = (heads.indexOf(arc.head) - (heads.length - 1) / 2) * 4;
-        const { d, x, y } = curve(words[arc.query]!, words[arc.key]!, start, end, room, arc.head);
+        const [source, target] = [
+          { word: words[arc.query]!, aside: start },
+          { word: words[arc.key]!, aside: end },
+        ];
+        const { d, x, y } = curve(source, target, textLines, arc.head);
         setAttributes(lines.children[i]!, {
           d,
           class: `arc ${arc.className}`,

@@ -1,34 +1,73 @@
-// Draws maps a few at a time, so that a new sentence with many heads never blocks the page for long.
+// Draws a few things at a time, so that a new sentence with many heads never blocks the page for long: first what is
+// on the screen, and the rest once nothing has changed for a moment.
 
-/** Milliseconds of drawing in one frame. At least one map is drawn. */
+/** Milliseconds of drawing in one frame. At least one thing is drawn. */
 const budget = 8;
+/** Milliseconds without a change, after which the rest is drawn. Longer than between two letters or pointer moves. */
+const pause = 150;
 
-const waiting = new Set<() => void>();
+const soon = new Set<() => void>();
+const later = new Set<() => void>();
 let frame: number | undefined;
+let timer: ReturnType<typeof setTimeout> | undefined;
 let listeners: (() => void)[] = [];
 
 function work(): void {
   frame = undefined;
   const end = performance.now() + budget;
-  for (const draw of waiting) {
-    waiting.delete(draw);
+  for (const draw of soon) {
+    soon.delete(draw);
     draw();
     if (performance.now() >= end) break;
   }
-  if (waiting.size > 0) {
-    frame = requestAnimationFrame(work);
-    return;
+  if (soon.size > 0) frame ??= requestAnimationFrame(work);
+  else if (later.size === 0) {
+    for (const done of listeners) done();
+    listeners = [];
   }
-  for (const done of listeners) done();
-  listeners = [];
 }
 
 /** Calls `draw` in one of the next frames, once, however often it is asked for until then. */
 export function drawSoon(draw: () => void): void {
-  waiting.add(draw);
+  later.delete(draw);
+  soon.add(draw);
   frame ??= requestAnimationFrame(work);
 }
 
-/** Resolves once everything asked for is drawn. */
-export const allDrawn = (): Promise<void> =>
-  waiting.size === 0 ? Promise.resolve() : new Promise((done) => listeners.push(done));
+/** Calls `draw` once nothing has been put off for a moment; at once like drawSoon() if somebody waits for allDrawn(). */
+export function drawLater(draw: () => void): void {
+  if (listeners.length > 0) return drawSoon(draw);
+  soon.delete(draw);
+  later.add(draw);
+  clearTimeout(timer);
+  timer = setTimeout(drawRest, pause);
+}
+
+/** Calls `draw` in one of the next frames if drawLater() has put it off. */
+export function hurry(draw: () => void): void {
+  if (later.has(draw)) drawSoon(draw);
+}
+
+function drawRest(): void {
+  clearTimeout(timer);
+  for (const draw of later) drawSoon(draw);
+}
+
+/** Draws everything that waits, before it returns: for paper, which is printed as the page is now. */
+export function drawAllNow(): void {
+  while (soon.size + later.size > 0) {
+    drawRest();
+    for (const draw of soon) {
+      soon.delete(draw);
+      draw();
+    }
+  }
+}
+
+/** Resolves once everything asked for is drawn, without waiting for a pause. */
+export function allDrawn(): Promise<void> {
+  if (soon.size + later.size === 0) return Promise.resolve();
+  const drawn = new Promise<void>((done) => listeners.push(done));
+  drawRest();
+  return drawn;
+}

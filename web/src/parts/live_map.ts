@@ -6,9 +6,9 @@ import { patternOf } from '../patterns.js';
 import { viewOf } from '../steps.js';
 import { tokenise, tokenNames } from '../tokens.js';
 import { el, headBadge } from './dom.js';
-import { oncePerFrame } from './frame.js';
 import { createMap } from './matrix_map.js';
 import { cellText } from './save_map.js';
+import { whenSeen } from './when_seen.js';
 
 export function liveMap(app: App): HTMLElement {
   const title = el('h3', { class: 'live-title' });
@@ -74,6 +74,6 @@ export function liveMap(app: App): HTMLElement {
     if (state.head !== previous.head || (state.text !== previous.text && !app.result.get())) draw();
     else if (state.query !== previous.query || state.key !== previous.key) drawMark();
   });
-  app.pointed.watch(oncePerFrame(drawMark));
+  app.pointed.watch(whenSeen(element, drawMark));
   return element;
 }

@@ -53,8 +53,10 @@ export function createGrid({ onFocus, onChoose }: GridListener): MapGrid {
     }
     for (const cell of cells.splice(view.cols)) cell.remove();
     cells.forEach((cell, col) => {
-      cell.setAttribute('aria-label', cellLabel({ row: active.row, col }));
-      cell.tabIndex = col === active.col ? 0 : -1;
+      const label = cellLabel({ row: active.row, col });
+      if (cell.ariaLabel !== label) cell.ariaLabel = label;
+      const stop = col === active.col ? 0 : -1;
+      if (cell.tabIndex !== stop || !cell.hasAttribute('tabindex')) cell.tabIndex = stop;
     });
     row.setAttribute('aria-rowindex', String(active.row + 1));
     row.style.left = `${left}px`;

@@ -2,12 +2,12 @@
 // at a cell moves the marks and paints nothing.
 
 import { el, place } from './dom.js';
-import { drawSoon } from './draw_queue.js';
 import { paint, type PaintStyle } from './heat_map.js';
 import { createGrid, type Cell, type MapContent } from './map_grid.js';
 import { layoutOf, type Layout } from './map_layout.js';
 import { printing } from './printing.js';
 import { theme } from './theme.js';
+import { whenSeen } from './when_seen.js';
 
 export type { Cell, MapContent } from './map_grid.js';
 
@@ -119,6 +119,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     onPoint(cell);
   }
 
+  const drawSoon = whenSeen(element, draw);
   canvas.addEventListener('pointermove', (event) => pointAt(cellAt(event)));
   canvas.addEventListener('pointerleave', () => pointAt(null));
   canvas.addEventListener('click', (event) => {
@@ -132,9 +133,9 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     const now = measured.clientWidth;
     if (now === width) return;
     width = now;
-    drawSoon(draw);
+    drawSoon();
   }).observe(measured);
-  theme.watch(() => drawSoon(draw));
+  theme.watch(drawSoon);
   printing.watch(draw);
   forcedColors.addEventListener('change', draw);
 
@@ -145,7 +146,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
       // Known before the first report of the observer, so that the map has its size in the first frame.
       width ||= measured.clientWidth;
       reserve();
-      drawSoon(draw);
+      drawSoon();
     },
     highlight,
   };

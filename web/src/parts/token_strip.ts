@@ -8,7 +8,7 @@ import { directionOf, tellingToken, tokenise, tokenNames } from '../tokens.js';
 import { arcsOf, createArcs, spreadBelow, type WordBox } from './arcs.js';
 import { el, headBadge, refill, word } from './dom.js';
 import { formatNumber } from './format.js';
-import { oncePerFrame } from './frame.js';
+import { whenSeen } from './when_seen.js';
 
 export function tokenStrip(app: App): HTMLElement {
   const arcs = createArcs();
@@ -100,7 +100,8 @@ export function tokenStrip(app: App): HTMLElement {
     if (!stale) return;
     stale = false;
     boxes = buttons.map(({ offsetLeft, offsetTop, offsetWidth, offsetHeight }) => ({
-      x: offsetLeft + offsetWidth / 2,
+      left: offsetLeft,
+      right: offsetLeft + offsetWidth,
       top: offsetTop,
       bottom: offsetTop + offsetHeight,
     }));
@@ -113,7 +114,7 @@ export function tokenStrip(app: App): HTMLElement {
         : arcsOf(rowOf(result, head, shown), shown, head, `head-${id}`),
     );
     measure();
-    arcs.show(all, boxes, boxes[0]?.top ?? 0);
+    arcs.show(all, boxes);
   }
 
   /** Without a result, only takes the room of the line. */
@@ -152,7 +153,7 @@ export function tokenStrip(app: App): HTMLElement {
     return button;
   }
 
-  const drawSoon = oncePerFrame(draw);
+  const drawSoon = whenSeen(element, draw);
   draw();
   app.result.watch(() => {
     stale = true;

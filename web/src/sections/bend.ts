@@ -9,6 +9,7 @@ import { createMap } from '../parts/matrix_map.js';
 import { matrixTable } from '../parts/matrix_table.js';
 import { cellText, saveButtons } from '../parts/save_map.js';
 import { createViewSwitch } from '../parts/view_switch.js';
+import { whenSeen } from '../parts/when_seen.js';
 import { patternOf } from '../patterns.js';
 import { viewOf } from '../steps.js';
 import { bendControls, bendHistory } from './bend_controls.js';
@@ -108,8 +109,9 @@ function weightsMap(app: App): HTMLElement {
     map.highlight({ row: query, col: key });
   }
 
-  app.result.watch(show);
-  app.pointed.watch(point);
+  show();
+  app.result.watch(whenSeen(body, show));
+  app.pointed.watch(whenSeen(body, point));
   app.state.watch((state, previous) => {
     if (!previous) return;
     if (state.head !== previous.head || state.bendView !== previous.bendView) show();
@@ -158,11 +160,13 @@ function effect(app: App): HTMLElement {
     list.replaceChildren(...changes.slice(0, mostWords).map(lineOf));
   }
 
-  app.result.watch(show);
+  const element = el('div', { class: 'effect', 'aria-live': 'polite' }, el('h3', {}, 'What it does'), summary, list);
+  show();
+  app.result.watch(whenSeen(element, show));
   app.state.watch((state, previous) => {
     if (previous && state.head !== previous.head) show();
   });
-  return el('div', { class: 'effect', 'aria-live': 'polite' }, el('h3', {}, 'What it does'), summary, list);
+  return element;
 }
 
 interface Change {

@@ -5,6 +5,7 @@ import { hides, type WeightEdit } from '../bend.js';
 import type { ForwardResult } from '../messages.js';
 import { el, headBadge, pairOf } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
+import { whenSeen } from '../parts/when_seen.js';
 import { viewOf } from '../steps.js';
 
 export function weightEditor(app: App): HTMLElement {
@@ -82,12 +83,7 @@ export function weightEditor(app: App): HTMLElement {
     if (document.activeElement !== field || locked) field.value = weight.toFixed(2);
   }
 
-  app.result.watch(show);
-  app.state.watch((state, previous) => {
-    if (previous && (state.query !== previous.query || state.key !== previous.key || state.head !== previous.head))
-      show();
-  });
-  return el(
+  const element = el(
     'div',
     { class: 'control edit', role: 'group', 'aria-label': 'Set a weight' },
     place,
@@ -95,6 +91,13 @@ export function weightEditor(app: App): HTMLElement {
     line,
     el('div', { class: 'edit-buttons' }, free, clear),
   );
+  show();
+  app.result.watch(whenSeen(element, show));
+  app.state.watch((state, previous) => {
+    if (previous && (state.query !== previous.query || state.key !== previous.key || state.head !== previous.head))
+      show();
+  });
+  return element;
 }
 
 const isHidden = ({ causal, bend }: ForwardResult, { query, key }: Omit<WeightEdit, 'weight'>): boolean =>

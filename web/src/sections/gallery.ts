@@ -7,6 +7,7 @@ import { el, refill } from '../parts/dom.js';
 import { createLegend } from '../parts/legend.js';
 import type { MatrixView } from '../parts/heat_map.js';
 import { createViewSwitch, type ViewName } from '../parts/view_switch.js';
+import { whenSeen } from '../parts/when_seen.js';
 import type { PatternId } from '../patterns.js';
 import { viewOf } from '../steps.js';
 import { createCard, mapFrame, pairText, strongest, type Card } from './gallery_card.js';
@@ -51,37 +52,41 @@ export function gallerySection(app: App): HTMLElement {
     return card;
   }
 
-  function show(): void {
-    const result = app.result.get();
-    section.hidden = result === null;
-    if (!result) return;
-    if (result.heads.join() !== shown) {
-      shown = result.heads.join();
-      list = result.heads.map(cardFor);
-      refill(cards, ...list.map((card) => card.element));
-    }
-    const as = views.current();
-    legend.show(viewOf(result, 'weights', 0).hidden !== undefined);
-    cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
-    list.forEach((card, head) => card.show(result, head, as));
-    mean.show(result, as);
-    point();
-  }
+  let drawn: { readonly result: ForwardResult; readonly as: ViewName } | undefined;
 
-  function point(): void {
+  function draw(): void {
     const result = app.result.get();
     if (!result) return;
+    const as = views.current();
+    if (drawn?.result !== result || drawn.as !== as) show(result, as);
+    drawn = { result, as };
     const { query, key } = inView(app, result);
     for (const card of list) card.point(result, query, key);
     mean.point(query, key);
   }
 
-  app.result.watch(show);
-  app.pointed.watch(point);
+  function show(result: ForwardResult, as: ViewName): void {
+    if (result.heads.join() !== shown) {
+      shown = result.heads.join();
+      list = result.heads.map(cardFor);
+      refill(cards, ...list.map((card) => card.element));
+    }
+    legend.show(viewOf(result, 'weights', 0).hidden !== undefined);
+    cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
+    list.forEach((card, head) => card.show(result, head, as));
+    mean.show(result, as);
+  }
+
+  const drawSoon = whenSeen(section, draw);
+  draw();
+  app.result.watch((result) => {
+    section.hidden = result === null;
+    drawSoon();
+  });
+  app.pointed.watch(drawSoon);
   app.state.watch((state, previous) => {
-    if (!previous) return;
-    if (state.galleryView !== previous.galleryView) show();
-    else if (state.query !== previous.query || state.key !== previous.key) point();
+    const changed = (['galleryView', 'query', 'key'] as const).some((name) => state[name] !== previous?.[name]);
+    if (previous && changed) draw();
   });
   return section;
 }

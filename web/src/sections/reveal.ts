@@ -10,6 +10,7 @@ import { rowHeightOf } from '../parts/map_layout.js';
 import { saveButtons } from '../parts/save_map.js';
 import { stateSwitch } from '../parts/switch.js';
 import { createViewSwitch } from '../parts/view_switch.js';
+import { whenSeen } from '../parts/when_seen.js';
 import { patternIds } from '../patterns.js';
 import { firstWrong, indexOf, sourceOf, stridesOf, type Place } from '../split.js';
 import { viewOf } from '../steps.js';
@@ -58,7 +59,6 @@ export function revealSection(app: App): HTMLElement {
 
   function show(): void {
     const result = app.result.get();
-    section.hidden = result === null;
     if (!result) return;
     const { splitApart, revealView } = app.state.get();
     const parts = partsOf(app, result);
@@ -124,7 +124,12 @@ export function revealSection(app: App): HTMLElement {
     );
   }
 
-  app.result.watch(show);
+  show();
+  const showSoon = whenSeen(section, show);
+  app.result.watch((result) => {
+    section.hidden = result === null;
+    showSoon();
+  });
   app.state.watch((state, previous) => {
     if (!previous) return;
     const changed = (['splitApart', 'wrongReshape', 'revealView'] as const).some(

@@ -10,7 +10,6 @@ import { el, headBadge, pairOf, refill, rich, word } from '../parts/dom.js';
 import { flowMap } from '../parts/flow_map.js';
 import { formatNumber, formatShape } from '../parts/format.js';
 import { formula, type FormulaName } from '../parts/formulas.js';
-import { oncePerFrame } from '../parts/frame.js';
 import { largestOf, type MatrixView } from '../parts/heat_map.js';
 import { createLegend } from '../parts/legend.js';
 import { layoutOf } from '../parts/map_layout.js';
@@ -19,6 +18,7 @@ import { matrixTable } from '../parts/matrix_table.js';
 import { saveButtons } from '../parts/save_map.js';
 import { questionList } from '../parts/questions.js';
 import { createViewSwitch } from '../parts/view_switch.js';
+import { whenSeen } from '../parts/when_seen.js';
 import { patternOf } from '../patterns.js';
 import { isPerHead, stepOf, steps, viewOf, type Part, type Step } from '../steps.js';
 
@@ -243,12 +243,15 @@ function stepDetail(app: App): HTMLElement {
     story.show(place, value, explain(result, name, { ...cell, head }));
   }
 
-  const explainSoon = oncePerFrame(explainCell);
-  app.result.watch((result) => {
-    if (!result) return;
-    write(result);
+  function draw(): void {
+    const result = app.result.get();
+    if (result) write(result);
     show();
-  });
+  }
+
+  draw();
+  const explainSoon = whenSeen(detail, explainCell);
+  app.result.watch(whenSeen(detail, draw));
   app.pointed.watch(explainSoon);
   app.state.watch((state, previous) => {
     const differs = (...names: (keyof PageState)[]) => names.some((name) => state[name] !== previous?.[name]);
@@ -268,7 +271,7 @@ function stepDetail(app: App): HTMLElement {
 /** What the chosen word's output is made of, in words. */
 function ending(app: App): HTMLElement {
   const line = el('p', { class: 'carries' });
-  const draw = oncePerFrame(() => {
+  const draw = whenSeen(line, () => {
     const result = app.result.get();
     if (!result) return;
     const text = carries(result, inView(app, result).query);
