@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { openPage, setSentence, until } from './harness.mjs';
+import { openPage, setSentence, settled, until } from './harness.mjs';
 
 const sentence = 'text=the+black+cat+sat+on+the+mat';
 
@@ -148,6 +148,38 @@ export const tests = [
         await setSentence(page, 'the cat');
         await until(page, () => document.querySelector('#own [role=grid]').ariaRowCount === '2');
         assert.deepEqual([...origins], [new URL(url).origin], 'the weights stay here');
+
+        await page.$eval('#own-layer', (slider) => {
+          slider.value = '2';
+          slider.dispatchEvent(new Event('input'));
+        });
+        await until(page, () => document.querySelector('.own-kept').textContent.includes('asks for the file again'));
+        await page.click('#own-keep');
+        await until(page, () => /model\.safetensors is kept in this browser, \d+ kB/.test(document.querySelector('.own-kept').textContent));
+        await page.reload();
+        await settled(page);
+        assert.match(await page.evaluate(() => location.hash), /model=model\.safetensors&ownLayer=2/);
+        await until(page, () => document.querySelector('#own-open')?.checkVisibility());
+        assert.equal((await page.$$('#own .card')).length, 0, 'nothing is read unasked');
+        await page.click('#own-open');
+        await until(page, () => document.querySelector('#own [role=grid]')?.ariaLabel === 'Layer 2, head 1');
+        assert.match(await page.$eval('.own-facts', (line) => line.textContent), /byte pairs/, 'the vocabulary is kept, too');
+        await until(page, () => document.activeElement.id === 'own-layer');
+        await page.evaluate(() => history.back());
+        await until(page, () => document.querySelector('#own .control-value').textContent === '1 of 2');
+        await page.evaluate(() => history.forward());
+        await until(page, () => document.querySelector('#own .control-value').textContent === '2 of 2');
+        await page.click('#own-keep');
+        await until(page, () => document.querySelector('#own-keep').textContent === 'Keep it in this browser');
+        await page.reload();
+        await settled(page);
+        await until(page, () => document.querySelector('.own-kept').textContent.startsWith('This address was made with model.safetensors'));
+        assert.equal(await page.evaluate(async () => {
+          const root = await navigator.storage.getDirectory();
+          const names = [];
+          for await (const name of root.keys()) names.push(name);
+          return names.join();
+        }), '', 'no byte is left');
         await close();
       }),
   },
@@ -166,6 +198,13 @@ export const tests = [
         assert.match(await page.$eval('.own-facts', (line) => line.textContent), /each different word only gets a number/);
         await page.select('#own-heads', '6');
         await until(page, () => document.querySelectorAll('#own .card').length === 6);
+        assert.match(await page.evaluate(() => location.hash), /model=small\.safetensors&ownHeads=6/);
+        await page.evaluate(() => history.back());
+        await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        await page.evaluate(() => history.back());
+        await until(page, () => document.querySelector('.own-body').hidden);
+        await page.evaluate(() => history.go(2));
+        await until(page, () => !document.querySelector('.own-body').hidden && document.querySelectorAll('#own .card').length === 6);
         await page.$eval('#own-layer', (slider) => {
           slider.value = '2';
           slider.dispatchEvent(new Event('input'));
@@ -201,6 +240,12 @@ export const tests = [
         await say(/^huge\.safetensors has 3\.20 GB; at most 1\.50 GB fit/);
         await give(page, await write('good.safetensors', whole));
         await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        await page.evaluate(() => {
+          FileSystemFileHandle.prototype.createWritable = () => Promise.reject(new DOMException('full', 'QuotaExceededError'));
+        });
+        await page.click('#own-keep');
+        await until(page, () => /cannot keep the file: it has too little room/.test(document.querySelector('.own-kept').textContent));
+        assert.equal(await page.$eval('#own-keep', (button) => button.textContent), 'Keep it in this browser');
         await give(page, await write('bad.safetensors', whole.subarray(0, 999)));
         await say(/The model before it stays/);
         assert.equal((await page.$$('#own .card')).length, 3);

@@ -121,7 +121,7 @@ export const tests = [
     },
   },
   {
-    name: 'Ctrl+Z and Ctrl+Y undo and redo outside of text fields',
+    name: 'undo and redo by buttons in the corner, which say what they changed, and by Ctrl+Z and Ctrl+Y outside of text fields',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
       const press = async (key) => {
@@ -129,8 +129,24 @@ export const tests = [
         await page.keyboard.press(key);
         await page.keyboard.up('Control');
       };
+      const bar = () =>
+        page.$eval('.undo-bar', (element) => {
+          const { bottom, right, width } = element.getBoundingClientRect();
+          const inside = bottom <= innerHeight && right <= innerWidth && width > 0;
+          return { inside, said: element.querySelector('[role=status]').textContent };
+        });
+      assert.equal((await bar()).inside, false, 'nothing to undo yet');
       await page.click('#step-mask');
       await page.click('#step-x');
+      assert.deepEqual(await bar(), { inside: true, said: '' });
+      await page.click('#undo');
+      await until(page, () => document.querySelector('.undo-said').textContent === 'Undone: step');
+      assert.equal(await selectedStep(page), 'step-mask');
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'undo', 'the focus stays');
+      await page.click('#redo');
+      await until(page, () => document.querySelector('.undo-said').textContent === 'Redone: step');
+      assert.equal(await selectedStep(page), 'step-x');
+      assert.equal(await page.$eval('#redo', (button) => button.ariaDisabled), 'true');
       await press('z');
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-mask');
       await press('z');
@@ -138,6 +154,11 @@ export const tests = [
       assert.equal(await hashOf(page), '');
       await press('y');
       await until(page, () => document.querySelector('.step[aria-selected=true]').id === 'step-mask');
+      await (await page.$$('.preset'))[1].click();
+      await settled(page);
+      assert.equal((await bar()).said, '', 'a change is not an undo');
+      await page.click('#undo');
+      await until(page, () => document.querySelector('.undo-said').textContent === 'Undone: sentence, heads and chosen word');
       await close();
     },
   },

@@ -1,5 +1,6 @@
 // The state that the sections of the page share.
 
+import { changedIn } from './changes.js';
 import { keepHistory, windowBar, type AddressBar, type StateHistory } from './history.js';
 import type { ForwardInput, ForwardResult } from './messages.js';
 import { fromHash, repaired, type PageState } from './page_state.js';
@@ -34,6 +35,8 @@ export interface App {
   readonly training: TrainingSession;
   undo(): void;
   redo(): void;
+  /** What the last undo or redo changed, such as "Undone: temperature"; empty after any other change. */
+  readonly undone: Pick<Store<string>, 'get' | 'watch'>;
 }
 
 export function createApp(bar: AddressBar = windowBar()): App {
@@ -41,6 +44,12 @@ export function createApp(bar: AddressBar = windowBar()): App {
   const state = createStore(first.state);
   const broken = createStore<readonly string[]>(first.broken);
   const history = keepHistory(state, bar, (names) => broken.set(names));
+  const undone = createStore('');
+  let going = '';
+  state.watch((now, before) => {
+    undone.set(going && before ? `${going}: ${changedIn(now, before)}` : '');
+    going = '';
+  });
   return {
     state,
     result: createStore<ForwardResult | null>(null),
@@ -48,8 +57,15 @@ export function createApp(bar: AddressBar = windowBar()): App {
     broken,
     history,
     training: createTraining(settingsOf(first.state)),
-    undo: () => history.undo(),
-    redo: () => history.redo(),
+    undo: () => {
+      if (history.moves.get().undo) going = 'Undone';
+      history.undo();
+    },
+    redo: () => {
+      if (history.moves.get().redo) going = 'Redone';
+      history.redo();
+    },
+    undone,
   };
 }
 

@@ -9,6 +9,7 @@ import { el } from './parts/dom.js';
 import { failureNotice, type Trouble } from './parts/failure.js';
 import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
+import { undoBar } from './parts/undo_bar.js';
 import { sentenceSection } from './sections/sentence.js';
 import { createStore } from './store.js';
 
@@ -73,20 +74,6 @@ function start(): void {
   });
 }
 
-/** Ctrl+Z and Ctrl+Y (⌘Z and ⇧⌘Z) outside of text fields, which have an undo of their own. */
-function undoByKeyboard(): void {
-  document.addEventListener('keydown', (event) => {
-    const inText = (event.target as Element).closest('textarea, input:not([type=checkbox], [type=range])');
-    if (inText || event.altKey || !(event.ctrlKey || event.metaKey)) return;
-    const key = event.key.toLowerCase();
-    const redo = key === 'y' || (key === 'z' && event.shiftKey);
-    if (!redo && key !== 'z') return;
-    event.preventDefault();
-    if (redo) app.redo();
-    else app.undo();
-  });
-}
-
 /** Links within the page move the view and the focus by script: the part of the address after '#' is the state. */
 function followLinksWithin(): void {
   document.addEventListener('click', (event) => {
@@ -102,8 +89,8 @@ function followLinksWithin(): void {
 
 document.getElementById('tools')!.append(chip.element, themeToggle());
 page.replaceChildren(notice, failure.element, sentenceSection(app));
+page.after(undoBar(app));
 exposePage(app);
-undoByKeyboard();
 followLinksWithin();
 addEventListener('pagehide', () => app.history.flush());
 try {

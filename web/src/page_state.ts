@@ -16,6 +16,7 @@ import {
   type Field,
 } from './fields.js';
 import { patternIds, type PatternId } from './patterns.js';
+import { modelHeads } from './model/limits.js';
 import { presets } from './presets.js';
 import { sizeIds } from './speed/messages.js';
 import { maxCharacters, maxTokens, tokenise } from './tokens.js';
@@ -78,6 +79,11 @@ export const fields = {
   edits: weightEdits(patternIds.length, maxTokens, maxEdits),
   bendView: oneOf(viewNames, 'colours'),
   // Your own model
+  /** The name of its file, which is not in the address; empty without one. */
+  model: textUpTo(100, ''),
+  ownLayer: index(96),
+  /** Null: as many as the file says or as is usual. */
+  ownHeads: numberOrNone(modelHeads),
   ownView: oneOf(viewNames, 'colours'),
   // Train live. Null heads and layers: as many as the kind usually has.
   train: oneOf(kindNames, 'fourJobs'),

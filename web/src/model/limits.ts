@@ -1,10 +1,16 @@
-// Files that are too large to try.
+// Files that are too large to try, and numbers of heads.
+
+/** Numbers of heads that a model can be given. */
+export const modelHeads: readonly number[] = Array.from({ length: 64 }, (_, i) => i + 1);
 
 /** A WebAssembly memory ends at 4 GB, and the file is in the worker beside it while it is read. */
 export const mostBytes = 1.5e9;
 
+/** "548 MB", "1.50 GB" */
+export const formatBytes = (bytes: number): string =>
+  bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : bytes >= 1e6 ? `${(bytes / 1e6).toFixed(0)} MB` : `${(bytes / 1e3).toFixed(0)} kB`;
+
 /** Why a file is not even read; empty if it is. */
 export function refusalOf({ name, size }: { readonly name: string; readonly size: number }): string {
-  const gigabytes = (bytes: number) => `${(bytes / 1e9).toFixed(2)} GB`;
-  return size > mostBytes ? `${name} has ${gigabytes(size)}; at most ${gigabytes(mostBytes)} fit in a page.` : '';
+  return size > mostBytes ? `${name} has ${formatBytes(size)}; at most ${formatBytes(mostBytes)} fit in a page.` : '';
 }

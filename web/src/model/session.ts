@@ -9,6 +9,7 @@ import {
   type TransformerConfig,
 } from 'multihead';
 import type { Matrix } from '../messages.js';
+import { modelHeads } from './limits.js';
 import { bytePairs, wordNumbers, type Encoded, type Tokenizer } from './tokenizers.js';
 
 export const mostTokens = 64;
@@ -64,7 +65,7 @@ export class ModelSession {
   open({ model: bytes, vocabulary, merges, heads }: ModelFiles): ModelInfo {
     const { stateDict, metadata } = readSafetensors(bytes);
     const { embedDim } = gpt2Config(stateDict, 1);
-    const possibleHeads = Array.from({ length: 64 }, (_, i) => i + 1).filter((count) => embedDim % count === 0);
+    const possibleHeads = modelHeads.filter((count) => embedDim % count === 0);
     const stated = Number(metadata['n_head']);
     const usual = embedDim % 64 === 0 ? embedDim / 64 : possibleHeads.filter((count) => count <= 4).at(-1)!;
     const config = gpt2Config(stateDict, heads ?? (possibleHeads.includes(stated) ? stated : usual));

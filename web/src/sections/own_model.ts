@@ -1,8 +1,8 @@
 // "Your own model": a GPT-2 from the visitor's disk, its heads on the sentence, and its continuation.
 
-import type { App } from '../app.js';
+import { update, type App } from '../app.js';
 import { connect, type Client } from '../model/client.js';
-import { refusalOf } from '../model/limits.js';
+import { formatBytes, refusalOf } from '../model/limits.js';
 import type { GivenFiles } from '../model/messages.js';
 import type { Look, ModelInfo } from '../model/session.js';
 import { el, refill } from '../parts/dom.js';
@@ -11,6 +11,7 @@ import { createLegend } from '../parts/legend.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { columnsFor } from './gallery.js';
 import { createOwnHead, type OwnHead } from './own_head.js';
+import { keptModel } from './own_kept.js';
 
 const mostNew = 24;
 
@@ -57,6 +58,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     legend.element,
     el('div', { class: 'own-continue' }, go, written),
   );
+  const kept = keptModel(app, open);
   const section = el(
     'section',
     { class: 'panel', id: 'own', 'aria-labelledby': 'own-title' },
@@ -64,6 +66,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     el('p', { class: 'lead' }, 'See the heads of a trained GPT-2 on your sentence. Its weights never leave this browser.'),
     zone,
     status,
+    kept.element,
     body,
   );
 
@@ -74,6 +77,10 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
   let asked = '';
   let looking = false;
   let run = 0;
+  /** The heads that the address asked for when the model was opened. */
+  let askedHeads: number | null = null;
+  const nameOf = ({ model }: GivenFiles): string => model.name.slice(0, 100);
+  const inView = (): boolean => files !== undefined && nameOf(files) === app.state.get().model;
 
   async function open(given: GivenFiles): Promise<void> {
     const refusal = refusalOf(given.model);
@@ -82,13 +89,18 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
       return;
     }
     run += 1;
-    status.textContent = `Reading ${given.model.name} …`;
+    status.textContent = `Reading ${given.model.name}, ${formatBytes(given.model.size)} …`;
+    const { model, ownHeads } = app.state.get();
+    const again = nameOf(given) === model;
+    askedHeads = again ? ownHeads : null;
     try {
-      const opened = await client.call('open', given);
+      const opened = await client.call('open', { ...given, heads: askedHeads ?? undefined });
       [files, info, asked] = [given, opened, ''];
       status.textContent = '';
-      body.hidden = false;
       showInfo(opened);
+      if (!again) update(app, { model: nameOf(given), ownHeads: null, ownLayer: 0 });
+      kept.using(given);
+      body.hidden = false;
       await follow();
     } catch (error) {
       status.textContent = `${given.model.name} cannot be used: ${reason(error)}${info ? ' The model before it stays.' : ''}`;
@@ -103,7 +115,6 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
         ? `Text is cut into ${opened.vocabulary} kinds of byte pairs.`
         : 'Without vocab.json and merges.txt, each different word only gets a number, which means nothing to the model.');
     layer.max = String(opened.layers);
-    if (Number(layer.value) > opened.layers) layer.value = '1';
     const options = opened.possibleHeads.map((count) =>
       el('option', { value: count, selected: count === opened.heads }, String(count)),
     );
@@ -114,7 +125,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
   /** Looks at the current sentence. While the worker is busy, only the last sentence waits. */
   async function follow(): Promise<void> {
     const { text } = app.state.get();
-    if (!info || looking || text === asked) return;
+    if (!info || !inView() || looking || text === asked) return;
     looking = true;
     asked = text;
     run += 1;
@@ -133,8 +144,9 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
 
   function show(): void {
     if (!look || !info) return;
-    const index = Number(layer.value) - 1;
+    const index = Math.min(app.state.get().ownLayer, info.layers - 1);
     const matrix = look.weights[index];
+    layer.value = String(index + 1);
     layerValue.textContent = `${index + 1} of ${info.layers}`;
     cards.hidden = matrix === undefined;
     if (!matrix) return;
@@ -209,11 +221,14 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     section.scrollIntoView({ block: 'nearest' });
     take(event.dataTransfer.files);
   });
-  layer.addEventListener('input', show);
-  heads.addEventListener('change', () => files && void open({ ...files, heads: Number(heads.value) }));
+  layer.addEventListener('input', () => update(app, { ownLayer: Number(layer.value) - 1 }, 'own-layer'));
+  heads.addEventListener('change', () => update(app, { ownHeads: Number(heads.value) }));
   go.addEventListener('click', () => void proceed());
   app.state.watch((state, previous) => {
-    if (previous && state.ownView !== previous.ownView) show();
+    if (!previous) return;
+    body.hidden = !inView();
+    if (files && inView() && state.ownHeads !== askedHeads) void open(files);
+    else if (state.ownView !== previous.ownView || state.ownLayer !== previous.ownLayer) show();
     void follow();
   });
   return section;

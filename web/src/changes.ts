@@ -1,0 +1,23 @@
+// What differs between two states, in the words of the page: for "Undone: temperature".
+
+import { fields, type FieldName, type PageState } from './page_state.js';
+
+/** Fields that change together have one title. */
+const titles: { readonly [name in FieldName]: string } = {
+  ...{ text: 'sentence', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
+  ...{ step: 'step', part: 'matrix', stepView: 'colours or numbers' },
+  ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colours or numbers' },
+  ...{ galleryView: 'colours or numbers', bendView: 'colours or numbers' },
+  ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
+  ...{ model: 'model', ownLayer: 'layer', ownHeads: 'number of heads', ownView: 'colours or numbers' },
+  ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', rate: 'learning rate' },
+  ...{ chart: 'chart', trainView: 'colours or numbers', pattern: 'pattern', speed: 'size', language: 'language' },
+};
+
+/** "sentence and heads", "sentence, heads and causal"; empty if nothing differs. */
+export function changedIn(now: PageState, before: PageState): string {
+  const names = Object.keys(fields) as FieldName[];
+  const changed = names.filter((name) => JSON.stringify(now[name]) !== JSON.stringify(before[name]));
+  const said = [...new Set(changed.map((name) => titles[name]))];
+  return said.length < 2 ? said.join('') : `${said.slice(0, -1).join(', ')} and ${said.at(-1)}`;
+}

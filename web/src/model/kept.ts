@@ -1,0 +1,59 @@
+// The files of the visitor's own model, kept in this browser if the visitor asks for it: in the origin's private file
+// system, which no server sees.
+
+import type { GivenFiles } from './messages.js';
+
+const folder = 'own-model';
+const list = 'names.json';
+const roles = ['model', 'vocabulary', 'merges'] as const;
+type Role = (typeof roles)[number];
+type Names = Partial<Readonly<Record<Role, string>>>;
+
+/** The files that are kept; null if there are none, or the browser has no such storage. */
+export async function keptFiles(): Promise<GivenFiles | null> {
+  try {
+    const kept = await (await navigator.storage.getDirectory()).getDirectoryHandle(folder);
+    const read = async (name: string) => (await kept.getFileHandle(name)).getFile();
+    const names = JSON.parse(await (await read(list)).text()) as Names;
+    const fileOf = async (role: Role) => {
+      const name = names[role];
+      return name === undefined ? undefined : new File([await read(role)], name);
+    };
+    const model = await fileOf('model');
+    return model ? { model, vocabulary: await fileOf('vocabulary'), merges: await fileOf('merges') } : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Replaces the files that are kept. If that fails, none are. */
+export async function keep(files: GivenFiles): Promise<void> {
+  await forget();
+  try {
+    const root = await navigator.storage.getDirectory();
+    const kept = await root.getDirectoryHandle(folder, { create: true });
+    const write = async (name: string, content: Blob) => {
+      const handle = await kept.getFileHandle(name, { create: true });
+      await content.stream().pipeTo(await handle.createWritable());
+    };
+    const names: Record<string, string> = {};
+    for (const role of roles) {
+      const file = files[role];
+      if (!file) continue;
+      names[role] = file.name;
+      await write(role, file);
+    }
+    // Written last: without it, nothing is kept.
+    await write(list, new Blob([JSON.stringify(names)]));
+  } catch (error) {
+    await forget().catch(() => undefined);
+    throw error;
+  }
+}
+
+export async function forget(): Promise<void> {
+  const root = await navigator.storage.getDirectory();
+  await root.removeEntry(folder, { recursive: true }).catch((error: unknown) => {
+    if (!(error instanceof DOMException && error.name === 'NotFoundError')) throw error;
+  });
+}
