@@ -17,6 +17,11 @@ namespace multihead::bindings {
 extern "C" int32_t multihead_run(int32_t handle, uint32_t q, uint32_t k, uint32_t v, uint32_t out,
                                  uint32_t lse);
 
+// Runs a prepared backward, likewise. Not in the modules of multihead/core.
+extern "C" int32_t multihead_run_backward(int32_t handle, uint32_t q, uint32_t k, uint32_t v,
+                                          uint32_t out, uint32_t lse, uint32_t d_out, uint32_t d_q,
+                                          uint32_t d_k, uint32_t d_v);
+
 // Trainer::step(), which gives a TrainingStep, or accumulate(). The block has a TrainingCall.
 extern "C" int32_t multihead_train(int32_t handle, bool updates);
 extern "C" double multihead_trainer_bytes(int32_t handle);

@@ -22,7 +22,7 @@ export const elsewhereThanBackward = {
   capture: 'attention() captures scores',
 };
 
-const wholeCall: wire.BackwardPart = { firstBatch: 0, firstHead: 0, jobs: 0 };
+export const wholeCall: wire.BackwardPart = { firstBatch: 0, firstHead: 0, jobs: 0 };
 
 /** @param part where the inputs lie in a whole call, of which they are some batch entries and heads; for a pool */
 export function attentionBackward<const R extends readonly GradientName[] | undefined>(

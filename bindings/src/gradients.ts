@@ -24,7 +24,7 @@ export const inputNames = [
 const tensorNames = ['dQ', 'dK', 'dV', 'dBias'] as const;
 const vectorNames = ['dSinks', 'dQGain', 'dKGain'] as const;
 export type TensorName = (typeof tensorNames)[number];
-type VectorName = (typeof vectorNames)[number];
+export type VectorName = (typeof vectorNames)[number];
 const gradientNames: readonly GradientName[] = [...tensorNames, ...vectorNames];
 /** out, lse and dOut. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
 export function readResults(
@@ -63,10 +63,7 @@ export function prepareGradients(
 ): Gradients {
   const wanted = wantedGradients(options);
   const given = givenGradients(options.out, wanted);
-  const record: wire.AttentionGradients = {
-    ...{ dQ: undefined, dK: undefined, dV: undefined, dBias: undefined },
-    ...{ dSinks: noSpan, dQGain: noSpan, dKGain: noSpan },
-  };
+  const record = noGradients();
   const result: Gradients['result'] = {};
   for (const name of tensorNames) {
     if (!wanted.includes(name)) continue;
@@ -75,13 +72,28 @@ export function prepareGradients(
     result[name] = tensor;
     record[name] = coreOf(tensor);
   }
+  return { result, record, vectors: giveVectors(record, wanted, { heads, width }, operands) };
+}
+
+export const noGradients = (): wire.AttentionGradients => ({
+  ...{ dQ: undefined, dK: undefined, dV: undefined, dBias: undefined },
+  ...{ dSinks: noSpan, dQGain: noSpan, dKGain: noSpan },
+});
+
+/** Memory for those of the vectors that are wanted, whose names it returns. Throws `E_MEMORY`. */
+export function giveVectors(
+  record: wire.AttentionGradients,
+  wanted: readonly GradientName[],
+  { heads, width }: Pick<CallExtents, 'heads' | 'width'>,
+  operands: Operands,
+): readonly VectorName[] {
   const vectors = vectorNames.filter((name) => wanted.includes(name));
   for (const name of vectors) {
     const length = name === 'dSinks' ? heads : width;
     const { address } = operands.temporary(length * bytesPerElement('f32'), name);
     record[name] = { address, length };
   }
-  return { result, record, vectors };
+  return vectors;
 }
 
 /** The result, once the core has written: with the vectors, which are copied from temporary memory. */

@@ -58,12 +58,21 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
         throw died(cause);
       }
     },
+    /** Not made by the loop below, which passes on three parameters. */
+    _multihead_run_backward: (...given: Parameters<RawModule['_multihead_run_backward']>): number => {
+      assertAlive();
+      try {
+        return raw._multihead_run_backward(...given);
+      } catch (cause) {
+        throw died(cause);
+      }
+    },
   } satisfies Partial<GuardedModule>;
   for (const [name, method] of Object.entries(raw) as [string, unknown][]) {
     if (typeof method !== 'function' || name in guarded) continue;
     const call = method as RawCall;
     Object.defineProperty(guarded, name, {
-      // No function has more parameters. A rest parameter would make an array for each call.
+      // No other function has more parameters. A rest parameter would make an array for each call.
       value: (a?: unknown, b?: unknown, c?: unknown): unknown => {
         assertAlive();
         try {

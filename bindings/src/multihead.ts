@@ -8,6 +8,7 @@ import { headStatistics } from './head_statistics.js';
 import { latentAttention } from './latent_attention.js';
 import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import type { Runtime } from './operands.js';
+import { WasmPreparedBackward } from './prepared_backward.js';
 import { WasmTrainer } from './trainer.js';
 import { WasmTransformer } from './transformer.js';
 import { WasmTransformerBlock } from './transformer_block.js';
@@ -23,6 +24,7 @@ export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Mul
   const multihead: Multihead = {
     ...coreOperations(runtime, backend),
     attentionBackward: (inputs, options) => attentionBackward(runtime, inputs, options),
+    prepareBackward: (options) => scopes.track(new WasmPreparedBackward(runtime, options)),
     attentionVarlenBackward: (inputs, options) => attentionVarlenBackward(runtime, inputs, options),
     latentAttention: (inputs, options) => latentAttention(runtime, inputs, options),
     multiHeadAttention: (config) => scopes.track(new WasmMultiHeadAttention(runtime, config)),

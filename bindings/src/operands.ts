@@ -28,7 +28,7 @@ export interface KeptInputs {
 }
 
 /** A tensor of a call, with the name of its argument. */
-interface NamedTensor {
+export interface NamedTensor {
   readonly tensor: TensorCore;
   readonly name: string;
 }

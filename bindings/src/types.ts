@@ -33,7 +33,12 @@ import type { Experiment, ExperimentOptions } from './experiment_types.js';
 import type { HeadStatistics, HeadStatisticsOptions } from './head_statistics_types.js';
 import type { Backend, LoadOptions } from './load_types.js';
 import type { MultiHeadAttention, MultiHeadAttentionConfig } from './layer_types.js';
-import type { PreparedAttention, PrepareOptions } from './prepared_types.js';
+import type {
+  PreparedAttention,
+  PreparedBackward,
+  PrepareBackwardOptions,
+  PrepareOptions,
+} from './prepared_types.js';
 import type {
   DType,
   FloatDType,
@@ -175,6 +180,15 @@ export interface Multihead {
    * nothing allocated.
    */
   prepare(options: PrepareOptions): PreparedAttention;
+
+  /**
+   * Checks and plans a call of {@link Multihead.attentionBackward} once, for training steps of one shape.
+   * All options must be those of the call of attention().
+   *
+   * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
+   * nothing allocated.
+   */
+  prepareBackward(options: PrepareBackwardOptions): PreparedBackward;
 
   /**
    * The scores of attention, a few rows at a time, so that no N_q × N_k matrix is ever stored. Takes no

@@ -142,9 +142,10 @@ describe('a prepared operation that is not disposed', () => {
   it('is freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
       const bias = { shape: [1, 9], data: new Float32Array(9) };
-      mh.prepare({ q: [1, 1, 9, 4], bias });`);
+      mh.prepare({ q: [1, 1, 9, 4], bias });
+      mh.prepareBackward({ q: [1, 1, 9, 4], bias, return: ['dSinks'], sinks: new Float32Array(1) });`);
     expect(result).toEqual({
-      before: 1,
+      before: 2,
       live: 0,
       bytes: 0,
       warnings: [expect.stringMatching(/a prepared operation was .*dispose\(\)/)],

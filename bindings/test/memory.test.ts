@@ -67,6 +67,8 @@ describe.each(builds)('memory, %s', (simd) => {
         const key = mh.tensor(op.shapes.k);
         op.run(x, key, key, out);
         expect(() => mh.prepare({ ...prepared, scale: NaN })).toThrow();
+        mh.prepareBackward({ ...prepared, out: { dBias: mh.tensor([1, 16]) } });
+        expect(() => mh.prepareBackward(prepared)).toThrow();
         const cache = mh.createCache({ kvHeads: 2, keyWidth: 16, capacity: 64, layout: 'paged' });
         cache.append(x, mh.rotate(x, new Int32Array(64), { style: 'half' }));
         cache.attend(x, { causal: 'bottomRight' });

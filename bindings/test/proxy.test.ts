@@ -27,6 +27,7 @@ function makeAll(mh: Multihead): Record<string, object> {
   return {
     tensor: mh.tensor([1, 1, 2, 2]),
     prepared: mh.prepare({ q: [1, 1, 2, 2], kvLengths: Int32Array.of(1) }),
+    preparedBackward: mh.prepareBackward({ q: [1, 1, 2, 2] }),
     cache: mh.createCache({ kvHeads: 1, keyWidth: 2, capacity: 4 }),
     layer,
     layerCache: layer.createCache({ capacity: 4 }),

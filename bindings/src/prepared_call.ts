@@ -1,0 +1,173 @@
+// What mh.prepare and mh.prepareBackward share: the shapes of the runs, the tensors that are kept, and kvLengths.
+
+import { maskNames } from './attention_options.js';
+import type { Operand, Span } from './arguments.js';
+import { CoreObject } from './core_object.js';
+import { MultiheadError } from './errors.js';
+import type { Heap } from './memory.js';
+import { checkShared, noSpan, ownTensor, type KeptInputs, type NamedTensor, type Runtime } from './operands.js';
+import { checkChoice, checkCount } from './options.js';
+import { formatShape, sameShape } from './shape.js';
+import { checkShape, describe, floatDTypes, type TensorCore } from './tensor.js';
+import { lengthOf, typedArrayName } from './typed_arrays.js';
+import type { FloatDType, PreparedCallOptions, PreparedShapes, Shape } from './types.js';
+
+/** The names in {@link PreparedCallOptions}. */
+export const preparedNames = [
+  ...(['q', 'kvHeads', 'keys', 'valueWidth', 'dtype', 'kvDtype', 'outDtype'] as const),
+  ...maskNames,
+] as const satisfies readonly (keyof PreparedCallOptions)[];
+
+/** What a tensor of a run has to be. */
+export interface Wanted<D extends FloatDType = FloatDType> {
+  readonly dtype: D;
+  readonly shape: Shape;
+}
+
+/** A tensor that only run() will give: without an address. */
+export const toCome = <D extends FloatDType>(tensor: Wanted<D>): Operand<D> => ({ address: 0, ...tensor });
+
+/** The shapes and dtypes of a call that is to be prepared. */
+export interface PreparedExtents {
+  readonly batch: number;
+  readonly heads: number;
+  readonly queries: number;
+  readonly keys: number;
+  /** d_k */
+  readonly width: number;
+  readonly shapes: PreparedShapes;
+  readonly dtypes: { readonly q: FloatDType; readonly kv: FloatDType; readonly out: FloatDType };
+}
+
+/** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`. */
+export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
+  const [batch, heads, queries, width] = checkQueries(options.q);
+  const { kvHeads = heads, keys = queries, valueWidth = width } = options;
+  const { dtype = 'f32', kvDtype = dtype, outDtype = 'f32' } = options;
+  checkCount(kvHeads, 'kvHeads', 0);
+  checkCount(keys, 'keys', 0);
+  checkCount(valueWidth, 'valueWidth', 0);
+  for (const [name, value] of Object.entries({ dtype, kvDtype, outDtype })) {
+    checkChoice(value, floatDTypes, name);
+  }
+  const shapes = {
+    q: [batch, heads, queries, width],
+    k: [batch, kvHeads, keys, width],
+    v: [batch, kvHeads, keys, valueWidth],
+    out: [batch, heads, queries, valueWidth],
+    lse: [batch, heads, queries],
+  };
+  for (const shape of Object.values(shapes)) Object.freeze(shape);
+  Object.freeze(shapes);
+  return { batch, heads, queries, keys, width, shapes, dtypes: { q: dtype, kv: kvDtype, out: outDtype } };
+}
+
+/** What the core has prepared, and what its runs read besides their tensors. */
+export interface Prepared extends KeptInputs {
+  readonly handle: number;
+  readonly kvLengths: Span<'i32'>;
+}
+
+export abstract class PreparedCall extends CoreObject {
+  readonly shapes: PreparedShapes;
+
+  /** Where runs read kvLengths, or noSpan. */
+  readonly #kvLengths: Span<'i32'>;
+  #kvLengthsView: Int32Array | undefined;
+
+  /** @param release frees the operation in the core; it must not refer to the object that is made */
+  constructor(runtime: Runtime, made: Prepared, shapes: PreparedShapes, release: (handle: number) => void) {
+    const { heap } = runtime;
+    const { handle, copies, kvLengths } = made;
+    const name = { argument: 'prepared', noun: 'an operation' };
+    super(runtime, handle, name, {
+      what: () => 'a prepared operation',
+      free() {
+        release(handle);
+        for (const block of copies) heap.release(block);
+      },
+    });
+    this.shapes = shapes;
+    this.#kvLengths = kvLengths;
+  }
+
+  setKvLengths(lengths: Int32Array): void {
+    // Throws if it is disposed.
+    void this.handle;
+    const { address, length } = this.#kvLengths;
+    if (this.#kvLengths === noSpan) {
+      throw new MultiheadError('E_OPTION', {
+        argument: 'kvLengths',
+        expected: 'an operation that was prepared with kvLengths',
+        got: 'one without',
+      });
+    }
+    checkKvLengths(lengths, length, this.shapes.k[2] as number);
+    const { heap } = this.runtime;
+    if (this.#kvLengthsView?.buffer !== heap.buffer) {
+      this.#kvLengthsView = heap.view('i32', address, length);
+    }
+    this.#kvLengthsView.set(lengths);
+  }
+}
+
+/** A tensor of a run. Throws `E_OPTION`, `E_DISPOSED`, `E_SHAPE`. */
+export function wantedTensor(heap: Heap, given: unknown, { dtype, shape }: Wanted, argument: string): TensorCore {
+  const tensor = ownTensor(given, heap, dtype, argument);
+  if (!sameShape(tensor.shape, shape)) {
+    throw new MultiheadError('E_SHAPE', {
+      argument,
+      expected: `${formatShape(shape)}, as prepared`,
+      got: formatShape(tensor.shape),
+    });
+  }
+  return tensor;
+}
+
+/** Checks the tensors that were given to prepare with. Throws `E_DISPOSED`, and `E_OPTION` if one of `written` is one of them. */
+export function checkKept(kept: KeptInputs['tensors'], written: readonly NamedTensor[]): void {
+  for (const { tensor, name } of kept) tensor.assertLive(name);
+  for (const { tensor, name } of written) checkShared(tensor, kept, name);
+}
+
+function checkQueries(shape: unknown): [number, number, number, number] {
+  const extents = checkShape(shape, 'q');
+  if (extents.length !== 4) {
+    throw new MultiheadError('E_SHAPE', {
+      argument: 'q',
+      expected: '(B, H_q, N_q, d_k)',
+      got: formatShape(extents),
+    });
+  }
+  for (const extent of extents) checkCount(extent, 'q', 0);
+  return extents as [number, number, number, number];
+}
+
+/** Throws `E_OPTION` and `E_SHAPE` as prepare() does. */
+function checkKvLengths(lengths: unknown, count: number, keys: number): void {
+  const argument = 'kvLengths';
+  if (typedArrayName(lengths) !== 'Int32Array') {
+    throw new MultiheadError('E_OPTION', {
+      argument,
+      expected: 'an Int32Array',
+      got: describe(lengths),
+    });
+  }
+  const values = lengths as Int32Array;
+  if (lengthOf(values) !== count) {
+    throw new MultiheadError('E_SHAPE', {
+      argument,
+      expected: `${count} values`,
+      got: `${lengthOf(values)} values`,
+    });
+  }
+  for (let batch = 0; batch < count; batch += 1) {
+    const value = values[batch] as number;
+    if (value >= 0 && value <= keys) continue;
+    throw new MultiheadError('E_OPTION', {
+      argument,
+      expected: `lengths from 0 to N_k = ${keys}`,
+      got: `${value} for entry ${batch}`,
+    });
+  }
+}
