@@ -1,0 +1,232 @@
+// Attention for every option and type, with products and sums in f32.
+//
+// A block takes 16 rows of the query heads that share a key/value head, and goes through 32 keys at
+// a time:
+//
+//   1. All warps copy 32 rows of K and of V into shared memory, as floats.
+//   2. A warp scores its 4 rows against them, a key for each lane, and updates the rows' largest
+//      score and sum (online softmax, arXiv:1805.02867).
+//   3. Each lane adds its columns of the weighted values.
+//
+// Hidden and dropped keys are skipped, not multiplied by zero: their values may be NaN.
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+#include "rules/lse.h"
+
+namespace multihead::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kRows = 16;
+constexpr int kRowsOfWarp = kRows / kWarps;
+constexpr int kKeys = kWarpSize;
+constexpr float kNoWeight = -1.0F;  // of a hidden or dropped key; weights are never negative
+
+// Shared memory, in floats.
+struct Layout {
+  // Of rows of K; odd, so that the lanes of a warp read from different banks.
+  int key_stride;
+  int values, weights, queries, floats;
+
+  __host__ __device__ Layout(int64_t key_width, int64_t value_width)
+      : key_stride(static_cast<int>(key_width) | 1),
+        values(kKeys * key_stride),
+        weights(values + kKeys * static_cast<int>(value_width)),
+        queries(weights + kRows * kKeys),
+        floats(queries + kRows * static_cast<int>(key_width)) {}
+};
+
+// Copies 32 rows into a tile, those from `end` on as zeros.
+template <class T>
+__device__ void copy_rows(const rules::StoredRows& rows, int64_t batch, int64_t kv_head,
+                          int64_t offset, int64_t first, int64_t end, int64_t width, float* tile,
+                          int stride) {
+  for (int key = warp(); key < kKeys; key += kWarps) {
+    const bool exists = first + key < end;
+    const int64_t row = exists ? offset + first + key : 0;
+    const T* const from =
+        static_cast<const T*>(rows.data) + rules::row_offset(rows.stride, batch, kv_head, row);
+    for (int c = lane(); c < width; c += kWarpSize) {
+      tile[key * stride + c] = exists ? to_float(from[c]) : 0.0F;
+    }
+  }
+}
+
+__device__ void copy_rows(const rules::StoredRows& rows, int64_t batch, int64_t kv_head,
+                          int64_t offset, int64_t first, int64_t end, int64_t width, float* tile,
+                          int stride) {
+  switch (rows.type) {
+    case DType::kF16:
+      return copy_rows<Float16>(rows, batch, kv_head, offset, first, end, width, tile, stride);
+    case DType::kBF16:
+      return copy_rows<BFloat16>(rows, batch, kv_head, offset, first, end, width, tile, stride);
+    default:
+      return copy_rows<float>(rows, batch, kv_head, offset, first, end, width, tile, stride);
+  }
+}
+
+// kColumns: output columns of a lane.
+template <int kColumns>
+__global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ ForwardParams p) {
+  const rules::AttentionParams& call = p.call;
+  const int64_t group = call.group();
+  const int64_t tiles = (call.rows() + kRows - 1) / kRows;
+  // The last rows first: with causal order they see the most keys.
+  int64_t index = block_index().x;
+  const int64_t first_row = call.first_row() + (tiles - 1 - index % tiles) * kRows;
+  index /= tiles;
+  const int64_t kv_head = index % call.kv_heads;
+  const Entry entry = entry_of(p, index / call.kv_heads);
+  const int64_t end_row = rules::least_of(call.end_query, entry.queries) * group;
+  if (first_row >= end_row) return;
+  const int64_t last_row = rules::least_of(first_row + kRows, end_row) - 1;
+
+  const Layout layout(call.key_width, call.value_width);
+  float* const keys = reinterpret_cast<float*>(shared_memory());
+  float* const values = keys + layout.values;
+  float* const weights = keys + layout.weights + warp() * kRowsOfWarp * kKeys;
+  float* const queries =
+      keys + layout.queries + warp() * kRowsOfWarp * static_cast<int>(call.key_width);
+  const int key_width = static_cast<int>(call.key_width);
+  const int value_width = static_cast<int>(call.value_width);
+
+  QueryRow rows[kRowsOfWarp];
+  float largest[kRowsOfWarp], sum[kRowsOfWarp], out[kRowsOfWarp][kColumns];
+  const auto row_of = [&](int r) { return first_row + warp() * kRowsOfWarp + r; };
+  const auto head_of = [&](int r) { return kv_head * group + row_of(r) % group; };
+  const auto query_of = [&](int r) { return row_of(r) / group; };
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    largest[r] = -INFINITY;
+    sum[r] = 0.0F;
+    rows[r] = {};  // sees nothing
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) out[r][n] = 0.0F;
+    if (row_of(r) > last_row) {
+      for (int c = lane(); c < key_width; c += kWarpSize) queries[r * key_width + c] = 0.0F;
+      continue;
+    }
+    rows[r] = query_row(call, entry, head_of(r), query_of(r));
+    if (call.sinks != nullptr && call.sinks[head_of(r)] != -INFINITY) {
+      largest[r] = call.sinks[head_of(r)] / call.scale.of_softmax;
+      sum[r] = 1.0F;
+    }
+    const int64_t row =
+        rules::row_offset(call.q.stride, entry.batch, head_of(r), entry.first_query + query_of(r));
+    for (int c = lane(); c < key_width; c += kWarpSize) {
+      queries[r * key_width + c] =
+          element(call.q.data, call.q.type, row + c) * call.scale.of_queries;
+    }
+  }
+
+  // Both ends of what a query sees rise with the query.
+  const int64_t first_seen = entry.visibility.of_query(first_row / group).first;
+  const int64_t end_seen = entry.visibility.of_query(last_row / group).last;
+  for (int64_t first = first_seen / kKeys * kKeys; first < end_seen; first += kKeys) {
+    // Every warp has used the tiles before.
+    sync_threads();
+    copy_rows(call.k, entry.batch, kv_head, entry.first_key, first, end_seen, key_width, keys,
+              layout.key_stride);
+    copy_rows(call.v, entry.batch, kv_head, entry.first_key, first, end_seen, value_width, values,
+              value_width);
+    sync_threads();
+
+    float product[kRowsOfWarp] = {};
+    for (int c = 0; c < key_width; ++c) {
+      const float k = keys[lane() * layout.key_stride + c];
+#pragma unroll
+      for (int r = 0; r < kRowsOfWarp; ++r) product[r] += queries[r * key_width + c] * k;
+    }
+    const int64_t key = first + lane();
+    float shrink[kRowsOfWarp];
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      const bool visible = sees(call, rows[r], key);
+      const float score =
+          visible ? biased_score(call, rows[r], key, capped_score(call, product[r])) : -INFINITY;
+      const float most = warp_max(score);
+      const float reference = most > largest[r] || most != most ? most : largest[r];
+      const auto weight_of = [&](float s) { return expf((s - reference) * call.scale.of_softmax); };
+      shrink[r] = largest[r] == reference ? 1.0F : weight_of(largest[r]);
+      const float weight = visible ? weight_of(score) : 0.0F;
+      largest[r] = reference;
+      sum[r] = sum[r] * shrink[r] + warp_sum(weight);
+      const bool counts =
+          visible && (!call.dropout.given() || keeps(call, entry, head_of(r), query_of(r), key));
+      weights[r * kKeys + lane()] = counts ? weight : kNoWeight;
+    }
+    sync_warp();
+
+    // Sums of a tile are added to those of all: two short sums round less than a long one.
+    float part[kRowsOfWarp][kColumns] = {};
+    for (int k = 0; k < kKeys; ++k) {
+      float value[kColumns];
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const int c = lane() + n * kWarpSize;
+        value[n] = c < value_width ? values[k * value_width + c] : 0.0F;
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsOfWarp; ++r) {
+        const float weight = weights[r * kKeys + k];
+        if (weight < 0.0F) continue;
+#pragma unroll
+        for (int n = 0; n < kColumns; ++n) part[r][n] += weight * value[n];
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) out[r][n] = out[r][n] * shrink[r] + part[r][n];
+    }
+  }
+
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    if (row_of(r) > last_row) continue;
+    const int64_t query = entry.first_query + query_of(r);
+    if (call.lse.data != nullptr && lane() == 0) {
+      *call.lse.row(entry.batch, head_of(r), query) =
+          rules::lse_of(largest[r], call.scale.of_softmax, static_cast<double>(sum[r]));
+    }
+    if (call.out.data == nullptr) continue;
+    const float factor = sum[r] == 0.0F ? 0.0F : call.dropout.scale / sum[r];
+    const int64_t row = rules::row_offset(call.out.stride, entry.batch, head_of(r), query);
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      const int c = lane() + n * kWarpSize;
+      if (c < value_width) {
+        set_element(call.out.data, call.out.type, row + c, out[r][n] * factor);
+      }
+    }
+  }
+}
+
+template <int kColumns>
+int launch_columns(const ForwardParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.call;
+  const int64_t blocks = (call.rows() + kRows - 1) / kRows * call.kv_heads * call.batch;
+  const Layout layout(call.key_width, call.value_width);
+  return launch({.grid = {static_cast<uint32_t>(blocks), 1, 1},
+                 .threads = kThreads,
+                 .shared_bytes = static_cast<size_t>(layout.floats) * sizeof(float),
+                 .stream = stream},
+                forward_f32<kColumns>, params);
+}
+
+}  // namespace
+
+int launch_forward_f32(const ForwardParams& params, const Device&, StreamHandle stream) {
+  const int64_t columns = (params.call.value_width + kWarpSize - 1) / kWarpSize;
+  if (columns <= 2) return launch_columns<2>(params, stream);
+  if (columns <= 4) return launch_columns<4>(params, stream);
+  static_assert(kMaxWidth <= 8 * kWarpSize);
+  return launch_columns<8>(params, stream);
+}
+
+}  // namespace multihead::cuda

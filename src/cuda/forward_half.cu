@@ -1,0 +1,469 @@
+// Attention of bf16 or f16 rows with every option, by mma.sync with sums in f32 (sm_80 and up): the
+// algorithm of FlashAttention-2 (Dao, arXiv:2307.08691).
+//
+// A block takes 64 rows of the query heads that share a key/value head, 16 for each warp, and goes
+// through 64 keys at a time (32 if rows are wider than 128). While a tile is used, the next one is
+// copied (cp.async, two stages). Weights stay in registers: the sums of Q K^T have the layout that
+// P V needs of its left side, after rounding to 16 bits.
+//
+// A hidden weight is 0, and 0 times a NaN or an infinity of V would be NaN. Products do not test
+// for that: if a sum of the block is NaN, all of them are computed once more, key by key, without
+// those that are hidden.
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/kernels.h"
+#include "cuda/launch.h"
+#include "cuda/rows.h"
+#include "multihead/tensor.h"
+#include "rules/lse.h"
+
+namespace multihead::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kRowsOfWarp = 16;
+constexpr int kRows = kWarps * kRowsOfWarp;
+constexpr int kChunk = 8;           // elements of 16 bytes
+constexpr float kNoWeight = -1.0F;  // of a hidden or dropped key, in a recomputed block
+
+// In shared memory, because registers are scarce.
+struct BlockState {
+  Entry entry;
+  QueryRow rows[kRows];
+  float sinks[kRows];  // -inf for none
+  uint32_t lanes_with_nan[kWarps];
+};
+
+// kWidth: of rows in shared memory; those of the call may be shorter.
+template <int kWidth>
+struct Tile {
+  static constexpr int kKeys = kWidth <= 128 ? 64 : 32;
+  static constexpr int kElements = kKeys * kWidth;  // of K or V
+  static constexpr int kQueryElements = kRows * kWidth;
+  static constexpr size_t kBytes =
+      (kQueryElements + 4 * kElements) * sizeof(uint16_t) + sizeof(BlockState);
+  // Weights of a recomputed block lie where the second stage would be.
+  static_assert(2 * kElements * sizeof(uint16_t) >= kRows * kKeys * sizeof(float));
+
+  // The chunks of eight rows lie in different banks, as load_matrix_x4() needs it.
+  static __device__ __forceinline__ int at(int row, int chunk) {
+    return row * kWidth + (chunk ^ (row % 8)) * kChunk;
+  }
+};
+
+// Starts to copy `kTileRows` rows, beginning at row_at(0): elements beyond `width` and rows for
+// which row_at() is negative become zeros.
+template <class T, int kWidth, int kTileRows, class RowAt>
+__device__ __forceinline__ void copy_tile(const void* data, int width, T* tile,
+                                          const RowAt& row_at) {
+  constexpr int kChunks = kWidth / kChunk;
+#pragma unroll 4
+  for (int i = thread_index(); i < kTileRows * kChunks; i += kThreads) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const int64_t start = row_at(row);
+    const int left = width - chunk * kChunk;
+    const int elements = start < 0 || left < 0 ? 0 : left < kChunk ? left : kChunk;
+    const T* const from =
+        static_cast<const T*>(data) + (elements == 0 ? 0 : start + chunk * kChunk);
+    copy_async<16>(tile + Tile<kWidth>::at(row, chunk), from,
+                   elements * static_cast<int>(sizeof(T)));
+  }
+}
+
+// What the threads of a block need to know; rows are those of the list of query rows of a key/value
+// head.
+struct BlockOfRows {
+  const rules::AttentionParams& call;
+  const BlockState& state;
+  int64_t kv_head, first_row, last_row;
+  int64_t first_key, end_key;  // keys that some row sees
+
+  __device__ __forceinline__ int64_t head_of(int64_t row) const {
+    return kv_head * call.group() + row % call.group();
+  }
+  __device__ __forceinline__ int64_t query_of(int64_t row) const { return row / call.group(); }
+  // Of half 0 or 1 of a thread's sums: row lane / 4 of its warp, or that + 8.
+  __device__ __forceinline__ int index_of(int half) const {
+    return warp() * kRowsOfWarp + lane() / 4 + 8 * half;
+  }
+  __device__ __forceinline__ int64_t row_of(int half) const { return first_row + index_of(half); }
+};
+
+// Per thread, for each of its two rows.
+template <int kWidth>
+struct Sums {
+  float largest[2];
+  float weights[2];          // this thread's part
+  float out[kWidth / 8][4];  // a tile of 8 columns: (row 0, 2 columns), (row 1, 2 columns)
+};
+
+template <class T, int kWidth>
+__device__ __forceinline__ void start_copy(const BlockOfRows& b, int64_t first, T* keys,
+                                           T* values) {
+  constexpr int kKeys = Tile<kWidth>::kKeys;
+  const rules::AttentionParams& call = b.call;
+  const auto copy = [&](const rules::StoredRows& rows, int64_t width, T* tile) {
+    const int64_t start = rules::row_offset(rows.stride, b.state.entry.batch, b.kv_head,
+                                            b.state.entry.first_key + first);
+    const int64_t left = b.end_key - first;
+    copy_tile<T, kWidth, kKeys>(rows.data, static_cast<int>(width), tile, [&](int row) {
+      return row < left ? start + row * rows.stride[2] : int64_t{-1};
+    });
+  };
+  copy(call.k, call.key_width, keys);
+  copy(call.v, call.value_width, values);
+  commit_copies();
+}
+
+// scores = Q K^T of the 16 rows of a warp.
+template <class T, int kWidth>
+__device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, int width,
+                                              float (&scores)[Tile<kWidth>::kKeys / 8][4]) {
+  using Shape = Tile<kWidth>;
+#pragma unroll
+  for (int n = 0; n < Shape::kKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[n][i] = 0.0F;
+  }
+#pragma unroll
+  for (int k = 0; k < kWidth / 16; ++k) {
+    if (k * 16 >= width) break;
+    uint32_t a[4];
+    load_matrix_x4(a, queries + Shape::at(warp() * kRowsOfWarp + lane() % 16, 2 * k + lane() / 16));
+#pragma unroll
+    for (int n = 0; n < Shape::kKeys / 16; ++n) {
+      uint32_t b[4];
+      load_matrix_x4(
+          b, keys + Shape::at(n * 16 + lane() / 16 * 8 + lane() % 8, 2 * k + lane() / 8 % 2));
+      mma_m16n8k16<T>(scores[2 * n], a, b[0], b[1]);
+      mma_m16n8k16<T>(scores[2 * n + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// out += P V, with the weights P of the 16 rows of a warp.
+template <class T, int kWidth>
+__device__ __forceinline__ void multiply_values(const float (&weights)[Tile<kWidth>::kKeys / 8][4],
+                                                const T* values, int width,
+                                                float (&out)[kWidth / 8][4]) {
+  using Shape = Tile<kWidth>;
+#pragma unroll
+  for (int k = 0; k < Shape::kKeys / 16; ++k) {
+    const uint32_t a[4] = {pack<T>(weights[2 * k][0], weights[2 * k][1]),
+                           pack<T>(weights[2 * k][2], weights[2 * k][3]),
+                           pack<T>(weights[2 * k + 1][0], weights[2 * k + 1][1]),
+                           pack<T>(weights[2 * k + 1][2], weights[2 * k + 1][3])};
+#pragma unroll
+    for (int n = 0; n < kWidth / 16; ++n) {
+      if (n * 16 >= width) break;
+      uint32_t b[4];
+      load_matrix_x4_transposed(
+          b, values + Shape::at(k * 16 + lane() / 8 % 2 * 8 + lane() % 8, 2 * n + lane() / 16));
+      mma_m16n8k16<T>(out[2 * n], a, b[0], b[1]);
+      mma_m16n8k16<T>(out[2 * n + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// The same key by key, without those of kNoWeight. `exchange` has room for the weights of all
+// warps.
+template <class T, int kWidth>
+__device__ __forceinline__ void add_values_singly(
+    const float (&weights)[Tile<kWidth>::kKeys / 8][4], const T* values, float* exchange,
+    float (&out)[kWidth / 8][4]) {
+  using Shape = Tile<kWidth>;
+  const int row = lane() / 4, pair = 2 * (lane() % 4);
+  float* const own = exchange + warp() * kRowsOfWarp * Shape::kKeys;
+#pragma unroll
+  for (int n = 0; n < Shape::kKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      own[(row + i / 2 * 8) * Shape::kKeys + n * 8 + pair + i % 2] = weights[n][i];
+    }
+  }
+  sync_warp();
+  for (int key = 0; key < Shape::kKeys; ++key) {
+    const float weight[2] = {own[row * Shape::kKeys + key], own[(row + 8) * Shape::kKeys + key]};
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (weight[i / 2] < 0.0F) continue;
+        out[n][i] += weight[i / 2] * to_float(values[Shape::at(key, n) + pair + i % 2]);
+      }
+    }
+  }
+}
+
+// One pass over all keys that the block sees. kOptions: whether there are options besides
+// visibility by position and sinks.
+template <bool kSingly, bool kOptions, class T, int kWidth>
+__device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWidth>& sums) {
+  using Shape = Tile<kWidth>;
+  constexpr int kKeys = Shape::kKeys;
+  const rules::AttentionParams& call = b.call;
+  T* const stages = shared + Shape::kQueryElements;
+  const float to_score = call.scale.of_queries * call.scale.of_scores;
+  const float to_power = call.scale.of_softmax * kLog2E;
+
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float sink = b.state.sinks[b.index_of(half)];
+    sums.largest[half] = sink;
+    // Added up over the four threads of a row.
+    sums.weights[half] = sink != -INFINITY && lane() % 4 == 0 ? 1.0F : 0.0F;
+  }
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.out[n][i] = 0.0F;
+  }
+
+  int stage = 0;
+  if (!kSingly && b.first_key < b.end_key) {
+    start_copy<T, kWidth>(b, b.first_key, stages, stages + Shape::kElements);
+  }
+  for (int64_t first = b.first_key; first < b.end_key; first += kKeys) {
+    T* const keys = stages + stage * 2 * Shape::kElements;
+    T* const values = keys + Shape::kElements;
+    if (kSingly) {
+      sync_threads();
+      start_copy<T, kWidth>(b, first, keys, values);
+    }
+    wait_copies<0>();
+    // The tile is complete, and every warp has used the one before, in the other stage.
+    sync_threads();
+    if (!kSingly && first + kKeys < b.end_key) {
+      stage ^= 1;
+      T* const next = stages + stage * 2 * Shape::kElements;
+      start_copy<T, kWidth>(b, first + kKeys, next, next + Shape::kElements);
+    }
+
+    float scores[kKeys / 8][4];
+    multiply_keys<T, kWidth>(shared, keys, static_cast<int>(call.key_width), scores);
+
+    // Keys of the tile that each row sees by position.
+    int begin[2], end[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const rules::KeyRange seen = b.state.rows[b.index_of(half)].seen;
+      begin[half] = static_cast<int>(rules::limited(seen.first - first, 0, kKeys));
+      end[half] = static_cast<int>(rules::limited(seen.last - first, 0, kKeys));
+    }
+    float most[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i / 2;
+        const int at = n * 8 + 2 * (lane() % 4) + i % 2;
+        bool visible = at >= begin[half] && at < end[half];
+        float score = scores[n][i] * to_score;
+        if (kOptions) {
+          const QueryRow& row = b.state.rows[b.index_of(half)];
+          visible = visible && sees(call, row, first + at);
+          if (visible) {
+            score = biased_score(call, row, first + at,
+                                 capped_score(call, scores[n][i] * call.scale.of_queries));
+          }
+        }
+        if (!visible) score = -INFINITY;
+        scores[n][i] = score;
+        // Keeps a NaN.
+        if (!(score <= most[half])) most[half] = score;
+      }
+    }
+    float reference[2], shrink[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int mask = 1; mask < 4; mask *= 2) {
+        const float other = shuffle_xor(most[half], mask);
+        if (!(other <= most[half])) most[half] = other;
+      }
+      const float before = sums.largest[half];
+      const float after = most[half] <= before ? before : most[half];
+      shrink[half] = before == after ? 1.0F : exp2_approx((before - after) * to_power);
+      sums.largest[half] = after;
+      // While a row has seen nothing, its scores are -inf, and so their weights are 0.
+      reference[half] = after == -INFINITY ? 0.0F : after;
+      sums.weights[half] *= shrink[half];
+    }
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i / 2;
+        const bool hidden = scores[n][i] == -INFINITY;
+        const float weight = exp2_approx((scores[n][i] - reference[half]) * to_power);
+        sums.weights[half] += weight;
+        scores[n][i] = kSingly && hidden ? kNoWeight : weight;
+        if (kOptions && call.dropout.given() && !hidden) {
+          const int64_t row = b.row_of(half);
+          const int64_t key = first + n * 8 + 2 * (lane() % 4) + i % 2;
+          if (!keeps(call, b.state.entry, b.head_of(row), b.query_of(row), key)) {
+            scores[n][i] = kSingly ? kNoWeight : 0.0F;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums.out[n][i] *= shrink[i / 2];
+    }
+    if (kSingly) {
+      add_values_singly<T, kWidth>(
+          scores, values, reinterpret_cast<float*>(stages + 2 * Shape::kElements), sums.out);
+    } else {
+      multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_width), sums.out);
+    }
+  }
+}
+
+template <class T, int kWidth>
+__device__ __forceinline__ void write_rows(const BlockOfRows& b, const Sums<kWidth>& sums) {
+  const rules::AttentionParams& call = b.call;
+  const rules::WritableRows& to = call.out;
+  // Two neighbours in one store.
+  const bool in_pairs = to.type == kDTypeOf<T> && reinterpret_cast<uintptr_t>(to.data) % 4 == 0 &&
+                        (to.stride[0] | to.stride[1] | to.stride[2]) % 2 == 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = sums.weights[half];
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    const int64_t row = b.row_of(half);
+    if (row > b.last_row) continue;
+    const int64_t query = b.state.entry.first_query + b.query_of(row);
+    if (call.lse.data != nullptr && lane() % 4 == 0) {
+      *call.lse.row(b.state.entry.batch, b.head_of(row), query) =
+          rules::lse_of(sums.largest[half], call.scale.of_softmax, static_cast<double>(sum));
+    }
+    if (to.data == nullptr) continue;
+    const float factor = sum == 0.0F ? 0.0F : call.dropout.scale / sum;
+    const int64_t start = rules::row_offset(to.stride, b.state.entry.batch, b.head_of(row), query);
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+      const int c = n * 8 + 2 * (lane() % 4);
+      const float first = sums.out[n][2 * half] * factor;
+      const float second = sums.out[n][2 * half + 1] * factor;
+      if (in_pairs && c + 1 < call.value_width) {
+        *reinterpret_cast<uint32_t*>(static_cast<T*>(to.data) + start + c) = pack<T>(first, second);
+        continue;
+      }
+      if (c < call.value_width) set_element(to.data, to.type, start + c, first);
+      if (c + 1 < call.value_width) set_element(to.data, to.type, start + c + 1, second);
+    }
+  }
+}
+
+template <bool kOptions, class T, int kWidth>
+__global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__ ForwardParams p) {
+  using Shape = Tile<kWidth>;
+  const rules::AttentionParams& call = p.call;
+  const int64_t group = call.group();
+  const int64_t tiles = (call.rows() + kRows - 1) / kRows;
+  // The last rows first: with causal order they see the most keys.
+  int64_t index = block_index().x;
+  const int64_t first_row = call.first_row() + (tiles - 1 - index % tiles) * kRows;
+  index /= tiles;
+  const int64_t kv_head = index % call.kv_heads;
+  const Entry entry = entry_of(p, index / call.kv_heads);
+  const int64_t end_row = rules::least_of(call.end_query, entry.queries) * group;
+  if (first_row >= end_row) return;
+  const int64_t last_row = rules::least_of(first_row + kRows, end_row) - 1;
+  T* const shared = reinterpret_cast<T*>(shared_memory());
+  auto* const state =
+      reinterpret_cast<BlockState*>(shared + Shape::kQueryElements + 4 * Shape::kElements);
+  // Both ends of what a query sees rise with the query.
+  const int64_t first_seen = entry.visibility.of_query(first_row / group).first;
+  const BlockOfRows b{call,
+                      *state,
+                      kv_head,
+                      first_row,
+                      last_row,
+                      first_seen / Shape::kKeys * Shape::kKeys,
+                      entry.visibility.of_query(last_row / group).last};
+  if (thread_index() == 0) state->entry = entry;
+  if (thread_index() < kRows) {
+    const int64_t row = first_row + thread_index();
+    QueryRow query;  // sees nothing
+    float sink = -INFINITY;
+    if (row <= last_row) {
+      const int64_t head = b.head_of(row);
+      query = query_row(call, entry, head, b.query_of(row));
+      if (call.sinks != nullptr) sink = call.sinks[head] / call.scale.of_softmax;
+    }
+    state->rows[thread_index()] = query;
+    state->sinks[thread_index()] = sink;
+  }
+  sync_threads();
+
+  // These copies belong to the group of the first tile. Without one nothing waits for them.
+  if (b.first_key < b.end_key) {
+    copy_tile<T, kWidth, kRows>(call.q.data, static_cast<int>(call.key_width), shared, [&](int r) {
+      const int64_t row = first_row + r;
+      if (row > last_row) return int64_t{-1};
+      return rules::row_offset(call.q.stride, entry.batch, b.head_of(row),
+                               entry.first_query + b.query_of(row));
+    });
+  }
+  Sums<kWidth> sums;
+  attend<false, kOptions, T, kWidth>(b, shared, sums);
+
+  bool has_nan = false;
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) has_nan = has_nan || sums.out[n][i] != sums.out[n][i];
+  }
+  const uint32_t lanes = ballot(has_nan);
+  if (lane() == 0) state->lanes_with_nan[warp()] = lanes;
+  sync_threads();
+  uint32_t any = 0;
+  for (const uint32_t of_warp : state->lanes_with_nan) any |= of_warp;
+  if (any != 0) {
+    attend<true, kOptions, T, kWidth>(b, shared, sums);
+  }
+  write_rows<T, kWidth>(b, sums);
+}
+
+template <bool kOptions, class T, int kWidth>
+int launch_tiles(const ForwardParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.call;
+  const int64_t blocks = (call.rows() + kRows - 1) / kRows * call.kv_heads * call.batch;
+  return launch({.grid = {static_cast<uint32_t>(blocks), 1, 1},
+                 .threads = kThreads,
+                 .shared_bytes = Tile<kWidth>::kBytes,
+                 .stream = stream},
+                forward_half<kOptions, T, kWidth>, params);
+}
+
+template <bool kOptions, class T>
+int launch_width(const ForwardParams& params, StreamHandle stream) {
+  const int64_t width = rules::most_of(params.call.key_width, params.call.value_width);
+  if (width <= 64) return launch_tiles<kOptions, T, 64>(params, stream);
+  if (width <= 128) return launch_tiles<kOptions, T, 128>(params, stream);
+  static_assert(kMaxWidth <= 256);
+  return launch_tiles<kOptions, T, 256>(params, stream);
+}
+
+template <class T>
+int launch_type(const ForwardParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.call;
+  const bool has_options = call.changes_scores() || call.mask.given() || call.dropout.given();
+  return has_options ? launch_width<true, T>(params, stream)
+                     : launch_width<false, T>(params, stream);
+}
+
+}  // namespace
+
+int launch_forward_half(const ForwardParams& params, const Device&, StreamHandle stream) {
+  return params.call.q.type == DType::kF16 ? launch_type<Float16>(params, stream)
+                                           : launch_type<BFloat16>(params, stream);
+}
+
+}  // namespace multihead::cuda
