@@ -6,6 +6,8 @@
 // none.
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/params.h"
 
 namespace multihead::cuda {
@@ -28,5 +30,12 @@ int launch_forward_f32(const ForwardParams& params, const Device& device, Stream
 // The same through mma.sync: q, k and v are all bf16 or all f16, their addresses and strides are
 // multiples of 16 bytes.
 int launch_forward_half(const ForwardParams& params, const Device& device, StreamHandle stream);
+
+// The same through TMA and wgmma, on Hopper (compute capability 9.0) only, for calls without
+// hopper_objection().
+int launch_forward_hopper(const ForwardParams& params, const Device& device, StreamHandle stream);
+
+// Why launch_forward_hopper() does not serve a call, in words; null if it does.
+const char* hopper_objection(const ForwardParams& params);
 
 }  // namespace multihead::cuda
