@@ -109,6 +109,8 @@ export const tests = [
       await toggle(page, '#causal');
       assert.match(await seen(page), /dog₄|−∞/);
       assert.match(await seen(page), /comes after saw, so it is hidden: its score becomes −∞/);
+      const label = await page.$eval('#step-detail [aria-colindex="2"]', (cell) => cell.ariaLabel);
+      assert.equal(label, 'head 1, query I, key saw, masked, −∞');
       await page.click('#step-split');
       await page.click('#show-head-2');
       await settled(page);
@@ -147,6 +149,15 @@ export const tests = [
         tabIndex: box.tabIndex,
       }));
       assert.ok(!over || tabIndex === 0, 'a scrolling formula can have the focus');
+      for (const step of ['x', 'mask', 'scale']) {
+        await page.click(`#step-${step}`);
+        const places = await page.$eval('.formula', (box) => {
+          const math = box.querySelector('.is-current math').getBoundingClientRect();
+          return { left: math.left - box.getBoundingClientRect().left, over: math.width > box.clientWidth + 1, tabIndex: box.tabIndex };
+        });
+        assert.ok(Math.abs(places.left) < 2, `the formula of ${step} starts at ${places.left} px`);
+        assert.ok(!places.over || places.tabIndex === 0, `the formula of ${step} can have the focus if it scrolls`);
+      }
       await close();
     },
   },

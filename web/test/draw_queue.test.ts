@@ -12,7 +12,7 @@ beforeEach(() => {
 });
 
 describe('drawing', () => {
-  it('stops after 8 ms and goes on in the next frame, in the order that was asked for', async () => {
+  it('stops after 8 ms and goes on in the next frame, in the order that was asked for, unless somebody waits for all', async () => {
     const { drawSoon, allDrawn } = await import('../src/parts/draw_queue.js');
     const drawn: string[] = [];
     const slow = (name: string) => () => {
@@ -20,17 +20,20 @@ describe('drawing', () => {
       drawn.push(name);
     };
     for (const name of ['a', 'b', 'c']) drawSoon(slow(name));
-    let done = false;
-    const all = allDrawn().then(() => (done = true));
     expect(drawn).toEqual([]);
     nextFrame();
     expect(drawn).toEqual(['a', 'b']);
+    nextFrame();
+    expect(drawn).toEqual(['a', 'b', 'c']);
+    await allDrawn();
+    for (const name of ['d', 'e', 'f']) drawSoon(slow(name));
+    let done = false;
+    const all = allDrawn().then(() => (done = true));
     await Promise.resolve();
     expect(done).toBe(false);
     nextFrame();
-    expect(drawn).toEqual(['a', 'b', 'c']);
+    expect(drawn).toEqual(['a', 'b', 'c', 'd', 'e', 'f']);
     await all;
-    await allDrawn();
   });
 
   it('draws once for several requests', async () => {

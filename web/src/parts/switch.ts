@@ -22,6 +22,6 @@ export function stateSwitch(
     { class: 'switch', for: id },
     box,
     el('span', { class: 'switch-track', 'aria-hidden': 'true' }),
-    el('span', {}, el('strong', {}, ...name), el('span', { class: 'switch-line' }, line)),
+    el('span', {}, el('strong', {}, ...name), ' ', el('span', { class: 'switch-line' }, line)),
   );
 }

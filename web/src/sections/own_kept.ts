@@ -35,7 +35,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
     keepIt.hidden = !inUse && kept === null;
     keepIt.textContent = isKept ? 'Forget it' : 'Keep it in this browser';
     keepIt.setAttribute('aria-disabled', String(busy));
-    line.textContent = trouble || say(model, inUse, isKept);
+    line.textContent = element.hidden ? '' : trouble || say(model, inUse, isKept);
   }
 
   function say(model: string, inUse: boolean, isKept: boolean): string {

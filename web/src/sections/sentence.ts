@@ -131,6 +131,11 @@ function headChooser(app: App): HTMLElement {
     'fieldset',
     { class: 'choice' },
     el('legend', {}, 'Heads'),
+    el(
+      'p',
+      { class: 'hint what-head' },
+      'A head gives each word one row of weights: how much it looks at every word. The weights of a row add up to 1.',
+    ),
     el('div', { class: 'chips' }, ...chips),
     hint,
   );
@@ -156,6 +161,7 @@ function causalSwitch(app: App): HTMLElement {
       'span',
       {},
       el('strong', {}, 'Causal'),
+      ' ',
       el('span', { class: 'switch-line' }, 'each word sees only itself and earlier words, as in GPT'),
     ),
   );

@@ -15,7 +15,7 @@ import { createLegend } from '../parts/legend.js';
 import { layoutOf } from '../parts/map_layout.js';
 import { createMap, type Cell } from '../parts/matrix_map.js';
 import { matrixTable } from '../parts/matrix_table.js';
-import { saveButtons } from '../parts/save_map.js';
+import { cellText, saveButtons } from '../parts/save_map.js';
 import { questionList } from '../parts/questions.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { whenSeen } from '../parts/when_seen.js';
@@ -202,12 +202,7 @@ function stepDetail(app: App): HTMLElement {
     map.show({
       view,
       label,
-      cellLabel: ({ row, col }) => {
-        const value = formatNumber(view.data[row * view.cols + col]!, 3);
-        return view.colLabels
-          ? `${where}query ${view.rowLabels[row]}, key ${view.colLabels[col]}, ${value}`
-          : `${where}token ${view.rowLabels[row]}, column ${col + 1}, ${value}`;
-      },
+      cellLabel: ({ row, col }) => where + cellText(view, row, col),
     });
   }
 

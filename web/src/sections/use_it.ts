@@ -20,7 +20,7 @@ export function useItSection(app: App): HTMLElement {
     { class: 'panel', id: 'use-it', 'aria-labelledby': 'use-it-title' },
     el('h2', { id: 'use-it-title' }, 'Use it'),
     el('p', { class: 'lead' }, 'The program that computes the weights on the screen, and the file that it reads.'),
-    el('div', { class: 'use-bar' }, languageChoice(app), copyButton('Copy', 'the program', () => code.textContent), fileButton(app)),
+    el('div', { class: 'use-bar' }, languageChoice(app), copyButton('Copy the program', 'the program', () => code.textContent), fileButton(app)),
     block,
     el('div', { class: 'use-bar' }, linkButton(app), ...guides()),
   );
