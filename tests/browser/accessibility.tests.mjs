@@ -4,7 +4,8 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { openPage, screenshotFolder, snapshot, until } from './harness.mjs';
+import { seriousFindings } from './axe.mjs';
+import { openPage, screenshotFolder, settled, snapshot, until } from './harness.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const themes = ['light', 'dark'];
@@ -91,6 +92,13 @@ export const tests = [
         assert.ok(reached.has(wanted), `${wanted} among ${[...reached].join('; ')}`);
       }
       assert.equal((await snapshot(page)).causal, true);
+      const named = await page.$eval('#causal', (box) => box.labels[0].textContent);
+      assert.equal(named, 'Causal each word sees only itself and earlier words, as in GPT');
+      // For those whose browser has letters twice as large.
+      await page.evaluate(() => (document.documentElement.style.fontSize = '200%'));
+      await snapshot(page);
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      assert.ok(over <= 0, `with large letters, the page is ${over} px too wide`);
       await close();
     },
   },
@@ -174,6 +182,23 @@ export const tests = [
     })),
   ),
   {
+    name: 'axe-core finds nothing serious in any step, and nothing scrolls sideways, dark, 320 px',
+    limit: 120_000,
+    skip: (kind) => kind === 'firefox' && 'the same page as in Chromium',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#causal=1`, { width: 320, height: 700, scheme: 'dark' });
+      assert.deepEqual(await seriousFindings(page, '#your-sentence', '#own', '#speed', '#use-it'), []);
+      for (const id of await page.$$eval('.step', (tabs) => tabs.map((tab) => tab.id))) {
+        await page.click(`#${id}`);
+        await settled(page);
+        assert.deepEqual(await seriousFindings(page, '#step-detail', '.undo-bar'), [], id);
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(over <= 0, `${id}: the page is ${over} px too wide`);
+      }
+      await close();
+    },
+  },
+  {
     name: 'reduced motion stops every transition',
     async run({ browser, url, kind }) {
       const { page, close } = await openPage(browser, url);
@@ -181,7 +206,7 @@ export const tests = [
         page.evaluate(
           () =>
             [...document.querySelectorAll('*')].filter(
-              (element) => getComputedStyle(element).transitionDuration !== '0s',
+              (element) => getComputedStyle(element).transitionDuration !== '0s' || element.getAnimations().length > 0,
             ).length,
         );
       if (kind === 'chromium') {

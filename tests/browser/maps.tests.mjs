@@ -205,7 +205,7 @@ export const tests = [
     },
   },
   {
-    name: 'every map of the gallery is saved as CSV, exactly, and as PNG at twice its size',
+    name: 'every map of the sentence is saved as CSV, exactly, and as PNG at twice its size',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`);
       await catchDownloads(page);
@@ -230,6 +230,24 @@ export const tests = [
       }
       await press(page, '#gallery .card-mean .save:nth-child(2)');
       assert.match(await page.evaluate(() => window.saved.at(-1).text()), /^query \\ key,/);
+      const numbersIn = async (section) => {
+        await press(page, `${section} .save:nth-child(2)`);
+        const lines = (await page.evaluate(() => window.saved.at(-1).text())).trimEnd().split('\r\n').slice(1);
+        return lines.flatMap((line) => line.split(',').slice(1).map((text) => Math.fround(Number(text))));
+      };
+      assert.deepEqual(await numbersIn('#bend'), [...trace.weights.data.subarray(0, n * n)]);
+      assert.deepEqual(await numbersIn('#reveal'), [...trace.x.data]);
+      const trained = await page.$$eval('#train [role=grid]', (grids) => grids.length);
+      const untrained = await numbersIn('#train');
+      assert.deepEqual([trained, untrained.length], [4, 32 * 32]);
+      for (const section of ['#bend', '#reveal', '#train', '#gallery .card-mean']) {
+        await press(page, `${section} .save:first-child`);
+        const { width, height } = await page.evaluate(async () => {
+          const { width, height } = await createImageBitmap(window.saved.at(-1));
+          return { width, height };
+        });
+        assert.ok(width > 300 && height > 300, `${section}: ${width} × ${height}`);
+      }
       await close();
     },
   },

@@ -111,6 +111,7 @@ export const tests = [
       assert.match(await seen(page), /comes after saw, so it is hidden: its score becomes −∞/);
       const label = await page.$eval('#step-detail [aria-colindex="2"]', (cell) => cell.ariaLabel);
       assert.equal(label, 'head 1, query I, key saw, masked, −∞');
+      assert.equal(await page.$eval('.origin-why', (line) => line.ariaLive), 'polite', 'the explanation is announced');
       await page.click('#step-split');
       await page.click('#show-head-2');
       await settled(page);
