@@ -238,8 +238,14 @@ export const tests = [
           document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
         });
         await say(/^huge\.safetensors has 3\.20 GB; at most 1\.50 GB fit/);
-        await give(page, await write('good.safetensors', whole));
+        const good = await write('good.safetensors', whole);
+        await give(page, good);
         await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        await rm(good);
+        await page.select('#own-heads', '6');
+        await say(/^good\.safetensors cannot be used: the browser could not read its \d+ kB into memory: .*The model before it stays/);
+        await page.evaluate(() => history.back());
+        await until(page, () => !location.hash.includes('ownHeads'));
         await page.evaluate(() => {
           FileSystemFileHandle.prototype.createWritable = () => Promise.reject(new DOMException('full', 'QuotaExceededError'));
         });

@@ -1,6 +1,7 @@
 // The worker of a model that the visitor brought. It starts when a file is dropped.
 
 import { load, MultiheadError } from 'multihead';
+import { formatBytes } from './model/limits.js';
 import type { GivenFiles, Reply, Request } from './model/messages.js';
 import { ModelSession } from './model/session.js';
 
@@ -14,6 +15,16 @@ const scope = self as unknown as Scope;
 let session: Promise<ModelSession> | undefined;
 const opened = (): Promise<ModelSession> => (session ??= load().then((mh) => new ModelSession(mh)));
 
+/** Fails if there is too little memory, or the file is gone since it was chosen. */
+async function bytesOf(file: File): Promise<ArrayBuffer> {
+  try {
+    return await file.arrayBuffer();
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new Error(`the browser could not read its ${formatBytes(file.size)} into memory: ${reason}`);
+  }
+}
+
 async function run({ name, values }: Request): Promise<unknown> {
   const model = await opened();
   if (name === 'next') return model.next();
@@ -21,7 +32,7 @@ async function run({ name, values }: Request): Promise<unknown> {
   if (name === 'start') return model.start(values[0] as string);
   const files = values[0] as GivenFiles;
   return model.open({
-    model: await files.model.arrayBuffer(),
+    model: await bytesOf(files.model),
     vocabulary: await files.vocabulary?.text(),
     merges: await files.merges?.text(),
     heads: files.heads,
