@@ -9,10 +9,16 @@ const roles = ['model', 'vocabulary', 'merges'] as const;
 type Role = (typeof roles)[number];
 type Names = Partial<Readonly<Record<Role, string>>>;
 
+/** Throws where there is none: in private windows of some browsers, and on pages that came over plain HTTP. */
+async function storage(): Promise<FileSystemDirectoryHandle> {
+  if (!(navigator.storage as StorageManager | undefined)?.getDirectory) throw new Error('this page has no storage for files.');
+  return navigator.storage.getDirectory();
+}
+
 /** The files that are kept; null if there are none, or the browser has no such storage. */
 export async function keptFiles(): Promise<GivenFiles | null> {
   try {
-    const kept = await (await navigator.storage.getDirectory()).getDirectoryHandle(folder);
+    const kept = await (await storage()).getDirectoryHandle(folder);
     const read = async (name: string) => (await kept.getFileHandle(name)).getFile();
     const names = JSON.parse(await (await read(list)).text()) as Names;
     const fileOf = async (role: Role) => {
@@ -30,7 +36,7 @@ export async function keptFiles(): Promise<GivenFiles | null> {
 export async function keep(files: GivenFiles): Promise<void> {
   await forget();
   try {
-    const root = await navigator.storage.getDirectory();
+    const root = await storage();
     const kept = await root.getDirectoryHandle(folder, { create: true });
     const write = async (name: string, content: Blob) => {
       const handle = await kept.getFileHandle(name, { create: true });
@@ -52,7 +58,7 @@ export async function keep(files: GivenFiles): Promise<void> {
 }
 
 export async function forget(): Promise<void> {
-  const root = await navigator.storage.getDirectory();
+  const root = await storage();
   await root.removeEntry(folder, { recursive: true }).catch((error: unknown) => {
     if (!(error instanceof DOMException && error.name === 'NotFoundError')) throw error;
   });
