@@ -1,0 +1,91 @@
+// Which calls the Hopper kernel takes.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cuda/kernels.h"
+#include "cuda/params.h"
+#include "multihead/tensor.h"
+#include "rules/attention_params.h"
+
+namespace multihead::cuda::testing {
+namespace {
+
+// (2, 4/2 heads, 100 queries, 200 keys, 64), bf16; addresses are never followed.
+ForwardParams fitting_params() {
+  ForwardParams params{};
+  rules::AttentionParams& call = params.call;
+  const auto rows = [](uintptr_t address, int64_t heads, int64_t count) {
+    rules::StoredRows result;
+    result.data = reinterpret_cast<const void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    result.type = DType::kBF16;
+    result.stride = {heads * count * 64, count * 64, 64};
+    return result;
+  };
+  call.q = rows(0x1000, 4, 100);
+  call.k = rows(0x2000, 2, 200);
+  call.v = rows(0x3000, 2, 200);
+  call.out = {reinterpret_cast<void*>(0x4000), DType::kBF16,  // NOLINT(performance-no-int-to-ptr)
+              call.q.stride};
+  call.batch = 2;
+  call.heads = 4;
+  call.kv_heads = 2;
+  call.queries = call.end_query = 100;
+  call.keys = 200;
+  call.key_width = call.value_width = 64;
+  call.scale.of_queries = 0.125F;
+  return params;
+}
+
+TEST(HopperFits, TakesAlignedHalvesWithoutOptionsThatChangeScores) {
+  EXPECT_EQ(hopper_objection(fitting_params()), nullptr);
+  ForwardParams params = fitting_params();
+  params.call.out.type = DType::kF32;
+  const std::array<float, 4> sinks{};
+  params.call.sinks = sinks.data();
+  params.call.visibility.causal = true;
+  EXPECT_EQ(hopper_objection(params), nullptr);
+  // The stride of an axis of extent 1 means nothing.
+  params.call.batch = 1;
+  params.call.q.stride[0] = 3;
+  EXPECT_EQ(hopper_objection(params), nullptr);
+}
+
+TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
+  const float slope = 1.0F;
+  const std::array<uint8_t, 1> mask{};
+  const std::vector<std::function<void(rules::AttentionParams&)>> changes = {
+      [](auto& call) { call.k.type = DType::kF16; },
+      [](auto& call) { call.q.type = call.k.type = call.v.type = DType::kF32; },
+      [](auto& call) { call.k.page_size = 16, call.k.pages = reinterpret_cast<int32_t*>(16); },
+      [](auto& call) { call.key_width = call.value_width = 96; },
+      [](auto& call) { call.value_width = 128; },
+      [](auto& call) { call.out.data = nullptr; },
+      [](auto& call) { call.out.type = DType::kF16; },
+      [](auto& call) { call.softcap = 1.0F; },
+      [&](auto& call) { call.alibi_slopes = &slope; },
+      [&](auto& call) { call.mask.data = mask.data(); },
+      [&](auto& call) { call.bias.data = &slope; },
+      [](auto& call) { call.dropout.threshold = 1; },
+      [](auto& call) { call.scale.of_queries = -0.125F; },
+      [](auto& call) { call.scale.of_queries = 0.0F; },
+      [](auto& call) { call.k.stride[1] = 0; },
+      [](auto& call) { call.v.stride[2] = 65; },
+      [](auto& call) { call.q.data = static_cast<const char*>(call.q.data) + 2; },
+      [](auto& call) { call.out.stride[2] = 66; },
+      [](auto& call) { call.queries = int64_t{1} << 31; },
+      [](auto& call) { call.batch = int64_t{1} << 31; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    ForwardParams params = fitting_params();
+    changes[i](params.call);
+    EXPECT_NE(hopper_objection(params), nullptr) << "change " << i;
+  }
+}
+
+}  // namespace
+}  // namespace multihead::cuda::testing

@@ -1,0 +1,122 @@
+#include "cuda/hopper_kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/hopper_device.h"
+#include "cuda/launch.h"
+#include "cuda/tensor_map.h"
+
+namespace multihead::cuda::testing {
+namespace {
+
+constexpr int kTileBytes = 64 * 128;
+constexpr int kSlots = 2;
+
+struct Params {
+  TensorMap a, b;
+  float* d;
+  int steps;
+  HopperFault fault;
+};
+
+// Four warps multiply, and the first lane of a fifth one copies.
+template <class T, bool kTransposed>
+__global__ void __launch_bounds__(160) multiply_tiles(const __grid_constant__ Params p) {
+  std::byte* const a = shared_memory();
+  std::byte* const b = a + kTileBytes;
+  auto* const a_full = reinterpret_cast<uint64_t*>(b + kSlots * kTileBytes);
+  uint64_t* const full = a_full + 1;
+  uint64_t* const empty = full + kSlots;
+  if (thread_index() == 0 && p.fault != HopperFault::kNotInitialised) {
+    mbarrier_init(a_full, 1);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      mbarrier_init(full + slot, 1);
+      mbarrier_init(empty + slot, 4);
+    }
+    mbarrier_init_fence();
+  }
+  sync_threads();
+  if (warp() == 4) {
+    if (lane() != 0) return;
+    const uint32_t bytes = kTileBytes - (p.fault == HopperFault::kTooFewBytes ? 128 : 0);
+    mbarrier_arrive_expect(a_full, bytes);
+    tma_load_4d(a, &p.a, a_full, 0, 0, 0, 0);
+    for (int step = 0; step < p.steps; ++step) {
+      const int slot = step % kSlots;
+      if (p.fault != HopperFault::kNoWaitForSlot) {
+        mbarrier_wait(empty + slot, (static_cast<uint32_t>(step / kSlots) & 1U) ^ 1U);
+      }
+      mbarrier_arrive_expect(full + slot, bytes);
+      tma_load_4d(b + slot * kTileBytes, &p.b, full + slot, 0, 0, step, 0);
+    }
+    return;
+  }
+  float d[32] = {};
+  mbarrier_wait(a_full, 0);
+  for (int step = 0; step < p.steps; ++step) {
+    const int slot = step % kSlots;
+    std::byte* const tile = b + slot * kTileBytes;
+    if (p.fault != HopperFault::kNoWaitForCopy) {
+      mbarrier_wait(full + slot, static_cast<uint32_t>(step / kSlots) & 1U);
+    }
+    if (p.fault == HopperFault::kNoProxyFence) {
+      if (thread_index() == 0) reinterpret_cast<uint32_t*>(tile)[0] = 0;
+      barrier_sync(1, 128);
+    }
+    const auto release = [&] {
+      sync_warp();
+      if (lane() == 0) mbarrier_arrive(empty + slot);
+    };
+    if (p.fault != HopperFault::kNoFence) wgmma_fence();
+    for (int k = 0; k < 64; k += 16) {
+      wgmma<T, kTransposed>(d, matrix_descriptor(a + 2 * k, 0, 1024),
+                            matrix_descriptor(tile + (kTransposed ? 128 * k : 2 * k), 0, 1024),
+                            true);
+    }
+    wgmma_commit();
+    if (p.fault == HopperFault::kEarlyRelease) release();
+    if (p.fault == HopperFault::kEarlyUse) d[0] = 1.0F;
+    wgmma_wait<0>();
+    wgmma_touch(d);
+    if (p.fault != HopperFault::kEarlyRelease) release();
+    if (p.fault == HopperFault::kTooManyArrivals) release();
+  }
+  const int row = thread_index() / 32 * 16 + lane() / 4;
+  for (int i = 0; i < 32; ++i) {
+    p.d[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + lane() % 4 * 2 + i % 2] = d[i];
+  }
+}
+
+template <class T>
+int launch_typed(const HopperProducts& products, HopperFault fault) {
+  Params params{};
+  params.d = products.d;
+  params.steps = products.steps;
+  params.fault = fault;
+  const TensorMapShape shape{.data = products.a,
+                             .type = products.type,
+                             .extents = {64, 64, 1, 1},
+                             .byte_strides = {128, kTileBytes, kTileBytes},
+                             .box = {64, 64, 1, 1}};
+  TensorMapShape tiles = shape;
+  tiles.data = products.b;
+  tiles.extents[2] = static_cast<uint64_t>(products.steps);
+  if (const int error = encode_tensor_map(params.a, shape); error != 0) return error;
+  if (const int error = encode_tensor_map(params.b, tiles); error != 0) return error;
+  const LaunchShape launch_shape{.grid = {1, 1, 1},
+                                 .threads = 160,
+                                 .shared_bytes = (1 + kSlots) * kTileBytes + 8 * (1 + 2 * kSlots),
+                                 .stream = nullptr};
+  return products.transposed ? launch(launch_shape, multiply_tiles<T, true>, params)
+                             : launch(launch_shape, multiply_tiles<T, false>, params);
+}
+
+}  // namespace
+
+int launch_hopper_products(const HopperProducts& products, HopperFault fault) {
+  return products.type == DType::kBF16 ? launch_typed<BFloat16>(products, fault)
+                                       : launch_typed<Float16>(products, fault);
+}
+
+}  // namespace multihead::cuda::testing
