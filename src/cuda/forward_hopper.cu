@@ -6,6 +6,7 @@
 #include "cuda/forward_hopper.h"
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/rows.h"
 #include "cuda/tensor_map.h"
 
 namespace multihead::cuda {
@@ -47,7 +48,6 @@ int launch_tile(const ForwardParams& params, StreamHandle stream) {
       if (error != 0) return error;
     }
   }
-  constexpr float kLog2E = 1.44269504F;
   call.scale_log2 =
       attention.scale.of_queries * attention.scale.of_scores * attention.scale.of_softmax * kLog2E;
   const int64_t rows = attention.end_query - attention.first_query;

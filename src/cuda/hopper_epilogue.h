@@ -10,6 +10,7 @@
 #include "cuda/device.h"
 #include "cuda/hopper_softmax.h"
 #include "cuda/hopper_tile.h"
+#include "cuda/rows.h"
 #include "multihead/tensor.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
@@ -35,7 +36,7 @@ struct RowEnd {
 };
 __device__ __forceinline__ RowEnd end_row(float reference, float sum, const float* sink) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
-  constexpr float kLog2E = 1.44269504F, kLn2 = 0.693147181F;
+  constexpr float kLn2 = 0.693147181F;
   float factor = 1.0F;
   if (sink != nullptr) {
     const float logit = *sink * kLog2E;
@@ -117,7 +118,6 @@ template <class T, class Tile>
 __device__ __forceinline__ void recompute_row(const HopperCall& call, const HopperBlock& block,
                                               int row) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
-  constexpr float kLog2E = 1.44269504F;
   constexpr int kColumns = Tile::kWidth / kWarpSize;  // of each lane
   const rules::AttentionParams& attention = call.params.call;
   const Entry& entry = block.entry;
@@ -137,17 +137,12 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
       }
       score = product * attention.scale.of_scores * attention.scale.of_softmax * kLog2E;
     }
-    float maximum = fmaxf(reference, score);
-    for (int mask = 1; mask < kWarpSize; mask *= 2) {
-      maximum = fmaxf(maximum, shuffle_xor(maximum, mask));
-    }
+    const float maximum = warp_max(fmaxf(reference, score));
     const float shift = maximum == kNone ? 0.0F : maximum;
     const float factor = exp2_approx(reference - shift);
     const float weight = exp2_approx(score - shift);
     reference = maximum;
-    float added = weight;
-    for (int mask = 1; mask < kWarpSize; mask *= 2) added += shuffle_xor(added, mask);
-    sum = sum * factor + added;
+    sum = sum * factor + warp_sum(weight);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) o[i] *= factor;
     const auto count = static_cast<int>(rules::least_of(visible.last - first, kWarpSize));

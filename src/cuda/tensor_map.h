@@ -7,24 +7,13 @@
 #include <cuda_runtime.h>
 
 #include <array>
-#include <cstdint>
 
+#include "cuda/tensor_map_shape.h"
 #include "multihead/tensor.h"
 
 namespace multihead::cuda {
 
 using TensorMap = CUtensorMap;
-
-// A tensor of 16-bit numbers with four axes, the contiguous one first. Copies move boxes of `box`
-// elements; rows of a box are 128 bytes long, and their 16-byte pieces are stored in the order that
-// wgmma reads without bank conflicts: piece p of row r at p ^ (r % 8).
-struct TensorMapShape {
-  const void* data = nullptr;              // aligned to 16 bytes
-  DType type = DType::kBF16;               // or kF16
-  std::array<uint64_t, 4> extents{};       // 1 to 2^31 - 1
-  std::array<uint64_t, 3> byte_strides{};  // of axes 1 to 3; multiples of 16 below 2^40
-  std::array<uint32_t, 4> box{};           // at most 256 each
-};
 
 // Returns the runtime's error code: cudaErrorNotSupported if the driver has no such function.
 inline int encode_tensor_map(TensorMap& map, const TensorMapShape& shape) {

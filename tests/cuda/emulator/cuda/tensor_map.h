@@ -2,20 +2,9 @@
 // driver makes.
 #pragma once
 
-#include <array>
-#include <cstdint>
-
-#include "multihead/tensor.h"
+#include "cuda/tensor_map_shape.h"
 
 namespace multihead::cuda {
-
-struct TensorMapShape {
-  const void* data = nullptr;
-  DType type = DType::kBF16;
-  std::array<uint64_t, 4> extents{};
-  std::array<uint64_t, 3> byte_strides{};
-  std::array<uint32_t, 4> box{};
-};
 
 struct alignas(64) TensorMap {
   TensorMapShape shape;

@@ -1,0 +1,22 @@
+// What a TensorMap (tensor_map.h) describes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "multihead/tensor.h"
+
+namespace multihead::cuda {
+
+// A tensor of 16-bit numbers with four axes, the contiguous one first. Copies move boxes of `box`
+// elements; rows of a box are 128 bytes long, and their 16-byte pieces are stored in the order that
+// wgmma reads without bank conflicts: piece p of row r at p ^ (r % 8).
+struct TensorMapShape {
+  const void* data = nullptr;              // aligned to 16 bytes
+  DType type = DType::kBF16;               // or kF16
+  std::array<uint64_t, 4> extents{};       // 1 to 2^31 - 1
+  std::array<uint64_t, 3> byte_strides{};  // of axes 1 to 3; multiples of 16 below 2^40
+  std::array<uint32_t, 4> box{};           // at most 256 each
+};
+
+}  // namespace multihead::cuda
