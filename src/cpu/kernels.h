@@ -93,8 +93,8 @@ uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeom
 // Sets params.delta and params.reference of one batch entry and query head, before any job runs.
 void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch);
 
-// Writes d_k and d_v of the job's keys, adds to their part of d_bias, and writes d_q, or the
-// chunk's part of it where there are several chunks.
+// Writes d_k and d_v of the job's keys, adds to their part of d_bias, and writes d_q or adds the
+// chunk's part of it. Waits for the jobs of the chunks before, which must have begun.
 void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
                     const BackwardJob& job, void* scratch);
 

@@ -104,7 +104,7 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
       engine::run_backward_job(plan, index, scratch.of_thread(thread));
       if (thread == 0) transport.poll();
     });
-    engine::end_backward(plan, from, context);
+    engine::end_backward(plan, from);
     add(from.d_q, to.d_q);
     add(from.d_k, to.d_k);
     add(from.d_v, to.d_v);

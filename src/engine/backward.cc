@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -24,18 +25,10 @@ using rules::AttentionParams;
 using rules::BackwardGeometry;
 using rules::BackwardParams;
 
-// Reserves the memory that jobs share, see BackwardParams, and the scratch memory of each thread.
 Status reserve_gradients(BackwardPlan& plan, Context& context) {
-  BackwardParams& params = plan.params;
-  const AttentionParams& p = params.forward;
-  const auto rows = static_cast<uint64_t>(p.batch * p.heads * p.queries);
-  const auto chunks = static_cast<uint64_t>(plan.geometry.chunks > 1 ? plan.geometry.chunks : 0);
   const auto lay_out = [&](void* memory) {
     rules::Arena take(memory);
-    take(params.delta, rows);
-    take(params.reference, rows);
-    take(params.d_q_parts,
-         params.d_q.data == nullptr ? 0 : chunks * rows * static_cast<uint64_t>(p.key_width));
+    lay_out_backward(plan, take);
     return take.bytes();
   };
   const uint64_t bytes = lay_out(nullptr);
@@ -43,43 +36,6 @@ Status reserve_gradients(BackwardPlan& plan, Context& context) {
   if (!scratch.gradients().reserve(bytes)) return Status::out_of_memory(bytes);
   lay_out(scratch.gradients().data());
   return scratch.reserve(context.threads(), plan.scratch_bytes);
-}
-
-// d_q is the sum of the parts of all chunks of keys, added in their order.
-void add_parts(const BackwardPlan& plan, int threads) {
-  const BackwardParams& params = plan.params;
-  const AttentionParams& p = params.forward;
-  const int64_t width = p.key_width, part = p.batch * p.heads * p.queries * width;
-  parallel_for(threads, p.batch * p.heads, [&](int64_t index, int) {
-    const int64_t batch = index / p.heads, head = index % p.heads;
-    for (int64_t query = 0; query < p.queries; ++query) {
-      const float* from = params.d_q_parts + params.row_index(batch, head, query) * width;
-      float* const to = params.d_q.row(batch, head, query);
-      for (int64_t c = 0; c < width; ++c) {
-        float sum = 0;
-        for (int64_t chunk = 0; chunk < plan.geometry.chunks; ++chunk)
-          sum += from[chunk * part + c];
-        to[c] = params.scale * sum;
-      }
-    }
-  });
-}
-
-// d_sink = -(sum over rows of the sink's weight * delta).
-void differentiate_sinks(const BackwardParams& params, std::span<float> d_sinks) {
-  const AttentionParams& p = params.forward;
-  for (int64_t head = 0; head < p.heads; ++head) {
-    const auto sink = static_cast<double>(p.sinks[head]);
-    double sum = 0;
-    for (int64_t batch = 0; batch < p.batch; ++batch) {
-      for (int64_t query = 0; query < p.queries; ++query) {
-        const auto lse = static_cast<double>(*params.lse.row(batch, head, query));
-        const float delta = params.delta[params.row_index(batch, head, query)];
-        sum += std::exp(sink - lse) * static_cast<double>(delta);
-      }
-    }
-    d_sinks[static_cast<size_t>(head)] = static_cast<float>(-sum);
-  }
 }
 
 void clear(const Tensor& tensor) {
@@ -118,45 +74,40 @@ AttentionOptions options_of_first_head(const AttentionOptions& options,
   return first;
 }
 
-// Computes the LSE of one row, to refuse one of other inputs or options. Much is allowed: products
-// of bf16, and the rounding of large scores.
-Status check_lse(const ConstAnyTensor& q, const ConstAnyTensor& k, const AttentionOptions& options,
-                 const ConstTensor& lse, const AttentionShape& shape, Context& context) {
-  if (shape.batch == 0 || shape.heads == 0 || shape.queries == 0) return {};
-  const auto keys = static_cast<size_t>(shape.keys);
-  Buffer& memory = scratch_of(context).gradients();
-  if (!memory.reserve(keys * sizeof(float))) return Status::out_of_memory(keys * sizeof(float));
-  auto* const scores = static_cast<float*>(memory.data());
-  ConstAnyTensor one_q = q, one_k = k;
-  one_q.shape[0] = one_q.shape[1] = one_k.shape[0] = one_k.shape[1] = 1;
-  const int64_t row = shape.queries - 1;
-  const AttentionOptions first = options_of_first_head(options, shape);
-  const ScoreCapture capture{
-      .stage = ScoreStage::kMasked, .out = {scores, {1, 1, 1, shape.keys}}, .first_row = row};
-  if (keys > 0) {
-    Status status = attention_scores(one_q, one_k, first, capture, context);
-    if (!status.ok()) return status;
-  }
-  double largest = first.sinks.empty() ? -HUGE_VAL : static_cast<double>(first.sinks[0]);
-  for (const float score : std::span(scores, keys)) {
+}  // namespace
+
+CheckedRow::CheckedRow(const ConstAnyTensor& q_, const ConstAnyTensor& k_,
+                       const AttentionOptions& options_, const AttentionShape& shape)
+    : q(q_), k(k_), options(options_of_first_head(options_, shape)), row(shape.queries - 1) {
+  exists = shape.batch != 0 && shape.heads != 0 && shape.queries != 0;
+  q.shape[0] = q.shape[1] = k.shape[0] = k.shape[1] = 1;
+}
+
+Status CheckedRow::check(std::span<const float> scores, float lse) const {
+  double largest = options.sinks.empty() ? -HUGE_VAL : static_cast<double>(options.sinks[0]);
+  for (const float score : scores) {
     if (std::isnan(score)) return {};
     largest = std::max(largest, static_cast<double>(score));
   }
-  double sum = first.sinks.empty() ? 0.0 : std::exp(static_cast<double>(first.sinks[0]) - largest);
-  for (const float score : std::span(scores, keys)) {
-    sum += std::exp(static_cast<double>(score) - largest);
-  }
-  const float given = lse.data[row * lse.strides[2]];
+  double sum =
+      options.sinks.empty() ? 0.0 : std::exp(static_cast<double>(options.sinks[0]) - largest);
+  for (const float score : scores) sum += std::exp(static_cast<double>(score) - largest);
+  const auto given = static_cast<double>(lse);
   const double expected = largest == -HUGE_VAL ? largest : largest + std::log(sum);
-  if (std::isnan(expected) || expected == HUGE_VAL) return {};
-  if (expected == static_cast<double>(given)) return {};
+  if (std::isnan(expected) || expected == HUGE_VAL || expected == given) return {};
   const double allowed = 0.05 + 0.01 * std::abs(expected);
-  if (expected != -HUGE_VAL && std::abs(expected - static_cast<double>(given)) <= allowed)
-    return {};
-  return real_error(Name::kLse, Message::kLseOfCall, static_cast<double>(given));
+  if (expected != -HUGE_VAL && std::abs(expected - given) <= allowed) return {};
+  return real_error(Name::kLse, Message::kLseOfCall, given);
 }
 
-}  // namespace
+void lay_out_backward(BackwardPlan& plan, rules::Arena& take) {
+  BackwardParams& params = plan.params;
+  const AttentionParams& p = params.forward;
+  const auto rows = static_cast<uint64_t>(p.batch * p.heads * p.queries);
+  take(params.delta, rows);
+  take(params.reference, rows);
+  take(params.turns, plan.turns());
+}
 
 Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
   if (plan.transforms) {
@@ -173,12 +124,33 @@ Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
   return reserve_gradients(plan, context);
 }
 
+void differentiate_sinks(const BackwardParams& params, std::span<float> d_sinks) {
+  const AttentionParams& p = params.forward;
+  for (int64_t head = 0; head < p.heads; ++head) {
+    const auto sink = static_cast<double>(p.sinks[head]);
+    double sum = 0;
+    for (int64_t batch = 0; batch < p.batch; ++batch) {
+      for (int64_t query = 0; query < p.queries; ++query) {
+        const auto lse = static_cast<double>(*params.lse.row(batch, head, query));
+        const float delta = params.delta[params.row_index(batch, head, query)];
+        sum += std::exp(sink - lse) * static_cast<double>(delta);
+      }
+    }
+    d_sinks[static_cast<size_t>(head)] = static_cast<float>(-sum);
+  }
+}
+
+void begin_turns(const BackwardPlan& plan) {
+  for (uint64_t i = 0; i < plan.turns(); ++i) std::construct_at(plan.params.turns + i, 0);
+}
+
 void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
                     Context& context) {
   const BackwardParams& params = plan.params;
   const AttentionParams& p = params.forward;
   const Scratch& scratch = scratch_of(context);
   clear(gradients.d_bias);
+  begin_turns(plan);
   const int threads = threads_for(plan.operations, context.threads());
   parallel_for(threads, p.batch * p.heads, [&](int64_t index, int thread) {
     cpu::backward_rows(params, index / p.heads, index % p.heads, scratch.of_thread(thread));
@@ -200,9 +172,7 @@ void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch) {
   }
 }
 
-void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
-  const int threads = threads_for(plan.operations, context.threads());
-  if (plan.geometry.chunks > 1 && plan.params.d_q.data != nullptr) add_parts(plan, threads);
+void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients) {
   if (!gradients.d_sinks.empty()) differentiate_sinks(plan.params, gradients.d_sinks);
 }
 
@@ -221,7 +191,7 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Con
   parallel_for(threads, plan.geometry.jobs, [&](int64_t index, int thread) {
     run_backward_job(plan, index, scratch.of_thread(thread));
   });
-  end_backward(plan, gradients, context);
+  end_backward(plan, gradients);
   if (!plan.transforms) return {};
   const InputTransforms& transforms = *plan.transforms;
   if (gradients.d_q.given()) {
@@ -239,6 +209,22 @@ Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Con
 namespace {
 
 enum class Results : uint8_t { kOwn, kToCheck };
+
+Status check_lse(const ConstAnyTensor& q, const ConstAnyTensor& k, const AttentionOptions& options,
+                 const ConstTensor& lse, const AttentionShape& shape, Context& context) {
+  const CheckedRow checked(q, k, options, shape);
+  if (!checked.exists) return {};
+  const auto keys = static_cast<size_t>(shape.keys);
+  Buffer& memory = scratch_of(context).gradients();
+  if (!memory.reserve(keys * sizeof(float))) return Status::out_of_memory(keys * sizeof(float));
+  auto* const scores = static_cast<float*>(memory.data());
+  if (keys > 0) {
+    Status status =
+        attention_scores(checked.q, checked.k, checked.options, checked.capture(scores), context);
+    if (!status.ok()) return status;
+  }
+  return checked.check({scores, keys}, lse.data[checked.row * lse.strides[2]]);
+}
 
 Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                     const AttentionOptions& options, const AttentionResults& results, Results kind,

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "engine/plan.h"
 #include "multihead/attention_backward.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
+#include "rules/arena.h"
 
 namespace multihead::engine {
 
@@ -16,12 +18,36 @@ Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
 // `gradients` are those that were planned. Errors: kMemory.
 Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
 
+// The row by which an LSE of other inputs or options is refused: the last query of the first head
+// of the first batch entry. Much is allowed: products of bf16, and the rounding of large scores.
+struct CheckedRow {
+  CheckedRow(const ConstAnyTensor& q, const ConstAnyTensor& k, const AttentionOptions& options,
+             const AttentionShape& shape);
+
+  // Of the row's scores, N_k floats.
+  ScoreCapture capture(float* scores) const {
+    return {.stage = ScoreStage::kMasked, .out = {scores, {1, 1, 1, k.shape[2]}}, .first_row = row};
+  }
+  Status check(std::span<const float> scores, float lse) const;
+
+  ConstAnyTensor q, k;       // of that head
+  AttentionOptions options;  // of that head
+  int64_t row;
+  bool exists;
+};
+
+// Takes the memory that the jobs of a plan share, see BackwardParams.
+void lay_out_backward(BackwardPlan& plan, rules::Arena& take);
+
 // The steps of run_backward() of a plan without transforms, whose memory is reserved. The jobs of
-// run_backward_job() are plan.geometry.jobs, in any order.
+// run_backward_job() are plan.geometry.jobs. They begin in that order, on any threads.
 void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
                     Context& context);
+void begin_turns(const BackwardPlan& plan);  // a part of begin_backward()
 void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch);
-void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
+void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients);
+// d_sink = -(sum over rows of the sink's weight * delta).
+void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks);
 
 // attention_backward() of results that the library has made itself from these inputs: they are not
 // checked again.

@@ -121,6 +121,15 @@ struct BackwardPlan {
   std::optional<InputTransforms> transforms;
   uint64_t scratch_bytes;  // of each thread
   double operations;       // multiplications and additions, at most
+
+  int64_t jobs() const { return geometry.jobs; }
+
+  // Elements of params.turns.
+  uint64_t turns() const {
+    if (geometry.chunks <= 1 || params.d_q.data == nullptr) return 0;
+    const rules::AttentionParams& p = params.forward;
+    return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.blocks.row_parts);
+  }
 };
 BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,

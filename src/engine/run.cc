@@ -29,6 +29,29 @@ cpu::BlockJob block_job(const AttentionParams& p, const BlockGeometry& g, int64_
           .first_row = p.first_row() + block * g.rows};
 }
 
+// Where blocks may be divided without a change of bits, see cut_for_threads().
+BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads) {
+  const AttentionParams& p = plan.params;
+  const bool may_divide = plan.path == Path::kBlocks && p.visibility.left < 0 &&
+                          p.visibility.firsts == nullptr && !p.captures_anything();
+  if (threads == 1 || !may_divide) return plan.blocks;
+  return cut_for_threads(p, plan.blocks, cpu::target_traits(), threads);
+}
+
+// How many splits of an entry have keys; at least one.
+int64_t splits_of_entry(const AttentionPlan& plan, int64_t batch) {
+  const rules::KeyRange seen = plan.params.seen_keys(batch);
+  if (seen.empty()) return 1;
+  const int64_t keys = plan.splits.split_keys;
+  return std::min(plan.splits.splits, (seen.last - seen.first + keys - 1) / keys);
+}
+
+void merge_splits(const AttentionPlan& plan, int64_t batch, int64_t kv_head, void* partials) {
+  SplitGeometry of_entry = plan.splits;
+  of_entry.splits = splits_of_entry(plan, batch);
+  cpu::decode_merge(plan.params, of_entry, batch, kv_head, partials);
+}
+
 void run_decode(const AttentionPlan& plan, Context& context) {
   const AttentionParams& p = plan.params;
   const SplitGeometry& g = plan.splits;
@@ -44,6 +67,7 @@ void run_decode(const AttentionPlan& plan, Context& context) {
                  const cpu::DecodeJob job{.batch = part / g.head_parts,
                                           .kv_head = part % g.head_parts * g.heads,
                                           .split = index % g.splits};
+                 if (job.split >= splits_of_entry(plan, job.batch)) return;
                  cpu::decode_split(p, g, job,
                                    partials(job.batch * p.kv_heads + job.kv_head) +
                                        static_cast<uint64_t>(job.split) * plan.partial_bytes,
@@ -51,7 +75,7 @@ void run_decode(const AttentionPlan& plan, Context& context) {
                });
   const auto merged = static_cast<double>(static_cast<uint64_t>(heads) * head_bytes);
   parallel_for(threads_for(merged, context.threads()), heads, [&](int64_t head, int) {
-    cpu::decode_merge(p, g, head / p.kv_heads, head % p.kv_heads, partials(head));
+    merge_splits(plan, head / p.kv_heads, head % p.kv_heads, partials(head));
   });
 }
 
@@ -82,13 +106,13 @@ void run_block_job(const AttentionPlan& plan, const cpu::BlockJob& job, const cp
 // All splits of one key/value head, and their merging.
 void run_decode_head(const AttentionPlan& plan, int64_t batch, int64_t kv_head, void* partials,
                      void* scratch) {
-  for (int64_t split = 0; split < plan.splits.splits; ++split) {
+  for (int64_t split = 0; split < splits_of_entry(plan, batch); ++split) {
     auto* const result =
         static_cast<char*>(partials) + static_cast<uint64_t>(split) * plan.partial_bytes;
     cpu::decode_split(plan.params, plan.splits,
                       {.batch = batch, .kv_head = kv_head, .split = split}, result, scratch);
   }
-  cpu::decode_merge(plan.params, plan.splits, batch, kv_head, partials);
+  merge_splits(plan, batch, kv_head, partials);
 }
 
 // One head a job, which changes no bit: the heads of a job are computed one after the other.
@@ -213,10 +237,20 @@ Status run(const AttentionPlan& plan, Context& context) {
   }
   const Scratch& scratch = scratch_of(context);
   const int threads = threads_for(plan.operations, context.threads());
-  parallel_for(threads, plan.jobs(), [&](int64_t index, int thread) {
-    // Jobs are handed out in order, so the thread's next one is probably this.
-    run_block(plan, index, index + threads, scratch.of_thread(thread));
-  });
+  const auto run_all = [&](const AttentionPlan& of) {
+    parallel_for(threads, of.jobs(), [&](int64_t index, int thread) {
+      // Jobs begin in order, so the thread's next one is probably this.
+      run_block(of, index, index + threads, scratch.of_thread(thread));
+    });
+  };
+  const BlockGeometry blocks = blocks_for_threads(plan, threads);
+  if (blocks.jobs == plan.blocks.jobs) {
+    run_all(plan);
+  } else {
+    AttentionPlan divided = plan;
+    divided.blocks = blocks;
+    run_all(divided);
+  }
   return {};
 }
 

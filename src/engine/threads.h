@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -21,12 +22,22 @@ inline int threads_for(double operations, int threads) {
   return static_cast<int>(std::clamp(operations / kLeast, 1.0, static_cast<double>(threads)));
 }
 
+// Numbers that several threads write lie this many bytes apart, so that they do not take a cache
+// line from each other: two lines, because processors fetch pairs of them.
+inline constexpr size_t kCacheLine = 128;
+
 // Calls run(state, job, thread) once for every job in [0, jobs), thread in [0, threads).
-// Jobs are handed out in order, the next one to whichever thread is free.
+// Jobs begin in order, the next one on whichever thread is free: a job may wait for an earlier one.
 void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
               void* state);
 
-// The same for a callable taking (job, thread).
+// If set, run_jobs() calls this instead, in builds that have threads: multihead-bench --schedule
+// runs the jobs of one thread after the other and times each.
+using RunJobs = void (*)(int threads, int64_t jobs,
+                         void (*run)(void* state, int64_t job, int thread), void* state);
+extern RunJobs run_jobs_instead;
+
+// The same as run_jobs() for a callable taking (job, thread).
 template <class Job>
 void parallel_for(int threads, int64_t jobs, Job&& job) {
   run_jobs(

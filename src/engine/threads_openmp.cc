@@ -1,6 +1,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "engine/threads.h"
@@ -11,16 +12,27 @@ int available_threads() { return std::max(1, omp_get_max_threads()); }
 
 int most_threads() { return 1024; }
 
+RunJobs run_jobs_instead = nullptr;
+
 void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
               void* state) {
+  if (run_jobs_instead != nullptr) return run_jobs_instead(threads, jobs, run, state);
   const auto team = static_cast<int>(std::min<int64_t>(threads, jobs));
   // A team of one would still cost OpenMP's entry, a microsecond on a tiny call.
   if (team <= 1) {
     for (int64_t job = 0; job < jobs; ++job) run(state, job, 0);
     return;
   }
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-  for (int64_t job = 0; job < jobs; ++job) run(state, job, omp_get_thread_num());
+  // Not schedule(dynamic), of which LLVM's library gives each thread a range at first, and so does
+  // not begin the jobs in order. The counter has a cache line of its own.
+  struct alignas(kCacheLine) {
+    std::atomic<int64_t> next = 0;
+  } counter;
+#pragma omp parallel num_threads(team)
+  {
+    const int thread = omp_get_thread_num();
+    for (int64_t job = counter.next++; job < jobs; job = counter.next++) run(state, job, thread);
+  }
 }
 
 }  // namespace multihead::engine

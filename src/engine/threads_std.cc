@@ -116,7 +116,8 @@ class Pool {
   int64_t jobs_ = 0;
   Run run_ = nullptr;
   void* state_ = nullptr;
-  std::atomic<int64_t> next_ = 0;
+  // All threads write it, so it has a cache line of its own.
+  alignas(kCacheLine) std::atomic<int64_t> next_ = 0;
 };
 
 // The calling thread's pool. Null if memory is exhausted, and once the thread is ending, when
@@ -150,7 +151,10 @@ int available_threads() {
 
 int most_threads() { return 1024; }
 
+RunJobs run_jobs_instead = nullptr;
+
 void run_jobs(int threads, int64_t jobs, Run run, void* state) {
+  if (run_jobs_instead != nullptr) return run_jobs_instead(threads, jobs, run, state);
   const auto team = static_cast<int>(std::min<int64_t>(threads, jobs));
   Pool* const pool = team > 1 && !runs_job ? pool_of_this_thread() : nullptr;
   if (pool != nullptr) return pool->call(team, jobs, run, state);

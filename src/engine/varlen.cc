@@ -1,20 +1,16 @@
-#include <algorithm>
+#include "engine/varlen.h"
+
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <numeric>
 #include <span>
-#include <type_traits>
-#include <utility>
 
 #include "engine/guard.h"
+#include "engine/packed.h"
 #include "engine/plan.h"
 #include "engine/run.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
-#include "engine/transform.h"
 #include "engine/validate.h"
-#include "engine/varlen.h"
 #include "multihead/attention.h"
 
 namespace multihead {
@@ -25,6 +21,9 @@ using engine::Axes;
 using engine::Message;
 using engine::Name;
 using engine::option_error;
+using engine::PackedInputs;
+using engine::PackedJobs;
+using engine::PackedTransforms;
 using engine::sequence_of;
 using engine::shape_error;
 
@@ -87,126 +86,54 @@ Status validate_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
                                 {q.shape[1], q.shape[0]});
 }
 
-// A checked call: its sequences, their plans and the order of their jobs.
+// A checked call: the plans of its sequences and their jobs.
 class PackedCall {
  public:
-  PackedCall(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-             std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
-             const AttentionOptions& options, const AttentionOutputs& outputs)
-      : q_(q), k_(k), v_(v), cu_q_(cu_q), cu_k_(cu_k), options_(options), outputs_(outputs) {}
+  PackedCall(const PackedInputs& inputs, const AttentionOutputs& outputs)
+      : inputs_(inputs), outputs_(outputs) {}
 
   Status run(Context& context) {
     if (Status status = transform(context); !status.ok()) return status;
-    if (Status status = order_jobs(context); !status.ok()) return status;
-    engine::Scratch& scratch = engine::scratch_of(context);
-    engine::parallel_for(context.threads(), jobs_, [&](int64_t index, int thread) {
-      const auto after = std::upper_bound(first_job_.begin(), first_job_.end(), index);
-      const auto place = static_cast<size_t>(after - first_job_.begin() - 1);
-      const AttentionPlan& plan = plans_[place];
-      engine::run_block(plan, index - first_job_[place], plan.jobs(), scratch.of_thread(thread));
-    });
+    if (Status status = plans_.reserve(inputs_, context); !status.ok()) return status;
+    const PackedJobs jobs =
+        plans_.plan(context, [&](AttentionPlan& plan, size_t s) { plan = plan_of(s); });
+    if (Status status = engine::scratch_of(context).reserve(context.threads(), jobs.scratch_bytes);
+        !status.ok()) {
+      return status;
+    }
+    const engine::Scratch& scratch = engine::scratch_of(context);
+    plans_.for_jobs(engine::threads_for(jobs.operations, context.threads()), jobs,
+                    [&](const AttentionPlan& plan, int64_t index, int thread) {
+                      engine::run_block(plan, index, plan.jobs(), scratch.of_thread(thread));
+                    });
     return {};
   }
 
  private:
-  size_t sequences() const { return cu_q_.size() - 1; }
-  int64_t queries_of(size_t s) const { return cu_q_[s + 1] - cu_q_[s]; }
-  int64_t keys_of(size_t s) const { return cu_k_[s + 1] - cu_k_[s]; }
-
-  // QK-norm and RoPE of all tokens at once.
   Status transform(Context& context) {
-    const rules::Visibility positions = rules::make_visibility(options_, 0, 0);
-    const QkNorm& norm = options_.qk_norm;
-    engine::Transform of_q{.normalise = norm.enabled,
-                           .gain = norm.q_gain,
-                           .epsilon = norm.epsilon,
-                           .rope = options_.rope,
-                           .query_positions = &positions,
-                           .sequences = cu_q_,
-                           .key_sequences = cu_k_};
-    if (of_q.does_nothing()) return {};
-    engine::Transform of_k = of_q;
-    of_k.gain = norm.k_gain;
-    of_k.query_positions = nullptr;
-    of_k.sequences = cu_k_;
-    engine::Buffer& memory = engine::scratch_of(context).transformed();
-    const auto bytes =
-        static_cast<uint64_t>(q_.shape.elements() + k_.shape.elements()) * sizeof(float);
-    if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
-    auto* to = static_cast<float*>(memory.data());
-    for (const auto& [tensor, rule] : {std::pair{&q_, &of_q}, std::pair{&k_, &of_k}}) {
-      const int64_t tokens = tensor->shape[0], heads = tensor->shape[1], width = tensor->shape[2];
-      const Tensor moved(to, {1, heads, tokens, width});
-      if (Status status =
-              engine::transform_rows(sequence_of(*tensor, 0, tokens), *rule, moved, context);
-          !status.ok()) {
-        return status;
-      }
-      to += tensor->shape.elements();
-      *tensor = {moved.data, DType::kF32, tensor->shape, {width, tokens * width, 1}};
-    }
-    return {};
-  }
-
-  // The longest sequences first: a long one that starts late would leave the other threads idle.
-  Status order_jobs(Context& context) {
-    static_assert(std::is_trivially_copyable_v<AttentionPlan>);
-    const uint64_t bytes =
-        sequences() * (sizeof(AttentionPlan) + sizeof(int64_t) + sizeof(int32_t));
-    engine::Buffer& memory = engine::scratch_of(context).plans();
-    if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
-    plans_ = {static_cast<AttentionPlan*>(memory.data()), sequences()};
-    first_job_ = {reinterpret_cast<int64_t*>(plans_.data() + sequences()), sequences()};
-    const std::span order{reinterpret_cast<int32_t*>(first_job_.data() + sequences()), sequences()};
-    std::iota(order.begin(), order.end(), 0);
-    const auto takes_longer = [&](int32_t a, int32_t b) {
-      const auto first = static_cast<size_t>(a), second = static_cast<size_t>(b);
-      const int64_t work_a = queries_of(first) * keys_of(first);
-      const int64_t work_b = queries_of(second) * keys_of(second);
-      return work_a != work_b ? work_a > work_b : a < b;
-    };
-    // Not std::sort(), which is 2 kB longer in WebAssembly.
-    std::make_heap(order.begin(), order.end(), takes_longer);
-    std::sort_heap(order.begin(), order.end(), takes_longer);
-    uint64_t scratch_bytes = 0;
-    for (size_t place = 0; place < sequences(); ++place) {
-      const AttentionPlan& plan =
-          *std::construct_at(&plans_[place], plan_of(static_cast<size_t>(order[place])));
-      first_job_[place] = jobs_;
-      jobs_ += plan.jobs();
-      scratch_bytes = std::max(scratch_bytes, plan.scratch_bytes);
-    }
-    return engine::scratch_of(context).reserve(context.threads(), scratch_bytes);
+    const PackedTransforms transforms(inputs_);
+    return transforms.does_nothing() ? Status()
+                                     : engine::transform_packed(transforms, inputs_, context);
   }
 
   AttentionPlan plan_of(size_t s) const {
-    const ConstAnyTensor q = sequence_of(q_, cu_q_[s], cu_q_[s + 1]);
-    const ConstAnyTensor k = sequence_of(k_, cu_k_[s], cu_k_[s + 1]);
-    const ConstAnyTensor v = sequence_of(v_, cu_k_[s], cu_k_[s + 1]);
-    AttentionOutputs outputs{.out = sequence_of(outputs_.out, cu_q_[s], cu_q_[s + 1])};
-    if (outputs_.lse.given()) outputs.lse = engine::lse_of(outputs_.lse, cu_q_[s], cu_q_[s + 1]);
-    const AttentionOptions options = engine::options_of_sequence(options_, s);
-    return engine::plan_attention({.q = engine::stored_rows(q),
-                                   .k = engine::stored_rows(k),
-                                   .v = engine::stored_rows(v),
+    const auto& [q, k, v, cu_q, cu_k, options] = inputs_;
+    const ConstAnyTensor of_q = sequence_of(q, cu_q[s], cu_q[s + 1]);
+    const ConstAnyTensor of_k = sequence_of(k, cu_k[s], cu_k[s + 1]);
+    const ConstAnyTensor of_v = sequence_of(v, cu_k[s], cu_k[s + 1]);
+    AttentionOutputs outputs{.out = sequence_of(outputs_.out, cu_q[s], cu_q[s + 1])};
+    if (outputs_.lse.given()) outputs.lse = engine::lse_of(outputs_.lse, cu_q[s], cu_q[s + 1]);
+    return engine::plan_attention({.q = engine::stored_rows(of_q),
+                                   .k = engine::stored_rows(of_k),
+                                   .v = engine::stored_rows(of_v),
                                    .packed = true},
-                                  {.batch = 1,
-                                   .heads = q.shape[1],
-                                   .kv_heads = k.shape[1],
-                                   .queries = q.shape[2],
-                                   .keys = k.shape[2],
-                                   .key_width = q.shape[3],
-                                   .value_width = v.shape[3]},
-                                  options, outputs);
+                                  inputs_.shape_of(s), engine::options_of_sequence(options, s),
+                                  outputs);
   }
 
-  ConstAnyTensor q_, k_, v_;
-  std::span<const int32_t> cu_q_, cu_k_;
-  const AttentionOptions& options_;
+  PackedInputs inputs_;
   const AttentionOutputs& outputs_;
-  std::span<AttentionPlan> plans_;  // of the sequences, the longest first
-  std::span<int64_t> first_job_;    // of each plan
-  int64_t jobs_ = 0;
+  engine::PackedPlans<AttentionPlan> plans_;
 };
 
 }  // namespace
@@ -224,7 +151,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
     status = attention(sequence_of(q, 0, 0), sequence_of(k, 0, 0), sequence_of(v, 0, 0), options,
                        nothing, context);
     if (!status.ok()) return status;
-    return PackedCall(q, k, v, cu_q, cu_k, options, outputs).run(context);
+    return PackedCall({q, k, v, cu_q, cu_k, options}, outputs).run(context);
   });
 }
 

@@ -1,23 +1,39 @@
 #include "engine/varlen.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "engine/backward.h"
 #include "engine/guard.h"
+#include "engine/packed.h"
 #include "engine/plan.h"
+#include "engine/run.h"
+#include "engine/scratch.h"
+#include "engine/threads.h"
+#include "engine/transform.h"
 #include "engine/validate.h"
 #include "multihead/attention_backward.h"
+#include "rules/arena.h"
 
 namespace multihead {
 namespace {
 
+using engine::AttentionPlan;
+using engine::AttentionShape;
 using engine::Axes;
+using engine::BackwardPlan;
+using engine::CheckedRow;
 using engine::lse_of;
 using engine::Name;
+using engine::PackedInputs;
+using engine::PackedJobs;
+using engine::PackedTransforms;
 using engine::sequence_of;
 using engine::validate_exact;
 
@@ -53,17 +69,196 @@ Tensor rows_of(const Tensor& packed, int64_t first, int64_t last) {
   return {static_cast<float*>(rows.data), rows.shape, rows.strides};
 }
 
-// A row that is a sum over the sequences: each writes its part.
-struct Sum {
-  std::span<float> total;
-  std::vector<float> part;
+// A checked call: the plans of its sequences and their jobs.
+class PackedBackward {
+ public:
+  PackedBackward(const PackedInputs& inputs, const AttentionResults& results,
+                 const ConstAnyTensor& d_out, const AttentionGradients& gradients)
+      : given_(inputs),
+        inputs_(inputs),
+        results_(results),
+        d_out_(d_out),
+        gradients_(gradients),
+        transforms_(inputs) {}
 
-  explicit Sum(std::span<float> row) : total(row), part(row.size()) {
+  Status run(Context& context) {
+    // Nothing is written before all memory is reserved and the LSE is checked.
+    if (Status status = transform(context); !status.ok()) return status;
+    if (Status status = plans_.reserve(given_, context); !status.ok()) return status;
+    const PackedJobs jobs =
+        plans_.plan(context, [&](BackwardPlan& plan, size_t s) { plan = plan_of(s); });
+    if (Status status = reserve(jobs, context); !status.ok()) return status;
+    const int threads = engine::threads_for(jobs.operations, context.threads());
+    const engine::Scratch& scratch = engine::scratch_of(context);
+    if (Status status = check_lse(threads, scratch); !status.ok()) return status;
+    const int64_t heads = given_.q.shape[1];
+    engine::parallel_for(threads, sequences() * heads, [&](int64_t index, int thread) {
+      const BackwardPlan& plan = plans_.plans()[static_cast<size_t>(index / heads)];
+      if (index % heads == 0) engine::begin_turns(plan);
+      cpu::backward_rows(plan.params, 0, index % heads, scratch.of_thread(thread));
+    });
+    plans_.for_jobs(threads, jobs, [&](const BackwardPlan& plan, int64_t index, int thread) {
+      engine::run_backward_job(plan, index, scratch.of_thread(thread));
+    });
+    if (!gradients_.d_sinks.empty()) sum_sinks(threads);
+    return transforms_.does_nothing() ? Status() : transform_back(context);
+  }
+
+ private:
+  int64_t sequences() const { return static_cast<int64_t>(given_.sequences()); }
+
+  Status transform(Context& context) {
+    if (transforms_.does_nothing()) return {};
+    return engine::transform_packed(transforms_, inputs_, context);
+  }
+
+  AttentionOptions options_of(size_t s) const {
+    AttentionOptions options = engine::options_of_sequence(given_.options, s);
+    options.qk_norm = {};
+    options.rope = {};
+    return options;
+  }
+  ConstAnyTensor queries_of(const ConstAnyTensor& packed, size_t s) const {
+    return sequence_of(packed, given_.cu_q[s], given_.cu_q[s + 1]);
+  }
+  ConstAnyTensor keys_of(const ConstAnyTensor& packed, size_t s) const {
+    return sequence_of(packed, given_.cu_k[s], given_.cu_k[s + 1]);
+  }
+  CheckedRow checked_row(size_t s) const {
+    return {queries_of(inputs_.q, s), keys_of(inputs_.k, s), options_of(s), given_.shape_of(s)};
+  }
+  static AttentionPlan plan_of(const CheckedRow& checked, const ScoreCapture& capture) {
+    const AttentionShape shape{.batch = 1,
+                               .heads = 1,
+                               .kv_heads = 1,
+                               .queries = checked.q.shape[2],
+                               .keys = checked.k.shape[2],
+                               .key_width = checked.k.shape[3]};
+    return engine::plan_scores_call(checked.q, checked.k, shape, checked.options, capture).plan;
+  }
+
+  BackwardPlan plan_of(size_t s) const {
+    const int64_t first_query = given_.cu_q[s], end_query = given_.cu_q[s + 1];
+    const int64_t first_key = given_.cu_k[s], end_key = given_.cu_k[s + 1];
+    BackwardPlan plan = engine::plan_backward(
+        queries_of(inputs_.q, s), keys_of(inputs_.k, s), keys_of(inputs_.v, s), given_.shape_of(s),
+        options_of(s),
+        {.out = queries_of(results_.out, s), .lse = lse_of(results_.lse, first_query, end_query)},
+        queries_of(d_out_, s),
+        {.d_q = rows_of(gradients_.d_q, first_query, end_query),
+         .d_k = rows_of(gradients_.d_k, first_key, end_key),
+         .d_v = rows_of(gradients_.d_v, first_key, end_key)});
+    const CheckedRow checked = checked_row(s);
+    if (checked.exists) {
+      plan.scratch_bytes =
+          std::max(plan.scratch_bytes, plan_of(checked, checked.capture(nullptr)).scratch_bytes);
+    }
+    return plan;
+  }
+
+  Status reserve(const PackedJobs& jobs, Context& context) {
+    int64_t longest = 0;
+    for (const BackwardPlan& plan : plans_.plans()) {
+      longest = std::max(longest, plan.params.forward.keys);
+    }
+    scores_.resize(static_cast<size_t>(context.threads()));
+    const auto lay_out = [&](void* memory) {
+      rules::Arena take(memory);
+      for (float*& scores : scores_) take(scores, static_cast<uint64_t>(longest));
+      take(sinks_, given_.sequences() * gradients_.d_sinks.size());
+      for (BackwardPlan& plan : plans_.plans()) engine::lay_out_backward(plan, take);
+      return take.bytes();
+    };
+    const uint64_t bytes = lay_out(nullptr);
+    engine::Scratch& scratch = engine::scratch_of(context);
+    if (!scratch.gradients().reserve(bytes)) return Status::out_of_memory(bytes);
+    lay_out(scratch.gradients().data());
+    if (!transforms_.does_nothing()) {
+      for (const auto& [x, d_gain] :
+           {std::pair{&given_.q, gradients_.d_q_gain}, {&given_.k, gradients_.d_k_gain}}) {
+        if (Status status = engine::reserve_for_transform_back(sequence_of(*x, 0, x->shape[0]),
+                                                               d_gain, context);
+            !status.ok()) {
+          return status;
+        }
+      }
+    }
+    return scratch.reserve(context.threads(), jobs.scratch_bytes);
+  }
+
+  Status check_lse_of(size_t s, float* scores, void* scratch) const {
+    const CheckedRow checked = checked_row(s);
+    if (!checked.exists) return {};
+    const ScoreCapture capture = checked.capture(scores);
+    const AttentionPlan plan = plan_of(checked, capture);
+    for (int64_t job = 0; job < plan.jobs(); ++job) {
+      engine::run_block(plan, job, plan.jobs(), scratch);
+    }
+    const ConstTensor lse = lse_of(results_.lse, given_.cu_q[s], given_.cu_q[s + 1]);
+    return checked.check({scores, static_cast<size_t>(checked.k.shape[2])},
+                         lse.data[checked.row * lse.strides[2]]);
+  }
+
+  // The error of the first sequence that has one.
+  Status check_lse(int threads, const engine::Scratch& scratch) const {
+    std::atomic<int64_t> first = sequences();
+    engine::parallel_for(threads, sequences(), [&](int64_t s, int thread) {
+      float* const scores = scores_[static_cast<size_t>(thread)];
+      if (check_lse_of(static_cast<size_t>(s), scores, scratch.of_thread(thread)).ok()) return;
+      int64_t known = first;
+      while (s < known && !first.compare_exchange_weak(known, s)) {
+      }
+    });
+    if (first == sequences()) return {};
+    return check_lse_of(static_cast<size_t>(first), scores_[0], scratch.of_thread(0));
+  }
+
+  // Each sequence's part, then their sum in the order of the sequences.
+  void sum_sinks(int threads) {
+    const std::span<float> total = gradients_.d_sinks;
+    const auto part_of = [&](size_t s) {
+      return std::span(sinks_ + s * total.size(), total.size());
+    };
+    engine::parallel_for(threads, sequences(), [&](int64_t place, int) {
+      const auto at = static_cast<size_t>(place);
+      engine::differentiate_sinks(plans_.plans()[at].params, part_of(plans_.sequence(at)));
+    });
     std::fill(total.begin(), total.end(), 0.0F);
+    for (size_t s = 0; s < given_.sequences(); ++s) {
+      for (size_t head = 0; head < total.size(); ++head) total[head] += part_of(s)[head];
+    }
   }
-  void add() {
-    for (size_t i = 0; i < part.size(); ++i) total[i] += part[i];
+
+  // The gradients of the transformed queries and keys become those of the given ones.
+  Status transform_back(Context& context) const {
+    const struct {
+      const ConstAnyTensor& x;
+      const engine::Transform& rule;
+      const Tensor& gradient;
+      std::span<float> d_gain;
+    } of[] = {{given_.q, transforms_.of_queries, gradients_.d_q, gradients_.d_q_gain},
+              {given_.k, transforms_.of_keys, gradients_.d_k, gradients_.d_k_gain}};
+    for (const auto& [x, rule, gradient, d_gain] : of) {
+      if (!gradient.given()) continue;
+      const int64_t tokens = x.shape[0];
+      if (Status status = engine::transform_back(sequence_of(x, 0, tokens), rule,
+                                                 rows_of(gradient, 0, tokens), d_gain, context);
+          !status.ok()) {
+        return status;
+      }
+    }
+    return {};
   }
+
+  const PackedInputs given_;
+  PackedInputs inputs_;  // transformed
+  const AttentionResults& results_;
+  const ConstAnyTensor& d_out_;
+  const AttentionGradients& gradients_;
+  const PackedTransforms transforms_;
+  engine::PackedPlans<BackwardPlan> plans_;
+  std::vector<float*> scores_;  // of each thread, one row
+  float* sinks_ = nullptr;      // (sequences, H_q) parts of d_sinks
 };
 
 }  // namespace
@@ -77,37 +272,22 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
     Status status = engine::validate_packed(q, k, v, cu_q, cu_k, options);
     if (status.ok()) status = validate_packed_backward(q, k, v, results, d_out, gradients);
     if (!status.ok()) return status;
-    const auto call = [&](size_t s, int64_t queries, int64_t end_query, int64_t keys,
-                          int64_t end_key, const AttentionGradients& to) {
-      return attention_backward(sequence_of(q, queries, end_query), sequence_of(k, keys, end_key),
-                                sequence_of(v, keys, end_key),
-                                engine::options_of_sequence(options, s),
-                                {.out = sequence_of(results.out, queries, end_query),
-                                 .lse = lse_of(results.lse, queries, end_query)},
-                                sequence_of(d_out, queries, end_query), to, context);
-    };
-    const auto rows = [&](int64_t first_query, int64_t end_query, int64_t first_key,
-                          int64_t end_key) {
-      AttentionGradients to = gradients;
-      to.d_q = rows_of(gradients.d_q, first_query, end_query);
-      to.d_k = rows_of(gradients.d_k, first_key, end_key);
-      to.d_v = rows_of(gradients.d_v, first_key, end_key);
-      return to;
-    };
-    // An empty sequence goes through all checks before anything but the sums is written.
-    status = call(0, 0, 0, 0, 0, rows(0, 0, 0, 0));
-    if (!status.ok()) return status;
-    Sum sinks(gradients.d_sinks), q_gain(gradients.d_q_gain), k_gain(gradients.d_k_gain);
-    for (size_t s = 0; s + 1 < cu_q.size(); ++s) {
-      AttentionGradients to = rows(cu_q[s], cu_q[s + 1], cu_k[s], cu_k[s + 1]);
-      to.d_sinks = sinks.part;
-      to.d_q_gain = q_gain.part;
-      to.d_k_gain = k_gain.part;
-      status = call(s, cu_q[s], cu_q[s + 1], cu_k[s], cu_k[s + 1], to);
-      if (!status.ok()) return status;
-      for (Sum* sum : {&sinks, &q_gain, &k_gain}) sum->add();
+    // An empty sequence goes through all checks of attention_backward().
+    const auto empty = [](const auto& packed) { return sequence_of(packed, 0, 0); };
+    AttentionGradients to = gradients;
+    to.d_q = rows_of(gradients.d_q, 0, 0);
+    to.d_k = rows_of(gradients.d_k, 0, 0);
+    to.d_v = rows_of(gradients.d_v, 0, 0);
+    engine::AttentionShape shape;
+    status = engine::validate_inputs(empty(q), empty(k), empty(v), shape);
+    if (status.ok()) status = engine::validate_options(options, shape);
+    if (status.ok()) {
+      status = engine::validate_backward(
+          options, {.out = empty(results.out), .lse = lse_of(results.lse, 0, 0)}, empty(d_out), to,
+          shape);
     }
-    return {};
+    if (!status.ok()) return status;
+    return PackedBackward({q, k, v, cu_q, cu_k, options}, results, d_out, gradients).run(context);
   });
 }
 

@@ -61,8 +61,9 @@ struct AttentionGradients {
 
 /// The backward of attention_varlen(), for packed sequences: q (T_q, H_q, d_k), k (T_k, H_kv, d_k),
 /// v (T_k, H_kv, d_v), out and d_out (T_q, H_q, d_v), lse (H_q, T_q). Gradients have the shapes of
-/// what they belong to; d_sinks and those of gains are sums over the sequences. d_bias is a kOption
-/// error, as is a bias.
+/// what they belong to; d_sinks and those of gains are sums over the sequences. All sequences share
+/// one list of jobs, so that many short ones use all threads. One row of the lse of each sequence
+/// is checked. d_bias is a kOption error, as is a bias.
 [[nodiscard]] Status attention_varlen_backward(
     const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
     std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const AttentionOptions& options,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "rules/attention_params.h"
@@ -31,8 +32,9 @@ struct BackwardParams {
   // the row's LSE / scale.of_softmax.
   float* delta;
   float* reference;
-  // [chunk of keys][B][H_q][N_q][d_k], the parts of d_q; used with more than one chunk.
-  float* d_q_parts;
+  // [B][H_kv][block of rows], zeros before the first job: how many chunks of keys have added their
+  // part of d_q. Used with more than one chunk.
+  std::atomic<int32_t>* turns;
 
   constexpr int64_t row_index(int64_t batch, int64_t head, int64_t query) const {
     return (batch * forward.heads + head) * forward.queries + query;

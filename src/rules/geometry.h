@@ -24,7 +24,8 @@ struct BlockGeometry {
   bool stores_normalised = false;
 };
 
-// attention_backward(): a job takes a chunk of the keys of a head, against all of its queries.
+// attention_backward(): a job takes a chunk of the keys of a head, against all of its queries. Jobs
+// are numbered chunk by chunk, and begin in that order.
 struct BackwardGeometry {
   BlockGeometry blocks;    // of query rows, and of keys within a chunk
   int64_t chunk_keys = 0;  // keys of a job

@@ -731,6 +731,13 @@ TEST_P(AttentionOnTarget, SameBitsWhateverTheThreadCount) {
     SCOPED_TRACE(c.description);
     ASSERT_TRUE(run(c, one) == run(c, three));
   }
+  // Many threads divide blocks.
+  Context many(16);
+  for (uint64_t seed = 340; seed < 360; ++seed) {
+    const RandomCase c = random_case(seed, {.max_queries = 400});
+    SCOPED_TRACE(c.description);
+    ASSERT_TRUE(run(c, one) == run(c, many));
+  }
 }
 
 // Scores chunk by chunk, without values, compared with one capture of all of them.

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "cpu/kernels.h"
+#include "engine/cut.h"
 #include "engine/run.h"
 #include "multihead/attention.h"
 #include "support/random_case.h"
@@ -69,6 +71,49 @@ TEST(Plan, SaysWhy) {
   EXPECT_EQ(plan.not_short, Objection::kOption);
   EXPECT_NE(explain(plan).find("not short heads, since it has an option"), std::string::npos)
       << explain(plan);
+}
+
+// Blocks are divided for many threads, panel by panel; not if there are enough.
+TEST(Plan, ManyThreadsGetSmallerBlocks) {
+  const cpu::TargetTraits target = cpu::target_traits();
+  for (const int64_t heads : {1, 4, 12}) {
+    const AttentionPlan plan = Call{heads, heads, 8192, 8192, 16}.plan();
+    for (const int threads : {1, 2, 32, 96}) {
+      const rules::BlockGeometry g = cut_for_threads(plan.params, plan.blocks, target, threads);
+      EXPECT_EQ(g.jobs, heads * g.row_parts);
+      EXPECT_EQ(g.row_parts, (8192 + g.rows - 1) / g.rows);
+      EXPECT_TRUE(g.rows == plan.blocks.rows || g.rows % target.panel_lanes == 0);
+      EXPECT_LE(g.rows, plan.blocks.rows);
+      if (threads == 1) EXPECT_EQ(g.jobs, plan.blocks.jobs);
+      const int64_t panels = heads * (8192 / target.panel_lanes);
+      if (threads > 1) EXPECT_GE(g.jobs, std::min<int64_t>(8 * threads, panels)) << threads;
+    }
+  }
+}
+
+// One long sequence beside short ones is split as if it were alone.
+TEST(Plan, RaggedLengthsAreSplitBySum) {
+  constexpr int64_t kBatch = 32, kKeys = 32768;
+  std::vector<int32_t> lengths(kBatch, 64);
+  const auto splits = [&] {
+    const Dims q_shape{kBatch, 4, 1, 16}, k_shape{kBatch, 4, kKeys, 16};
+    static const float kNothing = 0.0F;  // a plan reads no numbers
+    const ConstAnyTensor q(&kNothing, DType::kF32, q_shape, contiguous_strides(q_shape));
+    const ConstAnyTensor k(&kNothing, DType::kF32, k_shape, contiguous_strides(k_shape));
+    float out = 0;
+    AttentionShape shape;
+    const AttentionOptions options{.kv_lengths = lengths};
+    const AttentionOutputs outputs{.out = Tensor(&out, q_shape)};
+    EXPECT_TRUE(validate_call(q, k, k, options, outputs, shape).ok());
+    return plan_call(q, k, k, shape, options, outputs).plan.splits;
+  };
+  EXPECT_EQ(splits().splits, 1);
+  lengths[7] = kKeys;
+  const rules::SplitGeometry ragged = splits();
+  EXPECT_GE(ragged.splits, 8);
+  EXPECT_LE(ragged.splits, ragged.most_splits);
+  lengths.assign(kBatch, kKeys);
+  EXPECT_EQ(splits().splits, 1);  // 128 heads of the same length
 }
 
 // A problem with options that depend on the positions of queries and keys.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -57,6 +58,26 @@ TEST(MULTIHEAD_THREADS_SUITE, WritesOfAllJobsAreSeenAfterwards) {
     for (int64_t job = 0; job < 512; ++job) {
       ASSERT_EQ(squares[static_cast<size_t>(job)], job * call);
     }
+  }
+}
+
+// Jobs begin in order, so one that waits for the one before always ends.
+TEST(MULTIHEAD_THREADS_SUITE, AJobMayWaitForTheOneBefore) {
+  constexpr int64_t kJobs = 64;
+  for (const int threads : {1, 2, 5}) {
+    std::vector<std::atomic<bool>> done(kJobs);
+    std::atomic<int> late = 0;
+    parallel_for(threads, kJobs, [&](int64_t job, int) {
+      const auto start = std::chrono::steady_clock::now();
+      while (job > 0 && !done[static_cast<size_t>(job - 1)]) {
+        if (std::chrono::steady_clock::now() - start > std::chrono::seconds(20)) {
+          ++late;
+          break;
+        }
+      }
+      done[static_cast<size_t>(job)] = true;
+    });
+    ASSERT_EQ(late, 0) << threads << " threads";
   }
 }
 

@@ -10,12 +10,15 @@
 // delta are vectors. S and dP are row-major products like the forward's scores, dV and dK row-major
 // products with the weights as A, and dQ is a column-major product like the forward's output.
 //
-// Only one job adds to the dK and dV of a key. If the keys take several chunks, each chunk writes
-// its own part of dQ, and the parts are added in order afterwards. So the result has the same bits
-// for any number of threads.
+// Only one job adds to the dK and dV of a key. If the keys take several chunks, each job adds its
+// part of dQ after the job of the chunk before has added its own. So the result has the same bits
+// for any number of threads. Jobs that run side by side go through the rows in the same order, the
+// last ones first: with causal order all chunks see those, so a job rarely waits for its turn.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 
 #include "cpu/kernels.h"
 
@@ -34,35 +37,55 @@ namespace multihead::cpu::HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Stores `count` rows, each times a factor.
+enum class Store : uint8_t { kSet, kAdd };
+
+// Stores `count` rows, each times a factor, or the sum with what is there times the factor.
+template <Store kStore>
 void store_rows(const float* from, size_t lanes, size_t count, float factor, float* to,
                 int64_t stride, size_t width) {
   const DF d;
   const auto by = hn::Set(d, factor);
   for (size_t row = 0; row < count; ++row, from += lanes, to += stride) {
-    size_t c = 0;
-    for (; c + hn::Lanes(d) <= width; c += hn::Lanes(d)) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, from + c), by), d, to + c);
+    for (size_t c = 0; c < width; c += hn::Lanes(d)) {
+      const size_t rest = width - c;
+      const bool whole = rest >= hn::Lanes(d);
+      auto sum = hn::LoadU(d, from + c);
+      if constexpr (kStore == Store::kAdd) {
+        sum = hn::Add(whole ? hn::LoadU(d, to + c) : hn::LoadN(d, to + c, rest), sum);
+      }
+      const auto value = hn::Mul(sum, by);
+      if (whole) {
+        hn::StoreU(value, d, to + c);
+      } else {
+        hn::StoreN(value, d, to + c, rest);
+      }
     }
-    if (c < width) hn::StoreN(hn::Mul(hn::LoadU(d, from + c), by), d, to + c, width - c);
   }
 }
 
-// Stores d_q of the block's rows, or the chunk's part of it.
-void store_queries(const BackwardBlock& block, int64_t chunk, bool in_parts) {
+// Stores d_q of the block's rows, or adds the chunk's part of it. The chunks that the rows see take
+// turns; `turn` counts those that have stored theirs.
+void store_queries(const BackwardBlock& block, const BackwardGeometry& geometry, int64_t chunk,
+                   std::atomic<int32_t>* turn) {
   const BackwardParams& params = block.p;
   const QueryBlock<F32Products>& b = block.b;
-  const auto width = static_cast<size_t>(b.p.key_width);
-  const int64_t rows = b.p.batch * b.p.heads * b.p.queries;
-  for (size_t row = 0; row < b.rows; ++row) {
-    const int64_t head = b.head_of(row), query = b.s.place[row].query;
-    float* const to =
-        in_parts ? params.d_q_parts +
-                       (chunk * rows + params.row_index(b.batch, head, query)) * b.p.key_width
-                 : params.d_q.row(b.batch, head, query);
-    store_rows(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1,
-               in_parts ? 1.0F : params.scale, to, 0, width);
+  const bool sees_nothing = b.seen.empty();
+  const int64_t first = sees_nothing ? 0 : b.seen.first / geometry.chunk_keys;
+  const int64_t last = sees_nothing ? 0 : (b.seen.last - 1) / geometry.chunk_keys;
+  if (chunk < first || chunk > last) return;
+  const auto before = static_cast<int32_t>(chunk - first);
+  if (turn != nullptr) {
+    while (turn->load(std::memory_order_acquire) != before) std::this_thread::yield();
   }
+  // The sum is scaled with its last part.
+  const float factor = chunk == last ? params.scale : 1.0F;
+  const auto store = before == 0 ? store_rows<Store::kSet> : store_rows<Store::kAdd>;
+  for (size_t row = 0; row < b.rows; ++row) {
+    store(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1, factor,
+          params.d_q.row(b.batch, b.head_of(row), b.s.place[row].query), 0,
+          static_cast<size_t>(b.p.key_width));
+  }
+  if (turn != nullptr) turn->store(before + 1, std::memory_order_release);
 }
 
 void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const BackwardJob& job,
@@ -74,10 +97,11 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
   const auto keys = static_cast<size_t>(end - begin);
   std::fill_n(s.d_keys, keys * s.key_lanes, 0.0F);
   std::fill_n(s.d_values, keys * s.value_lanes, 0.0F);
-  const bool in_parts = geometry.chunks > 1;
-  for (int64_t first_row = p.first_row(); first_row < p.end_row();
-       first_row += geometry.blocks.rows) {
-    BackwardBlock block(params, geometry, job, first_row, s);
+  const int64_t head = job.batch * p.kv_heads + job.kv_head;
+  std::atomic<int32_t>* const turns =
+      geometry.chunks > 1 ? params.turns + head * geometry.blocks.row_parts : nullptr;
+  for (int64_t part = geometry.blocks.row_parts - 1; part >= 0; --part) {
+    BackwardBlock block(params, geometry, job, p.first_row() + part * geometry.blocks.rows, s);
     load_rows(block.b);
     start_head(block.b);
     std::fill_n(s.d_queries, block.b.rows * s.key_lanes, 0.0F);
@@ -88,16 +112,19 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
         backward_tile(block, {key, std::min(key + geometry.blocks.key_block, seen.last)}, begin);
       }
     }
-    if (params.d_q.data != nullptr) store_queries(block, job.chunk, in_parts);
+    if (params.d_q.data != nullptr) {
+      store_queries(block, geometry, job.chunk, turns == nullptr ? nullptr : turns + part);
+    }
   }
   if (params.d_k.data != nullptr) {
-    store_rows(s.d_keys, s.key_lanes, keys, params.scale,
-               params.d_k.row(job.batch, job.kv_head, begin), params.d_k.stride[2],
-               static_cast<size_t>(p.key_width));
+    store_rows<Store::kSet>(s.d_keys, s.key_lanes, keys, params.scale,
+                            params.d_k.row(job.batch, job.kv_head, begin), params.d_k.stride[2],
+                            static_cast<size_t>(p.key_width));
   }
   if (params.d_v.data != nullptr) {
-    store_rows(s.d_values, s.value_lanes, keys, 1.0F, params.d_v.row(job.batch, job.kv_head, begin),
-               params.d_v.stride[2], static_cast<size_t>(p.value_width));
+    store_rows<Store::kSet>(s.d_values, s.value_lanes, keys, 1.0F,
+                            params.d_v.row(job.batch, job.kv_head, begin), params.d_v.stride[2],
+                            static_cast<size_t>(p.value_width));
   }
 }
 
