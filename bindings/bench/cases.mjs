@@ -1,6 +1,6 @@
 // The benchmark cases, with the names of multihead-bench: native/bench/cases.cc has the same list, and a test compares
-// the two. The package takes only row-major tensors, so the (B, N, H, d) layouts are missing here, and WebAssembly has
-// no bf16 products.
+// the two. The package takes only row-major tensors, so the (B, N, H, d) layouts are missing here, as are packed sequences,
+// which are about threads, and bf16 products, which WebAssembly does not have.
 
 const shape = (name, batch, heads, kvHeads, queries, keys, width) => ({
   name,

@@ -1,6 +1,5 @@
 #include "cases.h"
 
-#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -22,6 +21,8 @@ constexpr Shape kHead = {"head-1k", 1, 1, 1, 1024, 1024, 64};
 constexpr Shape kLlama3 = {"llama3-2k", 1, 32, 8, 2048, 2048, 128};
 constexpr Shape kLong = {"long-8k", 1, 4, 4, 8192, 8192, 64};
 constexpr Shape kLongHead = {"head-8k", 1, 1, 1, 8192, 8192, 64};
+// 256 sequences of 16 to 128 tokens, packed.
+constexpr Shape kPacked = {"packed-256", 1, 12, 12, 128, 128, 64, false, 256, 16};
 constexpr Shape kGpt2Decode = {"gpt2-kv1k", 1, 12, 12, 1, 1024, 64};
 constexpr Shape kLlama3Decode[] = {
     {"llama3-kv512", 1, 32, 8, 1, 512, 128},
@@ -103,7 +104,7 @@ std::string Case::name() const {
          "/threads:" + std::to_string(threads);
 }
 
-std::vector<Case> all_cases(int all_threads) {
+std::vector<Case> all_cases(const std::vector<int>& threads) {
   std::vector<Case> cases;
   const auto forward = [&](const Shape& shape, Mask mask, const char* dtype = "f32") {
     cases.push_back({Op::kForward, shape, mask, dtype, 1});
@@ -119,6 +120,8 @@ std::vector<Case> all_cases(int all_threads) {
   forward(kHead, Mask::kCausal);
   forward(kLlama3, Mask::kCausal);
   forward(kLong, Mask::kCausal);
+  forward(kPacked, Mask::kCausal);
+  forward(kPacked, Mask::kFull);
 
   for (const char* dtype : {"f16", "bf16"}) {
     forward(kGpt2, Mask::kCausal, dtype);
@@ -141,6 +144,7 @@ std::vector<Case> all_cases(int all_threads) {
   }
   cases.push_back({Op::kBackward, kTiny, Mask::kCausal, "f32", 1});
   cases.push_back({Op::kBackward, kLongHead, Mask::kCausal, "f32", 1});
+  cases.push_back({Op::kBackward, kPacked, Mask::kCausal, "f32", 1});
 
   cases.push_back({Op::kDecode, kGpt2Decode, Mask::kFull, "f32", 1});
   for (const Shape& shape : kLlama3Decode) {
@@ -157,14 +161,14 @@ std::vector<Case> all_cases(int all_threads) {
   for (const Shape& shape : kTrain) cases.push_back({Op::kTrain, shape, Mask::kCausal, "f32", 1});
   for (const Shape& shape : kGemm) cases.push_back({Op::kGemm, shape, Mask::kFull, "f32", 1});
 
-  if (all_threads > 1) {
-    const size_t count = cases.size();
-    for (size_t i = 0; i < count; ++i) {
-      cases.push_back(cases[i]);
-      cases.back().threads = all_threads;
+  std::vector<Case> all;
+  for (const int count : threads) {
+    for (Case& which : cases) {
+      which.threads = count;
+      all.push_back(which);
     }
   }
-  return cases;
+  return all;
 }
 
 }  // namespace multihead::bench

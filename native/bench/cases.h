@@ -13,6 +13,9 @@ struct Shape {
   const char* name;
   int64_t batch, heads, kv_heads, queries, keys, width;
   bool tokens_first = false;  // (B, N, H, d) in memory
+  // Sequences of different lengths in one row, batch 1: their number, and the length of the
+  // shortest; the longest has `queries` tokens. 0: one call of attention() for `batch` sequences.
+  int64_t sequences = 0, shortest = 0;
 };
 
 enum class Mask : uint8_t {
@@ -35,8 +38,8 @@ constexpr bool is_causal(Mask mask) {
 }
 
 enum class Op : uint8_t {
-  kForward,   // attention()
-  kBackward,  // attention() and attention_backward()
+  kForward,   // attention(), or attention_varlen() of packed sequences
+  kBackward,  // the same with attention_backward() or attention_varlen_backward()
   kDecode,    // attention() of one query
   kCache,     // KVCache::attend() of one query
   kModule,    // MultiHeadAttention
@@ -58,7 +61,7 @@ struct Case {
   std::string name() const;
 };
 
-// Every case, at 1 thread and at `all_threads`.
-std::vector<Case> all_cases(int all_threads);
+// Every case, at each of these numbers of threads.
+std::vector<Case> all_cases(const std::vector<int>& threads);
 
 }  // namespace multihead::bench

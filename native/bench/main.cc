@@ -1,6 +1,7 @@
 // multihead-bench: attention at commonly used shapes, with Google Benchmark.
 //
-//   multihead-bench [--target=NAME] [--save=FOLDER] [--alone] [--explain] [--benchmark_…]
+//   multihead-bench [--target=NAME] [--threads=LIST] [--save=FOLDER] [--alone] [--explain]
+//                   [--schedule=LIST] [--benchmark_…]
 //
 // --alone skips Eigen and the machine's limits, for one turn of a comparison with another program.
 //
@@ -18,33 +19,64 @@
 //   openblas_…    the same for products with OpenBLAS, if the build has found it
 #include <benchmark/benchmark.h>
 
+#include <charconv>
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <regex>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cases.h"
+#include "engine/threads.h"
 #include "exit_code.h"
 #include "machine.h"
 #include "measure.h"
 #include "multihead/context.h"
+#include "schedule.h"
 
 namespace multihead::bench {
 namespace {
 
 struct Arguments {
   std::string target, save;
+  std::vector<int> threads, schedule;  // empty: one and all; no simulation
   bool alone = false, explain = false;
+  std::string wrong;        // what is wrong with a list of numbers
   std::vector<char*> rest;  // arguments for Google Benchmark
 };
 
 std::optional<std::string> value_of(std::string_view argument, std::string_view name) {
   if (!argument.starts_with(name)) return std::nullopt;
   return std::string(argument.substr(name.size()));
+}
+
+// Numbers from 1 to `most`, separated by commas; none if the text is anything else.
+std::vector<int> numbers_of(std::string_view text, int most) {
+  std::vector<int> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    int number = 0;
+    const auto [after, error] = std::from_chars(at, end, number);
+    if (error != std::errc() || number < 1 || number > most) return {};
+    numbers.push_back(number);
+    if (after == end) return numbers;
+    if (*after != ',') return {};
+    at = after + 1;
+  }
+}
+
+void take_numbers(Arguments& arguments, std::string_view option, std::string_view text, int most,
+                  std::vector<int>& numbers) {
+  numbers = numbers_of(text, most);
+  if (!numbers.empty() || !arguments.wrong.empty()) return;
+  arguments.wrong = std::string(option) + ": expected numbers from 1 to " + std::to_string(most) +
+                    ", separated by commas, got " + std::string(text);
 }
 
 Arguments parse(int argc, char** argv) {
@@ -57,6 +89,11 @@ Arguments parse(int argc, char** argv) {
       arguments.target = *target;
     } else if (const auto folder = value_of(argv[i], "--save=")) {
       arguments.save = *folder;
+    } else if (const auto threads = value_of(argv[i], "--threads=")) {
+      take_numbers(arguments, "--threads", *threads, Context().threads(), arguments.threads);
+    } else if (const auto cores = value_of(argv[i], "--schedule=")) {
+      take_numbers(arguments, "--schedule", *cores, engine::most_threads(), arguments.schedule);
+      arguments.alone = true;
     } else if (std::string_view(argv[i]) == "--alone") {
       arguments.alone = true;
     } else if (std::string_view(argv[i]) == "--explain") {
@@ -72,6 +109,7 @@ Arguments parse(int argc, char** argv) {
 
 // Returns what is wrong with the arguments, or an empty string.
 std::string complaint(const Arguments& arguments) {
+  if (!arguments.wrong.empty()) return arguments.wrong;
   if (!arguments.target.empty() && !use_simd_target(arguments.target)) {
     std::string names;
     for (const std::string& name : simd_targets()) names += (names.empty() ? "" : ", ") + name;
@@ -87,6 +125,8 @@ void print_help() {
   std::puts(
       "multihead-bench [options]\n"
       "  --target=NAME   the SIMD target to run on\n"
+      "  --threads=LIST  numbers of threads, for example 1,2,4; one and all if not given\n"
+      "  --schedule=LIST simulates so many cores, for example 8,32,96, from the time of each job\n"
       "  --save=FOLDER   writes the output of each case there\n"
       "  --alone         skips Eigen and the machine's limits\n"
       "  --explain       says which path serves a case, and why the others do not\n"
@@ -112,6 +152,33 @@ void add_context(bool with_limits) {
   add_number("read_stream_gbps_all_threads", machine().read_stream_all * 1e-9);
 }
 
+std::vector<int> threads_of(const Arguments& arguments) {
+  if (!arguments.threads.empty()) return arguments.threads;
+  const int all = Context().threads();
+  return all > 1 ? std::vector<int>{1, all} : std::vector<int>{1};
+}
+
+// Of the cases of one thread whose names match --benchmark_filter.
+int simulate(const std::vector<int>& cores) {
+  std::vector<Case> chosen;
+  std::string filter = benchmark::GetBenchmarkFilter();
+  if (filter.empty() || filter == "all") filter = ".";
+  try {
+    const std::regex wanted(filter, std::regex::extended);
+    for (const Case& which : all_cases({1})) {
+      if (std::regex_search(which.name(), wanted)) chosen.push_back(which);
+    }
+  } catch (const std::regex_error& error) {
+    std::fprintf(stderr, "--benchmark_filter: %s\n", error.what());
+    return kExitUsage;
+  }
+  if (chosen.empty()) {
+    std::fputs("--benchmark_filter: matches no case of one thread\n", stderr);
+    return kExitUsage;
+  }
+  return finished(print_schedules(chosen, cores) ? kExitOk : kExitFailed);
+}
+
 }  // namespace
 }  // namespace multihead::bench
 
@@ -127,8 +194,9 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&rest, arguments.rest.data());
   if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
     std::fputs(
-        "expected --target=NAME, --save=FOLDER, --alone, --explain or an option that --help "
-        "lists\n",
+        "expected --target=NAME, --threads=LIST, --schedule=LIST, --save=FOLDER, --alone, "
+        "--explain "
+        "or an option that --help lists\n",
         stderr);
     return multihead::kExitUsage;
   }
@@ -136,8 +204,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", wrong.c_str());
     return multihead::kExitUsage;
   }
+  if (!arguments.schedule.empty()) return mb::simulate(arguments.schedule);
   bool all_ran = true;
-  const std::vector<mb::Case> cases = mb::all_cases(multihead::Context().threads());
+  const std::vector<mb::Case> cases = mb::all_cases(mb::threads_of(arguments));
   for (const mb::Case& which : cases) {
     benchmark::RegisterBenchmark(which.name().c_str(), [&](benchmark::State& state) {
       all_ran &= mb::run_case(

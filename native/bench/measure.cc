@@ -47,27 +47,6 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-std::unique_ptr<Work> make_work(const Case& which) {
-  switch (which.op) {
-    case Op::kBackward:
-      return make_backward(which);
-    case Op::kCache:
-      return make_cache(which);
-    case Op::kModule:
-      return make_module(which);
-    case Op::kTrain:
-      return make_train(which);
-    case Op::kStep:
-      return make_step(which);
-    case Op::kGemm:
-      return make_gemm(which);
-    case Op::kForward:
-    case Op::kDecode:
-      break;
-  }
-  return make_attention(which);
-}
-
 // A case being measured: its inputs, and the times collected so far.
 class Session {
  public:
@@ -177,6 +156,28 @@ class Session {
 };
 
 }  // namespace
+
+std::unique_ptr<Work> make_work(const Case& which) {
+  if (which.shape.sequences > 0) return make_packed(which);
+  switch (which.op) {
+    case Op::kBackward:
+      return make_backward(which);
+    case Op::kCache:
+      return make_cache(which);
+    case Op::kModule:
+      return make_module(which);
+    case Op::kTrain:
+      return make_train(which);
+    case Op::kStep:
+      return make_step(which);
+    case Op::kGemm:
+      return make_gemm(which);
+    case Op::kForward:
+    case Op::kDecode:
+      break;
+  }
+  return make_attention(which);
+}
 
 std::string file_name(const Case& which) {
   std::string name = which.name();

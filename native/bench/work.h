@@ -46,5 +46,9 @@ std::unique_ptr<Work> make_module(const Case& which);
 std::unique_ptr<Work> make_step(const Case& which);
 std::unique_ptr<Work> make_gemm(const Case& which);
 std::unique_ptr<Work> make_train(const Case& which);
+std::unique_ptr<Work> make_packed(const Case& which);
+
+// Any of them.
+std::unique_ptr<Work> make_work(const Case& which);
 
 }  // namespace multihead::bench

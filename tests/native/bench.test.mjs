@@ -102,12 +102,41 @@ test('multihead-bench: an invalid argument is reported', () => {
   assert.equal(multiheadBench('--benchmark_filter=nothing').status, 2);
 });
 
+test('multihead-bench: numbers of threads', () => {
+  const names = (...args) => multiheadBench(...args, '--benchmark_list_tests').stdout.trim().split('\n');
+  assert.deepEqual(new Set(names('--threads=1').map((name) => name.split('/').at(-1))), new Set(['threads:1']));
+  for (const option of ['--threads', '--schedule']) {
+    for (const list of ['0', 'x', '1,', '', '1.5', '99999']) {
+      const { status, stdout, stderr } = multiheadBench(`${option}=${list}`);
+      assert.equal(status, 2, `${option}=${list}`);
+      assert.equal(stdout, '');
+      assert.match(stderr, new RegExp(`${option}: expected numbers from 1 to \\d+, separated by commas, got ${list}`));
+    }
+  }
+});
+
+test('multihead-bench: the simulated schedule of many cores', () => {
+  const filter = '--benchmark_filter=(forward|backward)/(gpt2-1k|packed-256)/causal/f32';
+  const { status, stdout } = multiheadBench('--schedule=1,8', filter);
+  assert.equal(status, 0);
+  const [head, ...rows] = stdout.trim().split('\n');
+  assert.match(head, /^case .* 1 cores: jobs speed-up  idle measured .* 8 cores: jobs speed-up  idle$/);
+  assert.equal(rows.length, 4, stdout);
+  for (const row of rows) {
+    const [jobs, speedUp, idle] = row.split('|').at(-1).trim().split(/\s+/).map((text) => parseFloat(text));
+    assert.ok(jobs >= 24 && speedUp > 1 && speedUp < 16 && idle >= 0 && idle < 100, row);
+  }
+  assert.equal(multiheadBench('--schedule=8', '--benchmark_filter=nothing').status, 2);
+  assert.match(multiheadBench('--schedule=8', '--benchmark_filter=(').stderr, /--benchmark_filter: /);
+});
+
 test('cases: the same names natively and in JavaScript', () => {
   const native = multiheadBench('--benchmark_list_tests').stdout.trim().split('\n');
-  const packed = native.filter((name) => name.endsWith('/threads:1') && !/-bnhd\/|\/bf16-products\//.test(name));
+  const alone = /-bnhd\/|\/packed-|\/bf16-products\//;
+  const both = native.filter((name) => name.endsWith('/threads:1') && !alone.test(name));
   assert.deepEqual(
     CASES.map(({ name }) => name),
-    packed,
+    both,
   );
 });
 

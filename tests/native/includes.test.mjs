@@ -54,6 +54,7 @@ const NAMES = {
   queue: 'priority_queue queue',
   random:
     'bernoulli_distribution discrete_distribution mt19937 mt19937_64 normal_distribution random_device seed_seq uniform_int_distribution uniform_real_distribution',
+  regex: 'regex regex_error regex_search',
   set: 'multiset set',
   span: 'as_bytes as_writable_bytes dynamic_extent span',
   sstream: 'istringstream ostringstream stringstream',

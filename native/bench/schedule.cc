@@ -1,0 +1,185 @@
+#include "schedule.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/threads.h"
+#include "multihead/context.h"
+#include "work.h"
+
+namespace multihead::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kLeastTurns = 2, kMostTurns = 9;
+constexpr double kEnoughSeconds = 0.5;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// One call of run_jobs(): the seconds of its jobs.
+struct Region {
+  int threads;
+  std::vector<double> jobs;
+};
+
+std::vector<Region>* recorded = nullptr;
+
+void record(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
+            void* state) {
+  Region region{threads, {}};
+  region.jobs.reserve(static_cast<size_t>(jobs));
+  for (int64_t job = 0; job < jobs; ++job) {
+    const auto start = Clock::now();
+    run(state, job, 0);
+    region.jobs.push_back(seconds_since(start));
+  }
+  recorded->push_back(std::move(region));
+}
+
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+// When the last job ends, if each begins on the core that is free first.
+double end_of(const Region& region) {
+  const size_t cores = std::min(static_cast<size_t>(region.threads), region.jobs.size());
+  if (cores == 0) return 0;
+  std::priority_queue<double, std::vector<double>, std::greater<>> free_at(
+      std::greater<>(), std::vector<double>(cores, 0.0));
+  double end = 0;
+  for (const double seconds : region.jobs) {
+    const double at = free_at.top() + seconds;
+    free_at.pop();
+    free_at.push(at);
+    end = std::max(end, at);
+  }
+  return end;
+}
+
+// A call: its regions, and the time between them.
+struct Recording {
+  std::vector<Region> regions;
+  double between = 0;
+
+  double work() const {
+    double total = between;
+    for (const Region& region : regions) total += sum(region.jobs);
+    return total;
+  }
+  double simulated() const {
+    double total = between;
+    for (const Region& region : regions) total += end_of(region);
+    return total;
+  }
+  size_t jobs() const {
+    size_t most = 0;
+    for (const Region& region : regions) most = std::max(most, region.jobs.size());
+    return most;
+  }
+};
+
+bool run(Work& work, Context& context) {
+  const Status status = work.run(context);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
+  return status.ok();
+}
+
+// Of each job the least of some turns, because whatever else the machine does makes jobs longer.
+bool record(Work& work, int threads, Recording& least) {
+  Context context(threads);
+  const auto begin = Clock::now();
+  for (int turn = 0; turn <= kMostTurns; ++turn) {
+    if (turn > kLeastTurns && seconds_since(begin) > kEnoughSeconds) break;
+    Recording now;
+    recorded = &now.regions;
+    engine::run_jobs_instead = record;
+    const auto start = Clock::now();
+    const bool ok = run(work, context);
+    const double seconds = seconds_since(start);
+    engine::run_jobs_instead = nullptr;
+    if (!ok) return false;
+    now.between = std::max(0.0, seconds - now.work());
+    if (turn == 0) continue;  // memory is reserved
+    if (turn == 1) {
+      least = std::move(now);
+      continue;
+    }
+    least.between = std::min(least.between, now.between);
+    for (size_t r = 0; r < least.regions.size(); ++r) {
+      for (size_t job = 0; job < least.regions[r].jobs.size(); ++job) {
+        double& known = least.regions[r].jobs[job];
+        known = std::min(known, now.regions[r].jobs[job]);
+      }
+    }
+  }
+  return true;
+}
+
+// The median of one thread's time over that of several, in turns.
+bool measure(Work& work, int threads, double& speed_up) {
+  Context one(1), several(threads);
+  std::vector<double> ratios;
+  const auto begin = Clock::now();
+  for (int turn = 0; turn <= kMostTurns; ++turn) {
+    if (turn > kLeastTurns && seconds_since(begin) > kEnoughSeconds) break;
+    double seconds[2];
+    for (Context* const context : {&one, &several}) {
+      const auto start = Clock::now();
+      if (!run(work, *context)) return false;
+      seconds[context == &one ? 0 : 1] = seconds_since(start);
+    }
+    if (turn > 0) ratios.push_back(seconds[0] / seconds[1]);
+  }
+  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+  std::nth_element(ratios.begin(), middle, ratios.end());
+  speed_up = *middle;
+  return true;
+}
+
+}  // namespace
+
+bool print_schedules(const std::vector<Case>& cases, const std::vector<int>& cores) {
+  const int here = engine::available_threads();
+  std::printf("%-36s %9s", "case", "us");
+  for (const int count : cores) {
+    std::printf(" | %4d cores: jobs speed-up  idle", count);
+    if (count <= here) std::printf(" measured");
+  }
+  std::printf("\n");
+  for (const Case& which : cases) {
+    const std::unique_ptr<Work> work = make_work(which);
+    Recording alone;
+    if (!record(*work, 1, alone)) return false;
+    std::string name = which.name();
+    name.resize(name.rfind('/'));
+    std::printf("%-36s %9.0f", name.c_str(), 1e6 * alone.work());
+    for (const int count : cores) {
+      Recording recording;
+      if (!record(*work, count, recording)) return false;
+      const double seconds = recording.simulated();
+      std::printf(" | %16zu %8.2f %4.0f%%", recording.jobs(), alone.work() / seconds,
+                  100 * (1 - recording.work() / (seconds * count)));
+      if (count > here) continue;
+      double measured = 0;
+      if (!measure(*work, count, measured)) return false;
+      std::printf(" %8.2f", measured);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  return true;
+}
+
+}  // namespace multihead::bench
