@@ -11,9 +11,9 @@ const windowsApp = (...path) => join(process.env.ProgramFiles ?? 'C:\\Program Fi
 const cmakePackageVersion = /PACKAGE_VERSION "([\d.]+)"/;
 
 /**
- * `purpose`: the smallest purpose that needs it; `docs` by itself, not as a part of another. `apt`: the packages, each with alternative names; missing if the
- * set-up unpacks it. `elsewhere`: the names in other package managers. `optional`: what happens without it; missing
- * if it is required.
+ * `purpose`: the smallest purpose that needs it; `docs` by itself, not as a part of another; `mpi` is `all` and more.
+ * `apt`: the packages, each with alternative names; missing if the set-up unpacks it. `elsewhere`: the names in other
+ * package managers. `optional`: what happens without it; missing if it is required.
  */
 export const NEEDS = {
   cmake: {
@@ -164,6 +164,17 @@ export const NEEDS = {
     apt: [['firefox-esr', 'firefox']],
     elsewhere: { brew: '--cask firefox', dnf: 'firefox', pacman: 'firefox' },
   },
+  mpi: {
+    title: 'MPI',
+    minimum: '0',
+    purpose: 'mpi',
+    find: () => {
+      const [path, runner] = [findProgram('mpicxx'), findProgram('mpirun')]; // the first comes with the headers
+      return path && runner && { path, version: null };
+    },
+    apt: [['libopenmpi-dev'], ['openmpi-bin']],
+    elsewhere: { brew: 'open-mpi', dnf: 'openmpi-devel', pacman: 'openmpi' },
+  },
   doxygen: {
     title: 'Doxygen',
     minimum: '1.9',
@@ -189,7 +200,8 @@ export async function surveyMachine() {
 /** The keys of everything that `purpose` needs and `machine` lacks. */
 export function missingFor(purpose, machine) {
   const alone = ['start', 'docs'].includes(purpose);
-  const needs = (its) => (alone ? its === purpose : its !== 'docs');
+  const apart = ['docs', 'mpi'];
+  const needs = (its) => its === purpose || (!alone && !apart.includes(its));
   const needed = Object.keys(NEEDS).filter((key) => needs(NEEDS[key].purpose));
   return needed.filter((key) => !machine[key] || !atLeast(machine[key].version, NEEDS[key].minimum));
 }

@@ -1,4 +1,4 @@
-// Sets a machine up for the project: `node native/dev/setup.mjs [--for=start|test|all|docs]`.
+// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|all|mpi|docs]`.
 //
 // Uses what is installed and new enough. On Debian and Ubuntu, apt installs the rest, and Emscripten and Highway, which
 // are too old there, are unpacked into build/toolchain. On other systems it prints what to install. An interrupted run
@@ -39,15 +39,17 @@ const THERE = 'already there';
 /** The npm packages of `npm run docs`, which nothing else needs. */
 const DOCS_TOOLS = join(ROOT, 'native', 'dev', 'docs');
 
+const PURPOSES = ['start', 'test', 'all', 'mpi', 'docs'];
+
 /**
- * @param {{ purpose?: 'start' | 'test' | 'all' | 'docs' }} [options] `start`: what is needed to build the WebAssembly
- *   package and serve the page. `test` and `all`: also the native compiler, the test libraries and the browsers.
- *   `docs`: the tools of `npm run docs` alone.
+ * @param {{ purpose?: 'start' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: what is needed to build the
+ *   WebAssembly package and serve the page. `test` and `all`: also the native compiler, the test libraries and the
+ *   browsers. `mpi`: also MPI, for attention over several processes. `docs`: the tools of `npm run docs` alone.
  * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs` what is on this machine
  */
 export async function setup({ purpose = 'all' } = {}) {
-  if (!['start', 'test', 'all', 'docs'].includes(purpose)) {
-    throw new SetupError(`--for=${purpose}: it is start, test, all or docs`);
+  if (!PURPOSES.includes(purpose)) {
+    throw new SetupError(`expected one of ${PURPOSES.join(', ')}, got ${purpose}`);
   }
   const begun = performance.now();
   say(`Setting up for: ${purpose}`);
@@ -228,9 +230,8 @@ async function configure(machine, tell) {
 
 async function main() {
   const given = process.argv.slice(2);
-  const purpose = given.find((argument) => argument.startsWith('--for='))?.slice('--for='.length);
-  if (given.length > (purpose ? 1 : 0)) throw new SetupError('Usage: node native/dev/setup.mjs [--for=start|test|all|docs]');
-  await setup({ purpose });
+  if (given.length > 1) throw new SetupError(`Usage: node native/dev/setup.mjs [${PURPOSES.join('|')}]`);
+  await setup({ purpose: given[0] });
 }
 
 if (process.argv[1] && import.meta.url === pathToFileURL(resolve(process.argv[1])).href) {

@@ -41,7 +41,7 @@ struct Arguments {
   std::string shape = "long-8k";
   Method method = Method::kRing;
   Layout layout = Layout::kContiguous;
-  bool causal = false;
+  multihead::mpi::Visible visible;
   bool check = false;
   int threads = 1;
   int repeats = 3;
@@ -76,11 +76,9 @@ ExitCode refuse(int rank, const Status& status) {
 Status run(const Problem::Shard& shard, std::vector<float>& out, const Arguments& arguments,
            const Sharding& sharding, Communicator& communicator, Context& context) {
   using multihead::ConstTensor;
-  const multihead::AttentionOptions options{
-      .causal = arguments.causal ? multihead::Causal::bottom_right() : multihead::Causal::none()};
   return multihead::distributed::attention(
       ConstTensor(shard.q.data(), shard.q_shape), ConstTensor(shard.k.data(), shard.k_shape),
-      ConstTensor(shard.v.data(), shard.k_shape), options,
+      ConstTensor(shard.v.data(), shard.k_shape), multihead::mpi::options_of(arguments.visible),
       {.out = Tensor(out.data(), shard.q_shape)}, sharding, communicator, context);
 }
 
@@ -166,7 +164,7 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
     report.waited = std::max(0.0, after.seconds_waited - before.seconds_waited - agreement_waited);
     report.sent = after.bytes_sent - before.bytes_sent - agreement;
   }
-  report.formula = multihead::mpi::bytes_sent(shape, sharding, ranks, rank);
+  report.formula = multihead::mpi::bytes_sent(shape, arguments.visible, sharding, ranks, rank);
   if (arguments.check) {
     Problem::Shard whole = problem.shard(multihead::mpi::all_rows(shape.queries),
                                          multihead::mpi::all_rows(shape.keys));
@@ -217,7 +215,10 @@ ExitCode run(int argc, char** argv, int rank) {
   app.add_option("--layout", layout, "Which rows a rank holds")
       ->check(CLI::IsMember({"contiguous", "zigzag"}))
       ->capture_default_str();
-  app.add_flag("--causal", arguments.causal, "Causal, aligned at the last query and key");
+  app.add_flag("--causal", arguments.visible.causal, "Causal, aligned at the last query and key");
+  app.add_option("--window", arguments.visible.left, "Tokens back that a query sees; -1: all")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31))
+      ->capture_default_str();
   app.add_flag("--check", arguments.check, "Compare with one process; 1 if outputs differ");
   app.add_option("--threads", arguments.threads, "Of each rank")
       ->check(CLI::Range(1, 1024))

@@ -1,5 +1,6 @@
 #include "problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +45,46 @@ std::vector<float> rows_of_tensor(const std::vector<float>& whole, int64_t rows,
   }
   return result;
 }
+
+// Which keys each rank sees, pair by pair.
+class SeenKeys {
+ public:
+  SeenKeys(const Shape& shape, const Visible& visible, const distributed::Sharding& sharding,
+           int ranks)
+      : ranks_(ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      keys_.push_back(rows_of(shape.keys, sharding.layout, ranks, rank));
+      std::vector<bool>& seen = seen_.emplace_back(static_cast<size_t>(shape.keys));
+      for (const int64_t query : rows_of(shape.queries, sharding.layout, ranks, rank)) {
+        // With causal order the last query is at the last key, else the first at the first.
+        const int64_t at = visible.causal ? query + shape.keys - shape.queries : query;
+        const int64_t last = visible.causal ? at : shape.keys - 1;
+        for (int64_t key = visible.left < 0 ? 0 : std::max<int64_t>(0, at - visible.left);
+             key <= last; ++key) {
+          seen[static_cast<size_t>(key)] = true;
+        }
+      }
+    }
+  }
+
+  // How many keys of the owner any of the ranks first .. end - 1, counted round, sees.
+  int64_t count(int owner, int first, int end) const {
+    int64_t keys = 0;
+    for (const int64_t key : keys_[static_cast<size_t>(owner)]) {
+      bool any = false;
+      for (int rank = first; rank < end; ++rank) {
+        any = any || seen_[static_cast<size_t>(rank % ranks_)][static_cast<size_t>(key)];
+      }
+      keys += any ? 1 : 0;
+    }
+    return keys;
+  }
+
+ private:
+  int ranks_;
+  std::vector<RowList> keys_;            // of each rank
+  std::vector<std::vector<bool>> seen_;  // by each rank
+};
 
 }  // namespace
 
@@ -93,8 +134,13 @@ double largest_difference(const Shape& shape, const RowList& queries, const std:
   return largest;
 }
 
-uint64_t bytes_sent(const Shape& shape, const distributed::Sharding& sharding, int ranks,
-                    int rank) {
+AttentionOptions options_of(const Visible& visible) {
+  return {.causal = visible.causal ? Causal::bottom_right() : Causal::none(),
+          .window = {.left = visible.left}};
+}
+
+uint64_t bytes_sent(const Shape& shape, const Visible& visible,
+                    const distributed::Sharding& sharding, int ranks, int rank) {
   if (ranks == 1) return 0;
   const auto rows = [&](int64_t all, int of) {
     return std::ssize(rows_of(all, sharding.layout, ranks, of));
@@ -102,11 +148,19 @@ uint64_t bytes_sent(const Shape& shape, const distributed::Sharding& sharding, i
   const auto floats = [](int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); };
   const int64_t keys_and_values = 2 * shape.batch * shape.kv_heads * shape.width;
   const int others = ranks - 1;
+  const SeenKeys seen(shape, visible, sharding, ranks);
+  int64_t keys = 0;
   switch (sharding.method) {
-    case Method::kRing:  // every shard but that of the next rank, which has it already
-      return floats(keys_and_values * (shape.keys - rows(shape.keys, (rank + 1) % ranks)));
+    case Method::kRing:  // in each step, what the ranks ahead see of the shard that is here
+      for (int step = 0; step < others; ++step) {
+        keys += seen.count((rank - step + ranks) % ranks, rank + 1, rank + ranks - step);
+      }
+      return floats(keys_and_values * keys);
     case Method::kAllGather:
-      return floats(keys_and_values * others * rows(shape.keys, rank));
+      for (int other = rank + 1; other < rank + ranks; ++other) {
+        keys += seen.count(rank, other, other + 1);
+      }
+      return floats(keys_and_values * keys);
     case Method::kDecode:
       return floats(shape.batch * shape.heads * (shape.width + 1) * others * shape.queries);
     case Method::kHeads:

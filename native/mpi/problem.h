@@ -41,7 +41,15 @@ class Problem {
 double largest_difference(const Shape& shape, const RowList& queries, const std::vector<float>& own,
                           const std::vector<float>& all);
 
+// Who sees whom.
+struct Visible {
+  bool causal = false;
+  int64_t left = -1;  // tokens back that a query sees; -1: all
+};
+AttentionOptions options_of(const Visible& visible);
+
 // Bytes that a rank sends in a call, without the agreement of the ranks.
-uint64_t bytes_sent(const Shape& shape, const distributed::Sharding& sharding, int ranks, int rank);
+uint64_t bytes_sent(const Shape& shape, const Visible& visible,
+                    const distributed::Sharding& sharding, int ranks, int rank);
 
 }  // namespace multihead::mpi

@@ -1,12 +1,16 @@
 #include "distributed/backward.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "distributed/gathered_keys.h"
 #include "distributed/rectangles.h"
 #include "distributed/reserve.h"
+#include "distributed/seen_keys.h"
 #include "distributed/shard_memory.h"
 #include "engine/backward.h"
 #include "engine/plan.h"
@@ -62,6 +66,16 @@ void take_queries(rules::Arena& arena, GradientSums& sums, const Call& call,
   if (call.options.bias.given()) take(arena, sums.d_bias, call.options.bias.shape);
 }
 
+// Adds gradients of some rows of this rank's keys to those of all of them.
+void add_rows(std::span<const Chunk> rows, const GradientSums& from, const GradientSums& to,
+              std::span<const Chunk> own) {
+  for (const Chunk& chunk : rows) {
+    const int64_t at = local_row(own, chunk);
+    add(rows_of(from.d_k, chunk.local, chunk.count), rows_of(to.d_k, at, chunk.count));
+    add(rows_of(from.d_v, chunk.local, chunk.count), rows_of(to.d_v, at, chunk.count));
+  }
+}
+
 }  // namespace
 
 Status add_gradients(const Call& call, const Heads& heads, const AttentionOptions& of_heads,
@@ -114,24 +128,40 @@ Status add_gradients(const Call& call, const Heads& heads, const AttentionOption
   return {};
 }
 
-// As the forward ring. The gradients of a rank's keys and values follow them one step later, and
-// after the last step are at the rank before their owner's, which sends them home. Every rank adds
-// its part to what arrives, so the order of the sums depends on the number of ranks alone.
+// As the forward ring. The gradients of a rank's keys and values follow them one step later. The
+// last rank that sees any of them sends the sums to their owner, which adds them to its own part.
+// Every rank adds its part to what arrives, so the order of the sums depends on the number of ranks
+// alone.
 Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
                      Communicator::Internals& ranks, Context& context, GradientSums& total) {
   Transport& transport = *ranks.transport;
   const int size = transport.size(), rank = transport.rank();
   const int next = (rank + 1) % size, previous = (rank - 1 + size) % size;
   const Layouts layouts(call, shards);
+  const RingJourney journey(call, shards, size);
+  // Gradients stay with the rows that have left their owner, so these are not narrowed on the way.
+  const auto held = [&](int owner, int step) {
+    if (step > journey.last_step(owner)) return Chunks();
+    return journey.keys(owner, std::min(step, 1));
+  };
+  int64_t most_rows = 0;
+  for (int step = 0; step < size; ++step) {
+    most_rows = std::max(most_rows, count_of(held(journey.owner(rank, step), step)));
+  }
+  const Chunks own = held(rank, 0), returning = held(rank, 1);
   std::array<KeyMemory, 2> keys;
-  std::array<GradientSums, 2> own_parts;  // of this step and the one before
-  GradientSums arriving, part;
+  KeyMemory narrowed;
+  std::array<GradientSums, 2> parts;  // of this step and the one before
+  GradientSums arriving, home, part;
   float* moved_q = nullptr;
   Status status = reserve(call, ranks, [&](rules::Arena& arena) {
-    for (KeyMemory& memory : keys) layouts.take(arena, memory, layouts.most_rows());
-    for (GradientSums* sums : {&own_parts[0], &own_parts[1], &arriving, &part}) {
-      take_keys(arena, *sums, layouts, layouts.most_rows());
+    for (KeyMemory& memory : keys) layouts.take(arena, memory, most_rows);
+    layouts.take(arena, narrowed, count_of(returning));
+    for (GradientSums* sums : {&parts[0], &parts[1], &arriving, &part}) {
+      take_keys(arena, *sums, layouts, most_rows);
     }
+    take_keys(arena, home, layouts, count_of(returning));
+    take_keys(arena, total, layouts, call.shape.keys);
     take_queries(arena, total, call, layouts);
     take_queries(arena, part, call, layouts);
     arena(moved_q, transformed_queries(call, layouts));
@@ -145,76 +175,76 @@ Status ring_backward(const Call& call, const BackwardInputs& inputs, const Shard
   status = pack(call, shards, rank, layouts, keys[0], context);
   if (status.ok()) status = pack_queries(call, segments, layouts, moved_q, q, context);
   if (!status.ok()) return status;
-  set_zero(total.d_q);
-  set_zero(total.d_bias);
+  for (const Tensor& tensor : {total.d_q, total.d_k, total.d_v, total.d_bias}) set_zero(tensor);
   GradientSums leaving;
-  for (int step = 0; step < size; ++step) {
-    const int owner = (rank - step + size) % size;
+  for (int step = 0; step <= size; ++step) {
+    const int owner = journey.owner(rank, step), before = journey.owner(rank, step - 1);
+    const Chunks chunks = step < size ? held(owner, step) : Chunks();
+    const int64_t rows = count_of(chunks);
     const KeyMemory& now = keys[static_cast<size_t>(step % 2)];
-    const int64_t rows = layouts.rows(owner);
     if (step + 1 < size) {
-      const int coming = (owner - 1 + size) % size;
       distributed::receive(transport, previous, layouts, keys[static_cast<size_t>((step + 1) % 2)],
-                           layouts.rows(coming));
-      distributed::send(transport, next, layouts, now, rows);
+                           count_of(held(journey.owner(rank, step + 1), step + 1)));
+      send_keys(transport, next, layouts, chunks, now, held(owner, step + 1), narrowed, context);
     }
     const GradientSums arrived = of_keys(arriving, layouts, rows);
-    if (step > 0) {
+    const GradientSums returned = of_keys(home, layouts, count_of(returning));
+    const int last = journey.last_step(rank);
+    if (step >= 2) {
       receive(transport, previous, arrived);
-      send(transport, next, leaving);
+      const bool goes_on = step <= journey.last_step(before);
+      if (leaving.d_k.given()) send(transport, goes_on ? next : before, leaving);
     }
-    GradientSums sums = of_keys(own_parts[static_cast<size_t>(step % 2)], layouts, rows);
-    set_zero(sums.d_k);
-    set_zero(sums.d_v);
-    sums.d_q = total.d_q;
-    sums.d_bias = total.d_bias;
-    GradientSums of_rectangle = of_keys(part, layouts, rows);
-    of_rectangle.d_q = part.d_q;
-    of_rectangle.d_bias = part.d_bias;
-    for (const Chunk& chunk : shards.key_chunks(call, owner)) {
-      status = add_gradients(call, heads, options, inputs,
-                             {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
-                             of_rectangle, sums, transport, context);
-      if (!status.ok()) return status;
+    if (step == last + 1 && last > 0) receive(transport, (rank + last) % size, returned);
+    leaving = {};
+    if (rows > 0) {
+      GradientSums sums =
+          step == 0 ? total : of_keys(parts[static_cast<size_t>(step % 2)], layouts, rows);
+      set_zero(sums.d_k);
+      set_zero(sums.d_v);
+      sums.d_q = total.d_q;
+      sums.d_bias = total.d_bias;
+      GradientSums of_rectangle = of_keys(part, layouts, rows);
+      of_rectangle.d_q = part.d_q;
+      of_rectangle.d_bias = part.d_bias;
+      for (const Chunk& chunk : chunks) {
+        status = add_gradients(call, heads, options, inputs,
+                               {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk},
+                               of_rectangle, sums, transport, context);
+        if (!status.ok()) return status;
+      }
+      if (step > 0) leaving = of_keys(sums, layouts, rows);
     }
     status = ranks.finish(call.sharding.time_limit);
     if (!status.ok()) return status;
-    if (step > 0) {
-      add(arrived.d_k, sums.d_k);
-      add(arrived.d_v, sums.d_v);
+    if (step >= 2 && rows > 0) {
+      add(arrived.d_k, leaving.d_k);
+      add(arrived.d_v, leaving.d_v);
     }
-    leaving = sums;
+    if (step == last + 1 && last > 0) add_rows(returning, returned, total, own);
   }
-  // This rank's, from the one before.
-  const GradientSums home = of_keys(arriving, layouts, call.shape.keys);
-  receive(transport, previous, home);
-  send(transport, next, leaving);
-  total.d_k = home.d_k;
-  total.d_v = home.d_v;
-  return ranks.finish(call.sharding.time_limit);
+  return {};
 }
 
-// Every rank computes its queries' part of the gradients of all keys and values, and sends each
-// rank its rows, which adds them in the order of the ranks.
+// Every rank computes its queries' part of the gradients of the keys and values that they see, and
+// sends each rank its rows, which adds them in the order of the ranks.
 Status gathered_backward(const Call& call, const BackwardInputs& inputs, const Shards& shards,
                          Communicator::Internals& ranks, Context& context, GradientSums& total) {
   Transport& transport = *ranks.transport;
   const int size = transport.size(), rank = transport.rank();
   const Layouts layouts(call, shards);
   const int64_t all_keys = call.sharding.keys;
-  std::vector<KeyMemory> of_rank(static_cast<size_t>(size));
+  GatheredKeys gathered(call, shards, rank);
   std::vector<GradientSums> leaving(static_cast<size_t>(size)), arriving(static_cast<size_t>(size));
-  KeyMemory whole;
   GradientSums part, sums;
   float* moved_q = nullptr;
   Status status = reserve(call, ranks, [&](rules::Arena& arena) {
     for (int r = 0; r < size; ++r) {
       const auto at = static_cast<size_t>(r);
-      layouts.take(arena, of_rank[at], layouts.rows(r));
-      take_keys(arena, leaving[at], layouts, layouts.rows(r));
-      take_keys(arena, arriving[at], layouts, layouts.rows(rank));
+      take_keys(arena, leaving[at], layouts, count_of(gathered.of(r)));
+      take_keys(arena, arriving[at], layouts, count_of(gathered.to(r)));
     }
-    layouts.take(arena, whole, all_keys);
+    gathered.take(arena, layouts);
     for (GradientSums* memory : {&part, &sums}) {
       take_keys(arena, *memory, layouts, all_keys);
       take_queries(arena, *memory, call, layouts);
@@ -224,40 +254,30 @@ Status gathered_backward(const Call& call, const BackwardInputs& inputs, const S
   });
   if (!status.ok()) return status;
 
-  const KeyMemory& own = of_rank[static_cast<size_t>(rank)];
-  status = pack(call, shards, rank, layouts, own, context);
+  status = gathered.start(transport, layouts, context);
   if (!status.ok()) return status;
-  for (int other = 0; other < size; ++other) {
-    if (other == rank) continue;
-    distributed::receive(transport, other, layouts, of_rank[static_cast<size_t>(other)],
-                         layouts.rows(other));
-    distributed::send(transport, other, layouts, own, layouts.rows(rank));
-  }
   const std::vector<Segment> segments = segments_of(shards.query_chunks(call, rank), call.cu_q);
   ConstAnyTensor q;
   status = pack_queries(call, segments, layouts, moved_q, q, context);
   if (status.ok()) status = ranks.finish(call.sharding.time_limit);
   if (!status.ok()) return status;
-  const AnyTensor k = layouts.k(whole, all_keys), v = layouts.v(whole, all_keys);
-  for (int r = 0; r < size; ++r) {
-    const std::vector<Chunk> chunks = shards.key_chunks(call, r);
-    const KeyMemory& from = of_rank[static_cast<size_t>(r)];
-    scatter(chunks, layouts.k(from, layouts.rows(r)), k, context);
-    scatter(chunks, layouts.v(from, layouts.rows(r)), v, context);
-  }
+  gathered.join(layouts, context);
   for (const Tensor& tensor : {sums.d_q, sums.d_k, sums.d_v, sums.d_bias}) set_zero(tensor);
   const Heads heads = all_heads(call);
   status = add_gradients(call, heads, options_of_heads(call, heads), inputs,
-                         {q, k, v, segments, {.first = 0, .count = all_keys, .local = 0}}, part,
-                         sums, transport, context);
+                         {q,
+                          gathered.k(layouts),
+                          gathered.v(layouts),
+                          segments,
+                          {.first = 0, .count = all_keys, .local = 0}},
+                         part, sums, transport, context);
   if (!status.ok()) return status;
 
   for (int other = 0; other < size; ++other) {
     const auto at = static_cast<size_t>(other);
     const GradientSums& to = other == rank ? arriving[at] : leaving[at];
-    const std::vector<Chunk> chunks = shards.key_chunks(call, other);
-    gather(chunks, ConstAnyTensor(sums.d_k), to.d_k, context);
-    gather(chunks, ConstAnyTensor(sums.d_v), to.d_v, context);
+    gather(gathered.of(other), ConstAnyTensor(sums.d_k), to.d_k, context);
+    gather(gathered.of(other), ConstAnyTensor(sums.d_v), to.d_v, context);
     if (other == rank) continue;
     receive(transport, other, arriving[at]);
     send(transport, other, leaving[at]);
@@ -268,9 +288,8 @@ Status gathered_backward(const Call& call, const BackwardInputs& inputs, const S
   total.d_bias = sums.d_bias;
   set_zero(total.d_k);
   set_zero(total.d_v);
-  for (const GradientSums& from : arriving) {
-    add(from.d_k, total.d_k);
-    add(from.d_v, total.d_v);
+  for (int other = 0; other < size; ++other) {
+    add_rows(gathered.to(other), arriving[static_cast<size_t>(other)], total, gathered.of(rank));
   }
   return {};
 }

@@ -1,29 +1,41 @@
 #include "distributed/forward.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "distributed/gathered_keys.h"
 #include "distributed/rectangles.h"
 #include "distributed/reserve.h"
+#include "distributed/seen_keys.h"
 #include "distributed/shard_memory.h"
 #include "rules/arena.h"
 
 namespace multihead::distributed {
 
-// In step t a rank has the keys of rank - t. It sends them on and receives the next ones while it
-// computes with them.
+// In step t a rank has keys of rank - t. It sends them on, as far as a rank ahead sees them, and
+// receives the next ones while it computes with them.
 Status ring_attention(const Call& call, const Shards& shards, Communicator::Internals& ranks,
                       Context& context, PartialResult& total) {
   Transport& transport = *ranks.transport;
   const int size = transport.size(), rank = transport.rank();
+  const int next = (rank + 1) % size, previous = (rank - 1 + size) % size;
   const Layouts layouts(call, shards);
+  const RingJourney journey(call, shards, size);
+  const auto held = [&](int step) {
+    return step < size ? journey.keys(journey.owner(rank, step), step) : Chunks();
+  };
+  int64_t most_rows = 0;
+  for (int step = 0; step < size; ++step) most_rows = std::max(most_rows, count_of(held(step)));
   std::array<KeyMemory, 2> keys;
+  KeyMemory narrowed;
   PartialResult part;
   float* moved_q = nullptr;
   Status status = reserve(call, ranks, [&](rules::Arena& arena) {
-    for (KeyMemory& memory : keys) layouts.take(arena, memory, layouts.most_rows());
+    for (KeyMemory& memory : keys) layouts.take(arena, memory, most_rows);
+    layouts.take(arena, narrowed, most_rows);
     layouts.take(arena, total, call.shape.queries);
     layouts.take(arena, part, call.shape.queries);
     arena(moved_q, transformed_queries(call, layouts));
@@ -39,23 +51,22 @@ Status ring_attention(const Call& call, const Shards& shards, Communicator::Inte
   if (!status.ok()) return status;
   clear(total);
   for (int step = 0; step < size; ++step) {
-    const int owner = (rank - step + size) % size;
+    const Chunks chunks = held(step), coming = held(step + 1);
     const KeyMemory& now = keys[static_cast<size_t>(step % 2)];
-    const int64_t rows = layouts.rows(owner);
-    const bool is_last = step + 1 == size;
-    if (!is_last) {
-      const int previous = (rank - 1 + size) % size, coming = (owner - 1 + size) % size;
-      receive(transport, previous, layouts, keys[static_cast<size_t>((step + 1) % 2)],
-              layouts.rows(coming));
-      send(transport, (rank + 1) % size, layouts, now, rows);
+    const int64_t rows = count_of(chunks);
+    receive(transport, previous, layouts, keys[static_cast<size_t>((step + 1) % 2)],
+            count_of(coming));
+    if (step + 1 < size) {
+      const Chunks leaving = journey.keys(journey.owner(rank, step), step + 1);
+      send_keys(transport, next, layouts, chunks, now, leaving, narrowed, context);
     }
-    for (const Chunk& chunk : shards.key_chunks(call, owner)) {
+    for (const Chunk& chunk : chunks) {
       status = add_attention(call, heads, options,
                              {q, layouts.k(now, rows), layouts.v(now, rows), segments, chunk}, part,
                              total, transport, context);
       if (!status.ok()) return status;
     }
-    if (is_last) break;
+    if (step + 1 == size) break;
     status = ranks.finish(call.sharding.time_limit);
     if (!status.ok()) return status;
   }
@@ -65,48 +76,35 @@ Status ring_attention(const Call& call, const Shards& shards, Communicator::Inte
 Status gathered_attention(const Call& call, const Shards& shards, Communicator::Internals& ranks,
                           Context& context, PartialResult& total) {
   Transport& transport = *ranks.transport;
-  const int size = transport.size(), rank = transport.rank();
   const Layouts layouts(call, shards);
-  std::vector<KeyMemory> of_rank(static_cast<size_t>(size));
-  KeyMemory whole;
+  GatheredKeys gathered(call, shards, transport.rank());
   PartialResult part;
   float* moved_q = nullptr;
   Status status = reserve(call, ranks, [&](rules::Arena& arena) {
-    for (int r = 0; r < size; ++r) {
-      layouts.take(arena, of_rank[static_cast<size_t>(r)], layouts.rows(r));
-    }
-    layouts.take(arena, whole, call.sharding.keys);
+    gathered.take(arena, layouts);
     layouts.take(arena, total, call.shape.queries);
     layouts.take(arena, part, call.shape.queries);
     arena(moved_q, transformed_queries(call, layouts));
   });
   if (!status.ok()) return status;
 
-  const KeyMemory& own = of_rank[static_cast<size_t>(rank)];
-  status = pack(call, shards, rank, layouts, own, context);
+  status = gathered.start(transport, layouts, context);
   if (!status.ok()) return status;
-  for (int other = 0; other < size; ++other) {
-    if (other == rank) continue;
-    receive(transport, other, layouts, of_rank[static_cast<size_t>(other)], layouts.rows(other));
-    send(transport, other, layouts, own, layouts.rows(rank));
-  }
-  const std::vector<Segment> segments = segments_of(shards.query_chunks(call, rank), call.cu_q);
+  const std::vector<Segment> segments =
+      segments_of(shards.query_chunks(call, transport.rank()), call.cu_q);
   ConstAnyTensor q;
   status = pack_queries(call, segments, layouts, moved_q, q, context);
   if (status.ok()) status = ranks.finish(call.sharding.time_limit);
   if (!status.ok()) return status;
-  const AnyTensor k = layouts.k(whole, call.sharding.keys),
-                  v = layouts.v(whole, call.sharding.keys);
-  for (int r = 0; r < size; ++r) {
-    const std::vector<Chunk> chunks = shards.key_chunks(call, r);
-    const KeyMemory& from = of_rank[static_cast<size_t>(r)];
-    scatter(chunks, layouts.k(from, layouts.rows(r)), k, context);
-    scatter(chunks, layouts.v(from, layouts.rows(r)), v, context);
-  }
+  gathered.join(layouts, context);
   const Heads heads = all_heads(call);
   clear(total);
   return add_attention(call, heads, options_of_heads(call, heads),
-                       {q, k, v, segments, {.first = 0, .count = call.sharding.keys, .local = 0}},
+                       {q,
+                        gathered.k(layouts),
+                        gathered.v(layouts),
+                        segments,
+                        {.first = 0, .count = call.sharding.keys, .local = 0}},
                        part, total, transport, context);
 }
 

@@ -1,7 +1,6 @@
 // Keys and values of one rank as they travel: contiguous, and as f32 where they are transformed.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -27,7 +26,6 @@ class Layouts {
   DType k_type() const { return call_.transforms() ? DType::kF32 : call_.k.dtype; }
   DType v_type() const { return call_.v.dtype; }
   int64_t rows(int rank) const { return shards_.keys[static_cast<size_t>(rank)]; }
-  int64_t most_rows() const { return *std::max_element(shards_.keys.begin(), shards_.keys.end()); }
 
   Dims q_shape(int64_t queries) const {
     return {call_.shape.batch, call_.shape.heads, queries, call_.shape.key_width};

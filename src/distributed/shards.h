@@ -12,6 +12,8 @@ namespace multihead::distributed {
 // Consecutive rows of the whole problem, and where they begin in the shard of a rank.
 struct Chunk {
   int64_t first = 0, count = 0, local = 0;
+
+  bool operator==(const Chunk&) const = default;
 };
 
 // The rows of one rank that belong to one sequence.

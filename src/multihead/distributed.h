@@ -15,6 +15,10 @@
 /// - kDecode: every rank has the same queries, and its own part of the keys (a sharded cache).
 ///   Partial results are exchanged once and merged by their log-sum-exp.
 ///
+/// With kRing and kAllGather, keys that causal order, the window or kv_lengths hide from all
+/// queries of a rank are not sent to it, unless a later rank of the ring sees them. Masks are not
+/// looked at.
+///
 /// Partial outputs are f32. Results equal those of one process up to rounding and are the same bits
 /// in every run with as many ranks; with kDecode all ranks have the same bits. Merging weighs parts
 /// by their log-sum-exp in f32, so the error of a weight is that of rounding a log-sum-exp.

@@ -237,14 +237,17 @@ struct Exchanged {
 
 // What each rank exchanged in a call beyond the agreement.
 std::vector<Exchanged> exchanged(Method method, int ranks, int64_t rows,
-                                 const ThreadRanksOptions& options) {
+                                 const ThreadRanksOptions& options,
+                                 const AttentionOptions& of_call = {}) {
   std::vector<Exchanged> result(static_cast<size_t>(ranks));
   in_ranks(ranks, options, [&](Communicator& communicator) {
     // An empty problem exchanges only what all calls do.
     OwnCall nothing(communicator, method, 0, 1);
+    nothing.options = of_call;
     ASSERT_TRUE(nothing.run(communicator).ok());
     const Communicator::Traffic before = communicator.traffic();
     OwnCall call(communicator, method, rows, 1);
+    call.options = of_call;
     ASSERT_TRUE(call.run(communicator).ok());
     const Communicator::Traffic after = communicator.traffic();
     const auto& transport =
@@ -273,6 +276,28 @@ TEST(Traffic, IsThatOfTheFormula) {
     for (const Exchanged& of : exchanged(method, kRanks, kRanks * kRows, {})) {
       EXPECT_EQ(of.sent, bytes) << static_cast<int>(method);
       EXPECT_EQ(of.received, bytes) << static_cast<int>(method);
+    }
+  }
+}
+
+// Of the keys, only those travel that a rank ahead (ring) or the receiver (all_gather) sees: with
+// causal order those of the ranks before, with a window of 10 tokens the last 10 of the rank
+// before.
+TEST(Traffic, LeavesOutHiddenKeys) {
+  constexpr uint64_t kRanks = 4, kRows = 40, kSeen = 10, kRowBytes = 4 * (8 + 6) * 4;
+  AttentionOptions causal{.causal = Causal::bottom_right()}, window = causal;
+  window.window.left = kSeen;
+  for (const Method method : {Method::kRing, Method::kAllGather}) {
+    const std::vector<Exchanged> of_causal = exchanged(method, kRanks, kRanks * kRows, {}, causal);
+    const std::vector<Exchanged> of_window = exchanged(method, kRanks, kRanks * kRows, {}, window);
+    for (uint64_t rank = 0; rank < kRanks; ++rank) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(method)) + " rank " + std::to_string(rank));
+      const uint64_t after = kRanks - 1 - rank, shards = after == 0 ? 0 : rank + 1;
+      const uint64_t sent = method == Method::kRing ? shards : after;
+      EXPECT_EQ(of_causal[rank].sent, sent * kRows * kRowBytes);
+      EXPECT_EQ(of_causal[rank].received, rank * kRows * kRowBytes);
+      EXPECT_EQ(of_window[rank].sent, after == 0 ? 0 : kSeen * kRowBytes);
+      EXPECT_EQ(of_window[rank].received, rank == 0 ? 0 : kSeen * kRowBytes);
     }
   }
 }

@@ -38,9 +38,22 @@ for (const count of [2, 4]) {
       assert.equal(lines.length, count, stdout);
       for (const line of lines) {
         const [, sent, formula, , , difference] = line.trim().split(/\s+/).map(Number);
-        assert.ok(sent > 0 && sent === formula, line);
+        assert.equal(sent, formula, line);
         assert.ok(difference <= 2e-6, line);
       }
+    });
+  }
+}
+
+for (const layout of ['contiguous', 'zigzag']) {
+  for (const method of ['ring', 'all_gather']) {
+    test(`a window, ${method}, ${layout}: only keys that a rank sees are sent`, { skip }, () => {
+      const args = ['--shape', 'tiny', '--method', method, '--layout', layout, '--causal', '--check'];
+      const bytes = (stdout) => (stdout.match(/^\d+ .*$/gm) ?? []).map((line) => Number(line.trim().split(/\s+/)[1]));
+      const [all, seen] = [[], ['--window', '2']].map((window) => ranks(4, ...args, ...window));
+      assert.equal(seen.status, 0, seen.stdout + seen.stderr);
+      const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+      assert.ok(sum(bytes(seen.stdout)) > 0 && sum(bytes(seen.stdout)) < sum(bytes(all.stdout)), seen.stdout);
     });
   }
 }
@@ -64,6 +77,6 @@ test('bad arguments are named, and give 2', { skip }, () => {
 test('--help names every option', { skip }, () => {
   const { status, stdout } = ranks(1, '--help');
   assert.equal(status, 0);
-  const options = '--shape --method --layout --causal --check --threads --repeats --delay --time-limit';
+  const options = '--shape --method --layout --causal --window --check --threads --repeats --delay --time-limit';
   for (const option of options.split(' ')) assert.ok(stdout.includes(option), option);
 });

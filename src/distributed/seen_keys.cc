@@ -1,0 +1,121 @@
+#include "distributed/seen_keys.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "distributed/rectangles.h"
+#include "rules/visibility.h"
+
+namespace multihead::distributed {
+namespace {
+
+// Keys of the whole problem, one after the other.
+struct Range {
+  int64_t first, end;
+};
+
+// The keys of a rectangle that any of its queries sees. Both ends of what a query sees rise with
+// the query, so the first and the last one bound it.
+Range seen_in(const Call& call, const Rectangle& rectangle) {
+  const auto& [queries, keys] = rectangle;
+  const auto s = static_cast<size_t>(queries.sequence);
+  rules::Visibility rule = rules::make_visibility(call.options, call.cu_q[s + 1] - call.cu_q[s],
+                                                  call.cu_k[s + 1] - call.cu_k[s]);
+  rule.first_query = queries.first;
+  rule.first_key = keys.first;
+  rule.shard_keys = keys.count;
+  Range seen{keys.count, 0};
+  for (int64_t batch = 0; batch < call.shape.batch; ++batch) {
+    const rules::EntryVisibility entry = rule.of_entry(batch);
+    const int64_t first = entry.of_query(0).first, end = entry.of_query(queries.count - 1).last;
+    if (first >= end) continue;
+    seen = {std::min(seen.first, first), std::max(seen.end, end)};
+  }
+  const int64_t before = call.cu_k[s] + keys.first;
+  return {before + seen.first, before + std::max(seen.first, seen.end)};
+}
+
+}  // namespace
+
+int64_t count_of(std::span<const Chunk> chunks) {
+  int64_t rows = 0;
+  for (const Chunk& chunk : chunks) rows += chunk.count;
+  return rows;
+}
+
+Chunks seen_keys(const Call& call, const Shards& shards, std::span<const Chunk> keys,
+                 int first_rank, int end_rank) {
+  Chunks seen;
+  int64_t local = 0;
+  for (const Chunk& chunk : keys) {
+    std::vector<Range> ranges;
+    const auto ranks = static_cast<int>(shards.queries.size());
+    for (int rank = first_rank; rank < end_rank; ++rank) {
+      const std::vector<Segment> queries =
+          segments_of(shards.query_chunks(call, rank % ranks), call.cu_q);
+      for (const Rectangle& rectangle : rectangles_of(queries, chunk, call.cu_k)) {
+        const Range range = seen_in(call, rectangle);
+        if (range.first < range.end) ranges.push_back(range);
+      }
+    }
+    std::sort(ranges.begin(), ranges.end(),
+              [](const Range& a, const Range& b) { return a.first < b.first; });
+    const size_t of_chunk = seen.size();
+    for (const Range& range : ranges) {
+      Chunk* const last = seen.size() > of_chunk ? &seen.back() : nullptr;
+      if (last != nullptr && range.first <= last->first + last->count) {
+        last->count = std::max(last->count, range.end - last->first);
+      } else {
+        seen.push_back({range.first, range.end - range.first, 0});
+      }
+    }
+    for (size_t i = of_chunk; i < seen.size(); ++i) {
+      seen[i].local = local;
+      local += seen[i].count;
+    }
+  }
+  return seen;
+}
+
+int64_t local_row(std::span<const Chunk> held, const Chunk& chunk) {
+  const auto holds = [&](const Chunk& of) {
+    return of.first <= chunk.first && chunk.first + chunk.count <= of.first + of.count;
+  };
+  const Chunk& of = *std::find_if(held.begin(), held.end(), holds);
+  return of.local + chunk.first - of.first;
+}
+
+void narrow(std::span<const Chunk> held, const ConstAnyTensor& from, std::span<const Chunk> wanted,
+            const AnyTensor& to, Context& context) {
+  for (const Chunk& chunk : wanted) {
+    copy(rows_of(from, local_row(held, chunk), chunk.count), rows_of(to, chunk.local, chunk.count),
+         context);
+  }
+}
+
+void send_keys(Transport& transport, int to, const Layouts& layouts, std::span<const Chunk> held,
+               const KeyMemory& memory, std::span<const Chunk> leaving, const KeyMemory& narrowed,
+               Context& context) {
+  const int64_t rows = count_of(held), wanted = count_of(leaving);
+  if (rows == wanted) return send(transport, to, layouts, memory, rows);
+  narrow(held, layouts.k(memory, rows), leaving, layouts.k(narrowed, wanted), context);
+  narrow(held, layouts.v(memory, rows), leaving, layouts.v(narrowed, wanted), context);
+  send(transport, to, layouts, narrowed, wanted);
+}
+
+Chunks RingJourney::keys(int owner, int step) const {
+  Chunks all = shards_.key_chunks(call_, owner);
+  if (step == 0) return all;
+  return seen_keys(call_, shards_, all, owner + step, owner + ranks_);
+}
+
+int RingJourney::last_step(int owner) const {
+  int step = ranks_ - 1;
+  while (step > 0 && keys(owner, step).empty()) --step;
+  return step;
+}
+
+}  // namespace multihead::distributed
