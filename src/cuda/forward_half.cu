@@ -2,7 +2,7 @@
 // algorithm of FlashAttention-2 (Dao, arXiv:2307.08691).
 //
 // A block takes 64 rows of the query heads that share a key/value head, 16 for each warp, and goes
-// through 64 keys at a time (32 if rows are wider than 128). While a tile is used, the next one is
+// through 64 keys at a time (16 if rows are wider than 128). While a tile is used, the next one is
 // copied (cp.async, two stages). Weights stay in registers: the sums of Q K^T have the layout that
 // P V needs of its left side, after rounding to 16 bits.
 //
@@ -39,7 +39,7 @@ struct BlockState {
 // kWidth: of rows in shared memory; those of the call may be shorter.
 template <int kWidth>
 struct Tile {
-  static constexpr int kKeys = kWidth <= 128 ? 64 : 32;
+  static constexpr int kKeys = kWidth <= 128 ? 64 : 16;
   static constexpr int kElements = kKeys * kWidth;  // of K or V
   static constexpr int kQueryElements = kRows * kWidth;
   static constexpr size_t kBytes =
@@ -360,6 +360,14 @@ __device__ __forceinline__ void write_rows(const BlockOfRows& b, const Sums<kWid
   }
 }
 
+// Not inlined, so that it takes no registers from the usual pass.
+template <bool kOptions, class T, int kWidth>
+__device__ __noinline__ void recompute(const BlockOfRows& b, T* shared) {
+  Sums<kWidth> sums;
+  attend<true, kOptions, T, kWidth>(b, shared, sums);
+  write_rows<T, kWidth>(b, sums);
+}
+
 template <bool kOptions, class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__ ForwardParams p) {
   using Shape = Tile<kWidth>;
@@ -425,9 +433,7 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
   sync_threads();
   uint32_t any = 0;
   for (const uint32_t of_warp : state->lanes_with_nan) any |= of_warp;
-  if (any != 0) {
-    attend<true, kOptions, T, kWidth>(b, shared, sums);
-  }
+  if (any != 0) return recompute<kOptions, T, kWidth>(b, shared);
   write_rows<T, kWidth>(b, sums);
 }
 

@@ -2,6 +2,7 @@
 // after every option.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "cuda/device.h"

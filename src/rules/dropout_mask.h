@@ -74,7 +74,11 @@ constexpr std::array<bool, 4> dropout_keeps_four(uint64_t seed, int64_t b, int64
 
 constexpr bool dropout_keeps(uint64_t seed, int64_t b, int64_t h, int64_t i, int64_t j,
                              uint64_t threshold) {
-  return dropout_words(seed, b, h, i, j / 4)[static_cast<size_t>(j % 4)] >= threshold;
+  const std::array<uint32_t, 4> words = dropout_words(seed, b, h, i, j / 4);
+  // Selected: on a GPU an array with a variable index lies in memory, not in registers.
+  const bool odd = j % 2 != 0;
+  const uint32_t low = odd ? words[1] : words[0], high = odd ? words[3] : words[2];
+  return (j % 4 >= 2 ? high : low) >= threshold;
 }
 
 constexpr bool row_dropout_keeps(uint64_t seed, uint32_t site, int64_t row, int64_t column,
