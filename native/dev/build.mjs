@@ -14,22 +14,23 @@ import { setup } from './setup.mjs';
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
-/** Configures and builds one preset of CMakePresets.json. */
-export function buildPreset(preset, { options = [], target } = {}) {
+/** Configures and builds one preset of CMakePresets.json, with this many commands at a time (default: Ninja's own choice). */
+export function buildPreset(preset, { options = [], target, jobs } = {}) {
   return step(`Build ${preset}`, async (tell) => {
     await run(['cmake', '--preset', preset, ...options], { cwd: ROOT });
     const part = target ? ['--target', ...[target].flat()] : [];
-    const said = await run(['cmake', '--build', '--preset', preset, ...part], { cwd: ROOT });
+    const parallel = jobs ? ['--parallel', String(jobs)] : [];
+    const said = await run(['cmake', '--build', '--preset', preset, ...parallel, ...part], { cwd: ROOT });
     const commands = said.match(/^\[\d+\/\d+\]/gm)?.length ?? 0;
     tell(commands ? `${commands} commands` : 'up to date');
   });
 }
 
 /** The two WebAssembly modules; with their tests, if asked. */
-export async function buildWasm({ tests }) {
+export async function buildWasm({ tests, jobs }) {
   // Stated both ways, since CMake remembers the last.
   const options = [`-DMULTIHEAD_TESTS=${tests ? 'ON' : 'OFF'}`, `-DMULTIHEAD_PROGRAMS=${tests ? 'ON' : 'OFF'}`];
-  await buildPreset('wasm', { options, target: tests ? undefined : 'multihead_wasm' });
+  await buildPreset('wasm', { options, target: tests ? undefined : 'multihead_wasm', jobs });
 }
 
 /** The package, and the modules that measure what WebAssembly reaches at most. */

@@ -136,53 +136,71 @@ const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/te
 
 /**
  * The suites, the longest first. `uses`: the files and folders, relative to the checkout, that decide the outcome
- * besides the machine. `wide`: it keeps every core busy, the others one.
- * @type {{ name: string, uses: string[], wide?: boolean, run: () => Promise<Outcome> }[]}
+ * besides the machine. `after`: the builds of test.mjs that it needs. `wide`: it keeps every core busy, the others one.
+ * @type {{ name: string, uses: string[], after?: string[], wide?: boolean, run: () => Promise<Outcome> }[]}
  */
 export const SUITES = [
   {
+    name: 'CMake package',
+    uses: [...LIBRARY, 'bindings/package.json'],
+    after: ['native'],
+    run: () => nodeTests(['tests/packaging/cmake.test.mjs']),
+  },
+  {
+    name: 'core, thread sanitizer',
+    uses: core('tsan'),
+    after: ['tsan'],
+    run: () => googleTest('tsan', [tests('tsan')], fewer),
+  },
+  {
     name: 'core, address sanitizer',
     uses: core('asan'),
+    after: ['asan'],
     run: () => googleTest('asan', [tests('asan')], fewer),
   },
-  { name: 'core, native', uses: core('native'), run: () => googleTest('native', [tests('native')]) },
+  { name: 'core, native', uses: core('native'), after: ['native'], run: () => googleTest('native', [tests('native')]) },
   {
     name: 'CUDA kernels, emulated',
     uses: core('native', 'cuda/multihead_cuda_tests'),
+    after: ['native'],
     run: () => cudaTests(),
   },
   ...FUZZ_TARGETS.map((target) => ({
     name: `fuzz ${target}`,
     uses: core('asan', `fuzz_${target}`),
+    after: ['asan'],
     run: () => outcomeOf(shortRun(target), null, fuzzCounts, { env: FUZZ_ENVIRONMENT }),
   })),
   {
-    name: 'core, thread sanitizer',
-    uses: core('tsan'),
-    run: () => googleTest('tsan', [tests('tsan')], fewer),
-  },
-  {
     name: 'core, wasm simd128',
     uses: wasmCore('multihead_tests'),
+    after: ['wasm'],
     run: () => googleTest('wasm-simd128', [process.execPath, `${tests('wasm')}.cjs`]),
   },
   {
     name: 'core, wasm relaxed',
     uses: wasmCore('multihead_tests_relaxed'),
+    after: ['wasm'],
     run: () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm')}_relaxed.cjs`]),
   },
-  { name: 'CMake package', uses: [...LIBRARY, 'bindings/package.json'], run: () => nodeTests(['tests/packaging/cmake.test.mjs']) },
   {
     name: 'conformance, native',
     uses: ['build/native/native/multihead-conformance', CASES],
+    after: ['native'],
     run: () => outcomeOf([at('native', 'native', 'multihead-conformance'), CASES], null, conformanceCounts),
   },
   {
     name: 'conformance, npm',
     uses: PACKAGE,
+    after: ['package'],
     run: () => outcomeOf([process.execPath, 'bindings/conformance.mjs', CASES], null, conformanceCounts),
   },
-  { name: 'programs', uses: [...LIBRARY, ...PACKAGE, '.github', 'web/test/programs'], run: () => nodeTests(programTests()) },
+  {
+    name: 'programs',
+    uses: [...LIBRARY, ...PACKAGE, '.github', 'web/test/programs'],
+    after: ['native', 'page', 'asan', 'tsan'], // among them is a test of what the suites use
+    run: () => nodeTests(programTests()),
+  },
   {
     name: 'npm package',
     uses: PACKAGE,
@@ -192,6 +210,7 @@ export const SUITES = [
   {
     name: 'page, modules',
     uses: ['web', 'bindings', 'package-lock.json'],
+    after: ['page'],
     run: () => workspaceTests('@multihead/web', 'web'),
   },
   {

@@ -3,26 +3,28 @@
 // A suite in which everything passed is not run again while nothing that it tests has changed; its line says so. With
 // --again, with a filter, and where CI is set, every suite is run.
 import { mkdirSync } from 'node:fs';
-import { cpus } from 'node:os';
+import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
-import { ROOT, buildAll, buildPreset, fingerprint } from './build.mjs';
-import { UsageError, say, step } from './console.mjs';
+import { ROOT, buildPackage, buildPage, buildPreset, buildWasm, fingerprint } from './build.mjs';
+import { UsageError, say, step, stopCommands } from './console.mjs';
 import { Passed } from './passed.mjs';
 import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 import { SUITES } from './suites.mjs';
+import { inTurns } from './turns.mjs';
 
 const RESULTS = join(ROOT, 'build', 'test-results');
 
-/** Runs two suites at a time; those that use every core follow one by one. */
-async function inTurns(suites, runSuite) {
-  const waiting = suites.filter(({ wide }) => !wide);
-  const lane = async () => {
-    while (waiting.length) await runSuite(waiting.shift());
-  };
-  await Promise.all([lane(), lane()]);
-  for (const suite of suites.filter(({ wide }) => wide)) await runSuite(suite);
-}
+/** Each with half of the cores, because two works run at a time. */
+const jobs = Math.max(1, Math.floor(availableParallelism() / 2));
+const BUILDS = [
+  { name: 'native', run: () => buildPreset('native', { jobs }) },
+  { name: 'wasm', run: () => buildWasm({ tests: true, jobs }) },
+  { name: 'package', after: ['wasm'], run: buildPackage },
+  { name: 'page', after: ['package'], run: buildPage },
+  { name: 'asan', run: () => buildPreset('asan', { jobs }) },
+  { name: 'tsan', run: () => buildPreset('tsan', { jobs }) },
+];
 
 /** What besides a suite's files decides its outcome. */
 function machine(manifest) {
@@ -43,9 +45,6 @@ runAsProgram(import.meta.url, async (...given) => {
   const begun = performance.now();
   const { chosen, everything } = readArguments(given);
   const manifest = await setup({ purpose: 'test' });
-  await buildAll();
-  await buildPreset('asan');
-  await buildPreset('tsan');
   mkdirSync(RESULTS, { recursive: true });
   for (const browser of ['chromium', 'firefox']) {
     if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];
@@ -54,7 +53,7 @@ runAsProgram(import.meta.url, async (...given) => {
   const passedBefore = new Passed(join(RESULTS, 'passed.json'), machine(manifest));
   const total = { passed: 0, failed: 0, skipped: 0, unchanged: 0 };
   const reasons = [];
-  await inTurns(chosen, async ({ name, uses, run }) => {
+  const runSuite = async ({ name, uses, run }) => {
     const { passed, failed, skipped, again = [], output } = await step(name, async (tell) => {
       const print = fingerprint(['native/dev', ...uses]);
       const known = everything ? undefined : passedBefore.find(name, print);
@@ -70,6 +69,11 @@ runAsProgram(import.meta.url, async (...given) => {
     total.skipped += skipped.length;
     reasons.push(...again.map((first) => `passed at the second attempt: ${first.split('\n', 1)[0]}`));
     reasons.push(...skipped.map((test) => `skipped: ${name}: ${test.name}: ${test.reason}`));
+  };
+  const suites = chosen.map((suite) => ({ ...suite, run: () => runSuite(suite) }));
+  await inTurns([...BUILDS, ...suites]).catch((error) => {
+    stopCommands();
+    throw error;
   });
   for (const reason of reasons) say(reason);
   say(`\nAll suites, ${((performance.now() - begun) / 1000).toFixed(0)} s`);
