@@ -9,6 +9,7 @@
 // proxy of TMA and wgmma. What threads stored is visible to the latter after fence_proxy_async().
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -141,10 +142,10 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // The compiler may not move reads or writes of these registers across this point: it does not know
 // that a product writes them until its wait.
-template <int kCount>
+template <size_t kCount>
 __device__ __forceinline__ void wgmma_touch(float (&d)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (size_t i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // Operand lists of inline PTX cannot be computed: registers %0, %1, ... and the variables behind

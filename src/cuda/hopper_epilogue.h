@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -77,7 +78,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
 }
 
 // Stores one of a thread's two rows. All lanes of the warp call it; `row` < 0 is not stored.
-template <class T, int kCount>
+template <class T, size_t kCount>
 __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBlock& block,
                                           const float (&o)[kCount], int which, int row,
                                           float factor) {
@@ -89,7 +90,7 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
     if (row < 0) return;
     auto* const to = reinterpret_cast<Pair*>(row_of<float>(out, block, row)) + lane() % 4;
 #pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
+    for (int i = 0; i < static_cast<int>(kCount); i += 4) {
       to[i] = {o[i + 2 * which] * factor, o[i + 2 * which + 1] * factor};
     }
     return;
@@ -98,8 +99,9 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
     uint32_t words[4];
   };
   auto* const to = reinterpret_cast<Piece*>(row_of<T>(out, block, row)) + lane() % 4;
+  // 32 columns at a time, of which each lane stores 8 adjacent ones.
 #pragma unroll
-  for (int i = 0; i < kCount; i += 16) {  // 32 columns: each lane stores 8 adjacent ones
+  for (int i = 0; i < static_cast<int>(kCount); i += 16) {
     uint32_t words[4];
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
@@ -124,7 +126,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
   const T* const query = row_of<T>(attention.q, entry.batch, block.head, entry.first_query + row);
   const rules::KeyRange visible = block.visible(row);
   float reference = kNone, sum = 0.0F;
-  float o[kColumns] = {};
+  float o[size_t{kColumns}] = {};
   for (int64_t first = visible.first; first < visible.last; first += kWarpSize) {
     const int64_t key = first + lane();
     float score = kNone;

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -19,14 +20,14 @@ struct HopperSoftmax {
   float sum[2] = {0.0F, 0.0F};  // of this thread's columns
 
   // Replaces scores by weights. `factor` is that of everything summed before.
-  template <int kCount>
+  template <size_t kCount>
   __device__ __forceinline__ void step(float (&s)[kCount], float scale_log2, float (&factor)[2]) {
     constexpr float kNone = -std::numeric_limits<float>::infinity();
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       float maximum = reference[row];
 #pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
+      for (int i = 0; i < static_cast<int>(kCount); i += 4) {
         maximum = fmaxf(maximum, fmaxf(s[i + 2 * row], s[i + 2 * row + 1]));
       }
       maximum = fmaxf(maximum, shuffle_xor(maximum, 1));
@@ -37,7 +38,7 @@ struct HopperSoftmax {
       reference[row] = maximum;
       float total = sum[row] * factor[row];
 #pragma unroll
-      for (int i = 0; i < kCount; i += 4) {
+      for (int i = 0; i < static_cast<int>(kCount); i += 4) {
         float& left = s[i + 2 * row];
         float& right = s[i + 2 * row + 1];
         left = exp2_approx(fmaf(left, scale_log2, -shift));
@@ -54,12 +55,12 @@ struct RowRange {
   int first, last;
 };
 
-template <int kCount>
+template <size_t kCount>
 __device__ __forceinline__ void hide(float (&s)[kCount], const RowRange (&visible)[2],
                                      int first_key) {
   const int column = first_key + 2 * (lane() % 4);
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
+  for (int i = 0; i < static_cast<int>(kCount); ++i) {
     const RowRange& range = visible[i / 2 % 2];
     const int offset = i / 4 * 8 + i % 2;
     if (offset < range.first - column || offset >= range.last - column) {
@@ -69,11 +70,11 @@ __device__ __forceinline__ void hide(float (&s)[kCount], const RowRange (&visibl
 }
 
 // Weights, rounded to T, as the left operand of the product with the values.
-template <class T, int kCount>
+template <class T, size_t kCount>
 __device__ __forceinline__ void pack_weights(const float (&s)[kCount],
                                              uint32_t (&weights)[kCount / 8][4]) {
 #pragma unroll
-  for (int i = 0; i < kCount / 8; ++i) {
+  for (int i = 0; i < static_cast<int>(kCount / 8); ++i) {
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
       weights[i][pair] = pack<T>(s[8 * i + 2 * pair], s[8 * i + 2 * pair + 1]);

@@ -10,6 +10,7 @@
 // accesses by the asynchronous engine or to its memory that no barrier orders.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/device.h"
@@ -63,16 +64,18 @@ template <int kPending>
 void wgmma_wait() {
   emulator::wgmma_wait(kPending);
 }
-template <int kCount>
+template <size_t kCount>
 void wgmma_touch(float (&/*d*/)[kCount]) {}
 
-template <class T, bool kTransposedB = false, int kCount>
+template <class T, bool kTransposedB = false, size_t kCount>
 void wgmma(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
-  emulator::wgmma(d, 2 * kCount, kDTypeOf<T>, {.descriptor = a}, b, kTransposedB, add);
+  emulator::wgmma(d, static_cast<int>(2 * kCount), kDTypeOf<T>, {.descriptor = a}, b, kTransposedB,
+                  add);
 }
-template <class T, bool kTransposedB = false, int kCount>
+template <class T, bool kTransposedB = false, size_t kCount>
 void wgmma(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, bool add) {
-  emulator::wgmma(d, 2 * kCount, kDTypeOf<T>, {.registers = a}, b, kTransposedB, add);
+  emulator::wgmma(d, static_cast<int>(2 * kCount), kDTypeOf<T>, {.registers = a}, b, kTransposedB,
+                  add);
 }
 
 }  // namespace multihead::cuda

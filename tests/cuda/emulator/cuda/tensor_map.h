@@ -6,7 +6,7 @@
 
 namespace multihead::cuda {
 
-struct alignas(64) TensorMap {
+struct TensorMap {
   TensorMapShape shape;
 };
 
