@@ -4,7 +4,7 @@ import type { Whole64 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
 import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole } from './options.js';
-import { alignments, ropeStyles, type Alignment } from './tables.js';
+import { alignments, precisions, ropeStyles, type Alignment } from './tables.js';
 import { describe } from './tensor.js';
 import type { MaskOptions } from './types.js';
 import type * as wire from './wire.js';
@@ -18,6 +18,7 @@ export const sharedNames = [
   'softcap',
   'sinks',
   'dropout',
+  'precision',
 ] as const;
 
 /** The names in {@link MaskOptions}. */
@@ -65,6 +66,7 @@ export const noOptions: Readonly<wire.AttentionOptions> = {
   kPositions: noSpan,
   dropoutProbability: 0,
   dropoutSeed: noSeed,
+  precision: precisions.f32,
 };
 
 /** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
@@ -87,6 +89,9 @@ export function attentionOptions(
   setQkNorm(record, options.qkNorm, operands, extents.width);
   setRope(record, options.rope, operands, extents);
   setDropout(record, options.dropout);
+  if (options.precision !== undefined) {
+    record.precision = precisions[checkChoice(options.precision, ['f32', 'bf16'], 'precision')];
+  }
   return record;
 }
 

@@ -42,7 +42,7 @@ class AttentionWork : public Work {
         mask_(shape_, which.mask),
         options_(mask_.options()),
         out_(q_.floats.size()) {
-    options_.bf16_products = which.dtype == std::string_view(kBf16Products);
+    if (which.dtype == std::string_view(kBf16Precision)) options_.precision = Precision::kBf16;
     if (mask_kind_ == Mask::kWeights) {
       weights_.resize(
           static_cast<size_t>(shape_.batch * shape_.heads * shape_.queries * shape_.keys));
@@ -78,7 +78,7 @@ class AttentionWork : public Work {
 
   // Eigen has no counterpart of returned weights and of bf16 products.
   bool has_eigen() const override {
-    return mask_kind_ != Mask::kWeights && !options_.bf16_products;
+    return mask_kind_ != Mask::kWeights && options_.precision == Precision::kF32;
   }
 
   void run_eigen() override {

@@ -127,7 +127,11 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
     forward(kGpt2, Mask::kCausal, dtype);
     forward(kLlama3, Mask::kCausal, dtype);
   }
-  forward(kGpt2, Mask::kFull, kBf16Products);
+  forward(kGpt2, Mask::kCausal, kBf16Precision);
+  forward(kGpt2, Mask::kFull, kBf16Precision);
+  forward(kBert, Mask::kFull, kBf16Precision);
+  forward(kLlama3, Mask::kCausal, kBf16Precision);
+  forward(kLong, Mask::kCausal, kBf16Precision);
   forward(kGpt2TokensFirst, Mask::kCausal);
   forward(kBertTokensFirst, Mask::kFull);
 

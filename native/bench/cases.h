@@ -49,8 +49,8 @@ enum class Op : uint8_t {
 };
 const char* name_of(Op op);
 
-// bf16 inputs multiplied as bf16: AttentionOptions::bf16_products.
-inline constexpr const char* kBf16Products = "bf16-products";
+// bf16 inputs, and AttentionOptions::precision kBf16.
+inline constexpr const char* kBf16Precision = "bf16-precision";
 
 struct Case {
   Op op;

@@ -34,7 +34,7 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
 
 DType dtype_of(const char* name) {
   const std::string_view text = name;
-  if (text == "bf16" || text == kBf16Products) return DType::kBF16;
+  if (text == "bf16" || text == kBf16Precision) return DType::kBF16;
   return text == "f16" ? DType::kF16 : DType::kF32;
 }
 

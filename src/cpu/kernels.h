@@ -23,6 +23,11 @@ using rules::StoredRows;
 // Alignment of all scratch memory of kernels.
 inline constexpr size_t kScratchAlignment = rules::Arena::kAlignment;
 
+// Most keys of one step of the online softmax with products of tiles. Their scores for 64 queries
+// take 32 kB, which fit in the first-level cache of the processors with AMX (48 kB), unlike those
+// of 256 keys.
+inline constexpr int64_t kTileKeyBlock = 128;
+
 // Facts about the current SIMD target by which the engine cuts a call into jobs. Widths in floats.
 struct TargetTraits {
   int64_t lanes;            // of a vector
@@ -34,6 +39,7 @@ struct TargetTraits {
   int64_t decode_few_rows;  // largest number of rows with a decode tile of exactly that many
   int64_t least_jobs;       // jobs that a call is cut into, if it has enough rows
   bool bf16_pairs;          // multiplies pairs of bf16
+  bool bf16_tiles;          // has the kernels for AMX
   bool prefetches;
 };
 TargetTraits target_traits();
@@ -54,6 +60,9 @@ void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
                    const BlockJob& job, const BlockJob* next, void* scratch);
 // With products of bf16 pairs, where the plan found that they fit.
 void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
+                        const BlockJob& job, const BlockJob* next, void* scratch);
+// With products of tiles of bf16, on AMX: where geometry.tiles is set and tile_unit() is not null.
+void forward_tile_block(const AttentionParams& params, const BlockGeometry& geometry,
                         const BlockJob& job, const BlockJob* next, void* scratch);
 // For up to TargetTraits::short_keys keys and few options; the same bits as forward_block().
 void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,
@@ -127,6 +136,12 @@ LinearLayout linear_layout(const LinearParams& params, int threads);
 // The block of y from that row and column on. Its bits do not depend on the layout.
 void linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
                   int64_t first_column, void* scratch);
+
+// The same in products of bf16 tiles, of x and a weight of f32 or bf16: where tile_unit() is not
+// null.
+LinearLayout tile_linear_layout(const LinearParams& params, int threads);
+void tile_linear_block(const LinearParams& params, const LinearLayout& layout, int64_t first_row,
+                       int64_t first_column, void* scratch);
 
 const char* target_name();
 

@@ -88,7 +88,7 @@ std::vector<Field> fields_of(const Call& call) {
                       .value()},
       {"rope", Digest().add(o.rope.style).add(o.rope.base).add(o.rope.rotary_dim).value()},
       {"dropout", Digest().add(o.dropout.probability).add(o.dropout.seed).value()},
-      {"bf16_products", Digest().add(o.bf16_products).value()},
+      {"precision", Digest().add(o.precision).value()},
       {"mask", shape_of(o.mask)},
       {"bias", shape_of(o.bias)},
   };

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 
 #include "cpu/kernels.h"
+#include "engine/path_choice.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
 
@@ -79,6 +81,10 @@ Context::Context(int threads)
 Context::~Context() = default;
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
+
+std::string Context::last_kernel() const {
+  return internals_->last_call ? engine::explain(*internals_->last_call) : std::string();
+}
 
 size_t Context::scratch_bytes() const { return internals_->scratch.bytes(); }
 

@@ -2,8 +2,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cpu/kernels.h"
-#include "engine/plan.h"
+#include "engine/path_choice.h"
 
 namespace multihead::engine {
 namespace {
@@ -23,9 +22,19 @@ const char* words_of(Objection objection) {
     case Objection::kCapture:
       return "scores, weights or the dropout mask are asked for";
     case Objection::kNotAsked:
-      return "bf16_products is off";
+      return "precision is f32";
     case Objection::kNoInstruction:
       return "this processor has no instruction for it";
+    case Objection::kSlower:
+      return "this processor's instruction for it is slower than f32's";
+    case Objection::kNotCompiled:
+      return "this build has no instruction for it";
+    case Objection::kNotEnabled:
+      return "the operating system does not save its registers";
+    case Objection::kDenied:
+      return "the operating system refused it";
+    case Objection::kNotFloats:
+      return "q, k and v are not all f32 or bf16";
     case Objection::kNotBf16:
       return "q, k and v are not all dense bf16 of an even width";
     case Objection::kNotDenseFloats:
@@ -44,24 +53,28 @@ std::string count_of(int64_t count, const char* what) { return std::to_string(co
 
 }  // namespace
 
-std::string explain(const AttentionPlan& plan) {
-  const rules::BlockGeometry& blocks = plan.blocks;
+std::string explain(const PathChoice& choice) {
+  const rules::BlockGeometry& blocks = choice.blocks;
   const auto unless = [](const char* path, Objection objection) {
     return std::string("; not ") + path + ", since " + words_of(objection);
   };
-  if (plan.jobs() == 0) return "nothing to compute";
-  if (plan.path == Path::kDecode) {
-    return "decode: " + count_of(plan.splits.rows, " query rows for each key/value head, ") +
-           count_of(plan.splits.splits, " splits of ") + count_of(plan.splits.split_keys, " keys");
+  if (choice.jobs() == 0) return "nothing to compute";
+  if (choice.path == Path::kDecode) {
+    return "decode: " + count_of(choice.splits.rows, " query rows for each key/value head, ") +
+           count_of(choice.splits.splits, " splits of ") +
+           count_of(choice.splits.split_keys, " keys");
   }
-  std::string text = plan.path == Path::kShortHeads   ? "short heads: "
-                     : plan.path == Path::kBf16Blocks ? "blocks of bf16 products: "
-                                                      : "blocks: ";
+  std::string text = choice.path == Path::kShortHeads   ? "short heads: "
+                     : choice.path == Path::kAmxBlocks  ? "blocks of bf16 products on AMX: "
+                     : choice.path == Path::kBf16Blocks ? "blocks of bf16 products: "
+                                                        : "blocks: ";
   text += count_of(blocks.rows, " query rows of ") + count_of(blocks.heads, " heads, ") +
-          count_of(blocks.key_block, " keys at a time") + unless("decode", plan.not_decode);
-  if (plan.path == Path::kBf16Blocks) return text;
-  text += unless("bf16 products", plan.not_bf16);
-  return plan.path == Path::kShortHeads ? text : text + unless("short heads", plan.not_short);
+          count_of(blocks.key_block, " keys at a time") + unless("decode", choice.not_decode);
+  if (choice.path == Path::kAmxBlocks) return text;
+  text += unless("AMX", choice.not_amx);
+  if (choice.path == Path::kBf16Blocks) return text;
+  text += unless("bf16 products", choice.not_bf16);
+  return choice.path == Path::kShortHeads ? text : text + unless("short heads", choice.not_short);
 }
 
 }  // namespace multihead::engine

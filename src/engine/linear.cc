@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "cpu/tiles/amx.h"
+#include "engine/enumerators.h"
+#include "engine/error.h"
 #include "engine/guard.h"
 #include "engine/scratch.h"
 #include "engine/team.h"
@@ -12,11 +15,28 @@
 #include "engine/validate.h"
 
 namespace multihead {
+namespace {
+
+// With fewer rows the weights are read once, which takes most of the time whatever multiplies them.
+constexpr int64_t kLeastTileRows = 33;
+
+bool takes_tiles(const cpu::LinearParams& params, Precision precision) {
+  return precision == Precision::kBf16 && params.rows >= kLeastTileRows &&
+         (params.weight.type == DType::kF32 || params.weight.type == DType::kBF16) &&
+         cpu::target_traits().bf16_tiles && cpu::amx_state() == cpu::AmxState::kReady;
+}
+
+}  // namespace
 
 Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
-              const Tensor& y, Context& context) {
+              const Tensor& y, Context& context, Precision precision) {
   return engine::memory_guard([&]() -> Status {
     if (Status status = engine::validate_linear(x, weight, bias, y); !status.ok()) return status;
+    if (Status status =
+            engine::validate_enumerator(engine::Name::kPrecision, precision, Precision::kBf16);
+        !status.ok()) {
+      return status;
+    }
     // Operands without elements may be null: strides of 0 compute no other address from that.
     const bool reads = x.shape[1] > 0;
     const cpu::LinearParams params{.x = x.data,
@@ -36,8 +56,10 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     engine::Team* const team = engine::team_of(context);
     const bool divides = team != nullptr && team->is_worth(operations);
     const int threads = engine::threads_for(operations, context.threads());
-    const cpu::LinearLayout layout =
-        cpu::linear_layout(params, divides ? threads * team->members() : threads);
+    const bool tiles = takes_tiles(params, precision);
+    const int all_threads = divides ? threads * team->members() : threads;
+    const cpu::LinearLayout layout = tiles ? cpu::tile_linear_layout(params, all_threads)
+                                           : cpu::linear_layout(params, all_threads);
     engine::Scratch& scratch = engine::scratch_of(context);
     if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) {
       return status;
@@ -47,8 +69,14 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     const int64_t first = divides ? team->first_of(column_jobs) : 0;
     const int64_t end = divides ? team->end_of(column_jobs) : column_jobs;
     engine::parallel_for(threads, row_jobs * (end - first), [&](int64_t job, int thread) {
-      cpu::linear_block(params, layout, job % row_jobs * layout.job_rows,
-                        (first + job / row_jobs) * layout.job_columns, scratch.of_thread(thread));
+      const int64_t row = job % row_jobs * layout.job_rows;
+      const int64_t column = (first + job / row_jobs) * layout.job_columns;
+      void* const memory = scratch.of_thread(thread);
+      if (tiles) {
+        cpu::tile_linear_block(params, layout, row, column, memory);
+      } else {
+        cpu::linear_block(params, layout, row, column, memory);
+      }
     });
     if (!divides) return {};
     std::vector<uint32_t> bounds;

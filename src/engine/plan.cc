@@ -5,6 +5,8 @@
 #include <optional>
 
 #include "cpu/kernels.h"
+#include "cpu/processor.h"
+#include "cpu/tiles/amx.h"
 #include "engine/cut.h"
 #include "rules/dropout_mask.h"
 
@@ -110,10 +112,34 @@ Objection objection_to_decode(const AttentionParams& p, bool packed) {
   return Objection::kNone;
 }
 
-Objection objection_to_bf16(const AttentionParams& p, float scale, bool asked,
+Objection objection_to_amx(const AttentionParams& p, Precision precision,
+                           const TargetTraits& target) {
+  if (precision == Precision::kF32) return Objection::kNotAsked;
+  if (!target.bf16_tiles) return Objection::kNoInstruction;
+  for (const StoredRows& rows : {p.q, p.k, p.v}) {
+    if (rows.type != DType::kF32 && rows.type != DType::kBF16) return Objection::kNotFloats;
+  }
+  if (p.captures_anything()) return Objection::kCapture;
+  switch (cpu::amx_state()) {
+    case cpu::AmxState::kReady:
+      return Objection::kNone;
+    case cpu::AmxState::kNotCompiled:
+      return Objection::kNotCompiled;
+    case cpu::AmxState::kNoInstruction:
+      return Objection::kNoInstruction;
+    case cpu::AmxState::kNotEnabled:
+      return Objection::kNotEnabled;
+    case cpu::AmxState::kPermissionDenied:
+      break;
+  }
+  return Objection::kDenied;
+}
+
+Objection objection_to_bf16(const AttentionParams& p, float scale, Precision precision,
                             const TargetTraits& target) {
-  if (!asked) return Objection::kNotAsked;
+  if (precision == Precision::kF32) return Objection::kNotAsked;
   if (!target.bf16_pairs) return Objection::kNoInstruction;
+  if (!cpu::bf16_pairs_are_fast()) return Objection::kSlower;
   const auto fits = [](const StoredRows& rows) {
     return rows.type == DType::kBF16 && rows.in_order();
   };
@@ -152,10 +178,10 @@ Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits&
 }
 
 // The one place where a path is chosen.
-void choose_path(AttentionPlan& plan, float scale, bool bf16_products, bool packed) {
+void choose_path(AttentionPlan& plan, float scale, Precision precision, bool packed) {
   AttentionParams& p = plan.params;
   if (p.batch * p.rows() == 0) {
-    plan.not_decode = plan.not_bf16 = plan.not_short = Objection::kNoWork;
+    plan.not_decode = plan.not_amx = plan.not_bf16 = plan.not_short = Objection::kNoWork;
     return;
   }
   const TargetTraits target = cpu::target_traits();
@@ -175,9 +201,20 @@ void choose_path(AttentionPlan& plan, float scale, bool bf16_products, bool pack
         std::max(plan.scratch_bytes, cpu::block_scratch_bytes(captures, plan.blocks));
     return;
   }
+  plan.not_amx = objection_to_amx(p, precision, target);
+  if (plan.not_amx == Objection::kNone) {
+    plan.path = Path::kAmxBlocks;
+    TargetTraits tiles = target;
+    tiles.key_block = cpu::kTileKeyBlock;
+    plan.blocks = cut_into_blocks(p, tiles);
+    plan.blocks.tiles = true;
+    plan.blocks.stores_normalised = false;
+    plan.scratch_bytes = cpu::block_scratch_bytes(p, plan.blocks);
+    return;
+  }
   plan.blocks = cut_into_blocks(p, target);
   plan.scratch_bytes = cpu::block_scratch_bytes(p, plan.blocks);
-  plan.not_bf16 = objection_to_bf16(p, scale, bf16_products, target);
+  plan.not_bf16 = objection_to_bf16(p, scale, precision, target);
   plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalised);
   if (plan.not_bf16 == Objection::kNone) {
     plan.path = Path::kBf16Blocks;
@@ -224,7 +261,7 @@ AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape
   AttentionPlan plan{};
   plan.params = params_of(inputs, shape, options, shard);
   set_outputs(plan.params, outputs);
-  choose_path(plan, scale_of(shape, options), options.bf16_products, inputs.packed);
+  choose_path(plan, scale_of(shape, options), options.precision, inputs.packed);
   return plan;
 }
 
@@ -253,7 +290,7 @@ PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
   params.captures = {&capture, 1};
   params.first_query = capture.first_row;
   params.end_query = capture.first_row + capture.out.shape[2];
-  choose_path(call.plan, scale_of(shape, options), options.bf16_products, /*packed=*/false);
+  choose_path(call.plan, scale_of(shape, options), options.precision, /*packed=*/false);
   return call;
 }
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
+#include "engine/path_choice.h"
 #include "engine/transform.h"
 #include "engine/validate.h"
 #include "multihead/attention_backward.h"
@@ -15,42 +15,11 @@
 
 namespace multihead::engine {
 
-enum class Path : uint8_t {
-  kBlocks,      // blocks of query rows times blocks of keys; supports everything
-  kBf16Blocks,  // the same with products of bf16 pairs; kBlocks again if a result is NaN
-  kShortHeads,  // few keys, few options: less set-up for each head
-  kDecode,      // few query rows: the keys are split, and the results merged
-};
-
-// Why a path does not serve a call.
-enum class Objection : uint8_t {
-  kNone,
-  kNoWork,    // no rows or no output
-  kManyRows,  // too many query rows per key/value head for decoding to be faster
-  kPacked,    // sequences of different lengths, whose jobs run side by side
-  kDropout,
-  kCapture,         // scores, weights or the dropout mask are requested
-  kNotAsked,        // bf16_products is off
-  kNoInstruction,   // this processor has no bf16 multiply instruction
-  kNotBf16,         // q, k or v is not dense bf16, or d_k is odd
-  kNotDenseFloats,  // q, k, v or out is not dense f32 in whole vectors
-  kManyKeys,        // more keys than one step of the online softmax
-  kBeyondCache,     // operands too large for the caches
-  kOption,          // an option that the path does not support
-};
-
-struct AttentionPlan {
+struct AttentionPlan : PathChoice {
   rules::AttentionParams params;
-  Path path;
-  // Why the earlier paths do not serve the call; with kDecode the later ones are not examined.
-  Objection not_decode, not_bf16, not_short;
-  rules::BlockGeometry blocks;  // with kDecode: for captures
-  rules::SplitGeometry splits;  // only with kDecode
-  uint64_t scratch_bytes;       // of each thread
-  uint64_t partial_bytes;       // with kDecode: of the result of one head and split
-  double operations;            // multiplications and additions, at most
-
-  int64_t jobs() const { return path == Path::kDecode ? splits.jobs : blocks.jobs; }
+  uint64_t scratch_bytes;  // of each thread
+  uint64_t partial_bytes;  // with kDecode: of the result of one head and split
+  double operations;       // multiplications and additions, at most
 
   // With kDecode, decoding computes out and lse, and blocks then compute the captures, so that a
   // capture does not change a bit of the output.
@@ -81,9 +50,6 @@ AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape
 
 // Call before a plan runs again: the lengths that it points to may have changed.
 void follow_lengths(AttentionPlan& plan);
-
-// "blocks of 64 query rows and 256 keys; not decode: ...", to explain a call's time.
-std::string explain(const AttentionPlan& plan);
 
 // A call of attention(): its plan, and the transformation of q and k before.
 struct PlannedCall {

@@ -95,6 +95,8 @@ void run_block_job(const AttentionPlan& plan, const cpu::BlockJob& job, const cp
   switch (plan.path) {
     case Path::kShortHeads:
       return cpu::forward_short_heads(p, plan.blocks, job, scratch);
+    case Path::kAmxBlocks:
+      return cpu::forward_tile_block(p, plan.blocks, job, next, scratch);
     case Path::kBf16Blocks:
       return cpu::forward_bf16_block(p, plan.blocks, job, next, scratch);
     case Path::kBlocks:
@@ -225,6 +227,7 @@ void run_block(const AttentionPlan& plan, int64_t index, int64_t next, void* scr
 }
 
 Status run(const AttentionPlan& plan, Context& context) {
+  last_call_of(context) = plan;
   if (plan.jobs() == 0) return {};
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
   if (Team* const team = team_of(context); team != nullptr && divides(plan, *team)) {

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "engine/path_choice.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
 
@@ -71,13 +73,22 @@ class Scratch {
 struct multihead::Context::Internals {
   engine::Scratch scratch;
   engine::Team* team = nullptr;
+  std::optional<engine::PathChoice> last_call;
 
   explicit Internals(int threads) : scratch(threads) {}
   static engine::Scratch& scratch_of(Context& context) { return context.internals_->scratch; }
+  static std::optional<engine::PathChoice>& last_call_of(Context& context) {
+    return context.internals_->last_call;
+  }
   static engine::Team*& team_of(Context& context) { return context.internals_->team; }
 };
 
 namespace multihead::engine {
+
+// How the last call of attention() was planned.
+inline std::optional<PathChoice>& last_call_of(Context& context) {
+  return Context::Internals::last_call_of(context);
+}
 
 inline Scratch& scratch_of(Context& context) { return Context::Internals::scratch_of(context); }
 

@@ -110,6 +110,10 @@ Status validate_options(const AttentionOptions& options, const AttentionShape& s
   if (!(p >= 0.0F && p < 1.0F)) {
     return real_error(Name::kDropoutProbability, Message::kProbability, p);
   }
+  if (Status status = validate_enumerator(Name::kPrecision, options.precision, Precision::kBf16);
+      !status.ok()) {
+    return status;
+  }
   const Dims scores = shape.scores();
   for (const Status& status :
        {validate_window(options), validate_lengths(options.kv_lengths, shape),

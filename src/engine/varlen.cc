@@ -97,6 +97,7 @@ class PackedCall {
     if (Status status = plans_.reserve(inputs_, context); !status.ok()) return status;
     const PackedJobs jobs =
         plans_.plan(context, [&](AttentionPlan& plan, size_t s) { plan = plan_of(s); });
+    if (!plans_.plans().empty()) engine::last_call_of(context) = plans_.plans().front();
     if (Status status = engine::scratch_of(context).reserve(context.threads(), jobs.scratch_bytes);
         !status.ok()) {
       return status;

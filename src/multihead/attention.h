@@ -26,6 +26,7 @@
 
 #include "multihead/context.h"
 #include "multihead/export.h"
+#include "multihead/precision.h"
 #include "multihead/rope.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
@@ -132,11 +133,15 @@ struct AttentionOptions {
   Rope rope = {};        ///< default: none
   Dropout dropout = {};  ///< of the weights; default: none
 
-  /// Allows bf16 products if q, k and v are all bf16 and the CPU has instructions for them (AVX-512
-  /// BF16). Sums stay f32, but each weight is rounded to bf16 before it is multiplied by V, as in
-  /// PyTorch's kernels: an error of up to 2^-9 of the weighted sum of |v|. Ignored on other CPUs,
-  /// and for calls that need f32 scores (captures, weights, a bias, ALiBi, softcap, a left window).
-  bool bf16_products = false;
+  /// kBf16 multiplies numbers of bf16 where this CPU has instructions for that. Sums stay f32, but
+  /// each weight is rounded to bf16 before it is multiplied by V, as in PyTorch's kernels: an error
+  /// of up to 2^-9 of the weighted sum of |v|. With AMX, for q, k and v of f32 or bf16: f32 is
+  /// rounded to bf16 first. With AVX-512 BF16, where it is faster than f32: for bf16 with an even
+  /// d_k, without bias, ALiBi, softcap and a left window. f32 is used on other CPUs and in
+  /// WebAssembly, for few query rows (decoding), and for calls that return weights or captures.
+  /// Context::last_kernel() says what was used. In a module, the projections have this precision
+  /// too, see linear().
+  Precision precision = Precision::kF32;
 };
 
 /// Which scores a ScoreCapture copies; the steps are those at the head of this file.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "multihead/export.h"
 
@@ -27,6 +28,11 @@ class Context {
 
   /// How many threads may work on one call.
   int threads() const { return threads_; }
+  /// Which kernel computed the last call of attention(), how the call was cut, and why other
+  /// kernels did not serve it, among them the one for AMX (Intel's matrix instructions), in words;
+  /// empty before the first call. Modules and caches count with their calls of attention(), packed
+  /// sequences with the longest one.
+  std::string last_kernel() const;
   /// Bytes of scratch held now, over all threads.
   size_t scratch_bytes() const;
 

@@ -4,6 +4,7 @@
 
 #include "multihead/context.h"
 #include "multihead/export.h"
+#include "multihead/precision.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
@@ -17,11 +18,15 @@ namespace multihead {
 /// - bias (out), optional
 /// - y (rows, out), like x; may not overlap the inputs
 ///
-/// All arithmetic is in float; the number of threads does not change a bit of y.
+/// All arithmetic is in float, unless `precision` is kBf16, the CPU has AMX, x has more than 32
+/// rows and the weight is f32 or bf16: then the elements of x and of the weight are rounded to bf16
+/// before they are multiplied, which changes each product by up to 2^-8 of itself, and sums stay in
+/// float. The number of threads does not change a bit of y.
 ///
-/// Errors: kShape, kMemory. Nothing is written then.
+/// Errors: kShape, kOption (an unknown precision), kMemory. Nothing is written then.
 [[nodiscard]] Status linear(const ConstTensor& x, const ConstAnyTensor& weight,
-                            const ConstTensor& bias, const Tensor& y, Context& context);
+                            const ConstTensor& bias, const Tensor& y, Context& context,
+                            Precision precision = Precision::kF32);
 
 }  // namespace multihead
 MULTIHEAD_PUBLIC_END

@@ -17,6 +17,7 @@
 #include "multihead/latent_attention.h"             // IWYU pragma: export
 #include "multihead/linear.h"                       // IWYU pragma: export
 #include "multihead/multi_head_attention.h"         // IWYU pragma: export
+#include "multihead/precision.h"                    // IWYU pragma: export
 #include "multihead/prepared_attention.h"           // IWYU pragma: export
 #include "multihead/prepared_attention_backward.h"  // IWYU pragma: export
 #include "multihead/rope.h"                         // IWYU pragma: export

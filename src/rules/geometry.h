@@ -22,6 +22,8 @@ struct BlockGeometry {
   bool stores_vectors = false;
   // Output rows are normalised in registers, with the last key block.
   bool stores_normalised = false;
+  // Scratch memory also has room for the operands of products in bf16 tiles.
+  bool tiles = false;
 };
 
 // attention_backward(): a job takes a chunk of the keys of a head, against all of its queries. Jobs

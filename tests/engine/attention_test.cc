@@ -392,13 +392,14 @@ TEST_P(AttentionOnTarget, BFloat16ProductsStayWithinTheirBound) {
       v[static_cast<size_t>(length * value_width)] = rules::to_bfloat16(kNaN);
     }
     std::vector<float> out[2];
-    for (const bool pairs : {false, true}) {
-      options.bf16_products = pairs;
-      out[pairs] = poisoned(out_shape);
+    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+      options.precision = precision;
+      std::vector<float>& result = out[static_cast<size_t>(precision)];
+      result = poisoned(out_shape);
       const Status status = attention(TensorView<const BFloat16>(q.data(), q_shape),
                                       TensorView<const BFloat16>(k.data(), k_shape),
                                       TensorView<const BFloat16>(v.data(), v_shape), options,
-                                      {.out = Tensor(out[pairs].data(), out_shape)}, context_);
+                                      {.out = Tensor(result.data(), out_shape)}, context_);
       ASSERT_TRUE(status.ok()) << status.message();
     }
     for (size_t i = 0; i < out[0].size(); ++i) {

@@ -13,9 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "cpu/kernels.h"
+#include "rules/half.h"
 #include "support/allocations.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/tile_model.h"
 
 namespace multihead {
 namespace {
@@ -32,11 +35,13 @@ struct LinearCase {
   int64_t x_gap = 0, weight_gap = 0, y_gap = 0;  // elements between the end of a row and the next
   bool with_bias = true;
   DType type = DType::kF32;
+  Precision precision = Precision::kF32;  // kBf16: x and the weights are numbers of bf16
 
   std::string description(uint64_t seed) const {
     return "seed " + std::to_string(seed) + ": " + std::to_string(rows) + " x " +
            std::to_string(in) + " -> " + std::to_string(out) + ", gaps " + std::to_string(x_gap) +
-           " " + std::to_string(weight_gap) + " " + std::to_string(y_gap) + ", " + name_of(type);
+           " " + std::to_string(weight_gap) + " " + std::to_string(y_gap) + ", " + name_of(type) +
+           (precision == Precision::kBf16 ? ", products of bf16" : "");
   }
 };
 
@@ -55,8 +60,13 @@ class LinearInputs {
     Random random(seed);
     x_ = rows_with_gaps(random, c_.rows, c_.in, c_.x_gap);
     const Dims strides{c_.in + c_.weight_gap, 1};
-    weight_ = stored(kept_, rows_with_gaps(random, c_.out, c_.in, c_.weight_gap), c_.type,
-                     {c_.out, c_.in}, strides);
+    std::vector<float> weights = rows_with_gaps(random, c_.out, c_.in, c_.weight_gap);
+    if (c_.precision == Precision::kBf16) {
+      for (std::vector<float>* const values : {&x_, &weights}) {
+        for (float& value : *values) value = rules::to_float(rules::to_bfloat16(value));
+      }
+    }
+    weight_ = stored(kept_, weights, c_.type, {c_.out, c_.in}, strides);
     bias_ = random.floats(c_.out);
   }
 
@@ -70,9 +80,10 @@ class LinearInputs {
   // y with its gaps, which must not be written.
   std::vector<float> run(Context& context) const {
     std::vector<float> y(static_cast<size_t>(c_.rows * (c_.out + c_.y_gap)), kUntouched);
-    const Status status = linear({x_.data(), {c_.rows, c_.in}, {c_.in + c_.x_gap, 1}}, weight_,
-                                 c_.with_bias ? ConstTensor(bias_.data(), {c_.out}) : ConstTensor(),
-                                 {y.data(), {c_.rows, c_.out}, {c_.out + c_.y_gap, 1}}, context);
+    const Status status =
+        linear({x_.data(), {c_.rows, c_.in}, {c_.in + c_.x_gap, 1}}, weight_,
+               c_.with_bias ? ConstTensor(bias_.data(), {c_.out}) : ConstTensor(),
+               {y.data(), {c_.rows, c_.out}, {c_.out + c_.y_gap, 1}}, context, c_.precision);
     EXPECT_TRUE(status.ok()) << status.message();
     return y;
   }
@@ -145,6 +156,27 @@ TEST_P(LinearOnTarget, EqualsProductInDouble) {
     expect_right(which, seed);
     if (HasFatalFailure()) return;
   }
+}
+
+// Products of bf16 are exact, so that inputs that are numbers of bf16 give f32's precision.
+TEST_P(LinearOnTarget, EqualsProductInDoubleWithTiles) {
+  const testing::UseTileModel model;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Random random(seed);
+    const LinearCase which{.rows = random.integer(1, 200),
+                           .in = random.integer(0, 80),
+                           .out = random.integer(0, 90),
+                           .x_gap = random.integer(0, 3),
+                           .weight_gap = random.integer(0, 3),
+                           .y_gap = random.integer(0, 3),
+                           .with_bias = random.chance(0.5),
+                           .type = random.pick({DType::kF32, DType::kF16, DType::kBF16}),
+                           .precision = Precision::kBf16};
+    expect_right(which, seed);
+    if (HasFatalFailure()) return;
+  }
+  expect_right({.rows = 300, .in = 70, .out = 600, .precision = Precision::kBf16}, 1);
+  EXPECT_EQ(model.products() > 0, cpu::target_traits().bf16_tiles);
 }
 
 // More than one block of rows, of depth and of columns, and several panels of depth.

@@ -16,6 +16,7 @@
 #include "engine/run.h"
 #include "multihead/attention.h"
 #include "support/random_case.h"
+#include "support/tile_model.h"
 
 namespace multihead::engine {
 namespace {
@@ -50,10 +51,51 @@ TEST(Plan, TakesTheFirstPathThatServesTheCall) {
   EXPECT_EQ((Call{4, 1, 4, 4096, 64}.plan().path), Path::kBlocks);
   Call bf16{4, 4, 128, 128, 64, DType::kBF16};
   EXPECT_EQ(bf16.plan().path, Path::kBlocks);
-  bf16.options.bf16_products = true;
+  bf16.options.precision = Precision::kBf16;
   const AttentionPlan plan = bf16.plan();
-  EXPECT_EQ(plan.path,
-            plan.not_bf16 == Objection::kNoInstruction ? Path::kBlocks : Path::kBf16Blocks);
+  EXPECT_EQ(plan.path, plan.not_amx == Objection::kNone    ? Path::kAmxBlocks
+                       : plan.not_bf16 != Objection::kNone ? Path::kBlocks
+                                                           : Path::kBf16Blocks);
+}
+
+// With the model of the tile instructions AMX counts as present.
+TEST(Plan, TakesAmxForFloatsAndBf16) {
+  const testing::UseTileModel model;
+  const bool tiles = cpu::target_traits().bf16_tiles;
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Call call{4, 2, 128, 300, 63, type};
+    EXPECT_EQ(call.plan().not_amx, Objection::kNotAsked);
+    call.options.precision = Precision::kBf16;
+    const AttentionPlan plan = call.plan();
+    EXPECT_EQ(plan.path, tiles && type != DType::kF16 ? Path::kAmxBlocks : Path::kBlocks);
+    EXPECT_EQ(plan.not_amx, !tiles                ? Objection::kNoInstruction
+                            : type == DType::kF16 ? Objection::kNotFloats
+                                                  : Objection::kNone);
+    EXPECT_NE(explain(plan).find("AMX"), std::string::npos) << explain(plan);
+  }
+  Call decode{4, 4, 1, 300, 64, DType::kBF16};
+  decode.options.precision = Precision::kBf16;
+  EXPECT_EQ(decode.plan().path, Path::kDecode);
+}
+
+TEST(Context, SaysWhichKernelComputedTheLastCall) {
+  const testing::UseTileModel model;
+  Context context(1);
+  EXPECT_EQ(context.last_kernel(), "");
+  const Dims shape{1, 2, 40, 16};
+  const std::vector<float> x(static_cast<size_t>(shape.elements()), 0.5F);
+  std::vector<float> out(x.size());
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+    const ConstTensor tensor(x.data(), shape);
+    const Status status = attention(tensor, tensor, tensor, {.precision = precision},
+                                    {.out = Tensor(out.data(), shape)}, context);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const bool amx = precision == Precision::kBf16 && cpu::target_traits().bf16_tiles;
+    EXPECT_EQ(context.last_kernel().find("on AMX") != std::string::npos, amx)
+        << context.last_kernel();
+    EXPECT_EQ(context.last_kernel().find("not AMX, since") != std::string::npos, !amx)
+        << context.last_kernel();
+  }
 }
 
 TEST(Plan, SaysWhy) {

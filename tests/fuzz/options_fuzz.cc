@@ -110,7 +110,7 @@ AttentionOptions options_of(Operands& operands, Bytes& from, const Shape& s, boo
     o.dropout = {option(operands, from, 0.0F, 0.9F),
                  static_cast<uint64_t>(from.integer(INT64_MIN, INT64_MAX))};
   }
-  o.bf16_products = from.one_in(8);
+  if (from.one_in(8)) o.precision = enumerator<Precision>(from, 2);
   return o;
 }
 
@@ -147,7 +147,7 @@ double tolerance_of(const reference::ReferenceOutputs& expected, const Attention
   for (const double score : expected.raw) {
     if (std::isfinite(score)) size = std::max(size, std::abs(score));
   }
-  return (options.bf16_products && dtype == DType::kBF16 ? 2e-2 : 2e-5) * size / 8;
+  return (options.precision == Precision::kBf16 && dtype == DType::kBF16 ? 2e-2 : 2e-5) * size / 8;
 }
 
 // The gradients of a call that has run.

@@ -30,6 +30,7 @@
 #include "cpu/attention/query_block-inl.h"
 #include "cpu/attention/rows-inl.h"
 #include "cpu/attention/short_heads-inl.h"
+#include "cpu/attention/tile_products-inl.h"
 #include "cpu/attention/weights-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/tile_size.h"
@@ -48,7 +49,7 @@ template <class Products>
 void compute(QueryBlock<Products>& b, const BlockJob* next) {
   start_head(b);
   const bool is_small = b.p.keys * (b.p.key_width + b.p.value_width) <= kSmall;
-  if (kPrefetches && !is_small) prefetch_next(b, next);
+  if (kPrefetches && !Products::kTiles && !is_small) prefetch_next(b, next);
   if (!b.p.needs_softmax()) return;
   for_weight_captures(b, [&](const ScoreCapture& capture) { fill_unvisited(b, capture); });
   float* block_reference = b.s.block_reference;
@@ -60,7 +61,10 @@ void compute(QueryBlock<Products>& b, const BlockJob* next) {
     if (b.captures_weights) block_reference = std::copy_n(b.s.reference, b.lanes, block_reference);
   });
   for (const Panel& panel : b.panels()) {
-    if (panel.started) continue;
+    if (panel.started) {
+      if constexpr (Products::kTiles) transpose_output(b, panel);
+      continue;
+    }
     std::fill_n(b.s.out + panel.lane * b.value_lanes, panel.lanes * b.value_lanes, 0.0F);
   }
 }
@@ -95,23 +99,48 @@ BlockJob job_of_head(const BlockJob& job, int64_t kv_head) {
       .batch = job.batch, .kv_head = kv_head, .end_head = kv_head + 1, .first_row = job.first_row};
 }
 
+// With products of bf16. Returns false if the head needs f32 products.
+template <class Products>
+bool forward_bf16_head(const AttentionParams& params, const BlockGeometry& geometry,
+                       const BlockJob& head, const BlockJob* next, void* scratch) {
+  QueryBlock<Products> b(params, geometry, head, scratch);
+  load_rows(b);
+  compute(b, next);
+  if constexpr (Products::kTiles) {
+    if (has_undefined_row(b)) return false;
+  }
+  // A masked recompute needs f32 scores.
+  if (b.p.needs_softmax() && !normalise_and_store(b)) return false;
+  store_others(b);
+  return true;
+}
+
+template <class Products>
+void forward_bf16_heads(const AttentionParams& params, const BlockGeometry& geometry,
+                        const BlockJob& job, const BlockJob* next, void* scratch) {
+  for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
+    const BlockJob head = job_of_head(job, kv_head);
+    if (forward_bf16_head<Products>(params, geometry, head, next, scratch)) continue;
+    forward(params, geometry, head, next, scratch);
+  }
+}
+
 void forward_bf16([[maybe_unused]] const AttentionParams& params,
                   [[maybe_unused]] const BlockGeometry& geometry,
                   [[maybe_unused]] const BlockJob& job, [[maybe_unused]] const BlockJob* next,
                   [[maybe_unused]] void* scratch) {
 #if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
-  for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
-    const BlockJob head = job_of_head(job, kv_head);
-    QueryBlock<Bf16PairProducts> b(params, geometry, head, scratch);
-    load_rows(b);
-    compute(b, next);
-    if (!b.p.needs_softmax() || normalise_and_store(b)) {
-      store_others(b);
-      continue;
-    }
-    // A masked recompute needs f32 scores.
-    forward(params, geometry, head, next, scratch);
-  }
+  forward_bf16_heads<Bf16PairProducts>(params, geometry, job, next, scratch);
+#endif
+}
+
+void forward_tiles([[maybe_unused]] const AttentionParams& params,
+                   [[maybe_unused]] const BlockGeometry& geometry,
+                   [[maybe_unused]] const BlockJob& job, [[maybe_unused]] const BlockJob* next,
+                   [[maybe_unused]] void* scratch) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  const TileSession session(*tile_unit());
+  forward_bf16_heads<TileProducts>(params, geometry, job, next, scratch);
 #endif
 }
 
@@ -143,6 +172,7 @@ TargetTraits traits() {
           .decode_few_rows = static_cast<int64_t>(DecodeTile::kFewRows),
           .least_jobs = HWY_ARCH_WASM ? 1 : 16,
           .bf16_pairs = kHasBf16Pairs,
+          .bf16_tiles = kHasTileProducts,
           .prefetches = kPrefetches};
 }
 
@@ -157,6 +187,7 @@ namespace multihead::cpu {
 
 HWY_EXPORT(forward);
 HWY_EXPORT(forward_bf16);
+HWY_EXPORT(forward_tiles);
 HWY_EXPORT(forward_short);
 HWY_EXPORT(block_bytes);
 HWY_EXPORT(short_bytes);
@@ -181,6 +212,11 @@ void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
 void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
                         const BlockJob& job, const BlockJob* next, void* scratch) {
   HWY_DYNAMIC_DISPATCH(forward_bf16)(params, geometry, job, next, scratch);
+}
+
+void forward_tile_block(const AttentionParams& params, const BlockGeometry& geometry,
+                        const BlockJob& job, const BlockJob* next, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward_tiles)(params, geometry, job, next, scratch);
 }
 
 void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,

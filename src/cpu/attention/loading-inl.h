@@ -30,7 +30,7 @@ void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
   panel.transposed = true;
   const StoredRows& q = b.p.q;
   const auto width = static_cast<size_t>(b.p.key_width);
-  const bool in_place = !std::is_same_v<Key, float> || q.dense_floats();
+  const bool in_place = !Products::kTiles && (!std::is_same_v<Key, float> || q.dense_floats());
   const int64_t head_stride = q.stride[1], query_stride = q.stride[2];
   const auto* const queries =
       in_place ? static_cast<const Key*>(q.data) + row_offset(q.stride, b.batch, b.first_head(), 0)
@@ -45,6 +45,9 @@ void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
         rows[i] = read_rows(b.d, q, b.batch, b.head_of(lane + i), place.query, 1, width, width,
                             b.s.query + i * width)
                       .data;
+      } else if constexpr (Products::kTiles) {
+        rows[i] =
+            Products::read_query(b.d, b.p, b.batch, b.head_of(lane + i), place.query, i, b.s.query);
       }
     }
     float* const strip = b.s.queries + lane / score_lanes() * score_lanes() * b.depth();
@@ -57,16 +60,21 @@ template <class Products>
 Values load_values(const QueryBlock<Products>& b, int64_t first, size_t count) {
   const auto strip = static_cast<ptrdiff_t>(strip_lanes());
   if (b.value_lanes == 0) return {nullptr, 0, 0};
-  if (b.g.copies_values) {
-    const ptrdiff_t strip_step = static_cast<ptrdiff_t>(count) * strip;
-    Products::copy_values(b.d, b.p, b.batch, b.kv_head, first, count, b.s.values, strip_step,
-                          b.s.value);
-    return {b.s.values, strip, strip_step};
+  if constexpr (Products::kTiles) {
+    Products::copy_values(b.d, b.p, b.batch, b.kv_head, first, count, b.s.values, b.s.value);
+    return {b.s.values, static_cast<ptrdiff_t>(tile_value_stride(count)), 0};
+  } else {
+    if (b.g.copies_values) {
+      const ptrdiff_t strip_step = static_cast<ptrdiff_t>(count) * strip;
+      Products::copy_values(b.d, b.p, b.batch, b.kv_head, first, count, b.s.values, strip_step,
+                            b.s.value);
+      return {b.s.values, strip, strip_step};
+    }
+    const auto width = static_cast<size_t>(b.p.value_width);
+    const FloatRows rows =
+        read_rows(b.d, b.p.v, b.batch, b.kv_head, first, count, width, width, nullptr);
+    return {rows.data, rows.stride, strip};
   }
-  const auto width = static_cast<size_t>(b.p.value_width);
-  const FloatRows rows =
-      read_rows(b.d, b.p.v, b.batch, b.kv_head, first, count, width, width, nullptr);
-  return {rows.data, rows.stride, strip};
 }
 
 // Calls visit(KeyBlock) for the blocks of `keys`, in order.

@@ -1,6 +1,6 @@
-// Policies for the two products of attention: floats, or pairs of bf16. A policy defines how
-// elements are multiplied, how queries and values are stored, and how many numbers of a row are one
-// element (kUnit).
+// Policies for the two products of attention: floats, pairs of bf16, or tiles of bf16
+// (tile_products-inl.h). A policy defines how elements are multiplied, how queries and values are
+// stored, and how many numbers of a row are one element (kUnit).
 #if defined(MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_
 #undef MULTIHEAD_CPU_ATTENTION_PRODUCTS_INL_H_
@@ -26,6 +26,10 @@ struct F32Products {
   using Arithmetic = F32Arithmetic;
   using Key = float;  // type of an element of K in the product
   static constexpr size_t kUnit = 1;
+  static constexpr bool kTiles = false;  // whether products are those of whole tiles
+
+  // Length of a row of Q or K, in elements of the products.
+  static size_t depth(size_t width) { return width; }
 
   static rules::ScaleFactors scale_factors(const AttentionParams& p) { return p.scale; }
 
@@ -58,7 +62,7 @@ struct F32Products {
   static void convert_weights(DF, float*, size_t, size_t) {}
 };
 
-#if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 // One vector of lanes: the weights of keys 2i and 2i + 1 become two bf16 in row i, the first in the
 // lower half; rounded to nearest, ties away from zero. A missing last weight is 0.
 template <class D>
@@ -78,12 +82,18 @@ HWY_NOINLINE void pair_weights(D d, float* HWY_RESTRICT weights, size_t stride, 
   }
 }
 
+#endif
+
+#if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
 // bf16 is read in place, two numbers at a time. Queries cannot be scaled: the softmax applies the
 // whole scale.
 struct Bf16PairProducts {
   using Arithmetic = Bf16PairArithmetic;
   using Key = uint16_t;
   static constexpr size_t kUnit = 2;
+  static constexpr bool kTiles = false;
+
+  static size_t depth(size_t width) { return width / kUnit; }
 
   struct Keys {
     const uint16_t* data;

@@ -2,6 +2,7 @@
 // the state that all parts of the kernel share.
 //
 //   rows-inl.h      which queries and heads the rows are, and which keys they see
+//   products-inl.h, tile_products-inl.h   how Q, K and V are multiplied
 //   loading-inl.h   Q transposed, K and V in the form that the products read
 //   scores-inl.h    scores of a panel of rows against a block of keys, and the passes over them
 //   weights-inl.h   online softmax and product with V
@@ -29,6 +30,7 @@
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/tile_size.h"
+#include "cpu/tiles/tile_product.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -45,6 +47,7 @@ struct BlockScratch {
   float* query;             // [lanes of a vector][d_k] before they are transposed, if not f32
   float* scores;            // [key block][lanes of a panel]
   float* out;               // [row][value_lanes], not yet normalised
+  float* out_columns;       // [panel][value_lanes][panel_lanes()] the same, with products of tiles
   float* keys;              // [key block][d_k], if K is not dense f32
   float* values;            // [strip][key block][strip_lanes()], if V is copied
   float* value;             // [d_v] one row of V before it is copied, if not f32
@@ -66,12 +69,18 @@ struct BlockScratch {
   uint64_t bytes;
 };
 
+// From one column of transposed values to the next, for a block of `keys`: a tile that begins at
+// the last key reads zeros after it.
+inline size_t tile_value_stride(size_t keys) { return round_up(keys, kTileDepth) + kTileDepth; }
+
 inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry& g, void* memory) {
   const auto rows = static_cast<uint64_t>(g.rows);
   // The same for all long sequences: the longest block of any length.
   const auto keys = std::min<uint64_t>(static_cast<uint64_t>(TileSize::kKeyBlock),
                                        round_up(static_cast<size_t>(p.keys), 8));
-  const auto key_width = static_cast<uint64_t>(p.key_width);
+  // Of rows that a tile reads beyond the last key.
+  const uint64_t tile_rows = g.tiles ? kTileSide : 0;
+  const uint64_t key_width = round_up(static_cast<size_t>(p.key_width), g.tiles ? kTileDepth : 1);
   const auto value_width = static_cast<uint64_t>(p.value_width);
   const uint64_t vector = hn::Lanes(DF());
   const uint64_t value_lanes = round_up(static_cast<size_t>(p.value_width), vector);
@@ -79,12 +88,16 @@ inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry&
   BlockScratch s{};
   rules::Arena take(memory);
   take(s.queries, round_up(rows, score_lanes()) * key_width);
-  take(s.query, p.q.dense_floats() ? 0 : vector * key_width);
-  take(s.scores, keys * std::min<uint64_t>(rows, panel_lanes()));
+  take(s.query, p.q.dense_floats() && !g.tiles ? 0 : vector * key_width);
+  take(s.scores, (keys + tile_rows) * std::min<uint64_t>(rows, panel_lanes()));
   take(s.out, rows * value_lanes);
-  take(s.keys, p.k.dense_floats() ? 0 : keys * key_width);
-  take(s.values, g.copies_values ? keys * round_up(value_lanes, strip_lanes()) : 0);
-  take(s.value, g.copies_values && !p.v.dense_floats() ? value_width : 0);
+  take(s.out_columns, g.tiles ? round_up(rows, panel_lanes()) * value_lanes : 0);
+  take(s.keys, p.k.dense_floats() && !g.tiles ? 0 : (keys + tile_rows) * key_width);
+  // Tiles need half as much for each number, and zeros after the last key.
+  take(s.values, std::max(g.copies_values ? keys * round_up(value_lanes, strip_lanes()) : 0,
+                          g.tiles ? value_lanes * tile_value_stride(keys) / 2 : 0));
+  take(s.value, std::max(g.copies_values && !p.v.dense_floats() ? value_width : 0,
+                         g.tiles ? value_lanes * kTileDepth / 2 : 0));
   take(s.row_max, rows);
   take(s.reference, rows);
   take(s.row_sum, rows);
@@ -171,9 +184,9 @@ struct QueryBlock {
   int64_t first_head() const { return kv_head * p.group(); }
   int64_t head_of(size_t row) const { return first_head() + s.place[row].head_in_group; }
   // Length of a row of Q or K, in elements of the products.
-  size_t depth() const { return static_cast<size_t>(p.key_width) / Products::kUnit; }
+  size_t depth() const { return Products::depth(static_cast<size_t>(p.key_width)); }
   // True if no pass changes or hides single scores.
-  bool plain() const { return !p.changes_scores() && !p.mask.given(); }
+  bool plain() const { return !p.changes_scores() && !p.mask.given() && scale.of_scores == 1.0F; }
 
   std::span<Panel> panels() { return {all_panels.data(), panel_count}; }
   std::span<const Panel> panels() const { return {all_panels.data(), panel_count}; }

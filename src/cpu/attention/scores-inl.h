@@ -80,11 +80,27 @@ Product<typename Products::Key> score_product(const QueryBlock<Products>& b, con
 template <Result kResult, class Products>
 HWY_INLINE void multiply(QueryBlock<Products>& b, const Product<typename Products::Key>& p,
                          size_t keys, size_t vecs) {
-  product<ALayout::kRowMajor, typename Products::Arithmetic, TileSize::kScoreVecs, kResult>(
-      b.d, p, keys, vecs, [&](size_t, size_t) HWY_ATTR {
-        if (kPrefetches) b.prefetched.ask(b.lines_per_score_tile);
-        return p.depth;
-      });
+  if constexpr (Products::kTiles) {
+    Products::multiply_scores(b.d, p, keys, vecs);
+  } else {
+    product<ALayout::kRowMajor, typename Products::Arithmetic, TileSize::kScoreVecs, kResult>(
+        b.d, p, keys, vecs, [&](size_t, size_t) HWY_ATTR {
+          if (kPrefetches) b.prefetched.ask(b.lines_per_score_tile);
+          return p.depth;
+        });
+  }
+}
+
+// Weights of a panel's scores relative to its earlier reference, and their sums.
+template <class Products>
+void weigh_by_reference(const QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile) {
+  const ToLog2<DF> to_log2(b.d, b.softmax);
+  for (size_t lane = 0; lane < panel.lanes; lane += b.vector) {
+    const auto reference = hn::LoadU(b.d, b.s.reference + panel.lane + lane);
+    const auto sum = exp_and_sum(b.d, tile.scores + lane, tile.stride, tile.keys, reference,
+                                 to_log2, exp2_table());
+    hn::StoreU(sum, b.d, b.s.block_sum + panel.lane + lane);
+  }
 }
 
 // Scores of keys [from, to) of the tile. Raises row_max if `raises_max`.
@@ -104,12 +120,17 @@ void score_keys(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& ti
 template <class Products>
 bool score_fused(QueryBlock<Products>& b, const Panel& panel, const ScoreTile& tile,
                  const KeyBlock<Products>& block) {
-  std::fill_n(b.s.block_sum + panel.lane, panel.lanes, 0.0F);
   auto p = score_product(b, panel, tile, block, 0, 0);
-  p.fused_exp = {.to_log2 = b.softmax.to_log2,
-                 .reference = b.s.reference + panel.lane,
-                 .sum = b.s.block_sum + panel.lane};
-  multiply<Result::kWeights>(b, p, tile.keys, panel.lanes / b.vector);
+  if constexpr (Products::kTiles) {
+    multiply<Result::kProduct>(b, p, tile.keys, panel.lanes / b.vector);
+    weigh_by_reference(b, panel, tile);
+  } else {
+    std::fill_n(b.s.block_sum + panel.lane, panel.lanes, 0.0F);
+    p.fused_exp = {.to_log2 = b.softmax.to_log2,
+                   .reference = b.s.reference + panel.lane,
+                   .sum = b.s.block_sum + panel.lane};
+    multiply<Result::kWeights>(b, p, tile.keys, panel.lanes / b.vector);
+  }
   // If the sum is below the limit, so is every weight.
   auto largest = hn::LoadU(b.d, b.s.block_sum + panel.lane);
   for (size_t lane = b.vector; lane < panel.lanes; lane += b.vector) {

@@ -15,6 +15,7 @@
 #include "cpu/attention/loading-inl.h"
 #include "cpu/attention/query_block-inl.h"
 #include "cpu/attention/scores-inl.h"
+#include "cpu/attention/tile_products-inl.h"
 #include "cpu/gemm/micro_kernel-inl.h"
 #include "hwy/highway.h"
 
@@ -26,6 +27,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // One vector of rows whose reference has risen.
 template <class Products>
 void rescale_rows(const QueryBlock<Products>& b, size_t first) {
+  if constexpr (Products::kTiles) return rescale_columns(b, first);
   for (size_t row = first; row < first + b.vector; ++row) {
     if (b.s.correction[row] != 1.0F) scale_out_row(b, row, b.s.correction[row]);
   }
@@ -103,15 +105,19 @@ void attend(QueryBlock<Products>& b, Panel& panel, const rules::KeyRange& keys,
   }
   if (b.captures_weights) store_weights(b, panel, tile, visible_end);
   if (b.value_lanes != 0) {
-    clear_beyond_visible(b, panel, tile, visible_end);
+    if constexpr (!Products::kTiles) clear_beyond_visible(b, panel, tile, visible_end);
     if (b.p.dropout.given()) {
       drop_weights(b.d, tile, b.s.place + panel.lane, b.p.first, b.batch, b.first_head(),
                    b.p.dropout);
     }
-    for (size_t v = 0; v * b.vector < panel.lanes; ++v) {
-      Products::convert_weights(b.d, tile.scores + v * b.vector, tile.stride, visible_end[v]);
+    if constexpr (Products::kTiles) {
+      accumulate_tiles(b, panel, tile, block, visible_end);
+    } else {
+      for (size_t v = 0; v * b.vector < panel.lanes; ++v) {
+        Products::convert_weights(b.d, tile.scores + v * b.vector, tile.stride, visible_end[v]);
+      }
+      accumulate_pv(b, panel, tile, block);
     }
-    accumulate_pv(b, panel, tile, block);
   }
   panel.started = true;
 }

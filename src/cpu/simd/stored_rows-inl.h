@@ -290,6 +290,33 @@ HWY_INLINE void narrow(D d, const float* HWY_RESTRICT from, size_t width, T* HWY
   }
 }
 
+// The row of `position`, of f32 or bf16, as bf16: rounded to nearest even, then zeros up to
+// `padded`.
+template <class D>
+HWY_INLINE void read_bf16_row(D d, const StoredRows& rows, int64_t batch, int64_t head,
+                              int64_t position, size_t width, size_t padded,
+                              uint16_t* HWY_RESTRICT to) {
+  if (width == 0) {
+    std::fill_n(to, padded, uint16_t{0});
+    return;
+  }
+  // Pages are shared by the batch.
+  const int64_t entry = rows.pages == nullptr ? batch : 0;
+  const int64_t at = row_offset(rows.stride, entry, head, slot_of(rows, batch, position));
+  if (rows.type == DType::kF32) {
+    narrow(d, static_cast<const float*>(rows.data) + at, width,
+           reinterpret_cast<hwy::bfloat16_t*>(to));
+  } else {
+    const hn::Repartition<uint16_t, D> d16;
+    const size_t lanes = hn::Lanes(d16);
+    const uint16_t* const from = static_cast<const uint16_t*>(rows.data) + at;
+    size_t c = 0;
+    for (; c + lanes <= width; c += lanes) hn::StoreU(hn::LoadU(d16, from + c), d16, to + c);
+    for (; c < width; ++c) to[c] = from[c];
+  }
+  std::fill(to + width, to + padded, uint16_t{0});
+}
+
 }  // namespace multihead::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

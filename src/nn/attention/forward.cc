@@ -94,6 +94,7 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
   nn::Tracer tracer(trace, context);
   nn::ModuleCall run = call.module_call(config_, weights_, tracer, context);
   run.keeps = outputs.activations != nullptr;
+  run.precision = call.options.attention.precision;
   const nn::CallMasks masks(call.options, call.shape, call.appended);
   const int64_t keys = call.keys();
   for (const Status& status :

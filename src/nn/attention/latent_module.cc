@@ -104,15 +104,18 @@ Status ModuleCall::project_latent() const {
     return rms_norm(tokens, gain, config.latent_norm_eps, tokens, context);
   };
   if (config.q_latent_dim == 0) {
-    if (Status status = project(query, weights.q_proj, {}, q, context); !status.ok()) return status;
+    if (Status status = project(query, weights.q_proj, {}, q, context, precision); !status.ok())
+      return status;
   } else {
-    Status status = project(query, weights.q_a_proj, weights.q_a_bias, q_latent, context);
+    Status status =
+        project(query, weights.q_a_proj, weights.q_a_bias, q_latent, context, precision);
     if (status.ok())
       status = normalise(q_latent, config.q_latent_dim, weights.q_a_norm, plain_q_latent);
-    if (status.ok()) status = project(q_latent, weights.q_b_proj, {}, q, context);
+    if (status.ok()) status = project(q_latent, weights.q_b_proj, {}, q, context, precision);
     if (!status.ok()) return status;
   }
-  Status status = project(key, weights.kv_a_proj, weights.kv_a_bias, compressed_kv, context);
+  Status status =
+      project(key, weights.kv_a_proj, weights.kv_a_bias, compressed_kv, context, precision);
   if (status.ok())
     status = normalise(compressed_kv, config.kv_latent_dim, weights.kv_a_norm, plain_kv_latent);
   if (!status.ok() || absorbed_keys != nullptr) return status;

@@ -127,11 +127,14 @@ Status ModuleCall::project_inputs() const {
     const ConstTensor weight{weights.q_proj.data, {width, config.embed_dim}};
     const ConstTensor bias =
         weights.q_bias.given() ? ConstTensor(weights.q_bias.data, {width}) : ConstTensor();
-    if (Status status = project(query, weight, bias, all, context); !status.ok()) return status;
+    if (Status status = project(query, weight, bias, all, context, precision); !status.ok())
+      return status;
   } else {
-    Status status = project(query, weights.q_proj, weights.q_bias, q, context);
-    if (status.ok()) status = project(key, weights.k_proj, weights.k_bias, given(k), context);
-    if (status.ok()) status = project(value, weights.v_proj, weights.v_bias, given(v), context);
+    Status status = project(query, weights.q_proj, weights.q_bias, q, context, precision);
+    if (status.ok())
+      status = project(key, weights.k_proj, weights.k_bias, given(k), context, precision);
+    if (status.ok())
+      status = project(value, weights.v_proj, weights.v_bias, given(v), context, precision);
     return status;
   }
   return {};
@@ -259,7 +262,7 @@ Status ModuleCall::finish() const {
         }
       }
     }
-    Status status = project(merged, weights.out_proj, weights.out_bias, to, context);
+    Status status = project(merged, weights.out_proj, weights.out_bias, to, context, precision);
     if (!status.ok()) return status;
   } else if (merged.data != to.data) {
     engine::copy_rows(merged.heads(1), to.heads(1), context);

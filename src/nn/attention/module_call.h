@@ -22,8 +22,9 @@ struct ModuleCall {
   Context& context;
 
   Sequence<const float> query = {}, key = {}, value = {};
-  bool self = false;     // self-attention: key and value are the query
-  int64_t appended = 0;  // number of appended keys
+  Precision precision = Precision::kF32;  // of the projections
+  bool self = false;                      // self-attention: key and value are the query
+  int64_t appended = 0;                   // number of appended keys
   // From make_absorbed_keys(), if this is a step of latent attention; otherwise null.
   const float* absorbed_keys = nullptr;
   Sequence<float> out = {};

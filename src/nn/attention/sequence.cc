@@ -49,10 +49,13 @@ Status for_row_sets(int64_t batch, int64_t tokens, const Rows& rows,
 }  // namespace
 
 Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
-               const Sequence<float>& y, Context& context) {
+               const Sequence<float>& y, Context& context, Precision precision) {
   return for_row_sets(
       x.batch, x.tokens,
-      [&](const RowSet& set) { return linear(set.of(x), weight, bias, set.of(y), context); }, x, y);
+      [&](const RowSet& set) {
+        return linear(set.of(x), weight, bias, set.of(y), context, precision);
+      },
+      x, y);
 }
 
 Status project_backward(const ProjectBackward& call, Context& context) {

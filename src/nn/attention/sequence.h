@@ -98,7 +98,7 @@ Sequence<T> contiguous_sequence(T* data, int64_t batch, int64_t tokens, int64_t 
 
 // y = x W^T + bias for every token.
 Status project(const Sequence<const float>& x, const ConstTensor& weight, const ConstTensor& bias,
-               const Sequence<float>& y, Context& context);
+               const Sequence<float>& y, Context& context, Precision precision = Precision::kF32);
 
 // The backward of project(). Gradients that are not given are not computed; those of the parameters
 // are added to.

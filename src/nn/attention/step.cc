@@ -153,6 +153,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   if (Status status = tracer.begin(run.trace_floats(keys)); !status.ok()) return status;
   for (int64_t n = 0; n < tokens; ++n) positions[n] = static_cast<int32_t>(before + n);
 
+  run.precision = effective.precision;
   if (Status status = run.project_inputs(); !status.ok()) return status;
   run.trace_inputs();
   effective.rope.q_positions =

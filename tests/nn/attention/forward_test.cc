@@ -11,10 +11,13 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "support/random_module.h"
 #include "support/simd_targets.h"
+#include "support/tile_model.h"
 
 namespace multihead {
 namespace {
@@ -324,6 +327,38 @@ TEST(MultiHeadAttention, EqualsOneHeadAtATime) {
         ASSERT_NEAR(out[row * 8 + c], merged[row * 24 + static_cast<size_t>(h) * 8 + c], 1e-6F);
       }
     }
+  }
+}
+
+// Projections and attention, with tiles where the SIMD target has their kernels.
+TEST(MultiHeadAttention, MultipliesInBf16WhereThatIsAskedFor) {
+  const testing::UseTileModel model;
+  constexpr int64_t kTokens = 40, kWidth = 24;
+  Random random(5);
+  const MultiHeadAttentionConfig config{.embed_dim = kWidth, .num_heads = 3};
+  const testing::ModuleParameters parameters = random_parameters(config, random);
+  const MultiHeadAttention module = module_of(config, parameters.dict);
+  const std::vector<float> x = sixteenths(random, kTokens * kWidth);
+  Context context(1);
+  const auto run = [&](Precision precision, bool projects) {
+    std::vector<float> out(x.size(), kUntouched);
+    const int64_t before = model.products();
+    const Status status = module.forward(
+        {.query = {x.data(), {1, kTokens, kWidth}}},
+        {.attention = {.precision = precision}, .heads = {.skip_out_proj = !projects}},
+        {.out = {out.data(), {1, kTokens, kWidth}}}, nullptr, context);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return std::pair{out, model.products() - before};
+  };
+  const auto [exact, none] = run(Precision::kF32, true);
+  EXPECT_EQ(none, 0);
+  const auto [rounded, all] = run(Precision::kBf16, true);
+  const auto [heads, without_out] = run(Precision::kBf16, false);
+  EXPECT_EQ(all > without_out && without_out > 0, cpu::target_traits().bf16_tiles);
+  double largest = 0;
+  for (const float value : exact) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  for (size_t i = 0; i < exact.size(); ++i) {
+    EXPECT_NEAR(rounded[i], exact[i], 0x1p-6 * largest) << i;
   }
 }
 

@@ -1,0 +1,21 @@
+/// \file
+/// The numbers that products multiply.
+#pragma once
+
+#include <cstdint>
+
+#include "multihead/export.h"
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead {
+
+/// The numbers that products multiply. Their sums are f32 in both cases.
+enum class Precision : uint8_t {
+  kF32,  ///< f32; bf16 and f16 operands are converted, which is exact
+  /// bf16 where this CPU has instructions that make it faster, else f32: see
+  /// AttentionOptions::precision and linear(). The result then depends on the CPU.
+  kBf16,
+};
+
+}  // namespace multihead
+MULTIHEAD_PUBLIC_END
