@@ -129,7 +129,8 @@ void expect_equals_oracle(RandomCase& c) {
       ASSERT_NEAR(got.lse[i], expected.lse[i], 2e-5 * std::max(1.0, std::abs(expected.lse[i])))
           << i;
     }
-    if (tiles) ASSERT_EQ(run(c, 2), got);
+    if (!tiles) return;
+    ASSERT_EQ(run(c, 2), got);
   });
 }
 
