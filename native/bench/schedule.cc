@@ -1,5 +1,7 @@
 #include "schedule.h"
 
+#include <time.h>  // clock_gettime(), which <ctime> need not have
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -21,6 +23,18 @@ namespace multihead::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Seconds that this thread has run, so that other programs on this machine do not make jobs longer.
+double thread_seconds() {
+#if defined(CLOCK_THREAD_CPUTIME_ID)
+  timespec time{};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0) {
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+#endif
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
 constexpr int kLeastTurns = 2, kMostTurns = 9;
 constexpr double kEnoughSeconds = 0.5;
 
@@ -28,10 +42,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// One call of run_jobs(): the seconds of its jobs.
+// One call of run_jobs(): the seconds of its jobs, and of the whole as it ran here.
 struct Region {
   int threads;
   std::vector<double> jobs;
+  double here = 0;
 };
 
 std::vector<Region>* recorded = nullptr;
@@ -40,11 +55,13 @@ void record(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int
             void* state) {
   Region region{threads, {}};
   region.jobs.reserve(static_cast<size_t>(jobs));
+  const auto begin = Clock::now();
   for (int64_t job = 0; job < jobs; ++job) {
-    const auto start = Clock::now();
+    const double start = thread_seconds();
     run(state, job, 0);
-    region.jobs.push_back(seconds_since(start));
+    region.jobs.push_back(thread_seconds() - start);
   }
+  region.here = seconds_since(begin);
   recorded->push_back(std::move(region));
 }
 
@@ -96,7 +113,7 @@ bool run(Work& work, Context& context) {
   return status.ok();
 }
 
-// Of each job the least of some turns, because whatever else the machine does makes jobs longer.
+// Of each job the least of some turns, because whatever else the machine does makes caches colder.
 bool record(Work& work, int threads, Recording& least) {
   Context context(threads);
   const auto begin = Clock::now();
@@ -107,10 +124,10 @@ bool record(Work& work, int threads, Recording& least) {
     engine::run_jobs_instead = record;
     const auto start = Clock::now();
     const bool ok = run(work, context);
-    const double seconds = seconds_since(start);
+    now.between = seconds_since(start);
     engine::run_jobs_instead = nullptr;
     if (!ok) return false;
-    now.between = std::max(0.0, seconds - now.work());
+    for (const Region& region : now.regions) now.between -= region.here;
     if (turn == 0) continue;  // memory is reserved
     if (turn == 1) {
       least = std::move(now);
