@@ -1,5 +1,7 @@
 // Layers, blocks and stacks as JavaScript calls them: parameters, calls, caches, and the tensors
 // that calls list.
+#include <emscripten/em_js.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,11 +14,21 @@
 #include "arguments.h"
 #include "call.h"
 #include "engine/scratch.h"
+#include "engine/team.h"
 #include "functions.h"
 #include "handles.h"
 #include "listed.h"
+#include "memory.h"
 #include "multihead/multihead.h"
+#include "nn/module_access.h"
+#include "nn/parameters.h"
 #include "results.h"
+
+// Copies elements of a parameter of the load that is running, by its key, to an address. Calls the
+// function that load.ts gave to the glue; 0 if that cannot.
+EM_JS(int32_t, multihead_read_parameter,
+      (uint32_t key, double first, int32_t count, uint32_t address),
+      { return Module['readParameter'](key >>> 0, first, count, address >>> 0); });
 
 namespace multihead::bindings {
 namespace {
@@ -25,6 +37,8 @@ namespace {
 Trace last_trace;
 std::vector<Trace> last_traces;  // of the layers of a stack
 engine::Buffer last_gradients;
+// Parameters of a module, gathered from the members of a team.
+engine::Buffer last_parameters;
 
 // Null where no step is wanted.
 Trace* trace_of(uint32_t steps) {
@@ -56,16 +70,48 @@ int32_t run_traced(const Arguments& from, Work work) {
   });
 }
 
+// `shares_alone`: lists nothing if this instance has all parameters.
 template <class Module>
-int32_t list_parameters(int32_t handle) {
-  return run_listing([&](StateDict& dict) { return at<Module>(handle).state_dict(dict); });
+int32_t list_parameters(int32_t handle, int32_t shares_alone) {
+  const Module& module = at<Module>(handle);
+  const nn::Parameters* const own = nn::ModuleAccess::parameters(module);
+  const bool shares = own != nullptr && own->is_share();
+  if (!shares && shares_alone != 0) return 0;
+  return run_listing([&](StateDict& dict) {
+    if (!shares) return module.state_dict(dict);
+    return own->gather(*engine::team_of(context()), last_parameters, dict);
+  });
 }
 
+// How many this instance has.
 template <class Module>
-int32_t load_named(int32_t handle, int32_t names) {
-  return run([&] {
-    return at<Module>(handle).load_state_dict(take_pushed(), static_cast<ParameterNames>(names));
+double count_parameters(int32_t handle) {
+  return static_cast<double>(at<Module>(handle).num_parameters());
+}
+
+// Numbers that JavaScript copies here. The tensors that were pushed have keys instead of addresses.
+engine::Buffer last_read;
+
+const void* read_parameter(const ConstAnyTensor& tensor, int64_t first, int64_t count) {
+  const bool read =
+      multihead_read_parameter(address_of(tensor.data), static_cast<double>(first),
+                               static_cast<int32_t>(count), address_of(last_read.data())) != 0;
+  return read ? last_read.data() : nullptr;
+}
+
+// In a call of a team the module gets the member's share, unless it is to have all parameters.
+template <class Module>
+int32_t load_named(int32_t handle, int32_t names, int32_t whole) {
+  const StateDict dict = take_pushed();
+  const int32_t status = run([&]() -> Status {
+    constexpr uint64_t kBytes = nn::Loading::kMostRead * sizeof(float);
+    if (!last_read.reserve(kBytes)) return Status::out_of_memory(kBytes);
+    engine::Team* const team = whole == 0 ? engine::team_of(context()) : nullptr;
+    return nn::ModuleAccess::load(at<Module>(handle), dict, static_cast<ParameterNames>(names),
+                                  {.team = team, .read = read_parameter});
   });
+  last_read = {};
+  return status;
 }
 
 // Runs work that adds to the gradients of all parameters, and names these.
@@ -141,6 +187,7 @@ void release_listed() {
   last_trace = {};
   last_traces.clear();
   last_gradients = {};
+  last_parameters = {};
   last_evaluation = {};
   last_held_out = {};
 }
@@ -157,10 +204,13 @@ int32_t push_parameter() {
 
 int32_t module_create() { return create<MultiHeadAttention, ModuleConfigCall>(); }
 void module_release(int32_t handle) { release_object<MultiHeadAttention>(handle); }
-int32_t module_load(int32_t handle) {
-  return run([&] { return at<MultiHeadAttention>(handle).load_state_dict(take_pushed()); });
+int32_t module_load(int32_t handle, int32_t whole) {
+  return load_named<MultiHeadAttention>(handle, 0, whole);
 }
-int32_t module_state(int32_t handle) { return list_parameters<MultiHeadAttention>(handle); }
+double module_parameters(int32_t handle) { return count_parameters<MultiHeadAttention>(handle); }
+int32_t module_state(int32_t handle, int32_t shares_alone) {
+  return list_parameters<MultiHeadAttention>(handle, shares_alone);
+}
 
 int32_t module_forward(int32_t handle) {
   const ForwardCall call;
@@ -215,10 +265,13 @@ double module_cache_bytes(int32_t handle) {
 
 int32_t block_create() { return create<TransformerBlock, BlockConfigCall>(); }
 void block_release(int32_t handle) { release_object<TransformerBlock>(handle); }
-int32_t block_load(int32_t handle, int32_t names) {
-  return load_named<TransformerBlock>(handle, names);
+int32_t block_load(int32_t handle, int32_t names, int32_t whole) {
+  return load_named<TransformerBlock>(handle, names, whole);
 }
-int32_t block_state(int32_t handle) { return list_parameters<TransformerBlock>(handle); }
+double block_parameters(int32_t handle) { return count_parameters<TransformerBlock>(handle); }
+int32_t block_state(int32_t handle, int32_t shares_alone) {
+  return list_parameters<TransformerBlock>(handle, shares_alone);
+}
 int32_t block_forward(int32_t handle) { return call_block(handle, nullptr); }
 int32_t block_cache_create(int32_t handle) {
   return cache_for<MultiHeadAttentionCache>(at<TransformerBlock>(handle).attention());
@@ -245,18 +298,20 @@ int32_t block_backward(int32_t handle) {
 
 int32_t transformer_create() { return create<Transformer, TransformerConfigCall>(); }
 void transformer_release(int32_t handle) { release_object<Transformer>(handle); }
-int32_t transformer_load(int32_t handle, int32_t names) {
-  return load_named<Transformer>(handle, names);
+int32_t transformer_load(int32_t handle, int32_t names, int32_t whole) {
+  return load_named<Transformer>(handle, names, whole);
 }
 int32_t transformer_initialise(int32_t handle) {
   const InitialiseCall call;
-  return run(call.from,
-             [&] { return at<Transformer>(handle).initialise(call.initialisation, call.names); });
+  return run(call.from, [&] {
+    return nn::ModuleAccess::initialise(at<Transformer>(handle), call.initialisation, call.names,
+                                        {.team = engine::team_of(context())});
+  });
 }
-double transformer_parameters(int32_t handle) {
-  return static_cast<double>(at<Transformer>(handle).num_parameters());
+double transformer_parameters(int32_t handle) { return count_parameters<Transformer>(handle); }
+int32_t transformer_state(int32_t handle, int32_t shares_alone) {
+  return list_parameters<Transformer>(handle, shares_alone);
 }
-int32_t transformer_state(int32_t handle) { return list_parameters<Transformer>(handle); }
 int32_t transformer_forward(int32_t handle) { return call_transformer(handle, nullptr); }
 int32_t transformer_cache_create(int32_t handle) {
   return cache_for<TransformerCache>(at<Transformer>(handle));

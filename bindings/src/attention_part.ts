@@ -9,7 +9,7 @@ import { bytesPerElement } from './memory.js';
 import { call, Operands, type Runtime } from './operands.js';
 import { checkChoice, checkNames, readOptions } from './options.js';
 import { outputShapes } from './outputs.js';
-import { ReadTensor } from './pool_operands.js';
+import { ReadTensor } from './read_tensor.js';
 import { flatRows, rowsOfOutput } from './pool_parts.js';
 import type { Box, OutputSpec, PartCall, Place } from './pool_protocol.js';
 import type { Ranks } from './shape.js';

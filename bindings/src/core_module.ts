@@ -6,7 +6,7 @@ import { WasmLayerCache } from './layer_cache.js';
 import { bytesPerElement } from './memory.js';
 import { call, type Operands, type Runtime } from './operands.js';
 import { SharedParameters } from './shared_parameters.js';
-import { pushStateDict, takeStateDict } from './state_dict.js';
+import { loadStateDict, takeStateDict } from './state_dict.js';
 import type { LayerCacheConfig, PlainTensor } from './types.js';
 
 /** The core's calls for modules of one kind. */
@@ -14,10 +14,12 @@ export interface ModuleDoor extends ObjectName {
   /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
   create(): number;
   release(handle: number): void;
-  /** Takes the parameters that were pushed. Gives a CallStatus. */
-  load(handle: number, names: number): number;
-  /** Lists the parameters. Gives a CallStatus. */
-  state(handle: number): number;
+  /** Reads the parameters that were pushed; in a team those of the member's share, unless `whole` is 1. Gives a CallStatus. */
+  load(handle: number, names: number, whole: number): number;
+  /** The elements of the parameters that this instance has. */
+  parameters(handle: number): number;
+  /** Lists the parameters, or nothing if `sharesAlone` is 1 and this instance has all of them. Gives a CallStatus. */
+  state(handle: number, sharesAlone: number): number;
   /** As create(), for a cache. */
   createCache(handle: number): number;
   /** How a module gets its parameters, if loadStateDict() is not the only way. */
@@ -28,6 +30,8 @@ export abstract class CoreModule extends CoreObject {
   readonly #door: ModuleDoor;
   /** The holding, which must not refer to the module, has the same object. */
   readonly #memory: { parameters?: SharedParameters };
+  /** The ParameterNames of its parameters. */
+  #names = 0;
 
   /** `write` writes the configuration into the block. */
   constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
@@ -49,8 +53,22 @@ export abstract class CoreModule extends CoreObject {
 
   stateDict(): Record<string, PlainTensor> {
     this.ready();
+    return this.#state(0);
+  }
+
+  /**
+   * From now on this instance has all parameters, which gradients need. Until then a member of a team has a share of
+   * them. Throws `E_OPTION`, `E_MEMORY`.
+   */
+  takeAll(): void {
+    this.ready();
+    const all = this.#state(1);
+    if (Object.keys(all).length > 0) this.load(all, this.#names, 1);
+  }
+
+  #state(sharesAlone: number): Record<string, PlainTensor> {
     return call(this.runtime, (operands) => {
-      operands.run(() => this.#door.state(this.handle));
+      operands.run(() => this.#door.state(this.handle, sharesAlone));
       return takeStateDict(this.runtime);
     });
   }
@@ -81,21 +99,21 @@ export abstract class CoreModule extends CoreObject {
   }
 
   /** `names` is a ParameterNames, which layers ignore. */
-  protected load(dict: unknown, names = 0): void {
+  protected load(dict: unknown, names = 0, whole = 0): void {
     const { runtime } = this;
     this.assertLive();
     call(runtime, (operands) => {
-      const pushed = pushStateDict(runtime, dict, operands);
-      operands.run(() => this.#door.load(this.handle, names));
-      this.replaced(pushed);
+      loadStateDict(runtime, dict, operands, () => this.#door.load(this.handle, names, whole));
+      this.replaced(names);
     });
   }
 
-  /** The core has new parameters, of so many elements. */
-  protected replaced(elements: number): void {
+  /** The core has new parameters. */
+  protected replaced(names: number): void {
     const { heap } = this.runtime;
+    this.#names = names;
     this.#memory.parameters?.leave();
-    const bytes = elements * bytesPerElement('f32');
+    const bytes = this.#door.parameters(this.handle) * bytesPerElement('f32');
     this.#memory.parameters = new SharedParameters(heap, bytes).join();
   }
 

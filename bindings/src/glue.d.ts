@@ -5,6 +5,8 @@ import type { RawModule } from './raw.js';
 export interface ModuleOverrides {
   /** Called by the core in calls of a team; see team.ts. */
   exchange?(data: number, rows: number, stride: number, bounds: number): number;
+  /** Called by the core while a module loads its parameters; see state_dict.ts. */
+  readParameter?: ((key: number, first: number, count: number, address: number) => number) | undefined;
   instantiateWasm(
     imports: WebAssembly.Imports,
     receive: (instance: WebAssembly.Instance, module: WebAssembly.Module) => void,

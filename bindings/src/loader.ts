@@ -18,6 +18,7 @@ import type { LoadOptions, Simd } from './types.js';
 import { version } from './version.js';
 
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
+type ReadParameter = NonNullable<ModuleOverrides['readParameter']>;
 
 /** How the core reaches other members of a team; `link` is set during calls of a team. */
 export interface TeamSocket {
@@ -34,6 +35,8 @@ export interface Contents<Api extends object> {
   readonly part?: 'core';
   readonly createGlue: typeof createGlue;
   readonly createApi: (raw: GuardedModule, backend: LoadedBackend) => Api;
+  /** What the core calls while a module loads its parameters. */
+  readonly readParameter?: ReadParameter;
 }
 
 /**
@@ -80,7 +83,7 @@ export function createLoader<Api extends object>(
 }
 
 async function instantiate<Api extends object>(
-  { part, createGlue, createApi }: Contents<Api>,
+  { part, createGlue, createApi, readParameter }: Contents<Api>,
   findFiles: () => WasmFiles | Promise<WasmFiles>,
   wanted: Simd | 'auto',
   signal: AbortSignal | undefined,
@@ -93,7 +96,7 @@ async function instantiate<Api extends object>(
   const wasm = await compileWasm(await find(), { argument, advice: files.advice }, signal);
   checkIdentity(part === undefined ? simd : `${part}-${simd}`, wasm);
   const socket: TeamSocket = { link: undefined };
-  const raw = await createRaw(createGlue, wasm, socket);
+  const raw = await createRaw(createGlue, wasm, { exchange: (...args) => socket.link?.exchange(...args) ?? 0, readParameter });
   makeDisposable(WasmTensor, CoreObject);
   const multihead = createApi(guardModule(raw, onDeath), {
     simd,
@@ -123,7 +126,7 @@ function checkIdentity(build: string, wasm: CompiledWasm): void {
 async function createRaw(
   create: Contents<object>['createGlue'],
   wasm: CompiledWasm,
-  socket: TeamSocket,
+  callbacks: Pick<ModuleOverrides, 'exchange' | 'readParameter'>,
 ): Promise<RawModule> {
   try {
     const raw = await new Promise<RawModule>((resolve, reject) => {
@@ -134,8 +137,7 @@ async function createRaw(
           .catch(reject);
         return {};
       };
-      const exchange: Exchange = (...args) => socket.link?.exchange(...args) ?? 0;
-      create({ instantiateWasm, exchange }).then(resolve, reject);
+      create({ instantiateWasm, ...callbacks }).then(resolve, reject);
     });
     return raw;
   } catch (error) {

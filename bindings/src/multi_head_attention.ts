@@ -46,8 +46,9 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       noun: 'a module',
       create: () => raw.moduleCreate(),
       release: (module) => raw.moduleRelease(module),
-      load: (module) => raw.moduleLoad(module),
-      state: (module) => raw.moduleState(module),
+      load: (module, _, whole) => raw.moduleLoad(module, whole),
+      parameters: (module) => raw.moduleParameters(module),
+      state: (module, sharesAlone) => raw.moduleState(module, sharesAlone),
       createCache: (module) => raw.moduleCacheCreate(module),
     });
     this.config = Object.freeze(checked);
@@ -91,7 +92,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     dOut: TensorLike,
     given: LayerBackwardOptions = {},
   ): LayerGradients {
-    this.ready();
+    this.takeAll();
     const options = readOptions(given, backwardNames, 'backward', notInBackward);
     const inputs = inputsOf(query);
     const { runtime } = this;

@@ -273,7 +273,7 @@ export const sharesMemory = (argument: string, other: string): MultiheadError =>
   });
 
 /** Throws `E_SHAPE`. An index, since some() and iterators are slow on the frozen shapes of tensors: 0.5 µs a call. */
-function checkExtents(shape: Shape, argument: string): void {
+export function checkExtents(shape: Shape, argument: string): void {
   for (let axis = 0; axis < shape.length; axis += 1) {
     if ((shape[axis] as number) <= maxExtent) continue;
     throw new MultiheadError('E_SHAPE', {

@@ -8,7 +8,7 @@ import { readOptions } from './options.js';
 import { packArguments, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
 import { lending, type Lending } from './pool_lending.js';
-import { asBytes, isShared, ReadTensor, type Numbers } from './pool_operands.js';
+import { asBytes, isShared, ReadTensor, type Numbers } from './read_tensor.js';
 import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './pool_parts.js';
 import type { Box, PartCall, Place, SentTensor } from './pool_protocol.js';
 import { elements, formatShape, sameShape } from './shape.js';

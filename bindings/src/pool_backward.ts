@@ -9,7 +9,7 @@ import { readOptions } from './options.js';
 import { splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
 import { lending } from './pool_lending.js';
-import { ReadTensor, type Numbers } from './pool_operands.js';
+import { ReadTensor, type Numbers } from './read_tensor.js';
 import { cutEvenly, pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
 import { sliceOf, writeSlice, type Range } from './pool_slices.js';
 import { sameShape } from './shape.js';

@@ -4,7 +4,7 @@
 import { MultiheadError } from './errors.js';
 import type { CallOptions } from './pool_arguments.js';
 import type { Exchange } from './pool_slots.js';
-import type { ReadTensor } from './pool_operands.js';
+import type { ReadTensor } from './read_tensor.js';
 import type { PlainTensor } from './types.js';
 
 // Not in TypeScript's library without the DOM.

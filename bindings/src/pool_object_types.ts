@@ -98,9 +98,10 @@ export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
 /** Options of modules and transformers of a pool. */
 export interface PoolObjectOptions {
   /**
-   * How many workers share the work of each call: every projection by its outputs, attention by its heads. Each has a
-   * copy of all parameters and caches. More than one needs shared memory, and is one otherwise. `'all'` takes as many as
-   * there are. Default 1: calls of other objects then run at the same time.
+   * How many workers share the work of each call: every projection by its outputs, attention by its heads. Each holds the
+   * rows of the matrices for its outputs, and a copy of small parameters and of caches. From the first `backward()` or
+   * trainer on, each holds all parameters. More than one needs shared memory, and is one otherwise. `'all'` takes as many
+   * as there are. Default 1: calls of other objects then run at the same time.
    */
   readonly workers?: number | 'all' | undefined;
   /** Aborting rejects the call with `E_ABORTED`. Default none. */

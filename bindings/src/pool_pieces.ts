@@ -5,7 +5,7 @@ import { arrayOf, bytesPerElement, onJavaScriptHeap } from './memory.js';
 import { packArguments, type CallOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
 import type { Lending } from './pool_lending.js';
-import type { Numbers } from './pool_operands.js';
+import type { Numbers } from './read_tensor.js';
 import type { Task, Verb } from './pool_protocol.js';
 import { elements } from './shape.js';
 import type { DType, Shape } from './types.js';

@@ -1,7 +1,7 @@
 // The packed sequences of a call that a pool divides, and the options that each has.
 
 import type { PoolCore } from './pool_core.js';
-import type { ReadTensor } from './pool_operands.js';
+import type { ReadTensor } from './read_tensor.js';
 import type { Range } from './pool_slices.js';
 import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type { Dropout, VarlenOptions } from './types.js';

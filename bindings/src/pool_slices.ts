@@ -1,7 +1,7 @@
 // Ranges of the leading axes of tensors: what a worker gets of an operand, and where its results go.
 
 import { elements } from './shape.js';
-import type { Numbers } from './pool_operands.js';
+import type { Numbers } from './read_tensor.js';
 import type { DType, Shape } from './types.js';
 
 /** The first index of an axis, and the one behind the last. */

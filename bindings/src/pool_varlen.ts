@@ -9,7 +9,7 @@ import { splitOptions } from './pool_arguments.js';
 import { JoinedResults, partTasks, piecesOf } from './pool_attention.js';
 import type { PoolCore } from './pool_core.js';
 import { lending } from './pool_lending.js';
-import { ReadTensor, type Numbers } from './pool_operands.js';
+import { ReadTensor, type Numbers } from './read_tensor.js';
 import { pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, sequencesOf, type Sequences } from './pool_sequences.js';
 import { reshapedTo, sliceOf, swapped, writeSlice, type Range } from './pool_slices.js';

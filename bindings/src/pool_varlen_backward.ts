@@ -7,7 +7,7 @@ import { splitOptions } from './pool_arguments.js';
 import { backwardPieces, gradientsOf, readInputs, withAllSlopes, type BackwardCall, type Gradients } from './pool_backward.js';
 import type { PoolCore } from './pool_core.js';
 import { lending } from './pool_lending.js';
-import type { Numbers, ReadTensor } from './pool_operands.js';
+import type { Numbers, ReadTensor } from './read_tensor.js';
 import { cutEvenly, pieceOf, runPieces, runWhole, zeros, type Piece } from './pool_pieces.js';
 import { optionsOfGroup, optionsOfSequence, planSequences, rowsOf, sequencesOf, type Sequences } from './pool_sequences.js';
 import { reshapedTo, sliceOf, swapped, writeSlice, type Range } from './pool_slices.js';

@@ -1,57 +1,92 @@
 // State dicts: passes parameters to the core by name, and copies them out of it.
 
+import type { Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
-import type { Operands, Runtime } from './operands.js';
+import type { Heap } from './memory.js';
+import { checkExtents, type Operands, type Runtime } from './operands.js';
 import { copyOf } from './options.js';
-import { elements, parameterRanks } from './shape.js';
+import { ReadTensor } from './read_tensor.js';
+import { parameterRanks } from './shape.js';
 import { describe, floatDTypes } from './tensor.js';
 import { takeListed } from './trace.js';
-import type { PlainTensor } from './types.js';
+import type { FloatDType, PlainTensor } from './types.js';
 import * as wire from './wire.js';
 
 const encoder = new TextEncoder();
 
-/**
- * Pushes every tensor to the core, for the next load call. Returns their total number of elements.
- * Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is
- * invalid.
- */
-export function pushStateDict(
-  { raw, args, heap }: Runtime,
-  given: unknown,
-  operands: Operands,
-): number {
+/** Throws `E_OPTION`. */
+function entriesOf(given: unknown): [name: string, tensor: unknown][] {
   const dict = copyOf(given, 'stateDict', []);
-  if (
-    typeof dict !== 'object' ||
-    dict === null ||
-    Array.isArray(dict) ||
-    ArrayBuffer.isView(dict)
-  ) {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'stateDict',
-      expected: 'an object with a tensor for each name',
-      got: describe(given),
-    });
+  if (typeof dict === 'object' && dict !== null && !Array.isArray(dict) && !ArrayBuffer.isView(dict)) {
+    return Object.entries(dict);
   }
-  const entries = Object.entries(dict);
-  const tensors = entries.map(([name, tensor]) => ({
-    name: encoder.encode(name),
-    tensor: operands.input(
-      tensor,
-      floatDTypes,
-      `stateDict[${JSON.stringify(name)}]`,
-      parameterRanks,
-    ),
-  }));
-  const longest = tensors.reduce((most, { name }) => Math.max(most, name.length), 0);
+  throw new MultiheadError('E_OPTION', {
+    argument: 'stateDict',
+    expected: 'an object with a tensor for each name',
+    got: describe(given),
+  });
+}
+
+const argumentOf = (name: string): string => `stateDict[${JSON.stringify(name)}]`;
+
+function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonly [name: string, tensor: Operand][]): void {
+  const encoded = tensors.map(([name, tensor]) => ({ name: encoder.encode(name), tensor }));
+  const longest = encoded.reduce((most, { name }) => Math.max(most, name.length), 0);
   const { address } = operands.temporary(longest, 'stateDict');
-  for (const { name, tensor } of tensors) {
+  for (const { name, tensor } of encoded) {
     heap.view('bool', address, name.length).set(name);
     wire.pushParameter(args, tensor, { address, length: name.length });
     operands.run(() => raw.pushParameter());
   }
-  return tensors.reduce((sum, { tensor: { shape } }) => sum + elements(shape), 0);
+}
+
+/**
+ * Pushes copies of all tensors to the core, for the next load call of a trainer. Throws `E_OPTION`, `E_SHAPE`,
+ * `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is invalid.
+ */
+export function pushStateDict(runtime: Runtime, given: unknown, operands: Operands): void {
+  const inputs = entriesOf(given).map(([name, tensor]): [string, Operand] => [
+    name,
+    operands.input(tensor, floatDTypes, argumentOf(name), parameterRanks),
+  ]);
+  push(runtime, operands, inputs);
+}
+
+/** Whose numbers the core reads; the keys are numbers from 1 on. */
+let reading: { readonly heap: Heap; readonly tensors: readonly ReadTensor<FloatDType>[] } | undefined;
+
+/** Called by the core. Copies elements of a parameter to an address. Gives 0 if there is no such parameter. */
+export function readParameter(key: number, first: number, count: number, address: number): number {
+  const tensor = reading?.tensors[key - 1];
+  if (reading === undefined || tensor === undefined) return 0;
+  const { data, dtype } = tensor.numbers();
+  reading.heap.view(dtype, address, count).set(data.subarray(first, first + count));
+  return 1;
+}
+
+/**
+ * Calls a load function of the core, which reads the tensors piece by piece. So the WebAssembly memory holds the
+ * parameters once. Throws what pushStateDict() throws.
+ */
+export function loadStateDict(runtime: Runtime, given: unknown, operands: Operands, load: () => number): void {
+  const read = entriesOf(given).map(([name, tensor]): [string, ReadTensor<FloatDType>] => {
+    const each = new ReadTensor(tensor, floatDTypes, argumentOf(name), parameterRanks);
+    checkExtents(each.shape, each.argument);
+    return [name, each];
+  });
+  // None of the caller's code runs from here on.
+  for (const [, tensor] of read) tensor.numbers();
+  push(
+    runtime,
+    operands,
+    read.map(([name, { dtype, shape }], index) => [name, { address: index + 1, dtype, shape }]),
+  );
+  reading = { heap: runtime.heap, tensors: read.map(([, tensor]) => tensor) };
+  try {
+    operands.run(load);
+  } finally {
+    reading = undefined;
+  }
 }
 
 /** Copies of the parameters that the last call listed. */

@@ -188,6 +188,7 @@ function ownModel(given: unknown, heap: Heap): WasmTransformer {
   const isModel = isCoreObject(given) && given instanceof WasmTransformer;
   if (isModel && given.livesIn(heap)) {
     given.assertOwnParameters('a trainer');
+    given.takeAll();
     return given;
   }
   throw new MultiheadError('E_OPTION', {

@@ -68,8 +68,9 @@ export class WasmTransformer extends CoreModule implements Transformer {
       release: (model) => {
         if (borrowed === undefined) raw.transformerRelease(model);
       },
-      load: (model, names) => raw.transformerLoad(model, names),
-      state: (model) => raw.transformerState(model),
+      load: (model, names, whole) => raw.transformerLoad(model, names, whole),
+      parameters: (model) => raw.transformerParameters(model),
+      state: (model, sharesAlone) => raw.transformerState(model, sharesAlone),
       createCache: (model) => raw.transformerCacheCreate(model),
       filling: 'loadStateDict() or initialise()',
     });
@@ -117,7 +118,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
     call(this.runtime, (operands) => {
       wire.initialise(args, initialisation, names);
       operands.run(() => raw.transformerInitialise(this.handle));
-      this.replaced(raw.transformerParameters(this.handle));
+      this.replaced(names);
     });
   }
 

@@ -48,8 +48,9 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
       noun: 'a block',
       create: () => raw.blockCreate(),
       release: (block) => raw.blockRelease(block),
-      load: (block, names) => raw.blockLoad(block, names),
-      state: (block) => raw.blockState(block),
+      load: (block, names, whole) => raw.blockLoad(block, names, whole),
+      parameters: (block) => raw.blockParameters(block),
+      state: (block, sharesAlone) => raw.blockState(block, sharesAlone),
       createCache: (block) => raw.blockCacheCreate(block),
     });
     this.config = Object.freeze(checked);
@@ -71,7 +72,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
   }
 
   backward(x: TensorLike, dOut: TensorLike, given: LayerBackwardOptions = {}): BlockGradients {
-    this.ready();
+    this.takeAll();
     const options = readOptions(given, backwardNames, 'backward', notInBackward);
     const { runtime } = this;
     const { args, raw } = runtime;

@@ -1,6 +1,6 @@
 #include "multihead/linear.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -26,12 +26,24 @@ bool takes_tiles(const cpu::LinearParams& params, Precision precision) {
          cpu::target_traits().bf16_tiles && cpu::amx_state() == cpu::AmxState::kReady;
 }
 
+// Whether `weight` has only the rows for the outputs of this member of a team.
+bool is_share(const engine::Team* team, const ConstAnyTensor& weight, const Tensor& y) {
+  if (team == nullptr || weight.shape.rank() != 2 || y.shape.rank() != 2) return false;
+  const int64_t outputs = y.shape[1];
+  return weight.shape[0] != outputs &&
+         weight.shape[0] == team->end_output(outputs) - team->first_output(outputs);
+}
+
 }  // namespace
 
 Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
               const Tensor& y, Context& context, Precision precision) {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = engine::validate_linear(x, weight, bias, y); !status.ok()) return status;
+    engine::Team* const team = engine::team_of(context);
+    const bool shares = is_share(team, weight, y);
+    ConstAnyTensor whole = weight;
+    if (shares) whole.shape[0] = y.shape[1];
+    if (Status status = engine::validate_linear(x, whole, bias, y); !status.ok()) return status;
     if (Status status =
             engine::validate_enumerator(engine::Name::kPrecision, precision, Precision::kBf16);
         !status.ok()) {
@@ -39,52 +51,60 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     }
     // Operands without elements may be null: strides of 0 compute no other address from that.
     const bool reads = x.shape[1] > 0;
-    const cpu::LinearParams params{.x = x.data,
-                                   .weight = {.data = weight.data,
-                                              .type = weight.dtype,
-                                              .stride = {0, 0, reads ? weight.strides[0] : 0}},
-                                   .bias = bias.data,
-                                   .y = y.data,
-                                   .x_stride = reads ? x.strides[0] : 0,
-                                   .y_stride = y.strides[0],
-                                   .rows = x.shape[0],
-                                   .in = x.shape[1],
-                                   .out = weight.shape[0]};
+    cpu::LinearParams params{.x = x.data,
+                             .weight = {.data = weight.data,
+                                        .type = weight.dtype,
+                                        .stride = {0, 0, reads ? weight.strides[0] : 0}},
+                             .bias = bias.data,
+                             .y = y.data,
+                             .x_stride = reads ? x.strides[0] : 0,
+                             .y_stride = y.strides[0],
+                             .rows = x.shape[0],
+                             .in = x.shape[1],
+                             .out = whole.shape[0]};
     if (params.rows == 0 || params.out == 0) return {};
     const double operations = 2.0 * static_cast<double>(params.rows) *
                               static_cast<double>(params.in) * static_cast<double>(params.out);
-    engine::Team* const team = engine::team_of(context);
-    const bool divides = team != nullptr && team->is_worth(operations);
+    const bool divides = shares || (team != nullptr && team->is_worth(operations));
     const int threads = engine::threads_for(operations, context.threads());
-    const bool tiles = takes_tiles(params, precision);
-    const int all_threads = divides ? threads * team->members() : threads;
-    const cpu::LinearLayout layout = tiles ? cpu::tile_linear_layout(params, all_threads)
-                                           : cpu::linear_layout(params, all_threads);
-    engine::Scratch& scratch = engine::scratch_of(context);
-    if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) {
-      return status;
-    }
-    const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
-    const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
-    const int64_t first = divides ? team->first_of(column_jobs) : 0;
-    const int64_t end = divides ? team->end_of(column_jobs) : column_jobs;
-    engine::parallel_for(threads, row_jobs * (end - first), [&](int64_t job, int thread) {
-      const int64_t row = job % row_jobs * layout.job_rows;
-      const int64_t column = (first + job / row_jobs) * layout.job_columns;
-      void* const memory = scratch.of_thread(thread);
-      if (tiles) {
-        cpu::tile_linear_block(params, layout, row, column, memory);
-      } else {
-        cpu::linear_block(params, layout, row, column, memory);
+    const int64_t outputs = params.out;
+    if (divides) {
+      const int64_t first = team->first_output(outputs);
+      params.out = team->end_output(outputs) - first;
+      params.y += first;
+      if (params.bias != nullptr) params.bias += first;
+      if (!shares) {
+        params.weight.data = static_cast<const std::byte*>(params.weight.data) +
+                             first * params.weight.stride[2] * bytes_of(params.weight.type);
       }
-    });
+    }
+    if (params.out > 0) {
+      const bool tiles = takes_tiles(params, precision);
+      const cpu::LinearLayout layout =
+          tiles ? cpu::tile_linear_layout(params, threads) : cpu::linear_layout(params, threads);
+      engine::Scratch& scratch = engine::scratch_of(context);
+      if (Status status = scratch.reserve(threads, layout.scratch_bytes); !status.ok()) {
+        return status;
+      }
+      const int64_t row_jobs = (params.rows + layout.job_rows - 1) / layout.job_rows;
+      const int64_t column_jobs = (params.out + layout.job_columns - 1) / layout.job_columns;
+      engine::parallel_for(threads, row_jobs * column_jobs, [&](int64_t job, int thread) {
+        const int64_t row = job % row_jobs * layout.job_rows;
+        const int64_t column = job / row_jobs * layout.job_columns;
+        void* const memory = scratch.of_thread(thread);
+        if (tiles) {
+          cpu::tile_linear_block(params, layout, row, column, memory);
+        } else {
+          cpu::linear_block(params, layout, row, column, memory);
+        }
+      });
+    }
     if (!divides) return {};
     std::vector<uint32_t> bounds;
     for (int member = 0; member <= team->members(); ++member) {
-      const int64_t column = team->first_of(column_jobs, member) * layout.job_columns;
-      bounds.push_back(static_cast<uint32_t>(std::min(column, params.out)) * sizeof(float));
+      bounds.push_back(static_cast<uint32_t>(team->first_output(outputs, member)) * sizeof(float));
     }
-    return team->exchange(params.y, params.rows,
+    return team->exchange(y.data, params.rows,
                           params.y_stride * static_cast<int64_t>(sizeof(float)), bounds);
   });
 }

@@ -2,7 +2,8 @@
 // WebAssembly workers. All members make the same calls with the same arguments, in the same order.
 // Of a product each computes some columns, of attention some heads, and the members then exchange
 // them. So every number is computed by one member, with the bits that a single instance gives, and
-// all members hold all results.
+// all members hold all results. Of a module's matrices each may hold its share alone: the rows for
+// the outputs that it computes (see nn/parameters.h).
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,21 @@ class Team {
   Team(int rank, int members, Exchange exchange)
       : rank_(rank), members_(members), exchange_(exchange) {}
 
+  int rank() const { return rank_; }
   int members() const { return members_; }
   // The first of `count` items that belong to a member; those of this one are first_of(count) to
   // end_of(count) - 1.
   int64_t first_of(int64_t count, int member) const { return count * member / members_; }
   int64_t first_of(int64_t count) const { return first_of(count, rank_); }
   int64_t end_of(int64_t count) const { return first_of(count, rank_ + 1); }
+
+  // The same for the outputs of a product, in the units in which linear() computes them.
+  int64_t first_output(int64_t outputs, int member) const;
+  int64_t first_output(int64_t outputs) const { return first_output(outputs, rank_); }
+  int64_t end_output(int64_t outputs) const { return first_output(outputs, rank_ + 1); }
+
+  // Whether there is more than one such unit, so that no member computes all outputs.
+  static bool divides(int64_t outputs);
 
   // An exchange takes some microseconds, even without data.
   bool is_worth(double operations) const {
@@ -39,6 +49,19 @@ class Team {
     if (exchange_(data, rows, stride, bounds.data())) return {};
     return member_left();
   }
+  // Exchanges whole rows of a matrix, `row_bytes` each: member m has set the rows first_of(m) to
+  // first_of(m + 1) - 1.
+  template <class FirstOf>
+  Status exchange_rows(void* data, int64_t row_bytes, const FirstOf& first_of) {
+    std::vector<uint32_t> bounds;
+    for (int member = 0; member <= members_; ++member) {
+      bounds.push_back(static_cast<uint32_t>(first_of(member) * row_bytes));
+    }
+    return exchange(data, 1, 0, bounds);
+  }
+  // Waits until every member has come here, so that either all members change an object or none
+  // does.
+  Status agree();
 
  private:
   static Status member_left();

@@ -17,6 +17,11 @@
 #include "multihead/state_dict.h"
 #include "multihead/trace.h"
 
+namespace multihead::nn {
+struct Loading;
+struct ModuleAccess;
+}  // namespace multihead::nn
+
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -293,9 +298,10 @@ class MultiHeadAttention {
 
   // The public call of the same name turns an exception of these into kMemory.
   static Status create_or_throw(const MultiHeadAttentionConfig& config, MultiHeadAttention& module);
-  Status load_or_throw(const StateDict& dict);
-  Status use_weights_or_throw(const MultiHeadAttentionWeights& weights,
-                              std::shared_ptr<Memory> memory);
+  Status load_or_throw(const StateDict& dict, const nn::Loading& loading);
+  // Takes weights that are valid, or shares of them.
+  Status take_weights(const MultiHeadAttentionWeights& weights, std::shared_ptr<Memory> memory,
+                      const nn::Loading& loading);
   Status forward_or_throw(const MultiHeadAttentionInputs& inputs,
                           const MultiHeadAttentionOptions& options,
                           const MultiHeadAttentionOutputs& outputs, Trace* trace,
@@ -314,6 +320,8 @@ class MultiHeadAttention {
   // Computes again what was computed from weights, for this module and its copies.
   void weights_changed();
   friend class Transformer;
+  friend class TransformerBlock;
+  friend struct nn::ModuleAccess;
 
   std::shared_ptr<Memory> memory_;
   uint64_t id_ = 0;

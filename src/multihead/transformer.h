@@ -138,7 +138,8 @@ class TransformerBlock {
  private:
   friend class Transformer;
   static Status create_or_throw(const TransformerBlockConfig& config, TransformerBlock& block);
-  Status load_or_throw(const StateDict& dict, ParameterNames names);
+  friend struct nn::ModuleAccess;
+  Status load_or_throw(const StateDict& dict, ParameterNames names, const nn::Loading& loading);
   struct Weights {
     ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
     ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
@@ -302,7 +303,9 @@ class Transformer {
   static Status create_or_throw(const TransformerConfig& config, Transformer& model);
   // Parameters from `dict`, or new ones if it is null.
   Status take_parameters(const StateDict* dict, const Initialisation& initialisation,
-                         ParameterNames names);
+                         ParameterNames names, const nn::Loading& loading);
+  Status embed(std::span<const int32_t> tokens, int64_t before, int64_t length, float* gathered,
+               int32_t* places, float* to, Context& context) const;
   Status validate_call(std::span<const int32_t> tokens, int64_t batch, int64_t before,
                        const MultiHeadAttentionOptions& options) const;
   Status run(std::span<const int32_t> tokens, int64_t batch,
@@ -329,6 +332,7 @@ class Transformer {
   std::shared_ptr<TransformerBlock::Memory> memory_;  // the layers share it
 
   friend class Trainer;
+  friend struct nn::ModuleAccess;
   // A model of the same parameters, in the same memory.
   Status share(Transformer& model) const;
   // Computes again what was computed from parameters.

@@ -1,5 +1,6 @@
 #include "nn/parameters.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,75 @@ void copy_tensor(const ConstAnyTensor& from, float* to) {
   });
 }
 
+// A tensor of the state dict as the matrix that lies in memory; a vector is a column.
+ConstAnyTensor matrix_of(const ConstAnyTensor& tensor, DictLayout layout) {
+  const Dims &shape = tensor.shape, &strides = tensor.strides;
+  ConstAnyTensor matrix = tensor;
+  if (layout == DictLayout::kTransposed) {
+    matrix.shape = {shape[1], shape[0]};
+    matrix.strides = {strides[1], strides[0]};
+  } else if (layout == DictLayout::kThreeAxes || shape.rank() == 1) {
+    const int last = shape.rank() - 1;
+    matrix.shape = {shape[last], 1};
+    matrix.strides = {strides[last], 1};
+  }
+  return matrix;
+}
+
+// Copies the rows of a tensor that lies in memory.
+void copy_rows(const ConstAnyTensor& matrix, const ParameterRows& rows, float* to) {
+  ConstAnyTensor part = matrix;
+  part.shape[0] = rows.end - rows.first;
+  part.data = static_cast<const std::byte*>(matrix.data) +
+              rows.first * matrix.strides[0] * bytes_of(matrix.dtype);
+  copy_tensor(part, to);
+}
+
+Status not_read(const Parameter& parameter) {
+  return engine::text_error(StatusCode::kShape, engine::Name::kStateDict,
+                            engine::Message::kParameters, "not to be read: " + parameter.name, 1);
+}
+
+// Reads the rows of a matrix that the tensor holds row by row.
+bool read_rows(const ConstAnyTensor& tensor, const ParameterRows& rows, const Loading& loading,
+               float* to) {
+  const int64_t end = rows.end * rows.columns;
+  for (int64_t at = rows.first * rows.columns; at < end;) {
+    const int64_t count = std::min(end - at, Loading::kMostRead);
+    const void* const data = loading.read(tensor, at, count);
+    if (data == nullptr) return false;
+    rules::read_floats(data, tensor.dtype, 0, count, to);
+    at += count;
+    to += count;
+  }
+  return true;
+}
+
+// The same of a matrix that the tensor holds column by column. As many columns at a time as one
+// call reads, since writing a column takes a cache line for each element.
+bool read_columns(const ConstAnyTensor& tensor, const ParameterRows& rows, const Loading& loading,
+                  float* to) {
+  const int64_t height = tensor.shape[1], columns = rows.columns;
+  const int64_t most = std::max<int64_t>(1, Loading::kMostRead / std::max<int64_t>(1, height));
+  for (int64_t column = 0; column < columns; column += most) {
+    const int64_t count = std::min(most, columns - column);
+    for (int64_t first = rows.first; first < rows.end; first += Loading::kMostRead) {
+      const int64_t end = std::min(rows.end, first + Loading::kMostRead);
+      // From the first column's first row to the last column's last.
+      const void* const data =
+          loading.read(tensor, column * height + first, (count - 1) * height + end - first);
+      if (data == nullptr) return false;
+      const Dims shape{end - first, count};
+      for (int64_t row = 0; row < end - first; ++row) {
+        float* target = to + (first - rows.first + row) * columns + column;
+        const auto* const from = static_cast<const std::byte*>(data) + row * bytes_of(tensor.dtype);
+        copy_tensor({from, tensor.dtype, {count}, {height}}, target);
+      }
+    }
+  }
+  return true;
+}
+
 ConstAnyTensor transposed(ConstAnyTensor tensor) {
   std::swap(tensor.shape[0], tensor.shape[1]);
   std::swap(tensor.strides[0], tensor.strides[1]);
@@ -62,25 +132,62 @@ Dims shape_in_dict(const Dims& shape, DictLayout layout) {
 }  // namespace
 
 void ParameterList::add(std::string name, const Dims& shape, ParameterRole role, ConstTensor& view,
-                        DictLayout layout) {
-  targets_.push_back({&view, shape, elements_});
+                        DictLayout layout, Held held) {
+  int64_t before = 0;
   if (!parameters_.empty() && parameters_.back().name == name) {
-    parameters_.back().shape[layout == DictLayout::kTransposed ? 1 : 0] += shape[0];
+    int64_t& rows = parameters_.back().shape[layout == DictLayout::kTransposed ? 1 : 0];
+    before = rows;
+    rows += shape[0];
   } else {
     parameters_.push_back({std::move(name), shape_in_dict(shape, layout), role, layout, elements_});
   }
   elements_ += shape.elements();
+
+  ParameterRows rows{.parameter = parameters_.size() - 1,
+                     .first = before,
+                     .end = before + shape[0],
+                     .columns = shape.rank() == 1 ? 1 : shape[1],
+                     .offset = held_,
+                     .divided_first = before,
+                     .divided_end = before + shape[0]};
+  const bool divides = team_ != nullptr && held == Held::kShare && engine::Team::divides(shape[0]);
+  if (divides) {
+    rows.first = before + team_->first_output(shape[0]);
+    rows.end = before + team_->end_output(shape[0]);
+  }
+  Dims of_view = shape;
+  of_view[0] = rows.end - rows.first;
+  targets_.push_back({&view, of_view, held_});
+  held_ += rows.elements();
+  // Rows that lie behind those of the same parameter are one piece with them.
+  if (before > 0 && !divides && rows_.back().is_whole()) {
+    rows_.back().end = rows_.back().divided_end = rows.end;
+  } else {
+    rows_.push_back(rows);
+  }
 }
 
 void ParameterList::add_like(std::string name, const Parameter& parameter) {
   parameters_.push_back(
       {std::move(name), parameter.shape, parameter.role, parameter.layout, elements_});
-  elements_ += parameter.shape.elements();
+  const Dims& shape = parameter.shape;
+  const int64_t elements = shape.elements();
+  const bool by_columns = parameter.layout == DictLayout::kTransposed;
+  const int64_t rows = shape.rank() != 2 ? elements : by_columns ? shape[1] : shape[0];
+  rows_.push_back({.parameter = parameters_.size() - 1,
+                   .first = 0,
+                   .end = rows,
+                   .columns = shape.rank() != 2 ? 1 : parameter.columns(),
+                   .offset = held_,
+                   .divided_first = 0,
+                   .divided_end = rows});
+  elements_ += elements;
+  held_ += elements;
 }
 
 void ParameterList::add_linear(const std::string& name, int64_t out, int64_t in, ParameterRole role,
                                DictLayout layout, ConstTensor& weight, ConstTensor* bias) {
-  add(name + ".weight", {out, in}, role, weight, layout);
+  add(name + ".weight", {out, in}, role, weight, layout, Held::kShare);
   if (bias != nullptr) add(name + ".bias", {out}, ParameterRole::kBias, *bias);
 }
 
@@ -88,7 +195,7 @@ void ParameterList::bind(const float* memory) const {
   for (const Target& target : targets_) *target.view = {memory + target.offset, target.shape};
 }
 
-Status Parameters::load(const ParameterList& list, const StateDict& dict,
+Status Parameters::load(const ParameterList& list, const StateDict& dict, const Loading& loading,
                         const std::function<bool(std::string_view)>& ignored) {
   std::vector<std::string> missing, unexpected, misshaped, unreadable;
   std::set<std::string_view> known;
@@ -129,10 +236,18 @@ Status Parameters::load(const ParameterList& list, const StateDict& dict,
                               static_cast<int64_t>(list.parameters().size()));
   }
   if (Status status = make(list); !status.ok()) return status;
-  for (const Parameter& parameter : list_) {
+  for (const ParameterRows& rows : rows_) {
+    const Parameter& parameter = list_[rows.parameter];
     const ConstAnyTensor& tensor = dict.find(parameter.name)->second;
-    copy_tensor(parameter.layout == DictLayout::kTransposed ? transposed(tensor) : tensor,
-                values() + parameter.offset);
+    float* const to = values() + rows.offset;
+    if (loading.read == nullptr) {
+      copy_rows(matrix_of(tensor, parameter.layout), rows, to);
+      continue;
+    }
+    const bool read = parameter.layout == DictLayout::kTransposed
+                          ? read_columns(tensor, rows, loading, to)
+                          : read_rows(tensor, rows, loading, to);
+    if (!read) return not_read(parameter);
   }
   return {};
 }
@@ -143,7 +258,9 @@ Status Parameters::make(const ParameterList& list) {
   const uint64_t bytes = (static_cast<uint64_t>(list.elements()) + 1) * sizeof(float);
   if (!memory.reserve(bytes)) return Status::out_of_memory(bytes);
   list_.assign(list.parameters().begin(), list.parameters().end());
+  rows_.assign(list.rows().begin(), list.rows().end());
   elements_ = list.elements();
+  elements_of_all_ = list.elements_of_all();
   memory_ = std::move(memory);
   list.bind(values());
   return {};
@@ -160,8 +277,27 @@ StateDict Parameters::state_dict(const float* block) const {
   return dict;
 }
 
+Status Parameters::gather(engine::Team& team, engine::Buffer& buffer, StateDict& dict) const {
+  const uint64_t bytes = (static_cast<uint64_t>(elements_of_all_) + 1) * sizeof(float);
+  if (!buffer.reserve(bytes)) return Status::out_of_memory(bytes);
+  auto* const all = static_cast<float*>(buffer.data());
+  for (const ParameterRows& rows : rows_) {
+    const int64_t columns = rows.columns;
+    float* const to = all + list_[rows.parameter].offset;
+    std::copy_n(values() + rows.offset, rows.elements(), to + rows.first * columns);
+    if (rows.is_whole()) continue;
+    const int64_t divided = rows.divided_end - rows.divided_first;
+    Status status = team.exchange_rows(
+        to + rows.divided_first * columns, columns * static_cast<int64_t>(sizeof(float)),
+        [&](int member) { return team.first_output(divided, member); });
+    if (!status.ok()) return status;
+  }
+  dict = state_dict(all);
+  return {};
+}
+
 Status validate_block(const Parameters* own, size_t floats) {
-  if (own == nullptr || own->empty()) {
+  if (own == nullptr || own->empty() || own->is_share()) {
     return engine::option_error(engine::Name::kBlock, engine::Message::kOwnParameters);
   }
   const auto given = static_cast<int64_t>(floats);
@@ -180,7 +316,7 @@ Status read_block(const Parameters* own, std::span<const float> block, StateDict
 
 Status read_state_dict(const Parameters* own, StateDict& dict) {
   return engine::memory_guard([&]() -> Status {
-    if (own == nullptr || own->empty()) {
+    if (own == nullptr || own->empty() || own->is_share()) {
       return engine::option_error(engine::Name::kStateDict, engine::Message::kOwnParameters);
     }
     dict = own->state_dict();

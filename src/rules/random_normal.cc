@@ -44,23 +44,52 @@ double natural_log(double x) {
 
 }  // namespace
 
-void fill_normal(uint64_t seed, uint64_t stream, double standard_deviation, float* to,
-                 int64_t count) {
-  // Not the key of dropout with the same seed.
-  constexpr uint64_t kKey = 0x6e6f726d616c0001U;
-  const uint64_t key = seed ^ kKey;
+NormalStream::NormalStream(uint64_t seed, uint64_t stream)
+    // Not the key of dropout with the same seed.
+    : key_(seed ^ uint64_t{0x6e6f726d616c0001U}), stream_(stream) {}
+
+double NormalStream::next_point() {
   const auto low = [](uint64_t word) { return static_cast<uint32_t>(word); };
   const auto high = [](uint64_t word) { return static_cast<uint32_t>(word >> 32U); };
-  uint64_t index = 0;
-  for (int64_t i = 0; i < count; ++index) {
-    const std::array<uint32_t, 4> words =
-        philox4x32({low(index), high(index), low(stream), high(stream)}, {low(key), high(key)});
-    const double u = uniform(words[0], words[1]), v = uniform(words[2], words[3]);
-    const double square = u * u + v * v;
-    if (square >= 1.0 || square == 0.0) continue;
-    const double factor = standard_deviation * std::sqrt(-2.0 * natural_log(square) / square);
-    to[i++] = static_cast<float>(u * factor);
-    if (i < count) to[i++] = static_cast<float>(v * factor);
+  while (true) {
+    const std::array<uint32_t, 4> words = philox4x32(
+        {low(index_), high(index_), low(stream_), high(stream_)}, {low(key_), high(key_)});
+    ++index_;
+    u_ = uniform(words[0], words[1]);
+    v_ = uniform(words[2], words[3]);
+    const double square = u_ * u_ + v_ * v_;
+    if (square < 1.0 && square != 0.0) return square;
+  }
+}
+
+void NormalStream::fill(double standard_deviation, float* to, int64_t count) {
+  const auto factor = [&](double square) {
+    return standard_deviation * std::sqrt(-2.0 * natural_log(square) / square);
+  };
+  int64_t i = 0;
+  if (square_ > 0.0 && count > 0) {
+    to[i++] = static_cast<float>(v_ * factor(square_));
+    square_ = 0.0;
+  }
+  while (i < count) {
+    const double square = next_point(), of_both = factor(square);
+    to[i++] = static_cast<float>(u_ * of_both);
+    if (i < count) {
+      to[i++] = static_cast<float>(v_ * of_both);
+    } else {
+      square_ = square;
+    }
+  }
+}
+
+void NormalStream::skip(int64_t count) {
+  if (square_ > 0.0 && count > 0) {
+    square_ = 0.0;
+    --count;
+  }
+  for (; count > 0; count -= 2) {
+    const double square = next_point();
+    if (count == 1) square_ = square;
   }
 }
 

@@ -8,11 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "multihead/attention.h"
 #include "multihead/linear.h"
+#include "multihead/state_dict.h"
+#include "multihead/transformer.h"
+#include "nn/module_access.h"
+#include "nn/parameters.h"
 #include "support/random_case.h"
 
 namespace multihead {
@@ -112,6 +118,94 @@ TEST(Team, SharesTheHeadsOfAttention) {
                               ConstTensor(v.data(), k_shape), {.causal = Causal::bottom_right()},
                               {.out = out, .lse = lse}, context)
                         .ok());
+        return results;
+      });
+    }
+  }
+}
+
+// Of a model with matrices that are divided and others that are too narrow for that, in one tensor
+// too: fewer key/value heads, and outputs that are no multiple of a unit.
+TransformerConfig model_config(int64_t vocab_size) {
+  return {
+      .block = {.attention = {.embed_dim = 96, .num_heads = 6, .num_kv_heads = 1}, .mlp_dim = 330},
+      .num_layers = 1,
+      .vocab_size = vocab_size,
+      .max_positions = 20};
+}
+
+std::vector<float> elements_of(const StateDict& dict) {
+  std::vector<float> elements;
+  for (const auto& [name, tensor] : dict) {
+    for (int64_t i = 0; i < tensor.shape[0]; ++i) {
+      for (int64_t j = 0; j < (tensor.shape.rank() == 1 ? 1 : tensor.shape[1]); ++j) {
+        const int64_t at =
+            i * tensor.strides[0] + (tensor.shape.rank() == 1 ? 0 : j * tensor.strides[1]);
+        elements.push_back(static_cast<const float*>(tensor.data)[at]);
+      }
+    }
+  }
+  return elements;
+}
+
+TEST(Team, SharesTheParametersOfAModel) {
+  // With few rows of the embedding some members have none.
+  for (const int64_t vocab : {1003, 150, 70, 40}) {
+    for (const bool reads : {false, true}) {
+      const ParameterNames names = vocab == 70 ? ParameterNames::kTorch : ParameterNames::kGpt2;
+      expect_bits_of_one([&](Context& context) {
+        engine::Team* const team = engine::team_of(context);
+        Transformer source, model;
+        EXPECT_TRUE(Transformer::create(model_config(vocab), source).ok());
+        EXPECT_TRUE(source.initialise({.seed = 4}, names).ok());
+        StateDict dict;
+        EXPECT_TRUE(source.state_dict(dict).ok());
+        EXPECT_TRUE(Transformer::create(model_config(vocab), model).ok());
+        using Access = nn::ModuleAccess;
+        if (reads) {
+          // Tensors are contiguous there.
+          static thread_local std::vector<float> copy;
+          copy.clear();
+          std::map<std::string, size_t> places;
+          for (const auto& [name, tensor] : dict) {
+            places[name] = copy.size();
+            const std::vector<float> elements = elements_of({{name, tensor}});
+            copy.insert(copy.end(), elements.begin(), elements.end());
+          }
+          for (auto& [name, tensor] : dict) {
+            tensor = {copy.data() + places[name], tensor.dtype, tensor.shape,
+                      contiguous_strides(tensor.shape)};
+          }
+          const auto read = [](const ConstAnyTensor& tensor, int64_t first, int64_t count) {
+            EXPECT_LE(count, nn::Loading::kMostRead);
+            EXPECT_LE(first + count, tensor.shape.elements());
+            return static_cast<const void*>(static_cast<const float*>(tensor.data) + first);
+          };
+          EXPECT_TRUE(Access::load(model, dict, names, {.team = team, .read = read}).ok());
+        } else {
+          EXPECT_TRUE(Access::initialise(model, {.seed = 4}, names, {.team = team}).ok());
+        }
+        const nn::Parameters& own = *Access::parameters(model);
+        EXPECT_EQ(own.is_share(), team != nullptr);
+        if (team != nullptr && vocab == 1003) {
+          EXPECT_LT(model.num_parameters(), source.num_parameters() * 2 / kMembers);
+        }
+        std::vector<float> results(static_cast<size_t>(10 * vocab));
+        std::vector<int32_t> tokens;
+        for (int32_t n = 0; n < 10; ++n) tokens.push_back(static_cast<int32_t>(n * 611 % vocab));
+        EXPECT_TRUE(
+            model.forward(tokens, 2, {}, {.logits = {results.data(), {2, 5, vocab}}}, context)
+                .ok());
+        engine::Buffer buffer;
+        StateDict gathered;
+        if (team == nullptr) {
+          EXPECT_TRUE(model.state_dict(gathered).ok());
+        } else {
+          EXPECT_FALSE(model.state_dict(gathered).ok());
+          EXPECT_TRUE(own.gather(*team, buffer, gathered).ok());
+        }
+        const std::vector<float> elements = elements_of(gathered);
+        results.insert(results.end(), elements.begin(), elements.end());
         return results;
       });
     }

@@ -216,7 +216,8 @@ TEST(Parameters, RefusalsChangeNothing) {
   more.emplace("x", values.dict.at("w"));
   EXPECT_FALSE(parameters.load(list, more).ok());
   EXPECT_EQ(weight.data, loaded);
-  EXPECT_TRUE(parameters.load(list, more, [](std::string_view name) { return name == "x"; }).ok());
+  EXPECT_TRUE(
+      parameters.load(list, more, {}, [](std::string_view name) { return name == "x"; }).ok());
 }
 
 }  // namespace

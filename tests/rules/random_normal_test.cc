@@ -14,7 +14,7 @@ namespace {
 
 std::vector<float> normal(uint64_t seed, uint64_t stream, int64_t count, double deviation = 1.0) {
   std::vector<float> values(static_cast<size_t>(count));
-  fill_normal(seed, stream, deviation, values.data(), count);
+  NormalStream(seed, stream).fill(deviation, values.data(), count);
   return values;
 }
 
@@ -35,6 +35,24 @@ TEST(RandomNormal, TheSameBitsEverywhere) {
   EXPECT_EQ(hash(normal(1, 0, 100000)), 0x3b5998f8568859b5U);
   EXPECT_EQ(hash(normal(0x0123456789abcdefU, uint64_t{1} << 40U | 7, 100000, 0.02)),
             0xa17a8a02d3fd8bebU);
+}
+
+TEST(RandomNormal, AnyPartOfAStream) {
+  const std::vector<float> all = normal(5, 2, 50);
+  NormalStream numbers(5, 2);
+  std::vector<float> taken(50);
+  size_t at = 0;
+  for (const int64_t count : {1, 0, 2, 3, 1, 1, 6, 5, 7, 0, 4, 20}) {
+    if (at % 2 == 0) {
+      numbers.fill(1.0, taken.data() + at, count);
+    } else {
+      numbers.skip(count);
+      std::copy_n(all.data() + at, count, taken.data() + at);
+    }
+    at += static_cast<size_t>(count);
+  }
+  EXPECT_EQ(at, all.size());
+  EXPECT_EQ(taken, all);
 }
 
 TEST(RandomNormal, MomentsAndTails) {

@@ -117,7 +117,10 @@ void list_attention(const MultiHeadAttentionConfig& config, const std::string& p
     const DictLayout layout = p.role == ParameterRole::kAppended ? DictLayout::kThreeAxes
                               : p.shape.rank() == 2              ? names.matrices
                                                                  : DictLayout::kAsInMemory;
-    list.add(prefix + p.name, p.shape, p.role, weights.*p.member, layout);
+    // The forms of latent attention read the rows of kv_b_proj by heads.
+    const bool divides = p.shape.rank() == 2 && p.member != &W::kv_b_proj;
+    list.add(prefix + p.name, p.shape, p.role, weights.*p.member, layout,
+             divides ? Held::kShare : Held::kWhole);
   }
 }
 
@@ -154,20 +157,20 @@ Status validate_weight_gradients(const MultiHeadAttentionConfig& config,
 }  // namespace nn
 
 Status MultiHeadAttention::load_state_dict(const StateDict& dict) {
-  return engine::memory_guard([&] { return load_or_throw(dict); });
+  return engine::memory_guard([&] { return load_or_throw(dict, {}); });
 }
 
-Status MultiHeadAttention::load_or_throw(const StateDict& dict) {
+Status MultiHeadAttention::load_or_throw(const StateDict& dict, const nn::Loading& loading) {
   const MultiHeadAttentionConfig& c = config_;
   if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
   const nn::AttentionNames names{.separate = c.kdim != c.embed_dim || c.vdim != c.embed_dim ||
                                              dict.contains("q_proj_weight")};
   MultiHeadAttentionWeights weights;
-  nn::ParameterList list;
+  nn::ParameterList list(loading.team);
   nn::list_attention(c, "", names, weights, list);
   auto memory = std::make_shared<Memory>();
-  if (Status status = memory->parameters.load(list, dict); !status.ok()) return status;
-  return use_weights_or_throw(weights, std::move(memory));
+  if (Status status = memory->parameters.load(list, dict, loading); !status.ok()) return status;
+  return take_weights(weights, std::move(memory), loading);
 }
 
 Status MultiHeadAttention::state_dict(StateDict& dict) const {
@@ -191,8 +194,11 @@ Status MultiHeadAttention::gradients_in(std::span<float> block,
 }
 
 Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights) {
-  return engine::memory_guard(
-      [&] { return use_weights_or_throw(weights, std::make_shared<Memory>()); });
+  return engine::memory_guard([&]() -> Status {
+    if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
+    if (Status status = nn::validate_weights(config_, weights); !status.ok()) return status;
+    return take_weights(weights, std::make_shared<Memory>(), {});
+  });
 }
 
 void MultiHeadAttention::weights_changed() {
@@ -201,14 +207,14 @@ void MultiHeadAttention::weights_changed() {
   (void)nn::make_absorbed_keys(config_, weights_.kv_b_proj, memory_->absorbed_keys);
 }
 
-Status MultiHeadAttention::use_weights_or_throw(const MultiHeadAttentionWeights& weights,
-                                                std::shared_ptr<Memory> memory) {
-  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
-  if (Status status = nn::validate_weights(config_, weights); !status.ok()) return status;
+Status MultiHeadAttention::take_weights(const MultiHeadAttentionWeights& weights,
+                                        std::shared_ptr<Memory> memory,
+                                        const nn::Loading& loading) {
   if (config_.kv_latent_dim > 0) {
     Status status = nn::make_absorbed_keys(config_, weights.kv_b_proj, memory->absorbed_keys);
     if (!status.ok()) return status;
   }
+  if (Status status = loading.agree(); !status.ok()) return status;
   weights_ = weights;
   memory_ = std::move(memory);
   return {};

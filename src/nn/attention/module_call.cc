@@ -250,8 +250,9 @@ Status ModuleCall::finish() const {
           "per_head_output", {merged.batch, config.num_heads, merged.tokens, out_width()});
       for (int64_t b = 0; b < merged.batch; ++b) {
         for (int64_t h = 0; h < config.num_heads; ++h) {
-          const ConstTensor weight{
-              weights.out_proj.data + h * width, {config.out_dim, width}, weights.out_proj.strides};
+          const ConstTensor weight{weights.out_proj.data + h * width,
+                                   {weights.out_proj.shape[0], width},
+                                   weights.out_proj.strides};
           Status status = linear(
               {merged.token(b, 0) + h * width, {merged.tokens, width}, {merged.token_stride, 1}},
               weight, {},

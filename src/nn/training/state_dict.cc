@@ -86,7 +86,7 @@ Status Trainer::load_state_dict(const StateDict& dict) {
     nn::Parameters loaded;
     // A program may keep numbers of its own beside them.
     const auto ignored = [](std::string_view name) { return name.starts_with("run."); };
-    if (Status status = loaded.load(list_state(t), dict, ignored); !status.ok()) return status;
+    if (Status status = loaded.load(list_state(t), dict, {}, ignored); !status.ok()) return status;
     const int64_t elements = t.parameters.elements();
     const float* from = loaded.values();
     uint64_t steps = 0, seed = 0;

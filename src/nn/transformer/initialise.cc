@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "engine/error.h"
@@ -48,18 +50,28 @@ Status validate_initialisation(const Initialisation& initialisation) {
 }
 
 void initialise(const Initialisation& initialisation, Parameters& parameters) {
-  uint64_t stream = 0;
-  for (const Parameter& parameter : parameters.list()) {
-    const int64_t count = parameter.shape.elements();
-    float* const values = parameters.values() + parameter.offset;
+  const auto list = parameters.list();
+  std::optional<rules::NormalStream> numbers;
+  size_t of_parameter = list.size();
+  int64_t before = 0;  // numbers of the stream that were taken
+  for (const ParameterRows& rows : parameters.rows()) {
+    const Parameter& parameter = list[rows.parameter];
+    float* const values = parameters.values() + rows.offset;
     const auto factor = static_cast<double>(factor_of(parameter.role, initialisation));
-    if (factor > 0.0) {
-      const double deviation = factor / std::sqrt(static_cast<double>(parameter.columns()));
-      rules::fill_normal(initialisation.seed, stream, deviation, values, count);
-    } else {
-      std::fill_n(values, count, parameter.role == ParameterRole::kGain ? 1.0F : 0.0F);
+    if (factor == 0.0) {
+      std::fill_n(values, rows.elements(), parameter.role == ParameterRole::kGain ? 1.0F : 0.0F);
+      continue;
     }
-    ++stream;
+    if (rows.parameter != of_parameter) {
+      numbers.emplace(initialisation.seed, rows.parameter);
+      of_parameter = rows.parameter;
+      before = 0;
+    }
+    const int64_t first = rows.first * rows.columns;
+    numbers->skip(first - before);
+    const double deviation = factor / std::sqrt(static_cast<double>(parameter.columns()));
+    numbers->fill(deviation, values, rows.elements());
+    before = first + rows.elements();
   }
 }
 

@@ -15,6 +15,7 @@
 #include "engine/guard.h"
 #include "engine/validate.h"
 #include "multihead/linear.h"
+#include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
 #include "nn/transformer/activations.h"
 #include "nn/transformer/initialise.h"
@@ -93,18 +94,16 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
 }
 
 Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names) {
-  return engine::memory_guard([&] { return take_parameters(&dict, {}, names); });
+  return engine::memory_guard([&] { return take_parameters(&dict, {}, names, {}); });
 }
 
 Status Transformer::initialise(const Initialisation& initialisation, ParameterNames names) {
-  return engine::memory_guard([&]() -> Status {
-    if (Status status = nn::validate_initialisation(initialisation); !status.ok()) return status;
-    return take_parameters(nullptr, initialisation, names);
-  });
+  return engine::memory_guard([&] { return take_parameters(nullptr, initialisation, names, {}); });
 }
 
 Status Transformer::take_parameters(const StateDict* dict, const Initialisation& initialisation,
-                                    ParameterNames names) {
+                                    ParameterNames names, const nn::Loading& loading) {
+  if (Status status = nn::validate_initialisation(initialisation); !status.ok()) return status;
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config_.block.attention.embed_dim;
   if (width == 0) return option_error(Name::kModel, Message::kCreated);
@@ -124,9 +123,12 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
   if (Status status = allocate_array(config_.num_layers, loaded); !status.ok()) return status;
   if (Status status = allocate_array(config_.num_layers, attention); !status.ok()) return status;
   Weights weights;
-  nn::ParameterList list;
-  list.add(embedding, {config_.vocab_size, width}, nn::ParameterRole::kEmbedding,
-           weights.embedding);
+  nn::ParameterList list(loading.team);
+  const auto add_share = [&](const std::string& name, int64_t rows, nn::ParameterRole role,
+                             ConstTensor& view) {
+    list.add(name, {rows, width}, role, view, nn::DictLayout::kAsInMemory, nn::Held::kShare);
+  };
+  add_share(embedding, config_.vocab_size, nn::ParameterRole::kEmbedding, weights.embedding);
   if (config_.max_positions > 0) {
     list.add(position, {config_.max_positions, width}, nn::ParameterRole::kEmbedding,
              weights.position);
@@ -140,25 +142,27 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
     nn::list_norm(norm, config_.block, weights.norm_weight, weights.norm_bias, list);
   }
   if (!config_.tied_output) {
-    list.add(output, {config_.num_readouts * config_.vocab_size, width}, nn::ParameterRole::kOutput,
-             weights.output);
+    add_share(output, config_.num_readouts * config_.vocab_size, nn::ParameterRole::kOutput,
+              weights.output);
   }
   const auto ignored = [&](std::string_view name) {
     return (gpt2 && nn::is_gpt2_buffer(name)) || (config_.tied_output && name == output);
   };
   auto memory = std::make_shared<TransformerBlock::Memory>();
   if (dict != nullptr) {
-    Status status = memory->parameters.load(list, *dict, ignored);
+    Status status = memory->parameters.load(list, *dict, loading, ignored);
     if (!status.ok()) return status;
   } else {
     if (Status status = memory->parameters.make(list); !status.ok()) return status;
     nn::initialise(initialisation, memory->parameters);
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    Status status = loaded[layer].attention_.use_weights(attention[layer]);
+    Status status = loaded[layer].attention_.take_weights(
+        attention[layer], std::make_shared<MultiHeadAttention::Memory>(), {});
     if (!status.ok()) return status;
     loaded[layer].memory_ = memory;
   }
+  if (Status status = loading.agree(); !status.ok()) return status;
   if (config_.tied_output) weights.output = weights.embedding;
   layers_ = std::move(loaded);
   weights_ = weights;
@@ -322,20 +326,22 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     if (!status.ok()) return status;
   }
   nn::BlockArrays arrays;
-  float* one = nullptr;
+  const bool shares = weights_.embedding.shape[0] != config_.vocab_size;
+  float *one = nullptr, *gathered = nullptr;
+  int32_t* places = nullptr;
   Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     if (kept == nullptr || kept->recomputes()) arrays.lay_out(config_.block, count, false, take);
     if (kept == nullptr) take(one, nn::saturated_elements({count, width}));
+    if (!shares) return;
+    take(gathered, nn::saturated_elements({count, width}));
+    take(places, static_cast<uint64_t>(count));
   });
   if (!reserved.ok()) return reserved;
   // Every layer's input: one array for all of them, unless they are kept.
   const auto input_of = [&](size_t layer) { return kept == nullptr ? one : kept->input(layer); };
   const Dims flat{count, width};
-  engine::embed(tokens,
-                {.tokens = weights_.embedding.data,
-                 .positions = config_.max_positions == 0 ? nullptr : weights_.position.data,
-                 .width = width},
-                before, length, input_of(0), context);
+  Status embedded = embed(tokens, before, length, gathered, places, input_of(0), context);
+  if (!embedded.ok()) return embedded;
   if (const engine::RowDropout dropout = nn::embedding_dropout(config_, options);
       dropout.probability > 0.0F) {
     engine::drop_rows(input_of(0), dropout, count, width, input_of(0), context);

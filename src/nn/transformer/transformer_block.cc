@@ -173,10 +173,11 @@ void TransformerBlock::Memory::list(TransformerBlock& block, const std::string& 
 }
 
 Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames names) {
-  return engine::memory_guard([&] { return load_or_throw(dict, names); });
+  return engine::memory_guard([&] { return load_or_throw(dict, names, {}); });
 }
 
-Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames names) {
+Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames names,
+                                       const nn::Loading& loading) {
   if (config_.attention.embed_dim == 0) {
     return option_error(Name::kBlock, Message::kCreated);
   }
@@ -184,13 +185,17 @@ Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames nam
   // Loads a copy, so that an error leaves this block unchanged.
   TransformerBlock loaded = *this;
   MultiHeadAttentionWeights attention;
-  nn::ParameterList list;
+  nn::ParameterList list(loading.team);
   Memory::list(loaded, "", names, attention, list);
   const bool gpt2 = names == ParameterNames::kGpt2;
   const auto ignored = [&](std::string_view name) { return gpt2 && nn::is_gpt2_buffer(name); };
   auto memory = std::make_shared<Memory>();
-  if (Status status = memory->parameters.load(list, dict, ignored); !status.ok()) return status;
-  if (Status status = loaded.attention_.use_weights(attention); !status.ok()) return status;
+  Status status = memory->parameters.load(list, dict, loading, ignored);
+  if (status.ok()) {
+    status = loaded.attention_.take_weights(
+        attention, std::make_shared<MultiHeadAttention::Memory>(), loading);
+  }
+  if (!status.ok()) return status;
   loaded.memory_ = std::move(memory);
   *this = std::move(loaded);
   return {};

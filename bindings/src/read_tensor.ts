@@ -1,5 +1,5 @@
-// The tensors of a call that a pool divides. Each argument is read once, where the call is checked; its numbers are
-// looked up when they are copied, because the caller's own code, such as a getter of another argument, may have
+// The tensors of a call that a pool divides, and of a state dict. Each is read once, where the call is checked; its
+// numbers are looked up when they are copied, because the caller's own code, such as a getter of another argument, may have
 // disposed the tensor or detached its buffer in between.
 
 import { arrayOf } from './memory.js';

@@ -1,0 +1,53 @@
+// The first step of a Transformer: the embeddings of its tokens.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/elementwise.h"
+#include "engine/team.h"
+#include "multihead/transformer.h"
+
+namespace multihead {
+
+// `gathered` has room for the embeddings of all tokens, and `places` for a number of each.
+Status Transformer::embed(std::span<const int32_t> tokens, int64_t before, int64_t length,
+                          float* gathered, int32_t* places, float* to, Context& context) const {
+  const int64_t width = config_.block.attention.embed_dim;
+  engine::Embeddings embeddings{
+      .tokens = weights_.embedding.data,
+      .positions = config_.max_positions == 0 ? nullptr : weights_.position.data,
+      .width = width};
+  if (places == nullptr) {
+    engine::embed(tokens, embeddings, before, length, to, context);
+    return {};
+  }
+  // The members of a team have a share of the rows each. Sorted by member, the rows of the call's
+  // tokens are a matrix that the members divide, and then a table of embeddings.
+  engine::Team& team = *engine::team_of(context);
+  std::vector<int64_t> ends;
+  int32_t place = 0;
+  for (int member = 0; member < team.members(); ++member) {
+    const int64_t first = team.first_output(config_.vocab_size, member);
+    const int64_t end = team.first_output(config_.vocab_size, member + 1);
+    ends.push_back(place);
+    for (size_t n = 0; n < tokens.size(); ++n) {
+      if (tokens[n] < first || tokens[n] >= end) continue;
+      if (member == team.rank()) {
+        std::copy_n(embeddings.tokens + (tokens[n] - first) * width, width,
+                    gathered + place * width);
+      }
+      places[n] = place++;
+    }
+  }
+  ends.push_back(place);
+  Status status = team.exchange_rows(gathered, width * static_cast<int64_t>(sizeof(float)),
+                                     [&](int member) { return ends[static_cast<size_t>(member)]; });
+  if (!status.ok()) return status;
+  embeddings.tokens = gathered;
+  engine::embed({places, tokens.size()}, embeddings, before, length, to, context);
+  return {};
+}
+
+}  // namespace multihead
