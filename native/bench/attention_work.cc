@@ -12,6 +12,7 @@
 #include "engine/plan.h"
 #include "engine/validate.h"
 #include "inputs.h"
+#include "multihead/cuda.h"
 #include "oracle_error.h"
 #include "work.h"
 
@@ -57,7 +58,10 @@ class AttentionWork : public Work {
     engine::AttentionShape shape;
     const Status status = engine::validate_call(q(), k(), v(), options_, outputs(), shape);
     if (!status.ok()) return status.message();
-    return engine::explain(engine::plan_call(q(), k(), v(), shape, options_, outputs()).plan);
+    const std::string on_cpu =
+        engine::explain(engine::plan_call(q(), k(), v(), shape, options_, outputs()).plan);
+    const std::string on_gpu = cuda::explain(q(), k(), v(), options_, outputs());
+    return on_gpu.empty() ? on_cpu : on_cpu + "; on a GPU: " + on_gpu;
   }
 
   std::span<const float> output() const override { return out_; }

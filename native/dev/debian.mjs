@@ -125,9 +125,10 @@ async function mirror() {
  * Downloads packages of Debian 13; apt checks Debian's signatures.
  * @param {string[]} names
  * @param {string} folder absolute path of the folder for apt's state and the files
+ * @param {string} components of the archive
  * @returns {Promise<Record<string, { file: string, version: string }>>}
  */
-export async function downloadFromDebian13(names, folder) {
+export async function downloadFromDebian13(names, folder, components = 'main') {
   if (!hasDebianKeyring()) {
     throw new SetupError(
       `${KEYRING} is missing, so packages of Debian 13 cannot be checked: ${names.join(', ')}`,
@@ -139,7 +140,7 @@ export async function downloadFromDebian13(names, folder) {
   await Promise.all(folders.map((path) => mkdir(path, { recursive: true })));
   await writeFile(
     join(sources, 'debian13.sources'),
-    `Types: deb\nURIs: ${await mirror()}\nSuites: ${RELEASE}\nComponents: main\nSigned-By: ${KEYRING}\n`,
+    `Types: deb\nURIs: ${await mirror()}\nSuites: ${RELEASE}\nComponents: ${components}\nSigned-By: ${KEYRING}\n`,
   );
   const own = {
     'Dir::Etc::SourceList': '/dev/null',

@@ -1,4 +1,5 @@
-// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|all|mpi|docs]`.
+// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|all|mpi|docs]`. With `cuda`, gets a
+// CUDA compiler where none is installed, which nothing else needs.
 //
 // Uses what is installed and new enough. On Debian and Ubuntu, apt installs the rest, and Emscripten and Highway, which
 // are too old there, are unpacked into build/toolchain. On other systems it prints what to install. An interrupted run
@@ -9,6 +10,7 @@ import { readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { nativeToolchain } from './compiler.mjs';
+import { CUDA_COMPONENTS, CUDA_PACKAGES, findCuda, unpackCuda } from './cuda.mjs';
 import { SetupError, reportFailure, run, say, step, stopCommands } from './console.mjs';
 import {
   KEYRING_PACKAGE,
@@ -228,9 +230,25 @@ async function configure(machine, tell) {
   return manifest;
 }
 
+/** A CUDA compiler: an installed one, else Debian 13's, unpacked into build/toolchain/cuda. */
+async function setUpCuda() {
+  await withLock(at(), say, () =>
+    step('CUDA', async (tell) => {
+      const found = await findCuda(at('cuda'));
+      if (found) return tell(`${found.version} at ${found.path}`);
+      if (!hasApt()) throw new SetupError('No nvcc was found', "Install NVIDIA's CUDA toolkit 12.4 or newer.");
+      const folder = at('download');
+      await unpackCuda(await downloadFromDebian13(CUDA_PACKAGES, folder, CUDA_COMPONENTS), at('cuda'));
+      await rm(folder, { recursive: true, force: true });
+      tell(`${(await findCuda(at('cuda')))?.version} unpacked into build/toolchain/cuda`);
+    }),
+  );
+}
+
 async function main() {
   const given = process.argv.slice(2);
-  if (given.length > 1) throw new SetupError(`Usage: node native/dev/setup.mjs [${PURPOSES.join('|')}]`);
+  if (given.length === 1 && given[0] === 'cuda') return setUpCuda();
+  if (given.length > 1) throw new SetupError(`Usage: node native/dev/setup.mjs [${PURPOSES.join('|')}|cuda]`);
   await setup({ purpose: given[0] });
 }
 

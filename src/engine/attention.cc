@@ -48,19 +48,10 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
 Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
                        const ConstTensor& lse_b) {
   return engine::memory_guard([&]() -> Status {
-    using engine::validate_exact;
-    using engine::Axes;
-    using engine::Name;
-    if (Status status = engine::validate_rank(Name::kOutA, Axes::kOut, out_a, 4); !status.ok())
+    if (Status status = engine::validate_merge(out_a, lse_a, out_b, lse_b); !status.ok()) {
       return status;
-    const Dims& shape = out_a.shape;
-    const Dims rows{shape[0], shape[1], shape[2]};
-    for (const Status& status : {validate_exact(Name::kOutA, Axes::kOut, out_a, shape),
-                                 validate_exact(Name::kLseA, Axes::kLse, lse_a, rows),
-                                 validate_exact(Name::kOutB, Axes::kOut, out_b, shape),
-                                 validate_exact(Name::kLseB, Axes::kLse, lse_b, rows)}) {
-      if (!status.ok()) return status;
     }
+    const Dims& shape = out_a.shape;
     const auto rows_of = [](const auto& tensor) {
       using T = std::remove_pointer_t<decltype(tensor.data)>;
       return rules::Rows<T>{tensor.data, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};

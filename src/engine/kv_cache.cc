@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/cache_call.h"
 #include "engine/cached_rows.h"
 #include "engine/enumerators.h"
 #include "engine/guard.h"
@@ -252,54 +253,22 @@ void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, 
 Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                        const AttentionOutputs& outputs, Context& context) const {
   return engine::memory_guard([&]() -> Status {
-    if (Status status = engine::validate_rank(Name::kQ, Axes::kQ, q, 4); !status.ok()) {
-      return status;
-    }
+    engine::CacheCall call;
     const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
     const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-    // Only the shapes of these are used: the cache has another layout.
-    const Dims k_shape{config_.batch, config_.kv_heads, keys, config_.key_width};
-    const Dims v_shape{config_.batch, config_.kv_heads, keys, config_.value_width};
-    const ConstAnyTensor k(parts_.keys.rows, DType::kF32, k_shape, contiguous_strides(k_shape));
-    const ConstAnyTensor v(values().rows, DType::kF32, v_shape, contiguous_strides(v_shape));
-    engine::AttentionShape shape;
-    if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
-    if (!options.kv_lengths.empty()) {
-      return option_error(Name::kKvLengths, Message::kLengthsOfCache);
-    }
-    if (options.rope.style != Rope::Style::kNone || options.qk_norm.enabled) {
-      return option_error(options.qk_norm.enabled ? Name::kQkNorm : Name::kRope,
-                          Message::kTransformOfCache);
-    }
-    if (options.causal.alignment != Alignment::kNone &&
-        options.causal.alignment != Alignment::kBottomRight) {
-      return option_error(Name::kCausal, Message::kAlignmentOfCache);
-    }
-    if (options.window.alignment != Alignment::kNone &&
-        options.window.alignment != Alignment::kBottomRight) {
-      return option_error(Name::kWindowAlignment, Message::kAlignmentOfCache);
-    }
-    // The queries are the newest tokens of each entry.
-    AttentionOptions of_cache = options;
-    of_cache.kv_lengths = lengths;
-    const bool causal = options.causal.alignment != Alignment::kNone;
-    if (causal) of_cache.causal = Causal::bottom_right_of_length();
-    if (options.window.alignment != Alignment::kNone || (options.window.given() && !causal)) {
-      of_cache.window.alignment = Alignment::kBottomRightOfLength;
-    }
-    for (Status status :
-         {engine::validate_options(of_cache, shape), engine::validate_outputs(outputs, shape)}) {
-      if (!status.ok()) return status;
-    }
-    engine::AttentionInputs inputs;
-    inputs.q = engine::stored_rows(q);
-    inputs.k = engine::cached_rows(config_, parts_.keys.rows, parts_.keys.scales, parts_.page_table,
-                                   config_.key_width);
-    inputs.v =
-        engine::cached_rows(config_, values().rows, values().scales, parts_.page_table,
-                            config_.values_in_keys ? config_.key_width : config_.value_width);
-    inputs.firsts = parts_.firsts;
-    return engine::run(engine::plan_attention(inputs, shape, of_cache, outputs), context);
+    Status status =
+        engine::make_cache_call(config_,
+                                {.keys = parts_.keys.rows,
+                                 .values = values().rows,
+                                 .key_scales = parts_.keys.scales,
+                                 .value_scales = values().scales,
+                                 .lengths = lengths,
+                                 .firsts = parts_.firsts,
+                                 .page_table = parts_.page_table},
+                                keys, q, options, outputs, engine::Values::kReadable, call);
+    if (!status.ok()) return status;
+    return engine::run(engine::plan_attention(call.inputs, call.shape, call.options, outputs),
+                       context);
   });
 }
 

@@ -52,6 +52,11 @@ rules::DropoutParams dropout_params(const Dropout& dropout) {
           .scale = 1.0F / (1.0F - dropout.probability)};
 }
 
+float scale_of(const AttentionShape& shape, const AttentionOptions& options) {
+  return options.scale.value_or(
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key_width))));
+}
+
 AttentionParams params_of(const AttentionInputs& inputs, const AttentionShape& shape,
                           const AttentionOptions& options, const Shard* shard) {
   AttentionParams params{};
@@ -83,12 +88,8 @@ AttentionParams params_of(const AttentionInputs& inputs, const AttentionShape& s
   params.alibi_slopes = options.alibi_slopes.empty() ? nullptr : options.alibi_slopes.data();
   params.sinks = options.sinks.empty() ? nullptr : options.sinks.data();
   params.dropout = dropout_params(options.dropout);
+  params.scale = scale_factors(params, scale_of(shape, options));
   return params;
-}
-
-float scale_of(const AttentionShape& shape, const AttentionOptions& options) {
-  return options.scale.value_or(
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key_width))));
 }
 
 void set_outputs(AttentionParams& params, const AttentionOutputs& outputs) {
@@ -187,7 +188,6 @@ void choose_path(AttentionPlan& plan, float scale, Precision precision, bool pac
   const TargetTraits target = cpu::target_traits();
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) * static_cast<double>(p.key_width + p.value_width);
-  p.scale = scale_factors(p, scale);
   plan.not_decode = objection_to_decode(p, packed);
   if (plan.not_decode == Objection::kNone) {
     plan.path = Path::kDecode;
@@ -255,12 +255,19 @@ StoredRows stored_rows(const ConstAnyTensor& tensor) {
   return rows;
 }
 
+AttentionParams attention_params(const AttentionInputs& inputs, const AttentionShape& shape,
+                                 const AttentionOptions& options, const AttentionOutputs& outputs,
+                                 const Shard* shard) {
+  AttentionParams params = params_of(inputs, shape, options, shard);
+  set_outputs(params, outputs);
+  return params;
+}
+
 AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape& shape,
                              const AttentionOptions& options, const AttentionOutputs& outputs,
                              const Shard* shard) {
   AttentionPlan plan{};
-  plan.params = params_of(inputs, shape, options, shard);
-  set_outputs(plan.params, outputs);
+  plan.params = attention_params(inputs, shape, options, outputs, shard);
   choose_path(plan, scale_of(shape, options), options.precision, inputs.packed);
   return plan;
 }
@@ -294,6 +301,23 @@ PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
   return call;
 }
 
+rules::BackwardParams backward_params(const AttentionInputs& inputs, const AttentionShape& shape,
+                                      const AttentionOptions& options,
+                                      const AttentionResults& results, const ConstAnyTensor& d_out,
+                                      const AttentionGradients& gradients, const Shard* shard) {
+  rules::BackwardParams params{};
+  params.forward = params_of(inputs, shape, options, shard);
+  params.scale = scale_of(shape, options);
+  params.out = stored_rows(results.out);
+  params.d_out = stored_rows(d_out);
+  params.lse = {results.lse.data, row_strides(results.lse)};
+  params.d_q = {gradients.d_q.data, row_strides(gradients.d_q)};
+  params.d_k = {gradients.d_k.data, row_strides(gradients.d_k)};
+  params.d_v = {gradients.d_v.data, row_strides(gradients.d_v)};
+  params.d_bias = {gradients.d_bias.data, rules::strides_over_scores(gradients.d_bias)};
+  return params;
+}
+
 BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,
                            const AttentionOptions& options, const AttentionResults& results,
@@ -307,20 +331,11 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
   AttentionInputs inputs = inputs_of(q, k, plan.transforms.has_value());
   inputs.v = stored_rows(v);
   rules::BackwardParams& params = plan.params;
-  params.forward = params_of(inputs, shape, options, shard);
+  params = backward_params(inputs, shape, options, results, d_out, gradients, shard);
   if (shard == nullptr) {
     params.forward.first.batch = part.first_batch;
     params.forward.first.head = part.first_head;
   }
-  params.scale = scale_of(shape, options);
-  params.forward.scale = scale_factors(params.forward, params.scale);
-  params.out = stored_rows(results.out);
-  params.d_out = stored_rows(d_out);
-  params.lse = {results.lse.data, row_strides(results.lse)};
-  params.d_q = {gradients.d_q.data, row_strides(gradients.d_q)};
-  params.d_k = {gradients.d_k.data, row_strides(gradients.d_k)};
-  params.d_v = {gradients.d_v.data, row_strides(gradients.d_v)};
-  params.d_bias = {gradients.d_bias.data, rules::strides_over_scores(gradients.d_bias)};
   const AttentionParams& p = params.forward;
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) *

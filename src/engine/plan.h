@@ -44,6 +44,12 @@ struct Shard {
 
 rules::StoredRows stored_rows(const ConstAnyTensor& tensor);
 
+// The parameters of a call, with every default: what all backends compute from. Reads no lengths.
+rules::AttentionParams attention_params(const AttentionInputs& inputs, const AttentionShape& shape,
+                                        const AttentionOptions& options,
+                                        const AttentionOutputs& outputs,
+                                        const Shard* shard = nullptr);
+
 AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape& shape,
                              const AttentionOptions& options, const AttentionOutputs& outputs,
                              const Shard* shard = nullptr);
@@ -97,6 +103,13 @@ struct BackwardPlan {
     return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.blocks.row_parts);
   }
 };
+// Its parameters, with q and k as they are; without memory of the call's own.
+rules::BackwardParams backward_params(const AttentionInputs& inputs, const AttentionShape& shape,
+                                      const AttentionOptions& options,
+                                      const AttentionResults& results, const ConstAnyTensor& d_out,
+                                      const AttentionGradients& gradients,
+                                      const Shard* shard = nullptr);
+
 BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionShape& shape,
                            const AttentionOptions& options, const AttentionResults& results,

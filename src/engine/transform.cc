@@ -342,20 +342,10 @@ namespace multihead {
 Status rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
               const Tensor& y, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    using namespace engine;  // NOLINT(google-build-using-namespace)
-    if (Status status = validate_rank(Name::kX, Axes::kHeads, x, 4); !status.ok()) return status;
-    for (const Status& status :
-         {validate_exact(Name::kX, Axes::kHeads, x, x.shape),
-          validate_exact(Name::kY, Axes::kHeads, y, x.shape), validate_rope(rope, x.shape[3]),
-          validate_positions(Name::kPositions, positions, x.shape[0], x.shape[2])}) {
-      if (!status.ok()) return status;
+    if (Status status = engine::validate_rotate(x, positions, rope, y); !status.ok()) {
+      return status;
     }
-    if (rope.style == Rope::Style::kNone)
-      return option_error(Name::kRopeStyle, Message::kRopeStyle);
-    if (positions.empty() && x.shape.elements() != 0) {
-      return option_error(Name::kPositions, Message::kPositionPerRow);
-    }
-    return transform_rows(x, {.rope = rope, .positions = positions}, y, context);
+    return engine::transform_rows(x, {.rope = rope, .positions = positions}, y, context);
   });
 }
 

@@ -149,9 +149,9 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
 
 Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                      const AttentionOptions& options, const AttentionOutputs& outputs,
-                     AttentionShape& shape) {
+                     AttentionShape& shape, Values values) {
   if (Status status = validate_inputs(q, k, v, shape); !status.ok()) return status;
-  if (Status status = validate_options(options, shape); !status.ok()) return status;
+  if (Status status = validate_options(options, shape, values); !status.ok()) return status;
   return validate_outputs(outputs, shape);
 }
 
@@ -291,6 +291,20 @@ Status validate_backward(const AttentionOptions& options, const AttentionResults
   }
   if (!gradients.d_k_gain.empty() && !gradients.d_k.given()) {
     return option_error(Name::kDKGain, Message::kGradientOfGain);
+  }
+  return {};
+}
+
+Status validate_merge(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                      const ConstTensor& lse_b) {
+  if (Status status = validate_rank(Name::kOutA, Axes::kOut, out_a, 4); !status.ok()) return status;
+  const Dims& shape = out_a.shape;
+  const Dims rows{shape[0], shape[1], shape[2]};
+  for (const Status& status : {validate_exact(Name::kOutA, Axes::kOut, out_a, shape),
+                               validate_exact(Name::kLseA, Axes::kLse, lse_a, rows),
+                               validate_exact(Name::kOutB, Axes::kOut, out_b, shape),
+                               validate_exact(Name::kLseB, Axes::kLse, lse_b, rows)}) {
+    if (!status.ok()) return status;
   }
   return {};
 }

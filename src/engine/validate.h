@@ -16,6 +16,10 @@ struct AttentionShape {
   bool operator==(const AttentionShape&) const = default;
 };
 
+// Whether the numbers that options point to (lengths, slopes, sinks, cu_q) can be read. Those in a
+// device's memory cannot: only their count is checked.
+enum class Values : uint8_t { kReadable, kOnDevice };
+
 // q, k, v and the shape that they have.
 Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                        AttentionShape& shape);
@@ -23,10 +27,11 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
 // All checks of attention(); sets the shape.
 Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                      const AttentionOptions& options, const AttentionOutputs& outputs,
-                     AttentionShape& shape);
+                     AttentionShape& shape, Values values = Values::kReadable);
 
 // Checks every option by itself, against the shape and against the other options.
-Status validate_options(const AttentionOptions& options, const AttentionShape& shape);
+Status validate_options(const AttentionOptions& options, const AttentionShape& shape,
+                        Values values = Values::kReadable);
 
 Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape);
 
@@ -38,7 +43,8 @@ Status validate_backward(const AttentionOptions& options, const AttentionResults
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 
 // One length for each batch entry, within N_k; or none.
-Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape);
+Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape,
+                        Values values = Values::kReadable);
 
 // Style, base and width of a rotation of vectors of `width`.
 Status validate_rope(const Rope& rope, int64_t width);
@@ -46,6 +52,14 @@ Status validate_rope(const Rope& rope, int64_t width);
 // positions has N, or B * N, or (optionally) no elements.
 Status validate_positions(Name argument, std::span<const int32_t> positions, int64_t batch,
                           int64_t tokens);
+
+// All checks of rotate().
+Status validate_rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
+                       const Tensor& y);
+
+// All checks of merge_attention().
+Status validate_merge(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                      const ConstTensor& lse_b);
 
 // Checks that cu starts at 0, never decreases, and ends at `total`.
 Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t total);

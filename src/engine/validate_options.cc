@@ -37,7 +37,8 @@ Status validate_count(Name argument, size_t given, int64_t count, Message messag
   return shape_error(argument, message, count, size);
 }
 
-Status validate_finite(Name argument, std::span<const float> values) {
+Status validate_finite(Name argument, std::span<const float> values, Values readable) {
+  if (readable == Values::kOnDevice) return {};
   for (const float value : values) {
     if (!std::isfinite(value)) return real_error(argument, Message::kFiniteNumbers, value);
   }
@@ -96,7 +97,8 @@ Status validate_norm(const QkNorm& norm, const AttentionShape& shape) {
 
 }  // namespace
 
-Status validate_options(const AttentionOptions& options, const AttentionShape& shape) {
+Status validate_options(const AttentionOptions& options, const AttentionShape& shape,
+                        Values values) {
   if (options.scale && !std::isfinite(*options.scale)) {
     return real_error(Name::kScale, Message::kFinite, *options.scale);
   }
@@ -116,15 +118,15 @@ Status validate_options(const AttentionOptions& options, const AttentionShape& s
   }
   const Dims scores = shape.scores();
   for (const Status& status :
-       {validate_window(options), validate_lengths(options.kv_lengths, shape),
+       {validate_window(options), validate_lengths(options.kv_lengths, shape, values),
         validate_broadcast(Name::kMask, options.mask, scores),
         validate_broadcast(Name::kBias, options.bias, scores),
         validate_count(Name::kAlibiSlopes, options.alibi_slopes.size(), shape.heads,
                        Message::kValuePerQueryHead),
-        validate_finite(Name::kAlibiSlopes, options.alibi_slopes),
+        validate_finite(Name::kAlibiSlopes, options.alibi_slopes, values),
         validate_count(Name::kSinks, options.sinks.size(), shape.heads,
                        Message::kValuePerQueryHead),
-        validate_finite(Name::kSinks, options.sinks), validate_norm(options.qk_norm, shape),
+        validate_finite(Name::kSinks, options.sinks, values), validate_norm(options.qk_norm, shape),
         validate_rope(options.rope, shape.key_width)}) {
     if (!status.ok()) return status;
   }
@@ -141,12 +143,14 @@ Status validate_options(const AttentionOptions& options, const AttentionShape& s
   return {};
 }
 
-Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape) {
+Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& shape,
+                        Values values) {
   if (Status status = validate_count(Name::kKvLengths, lengths.size(), shape.batch,
                                      Message::kValuePerBatchEntry);
       !status.ok()) {
     return status;
   }
+  if (values == Values::kOnDevice) return {};
   for (const int32_t length : lengths) {
     if (length < 0 || length > shape.keys) {
       return option_error(Name::kKvLengths, Message::kLengthInKeys, shape.keys, length);
@@ -179,6 +183,22 @@ Status validate_positions(Name argument, std::span<const int32_t> positions, int
   const auto size = static_cast<int64_t>(positions.size());
   if (size == 0 || size == tokens || size == batch * tokens) return {};
   return shape_error(argument, Message::kPositions, tokens, batch * tokens, size);
+}
+
+Status validate_rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
+                       const Tensor& y) {
+  if (Status status = validate_rank(Name::kX, Axes::kHeads, x, 4); !status.ok()) return status;
+  for (const Status& status :
+       {validate_exact(Name::kX, Axes::kHeads, x, x.shape),
+        validate_exact(Name::kY, Axes::kHeads, y, x.shape), validate_rope(rope, x.shape[3]),
+        validate_positions(Name::kPositions, positions, x.shape[0], x.shape[2])}) {
+    if (!status.ok()) return status;
+  }
+  if (rope.style == Rope::Style::kNone) return option_error(Name::kRopeStyle, Message::kRopeStyle);
+  if (positions.empty() && x.shape.elements() != 0) {
+    return option_error(Name::kPositions, Message::kPositionPerRow);
+  }
+  return {};
 }
 
 }  // namespace multihead::engine

@@ -31,7 +31,8 @@ using engine::shape_error;
 
 Status engine::validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, std::span<const int32_t> cu_q,
-                               std::span<const int32_t> cu_k, const AttentionOptions& options) {
+                               std::span<const int32_t> cu_k, const AttentionOptions& options,
+                               Values values) {
   for (const Status& status : {engine::validate_rank(Name::kQ, Axes::kPackedQ, q, 3),
                                engine::validate_rank(Name::kK, Axes::kPackedK, k, 3),
                                engine::validate_rank(Name::kV, Axes::kPackedV, v, 3)}) {
@@ -40,9 +41,11 @@ Status engine::validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k,
   if (v.shape[0] != k.shape[0]) {
     return shape_error(Name::kV, Message::kRowsAsKeys, v.shape, k.shape[0]);
   }
-  for (const Status& status : {engine::validate_cumulative(Name::kCuQ, cu_q, q.shape[0]),
-                               engine::validate_cumulative(Name::kCuK, cu_k, k.shape[0])}) {
-    if (!status.ok()) return status;
+  if (values == Values::kReadable || cu_q.empty()) {
+    for (const Status& status : {engine::validate_cumulative(Name::kCuQ, cu_q, q.shape[0]),
+                                 engine::validate_cumulative(Name::kCuK, cu_k, k.shape[0])}) {
+      if (!status.ok()) return status;
+    }
   }
   if (cu_q.size() != cu_k.size()) {
     return option_error(Name::kCuK, Message::kSequencesAsQueries,
@@ -63,10 +66,8 @@ Status engine::validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k,
   return {};
 }
 
-namespace {
-
-Status validate_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
-                        const AttentionOutputs& outputs) {
+Status engine::validate_packed_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
+                                       const AttentionOutputs& outputs) {
   const struct {
     Name name;
     bool given;
@@ -85,6 +86,8 @@ Status validate_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
   return engine::validate_exact(Name::kLse, Axes::kPackedLse, outputs.lse,
                                 {q.shape[1], q.shape[0]});
 }
+
+namespace {
 
 // A checked call: the plans of its sequences and their jobs.
 class PackedCall {
@@ -145,7 +148,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         Context& context) {
   return engine::memory_guard([&]() -> Status {
     Status status = engine::validate_packed(q, k, v, cu_q, cu_k, options);
-    if (status.ok()) status = validate_outputs(q, v, outputs);
+    if (status.ok()) status = engine::validate_packed_outputs(q, v, outputs);
     if (!status.ok()) return status;
     // An empty sequence goes through all checks of attention() before anything is written.
     const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};

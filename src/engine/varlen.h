@@ -6,6 +6,7 @@
 #include <span>
 #include <type_traits>
 
+#include "engine/validate.h"
 #include "multihead/attention.h"
 
 namespace multihead::engine {
@@ -13,7 +14,11 @@ namespace multihead::engine {
 // The checks of a packed call that are not those of attention(), without its outputs.
 Status validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                        std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
-                       const AttentionOptions& options);
+                       const AttentionOptions& options, Values values = Values::kReadable);
+
+// Those of its outputs.
+Status validate_packed_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
+                               const AttentionOutputs& outputs);
 
 // Rows first .. last - 1 of a packed (T, H, d), as (1, H, rows, d).
 template <class View>

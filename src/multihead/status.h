@@ -21,6 +21,7 @@ enum class StatusCode : uint8_t {
   kFormat = 4,  ///< a file or buffer is not what its format says
   /// another process did not answer in time, or left (multihead/distributed.h)
   kExchange = 5,
+  kDevice = 6,  ///< a GPU cannot be used, or CUDA reported an error (multihead/cuda.h)
 };
 
 /// Names the argument, what was expected and what came, so that a caller can print one sentence

@@ -6,15 +6,17 @@
 #include <cstdint>
 
 #include "multihead/rope.h"
+#include "rules/host_device.h"
 
 namespace multihead::rules {
 
 // The angle, in radians, of pair c of rotary_dim / 2 at position 1.
-inline double rope_frequency(int64_t pair, double base, int64_t rotary_dim) {
+MULTIHEAD_HOST_DEVICE inline double rope_frequency(int64_t pair, double base, int64_t rotary_dim) {
   return std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(rotary_dim));
 }
 
-inline double rope_angle(int64_t position, int64_t pair, double base, int64_t rotary_dim) {
+MULTIHEAD_HOST_DEVICE inline double rope_angle(int64_t position, int64_t pair, double base,
+                                               int64_t rotary_dim) {
   return static_cast<double>(position) * rope_frequency(pair, base, rotary_dim);
 }
 
@@ -29,15 +31,22 @@ void fill_angles(int64_t position, double base, int64_t rotary_dim, T* cos, T* s
   }
 }
 
+// The elements that pair c of `pairs` rotates.
+struct Pair {
+  int64_t first, second;
+};
+constexpr Pair rotated_pair(int64_t pair, int64_t pairs, Rope::Style style) {
+  if (style == Rope::Style::kHalf) return {pair, pair + pairs};
+  return {2 * pair, 2 * pair + 1};
+}
+
 // Rotates the first rotary_dim (even, <= width) elements and copies the others. `out` may be `in`.
 template <class T>
 void rotate_vector(const T* in, T* out, int64_t width, int64_t rotary_dim, Rope::Style style,
                    const T* cos, const T* sin) {
   const int64_t pairs = style == Rope::Style::kNone ? 0 : rotary_dim / 2;
-  const bool half = style == Rope::Style::kHalf;
   for (int64_t pair = 0; pair < pairs; ++pair) {
-    const int64_t first = half ? pair : 2 * pair;
-    const int64_t second = half ? pair + pairs : first + 1;
+    const auto [first, second] = rotated_pair(pair, pairs, style);
     const T x = in[first], y = in[second];
     out[first] = x * cos[pair] - y * sin[pair];
     out[second] = x * sin[pair] + y * cos[pair];

@@ -1,0 +1,63 @@
+// The CUDA compiler: an installed one, else Debian 13's (non-free), unpacked into build/. Only for those who ask for it.
+import { existsSync, readFileSync } from 'node:fs';
+import { rm, symlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { ask } from './console.mjs';
+import { unpack } from './debian.mjs';
+import { buildFolder, completeFolder } from './files.mjs';
+import { atLeast, findProgram, versionIn } from './find.mjs';
+
+const MINIMUM = '12.0';
+const RECIPE = 1;
+export const CUDA_COMPONENTS = 'main non-free';
+export const CUDA_PACKAGES = ['nvidia-cuda-toolkit', 'nvidia-cuda-dev', 'libnvvm4', 'libcudart12', 'libcu++-dev'];
+
+/** nvcc of `unpacked`, of the PATH or of NVIDIA's own place: { path, version }, or null. */
+export async function findCuda(unpacked) {
+  const ours = completeFolder(unpacked, RECIPE) ? [join(unpacked, 'bin', 'nvcc')] : [];
+  const own = process.env.CUDA_PATH ? [join(process.env.CUDA_PATH, 'bin', 'nvcc')] : [];
+  const path = findProgram(...own, 'nvcc', '/usr/local/cuda/bin/nvcc', ...ours);
+  if (!path) return null;
+  const version = versionIn((await ask([path, '--version']))?.match(/release [\d.]+/)?.[0]);
+  return version && atLeast(version, MINIMUM) ? { path, version } : null;
+}
+
+/** Unpacks the compiler, its libraries and the headers, 240 MB; they need glibc 2.34. */
+export async function unpackCuda(packages, folder) {
+  const versions = Object.fromEntries(CUDA_PACKAGES.map((name) => [name, packages[name].version]));
+  await buildFolder(folder, RECIPE, versions, async (partial) => {
+    for (const name of CUDA_PACKAGES) {
+      const wanted =
+        name === 'nvidia-cuda-dev'
+          ? ['--wildcards', './usr/include/*', '*cudart*', '*cudadevrt*', '*/stubs/libcuda.so']
+          : ['--exclude=./usr/share/doc', './usr'];
+      await unpack(packages[name].file, partial, wanted);
+    }
+    await relocate(partial, folder);
+  });
+}
+
+/** Makes nvcc look for everything under `folder`, where `partial` will be. */
+async function relocate(partial, folder) {
+  const usr = join(folder, 'usr');
+  const profile = ['etc/nvcc.profile', 'usr/lib/nvidia-cuda-toolkit/bin/nvcc.profile']
+    .map((name) => join(partial, name))
+    .find((path) => existsSync(path));
+  if (profile) {
+    const text = readFileSync(profile, 'utf8').replace(/^(NVVMIR_LIBRARY_DIR\s*\??=).*$/m, `$1 ${usr}/lib/nvidia-cuda-toolkit/libdevice`);
+    await rm(profile);
+    await writeFile(profile, text);
+  }
+  await symlink('usr/include', join(partial, 'include'));
+  const bin = join(partial, 'bin');
+  const script = [
+    '#!/bin/sh',
+    `export PATH="${usr}/lib/nvidia-cuda-toolkit/bin:${usr}/bin:$PATH"`,
+    `export LD_LIBRARY_PATH="${usr}/lib/x86_64-linux-gnu:$LD_LIBRARY_PATH"`,
+    `exec "${usr}/lib/nvidia-cuda-toolkit/bin/nvcc" -I"${usr}/include" -L"${usr}/lib/x86_64-linux-gnu" "$@"`,
+    '',
+  ].join('\n');
+  const { mkdir } = await import('node:fs/promises');
+  await mkdir(bin, { recursive: true });
+  await writeFile(join(bin, 'nvcc'), script, { mode: 0o755 });
+}

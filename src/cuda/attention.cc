@@ -1,0 +1,139 @@
+// attention() and attention_varlen() on the device: check, plan, enqueue.
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "cuda/checks.h"
+#include "cuda/plan.h"
+#include "cuda/runtime.h"
+#include "engine/guard.h"
+#include "engine/validate.h"
+#include "engine/varlen.h"
+#include "multihead/cuda.h"
+
+namespace multihead::cuda {
+namespace {
+
+using engine::AttentionShape;
+using engine::Values;
+
+struct Call {
+  const ConstAnyTensor &q, &k, &v;
+  const AttentionOptions& options;
+  const AttentionOutputs& outputs;
+  const PackedSequences* sequences = nullptr;  // null: not packed
+
+  // All checks that look at no address.
+  Status validate(AttentionShape& shape) const {
+    if (sequences == nullptr) {
+      Status status = engine::validate_call(q, k, v, options, outputs, shape, Values::kOnDevice);
+      return status.ok() ? validate_widths(shape) : status;
+    }
+    for (const Status& status : {engine::validate_packed(q, k, v, sequences->cu_q, sequences->cu_k,
+                                                         options, Values::kOnDevice),
+                                 engine::validate_packed_outputs(q, v, outputs)}) {
+      if (!status.ok()) return status;
+    }
+    for (const auto& [argument, count] :
+         {std::pair{"max_queries", sequences->max_queries}, {"max_keys", sequences->max_keys}}) {
+      if (count < 0) return {StatusCode::kOption, argument, "0 or more", std::to_string(count)};
+    }
+    // The other checks are those of one sequence, here an empty one.
+    const AttentionOutputs nothing{.out = engine::sequence_of(outputs.out, 0, 0)};
+    Status status = engine::validate_call(
+        engine::sequence_of(q, 0, 0), engine::sequence_of(k, 0, 0), engine::sequence_of(v, 0, 0),
+        options, nothing, shape, Values::kOnDevice);
+    return status.ok() ? validate_widths(shape) : status;
+  }
+
+  CallPlan plan(const AttentionShape& shape, const Device& device) const {
+    if (sequences == nullptr) return plan_call(q, k, v, shape, options, outputs, device);
+    return plan_packed(q, k, v, *sequences, options, outputs, device);
+  }
+
+  Status validate_memory_of_call() const {
+    const std::array inputs = {address_of("q", q), address_of("k", k), address_of("v", v)};
+    for (const Status& status : {validate_addresses(inputs), validate_option_addresses(options),
+                                 validate_output_addresses(outputs)}) {
+      if (!status.ok()) return status;
+    }
+    if (sequences == nullptr) return {};
+    const std::array rows = {address_of("cu_q", sequences->cu_q),
+                             address_of("cu_k", sequences->cu_k)};
+    return validate_addresses(rows);
+  }
+
+  Status workspace(uint64_t& bytes) const {
+    return engine::memory_guard([&]() -> Status {
+      AttentionShape shape;
+      Device device;
+      if (Status status = validate(shape); !status.ok()) return status;
+      if (Status status = current_device(device); !status.ok()) return status;
+      bytes = plan(shape, device).workspace_bytes;
+      return {};
+    });
+  }
+
+  Status run(const Workspace& workspace, Stream stream) const {
+    return engine::memory_guard([&]() -> Status {
+      AttentionShape shape;
+      Device device;
+      if (Status status = validate(shape); !status.ok()) return status;
+      if (Status status = current_device(device); !status.ok()) return status;
+      if (Status status = validate_memory_of_call(); !status.ok()) return status;
+      CallPlan planned = plan(shape, device);
+      if (Status status = validate_workspace(workspace, planned.workspace_bytes); !status.ok()) {
+        return status;
+      }
+      if (Status status = validate_stream(stream); !status.ok()) return status;
+      return cuda::run(planned, workspace.data, device, stream);
+    });
+  }
+};
+
+}  // namespace
+
+Status available() {
+  Device device;
+  return current_device(device);
+}
+
+Status attention_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                           const ConstAnyTensor& v, const AttentionOptions& options,
+                           const AttentionOutputs& outputs, uint64_t& bytes) {
+  return Call{q, k, v, options, outputs}.workspace(bytes);
+}
+
+Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                 const AttentionOptions& options, const AttentionOutputs& outputs,
+                 const Workspace& workspace, Stream stream) {
+  return Call{q, k, v, options, outputs}.run(workspace, stream);
+}
+
+Status attention_varlen_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                  const ConstAnyTensor& v, const PackedSequences& sequences,
+                                  const AttentionOptions& options, const AttentionOutputs& outputs,
+                                  uint64_t& bytes) {
+  return Call{q, k, v, options, outputs, &sequences}.workspace(bytes);
+}
+
+Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                        const PackedSequences& sequences, const AttentionOptions& options,
+                        const AttentionOutputs& outputs, const Workspace& workspace,
+                        Stream stream) {
+  return Call{q, k, v, options, outputs, &sequences}.run(workspace, stream);
+}
+
+std::string explain(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                    const AttentionOptions& options, const AttentionOutputs& outputs) {
+  const Call call{q, k, v, options, outputs};
+  AttentionShape shape;
+  if (!call.validate(shape).ok()) return {};
+  Device device;
+  // An H100's.
+  if (!current_device(device).ok()) device = {90, 132, 227 << 10};
+  return explain(call.plan(shape, device), device);
+}
+
+}  // namespace multihead::cuda

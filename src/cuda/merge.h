@@ -1,0 +1,21 @@
+// Two results over disjoint keys, joined.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/kernels.h"
+
+namespace multihead::cuda {
+
+// Joined into `a`: rows of out (B, H, N, width), lse (B, H, N).
+struct MergeParams {
+  rules::Rows<float> out_a, lse_a;
+  rules::Rows<const float> out_b, lse_b;
+  int64_t batch = 0, heads = 0, rows = 0, width = 0;
+};
+static_assert(std::is_trivially_copyable_v<MergeParams>);
+
+int launch_merge(const MergeParams& params, StreamHandle stream);
+
+}  // namespace multihead::cuda

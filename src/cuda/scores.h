@@ -1,0 +1,29 @@
+// Scores, weights and the dropout mask of chosen rows, for captures.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cuda/kernels.h"
+#include "multihead/attention.h"
+
+namespace multihead::cuda {
+
+// The scores of one stage, (B, heads, rows, N_k).
+struct ScoresParams {
+  ForwardParams forward;
+  int64_t pool_pages = 0;  // see SplitParams
+  ScoreStage stage = ScoreStage::kWeights;
+  rules::Rows<float> out;
+  // The heads of `out` are query heads first_head, first_head + 1, ...
+  int64_t first_head = 0, heads = 0;
+  int64_t first_row = 0, rows = 0;
+};
+static_assert(std::is_trivially_copyable_v<ScoresParams> && sizeof(ScoresParams) <= 4096);
+
+int launch_scores(const ScoresParams& params, StreamHandle stream);
+
+// forward.call.dropout_mask.
+int launch_dropout_mask(const ForwardParams& params, StreamHandle stream);
+
+}  // namespace multihead::cuda

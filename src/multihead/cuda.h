@@ -1,0 +1,139 @@
+/// \file
+/// Attention on NVIDIA GPUs: the operations of attention.h on memory of a device. Needs the library
+/// multihead_cuda (CMake: multihead::cuda). This header needs no CUDA toolkit.
+///
+/// - Every tensor, and every array that options name (kv_lengths, alibi_slopes, sinks, positions,
+///   gains), lies in memory of the current device: cudaMalloc(), cudaMallocAsync() or
+///   cudaMallocManaged(). Views, options and captures themselves, and the `heads` of captures, are
+///   read on the host before the call returns.
+/// - A call checks its arguments, enqueues kernels on the stream and returns. It allocates no
+///   memory, does not wait for the device, and may be captured in a CUDA graph. Memory that it
+///   needs besides is the caller's: ask for its size, then pass a Workspace. One workspace serves
+///   one call at a time; calls on one stream may share it.
+/// - Numbers in device memory cannot be checked before a call. Lengths and row numbers outside
+///   their range are limited to it by the kernels, so that no kernel reads or writes outside of the
+///   tensors. Page numbers outside the pool hide the tokens of the page.
+/// - Deterministic: the same bits for the same inputs on the same kind of device.
+///
+/// Types and shapes are those of attention.h, of rows up to 256 elements. Sums are in f32. Inputs
+/// that are all bf16 or all f16 may be multiplied in that type; weights are then rounded to it
+/// before they are multiplied by V, and q and k are rounded to it after RoPE and QK-norm.
+///
+/// Errors, beside those of attention.h: kDevice if no device can be used, an address is not memory
+/// of the current device, the stream is in an error state, or CUDA reports an error, with its name,
+/// number and text; kShape for rows above 256 elements and for addresses that are not aligned to
+/// their element; kOption for a workspace that is too small. Nothing is written then, except after
+/// an error that CUDA reports while kernels are enqueued or run.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "multihead/attention.h"
+#include "multihead/export.h"
+#include "multihead/kv_cache.h"
+#include "multihead/rope.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+/// The type behind CUDA's cudaStream_t.
+struct CUstream_st;
+
+MULTIHEAD_PUBLIC_BEGIN
+namespace multihead::cuda {
+
+/// A cudaStream_t of the current device; null is the default stream.
+using Stream = CUstream_st*;
+
+/// Memory of the device that a call uses while it runs, aligned to 256 bytes.
+struct Workspace {
+  void* data = nullptr;  ///< may be null if the call needs none
+  uint64_t bytes = 0;    ///< of `data`
+};
+
+/// Whether calls can run: the library was built with CUDA, and the current device is of compute
+/// capability 8.0 or newer. Errors: kDevice, which says what is missing.
+[[nodiscard]] Status available();
+
+/// Bytes of the workspace of attention() with the same arguments. Errors: those of attention(),
+/// except for addresses, which are not read.
+[[nodiscard]] Status attention_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                         const ConstAnyTensor& v, const AttentionOptions& options,
+                                         const AttentionOutputs& outputs, uint64_t& bytes);
+
+/// attention() of attention.h on the device; see the head of this file. options.precision is ignored.
+[[nodiscard]] Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                               const ConstAnyTensor& v, const AttentionOptions& options,
+                               const AttentionOutputs& outputs, const Workspace& workspace,
+                               Stream stream);
+
+/// Which kernel serves a call of attention() on the current device, and why the others do not, in
+/// words. Without a device, the answer for one of compute capability 9.0. Empty for a call that
+/// attention() refuses.
+std::string explain(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                    const AttentionOptions& options, const AttentionOutputs& outputs);
+
+/// Where packed sequences lie: sequence s is rows cu_q[s] to cu_q[s + 1] - 1 of q and rows cu_k[s]
+/// to cu_k[s + 1] - 1 of k and v. As in FlashAttention, the numbers are on the device and the
+/// caller knows the longest sequence.
+struct PackedSequences {
+  std::span<const int32_t> cu_q;  ///< (S + 1), in device memory
+  std::span<const int32_t> cu_k;  ///< (S + 1), in device memory
+  int64_t max_queries = 0;        ///< of one sequence; rows beyond are neither read nor written
+  int64_t max_keys = 0;           ///< of one sequence; rows beyond are not read
+};
+
+/// Bytes of the workspace of attention_varlen() with the same arguments.
+[[nodiscard]] Status attention_varlen_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                                const ConstAnyTensor& v,
+                                                const PackedSequences& sequences,
+                                                const AttentionOptions& options,
+                                                const AttentionOutputs& outputs, uint64_t& bytes);
+
+/// attention_varlen() of attention.h on the device; see the head of this file.
+[[nodiscard]] Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                      const ConstAnyTensor& v, const PackedSequences& sequences,
+                                      const AttentionOptions& options,
+                                      const AttentionOutputs& outputs, const Workspace& workspace,
+                                      Stream stream);
+
+/// A KV cache in memory of the device, in the layouts of kv_cache.h: rows of keys and of values are
+/// (B, H_kv, capacity, d), or for pages (pages * page_size, H_kv, d); of kInt8 each row has a
+/// scale.
+struct CacheView {
+  KVCacheConfig config;                 ///< batch is that of the queries; pages is that of the pool
+  const void* keys = nullptr;           ///< of config.type
+  const void* values = nullptr;         ///< not read if config.values_in_keys
+  const float* key_scales = nullptr;    ///< one a row of `keys`; kInt8 only
+  const float* value_scales = nullptr;  ///< one a row of `values`; kInt8 only
+  std::span<const int32_t> lengths;     ///< (B): tokens of each entry, in device memory
+  /// (B): the first token that has not been overwritten, in device memory; zeros but in a ring.
+  std::span<const int32_t> firsts;
+  /// kPaged: (B, ceil(capacity / page_size)) page numbers, in device memory.
+  std::span<const int32_t> page_table;
+  int64_t max_length = 0;  ///< of all entries; tokens from there on are not read
+};
+
+/// Bytes of the workspace of decode() with the same arguments.
+[[nodiscard]] Status decode_workspace(const ConstAnyTensor& q, const CacheView& cache,
+                                      const AttentionOptions& options,
+                                      const AttentionOutputs& outputs, uint64_t& bytes);
+
+/// KVCache::attend() of kv_cache.h on the device, with N_k = max_length. The keys are split, so
+/// that a few query rows occupy the whole device (flash-decoding, Dao et al., 2023).
+[[nodiscard]] Status decode(const ConstAnyTensor& q, const CacheView& cache,
+                            const AttentionOptions& options, const AttentionOutputs& outputs,
+                            const Workspace& workspace, Stream stream);
+
+/// merge_attention() of attention.h on the device.
+[[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
+                                     const ConstTensor& out_b, const ConstTensor& lse_b,
+                                     Stream stream);
+
+/// rotate() of rope.h on the device.
+[[nodiscard]] Status rotate(const ConstTensor& x, std::span<const int32_t> positions,
+                            const Rope& rope, const Tensor& y, Stream stream);
+
+}  // namespace multihead::cuda
+MULTIHEAD_PUBLIC_END

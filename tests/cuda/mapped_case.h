@@ -1,0 +1,69 @@
+// Memory of random calls, mapped as the emulated device's.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/emulator/memory.h"
+#include "multihead/attention.h"
+#include "support/call_outputs.h"
+#include "support/random_case.h"
+
+namespace multihead::cuda::testing {
+
+using multihead::testing::CallOutputs;
+using multihead::testing::RandomCase;
+
+// Mapped until the end of its life.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() {
+    for (const void* address : addresses_) emulator::device().unmap(address);
+  }
+
+  void add(const void* data, size_t bytes, emulator::Use use, const std::string& name) {
+    if (bytes == 0) return;
+    emulator::device().map(data, bytes, use, name);
+    addresses_.push_back(data);
+  }
+  template <class Array>
+  void add(const Array& array, emulator::Use use, const std::string& name) {
+    add(array.data(), array.size() * sizeof(*array.data()), use, name);
+  }
+  void add_inputs(const RandomCase& c) {
+    for (const auto& array : c.storage) add(array, emulator::Use::kInput, "floats");
+    for (const auto& array : c.halves) add(array, emulator::Use::kInput, "halves");
+    for (const auto& array : c.bytes) add(array, emulator::Use::kInput, "bytes");
+    for (const auto& array : c.integers) add(array, emulator::Use::kInput, "integers");
+  }
+  void add_outputs(const CallOutputs& outputs) {
+    for (const auto& array : outputs.bytes()) add(array, emulator::Use::kOutput, "output");
+  }
+
+ private:
+  std::vector<const void*> addresses_;
+};
+
+// A tensor without gaps, as floats.
+inline std::vector<float> floats_of(const ConstAnyTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = multihead::testing::element(tensor, static_cast<int64_t>(i));
+  }
+  return values;
+}
+
+inline void expect_no_findings() {
+  for (const std::string& finding : emulator::device().take_findings()) {
+    ADD_FAILURE() << finding;
+  }
+}
+
+}  // namespace multihead::cuda::testing
