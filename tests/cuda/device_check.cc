@@ -15,7 +15,6 @@
 #include <iterator>
 #include <map>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "multihead/cuda.h"

@@ -10,7 +10,7 @@ const nvcc = await cuda();
 const skip = nvcc ? false : 'no nvcc was found';
 
 /** Bytes that a kernel may spill; others spill none. Captures are for looking at a call, not for speed. */
-const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 128 };
+const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 256 };
 
 for (const file of kernelFiles()) {
   test(`${file} assembles, and spills no more registers than it may`, { skip }, async () => {
