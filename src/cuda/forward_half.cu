@@ -14,19 +14,14 @@
 
 #include "cuda/kernels.h"
 #include "cuda/launch.h"
+#include "cuda/mma_tile.h"
 #include "cuda/rows.h"
 #include "multihead/tensor.h"
 #include "rules/lse.h"
 
 namespace multihead::cuda {
+namespace mma {
 namespace {
-
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kRowsOfWarp = 16;
-constexpr int kRows = kWarps * kRowsOfWarp;
-constexpr int kChunk = 8;           // elements of 16 bytes
-constexpr float kNoWeight = -1.0F;  // of a hidden or dropped key, in a recomputed block
 
 // In shared memory, because registers are scarce.
 struct BlockState {
@@ -35,42 +30,6 @@ struct BlockState {
   float sinks[kRows];  // -inf for none
   uint32_t lanes_with_nan[kWarps];
 };
-
-// kWidth: of rows in shared memory; those of the call may be shorter.
-template <int kWidth>
-struct Tile {
-  static constexpr int kKeys = kWidth <= 128 ? 64 : 16;
-  static constexpr int kElements = kKeys * kWidth;  // of K or V
-  static constexpr int kQueryElements = kRows * kWidth;
-  static constexpr size_t kBytes =
-      (kQueryElements + 4 * kElements) * sizeof(uint16_t) + sizeof(BlockState);
-  // Weights of a recomputed block lie where the second stage would be.
-  static_assert(2 * kElements * sizeof(uint16_t) >= kRows * kKeys * sizeof(float));
-
-  // The chunks of eight rows lie in different banks, as load_matrix_x4() needs it.
-  static __device__ __forceinline__ int at(int row, int chunk) {
-    return row * kWidth + (chunk ^ (row % 8)) * kChunk;
-  }
-};
-
-// Starts to copy `kTileRows` rows, beginning at row_at(0): elements beyond `width` and rows for
-// which row_at() is negative become zeros.
-template <class T, int kWidth, int kTileRows, class RowAt>
-__device__ __forceinline__ void copy_tile(const void* data, int width, T* tile,
-                                          const RowAt& row_at) {
-  constexpr int kChunks = kWidth / kChunk;
-#pragma unroll 4
-  for (int i = thread_index(); i < kTileRows * kChunks; i += kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    const int64_t start = row_at(row);
-    const int left = width - chunk * kChunk;
-    const int elements = start < 0 || left < 0 ? 0 : left < kChunk ? left : kChunk;
-    const T* const from =
-        static_cast<const T*>(data) + (elements == 0 ? 0 : start + chunk * kChunk);
-    copy_async<16>(tile + Tile<kWidth>::at(row, chunk), from,
-                   elements * static_cast<int>(sizeof(T)));
-  }
-}
 
 // What the threads of a block need to know; rows are those of the list of query rows of a key/value
 // head.
@@ -115,86 +74,6 @@ __device__ __forceinline__ void start_copy(const BlockOfRows& b, int64_t first, 
   copy(call.k, call.key_width, keys);
   copy(call.v, call.value_width, values);
   commit_copies();
-}
-
-// scores = Q K^T of the 16 rows of a warp.
-template <class T, int kWidth>
-__device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, int width,
-                                              float (&scores)[Tile<kWidth>::kKeys / 8][4]) {
-  using Shape = Tile<kWidth>;
-#pragma unroll
-  for (int n = 0; n < Shape::kKeys / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[n][i] = 0.0F;
-  }
-#pragma unroll
-  for (int k = 0; k < kWidth / 16; ++k) {
-    if (k * 16 >= width) break;
-    uint32_t a[4];
-    load_matrix_x4(a, queries + Shape::at(warp() * kRowsOfWarp + lane() % 16, 2 * k + lane() / 16));
-#pragma unroll
-    for (int n = 0; n < Shape::kKeys / 16; ++n) {
-      uint32_t b[4];
-      load_matrix_x4(
-          b, keys + Shape::at(n * 16 + lane() / 16 * 8 + lane() % 8, 2 * k + lane() / 8 % 2));
-      mma_m16n8k16<T>(scores[2 * n], a, b[0], b[1]);
-      mma_m16n8k16<T>(scores[2 * n + 1], a, b[2], b[3]);
-    }
-  }
-}
-
-// out += P V, with the weights P of the 16 rows of a warp.
-template <class T, int kWidth>
-__device__ __forceinline__ void multiply_values(const float (&weights)[Tile<kWidth>::kKeys / 8][4],
-                                                const T* values, int width,
-                                                float (&out)[kWidth / 8][4]) {
-  using Shape = Tile<kWidth>;
-#pragma unroll
-  for (int k = 0; k < Shape::kKeys / 16; ++k) {
-    const uint32_t a[4] = {pack<T>(weights[2 * k][0], weights[2 * k][1]),
-                           pack<T>(weights[2 * k][2], weights[2 * k][3]),
-                           pack<T>(weights[2 * k + 1][0], weights[2 * k + 1][1]),
-                           pack<T>(weights[2 * k + 1][2], weights[2 * k + 1][3])};
-#pragma unroll
-    for (int n = 0; n < kWidth / 16; ++n) {
-      if (n * 16 >= width) break;
-      uint32_t b[4];
-      load_matrix_x4_transposed(
-          b, values + Shape::at(k * 16 + lane() / 8 % 2 * 8 + lane() % 8, 2 * n + lane() / 16));
-      mma_m16n8k16<T>(out[2 * n], a, b[0], b[1]);
-      mma_m16n8k16<T>(out[2 * n + 1], a, b[2], b[3]);
-    }
-  }
-}
-
-// The same key by key, without those of kNoWeight. `exchange` has room for the weights of all
-// warps.
-template <class T, int kWidth>
-__device__ __forceinline__ void add_values_singly(
-    const float (&weights)[Tile<kWidth>::kKeys / 8][4], const T* values, float* exchange,
-    float (&out)[kWidth / 8][4]) {
-  using Shape = Tile<kWidth>;
-  const int row = lane() / 4, pair = 2 * (lane() % 4);
-  float* const own = exchange + warp() * kRowsOfWarp * Shape::kKeys;
-#pragma unroll
-  for (int n = 0; n < Shape::kKeys / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      own[(row + i / 2 * 8) * Shape::kKeys + n * 8 + pair + i % 2] = weights[n][i];
-    }
-  }
-  sync_warp();
-  for (int key = 0; key < Shape::kKeys; ++key) {
-    const float weight[2] = {own[row * Shape::kKeys + key], own[(row + 8) * Shape::kKeys + key]};
-#pragma unroll
-    for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (weight[i / 2] < 0.0F) continue;
-        out[n][i] += weight[i / 2] * to_float(values[Shape::at(key, n) + pair + i % 2]);
-      }
-    }
-  }
 }
 
 // One pass over all keys that the block sees. kOptions: whether there are options besides
@@ -384,8 +263,7 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
   if (first_row >= end_row) return;
   const int64_t last_row = rules::least_of(first_row + kRows, end_row) - 1;
   T* const shared = reinterpret_cast<T*>(shared_memory());
-  auto* const state =
-      reinterpret_cast<BlockState*>(shared + Shape::kQueryElements + 4 * Shape::kElements);
+  auto* const state = reinterpret_cast<BlockState*>(shared + Shape::kAllElements);
   // Both ends of what a query sees rise with the query.
   const int64_t first_seen = entry.visibility.of_query(first_row / group).first;
   const BlockOfRows b{call,
@@ -443,7 +321,7 @@ int launch_tiles(const ForwardParams& params, StreamHandle stream) {
   const int64_t blocks = (call.rows() + kRows - 1) / kRows * call.kv_heads * call.batch;
   return launch({.grid = {static_cast<uint32_t>(blocks), 1, 1},
                  .threads = kThreads,
-                 .shared_bytes = Tile<kWidth>::kBytes,
+                 .shared_bytes = Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState),
                  .stream = stream},
                 forward_half<kOptions, T, kWidth>, params);
 }
@@ -466,10 +344,11 @@ int launch_type(const ForwardParams& params, StreamHandle stream) {
 }
 
 }  // namespace
+}  // namespace mma
 
 int launch_forward_half(const ForwardParams& params, const Device&, StreamHandle stream) {
-  return params.call.q.type == DType::kF16 ? launch_type<Float16>(params, stream)
-                                           : launch_type<BFloat16>(params, stream);
+  return params.call.q.type == DType::kF16 ? mma::launch_type<Float16>(params, stream)
+                                           : mma::launch_type<BFloat16>(params, stream);
 }
 
 }  // namespace multihead::cuda

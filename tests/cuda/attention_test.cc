@@ -29,24 +29,6 @@ using multihead::testing::random_seeds;
 using multihead::testing::tolerance;
 using reference::ReferenceOutputs;
 
-// Memory of a workspace, mapped, and aligned as the device's is.
-class MappedWorkspace {
- public:
-  explicit MappedWorkspace(uint64_t bytes) : memory_(bytes + kAlignment) {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    const size_t gap = (kAlignment - address % kAlignment) % kAlignment;
-    workspace_ = {memory_.data() + gap, bytes};
-    mapping_.add(workspace_.data, bytes, emulator::Use::kWorkspace, "workspace");
-  }
-  const Workspace& get() const { return workspace_; }
-
- private:
-  static constexpr size_t kAlignment = 256;
-  std::vector<std::byte> memory_;
-  Workspace workspace_;
-  Mapping mapping_;
-};
-
 void run(const RandomCase& c, const CallOutputs& outputs) {
   uint64_t bytes = 0;
   Status status = attention_workspace(c.q, c.k, c.v, c.options, outputs.outputs(), bytes);

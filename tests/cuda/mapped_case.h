@@ -10,6 +10,7 @@
 
 #include "cuda/emulator/memory.h"
 #include "multihead/attention.h"
+#include "multihead/cuda.h"
 #include "support/call_outputs.h"
 #include "support/random_case.h"
 
@@ -49,6 +50,24 @@ class Mapping {
 
  private:
   std::vector<const void*> addresses_;
+};
+
+// Memory of a workspace, mapped, and aligned as the device's is.
+class MappedWorkspace {
+ public:
+  explicit MappedWorkspace(uint64_t bytes) : memory_(bytes + kAlignment) {
+    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+    const size_t gap = (kAlignment - address % kAlignment) % kAlignment;
+    workspace_ = {memory_.data() + gap, bytes};
+    mapping_.add(workspace_.data, bytes, emulator::Use::kWorkspace, "workspace");
+  }
+  const Workspace& get() const { return workspace_; }
+
+ private:
+  static constexpr size_t kAlignment = 256;
+  std::vector<std::byte> memory_;
+  Workspace workspace_;
+  Mapping mapping_;
 };
 
 // A tensor without gaps, as floats.
