@@ -7,9 +7,9 @@
 namespace multihead::bindings {
 namespace {
 
-// A call needs at most a few kilobytes beside its buffers, and some hundred bytes for each named
-// parameter.
-constexpr size_t kReserveBytes = size_t{1} << 20;
+// A call needs at most a few kilobytes beside its buffers, and for each named parameter some hundred
+// bytes: a model of 64 layers more than 1 MiB.
+constexpr size_t kReserveBytes = size_t{3} << 19;
 
 void* reserve = nullptr;
 

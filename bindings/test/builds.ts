@@ -23,7 +23,9 @@ export async function openBuild(
   const wasm = await readFile(new URL(dist(`multihead-${simd}.wasm`)));
   const module = await WebAssembly.compile(new Uint8Array(wasm));
   const { default: factory } = await from<typeof import('../src/glue.js')>('glue.js');
+  const { readParameter } = await from<typeof import('../src/state_dict.ts')>('state_dict.js');
   const raw = await factory({
+    readParameter,
     instantiateWasm(imports, receive) {
       void WebAssembly.instantiate(module, imports).then((made) => receive(made, module));
       return {};

@@ -67,8 +67,11 @@ bool ModuleCall::fused() const {
     return false;
   const bool biased = w.q_bias.given() && w.k_bias.given() && w.v_bias.given();
   if (!biased && (w.q_bias.given() || w.k_bias.given() || w.v_bias.given())) return false;
-  const auto rows = [&](const ConstTensor& t) { return t.strides[0] == width; };
-  return rows(w.q_proj) && rows(w.k_proj) && rows(w.v_proj) &&
+  // Whole: a member of a team may have a share of some of them, see nn/parameters.h.
+  const auto dense = [&](const ConstTensor& t, int64_t rows) {
+    return t.shape[0] == rows && t.strides[0] == width;
+  };
+  return dense(w.q_proj, q_width()) && dense(w.k_proj, k_width()) && dense(w.v_proj, v_width()) &&
          w.k_proj.data == w.q_proj.data + q_width() * width &&
          w.v_proj.data == w.k_proj.data + k_width() * width &&
          (!biased || (w.k_bias.data == w.q_bias.data + q_width() &&
