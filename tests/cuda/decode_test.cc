@@ -295,8 +295,7 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
     const AttentionOptions options = random_options(random, heads, slopes, sinks);
     std::vector<float> out(static_cast<size_t>(out_shape.elements()));
     std::vector<float> lse(static_cast<size_t>(lse_shape.elements()));
-    const AttentionOutputs outputs{.out = {out.data(), DType::kF32, out_shape},
-                                   .lse = {lse.data(), lse_shape}};
+    const AttentionOutputs outputs{.out = {out.data(), out_shape}, .lse = {lse.data(), lse_shape}};
     Mapping mapping;
     cache.map(mapping);
     mapping.add(q, emulator::Use::kInput, "q");
@@ -305,7 +304,7 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
     mapping.add(out, emulator::Use::kOutput, "out");
     mapping.add(lse, emulator::Use::kOutput, "lse");
     emulator::device().set_seed(seed);
-    const ConstAnyTensor queries_of_all(q.data(), DType::kF32, q_shape);
+    const ConstAnyTensor queries_of_all(q.data(), q_shape);
     uint64_t bytes = 0;
     Status status = decode_workspace(queries_of_all, cache.view(), options, outputs, bytes);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -322,7 +321,7 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
       // An entry with no key needs no mask.
       if (length > 0) of_entry.mask = {kept.data(), {1, 1, 1, length}};
       const int64_t rows = heads * queries;
-      const ConstAnyTensor q_of_entry(q.data() + b * rows * config.key_width, DType::kF32,
+      const ConstAnyTensor q_of_entry(q.data() + b * rows * config.key_width,
                                       {1, heads, queries, config.key_width});
       const auto expected =
           reference::attention(q_of_entry, cache.keys_of(b), cache.values_of(b), of_entry);
