@@ -97,7 +97,8 @@ BlockGeometry cut_for_threads(const AttentionParams& params, BlockGeometry g,
   const int64_t wanted = kJobsOfThread * threads;
   if (threads == 1 || g.jobs == 0 || g.jobs >= wanted) return g;
   const int64_t parts = blocks_of(wanted, params.batch * g.head_parts);
-  g.rows = std::min(g.rows, round_up(blocks_of(params.rows(), parts), target.panel_lanes));
+  const int64_t panels = std::max<int64_t>(1, params.rows() / parts / target.panel_lanes);
+  g.rows = std::min(g.rows, panels * target.panel_lanes);
   g.row_parts = blocks_of(params.rows(), g.rows);
   g.jobs = params.batch * g.head_parts * g.row_parts;
   return g;

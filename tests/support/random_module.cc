@@ -188,14 +188,4 @@ ModuleExpectation expected_of(const MultiHeadAttentionConfig& config,
   return expected;
 }
 
-double largest_difference(const std::vector<float>& got, const std::vector<double>& expected) {
-  if (got.size() != expected.size()) return INFINITY;
-  double largest = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(got[i]) - expected[i]);
-    largest = std::isfinite(difference) ? std::max(largest, difference) : INFINITY;
-  }
-  return largest;
-}
-
 }  // namespace multihead::testing

@@ -52,6 +52,4 @@ inline std::vector<float> vector_of(const TraceValues& values) {
   return {values.begin(), values.end()};
 }
 
-double largest_difference(const std::vector<float>& got, const std::vector<double>& expected);
-
 }  // namespace multihead::testing

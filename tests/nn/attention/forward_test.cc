@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "support/closeness.h"
 #include "support/random_module.h"
 #include "support/simd_targets.h"
 #include "support/tile_model.h"

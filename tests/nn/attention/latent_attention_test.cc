@@ -12,12 +12,14 @@
 #include <vector>
 
 #include "reference/reference_attention.h"
+#include "support/closeness.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
 
 namespace multihead {
 namespace {
 
+using testing::largest_difference;
 using testing::Random;
 
 // Multiples of 1/16 up to 1. Products of two of them, and sums of some hundred products, are exact
@@ -112,17 +114,6 @@ struct Latent {
                                 {v.data(), {s.batch, s.heads, s.keys, s.value}}, options, true);
   }
 };
-
-double largest_difference(const std::vector<float>& got, const std::vector<double>& expected) {
-  double largest = got.size() == expected.size() ? 0 : INFINITY;
-  for (size_t i = 0; i < got.size() && i < expected.size(); ++i) {
-    const auto value = static_cast<double>(got[i]);
-    if (value == expected[i]) continue;
-    const double d = std::abs(value - expected[i]);
-    largest = std::isfinite(d) ? std::max(largest, d) : INFINITY;
-  }
-  return largest;
-}
 
 void expect_equals_oracle(Latent& m, const AttentionOptions& options) {
   const reference::ReferenceOutputs expected = m.expected(options);

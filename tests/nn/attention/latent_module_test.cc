@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "multihead/transformer.h"
+#include "support/closeness.h"
 #include "support/random_module.h"
 
 namespace multihead {

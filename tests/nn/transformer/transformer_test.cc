@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "support/closeness.h"
 #include "support/random_module.h"
 
 namespace multihead {
