@@ -11,7 +11,7 @@ import { findCuda } from './cuda.mjs';
 
 const folder = join(ROOT, 'src', 'cuda');
 /** wgmma is an instruction of compute capability 9.0 alone. */
-const architecturesOf = (file) => (file.startsWith('forward_hopper') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
+export const architecturesOf = (file) => (file.startsWith('forward_hopper') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
 
 export const cuda = () => findCuda(join(ROOT, 'build', 'toolchain', 'cuda'));
 export const kernelFiles = () => readdirSync(folder).filter((name) => name.endsWith('.cu'));
@@ -34,10 +34,10 @@ export function readPtxas(text, file, architecture) {
   return kernels;
 }
 
-/** Assembles one file for the architectures that it has kernels for. */
-export async function assemble(nvcc, file) {
+/** Assembles one file, by default for all architectures that it has kernels for. */
+export async function assemble(nvcc, file, architectures = architecturesOf(file)) {
   const kernels = [];
-  for (const architecture of architecturesOf(file)) {
+  for (const architecture of architectures) {
     const target = `-gencode=arch=${architecture.replace('sm', 'compute')},code=${architecture}`;
     const options = ['-std=c++20', '--expt-relaxed-constexpr', '-O3', '-Xptxas', '-v', '-I', join(ROOT, 'src')];
     const command = [nvcc, ...options, target, '-cubin', '-o', '/dev/null', join(folder, file)];

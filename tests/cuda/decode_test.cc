@@ -47,7 +47,7 @@ SplitParams params_of(const RandomCase& c, const AttentionOutputs& outputs) {
 }
 
 TEST(CudaDecode, EqualsOracleOnRandomCalls) {
-  for (const uint64_t seed : random_seeds(120)) {
+  for (const uint64_t seed : random_seeds(500)) {
     RandomCase c = random_case(seed, {.max_queries = 9, .max_keys = 400, .max_width = 70});
     SCOPED_TRACE(c.description);
     c.options.qk_norm = {};
@@ -281,7 +281,7 @@ AttentionOptions random_options(Random& random, int64_t heads, std::vector<float
 }
 
 TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
-  for (const uint64_t seed : random_seeds(120)) {
+  for (const uint64_t seed : random_seeds(500)) {
     Random random(seed);
     const DeviceCache cache(random);
     const KVCacheConfig& config = cache.view().config;
