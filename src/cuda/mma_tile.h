@@ -2,7 +2,6 @@
 // rows.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "cuda/device.h"
