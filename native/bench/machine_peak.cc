@@ -1,7 +1,6 @@
 #include "machine_peak.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <thread>
 #include <vector>
@@ -12,6 +11,7 @@
 //
 #include "cpu/simd/simd-inl.h"
 #include "hwy/highway.h"
+#include "timing.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace multihead::cpu::HWY_NAMESPACE {
@@ -61,10 +61,6 @@ HWY_EXPORT(sum_of);
 namespace multihead::bench {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // Larger than the last-level cache of most machines. Even on a server with a larger cache, the
 // second half evicts this process's share of it.
 const std::vector<float>& large_memory() {
@@ -97,7 +93,7 @@ double measure_fma_peak() {
   for (int run = 0; run < 12; ++run) {
     sink[0] = 0.999F;
     sink[1] = 0.001F;
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     const double operations = HWY_DYNAMIC_DISPATCH(fma_chains)(2'000'000, sink.data());
     best = std::max(best, operations / seconds_since(start));
   }
@@ -109,7 +105,7 @@ double measure_read_stream(int threads) {
   const size_t share = data.size() / static_cast<size_t>(threads);
   double best = 0;
   for (int run = 0; run < 5; ++run) {
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     on_threads(threads, [&](size_t thread) { read(data.data() + thread * share, share); });
     const auto bytes = static_cast<double>(share * static_cast<size_t>(threads) * sizeof(float));
     best = std::max(best, bytes / seconds_since(start));

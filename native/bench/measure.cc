@@ -1,7 +1,6 @@
 #include "measure.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +14,7 @@
 
 #include "machine.h"
 #include "machine_peak.h"
+#include "timing.h"
 #include "work.h"
 
 namespace multihead::bench {
@@ -28,23 +28,10 @@ constexpr double kEigenSeconds = 0.15;
 constexpr int kColdRuns = 3;
 constexpr double kMostSecondsForCold = 0.5;
 
-template <class Call>
-double seconds_of(const Call& call) {
-  const auto start = std::chrono::steady_clock::now();
-  call();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 double sum(const std::vector<double>& values) {
   double total = 0;
   for (const double value : values) total += value;
   return total;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // A case being measured: its inputs, and the times collected so far.

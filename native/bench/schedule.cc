@@ -17,12 +17,11 @@
 
 #include "engine/threads.h"
 #include "multihead/context.h"
+#include "timing.h"
 #include "work.h"
 
 namespace multihead::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Seconds that this thread has run, so that other programs on this machine do not make jobs longer.
 double thread_seconds() {
@@ -37,10 +36,6 @@ double thread_seconds() {
 
 constexpr int kLeastTurns = 2, kMostTurns = 9;
 constexpr double kEnoughSeconds = 0.5;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // One call of run_jobs(): the seconds of its jobs, and of the whole as it ran here.
 struct Region {
@@ -159,9 +154,7 @@ bool measure(Work& work, int threads, double& speed_up) {
     }
     if (turn > 0) ratios.push_back(seconds[0] / seconds[1]);
   }
-  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
-  std::nth_element(ratios.begin(), middle, ratios.end());
-  speed_up = *middle;
+  speed_up = median(std::move(ratios));
   return true;
 }
 

@@ -11,7 +11,9 @@
 #include "cuda/decode.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
+#include "cuda/warp_rows.h"
 #include "rules/element.h"
+#include "rules/lse.h"
 
 namespace multihead::cuda {
 namespace {
@@ -198,11 +200,11 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
 }
 
 // A warp for each row.
-__global__ void __launch_bounds__(kThreads) decode_merge(const SplitParams p) {
+__global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParams p) {
   const rules::AttentionParams& call = p.forward.call;
   const int64_t group = call.group();
   const int64_t all_rows = call.queries * group;
-  const int64_t index = static_cast<int64_t>(block_index().x) * kWarps + warp();
+  const int64_t index = row_of_warp();
   if (index >= call.batch * call.kv_heads * all_rows) return;
   const int64_t row = index % all_rows;
   const int64_t head = index / all_rows % call.kv_heads * group + row % group;
@@ -239,10 +241,7 @@ __global__ void __launch_bounds__(kThreads) decode_merge(const SplitParams p) {
   }
   if (call.lse.data != nullptr && lane() == 0) {
     *call.lse.row(batch, head, query) =
-        sum == 0.0F ? -INFINITY
-                    : static_cast<float>(static_cast<double>(largest) *
-                                             static_cast<double>(call.scale.of_softmax) +
-                                         log(static_cast<double>(sum)));
+        rules::lse_of(largest, call.scale.of_softmax, static_cast<double>(sum));
   }
 }
 
@@ -263,11 +262,7 @@ int launch_decode(const SplitParams& params, StreamHandle stream) {
   });
   if (error != 0) return error;
   const int64_t rows = call.batch * call.heads * call.queries;
-  return launch({.grid = {static_cast<uint32_t>((rows + kWarps - 1) / kWarps), 1, 1},
-                 .threads = kThreads,
-                 .shared_bytes = 0,
-                 .stream = stream},
-                decode_merge, params);
+  return launch_warp_rows(rows, stream, decode_merge, params);
 }
 
 }  // namespace multihead::cuda

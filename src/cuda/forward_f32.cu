@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "cuda/kernels.h"
-#include "cuda/launch.h"
+#include "cuda/row_tile.h"
 #include "cuda/rows.h"
 #include "rules/lse.h"
 
@@ -75,16 +75,9 @@ template <int kColumns>
 __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ ForwardParams p) {
   const rules::AttentionParams& call = p.call;
   const int64_t group = call.group();
-  const int64_t tiles = (call.rows() + kRows - 1) / kRows;
-  // The last rows first: with causal order they see the most keys.
-  int64_t index = block_index().x;
-  const int64_t first_row = call.first_row() + (tiles - 1 - index % tiles) * kRows;
-  index /= tiles;
-  const int64_t kv_head = index % call.kv_heads;
-  const Entry entry = entry_of(p, index / call.kv_heads);
-  const int64_t end_row = rules::least_of(call.end_query, entry.queries) * group;
-  if (first_row >= end_row) return;
-  const int64_t last_row = rules::least_of(first_row + kRows, end_row) - 1;
+  const RowTile tile = row_tile<kRows>(p);
+  if (tile.empty()) return;
+  const auto& [entry, kv_head, first_row, last_row] = tile;
 
   const Layout layout(call.key_width, call.value_width);
   float* const keys = reinterpret_cast<float*>(shared_memory());
@@ -124,15 +117,13 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
     }
   }
 
-  // Both ends of what a query sees rise with the query.
-  const int64_t first_seen = entry.visibility.of_query(first_row / group).first;
-  const int64_t end_seen = entry.visibility.of_query(last_row / group).last;
-  for (int64_t first = first_seen / kKeys * kKeys; first < end_seen; first += kKeys) {
+  const rules::KeyRange seen = tile.keys(group, kKeys);
+  for (int64_t first = seen.first; first < seen.last; first += kKeys) {
     // Every warp has used the tiles before.
     sync_threads();
-    copy_rows(call.k, entry.batch, kv_head, entry.first_key, first, end_seen, key_width, keys,
+    copy_rows(call.k, entry.batch, kv_head, entry.first_key, first, seen.last, key_width, keys,
               layout.key_stride);
-    copy_rows(call.v, entry.batch, kv_head, entry.first_key, first, end_seen, value_width, values,
+    copy_rows(call.v, entry.batch, kv_head, entry.first_key, first, seen.last, value_width, values,
               value_width);
     sync_threads();
 
@@ -209,14 +200,10 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 
 template <int kColumns>
 int launch_columns(const ForwardParams& params, StreamHandle stream) {
-  const rules::AttentionParams& call = params.call;
-  const int64_t blocks = (call.rows() + kRows - 1) / kRows * call.kv_heads * call.batch;
-  const Layout layout(call.key_width, call.value_width);
-  return launch({.grid = {static_cast<uint32_t>(blocks), 1, 1},
-                 .threads = kThreads,
-                 .shared_bytes = static_cast<size_t>(layout.floats) * sizeof(float),
-                 .stream = stream},
-                forward_f32<kColumns>, params);
+  const Layout layout(params.call.key_width, params.call.value_width);
+  return launch_row_tiles<kRows>(params, kThreads,
+                                 static_cast<size_t>(layout.floats) * sizeof(float), stream,
+                                 forward_f32<kColumns>);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 #include <cstdint>
 
 #include "cuda/kernels.h"
-#include "cuda/launch.h"
 #include "cuda/mma_tile.h"
+#include "cuda/row_tile.h"
 #include "cuda/rows.h"
 #include "multihead/tensor.h"
 #include "rules/lse.h"
@@ -251,28 +251,13 @@ template <bool kOptions, class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__ ForwardParams p) {
   using Shape = Tile<kWidth>;
   const rules::AttentionParams& call = p.call;
-  const int64_t group = call.group();
-  const int64_t tiles = (call.rows() + kRows - 1) / kRows;
-  // The last rows first: with causal order they see the most keys.
-  int64_t index = block_index().x;
-  const int64_t first_row = call.first_row() + (tiles - 1 - index % tiles) * kRows;
-  index /= tiles;
-  const int64_t kv_head = index % call.kv_heads;
-  const Entry entry = entry_of(p, index / call.kv_heads);
-  const int64_t end_row = rules::least_of(call.end_query, entry.queries) * group;
-  if (first_row >= end_row) return;
-  const int64_t last_row = rules::least_of(first_row + kRows, end_row) - 1;
+  const RowTile tile = row_tile<kRows>(p);
+  if (tile.empty()) return;
+  const auto& [entry, kv_head, first_row, last_row] = tile;
   T* const shared = reinterpret_cast<T*>(shared_memory());
   auto* const state = reinterpret_cast<BlockState*>(shared + Shape::kAllElements);
-  // Both ends of what a query sees rise with the query.
-  const int64_t first_seen = entry.visibility.of_query(first_row / group).first;
-  const BlockOfRows b{call,
-                      *state,
-                      kv_head,
-                      first_row,
-                      last_row,
-                      first_seen / Shape::kKeys * Shape::kKeys,
-                      entry.visibility.of_query(last_row / group).last};
+  const rules::KeyRange seen = tile.keys(call.group(), Shape::kKeys);
+  const BlockOfRows b{call, *state, kv_head, first_row, last_row, seen.first, seen.last};
   if (thread_index() == 0) state->entry = entry;
   if (thread_index() < kRows) {
     const int64_t row = first_row + thread_index();
@@ -317,13 +302,9 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
 
 template <bool kOptions, class T, int kWidth>
 int launch_tiles(const ForwardParams& params, StreamHandle stream) {
-  const rules::AttentionParams& call = params.call;
-  const int64_t blocks = (call.rows() + kRows - 1) / kRows * call.kv_heads * call.batch;
-  return launch({.grid = {static_cast<uint32_t>(blocks), 1, 1},
-                 .threads = kThreads,
-                 .shared_bytes = Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState),
-                 .stream = stream},
-                forward_half<kOptions, T, kWidth>, params);
+  return launch_row_tiles<kRows>(params, kThreads,
+                                 Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState),
+                                 stream, forward_half<kOptions, T, kWidth>);
 }
 
 template <bool kOptions, class T>

@@ -1,16 +1,13 @@
 // Joins two results over disjoint keys: a warp for each row.
-#include "cuda/launch.h"
 #include "cuda/merge.h"
 #include "cuda/rows.h"
+#include "cuda/warp_rows.h"
 
 namespace multihead::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / kWarpSize;
-
-__global__ void __launch_bounds__(kThreads) merge_rows(const MergeParams p) {
-  const int64_t index = static_cast<int64_t>(block_index().x) * kWarps + warp();
+__global__ void __launch_bounds__(kWarpRowThreads) merge_rows(const MergeParams p) {
+  const int64_t index = row_of_warp();
   if (index >= p.batch * p.heads * p.rows) return;
   const int64_t row = index % p.rows;
   const int64_t head = index / p.rows % p.heads;
@@ -40,11 +37,7 @@ __global__ void __launch_bounds__(kThreads) merge_rows(const MergeParams p) {
 
 int launch_merge(const MergeParams& params, StreamHandle stream) {
   const int64_t rows = params.batch * params.heads * params.rows;
-  return launch({.grid = {static_cast<uint32_t>((rows + kWarps - 1) / kWarps), 1, 1},
-                 .threads = kThreads,
-                 .shared_bytes = 0,
-                 .stream = stream},
-                merge_rows, params);
+  return launch_warp_rows(rows, stream, merge_rows, params);
 }
 
 }  // namespace multihead::cuda

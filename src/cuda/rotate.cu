@@ -1,14 +1,11 @@
 // QK-norm (arXiv:2302.05442) and RoPE (arXiv:2104.09864): a warp for each row.
-#include "cuda/launch.h"
 #include "cuda/rotate.h"
 #include "cuda/rows.h"
+#include "cuda/warp_rows.h"
 #include "rules/rope.h"
 
 namespace multihead::cuda {
 namespace {
-
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / kWarpSize;
 
 // The position of a row of packed sequences. Row numbers of sequences are the caller's: any search
 // ends, at some sequence.
@@ -37,8 +34,8 @@ __device__ int64_t position_of(const RotateParams& p, int64_t batch, int64_t row
   return p.of_queries ? p.visibility.position(batch, row) : row;
 }
 
-__global__ void __launch_bounds__(kThreads) rotate_rows(const RotateParams p) {
-  const int64_t index = static_cast<int64_t>(block_index().x) * kWarps + warp();
+__global__ void __launch_bounds__(kWarpRowThreads) rotate_rows(const RotateParams p) {
+  const int64_t index = row_of_warp();
   if (index >= p.batch * p.heads * p.rows) return;
   const int64_t row = index % p.rows;
   const int64_t head = index / p.rows % p.heads;
@@ -83,11 +80,7 @@ __global__ void __launch_bounds__(kThreads) rotate_rows(const RotateParams p) {
 int launch_rotate(const RotateParams& params, StreamHandle stream) {
   const int64_t rows = params.batch * params.heads * params.rows;
   if (rows * params.width == 0) return 0;
-  return launch({.grid = {static_cast<uint32_t>((rows + kWarps - 1) / kWarps), 1, 1},
-                 .threads = kThreads,
-                 .shared_bytes = 0,
-                 .stream = stream},
-                rotate_rows, params);
+  return launch_warp_rows(rows, stream, rotate_rows, params);
 }
 
 }  // namespace multihead::cuda

@@ -1,16 +1,11 @@
 // Captures of scores and weights, and the dropout mask: for looking at a call, not for speed. A
 // warp for each row, a key for each lane.
-#include "cuda/launch.h"
 #include "cuda/rows.h"
 #include "cuda/scores.h"
+#include "cuda/warp_rows.h"
 
 namespace multihead::cuda {
 namespace {
-
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / kWarpSize;
-
-uint32_t blocks_for(int64_t rows) { return static_cast<uint32_t>((rows + kWarps - 1) / kWarps); }
 
 // A query row of a capture against all keys.
 struct ScoredRow {
@@ -63,9 +58,9 @@ __device__ RowSum sum_of(const ScoredRow& row) {
   return {largest, warp_sum(sum)};
 }
 
-__global__ void __launch_bounds__(kThreads) capture_rows(const ScoresParams p) {
+__global__ void __launch_bounds__(kWarpRowThreads) capture_rows(const ScoresParams p) {
   const rules::AttentionParams& call = p.forward.call;
-  const int64_t index = static_cast<int64_t>(block_index().x) * kWarps + warp();
+  const int64_t index = row_of_warp();
   if (index >= call.batch * p.heads * p.rows) return;
   const int64_t row = index % p.rows;
   const int64_t place = index / p.rows % p.heads;
@@ -103,9 +98,9 @@ __global__ void __launch_bounds__(kThreads) capture_rows(const ScoresParams p) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) write_dropout_mask(const ForwardParams p) {
+__global__ void __launch_bounds__(kWarpRowThreads) write_dropout_mask(const ForwardParams p) {
   const rules::AttentionParams& call = p.call;
-  const int64_t index = static_cast<int64_t>(block_index().x) * kWarps + warp();
+  const int64_t index = row_of_warp();
   if (index >= call.batch * call.heads * call.queries) return;
   const int64_t query = index % call.queries;
   const int64_t head = index / call.queries % call.heads;
@@ -120,18 +115,13 @@ __global__ void __launch_bounds__(kThreads) write_dropout_mask(const ForwardPara
 
 int launch_scores(const ScoresParams& params, StreamHandle stream) {
   const int64_t rows = params.forward.call.batch * params.heads * params.rows;
-  return launch(
-      {.grid = {blocks_for(rows), 1, 1}, .threads = kThreads, .shared_bytes = 0, .stream = stream},
-      capture_rows, params);
+  return launch_warp_rows(rows, stream, capture_rows, params);
 }
 
 int launch_dropout_mask(const ForwardParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.call;
-  return launch({.grid = {blocks_for(call.batch * call.heads * call.queries), 1, 1},
-                 .threads = kThreads,
-                 .shared_bytes = 0,
-                 .stream = stream},
-                write_dropout_mask, params);
+  return launch_warp_rows(call.batch * call.heads * call.queries, stream, write_dropout_mask,
+                          params);
 }
 
 }  // namespace multihead::cuda

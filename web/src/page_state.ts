@@ -16,7 +16,7 @@ import {
   type Field,
 } from './fields.js';
 import { patternIds, type PatternId } from './patterns.js';
-import { modelHeads } from './model/limits.js';
+import { maxNameCharacters, modelHeads } from './model/limits.js';
 import { presets } from './presets.js';
 import { sizeIds } from './speed/messages.js';
 import { maxCharacters, maxTokens, tokenise } from './tokens.js';
@@ -80,7 +80,7 @@ export const fields = {
   bendView: oneOf(viewNames, 'colours'),
   // Your own model
   /** The name of its file, which is not in the address; empty without one. */
-  model: textUpTo(100, ''),
+  model: textUpTo(maxNameCharacters, ''),
   ownLayer: index(96),
   /** Null: as many as the file says or as is usual. */
   ownHeads: numberOrNone(modelHeads),

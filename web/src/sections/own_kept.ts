@@ -3,7 +3,7 @@
 
 import type { App } from '../app.js';
 import { forget, keep, keptFiles } from '../model/kept.js';
-import { formatBytes } from '../model/limits.js';
+import { formatBytes, nameInAddress } from '../model/limits.js';
 import type { GivenFiles } from '../model/messages.js';
 import { el } from '../parts/dom.js';
 
@@ -25,14 +25,17 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
   let kept: GivenFiles | null = null;
   let trouble = '';
   let busy = false;
+  /** What the button does now. */
+  let forgets = false;
 
   function show(): void {
     const { model } = app.state.get();
-    const inUse = used !== undefined && used.model.name.slice(0, 100) === model;
+    const inUse = used !== undefined && nameInAddress(used.model) === model;
     const isKept = kept !== null && (!inUse || kept.model.name === used!.model.name);
     element.hidden = !inUse && kept === null && model === '';
     openIt.hidden = inUse || kept === null;
     keepIt.hidden = !inUse && kept === null;
+    forgets = isKept;
     keepIt.textContent = isKept ? 'Forget it' : 'Keep it in this browser';
     keepIt.setAttribute('aria-disabled', String(busy));
     line.textContent = element.hidden ? '' : trouble || say(model, inUse, isKept);
@@ -51,13 +54,12 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
 
   async function change(): Promise<void> {
     if (busy) return;
-    const forgets = keepIt.textContent === 'Forget it';
+    const action = forgets ? forget : () => keep(used!);
     busy = !forgets;
     trouble = '';
     show();
     try {
-      if (forgets) await forget();
-      else await keep(used!);
+      await action();
     } catch (error) {
       const full = error instanceof DOMException && error.name === 'QuotaExceededError';
       const reason = full ? 'it has too little room.' : error instanceof Error ? error.message : String(error);

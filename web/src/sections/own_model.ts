@@ -2,7 +2,7 @@
 
 import { update, type App } from '../app.js';
 import { connect, type Client } from '../model/client.js';
-import { formatBytes, refusalOf } from '../model/limits.js';
+import { formatBytes, nameInAddress, refusalOf } from '../model/limits.js';
 import type { GivenFiles } from '../model/messages.js';
 import type { Look, ModelInfo } from '../model/session.js';
 import { el, refill } from '../parts/dom.js';
@@ -79,8 +79,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
   let run = 0;
   /** The heads that the address asked for when the model was opened. */
   let askedHeads: number | null = null;
-  const nameOf = ({ model }: GivenFiles): string => model.name.slice(0, 100);
-  const inView = (): boolean => files !== undefined && nameOf(files) === app.state.get().model;
+  const inView = (): boolean => files !== undefined && nameInAddress(files.model) === app.state.get().model;
 
   async function open(given: GivenFiles): Promise<void> {
     const refusal = refusalOf(given.model);
@@ -91,14 +90,14 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     run += 1;
     status.textContent = `Reading ${given.model.name}, ${formatBytes(given.model.size)} …`;
     const { model, ownHeads } = app.state.get();
-    const again = nameOf(given) === model;
+    const again = nameInAddress(given.model) === model;
     askedHeads = again ? ownHeads : null;
     try {
       const opened = await client.call('open', { ...given, heads: askedHeads ?? undefined });
       [files, info, asked] = [given, opened, ''];
       status.textContent = '';
       showInfo(opened);
-      if (!again) update(app, { model: nameOf(given), ownHeads: null, ownLayer: 0 });
+      if (!again) update(app, { model: nameInAddress(given.model), ownHeads: null, ownLayer: 0 });
       kept.using(given);
       body.hidden = false;
       await follow();

@@ -1,0 +1,58 @@
+// The query rows of a block of forward_f32 and forward_half.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/device.h"
+#include "cuda/launch.h"
+#include "cuda/params.h"
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+
+// Rows first_row .. last_row of the list of rows of a key/value head: for each query the rows of
+// the heads that share it.
+struct RowTile {
+  Entry entry;
+  int64_t kv_head, first_row, last_row;
+
+  __device__ __forceinline__ bool empty() const { return first_row > last_row; }
+  // The keys that some row sees, from a multiple of `step` on. Both ends of what a query sees rise
+  // with the query.
+  __device__ __forceinline__ rules::KeyRange keys(int64_t group, int64_t step) const {
+    return {entry.visibility.of_query(first_row / group).first / step * step,
+            entry.visibility.of_query(last_row / group).last};
+  }
+};
+
+// Of up to kRows rows.
+template <int kRows>
+__device__ __forceinline__ RowTile row_tile(const ForwardParams& p) {
+  const rules::AttentionParams& call = p.call;
+  const int64_t tiles = (call.rows() + kRows - 1) / kRows;
+  // The last rows first: with causal order they see the most keys.
+  int64_t index = block_index().x;
+  const int64_t first_row = call.first_row() + (tiles - 1 - index % tiles) * kRows;
+  index /= tiles;
+  const int64_t kv_head = index % call.kv_heads;
+  const Entry entry = entry_of(p, index / call.kv_heads);
+  const int64_t end_row = rules::least_of(call.end_query, entry.queries) * call.group();
+  return {entry, kv_head, first_row, rules::least_of(first_row + kRows, end_row) - 1};
+}
+
+// Starts a kernel with a block for each tile.
+template <int kRows>
+int launch_row_tiles(const ForwardParams& params, int threads, size_t shared_bytes,
+                     StreamHandle stream, void (*kernel)(ForwardParams)) {
+  const rules::AttentionParams& call = params.call;
+  const int64_t blocks = (call.rows() + kRows - 1) / kRows * call.kv_heads * call.batch;
+  return launch({.grid = {static_cast<uint32_t>(blocks), 1, 1},
+                 .threads = threads,
+                 .shared_bytes = shared_bytes,
+                 .stream = stream},
+                kernel, params);
+}
+
+}  // namespace multihead::cuda
