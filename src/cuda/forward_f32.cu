@@ -201,9 +201,9 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 template <int kColumns>
 int launch_columns(const ForwardParams& params, StreamHandle stream) {
   const Layout layout(params.call.key_width, params.call.value_width);
-  return launch_row_tiles<kRows>(params, kThreads,
+  return launch_row_tiles<kRows>(params.call, kThreads,
                                  static_cast<size_t>(layout.floats) * sizeof(float), stream,
-                                 forward_f32<kColumns>);
+                                 forward_f32<kColumns>, params);
 }
 
 }  // namespace

@@ -302,9 +302,9 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
 
 template <bool kOptions, class T, int kWidth>
 int launch_tiles(const ForwardParams& params, StreamHandle stream) {
-  return launch_row_tiles<kRows>(params, kThreads,
+  return launch_row_tiles<kRows>(params.call, kThreads,
                                  Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState),
-                                 stream, forward_half<kOptions, T, kWidth>);
+                                 stream, forward_half<kOptions, T, kWidth>, params);
 }
 
 template <bool kOptions, class T>

@@ -1,8 +1,9 @@
-// The query rows of a block of forward_f32 and forward_half.
+// The query rows of a block of the kernels without wgmma.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/device.h"
 #include "cuda/launch.h"
@@ -43,10 +44,10 @@ __device__ __forceinline__ RowTile row_tile(const ForwardParams& p) {
 }
 
 // Starts a kernel with a block for each tile.
-template <int kRows>
-int launch_row_tiles(const ForwardParams& params, int threads, size_t shared_bytes,
-                     StreamHandle stream, void (*kernel)(ForwardParams)) {
-  const rules::AttentionParams& call = params.call;
+template <int kRows, class Params>
+int launch_row_tiles(const rules::AttentionParams& call, int threads, size_t shared_bytes,
+                     StreamHandle stream, void (*kernel)(Params),
+                     const std::type_identity_t<Params>& params) {
   const int64_t blocks = (call.rows() + kRows - 1) / kRows * call.kv_heads * call.batch;
   return launch({.grid = {static_cast<uint32_t>(blocks), 1, 1},
                  .threads = threads,

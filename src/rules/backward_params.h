@@ -19,14 +19,18 @@ struct SharedScores {
   }
 };
 
-struct BackwardParams {
-  AttentionParams forward;  // without outputs
-  StoredRows out, d_out;    // (B, H_q, N_q, d_v)
-  Rows<const float> lse;    // (B, H_q, N_q)
-  float scale;              // of the scores
+// What a backward call reads and writes beside the operands of its forward call.
+struct GradientParams {
+  StoredRows out, d_out;  // (B, H_q, N_q, d_v)
+  Rows<const float> lse;  // (B, H_q, N_q)
+  float scale;            // of the scores
 
   Rows<float> d_q, d_k, d_v;  // data may be null
-  SharedScores d_bias;        // zeros before the first job; data may be null
+  SharedScores d_bias;        // data may be null
+};
+
+struct BackwardParams : GradientParams {
+  AttentionParams forward;  // without outputs; d_bias is zeros before the first job
 
   // (B, H_q, N_q) contiguous, written by backward_rows(): the sum of out * d_out over a row, and
   // the row's LSE / scale.of_softmax.

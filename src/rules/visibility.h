@@ -33,6 +33,13 @@ constexpr int64_t saturating_add(int64_t a, int64_t b) {
   return a + b;
 }
 
+// Queries first .. last-1. Empty if first >= last.
+struct QueryRange {
+  int64_t first = 0;
+  int64_t last = 0;
+  constexpr bool empty() const { return first >= last; }
+};
+
 // The rule of one batch entry: a query sees the existing keys in
 // [query + first_shift, query + last_shift). Both ends of that range rise with the query.
 struct EntryVisibility {
@@ -42,6 +49,14 @@ struct EntryVisibility {
   constexpr KeyRange of_query(int64_t query) const {
     return {most_of(present.first, query + first_shift),
             most_of(least_of(present.last, query + last_shift), 0)};
+  }
+
+  // The queries that see some of the keys; the range may reach beyond the queries that exist.
+  constexpr QueryRange of_keys(const KeyRange& keys) const {
+    const int64_t first = most_of(keys.first, present.first);
+    const int64_t last = least_of(keys.last, present.last);
+    if (first >= last) return {};
+    return {first - last_shift + 1, last - first_shift};
   }
 };
 
