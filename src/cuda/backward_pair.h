@@ -1,0 +1,59 @@
+// Device code: the weight of one query and key, and the gradient of their score.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "cuda/backward.h"
+#include "cuda/device.h"
+#include "cuda/params.h"
+#include "cuda/rows.h"
+
+namespace multihead::cuda {
+
+// One query row of the backward. By default one that sees nothing.
+struct BackwardRow {
+  QueryRow row;
+  int64_t head = 0, query = 0;
+  float reference = 0.0F, delta = 0.0F;  // see BackwardParams
+};
+
+__device__ __forceinline__ BackwardRow backward_row(const BackwardParams& p, const Entry& entry,
+                                                    int64_t head, int64_t query) {
+  const int64_t row = entry.first_query + query;
+  return {query_row(p.forward.call, entry, head, query), head, query,
+          *p.reference.row(entry.batch, head, row), *p.delta.row(entry.batch, head, row)};
+}
+
+struct PairGradient {
+  // A hidden pair contributes nothing to any gradient, a dropped one nothing to d_v. They are
+  // skipped, not multiplied by zero: rows may hold NaN.
+  bool visible = false, kept = false;
+  float weight = 0.0F;     // after dropout
+  float d_score = 0.0F;    // of the final score, to which the bias is added
+  float d_product = 0.0F;  // of the score before the soft cap: d_q and d_k are sums of it * scale
+};
+
+// `product` is that of the key and the query scaled by of_queries, `d_weight` that of the value and
+// d_out.
+__device__ __forceinline__ PairGradient pair_gradient(const rules::AttentionParams& call,
+                                                      const Entry& entry, const BackwardRow& row,
+                                                      int64_t key, float product, float d_weight) {
+  PairGradient pair;
+  if (!sees(call, row.row, key)) return pair;
+  pair.visible = true;
+  pair.kept = !call.dropout.given() || keeps(call, entry, row.head, row.query, key);
+  const float capped = capped_score(call, product);
+  const float score = biased_score(call, row.row, key, capped);
+  const float weight = expf((score - row.reference) * call.scale.of_softmax);
+  pair.weight = weight * call.dropout.scale;
+  pair.d_score = weight * ((pair.kept ? d_weight * call.dropout.scale : 0.0F) - row.delta);
+  pair.d_product = pair.d_score;
+  if (call.softcap > 0.0F) {
+    const float ratio = capped / call.softcap;
+    pair.d_product *= 1.0F - ratio * ratio;
+  }
+  return pair;
+}
+
+}  // namespace multihead::cuda
