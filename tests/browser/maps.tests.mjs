@@ -235,12 +235,14 @@ export const tests = [
         const lines = (await page.evaluate(() => window.saved.at(-1).text())).trimEnd().split('\r\n').slice(1);
         return lines.flatMap((line) => line.split(',').slice(1).map((text) => Math.fround(Number(text))));
       };
-      assert.deepEqual(await numbersIn('#bend'), [...trace.weights.data.subarray(0, n * n)]);
+      for (const section of ['#bend', '#live-map']) {
+        assert.deepEqual(await numbersIn(section), [...trace.weights.data.subarray(0, n * n)], section);
+      }
       assert.deepEqual(await numbersIn('#reveal'), [...trace.x.data]);
       const trained = await page.$$eval('#train [role=grid]', (grids) => grids.length);
       const untrained = await numbersIn('#train');
       assert.deepEqual([trained, untrained.length], [4, 32 * 32]);
-      for (const section of ['#bend', '#reveal', '#train', '#gallery .card-mean']) {
+      for (const section of ['#live-map', '#bend', '#reveal', '#train', '#gallery .card-mean']) {
         await press(page, `${section} .save:first-child`);
         const { width, height } = await page.evaluate(async () => {
           const { width, height } = await createImageBitmap(window.saved.at(-1));
@@ -269,6 +271,38 @@ export const tests = [
         const size = shape.at(-2) * shape.at(-1);
         const start = shape.length === 4 ? size : 0;
         assert.deepEqual(numbers, [...data.subarray(start, start + size)], names[i]);
+      }
+      await close();
+    },
+  },
+  {
+    name: 'every map has a table of its numbers, in the address and undone by Back',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, `${url}#causal=1`);
+      await page.evaluate(() => document.querySelector('#train').scrollIntoView());
+      await until(page, () => window.multiheadPage.training().status === 'paused');
+      for (const [place, field, tables] of [
+        ['#live-map', 'liveView', 1],
+        ['#steps', 'stepView', 1],
+        ['#reveal', 'revealView', 8],
+        ['#gallery', 'galleryView', 5],
+        ['#bend', 'bendView', 1],
+        ['#train', 'trainView', 4],
+      ]) {
+        const maps = () => page.$$eval(`${place} .map`, (list) => list.length);
+        const shown = () => page.$$eval(`${place} .table-scroll`, (list) => list.length);
+        assert.equal(await maps(), tables, `${place}: maps`);
+        await page.$$eval(`${place} .segments button`, (buttons) =>
+          buttons.find(({ textContent }) => textContent === 'Numbers').click(),
+        );
+        await settled(page);
+        assert.match(await page.evaluate(() => location.hash), new RegExp(`${field}=numbers`));
+        assert.deepEqual([await shown(), await maps()], [tables, 0], `${place}: tables in the place of maps`);
+        const named = await page.$$eval(`${place} caption`, (list) => list.every(({ textContent }) => textContent.length > 5));
+        assert.ok(named, `${place}: the tables have captions`);
+        await page.evaluate(() => history.back());
+        for (let i = 0; i < 200 && (await shown()) > 0; i += 1) await settled(page);
+        assert.deepEqual([await shown(), await maps()], [0, tables], `${place}: Back`);
       }
       await close();
     },

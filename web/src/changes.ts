@@ -5,6 +5,7 @@ import { fields, type FieldName, type PageState } from './page_state.js';
 /** Fields that change together have one title. */
 const titles: { readonly [name in FieldName]: string } = {
   ...{ text: 'sentence', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
+  liveView: 'colours or numbers',
   ...{ step: 'step', part: 'matrix', stepView: 'colours or numbers' },
   ...{ splitHeads: 'number of heads', splitApart: 'slide apart', wrongReshape: 'wrong reshape', revealView: 'colours or numbers' },
   ...{ galleryView: 'colours or numbers', bendView: 'colours or numbers' },

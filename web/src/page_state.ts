@@ -57,6 +57,8 @@ export const fields = {
   query: indexOrNone(maxTokens),
   key: indexOrNone(maxTokens),
   head: index(patternIds.length),
+  /** Of the map beside the sentence. */
+  liveView: oneOf(viewNames, 'colours'),
   // Step through
   step: oneOf(stepIds, 'softmax'),
   /** Which matrix, in the steps that show three. */

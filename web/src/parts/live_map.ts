@@ -6,18 +6,24 @@ import { patternOf } from '../patterns.js';
 import { viewOf } from '../steps.js';
 import { tokenise, tokenNames } from '../tokens.js';
 import { el, headBadge } from './dom.js';
-import { createMap } from './matrix_map.js';
-import { cellText } from './save_map.js';
+import { createMapFrame } from './map_frame.js';
+import { createViewSwitch } from './view_switch.js';
 import { whenSeen } from './when_seen.js';
 
 export function liveMap(app: App): HTMLElement {
   const title = el('h3', { class: 'live-title' });
-  const map = createMap({
-    maxCell: 40,
-    onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
-    onChoose: ({ row, col }) => update(app, { query: row, key: col }),
-  });
-  const element = el('div', { class: 'live', id: 'live-map' }, title, map.element);
+  const frame = createMapFrame(
+    {
+      maxCell: 40,
+      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+      onChoose: ({ row, col }) => update(app, { query: row, key: col }),
+    },
+    'the weights of the head in view',
+  );
+  const { map } = frame;
+  const views = createViewSwitch(app, 'liveView', 'Show the head in view as');
+  const under = el('div', { class: 'live-under' }, frame.saves, views.element);
+  const element = el('div', { class: 'live', id: 'live-map' }, title, frame.body, under);
 
   function draw(): void {
     const result = app.result.get();
@@ -43,11 +49,8 @@ export function liveMap(app: App): HTMLElement {
     element.hidden = false;
     const view = viewOf(result, 'weights', head);
     name(result.heads[head]!, head);
-    map.show({
-      view,
-      label: `Attention weights of head ${head + 1}, ${patternOf(result.heads[head]!).name}`,
-      cellLabel: ({ row, col }) => `head ${head + 1}, ${cellText(view, row, col)}`,
-    });
+    const title = `Attention weights of head ${head + 1}, ${patternOf(result.heads[head]!).name}`;
+    frame.show({ view, title }, `head ${head + 1}`, views.current());
     drawMark();
   }
 
@@ -71,7 +74,7 @@ export function liveMap(app: App): HTMLElement {
   app.result.watch((_, previous) => previous !== undefined && draw());
   app.state.watch((state, previous) => {
     if (!previous) return;
-    if (state.head !== previous.head || (state.text !== previous.text && !app.result.get())) draw();
+    if (state.head !== previous.head || state.liveView !== previous.liveView || (state.text !== previous.text && !app.result.get())) draw();
     else if (state.query !== previous.query || state.key !== previous.key) drawMark();
   });
   app.pointed.watch(whenSeen(element, drawMark));

@@ -6,9 +6,9 @@ import { formatNumber } from './format.js';
 import type { MatrixView } from './heat_map.js';
 import { printing } from './printing.js';
 
-/** Sizes in pixels, as matrix.css sets them. */
-const rowHeight = 27;
-const colWidth = 66;
+/** Sizes in rem, as matrix.css sets them: cells grow with the letters of the browser. */
+const rowHeight = 1.6875;
+const colWidth = 4.125;
 /** Cells beyond those that can be seen, on each side. */
 const margin = 4;
 /** Assumed until the table is in the document. */
@@ -51,8 +51,8 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
   const gap = (tag: 'td' | 'tr', count: number): HTMLElement[] => {
     if (count === 0) return [];
     const element = el(tag, { class: 'table-gap', 'aria-hidden': 'true' });
-    if (tag === 'td') element.style.minWidth = `${count * colWidth}px`;
-    else element.style.height = `${count * rowHeight}px`;
+    if (tag === 'td') element.style.minWidth = `${count * colWidth}rem`;
+    else element.style.height = `${count * rowHeight}rem`;
     return [element];
   };
 
@@ -79,8 +79,9 @@ export function matrixTable(view: MatrixView, caption: string): HTMLElement {
     const { clientWidth: width, clientHeight: height } = region.isConnected
       ? region
       : { clientWidth: viewport.width, clientHeight: viewport.height };
-    const down = everything ? { begin: 0, end: rows } : spanOf(rows, rowHeight, region.scrollTop, height);
-    const across = everything ? { begin: 0, end: cols } : spanOf(cols, colWidth, region.scrollLeft, width);
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const down = everything ? { begin: 0, end: rows } : spanOf(rows, rowHeight * rem, region.scrollTop, height);
+    const across = everything ? { begin: 0, end: cols } : spanOf(cols, colWidth * rem, region.scrollLeft, width);
     const key = JSON.stringify([down, across]);
     if (key === shown) return;
     shown = key;

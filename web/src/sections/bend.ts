@@ -5,9 +5,7 @@ import type { ForwardResult } from '../messages.js';
 import { el, headBadge, refill, rich, word } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { createLegend } from '../parts/legend.js';
-import { createMap } from '../parts/matrix_map.js';
-import { matrixTable } from '../parts/matrix_table.js';
-import { cellText, saveButtons } from '../parts/save_map.js';
+import { createMapFrame } from '../parts/map_frame.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { whenSeen } from '../parts/when_seen.js';
 import { patternOf } from '../patterns.js';
@@ -49,22 +47,17 @@ function weightsMap(app: App): HTMLElement {
   const picker = el('span', { class: 'segments heads', role: 'group', 'aria-label': 'Head' });
   const name = el('span', { class: 'head-name', 'aria-hidden': 'true' });
   const legend = createLegend('weights');
-  const body = el('div', { class: 'bend-map' });
   const views = createViewSwitch(app, 'bendView', 'Show the weights as');
-  const map = createMap({
-    maxCell: 44,
-    sizer: body,
-    onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
-    onChoose: ({ row, col }) => update(app, { query: row, key: col }),
-  });
+  const { body, map, ...frame } = createMapFrame(
+    {
+      maxCell: 44,
+      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+      onChoose: ({ row, col }) => update(app, { query: row, key: col }),
+    },
+    'these weights',
+  );
   const titleOf = (result: ForwardResult, head: number) =>
     `Bent weights of head ${head + 1}, ${patternOf(result.heads[head]!).name}`;
-  const saves = saveButtons('these weights', () => {
-    const result = app.result.get();
-    if (!result) return null;
-    const { head } = chosen(app, result);
-    return { view: viewOf(result, 'weights', head), title: titleOf(result, head) };
-  });
 
   function show(): void {
     const result = app.result.get();
@@ -73,15 +66,7 @@ function weightsMap(app: App): HTMLElement {
     const view = viewOf(result, 'weights', head);
     showPicker(result, head);
     legend.show(view.hidden !== undefined);
-    if (views.current() === 'numbers') refill(body, matrixTable(view, titleOf(result, head)));
-    else {
-      if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
-      map.show({
-        view,
-        label: titleOf(result, head),
-        cellLabel: ({ row, col }) => `head ${head + 1}, ${cellText(view, row, col)}`,
-      });
-    }
+    frame.show({ view, title: titleOf(result, head) }, `head ${head + 1}`, views.current());
     point();
   }
 
@@ -122,7 +107,7 @@ function weightsMap(app: App): HTMLElement {
     {},
     el('div', { class: 'step-controls' }, picker, name, views.element),
     body,
-    el('div', { class: 'map-under' }, legend.element, saves),
+    el('div', { class: 'map-under' }, legend.element, frame.saves),
   );
 }
 

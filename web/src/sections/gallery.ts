@@ -10,7 +10,7 @@ import { createViewSwitch, type ViewName } from '../parts/view_switch.js';
 import { whenSeen } from '../parts/when_seen.js';
 import type { PatternId } from '../patterns.js';
 import { viewOf } from '../steps.js';
-import { createCard, mapFrame, pairText, strongest, type Card } from './gallery_card.js';
+import { createCard, galleryFrame, pairText, strongest, type Card } from './gallery_card.js';
 
 export function gallerySection(app: App): HTMLElement {
   const legend = createLegend('weights');
@@ -98,7 +98,7 @@ export function columnsFor(heads: number, tokens: number, view: ViewName): numbe
 }
 
 function createMean(app: App) {
-  const frame = mapFrame(app, 'the mean of the heads', () => ({}));
+  const frame = galleryFrame(app, 'the mean of the heads', () => ({}));
   const title = el('h3', {});
   const text = el('p', { class: 'card-line' });
   const readout = el('p', { class: 'readout' });
@@ -119,7 +119,7 @@ function createMean(app: App) {
       title.textContent = `Mean of ${count} heads`;
       text.textContent =
         'Plots of attention often show only this. A pattern that one head is sure of looks faint here, and patterns of different heads run into each other.';
-      frame.show(view, 'mean', `Mean of the weights of ${count} heads`, as);
+      frame.show({ view, title: `Mean of the weights of ${count} heads` }, 'mean', as);
     },
     point(query: number, key: number | null): void {
       frame.map.highlight({ row: query, col: key });

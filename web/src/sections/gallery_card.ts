@@ -2,12 +2,10 @@
 
 import { update, type App } from '../app.js';
 import type { ForwardResult, Matrix } from '../messages.js';
-import { el, headBadge, pairOf, refill, word, type Child } from '../parts/dom.js';
+import { el, headBadge, pairOf, word, type Child } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { largestOf, type MatrixView } from '../parts/heat_map.js';
-import { createMap } from '../parts/matrix_map.js';
-import { matrixTable } from '../parts/matrix_table.js';
-import { cellText, saveButtons } from '../parts/save_map.js';
+import { createMapFrame, type MapFrame } from '../parts/map_frame.js';
 import { createStrips } from '../parts/vector_strips.js';
 import type { ViewName } from '../parts/view_switch.js';
 import { patternOf, type PatternId } from '../patterns.js';
@@ -21,36 +19,22 @@ export interface Card {
   point(result: ForwardResult, query: number, key: number | null): void;
 }
 
-/** What card and mean share: a map that can also be a table, with buttons that save it. */
-export function mapFrame(app: App, name: string, onHead: () => { head?: number }) {
-  const map = createMap({
-    maxCell: 44,
-    onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
-    onChoose: ({ row, col }) => update(app, { query: row, key: col, ...onHead() }),
-  });
-  const body = el('div', { class: 'card-body' }, map.element);
-  let shown: { view: MatrixView; title: string } | null = null;
-  return {
-    map,
-    body,
-    saves: saveButtons(name, () => shown),
-    show(view: MatrixView, spoken: string, title: string, as: ViewName): void {
-      shown = { view, title };
-      if (as === 'numbers') {
-        refill(body, matrixTable(view, title));
-        return;
-      }
-      if (body.firstElementChild !== map.element) body.replaceChildren(map.element);
-      map.show({ view, label: title, cellLabel: ({ row, col }) => `${spoken}, ${cellText(view, row, col)}` });
+/** What card and mean share. */
+export const galleryFrame = (app: App, name: string, onHead: () => { head?: number }): MapFrame =>
+  createMapFrame(
+    {
+      maxCell: 44,
+      onPoint: (cell) => app.pointed.set(cell && { query: cell.row, key: cell.col }),
+      onChoose: ({ row, col }) => update(app, { query: row, key: col, ...onHead() }),
     },
-  };
-}
+    name,
+  );
 
 export function createCard(app: App, id: PatternId): Card {
   const placeOf = () => app.state.get().heads.indexOf(id);
   const title = el('button', { type: 'button', class: 'card-title' });
   title.addEventListener('click', () => update(app, { head: placeOf() }));
-  const frame = mapFrame(app, `the weights of ${patternOf(id).name}`, () => {
+  const frame = galleryFrame(app, `the weights of ${patternOf(id).name}`, () => {
     const head = placeOf();
     return head >= 0 ? { head } : {};
   });
@@ -83,7 +67,8 @@ export function createCard(app: App, id: PatternId): Card {
       );
       title.setAttribute('aria-pressed', String(head === app.state.get().head));
       const view = viewOf(result, 'weights', head);
-      frame.show(view, `head ${head + 1}`, `Attention weights of head ${head + 1}, ${patternOf(id).name}`, as);
+      const name = `Attention weights of head ${head + 1}, ${patternOf(id).name}`;
+      frame.show({ view, title: name }, `head ${head + 1}`, as);
       const limit = (name: 'qHeads' | 'kHeads' | 'vHeads') => largestOf(viewOf(result, name, head));
       limits = { qHeads: limit('qHeads'), kHeads: limit('kHeads'), vHeads: limit('vHeads') };
       scores.replaceChildren(...scoresOf(result, head));
