@@ -1,13 +1,19 @@
-// Assembles the CUDA kernels and prints what ptxas says of each: registers, spills, stack, shared memory that is fixed, and
-// the blocks that the registers let a multiprocessor hold.
+// Assembles the CUDA kernels and prints of each what ptxas says (registers, spills, stack), its instructions of the tensor
+// cores and of local memory where cuobjdump is found, and how many blocks a multiprocessor holds.
 //
 //   node native/dev/cuda_assembly.mjs [decode.cu …]      needs nvcc, no GPU
-import { readdirSync } from 'node:fs';
-import { basename, join, resolve } from 'node:path';
-import { pathToFileURL } from 'node:url';
+//
+// Threads and shared memory of a block are those that the host code asks for when it launches the kernel. They come from
+// multihead-cuda-launches: cmake --build --preset native --target multihead-cuda-launches
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, dirname, join } from 'node:path';
 import { ROOT } from './build.mjs';
-import { ask, run } from './console.mjs';
+import { SetupError, ask, run, say } from './console.mjs';
 import { findCuda } from './cuda.mjs';
+import { occupancy, readLaunches, shortName } from './cuda_occupancy.mjs';
+import { findProgram } from './find.mjs';
+import { runAsProgram } from './program.mjs';
 
 const folder = join(ROOT, 'src', 'cuda');
 /** wgmma is an instruction of compute capability 9.0 alone. */
@@ -34,35 +40,77 @@ export function readPtxas(text, file, architecture) {
   return kernels;
 }
 
+/** What cuobjdump says of a kernel, by its mangled name: { hgmma, hmma, local }, numbers of instructions. */
+export function readMachineCode(text) {
+  const kernels = new Map();
+  for (const part of text.split(/^\s*Function : /m).slice(1)) {
+    const count = (pattern) => part.match(pattern)?.length ?? 0;
+    kernels.set(part.slice(0, part.search(/\s/)), {
+      hgmma: count(/\bHGMMA\b/g),
+      hmma: count(/\bHMMA\b/g),
+      local: count(/\b(LDL|STL)\b/g),
+    });
+  }
+  return kernels;
+}
+
 /** Assembles one file, by default for all architectures that it has kernels for. */
 export async function assemble(nvcc, file, architectures = architecturesOf(file)) {
+  // Beside nvcc, or where native/dev/cuda.mjs unpacks it.
+  const besides = ['.', '../usr/bin'].map((folder) => join(dirname(nvcc), folder, 'cuobjdump'));
+  const disassembler = findProgram(...besides, 'cuobjdump');
+  const scratch = mkdtempSync(join(tmpdir(), 'multihead-cuda-'));
   const kernels = [];
-  for (const architecture of architectures) {
-    const target = `-gencode=arch=${architecture.replace('sm', 'compute')},code=${architecture}`;
-    const options = ['-std=c++20', '--expt-relaxed-constexpr', '-O3', '-Xptxas', '-v', '-I', join(ROOT, 'src')];
-    const command = [nvcc, ...options, target, '-cubin', '-o', '/dev/null', join(folder, file)];
-    const said = await run(['sh', '-c', '"$@" 2>&1', 'sh', ...command], { cwd: ROOT });
-    kernels.push(...readPtxas(said, file, architecture));
+  try {
+    for (const architecture of architectures) {
+      const target = `-gencode=arch=${architecture.replace('sm', 'compute')},code=${architecture}`;
+      const options = ['-std=c++20', '--expt-relaxed-constexpr', '-O3', '-Xptxas', '-v', '-I', join(ROOT, 'src')];
+      const cubin = join(scratch, `${architecture}.cubin`);
+      const command = [nvcc, ...options, target, '-cubin', '-o', cubin, join(folder, file)];
+      const said = await run(['sh', '-c', '"$@" 2>&1', 'sh', ...command], { cwd: ROOT });
+      const code = disassembler && (await ask([disassembler, '--dump-sass', cubin]));
+      const instructions = readMachineCode(code ?? '');
+      kernels.push(...readPtxas(said, file, architecture).map((it) => ({ ...it, ...instructions.get(it.kernel) })));
+    }
+  } finally {
+    rmSync(scratch, { recursive: true });
   }
   const names = (await ask(['c++filt', ...kernels.map(({ kernel }) => kernel)]))?.trim().split('\n');
-  return kernels.map((it, i) => ({ ...it, kernel: short(names?.[i] ?? it.kernel) }));
+  return kernels.map((it, i) => ({ ...it, kernel: shortName(names?.[i] ?? it.kernel) }));
 }
 
-const short = (name) =>
-  name
-    .replace(/multihead::(cuda::)?|\(anonymous namespace\)::|void /g, '')
-    .replace(/\((?:[A-Z]\w*Params.*)\)$/, '');
+/** A kernel's launches, each with the blocks that a multiprocessor holds; empty if no launch is known. */
+export function withOccupancy(kernel, launches) {
+  const known = launches?.get(kernel.kernel) ?? [];
+  return known.map(({ threads, shared, width }) => {
+    const bytes = kernel.shared + shared;
+    return { threads, width, bytes, ...occupancy(kernel.architecture, { ...kernel, threads, shared: bytes }) };
+  });
+}
 
-async function main() {
+const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL'].concat(
+  ['d up to', 'threads', 'shared', 'blocks', 'warps', '% of 64', 'limited by'],
+);
+
+function rowsOf(kernel, launches) {
+  const { file, architecture, registers, spills, stack, hgmma = '–', hmma = '–', local = '–' } = kernel;
+  const own = [file, architecture, `\`${kernel.kernel}\``, registers, spills, stack, hgmma, hmma, local];
+  const places = withOccupancy(kernel, launches);
+  if (places.length === 0) return [[...own, '–', '–', '–', '–', '–', '–', 'not known']];
+  return places.map(({ width, threads, bytes, blocks, warps, percent, limit }) => [
+    ...own,
+    ...[width, threads, bytes, blocks, warps, percent.toFixed(0), limit],
+  ]);
+}
+
+runAsProgram(import.meta.url, async (...args) => {
   const nvcc = (await cuda())?.path;
-  if (!nvcc) throw new Error('No nvcc was found: npm run setup -- cuda gets one');
-  const files = process.argv.length > 2 ? process.argv.slice(2).map((name) => basename(name)) : kernelFiles();
-  console.log('| file | for | kernel | registers | spills | stack | shared |\n|---|---|---|---|---|---|---|');
-  for (const file of files) {
-    for (const { architecture, kernel, registers, spills, stack, shared } of await assemble(nvcc, file)) {
-      console.log(`| ${file} | ${architecture} | \`${kernel}\` | ${registers} | ${spills} | ${stack} | ${shared} |`);
-    }
+  if (!nvcc) throw new SetupError('No nvcc was found', 'npm run setup -- cuda gets one');
+  const launches = readLaunches();
+  const line = (cells) => say(`| ${cells.join(' | ')} |`);
+  line(TITLES);
+  line(TITLES.map(() => '---'));
+  for (const file of args.length ? args.map((name) => basename(name)) : kernelFiles()) {
+    for (const kernel of await assemble(nvcc, file)) rowsOf(kernel, launches).forEach(line);
   }
-}
-
-if (process.argv[1] && import.meta.url === pathToFileURL(resolve(process.argv[1])).href) await main();
+});

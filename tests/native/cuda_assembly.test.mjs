@@ -1,26 +1,52 @@
-// Every CUDA kernel assembles, for sm_90a if it is Hopper's and else for sm_80, and keeps its numbers in registers.
+// Every CUDA kernel assembles, for sm_90a if it is Hopper's and else for sm_80, keeps its numbers in registers, and leaves a
+// multiprocessor room for as many blocks as planned.
 // node native/dev/cuda_assembly.mjs does so for all architectures; that takes twice as long.
 //
 //   node --test tests/native/cuda_assembly.test.mjs        on a machine with nvcc; no GPU is needed
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { architecturesOf, assemble, cuda, kernelFiles, readPtxas } from '../../native/dev/cuda_assembly.mjs';
+import {
+  architecturesOf,
+  assemble,
+  cuda,
+  kernelFiles,
+  readMachineCode,
+  readPtxas,
+  withOccupancy,
+} from '../../native/dev/cuda_assembly.mjs';
+import { launchesOf, occupancy, readLaunches, shortName } from '../../native/dev/cuda_occupancy.mjs';
 
 const nvcc = await cuda();
 const skip = nvcc ? false : 'no nvcc was found';
+const launches = readLaunches(); // null without multihead-cuda-launches, which needs Boost.Context
 
 /** Bytes that a kernel may spill; others spill none. Captures are for looking at a call, not for speed. */
 const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 128 };
+
+/**
+ * Kernels of which a multiprocessor holds one block: Hopper's are planned so, and the others leave no room for a second one
+ * in 164 kB of shared memory. Two blocks of all others hide each other's waits.
+ */
+const ONE_BLOCK = /^(forward_hopper<.*|forward_f32<8>|forward_half<\w+, \w+, 128>)$/;
 
 for (const file of kernelFiles()) {
   test(`${file} assembles, and spills no more registers than it may`, { skip }, async () => {
     const kernels = await assemble(nvcc.path, file, architecturesOf(file).slice(0, 1));
     assert.ok(kernels.length > 0);
-    for (const { kernel, architecture, registers, spills } of kernels) {
+    for (const built of kernels) {
+      const { kernel, architecture, registers, spills, hgmma } = built;
       const which = `${kernel} for ${architecture}`;
       assert.ok(registers > 0 && registers <= 255, which);
       assert.ok(spills <= (MAY_SPILL[file] ?? 0), `${which} spills ${spills} bytes`);
+      if (kernel.startsWith('forward_hopper')) assert.ok(hgmma === undefined || hgmma > 0, `${which} has no wgmma`);
+      if (!launches) continue;
+      const places = withOccupancy(built, launches);
+      assert.ok(places.length > 0, `${kernel}: tests/cuda/kernel_launches.cc does not launch it`);
+      for (const { blocks, limit } of places) {
+        const planned = ONE_BLOCK.test(kernel) ? 1 : 2;
+        assert.ok(blocks >= planned, `${which}: ${limit} allows ${blocks} blocks a multiprocessor, planned are ${planned}`);
+      }
     }
   });
 }
@@ -33,4 +59,62 @@ ptxas info    : Used 64 registers, used 1 barriers, 16 bytes cumulative stack si
   const [only] = readPtxas(text, 'k.cu', 'sm_80');
   const expected = { file: 'k.cu', architecture: 'sm_80', kernel: '_Z1kv', registers: 64, stack: 16, spills: 40, shared: 1024 };
   assert.deepEqual(only, expected);
+});
+
+test('occupancy is that of the rules of CUDA', () => {
+  const of = (architecture, registers, threads, shared) => {
+    const { blocks, warps, percent, limit } = occupancy(architecture, { registers, threads, shared });
+    return [blocks, warps, percent, limit];
+  };
+  // The toolkit's cuda_occupancy.h gives these blocks. Registers are given to a warp in units of 256.
+  assert.deepEqual(of('sm_80', 32, 1024, 0), [2, 64, 100, 'warps']);
+  assert.deepEqual(of('sm_80', 33, 1024, 0), [1, 32, 50, 'registers']);
+  assert.deepEqual(of('sm_80', 40, 256, 0), [6, 48, 75, 'registers']);
+  assert.deepEqual(of('sm_80', 64, 256, 0), [4, 32, 50, 'registers']);
+  assert.deepEqual(of('sm_80', 168, 128, 0), [3, 12, 18.75, 'registers']);
+  assert.deepEqual(of('sm_80', 255, 128, 0), [2, 8, 12.5, 'registers']);
+  assert.deepEqual(of('sm_80', 16, 32, 0), [32, 32, 50, 'blocks']);
+  // Registers belong to a quarter of a multiprocessor: 3 warps of 168 fit in each, so 12 in all.
+  assert.deepEqual(of('sm_90a', 168, 384, 0), [1, 12, 18.75, 'registers']);
+  assert.deepEqual(of('sm_90a', 168, 416, 0), [0, 0, 0, 'registers']);
+  // Of shared memory each block takes 1 kB more.
+  assert.deepEqual(of('sm_80', 32, 128, 81 * 1024), [2, 8, 12.5, 'shared memory']);
+  assert.deepEqual(of('sm_80', 32, 128, 81 * 1024 + 1), [1, 4, 6.25, 'shared memory']);
+  assert.deepEqual(of('sm_90a', 32, 128, 113 * 1024), [2, 8, 12.5, 'shared memory']);
+  assert.deepEqual(of('sm_80', 32, 128, 163 * 1024), [1, 4, 6.25, 'shared memory']);
+  assert.deepEqual(of('sm_80', 32, 128, 163 * 1024 + 1), [0, 0, 0, 'shared memory']);
+});
+
+test('launches are read: the widest rows of each amount of shared memory', () => {
+  const symbols = [
+    '0000000000001000 T multihead_launches_origin',
+    '0000000000000f00 t void multihead::cuda::(anonymous namespace)::k<2>(multihead::cuda::ForwardParams)',
+    '0000000000000f00 t .hidden',
+    '0000000000001100 W void multihead::cuda::mma::wide<multihead::Float16>(HopperCall)',
+  ].join('\n');
+  const read = launchesOf('-256 128 64 64\n256 384 0 64\n-256 128 64 128\n-256 128 96 256\n', symbols);
+  assert.deepEqual([...read.keys()], ['k<2>', 'wide<Float16>']);
+  assert.deepEqual(read.get('k<2>'), [
+    { threads: 128, shared: 64, width: 128 },
+    { threads: 128, shared: 96, width: 256 },
+  ]);
+  const kernel = { kernel: 'k<2>', architecture: 'sm_80', registers: 32, shared: 1024 };
+  assert.deepEqual(withOccupancy(kernel, read).map(({ bytes, blocks }) => [bytes, blocks]), [[1088, 16], [1120, 16]]);
+  assert.deepEqual(withOccupancy({ ...kernel, kernel: 'other' }, read), []);
+  assert.equal(shortName('multihead::cuda::merge_rows(multihead::cuda::MergeParams)'), 'merge_rows');
+});
+
+test("cuobjdump's words are read", () => {
+  const text = `\t\tFunction : _Z1av
+        /*0000*/  HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24 ;
+        /*0010*/  STL [R1], R2 ;
+        /*0020*/  LDL.64 R4, [R1+0x8] ;
+\t\tFunction : _Z1bv
+        /*0000*/  HMMA.16816.F32 R4, R8, R12, R4 ;
+        /*0010*/  LDS R1, [R2] ;
+`;
+  const read = readMachineCode(text);
+  assert.deepEqual(read.get('_Z1av'), { hgmma: 1, hmma: 0, local: 2 });
+  assert.deepEqual(read.get('_Z1bv'), { hgmma: 0, hmma: 1, local: 0 });
+  assert.equal(readMachineCode('').size, 0);
 });

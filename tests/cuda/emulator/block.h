@@ -31,6 +31,7 @@ struct GridPlace {
 
 // Calls a kernel with parameters that lie in [data, data + bytes).
 struct KernelCall {
+  const void* kernel;  // its address
   void (*run)(const void* data);
   const void* data;
   size_t bytes;
@@ -187,6 +188,15 @@ class InsideEmulator {
  private:
   bool before_;
 };
+
+struct Launch {
+  const void* kernel;
+  int threads;
+  size_t shared_bytes;
+};
+using LaunchObserver = std::function<void(const Launch&)>;
+// If set, launches are given to it, and run nothing.
+LaunchObserver& launch_observer();
 
 // Runs all blocks of a launch, in a random order.
 void run_grid(const std::array<uint32_t, 3>& grid, int threads, size_t shared_bytes,

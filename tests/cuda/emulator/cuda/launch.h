@@ -22,7 +22,8 @@ int launch(const LaunchShape& shape, void (*kernel)(Params...),
            std::type_identity_t<Params>... params) {
   const std::tuple<void (*)(Params...), Params...> call(kernel, params...);
   emulator::run_grid({shape.grid.x, shape.grid.y, shape.grid.z}, shape.threads, shape.shared_bytes,
-                     {.run =
+                     {.kernel = reinterpret_cast<const void*>(kernel),
+                      .run =
                           [](const void* data) {
                             std::apply([](auto run, const Params&... values) { run(values...); },
                                        *static_cast<const decltype(call)*>(data));

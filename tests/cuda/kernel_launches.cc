@@ -1,0 +1,92 @@
+// Prints how the host launches each CUDA kernel, for native/dev/cuda_assembly.mjs. It makes the
+// calls of src/cuda's launch functions in the emulator, which here runs no kernel.
+//
+//   multihead-cuda-launches      a line for each launch: the kernel's address, relative to that of
+//                                multihead_launches_origin, the threads of a block, the bytes of
+//                                its dynamic shared memory, and the width of the rows
+#include <cstdint>
+#include <cstdio>
+
+#include "cuda/decode.h"
+#include "cuda/emulator/block.h"
+#include "cuda/kernels.h"
+#include "cuda/merge.h"
+#include "cuda/rotate.h"
+#include "cuda/scores.h"
+
+// The place in the program that addresses are relative to: they differ in each run.
+extern "C" void multihead_launches_origin() {}
+
+namespace multihead::cuda {
+namespace {
+
+constexpr Device kH100{.compute_capability = 90, .multiprocessors = 132, .shared_bytes = 227 << 10};
+
+// A query without keys: sizes of blocks do not depend on their number.
+ForwardParams one_query(DType type, int64_t width) {
+  ForwardParams params{};
+  rules::AttentionParams& call = params.call;
+  for (rules::StoredRows* const rows : {&call.q, &call.k, &call.v}) rows->type = type;
+  call.out.type = type;
+  call.batch = call.heads = call.kv_heads = call.queries = call.end_query = 1;
+  call.key_width = call.value_width = width;
+  return params;
+}
+
+void launch_forward(int64_t width) {
+  launch_forward_f32(one_query(DType::kF32, width), kH100, nullptr);
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    ForwardParams params = one_query(type, width);
+    launch_forward_half(params, kH100, nullptr);
+    launch_forward_hopper(params, kH100, nullptr);
+    params.call.visibility.causal = true;
+    launch_forward_hopper(params, kH100, nullptr);
+    params.call.softcap = 1.0F;
+    launch_forward_half(params, kH100, nullptr);
+  }
+}
+
+void launch_decoding(int64_t width) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8}) {
+    SplitParams params;
+    params.forward = one_query(type, width);
+    params.splits = 1;
+    launch_decode(params, nullptr);
+  }
+}
+
+// Kernels whose blocks are the same for all widths.
+void launch_others(int64_t width) {
+  RotateParams rotate;
+  rotate.batch = rotate.heads = rotate.rows = 1;
+  rotate.width = width;
+  launch_rotate(rotate, nullptr);
+  MergeParams merge;
+  merge.batch = merge.heads = merge.rows = 1;
+  merge.width = width;
+  launch_merge(merge, nullptr);
+  ScoresParams scores;
+  scores.forward = one_query(DType::kF32, width);
+  scores.heads = scores.rows = 1;
+  launch_scores(scores, nullptr);
+  launch_dropout_mask(scores.forward, nullptr);
+}
+
+}  // namespace
+}  // namespace multihead::cuda
+
+int main() {
+  using namespace multihead::cuda;  // NOLINT(google-build-using-namespace)
+  for (const int64_t width : {64, 128, 256}) {
+    emulator::launch_observer() = [width](const emulator::Launch& launch) {
+      const auto origin = reinterpret_cast<intptr_t>(&multihead_launches_origin);
+      const intptr_t offset = reinterpret_cast<intptr_t>(launch.kernel) - origin;
+      std::printf("%jd %d %zu %d\n", intmax_t{offset}, launch.threads, launch.shared_bytes,
+                  static_cast<int>(width));
+    };
+    launch_forward(width);
+    launch_decoding(width);
+    launch_others(width);
+  }
+  return 0;
+}
