@@ -5,7 +5,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "eigen_peer.h"
@@ -43,7 +42,7 @@ class AttentionWork : public Work {
         mask_(shape_, which.mask),
         options_(mask_.options()),
         out_(q_.floats.size()) {
-    if (which.dtype == std::string_view(kBf16Precision)) options_.precision = Precision::kBf16;
+    options_.precision = precision_of(which.dtype);
     if (mask_kind_ == Mask::kWeights) {
       weights_.resize(
           static_cast<size_t>(shape_.batch * shape_.heads * shape_.queries * shape_.keys));

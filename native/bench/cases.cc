@@ -164,6 +164,8 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
   cases.push_back({Op::kStep, kGpt2Small, Mask::kFull, "f32", 1});
   for (const Shape& shape : kTrain) cases.push_back({Op::kTrain, shape, Mask::kCausal, "f32", 1});
   for (const Shape& shape : kGemm) cases.push_back({Op::kGemm, shape, Mask::kFull, "f32", 1});
+  cases.push_back({Op::kModule, kModule, Mask::kFull, kBf16Precision, 1});
+  cases.push_back({Op::kGemm, kGemm[0], Mask::kFull, kBf16Precision, 1});
 
   std::vector<Case> all;
   for (const int count : threads) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "eigen_peer.h"
@@ -23,14 +24,22 @@ class GemmWork : public Work {
       : rows_(which.shape.queries),
         in_(which.shape.width),
         outputs_(which.shape.keys),
-        x_(random_floats(rows_ * in_, kQuerySeed)),
-        weight_(random_floats(outputs_ * in_, kKeySeed)),
+        precision_(precision_of(which.dtype)),
+        x_(Numbers(rows_ * in_, kQuerySeed, dtype_of(which.dtype)).floats),
+        weight_(Numbers(outputs_ * in_, kKeySeed, dtype_of(which.dtype)).floats),
         bias_(random_floats(outputs_, kValueSeed)),
         out_(static_cast<size_t>(rows_ * outputs_)) {}
 
   Status run(Context& context) override {
     return linear({x_.data(), {rows_, in_}}, {weight_.data(), {outputs_, in_}},
-                  {bias_.data(), {outputs_}}, {out_.data(), {rows_, outputs_}}, context);
+                  {bias_.data(), {outputs_}}, {out_.data(), {rows_, outputs_}}, context,
+                  precision_);
+  }
+
+  std::string explanation() override {
+    Context context(1);
+    const Status status = run(context);
+    return status.ok() ? context.last_linear_kernel() : status.message();
   }
 
   std::span<const float> output() const override { return out_; }
@@ -57,14 +66,14 @@ class GemmWork : public Work {
     return largest;
   }
 
-  bool has_eigen() const override { return true; }
+  bool has_eigen() const override { return precision_ == Precision::kF32; }
   void run_eigen() override {
     eigen_out_.resize(out_.size());
     eigen_linear(problem(eigen_out_));
   }
   std::span<const float> eigen_output() const override { return eigen_out_; }
 
-  bool has_openblas() const override { return bench::has_openblas(); }
+  bool has_openblas() const override { return has_eigen() && bench::has_openblas(); }
   void run_openblas() override {
     openblas_out_.resize(out_.size());
     openblas_linear(problem(openblas_out_));
@@ -83,6 +92,7 @@ class GemmWork : public Work {
   }
 
   int64_t rows_, in_, outputs_;
+  Precision precision_;
   std::vector<float> x_, weight_, bias_;
   std::vector<float> out_, eigen_out_, openblas_out_;
 };

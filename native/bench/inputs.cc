@@ -38,6 +38,10 @@ DType dtype_of(const char* name) {
   return text == "f16" ? DType::kF16 : DType::kF32;
 }
 
+Precision precision_of(const char* name) {
+  return std::string_view(name) == kBf16Precision ? Precision::kBf16 : Precision::kF32;
+}
+
 Numbers::Numbers(int64_t count, uint32_t seed, DType dtype_)
     : floats(random_floats(count, seed)), dtype(dtype_) {
   if (dtype == DType::kF32) return;

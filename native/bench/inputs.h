@@ -26,6 +26,8 @@ struct Numbers {
   ConstAnyTensor view(const Dims& shape, const Dims& strides) const;
 };
 DType dtype_of(const char* name);
+// kBf16 for kBf16Precision.
+Precision precision_of(const char* name);
 
 // The options of a mask, and the memory that they point to.
 class MaskInputs {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "eigen_peer.h"
@@ -21,6 +22,7 @@ class ModuleWork : public Work {
   explicit ModuleWork(const Case& which)
       : shape_(which.shape),
         embed_(shape_.heads * shape_.width),
+        precision_(precision_of(which.dtype)),
         x_(random_floats(shape_.queries * embed_, kQuerySeed)),
         out_(x_.size()),
         attended_(which.mask == Mask::kWeights
@@ -47,7 +49,16 @@ class ModuleWork : public Work {
     if (!attended_.empty()) {
       outputs.weights = {attended_.data(), {1, shape_.heads, shape_.queries, shape_.queries}};
     }
-    return module_.forward({.query = {x_.data(), x_shape}}, {}, outputs, nullptr, context);
+    MultiHeadAttentionOptions options;
+    options.attention.precision = precision_;
+    return module_.forward({.query = {x_.data(), x_shape}}, options, outputs, nullptr, context);
+  }
+
+  std::string explanation() override {
+    Context context(1);
+    const Status status = run(context);
+    if (!status.ok()) return status.message();
+    return context.last_kernel() + "; projections: " + context.last_linear_kernel();
   }
 
   std::span<const float> output() const override { return out_; }
@@ -60,7 +71,7 @@ class ModuleWork : public Work {
   // The largest error of two rows.
   double error() const override;
 
-  bool has_eigen() const override { return true; }
+  bool has_eigen() const override { return precision_ == Precision::kF32; }
   void run_eigen() override {
     eigen_out_.resize(out_.size());
     eigen_module({.x = x_.data(),
@@ -76,6 +87,7 @@ class ModuleWork : public Work {
  private:
   Shape shape_;
   int64_t embed_;
+  Precision precision_;
   std::vector<float> x_;
   std::vector<std::vector<float>> weights_;
   std::vector<float> out_, eigen_out_;

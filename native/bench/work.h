@@ -23,7 +23,7 @@ class Work {
   // Bytes of keys and values, of weights, or of both (a step), that one run must read, if reading
   // them limits its speed; else 0.
   virtual double bytes() const { return 0; }
-  // Which path of attention() serves it and why; empty if it is not one call of attention().
+  // Which path of attention() and which kernel of products serve it, and why; may be empty.
   virtual std::string explanation() { return {}; }
   // Largest difference of the output from the float64 oracle, on a sample.
   virtual double error() const = 0;

@@ -86,6 +86,10 @@ std::string Context::last_kernel() const {
   return internals_->last_call ? engine::explain(*internals_->last_call) : std::string();
 }
 
+std::string Context::last_linear_kernel() const {
+  return internals_->last_linear ? engine::explain(*internals_->last_linear) : std::string();
+}
+
 size_t Context::scratch_bytes() const { return internals_->scratch.bytes(); }
 
 const char* simd_target() { return cpu::target_name(); }

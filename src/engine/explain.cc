@@ -1,4 +1,4 @@
-// Explains a plan in words: which path serves a call, and why the others do not.
+// Explains a plan in words: which path or kernel serves a call, and why the others do not.
 #include <cstdint>
 #include <string>
 
@@ -13,6 +13,8 @@ const char* words_of(Objection objection) {
       break;
     case Objection::kNoWork:
       return "there are no rows, or no output";
+    case Objection::kFewRows:
+      return "it has too few rows";
     case Objection::kManyRows:
       return "it has more query rows for each key/value head than decoding is faster for";
     case Objection::kPacked:
@@ -35,6 +37,8 @@ const char* words_of(Objection objection) {
       return "the operating system refused it";
     case Objection::kNotFloats:
       return "q, k and v are not all f32 or bf16";
+    case Objection::kWeightType:
+      return "the weight is neither f32 nor bf16";
     case Objection::kNotBf16:
       return "q, k and v are not all dense bf16 of an even width";
     case Objection::kNotDenseFloats:
@@ -51,13 +55,19 @@ const char* words_of(Objection objection) {
 
 std::string count_of(int64_t count, const char* what) { return std::to_string(count) + what; }
 
+std::string unless(const char* path, Objection objection) {
+  return std::string("; not ") + path + ", since " + words_of(objection);
+}
+
 }  // namespace
+
+std::string explain(const LinearChoice& choice) {
+  if (choice.tiles()) return "products of bf16 on AMX";
+  return "products of f32" + unless("AMX", choice.not_amx);
+}
 
 std::string explain(const PathChoice& choice) {
   const rules::BlockGeometry& blocks = choice.blocks;
-  const auto unless = [](const char* path, Objection objection) {
-    return std::string("; not ") + path + ", since " + words_of(objection);
-  };
   if (choice.jobs() == 0) return "nothing to compute";
   if (choice.path == Path::kDecode) {
     return "decode: " + count_of(choice.splits.rows, " query rows for each key/value head, ") +

@@ -11,12 +11,17 @@
 
 #include "cpu/gradients.h"
 #include "multihead/context.h"
+#include "multihead/precision.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
 namespace multihead::engine {
 
 // Of y = x W^T + bias. Row strides are free. Results may not overlap the operands or each other.
+//
+// `precision` is that of linear(): with AMX, the elements of d_y, W and x are rounded to bf16
+// before they are multiplied, which changes each product by up to 2^-7 of itself. d_bias is summed
+// in f32.
 struct LinearBackward {
   ConstTensor x;       // (rows, in); read for d_weight only
   ConstTensor weight;  // (out, in); read for d_x only
@@ -25,6 +30,7 @@ struct LinearBackward {
   bool adds_to_d_x = false;
   Tensor d_weight = {};     // (out, in), optional: += d_y^T x
   float* d_bias = nullptr;  // (out), optional: += sums of the columns of d_y
+  Precision precision = Precision::kF32;
 };
 // Errors: kMemory.
 [[nodiscard]] Status linear_backward(const LinearBackward& call, Context& context);

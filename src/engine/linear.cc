@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "cpu/tiles/amx.h"
 #include "engine/enumerators.h"
 #include "engine/error.h"
 #include "engine/guard.h"
+#include "engine/linear_choice.h"
 #include "engine/scratch.h"
 #include "engine/team.h"
 #include "engine/threads.h"
@@ -16,15 +16,6 @@
 
 namespace multihead {
 namespace {
-
-// With fewer rows the weights are read once, which takes most of the time whatever multiplies them.
-constexpr int64_t kLeastTileRows = 33;
-
-bool takes_tiles(const cpu::LinearParams& params, Precision precision) {
-  return precision == Precision::kBf16 && params.rows >= kLeastTileRows &&
-         (params.weight.type == DType::kF32 || params.weight.type == DType::kBF16) &&
-         cpu::target_traits().bf16_tiles && cpu::amx_state() == cpu::AmxState::kReady;
-}
 
 // Whether `weight` has only the rows for the outputs of this member of a team.
 bool is_share(const engine::Team* team, const ConstAnyTensor& weight, const Tensor& y) {
@@ -63,6 +54,9 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
                              .in = x.shape[1],
                              .out = whole.shape[0]};
     if (params.rows == 0 || params.out == 0) return {};
+    const engine::LinearChoice choice =
+        engine::choose_linear(precision, params.rows, params.weight.type);
+    engine::last_linear_of(context) = choice;
     const double operations = 2.0 * static_cast<double>(params.rows) *
                               static_cast<double>(params.in) * static_cast<double>(params.out);
     const bool divides = shares || (team != nullptr && team->is_worth(operations));
@@ -79,7 +73,7 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
       }
     }
     if (params.out > 0) {
-      const bool tiles = takes_tiles(params, precision);
+      const bool tiles = choice.tiles();
       const cpu::LinearLayout layout =
           tiles ? cpu::tile_linear_layout(params, threads) : cpu::linear_layout(params, threads);
       engine::Scratch& scratch = engine::scratch_of(context);

@@ -5,6 +5,7 @@
 #include "cpu/gemm/products.h"
 #include "cpu/kernels.h"
 #include "engine/gradients.h"
+#include "engine/linear_choice.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
 #include "rules/arena.h"
@@ -19,16 +20,26 @@ double operations_of(const cpu::ProductParams& p) {
 
 // A product's blocks as jobs.
 struct ProductJobs {
+  bool tiles;  // of bf16, on AMX
   cpu::LinearLayout layout;
   int64_t by_row, by_column;
 
-  ProductJobs(const cpu::ProductParams& p, int threads)
-      : layout(cpu::product_layout(p, threads)),
+  ProductJobs(const cpu::ProductParams& p, int threads, bool on_amx)
+      : tiles(on_amx),
+        layout(tiles ? cpu::tile_product_layout(p, threads) : cpu::product_layout(p, threads)),
         by_row((p.rows + layout.job_rows - 1) / std::max<int64_t>(1, layout.job_rows)),
         by_column((p.columns + layout.job_columns - 1) / layout.job_columns) {}
+
+  void run(const cpu::ProductParams& p, int64_t row, int64_t column, void* scratch) const {
+    if (tiles) {
+      cpu::tile_product_block(p, layout, row, column, scratch);
+    } else {
+      cpu::product_block(p, layout, row, column, scratch);
+    }
+  }
 };
 
-Status gradient_of_input(const LinearBackward& call, Context& context) {
+Status gradient_of_input(const LinearBackward& call, bool on_amx, Context& context) {
   const cpu::ProductParams product{.a = call.d_y.data,
                                    .b = call.weight.data,
                                    .c = call.d_x.data,
@@ -48,14 +59,14 @@ Status gradient_of_input(const LinearBackward& call, Context& context) {
     return {};
   }
   const int threads = threads_for(operations_of(product), context.threads());
-  const ProductJobs jobs(product, threads);
+  const ProductJobs jobs(product, threads, on_amx);
   Scratch& scratch = scratch_of(context);
   if (Status status = scratch.reserve(threads, jobs.layout.scratch_bytes); !status.ok()) {
     return status;
   }
   parallel_for(threads, jobs.by_row * jobs.by_column, [&](int64_t job, int thread) {
-    cpu::product_block(product, jobs.layout, job % jobs.by_row * jobs.layout.job_rows,
-                       job / jobs.by_row * jobs.layout.job_columns, scratch.of_thread(thread));
+    jobs.run(product, job % jobs.by_row * jobs.layout.job_rows,
+             job / jobs.by_row * jobs.layout.job_columns, scratch.of_thread(thread));
   });
   return {};
 }
@@ -68,7 +79,7 @@ int64_t chunks_of(int64_t rows, int64_t out, int64_t in) {
   return std::clamp<int64_t>(rows / kLeastRows, 1, std::max<int64_t>(1, kEnoughBlocks / blocks));
 }
 
-Status gradients_of_parameters(const LinearBackward& call, Context& context) {
+Status gradients_of_parameters(const LinearBackward& call, bool on_amx, Context& context) {
   const int64_t rows = call.d_y.shape[0], out = call.d_y.shape[1];
   const int64_t in = call.d_weight.given() ? call.d_weight.shape[1] : 0;
   if (rows == 0 || out == 0 || (in == 0 && call.d_bias == nullptr)) return {};
@@ -102,7 +113,7 @@ Status gradients_of_parameters(const LinearBackward& call, Context& context) {
   const cpu::ProductParams first = product_of(0);
   const int threads =
       threads_for(operations_of(first) * static_cast<double>(chunks), context.threads());
-  const ProductJobs jobs(first, static_cast<int>((threads + chunks - 1) / chunks));
+  const ProductJobs jobs(first, static_cast<int>((threads + chunks - 1) / chunks), on_amx);
   if (Status status = scratch.reserve(threads, jobs.layout.scratch_bytes); !status.ok()) {
     return status;
   }
@@ -112,9 +123,7 @@ Status gradients_of_parameters(const LinearBackward& call, Context& context) {
     const int64_t row = block % jobs.by_row * jobs.layout.job_rows;
     const int64_t column = block / jobs.by_row * jobs.layout.job_columns;
     const cpu::ProductParams product = product_of(chunk);
-    if (in > 0) {
-      cpu::product_block(product, jobs.layout, row, column, scratch.of_thread(thread));
-    }
+    if (in > 0) jobs.run(product, row, column, scratch.of_thread(thread));
     // The jobs of the first columns have just read these columns of d_y.
     if (column > 0 || call.d_bias == nullptr) return;
     const int64_t count = std::min(jobs.layout.job_rows, out - row);
@@ -140,10 +149,14 @@ Status gradients_of_parameters(const LinearBackward& call, Context& context) {
 }  // namespace
 
 Status linear_backward(const LinearBackward& call, Context& context) {
+  const LinearChoice choice = choose_linear(call.precision, call.d_y.shape[0], DType::kF32);
+  last_linear_of(context) = choice;
   if (call.d_x.given()) {
-    if (Status status = gradient_of_input(call, context); !status.ok()) return status;
+    if (Status status = gradient_of_input(call, choice.tiles(), context); !status.ok()) {
+      return status;
+    }
   }
-  return gradients_of_parameters(call, context);
+  return gradients_of_parameters(call, choice.tiles(), context);
 }
 
 }  // namespace multihead::engine

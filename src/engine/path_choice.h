@@ -20,6 +20,7 @@ enum class Path : uint8_t {
 enum class Objection : uint8_t {
   kNone,
   kNoWork,    // no rows or no output
+  kFewRows,   // too few rows for AMX to be faster
   kManyRows,  // too many query rows per key/value head for decoding to be faster
   kPacked,    // sequences of different lengths, whose jobs run side by side
   kDropout,
@@ -31,6 +32,7 @@ enum class Objection : uint8_t {
   kNotEnabled,      // the operating system does not save AMX's registers
   kDenied,          // the operating system refused the use of AMX
   kNotFloats,       // q, k or v is neither f32 nor bf16
+  kWeightType,      // the weight is neither f32 nor bf16
   kNotBf16,         // q, k or v is not dense bf16, or d_k is odd
   kNotDenseFloats,  // q, k, v or out is not dense f32 in whole vectors
   kManyKeys,        // more keys than one step of the online softmax
@@ -51,5 +53,15 @@ struct PathChoice {
 
 // "blocks of 64 query rows and 256 keys; not decode: ...", to explain a call's time.
 std::string explain(const PathChoice& choice);
+
+// Which kernel multiplies by a matrix of parameters: products of bf16 tiles on AMX, or f32.
+struct LinearChoice {
+  Objection not_amx = Objection::kNone;
+
+  bool tiles() const { return not_amx == Objection::kNone; }
+};
+
+// "products of f32; not AMX, since ...".
+std::string explain(const LinearChoice& choice);
 
 }  // namespace multihead::engine

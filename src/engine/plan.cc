@@ -6,8 +6,8 @@
 
 #include "cpu/kernels.h"
 #include "cpu/processor.h"
-#include "cpu/tiles/amx.h"
 #include "engine/cut.h"
+#include "engine/linear_choice.h"
 #include "rules/dropout_mask.h"
 
 namespace multihead::engine {
@@ -121,19 +121,7 @@ Objection objection_to_amx(const AttentionParams& p, Precision precision,
     if (rows.type != DType::kF32 && rows.type != DType::kBF16) return Objection::kNotFloats;
   }
   if (p.captures_anything()) return Objection::kCapture;
-  switch (cpu::amx_state()) {
-    case cpu::AmxState::kReady:
-      return Objection::kNone;
-    case cpu::AmxState::kNotCompiled:
-      return Objection::kNotCompiled;
-    case cpu::AmxState::kNoInstruction:
-      return Objection::kNoInstruction;
-    case cpu::AmxState::kNotEnabled:
-      return Objection::kNotEnabled;
-    case cpu::AmxState::kPermissionDenied:
-      break;
-  }
-  return Objection::kDenied;
+  return objection_to_amx_here();
 }
 
 Objection objection_to_bf16(const AttentionParams& p, float scale, Precision precision,

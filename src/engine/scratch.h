@@ -74,11 +74,15 @@ struct multihead::Context::Internals {
   engine::Scratch scratch;
   engine::Team* team = nullptr;
   std::optional<engine::PathChoice> last_call;
+  std::optional<engine::LinearChoice> last_linear;
 
   explicit Internals(int threads) : scratch(threads) {}
   static engine::Scratch& scratch_of(Context& context) { return context.internals_->scratch; }
   static std::optional<engine::PathChoice>& last_call_of(Context& context) {
     return context.internals_->last_call;
+  }
+  static std::optional<engine::LinearChoice>& last_linear_of(Context& context) {
+    return context.internals_->last_linear;
   }
   static engine::Team*& team_of(Context& context) { return context.internals_->team; }
 };
@@ -88,6 +92,11 @@ namespace multihead::engine {
 // How the last call of attention() was planned.
 inline std::optional<PathChoice>& last_call_of(Context& context) {
   return Context::Internals::last_call_of(context);
+}
+
+// How the last product with a matrix of parameters was multiplied.
+inline std::optional<LinearChoice>& last_linear_of(Context& context) {
+  return Context::Internals::last_linear_of(context);
 }
 
 inline Scratch& scratch_of(Context& context) { return Context::Internals::scratch_of(context); }

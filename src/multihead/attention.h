@@ -135,12 +135,15 @@ struct AttentionOptions {
 
   /// kBf16 multiplies numbers of bf16 where this CPU has instructions for that. Sums stay f32, but
   /// each weight is rounded to bf16 before it is multiplied by V, as in PyTorch's kernels: an error
-  /// of up to 2^-9 of the weighted sum of |v|. With AMX, for q, k and v of f32 or bf16: f32 is
+  /// of up to 2^-8 of the weighted sum of |v|. With AMX, for q, k and v of f32 or bf16: f32 is
   /// rounded to bf16 first. With AVX-512 BF16, where it is faster than f32: for bf16 with an even
   /// d_k, without bias, ALiBi, softcap and a left window. f32 is used on other CPUs and in
   /// WebAssembly, for few query rows (decoding), and for calls that return weights or captures.
-  /// Context::last_kernel() says what was used. In a module, the projections have this precision
-  /// too, see linear().
+  /// Context::last_kernel() says what was used. attention_backward() multiplies f32. In modules,
+  /// blocks and transformers, all products with matrices of parameters have this precision too, see
+  /// linear(). So have those of their backward(), with d_y, the matrix and x rounded to bf16 before
+  /// they are multiplied: each gradient has an error of up to 2^-7 of the sum of the magnitudes of
+  /// its products. Gradients of biases and gains are summed in f32.
   Precision precision = Precision::kF32;
 };
 

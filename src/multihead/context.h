@@ -33,6 +33,10 @@ class Context {
   /// empty before the first call. Modules and caches count with their calls of attention(), packed
   /// sequences with the longest one.
   std::string last_kernel() const;
+  /// Whether the last call of linear() multiplied numbers of bf16 on AMX, and if not, why, in
+  /// words; empty before the first call. The products of modules, blocks and transformers with
+  /// their matrices count, those of their backward() too.
+  std::string last_linear_kernel() const;
   /// Bytes of scratch held now, over all threads.
   size_t scratch_bytes() const;
 

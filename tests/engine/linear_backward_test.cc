@@ -9,9 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "engine/gradients.h"
+#include "rules/half.h"
 #include "support/random_case.h"
 #include "support/simd_targets.h"
+#include "support/tile_model.h"
 
 namespace multihead::engine {
 namespace {
@@ -37,9 +40,11 @@ struct Rows {
   Tensor write() { return {data.data(), {rows, width}, {stride, 1}}; }
 };
 
-// data = start + the sum of terms(row, column) k < depth, within float's rounding.
+// data = start + the sum of terms(row, column) k < depth, within float's rounding and that of each
+// term by up to `of_term` of itself.
 template <class Term>
-void expect_sums(const Rows& got, const Rows& start, bool adds, int64_t depth, const Term& term) {
+void expect_sums(const Rows& got, const Rows& start, bool adds, int64_t depth, double of_term,
+                 const Term& term) {
   constexpr double kUnit = 1.0 / (1 << 24);
   for (int64_t row = 0; row < got.rows; ++row) {
     for (int64_t column = 0; column < got.stride; ++column) {
@@ -48,23 +53,36 @@ void expect_sums(const Rows& got, const Rows& start, bool adds, int64_t depth, c
         continue;
       }
       double sum = adds ? start.at(row, column) : 0.0;
-      double magnitude = std::abs(sum);
+      double magnitude = std::abs(sum), terms = 0;
       for (int64_t k = 0; k < depth; ++k) {
         const double product = term(row, column, k);
         sum += product;
         magnitude += std::abs(product);
+        terms += std::abs(product);
       }
       // Each term is rounded once, and each partial sum is at most the sum of magnitudes.
       const double bound = 2 * kUnit * (static_cast<double>(std::min<int64_t>(depth, 300)) + 8);
-      ASSERT_NEAR(got.at(row, column), sum, bound * magnitude) << row << ", " << column;
+      ASSERT_NEAR(got.at(row, column), sum, bound * magnitude + of_term * terms)
+          << row << ", " << column;
     }
   }
 }
 
+// Operands of products of bf16.
+enum class Operands : uint8_t {
+  kRounded,  // numbers of bf16, whose products are exact
+  kFloats,
+};
+
 struct Shape {
   int64_t rows, in, out;
   bool adds = false;
+  Precision precision = Precision::kF32;
+  Operands operands = Operands::kFloats;
 };
+
+// Rounding to bf16 changes a number by up to 2^-8 of itself.
+constexpr double kOfTwoRoundings = 0x1p-7 + 0x1p-16;
 
 class LinearBackwardOnTarget : public ::testing::TestWithParam<int64_t> {
  protected:
@@ -75,8 +93,17 @@ class LinearBackwardOnTarget : public ::testing::TestWithParam<int64_t> {
     const auto rows = [&](int64_t count, int64_t width) {
       return Rows(random, count, width, random.integer(0, 3));
     };
-    const Rows x = rows(shape.rows, shape.in), weight = rows(shape.out, shape.in);
-    const Rows d_y = rows(shape.rows, shape.out), d_x = rows(shape.rows, shape.in);
+    Rows x = rows(shape.rows, shape.in), weight = rows(shape.out, shape.in);
+    Rows d_y = rows(shape.rows, shape.out);
+    const Rows d_x = rows(shape.rows, shape.in);
+    if (shape.operands == Operands::kRounded) {
+      for (Rows* const operand : {&x, &weight, &d_y}) {
+        for (float& value : operand->data) value = rules::to_float(rules::to_bfloat16(value));
+      }
+    }
+    const double of_term =
+        shape.precision == Precision::kBf16 && shape.operands == Operands::kFloats ? kOfTwoRoundings
+                                                                                   : 0.0;
     const Rows d_weight = rows(shape.out, shape.in);
     Rows d_bias(random, 1, shape.out, 0);
     const bool only_bias = random.chance(0.1), with_bias = only_bias || random.chance(0.6);
@@ -88,6 +115,7 @@ class LinearBackwardOnTarget : public ::testing::TestWithParam<int64_t> {
       result = {d_x, d_weight, d_bias};
       LinearBackward call{.x = x.read(), .weight = weight.read(), .d_y = d_y.read()};
       call.adds_to_d_x = shape.adds;
+      call.precision = shape.precision;
       if (with_x) call.d_x = result[0].write();
       if (with_weight) call.d_weight = result[1].write();
       if (with_bias) call.d_bias = result[2].data.data();
@@ -100,15 +128,15 @@ class LinearBackwardOnTarget : public ::testing::TestWithParam<int64_t> {
     }
     const std::vector<Rows>& result = results[0];
     if (with_x) {
-      expect_sums(result[0], d_x, shape.adds, shape.out,
+      expect_sums(result[0], d_x, shape.adds, shape.out, of_term,
                   [&](int64_t r, int64_t i, int64_t o) { return d_y.at(r, o) * weight.at(o, i); });
     }
     if (with_weight) {
-      expect_sums(result[1], d_weight, true, shape.rows,
+      expect_sums(result[1], d_weight, true, shape.rows, of_term,
                   [&](int64_t o, int64_t i, int64_t r) { return d_y.at(r, o) * x.at(r, i); });
     }
     if (with_bias) {
-      expect_sums(result[2], d_bias, true, shape.rows,
+      expect_sums(result[2], d_bias, true, shape.rows, 0.0,
                   [&](int64_t, int64_t o, int64_t r) { return d_y.at(r, o); });
     }
   }
@@ -135,6 +163,31 @@ TEST_P(LinearBackwardOnTarget, EqualsProductsInDoubleBeyondBlocks) {
   expect_right({.rows = 1700, .in = 70, .out = 9}, 3);
   expect_right({.rows = 4100, .in = 20, .out = 7}, 4);
   expect_right({.rows = 2 * 1537 - 1, .in = 3, .out = 5}, 5);  // parts longer in the last chunk
+}
+
+// With the model of AMX: f32's precision for numbers of bf16, else the error of rounding to bf16.
+TEST_P(LinearBackwardOnTarget, EqualsProductsInDoubleWithTiles) {
+  const testing::UseTileModel model;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Random random(seed);
+    expect_right({.rows = random.integer(1, 150),
+                  .in = random.integer(random.chance(0.1) ? 0 : 1, 90),
+                  .out = random.integer(random.chance(0.1) ? 0 : 1, 90),
+                  .adds = random.chance(0.5),
+                  .precision = Precision::kBf16,
+                  .operands = random.pick({Operands::kRounded, Operands::kFloats})},
+                 seed);
+    if (HasFatalFailure()) return;
+  }
+  // Several blocks of rows and columns, several parts of the depth, several chunks of rows.
+  for (Shape shape : {Shape{.rows = 300, .in = 530, .out = 70},
+                      {.rows = 40, .in = 33, .out = 1700, .adds = true},
+                      {.rows = 2300, .in = 40, .out = 9}}) {
+    shape.precision = Precision::kBf16;
+    shape.operands = Operands::kRounded;
+    expect_right(shape, 1);
+  }
+  EXPECT_EQ(model.products() > 0, cpu::target_traits().bf16_tiles);
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, LinearBackwardOnTarget,

@@ -179,6 +179,26 @@ TEST_P(LinearOnTarget, EqualsProductInDoubleWithTiles) {
   EXPECT_EQ(model.products() > 0, cpu::target_traits().bf16_tiles);
 }
 
+TEST_P(LinearOnTarget, SaysWhetherAmxMultiplied) {
+  const auto kernel_of = [&](int64_t rows, Precision precision, DType type = DType::kF32) {
+    const LinearInputs inputs(
+        {.rows = rows, .in = 8, .out = 8, .type = type, .precision = precision}, 1);
+    inputs.run(one_);
+    return one_.last_linear_kernel();
+  };
+  EXPECT_EQ(one_.last_linear_kernel(), "");
+  EXPECT_EQ(kernel_of(64, Precision::kF32), "products of f32; not AMX, since precision is f32");
+  EXPECT_EQ(kernel_of(32, Precision::kBf16), "products of f32; not AMX, since it has too few rows");
+  EXPECT_EQ(kernel_of(64, Precision::kBf16, DType::kF16),
+            "products of f32; not AMX, since the weight is neither f32 nor bf16");
+  const bool has_kernel = cpu::target_traits().bf16_tiles;
+  const testing::UseTileModel model;
+  EXPECT_EQ(kernel_of(64, Precision::kBf16),
+            has_kernel
+                ? "products of bf16 on AMX"
+                : "products of f32; not AMX, since this processor has no instruction for it");
+}
+
 // More than one block of rows, of depth and of columns, and several panels of depth.
 TEST_P(LinearOnTarget, EqualsProductInDoubleBeyondBlocks) {
   expect_right({.rows = 300, .in = 530, .out = 70, .x_gap = 1, .y_gap = 2}, 1);

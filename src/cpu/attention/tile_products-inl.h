@@ -37,27 +37,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr bool kHasTileProducts = true;
 
-// Columns of up to kTileDepth rows of V, transposed: to[c * stride + i] = rows[i][c].
-template <class D>
-HWY_NOINLINE void transpose_values(D d, const std::array<const uint16_t*, kTileDepth>& rows,
-                                   size_t columns, uint16_t* HWY_RESTRICT to, size_t stride) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<uint16_t, D> half;
-  static_assert(kSide<D> == kTileSide);
-  for (size_t c = 0; c < columns; c += kTileSide) {
-    Square<D> square;
-    for (size_t i = 0; i < kTileSide; ++i) {
-      const auto low = hn::PromoteTo(du, hn::LoadU(half, rows[2 * i] + c));
-      const auto high = hn::PromoteTo(du, hn::LoadU(half, rows[2 * i + 1] + c));
-      square.row[i] = hn::BitCast(d, hn::Or(low, hn::ShiftLeft<16>(high)));
-    }
-    transpose(d, square);
-    for (size_t r = 0; r < kTileSide; ++r) {
-      hn::StoreU(square.row[r], d, reinterpret_cast<float*>(to + (c + r) * stride));
-    }
-  }
-}
-
 struct TileProducts {
   using Key = uint16_t;
   static constexpr size_t kUnit = 2;
@@ -137,7 +116,7 @@ struct TileProducts {
           read_bf16_row(d, p.v, batch, head, key, width, columns, row);
         }
       }
-      transpose_values(d, rows, columns, reinterpret_cast<uint16_t*>(to) + from, stride);
+      transpose_halves(d, rows.data(), columns, reinterpret_cast<uint16_t*>(to) + from, stride);
     }
   }
 

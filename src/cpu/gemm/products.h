@@ -1,5 +1,5 @@
-// The door to the kernels of products.cc: matrix products whose second operand is read row by row,
-// as the backward of a linear projection needs them.
+// The door to the kernels of products.cc and tile_products.cc: matrix products whose second operand
+// is read row by row, as the backward of a linear projection needs them.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,11 @@ LinearLayout product_layout(const ProductParams& params, int threads);
 // The block of c from that row and column on. Its bits do not depend on the layout.
 void product_block(const ProductParams& params, const LinearLayout& layout, int64_t first_row,
                    int64_t first_column, void* scratch);
+
+// The same in products of bf16 tiles: where tile_unit() is not null, and depth is not 0.
+LinearLayout tile_product_layout(const ProductParams& params, int threads);
+void tile_product_block(const ProductParams& params, const LinearLayout& layout, int64_t first_row,
+                        int64_t first_column, void* scratch);
 
 // sums[c] += the sum of column c of x (rows, width).
 void add_column_sums(const float* x, int64_t stride, int64_t rows, int64_t width, float* sums);

@@ -108,6 +108,27 @@ HWY_NOINLINE void transpose_pairs(D d, const uint16_t* const* rows, size_t pairs
   }
 }
 
+// Twice as many rows of bf16 as a vector has lanes, in whole vectors of columns:
+// to[c * stride + r] = rows[r][c].
+template <class D>
+HWY_NOINLINE void transpose_halves(D d, const uint16_t* const* rows, size_t columns,
+                                   uint16_t* HWY_RESTRICT to, size_t stride) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::Rebind<uint16_t, D> half;
+  for (size_t c = 0; c < columns; c += kSide<D>) {
+    Square<D> square;
+    for (size_t i = 0; i < kSide<D>; ++i) {
+      const auto low = hn::PromoteTo(du, hn::LoadU(half, rows[2 * i] + c));
+      const auto high = hn::PromoteTo(du, hn::LoadU(half, rows[2 * i + 1] + c));
+      square.row[i] = hn::BitCast(d, hn::Or(low, hn::ShiftLeft<16>(high)));
+    }
+    transpose(d, square);
+    for (size_t r = 0; r < kSide<D>; ++r) {
+      hn::StoreU(square.row[r], d, reinterpret_cast<float*>(to + (c + r) * stride));
+    }
+  }
+}
+
 // to[r][c] = change(from[c * stride + r]) for c < width. Rows that are null are skipped.
 template <class D, class Change>
 HWY_INLINE void transpose_back(D d, const float* HWY_RESTRICT from, size_t stride, size_t width,

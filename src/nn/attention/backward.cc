@@ -75,6 +75,7 @@ Status MultiHeadAttention::backward_or_throw(const MultiHeadAttentionInputs& inp
   nn::Tracer tracer(nullptr, context);
   nn::ModuleCall run = call.module_call(config_, weights_, tracer, context);
   run.keeps = true;
+  run.precision = call.options.attention.precision;
   const nn::CallMasks masks(call.options, call.shape, call.appended);
   const nn::TokenLayout& layout = call.layout;
   for (const Status& status :

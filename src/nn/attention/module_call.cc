@@ -261,7 +261,7 @@ Status ModuleCall::finish() const {
               weight, {},
               {shares.data + b * shares.strides[0] + h * shares.strides[1],
                {merged.tokens, out_width()}},
-              context);
+              context, precision);
           if (!status.ok()) return status;
         }
       }

@@ -81,13 +81,12 @@ Status ModuleGradients::finish_back(Sequence<const float> d_out) const {
     d_out = d;
   }
   if (call_.projects()) {
-    Status status = project_backward({.x = call_.merged,
-                                      .weight = call_.weights.out_proj,
-                                      .d_y = d_out,
-                                      .d_x = d_heads_,
-                                      .d_weight = gradients_.weights.out_proj,
-                                      .d_bias = gradients_.weights.out_bias},
-                                     context);
+    Status status = matrix_back({.x = call_.merged,
+                                 .weight = call_.weights.out_proj,
+                                 .d_y = d_out,
+                                 .d_x = d_heads_,
+                                 .d_weight = gradients_.weights.out_proj,
+                                 .d_bias = gradients_.weights.out_bias});
     if (!status.ok()) return status;
   } else {
     engine::copy_rows(d_out.heads(1), d_heads_.heads(1), context);
@@ -97,6 +96,11 @@ Status ModuleGradients::finish_back(Sequence<const float> d_out) const {
     engine::scale_heads(d_heads_.heads(call_.config.num_heads), scales, context);
   }
   return {};
+}
+
+Status ModuleGradients::matrix_back(ProjectBackward call) const {
+  call.precision = call_.precision;
+  return project_backward(call, call_.context);
 }
 
 Status ModuleGradients::attention_back(const AttentionOptions& effective) const {
@@ -178,13 +182,12 @@ Status ModuleGradients::project_back(bool key_given, bool value_given) const {
     Sequence<float> d_all = d_q_;
     d_all.width = call_.q_width() + call_.k_width() + call_.v_width();
     const ConstTensor weight{weights.q_proj.data, {d_all.width, call_.config.embed_dim}};
-    return project_backward({.x = call_.query,
-                             .weight = weight,
-                             .d_y = d_all,
-                             .d_x = gradient_of(d_query),
-                             .d_weight = joined(w.q_proj, w.k_proj, w.v_proj),
-                             .d_bias = joined(w.q_bias, w.k_bias, w.v_bias)},
-                            call_.context);
+    return matrix_back({.x = call_.query,
+                        .weight = weight,
+                        .d_y = d_all,
+                        .d_x = gradient_of(d_query),
+                        .d_weight = joined(w.q_proj, w.k_proj, w.v_proj),
+                        .d_bias = joined(w.q_bias, w.k_bias, w.v_bias)});
   }
   const ProjectBackward calls[] = {
       {.x = call_.query,
@@ -209,7 +212,7 @@ Status ModuleGradients::project_back(bool key_given, bool value_given) const {
        .d_bias = w.v_bias},
   };
   for (const ProjectBackward& call : calls) {
-    if (Status status = project_backward(call, call_.context); !status.ok()) return status;
+    if (Status status = matrix_back(call); !status.ok()) return status;
   }
   return {};
 }
@@ -237,30 +240,27 @@ Status ModuleGradients::project_latent_back(const Tensor& d_query, const Tensor&
   };
   Status status;
   if (c.q_latent_dim == 0) {
-    status = project_backward({.x = call_.query,
-                               .weight = weights.q_proj,
-                               .d_y = d_q_,
-                               .d_x = gradient_of(d_query),
-                               .d_weight = w.q_proj},
-                              context);
+    status = matrix_back({.x = call_.query,
+                          .weight = weights.q_proj,
+                          .d_y = d_q_,
+                          .d_x = gradient_of(d_query),
+                          .d_weight = w.q_proj});
   } else {
-    status = project_backward({.x = call_.q_latent,
-                               .weight = weights.q_b_proj,
-                               .d_y = d_q_,
-                               .d_x = d_q_latent_,
-                               .d_weight = w.q_b_proj},
-                              context);
+    status = matrix_back({.x = call_.q_latent,
+                          .weight = weights.q_b_proj,
+                          .d_y = d_q_,
+                          .d_x = d_q_latent_,
+                          .d_weight = w.q_b_proj});
     if (status.ok()) {
       status = norm_back(call_.plain_q_latent, weights.q_a_norm, d_q_latent_, w.q_a_norm);
     }
     if (status.ok()) {
-      status = project_backward({.x = call_.query,
-                                 .weight = weights.q_a_proj,
-                                 .d_y = d_q_latent_,
-                                 .d_x = gradient_of(d_query),
-                                 .d_weight = w.q_a_proj,
-                                 .d_bias = w.q_a_bias},
-                                context);
+      status = matrix_back({.x = call_.query,
+                            .weight = weights.q_a_proj,
+                            .d_y = d_q_latent_,
+                            .d_x = gradient_of(d_query),
+                            .d_weight = w.q_a_proj,
+                            .d_bias = w.q_a_bias});
     }
   }
   if (!status.ok()) return status;
@@ -270,12 +270,11 @@ Status ModuleGradients::project_latent_back(const Tensor& d_query, const Tensor&
   const Tensor d_k = d_k_.heads(c.num_heads), d_expanded = d_expanded_.heads(c.num_heads);
   engine::copy_rows(columns_of(d_k, 0, nope), columns_of(d_expanded, 0, nope), context);
   engine::copy_rows(d_v_.heads(c.num_heads), columns_of(d_expanded, nope, c.value_dim), context);
-  status = project_backward({.x = call_.compressed_kv.columns(0, c.kv_latent_dim),
-                             .weight = weights.kv_b_proj,
-                             .d_y = d_expanded_,
-                             .d_x = d_kv_latent_,
-                             .d_weight = w.kv_b_proj},
-                            context);
+  status = matrix_back({.x = call_.compressed_kv.columns(0, c.kv_latent_dim),
+                        .weight = weights.kv_b_proj,
+                        .d_y = d_expanded_,
+                        .d_x = d_kv_latent_,
+                        .d_weight = w.kv_b_proj});
   if (status.ok()) {
     status = norm_back(call_.plain_kv_latent, weights.kv_a_norm, d_kv_latent_, w.kv_a_norm);
   }
@@ -294,14 +293,13 @@ Status ModuleGradients::project_latent_back(const Tensor& d_query, const Tensor&
       }
     }
   }
-  return project_backward({.x = call_.key,
-                           .weight = weights.kv_a_proj,
-                           .d_y = d_compressed_kv_,
-                           .d_x = gradient_of(d_key),
-                           .adds_to_d_x = adds_to_d_key,
-                           .d_weight = w.kv_a_proj,
-                           .d_bias = w.kv_a_bias},
-                          context);
+  return matrix_back({.x = call_.key,
+                      .weight = weights.kv_a_proj,
+                      .d_y = d_compressed_kv_,
+                      .d_x = gradient_of(d_key),
+                      .adds_to_d_x = adds_to_d_key,
+                      .d_weight = w.kv_a_proj,
+                      .d_bias = w.kv_a_bias});
 }
 
 }  // namespace multihead::nn

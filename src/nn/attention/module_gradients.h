@@ -24,6 +24,8 @@ class ModuleGradients {
              bool value_given) const;
 
  private:
+  // project_backward() with the call's precision.
+  Status matrix_back(ProjectBackward call) const;
   // From the output to the heads.
   Status finish_back(Sequence<const float> d_out) const;
   Status attention_back(const AttentionOptions& effective) const;

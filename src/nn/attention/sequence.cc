@@ -68,7 +68,8 @@ Status project_backward(const ProjectBackward& call, Context& context) {
                                         .d_x = set.of(call.d_x),
                                         .adds_to_d_x = call.adds_to_d_x,
                                         .d_weight = call.d_weight,
-                                        .d_bias = call.d_bias.data},
+                                        .d_bias = call.d_bias.data,
+                                        .precision = call.precision},
                                        context);
       },
       call.x, call.d_y, call.d_x);

@@ -109,6 +109,7 @@ struct ProjectBackward {
   Sequence<float> d_x = {};
   bool adds_to_d_x = false;
   Tensor d_weight = {}, d_bias = {};
+  Precision precision = Precision::kF32;
 };
 Status project_backward(const ProjectBackward& call, Context& context);
 

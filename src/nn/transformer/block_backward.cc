@@ -53,7 +53,8 @@ Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOpti
                                       .d_y = {undropped(nn::kMlpBranch), flat},
                                       .d_x = d_hidden,
                                       .d_weight = block.of(weights_.linear2_weight),
-                                      .d_bias = block.of(weights_.linear2_bias).data},
+                                      .d_bias = block.of(weights_.linear2_bias).data,
+                                      .precision = options.attention.precision},
                                      context);
     if (!status.ok()) return status;
     engine::activation_backward({.gate = config_.gated ? arrays.gate : arrays.inner,
@@ -72,7 +73,8 @@ Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOpti
                                       .d_x = d_in,
                                       .adds_to_d_x = !before,
                                       .d_weight = block.of(weights_.linear1_weight),
-                                      .d_bias = block.of(weights_.linear1_bias).data},
+                                      .d_bias = block.of(weights_.linear1_bias).data,
+                                      .precision = options.attention.precision},
                                      context);
     if (status.ok() && config_.gated) {
       status = engine::linear_backward({.x = {mlp_in, flat},
@@ -81,7 +83,8 @@ Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOpti
                                         .d_x = d_in,
                                         .adds_to_d_x = true,
                                         .d_weight = block.of(weights_.gate_weight),
-                                        .d_bias = block.of(weights_.gate_bias).data},
+                                        .d_bias = block.of(weights_.gate_bias).data,
+                                        .precision = options.attention.precision},
                                        context);
     }
     if (status.ok() && before) status = norm_back(arrays.residual, false, back.d_normed, true);

@@ -376,7 +376,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   }
   if (!outputs.logits.given()) return {};
   return linear({normed, flat}, weights_.output, {}, {outputs.logits.data, {count, logits_width}},
-                context);
+                context, options.attention.precision);
 }
 
 }  // namespace multihead

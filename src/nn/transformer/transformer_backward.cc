@@ -69,7 +69,8 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
                                            .weight = weights_.output,
                                            .d_y = {d_logits.data, {count, logits_width}},
                                            .d_x = {d, flat},
-                                           .d_weight = block.of(weights_.output)},
+                                           .d_weight = block.of(weights_.output),
+                                           .precision = options.attention.precision},
                                           context);
   if (status.ok() && norms) {
     status = nn::normalise_back(config_.block, last, weights_.norm_weight, weights_.norm_bias, d,

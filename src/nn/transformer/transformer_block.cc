@@ -351,11 +351,12 @@ Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptio
   }
   const Dims wide{rows, inner_width};
   const ConstTensor from(mlp_in, flat);
+  const Precision precision = options.attention.precision;
   const Tensor inner(arrays.inner, wide), gate(arrays.gate, wide), hidden(arrays.hidden, wide);
-  status = linear(from, weights_.linear1_weight, weights_.linear1_bias, inner, context);
+  status = linear(from, weights_.linear1_weight, weights_.linear1_bias, inner, context, precision);
   if (!status.ok()) return status;
   if (config_.gated) {
-    status = linear(from, weights_.gate_weight, weights_.gate_bias, gate, context);
+    status = linear(from, weights_.gate_weight, weights_.gate_bias, gate, context, precision);
     if (!status.ok()) return status;
     status = activate_gated(gate, inner, config_.activation, hidden, context);
   } else {
@@ -363,7 +364,7 @@ Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptio
   }
   if (!status.ok()) return status;
   status = linear(hidden, weights_.linear2_weight, weights_.linear2_bias, {arrays.branch, flat},
-                  context);
+                  context, precision);
   if (!status.ok()) return status;
   float* const sum = after && arrays.sum != nullptr ? arrays.sum : out;
   add(added_to, nn::kMlpBranch, sum);

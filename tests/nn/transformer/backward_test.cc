@@ -10,9 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "multihead/transformer.h"
 #include "support/random_case.h"
+#include "support/simd_targets.h"
 #include "support/slope.h"
+#include "support/tile_model.h"
 
 namespace multihead {
 namespace {
@@ -351,6 +354,83 @@ TEST(TransformerBackward, RefusesInvalidCallsAndWritesNothing) {
                                 other)
                 .argument(),
             "embedding_dropout");
+}
+
+// One pass forward and back of a model: how many products of tiles each took, and the gradients.
+struct Bf16Run {
+  int64_t forward, backward;
+  std::vector<float> gradients;
+};
+
+Bf16Run run_with_tiles(const TransformerConfig& config, Precision precision) {
+  const testing::UseTileModel model;
+  Transformer transformer;
+  Status status = Transformer::create(config, transformer);
+  if (status.ok()) status = transformer.initialise({.seed = 3});
+  constexpr int64_t kBatch = 2, kLength = 32;
+  Random random(1);
+  std::vector<int32_t> tokens(kBatch * kLength);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.integer(0, 31));
+  const Dims shape{kBatch, kLength, config.vocab_size};
+  std::vector<float> logits(static_cast<size_t>(shape.elements()));
+  const std::vector<float> d_logits = random.floats(shape.elements());
+  MultiHeadAttentionOptions options;
+  options.attention.precision = precision;
+  TransformerActivations activations;
+  Context context(1);
+  Bf16Run run{.forward = 0,
+              .backward = 0,
+              .gradients = std::vector<float>(static_cast<size_t>(transformer.num_parameters()))};
+  if (status.ok()) {
+    status = transformer.forward(tokens, kBatch, options,
+                                 {.logits = {logits.data(), shape}, .activations = &activations},
+                                 context);
+  }
+  run.forward = model.products();
+  if (status.ok()) {
+    status = transformer.backward(tokens, kBatch, options, {d_logits.data(), shape}, activations,
+                                  run.gradients, context);
+  }
+  run.backward = model.products() - run.forward;
+  EXPECT_TRUE(status.ok()) << status.message();
+  return run;
+}
+
+// Each product of 64 rows with a matrix of 32 x 32 is two blocks of tiles, its backward three: two
+// of d_x, one of d_weight.
+TEST(TransformerBackward, MultipliesBf16ByAllMatrices) {
+  TransformerConfig config;
+  config.block.attention.num_heads = 1;
+  config.block.attention.embed_dim = 32;
+  config.vocab_size = 32;
+  config.num_layers = 0;
+  testing::on_every_target([&] {
+    const bool tiles = cpu::target_traits().bf16_tiles;
+    const auto expect_products = [&](const TransformerConfig& with,
+                                     const TransformerConfig& without, int64_t matrices) {
+      const Bf16Run more = run_with_tiles(with, Precision::kBf16);
+      const Bf16Run less = run_with_tiles(without, Precision::kBf16);
+      EXPECT_EQ(more.forward - less.forward, tiles ? 2 * matrices : 0);
+      EXPECT_EQ(more.backward - less.backward, tiles ? 3 * matrices : 0);
+      const Bf16Run exact = run_with_tiles(with, Precision::kF32);
+      EXPECT_EQ(exact.forward + exact.backward, 0);
+      double difference = 0, size = 0;
+      for (size_t i = 0; i < exact.gradients.size(); ++i) {
+        difference += std::pow(more.gradients[i] - exact.gradients[i], 2);
+        size += std::pow(exact.gradients[i], 2);
+      }
+      EXPECT_LT(std::sqrt(difference), 0.02 * std::sqrt(size));
+    };
+    const Bf16Run output = run_with_tiles(config, Precision::kBf16);
+    EXPECT_EQ(output.forward, tiles ? 2 : 0);
+    EXPECT_EQ(output.backward, tiles ? 3 : 0);
+    TransformerConfig no_mlp = config, mlp = config, gated = config;
+    no_mlp.num_layers = mlp.num_layers = gated.num_layers = 1;
+    mlp.block.mlp_dim = gated.block.mlp_dim = 32;
+    gated.block.gated = true;
+    expect_products(mlp, no_mlp, 2);
+    expect_products(gated, no_mlp, 3);
+  });
 }
 
 }  // namespace
