@@ -144,7 +144,7 @@ export const tests = [
       const dark = await ground();
       await page.emulateMediaType('print');
       assert.notEqual(await ground(), dark);
-      assert.equal(await ground(), 'rgb(247, 247, 244)');
+      assert.equal(await ground(), 'rgba(0, 0, 0, 0)', 'the paper itself');
       const folded = await page.$eval('.question p', (answer) => answer.checkVisibility());
       assert.ok(folded, 'answers are printed');
       await page.emulateMediaType(null);

@@ -5,7 +5,7 @@ import { openPage, settled, snapshot, until } from './harness.mjs';
 
 const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
 const longText = Array.from({ length: 64 }, (_, i) => `word${(i * i) % 41}`).join('+');
-const large = `#heads=${everyHead}&text=${longText}`;
+export const large = `#heads=${everyHead}&text=${longText}`;
 
 /** Moves the pointer over a map of the gallery, diagonally, in `steps` steps. */
 async function sweep(page, steps) {
@@ -331,35 +331,6 @@ export const tests = [
         const all = heads.map((_, h) => weight(h, Math.floor(k / n), k % n));
         assert.ok(Math.abs(value - all.reduce((a, b) => a + b) / heads.length) < 0.00051);
       });
-      await close();
-    },
-  },
-  {
-    name: 'on paper, maps are light and tables whole, also from the dark theme',
-    skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate printing' : undefined),
-    async run({ browser, url }) {
-      const { page, close } = await openPage(browser, url, { scheme: 'dark' });
-      const corner = () =>
-        page.$eval('#gallery .map-stage', (stage) => {
-          const canvas = stage.querySelector('canvas');
-          const ratio = canvas.width / canvas.clientWidth;
-          const outer = canvas.getBoundingClientRect();
-          const { right, bottom } = stage.querySelector('.map-row').getBoundingClientRect();
-          const at = [(right - outer.left - 8) * ratio, (bottom - outer.top - 8) * ratio];
-          const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
-          pen.drawImage(canvas, ...at, 1, 1, 0, 0, 1, 1);
-          return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
-        });
-      assert.ok(Math.max(...(await corner())) < 90, 'dark on the screen');
-      await page.emulateMediaType('print');
-      await until(page, () => matchMedia('print').matches);
-      await new Promise((resolve) => setTimeout(resolve, 100));
-      assert.ok(Math.min(...(await corner())) > 200, 'light on paper');
-      await page.emulateMediaType();
-      await page.evaluate((text) => (location.hash = text), `${large}&galleryView=numbers`);
-      await snapshot(page);
-      await page.emulateMediaType('print');
-      await until(page, () => document.querySelectorAll('#gallery .card:first-child tbody td').length === 64 * 64);
       await close();
     },
   },

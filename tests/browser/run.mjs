@@ -17,6 +17,7 @@ import { tests as ownModel } from './own_model.tests.mjs';
 import { tests as packaged } from './package.tests.mjs';
 import { tests as page } from './page.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
+import { tests as print } from './print.tests.mjs';
 import { tests as reveal } from './reveal.tests.mjs';
 import { tests as robustness } from './robustness.tests.mjs';
 import { tests as speed } from './speed.tests.mjs';
@@ -33,6 +34,7 @@ const tests = [
   ...state,
   ...numbers,
   ...maps,
+  ...print,
   ...bend,
   ...reveal,
   ...training,

@@ -33,11 +33,15 @@ export interface MatrixView {
   readonly headOf?: (row: number, col: number) => number;
 }
 
-/** How to paint: `ink` is the colour of labels, `ratio` the number of device pixels per CSS pixel. */
+/**
+ * How to paint: `ink` is the colour of labels, `ratio` the number of device pixels per CSS pixel. `onPaper`: nothing is
+ * cleared, because Chromium prints the commands, and one that clears takes what is printed around the map with it.
+ */
 export interface PaintStyle {
   readonly theme: Theme;
   readonly ink: string;
   readonly ratio: number;
+  readonly onPaper?: boolean;
 }
 
 /** The largest finite absolute value: the end of a signed scale. */
@@ -56,7 +60,7 @@ export function paint(
   const width = Math.max(1, Math.round(layout.width * style.ratio));
   const height = Math.max(1, Math.round(layout.height * style.ratio));
   // A new size allocates new pixels, which takes longer than painting a small map.
-  const sameSize = canvas.width === width && canvas.height === height;
+  const sameSize = canvas.width === width && canvas.height === height && !style.onPaper;
   if (!sameSize) {
     canvas.width = width;
     canvas.height = height;
@@ -102,7 +106,7 @@ function paintCells(
   pen: CanvasRenderingContext2D,
   { rows, cols, hidden }: MatrixView,
   { left, top, cellWidth: w, cellHeight: h }: Layout,
-  { theme, ratio }: PaintStyle,
+  { theme, ratio, onPaper }: PaintStyle,
   colors: readonly Color[],
 ): void {
   if (rows === 0 || cols === 0) return;
@@ -136,8 +140,10 @@ function paintCells(
     pen.fill();
   }
   if (Math.min(w, h) < 7) return;
-  for (let row = 1; row <= rows; row += 1) pen.clearRect(x, snap(top + row * h) - 1, across, 1);
-  for (let col = 1; col <= cols; col += 1) pen.clearRect(snap(left + col * w) - 1, y, 1, down);
+  pen.fillStyle = 'white';
+  const gap = onPaper ? pen.fillRect.bind(pen) : pen.clearRect.bind(pen);
+  for (let row = 1; row <= rows; row += 1) gap(x, snap(top + row * h) - 1, across, 1);
+  for (let col = 1; col <= cols; col += 1) gap(snap(left + col * w) - 1, y, 1, down);
 }
 
 const hatches = new Map<string, CanvasPattern>();

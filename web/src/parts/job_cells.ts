@@ -3,7 +3,7 @@
 import { colorScale } from './color_scale.js';
 import { el, setText } from './dom.js';
 import { formatNumber } from './format.js';
-import { theme } from './theme.js';
+import { shade } from './printing.js';
 
 export interface JobCells {
   readonly element: HTMLElement;
@@ -33,7 +33,7 @@ export function createJobCells(jobs: readonly JobName[]): JobCells {
 
   function draw(): void {
     if (!shown) return;
-    const color = colorScale(theme.get(), 'weights');
+    const color = colorScale(shade.get(), 'weights');
     boxes.forEach((box, i) => {
       const value = shown!.values[i] ?? 0;
       const { fill, ink } = color(value);
@@ -44,7 +44,7 @@ export function createJobCells(jobs: readonly JobName[]): JobCells {
       setText(spoken[i]!, `${jobs[i]!.name}: ${shown!.muted ? 'muted' : formatNumber(value, 2)}`);
     });
   }
-  theme.watch(draw);
+  shade.watch(draw);
   return {
     element: el('ul', { class: 'job-cells' }, ...cells),
     show(values, muted) {

@@ -3,13 +3,13 @@
 import { colorScale, type ScaleName } from './color_scale.js';
 import { el } from './dom.js';
 import { formatNumber } from './format.js';
-import { theme } from './theme.js';
+import { shade } from './printing.js';
 
 /** A strip of the scale, drawn from the same table as the maps. */
 function strip(name: ScaleName): HTMLElement {
   const width = 128;
   const canvas = el('canvas', { width, height: 10, class: 'legend-strip', 'aria-hidden': 'true' });
-  theme.watch((now) => {
+  shade.watch((now) => {
     const pen = canvas.getContext('2d');
     if (!pen) return;
     const color = colorScale(now, name);

@@ -5,8 +5,7 @@ import { el, place } from './dom.js';
 import { paint, type PaintStyle } from './heat_map.js';
 import { createGrid, type Cell, type MapContent } from './map_grid.js';
 import { layoutOf, type Layout } from './map_layout.js';
-import { printing } from './printing.js';
-import { theme } from './theme.js';
+import { printing, shade } from './printing.js';
 import { whenSeen } from './when_seen.js';
 
 export type { Cell, MapContent } from './map_grid.js';
@@ -40,11 +39,12 @@ const inks = { light: '#565b68', dark: '#a4abbb' };
 
 /** How maps are painted at the moment: in the colours of the page, and for paper in the light ones. */
 export function paintStyle(): PaintStyle {
-  const current = printing.get() ? 'light' : theme.get();
+  const current = shade.get();
   return {
     theme: current,
     ink: forcedColors.matches ? 'CanvasText' : inks[current],
     ratio: Math.max(window.devicePixelRatio || 1, printing.get() ? 2 : 1),
+    onPaper: printing.get(),
   };
 }
 
@@ -135,7 +135,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     width = now;
     drawSoon();
   }).observe(measured);
-  theme.watch(drawSoon);
+  shade.watch(drawSoon);
   printing.watch(draw);
   forcedColors.addEventListener('change', draw);
 

@@ -2,9 +2,7 @@
 
 import { colorScale } from './color_scale.js';
 import { el, type Child } from './dom.js';
-import { paintStyle } from './matrix_map.js';
-import { printing } from './printing.js';
-import { theme } from './theme.js';
+import { shade } from './printing.js';
 
 export interface Strip {
   readonly label: readonly Child[];
@@ -28,8 +26,7 @@ export function createStrips(count: number): VectorStrips {
   let shown: readonly Strip[] = [];
 
   function draw(): void {
-    const { theme: now } = paintStyle();
-    const color = (value: number, limit: number) => colorScale(now, 'signed', limit)(value);
+    const color = (value: number, limit: number) => colorScale(shade.get(), 'signed', limit)(value);
     lines.forEach(({ label, canvas }, i) => {
       const strip = shown[i];
       label.replaceChildren(...(strip?.label ?? []));
@@ -43,8 +40,7 @@ export function createStrips(count: number): VectorStrips {
     });
   }
 
-  theme.watch(draw);
-  printing.watch(draw);
+  shade.watch(draw);
   return {
     element,
     show(strips) {

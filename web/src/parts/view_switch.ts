@@ -22,6 +22,6 @@ export function createViewSwitch(app: App, field: ViewField, label: string): Vie
     app.state.watch((state) => button.setAttribute('aria-pressed', String(state[field] === name)));
     return button;
   });
-  const element = el('div', { class: 'segments', role: 'group', 'aria-label': label }, ...buttons);
+  const element = el('div', { class: 'segments view-switch', role: 'group', 'aria-label': label }, ...buttons);
   return { element, current };
 }
