@@ -11,6 +11,8 @@
 #include "call.h"
 #include "engine/attention_part.h"
 #include "engine/backward.h"
+#include "engine/cache_access.h"
+#include "engine/team.h"
 #include "functions.h"
 #include "handles.h"
 #include "multihead/multihead.h"
@@ -151,12 +153,19 @@ int32_t head_statistics() {
              [&] { return multihead::head_statistics(call.weights, call.tokens, call.outputs); });
 }
 
-int32_t cache_create() { return create<KVCache, CacheConfigCall>(); }
+int32_t cache_create() {
+  const CacheConfigCall call;
+  return make<KVCache>(call.from, [&](KVCache& cache) {
+    return engine::CacheAccess::create(call.config, engine::team_of(context()), cache);
+  });
+}
 void cache_release(int32_t handle) { release_object<KVCache>(handle); }
 
 int32_t cache_append(int32_t handle) {
   const AppendCall call;
-  return run(call.from, [&] { return at<KVCache>(handle).append(call.k, call.v, call.counts); });
+  return run(call.from, [&] {
+    return agreed([&] { return at<KVCache>(handle).append(call.k, call.v, call.counts); });
+  });
 }
 
 int32_t cache_attend(int32_t handle) {
@@ -169,7 +178,7 @@ int32_t cache_attend(int32_t handle) {
 }
 
 int32_t cache_truncate(int32_t handle, int32_t batch, int32_t length) {
-  return run([&] { return at<KVCache>(handle).truncate(batch, length); });
+  return run([&] { return agreed([&] { return at<KVCache>(handle).truncate(batch, length); }); });
 }
 void cache_clear(int32_t handle) { at<KVCache>(handle).clear(); }
 int32_t cache_length(int32_t handle, int32_t batch) {

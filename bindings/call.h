@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "engine/team.h"
 #include "handles.h"
 #include "multihead/multihead.h"
 
@@ -49,6 +50,16 @@ int32_t run(Work work) {
 template <class Work>
 int32_t run(const Arguments& from, Work work) {
   return from.complete() ? run(std::move(work)) : static_cast<int32_t>(CallStatus::kOtherArguments);
+}
+
+// Runs work that changes an object alike in all members of a team, once each of them has come here:
+// either all of them do it or none does.
+template <class Work>
+Status agreed(Work work) {
+  if (engine::Team* const team = engine::team_of(context()); team != nullptr) {
+    if (Status status = team->agree(); !status.ok()) return status;
+  }
+  return work();
 }
 
 // Makes an object, which `work` fills. Gives a handle of it, or minus a CallStatus.

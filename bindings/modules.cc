@@ -135,7 +135,8 @@ template <class Cache, class Module>
 int32_t cache_for(const Module& module) {
   const CacheConfigCall call;
   return make<ModuleCache>(call.from, [&](ModuleCache& made) {
-    return module.create_cache(call.config, made.emplace<Cache>());
+    return nn::ModuleAccess::create_cache(module, call.config, engine::team_of(context()),
+                                          made.emplace<Cache>());
   });
 }
 
@@ -248,8 +249,10 @@ int32_t module_cache_create(int32_t handle) {
 void module_cache_release(int32_t handle) { release_object<ModuleCache>(handle); }
 int32_t module_cache_rewind(int32_t handle, int32_t length) {
   return run([&] {
-    return is_of_transformer(handle) ? cache_at<TransformerCache>(handle).truncate(length)
-                                     : cache_at<MultiHeadAttentionCache>(handle).truncate(length);
+    return agreed([&] {
+      return is_of_transformer(handle) ? cache_at<TransformerCache>(handle).truncate(length)
+                                       : cache_at<MultiHeadAttentionCache>(handle).truncate(length);
+    });
   });
 }
 int32_t module_cache_length(int32_t handle) {

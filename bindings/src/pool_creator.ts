@@ -118,7 +118,7 @@ function poolOf(core: PoolCore): Pool {
     transformer: makeShared('transformer'),
     trainer: make('trainer'),
     experiment: make('experiment'),
-    createCache: make('createCache'),
+    createCache: makeShared('createCache'),
     get disposed() {
       return core.disposed;
     },

@@ -95,13 +95,14 @@ export type Plain<T> =
 /** Options of a call of `mh`, without tensors of one instance, and with those of a pool. */
 export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
 
-/** Options of modules and transformers of a pool. */
+/** Options of modules, transformers and caches of a pool. */
 export interface PoolObjectOptions {
   /**
-   * How many workers share the work of each call: every projection by its outputs, attention by its heads. Each holds the
-   * rows of the matrices for its outputs, and a copy of small parameters and of caches. From the first `backward()` or
-   * trainer on, each holds all parameters. More than one needs shared memory, and is one otherwise. `'all'` takes as many
-   * as there are. Default 1: calls of other objects then run at the same time.
+   * How many workers share the work of each call: every projection by its outputs, attention by its key/value heads. Each
+   * holds the rows of the matrices for its outputs, a copy of small parameters, and of a cache the keys and values of its
+   * heads; a cache with a single head, such as that of latent attention, lies in each worker. From the first `backward()`
+   * or trainer on, each holds all parameters. More than one needs shared memory, and is one otherwise. `'all'` takes as
+   * many as there are. Default 1: calls of other objects then run at the same time.
    */
   readonly workers?: number | 'all' | undefined;
   /** Aborting rejects the call with `E_ABORTED`. Default none. */
@@ -118,7 +119,7 @@ export interface PoolObject {
   [Symbol.dispose](): void;
 }
 
-/** A {@link KVCache} in a worker. */
+/** A {@link KVCache} in a worker, or with some of its heads in each of several. */
 export interface PoolKVCache
   extends
     PoolObject,
@@ -144,12 +145,12 @@ export interface PoolKVCache
   firstKept(batch?: number): Promise<number>;
 }
 
-/** A {@link MultiHeadAttentionCache} in the worker of its layer. */
+/** A {@link MultiHeadAttentionCache} in the workers of its layer. */
 export interface PoolLayerCache
   extends PoolObject, Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'> {
   /** As {@link MultiHeadAttentionCache.length}. */
   length(): Promise<number>;
-  /** As {@link MultiHeadAttentionCache.bytes}. */
+  /** As {@link MultiHeadAttentionCache.bytes}, of the part that the first of its workers has. */
   bytes(): Promise<number>;
   /** As {@link MultiHeadAttentionCache.rewind}. */
   rewind(length: number): Promise<void>;

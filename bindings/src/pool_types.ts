@@ -203,8 +203,8 @@ export interface Pool {
   trainer(model: PoolTransformer, options?: TrainerOptions): Promise<PoolTrainer>;
   /** As {@link Pool.multiHeadAttention}. */
   experiment(options?: ExperimentOptions): Promise<PoolExperiment>;
-  /** Makes an empty cache of keys and values in one of the workers. */
-  createCache(config: KVCacheConfig): Promise<PoolKVCache>;
+  /** Makes an empty cache of keys and values in one or several of the workers. Dispose it when it is not needed. */
+  createCache(config: KVCacheConfig, options?: PoolObjectOptions): Promise<PoolKVCache>;
 
   /** What is allocated in one of the workers at the moment. */
   memory(): Promise<MemoryInfo>;

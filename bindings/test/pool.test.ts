@@ -274,6 +274,14 @@ describe('workers that end', () => {
     const inputs = { q, k, v, out: plain(whole.out), lse: plain(whole.lse), dOut: filled(r, 1, 2, 20, 8) };
     const ofTokens = { q: tokens, k: tokens, v: tokens, out: plain(packed.out), lse: plain(packed.lse), dOut: filled(r, 40, 2, 8) };
     const copied = () => [plain(q), plain(k), plain(v)] as const;
+    const ofCache = { kvHeads: 2, keyWidth: 8, capacity: 40 };
+    const attendToCache = async (): Promise<object> => {
+      using cache = await pool.createCache(ofCache, { workers: 'all' });
+      await cache.append(k, v);
+      return cache.attend(q, { return: ['lse'] });
+    };
+    const cache = mh.createCache(ofCache);
+    cache.append(k, v);
     /** Calls of all kinds that are divided or lent something, and what one thread gives. */
     const kinds: [run: () => Promise<object>, expected: object][] = [
       [() => pool.attention(q, k, v, { return: ['lse'] }), whole],
@@ -281,7 +289,9 @@ describe('workers that end', () => {
       [() => pool.attentionVarlen(tokens, tokens, tokens, { ...cu, return: ['lse'] }), packed],
       [() => pool.attentionBackward(inputs), mh.attentionBackward(inputs)],
       [() => pool.attentionVarlenBackward(ofTokens, cu), mh.attentionVarlenBackward(ofTokens, cu)],
+      [attendToCache, cache.attend(q, { return: ['lse'] })],
     ];
+    cache.dispose();
     await until(() => running.size === 2);
     let [ok, lost, memory] = [0, 0, 0];
     let ended: Promise<number> | undefined;

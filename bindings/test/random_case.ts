@@ -145,7 +145,7 @@ export function randomDropout(r: Random): Pick<MaskOptions, 'dropout'> {
 
 const stages: ScoreStage[] = ['raw', 'capped', 'masked', 'weights'];
 
-function randomCaptures(r: Random, heads: number, queries: number): Capture[] {
+export function randomCaptures(r: Random, heads: number, queries: number): Capture[] {
   const captures: Capture[] = [];
   while (chance(r, 0.4)) {
     const first = r.int(0, queries);

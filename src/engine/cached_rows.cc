@@ -43,6 +43,13 @@ void quantise_row(const ConstAnyTensor& from, int64_t at, int64_t width, int8_t*
   });
 }
 
+// Computed as an integer, because the address may lie outside of the memory.
+const void* before(const void* address, int64_t bytes) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(address) -
+                                       static_cast<uintptr_t>(bytes));
+}
+
 }  // namespace
 
 int64_t pages_per_entry(const KVCacheConfig& config) {
@@ -67,6 +74,19 @@ rules::StoredRows cached_rows(const KVCacheConfig& config, const std::byte* rows
     stored.page_size = config.page_size;
   }
   return stored;
+}
+
+rules::StoredRows cached_rows(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
+                              const CachedRows& stored, const int32_t* page_table, int64_t width) {
+  KVCacheConfig of_stored = config;
+  of_stored.kv_heads = end_head - first_head;
+  rules::StoredRows rows = cached_rows(of_stored, stored.rows, stored.scales, page_table, width);
+  rows.data = before(stored.rows, first_head * rows.stride[1] * bytes_of(config.type));
+  if (stored.scales != nullptr) {
+    rows.scales = static_cast<const float*>(
+        before(stored.scales, first_head * rows.scale_stride[1] * int64_t{sizeof(float)}));
+  }
+  return rows;
 }
 
 void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, const CachedRows& to,

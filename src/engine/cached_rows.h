@@ -21,6 +21,11 @@ struct CachedRows {
   float* scales;  // kInt8 alone
 };
 
+// The same where only the heads first_head to end_head - 1 are stored, which are read by the
+// numbers that they have among all heads.
+rules::StoredRows cached_rows(const KVCacheConfig& config, int64_t first_head, int64_t end_head,
+                              const CachedRows& stored, const int32_t* page_table, int64_t width);
+
 // Elements at .. at + width - 1 of `from`, rounded to `type`, into row `row`.
 void write_row(const ConstAnyTensor& from, int64_t at, int64_t width, const CachedRows& to,
                DType type, int64_t row);

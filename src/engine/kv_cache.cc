@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/cache_access.h"
 #include "engine/cache_call.h"
 #include "engine/cached_rows.h"
 #include "engine/enumerators.h"
@@ -16,6 +17,7 @@
 #include "engine/plan.h"
 #include "engine/run.h"
 #include "engine/scratch.h"
+#include "engine/team.h"
 #include "engine/transform.h"
 #include "engine/validate.h"
 #include "rules/arena.h"
@@ -80,10 +82,21 @@ Status validate(const KVCacheConfig& config) {
 }  // namespace
 
 Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
+  return create_share(config, nullptr, cache);
+}
+
+Status KVCache::create_share(const KVCacheConfig& config, const engine::Team* team,
+                             KVCache& cache) {
   return engine::memory_guard([&]() -> Status {
     if (Status status = validate(config); !status.ok()) return status;
     KVCache made;
     made.config_ = config;
+    made.end_head_ = config.kv_heads;
+    // A single head is computed by all members.
+    if (team != nullptr && config.kv_heads > 1) {
+      made.first_head_ = team->first_of(config.kv_heads);
+      made.end_head_ = team->end_of(config.kv_heads);
+    }
     const bool paged = config.layout == Layout::kPaged;
     const int64_t page_table = paged ? product({config.batch, engine::pages_per_entry(config)}) : 0;
     if (paged && config.pages == 0) {
@@ -92,8 +105,9 @@ Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
       made.config_.pages = page_table;
     }
     const int64_t pages = paged ? made.config_.pages : 0;
-    const int64_t rows = paged ? product({config.kv_heads, pages, config.page_size})
-                               : product({config.kv_heads, config.batch, config.capacity});
+    const int64_t heads = made.stored_heads();
+    const int64_t rows = paged ? product({heads, pages, config.page_size})
+                               : product({heads, config.batch, config.capacity});
 
     Parts& parts = made.parts_;
     const int64_t element = bytes_of(config.type);
@@ -132,6 +146,8 @@ void KVCache::swap(KVCache& other) noexcept {
   std::swap(config_, other.config_);
   std::swap(memory_, other.memory_);
   std::swap(parts_, other.parts_);
+  std::swap(first_head_, other.first_head_);
+  std::swap(end_head_, other.end_head_);
   std::swap(free_pages_, other.free_pages_);
   std::swap(bytes_, other.bytes_);
 }
@@ -206,7 +222,7 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
       for (int64_t n = 0; n < count_of(b); ++n) {
         const int64_t position = length(b) + n;
         const int64_t slot = claim_slot(b, position);
-        for (int64_t h = 0; h < config_.kv_heads; ++h) {
+        for (int64_t h = first_head_; h < end_head_; ++h) {
           const int64_t row = row_of(b, h, slot);
           write(parts_.keys, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n,
                 config_.key_width, row);
@@ -237,10 +253,10 @@ int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
 
 int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
   if (config_.layout == Layout::kPaged) {
-    // (pages * page_size, H_kv): the heads of a token are adjacent, so that one number is a slot.
-    return slot * config_.kv_heads + head;
+    // (pages * page_size, heads): the heads of a token are adjacent, so that one number is a slot.
+    return slot * stored_heads() + head - first_head_;
   }
-  return (batch * config_.kv_heads + head) * config_.capacity + slot;
+  return (batch * stored_heads() + head - first_head_) * config_.capacity + slot;
 }
 
 void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
@@ -267,8 +283,19 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                                  .page_table = parts_.page_table},
                                 keys, q, options, outputs, engine::Values::kReadable, call);
     if (!status.ok()) return status;
-    return engine::run(engine::plan_attention(call.inputs, call.shape, call.options, outputs),
-                       context);
+    engine::AttentionPlan plan =
+        engine::plan_attention(call.inputs, call.shape, call.options, outputs);
+    if (stored_heads() == config_.kv_heads) return engine::run(plan, context);
+    // Planned as the whole call, so that its heads get the same bits.
+    const auto stored = [&](const Store& store, int64_t width) {
+      return engine::cached_rows(config_, first_head_, end_head_,
+                                 {.rows = store.rows, .scales = store.scales}, parts_.page_table,
+                                 width);
+    };
+    plan.params.k = stored(parts_.keys, config_.key_width);
+    plan.params.v =
+        stored(values(), config_.values_in_keys ? config_.key_width : config_.value_width);
+    return engine::run_stored_heads(plan, first_head_, end_head_, context);
   });
 }
 

@@ -158,19 +158,56 @@ bool divides(const AttentionPlan& plan, const Team& team) {
          p.end_query == p.queries;
 }
 
-// Exchanges rows of one batch entry, of which each member has those of its query heads.
+// Exchanges rows of one batch entry, `rows` of each head, of which each member has those of its
+// query heads.
 Status exchange_heads(Team& team, const AttentionParams& p, void* data,
-                      const rules::RowStrides& stride, int64_t width, int64_t element_bytes) {
+                      const rules::RowStrides& stride, int64_t rows, int64_t width,
+                      int64_t element_bytes) {
+  if (data == nullptr) return {};
   const bool side_by_side = stride[1] < stride[2];
-  const int64_t last = side_by_side ? width : (p.queries - 1) * stride[2] + width;
+  const int64_t last = side_by_side ? width : (rows - 1) * stride[2] + width;
   std::vector<uint32_t> bounds;
   for (int member = 0; member <= team.members(); ++member) {
     const int64_t head = team.first_of(p.kv_heads, member) * p.group();
     const int64_t at = head < p.heads ? head * stride[1] : (p.heads - 1) * stride[1] + last;
     bounds.push_back(static_cast<uint32_t>(at * element_bytes));
   }
-  return team.exchange(data, side_by_side ? p.queries : 1,
-                       side_by_side ? stride[2] * element_bytes : 0, bounds);
+  return team.exchange(data, side_by_side ? rows : 1, side_by_side ? stride[2] * element_bytes : 0,
+                       bounds);
+}
+
+// Exchanges what was captured of one batch entry.
+Status exchange_capture(Team& team, const AttentionParams& p, const ScoreCapture& capture,
+                        int64_t batch) {
+  const Tensor& out = capture.out;
+  if (out.data == nullptr || out.shape.elements() == 0) return {};
+  float* const data = out.data + batch * out.strides[0];
+  const rules::RowStrides stride{out.strides[0], out.strides[1], out.strides[2]};
+  const int64_t rows = out.shape[2], width = out.shape[3];
+  if (capture.heads.empty()) {
+    return exchange_heads(team, p, data, stride, rows, width, sizeof(float));
+  }
+  // One by one: they have any order.
+  int64_t place = 0;
+  for (const int32_t head : capture.heads) {
+    Status status = team.exchange_rows(
+        data + place++ * stride[1],
+        ((rows - 1) * stride[2] + width) * static_cast<int64_t>(sizeof(float)),
+        [&](int member) { return team.first_of(p.kv_heads, member) > head / p.group() ? 1 : 0; });
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status exchange_captures(Team& team, const AttentionParams& p, int64_t batch) {
+  const rules::RowStrides& stride = p.dropout_mask.stride;
+  uint8_t* const mask = p.dropout_mask.data == nullptr ? nullptr : p.dropout_mask.row(batch, 0, 0);
+  Status status = exchange_heads(team, p, mask, stride, p.queries, p.keys, 1);
+  if (status.ok()) status = exchange_capture(team, p, p.weights, batch);
+  for (const ScoreCapture& capture : p.captures) {
+    if (status.ok()) status = exchange_capture(team, p, capture, batch);
+  }
+  return status;
 }
 
 // This member's heads, and those of the others from them. Scratch memory is reserved.
@@ -186,11 +223,15 @@ Status run_share(const AttentionPlan& plan, Team& team, Context& context) {
                .first_block = 0,
                .end_block = plan.blocks.row_parts},
               context);
-    auto* const out = static_cast<char*>(p.out.data) + batch * p.out.stride[0] * bytes;
-    Status status = exchange_heads(team, p, out, p.out.stride, p.value_width, bytes);
+    void* const out = p.out.data == nullptr
+                          ? nullptr
+                          : static_cast<char*>(p.out.data) + batch * p.out.stride[0] * bytes;
+    Status status = exchange_heads(team, p, out, p.out.stride, p.queries, p.value_width, bytes);
     if (status.ok() && p.lse.data != nullptr) {
-      status = exchange_heads(team, p, p.lse.row(batch, 0, 0), p.lse.stride, 1, sizeof(float));
+      status = exchange_heads(team, p, p.lse.row(batch, 0, 0), p.lse.stride, p.queries, 1,
+                              sizeof(float));
     }
+    if (status.ok()) status = exchange_captures(team, p, batch);
     if (!status.ok()) return status;
   }
   return {};
@@ -255,6 +296,19 @@ Status run(const AttentionPlan& plan, Context& context) {
     run_all(divided);
   }
   return {};
+}
+
+Status run_stored_heads(const AttentionPlan& plan, int64_t first_head, int64_t end_head,
+                        Context& context) {
+  Team* const team = team_of(context);
+  const int64_t heads = plan.params.kv_heads;
+  if (team == nullptr || team->first_of(heads) != first_head || team->end_of(heads) != end_head) {
+    return Team::member_left();
+  }
+  last_call_of(context) = plan;
+  if (plan.jobs() == 0) return {};
+  if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
+  return run_share(plan, *team, context);
 }
 
 Status run(PlannedCall& call, Context& context) {

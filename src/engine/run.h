@@ -17,6 +17,12 @@ Status reserve_scratch(const AttentionPlan& plan, Context& context);
 Status run(PlannedCall& call, Context& context);
 Status run(const AttentionPlan& plan, Context& context);
 
+// The same in a cache that has the key/value heads first_head to end_head - 1 alone, which are
+// those of this member of the context's team: the others compute the other heads, and all get all
+// results.
+Status run_stored_heads(const AttentionPlan& plan, int64_t first_head, int64_t end_head,
+                        Context& context);
+
 // Runs the jobs of one part, each for one key/value head.
 Status run_part(PlannedCall& call, const AttentionPart& part, Context& context);
 

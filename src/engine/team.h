@@ -3,7 +3,8 @@
 // Of a product each computes some columns, of attention some heads, and the members then exchange
 // them. So every number is computed by one member, with the bits that a single instance gives, and
 // all members hold all results. Of a module's matrices each may hold its share alone: the rows for
-// the outputs that it computes (see nn/parameters.h).
+// the outputs that it computes (see nn/parameters.h); and of a cache the heads that it computes
+// (see engine/cache_access.h).
 #pragma once
 
 #include <cstdint>
@@ -63,9 +64,10 @@ class Team {
   // does.
   Status agree();
 
- private:
+  // The error of a call that cannot go on without the others.
   static Status member_left();
 
+ private:
   int rank_, members_;
   Exchange exchange_;
 };

@@ -11,6 +11,11 @@
 #include "multihead/attention.h"
 #include "multihead/export.h"
 
+namespace multihead::engine {
+class Team;
+struct CacheAccess;
+}  // namespace multihead::engine
+
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -95,7 +100,12 @@ class KVCache {
   std::span<const int32_t> page_table() const;
 
  private:
-  // (B, H_kv, capacity, width), or for pages (pages * page_size, H_kv, width).
+  friend struct engine::CacheAccess;
+  // With a team, of the heads that this member computes.
+  static Status create_share(const KVCacheConfig& config, const engine::Team* team, KVCache& cache);
+
+  // (B, heads, capacity, width), or for pages (pages * page_size, heads, width), where heads are
+  // those that are stored.
   struct Store {
     std::byte* rows = nullptr;
     float* scales = nullptr;  // one a row; kInt8 only
@@ -116,12 +126,14 @@ class KVCache {
   int64_t claim_slot(int64_t batch, int64_t position);
   const Store& values() const { return config_.values_in_keys ? parts_.keys : parts_.values; }
   int64_t row_of(int64_t batch, int64_t head, int64_t slot) const;
+  int64_t stored_heads() const { return end_head_ - first_head_; }
   void write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
              int64_t row);
 
   KVCacheConfig config_;
   std::unique_ptr<void, Free> memory_;
   Parts parts_;
+  int64_t first_head_ = 0, end_head_ = 0;  // the key/value heads that are stored
   int64_t free_pages_ = 0;
   int64_t bytes_ = 0;
 };

@@ -310,7 +310,9 @@ class MultiHeadAttention {
                            const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
                            const MultiHeadAttentionActivations* activations,
                            const MultiHeadAttentionGradients& gradients, Context& context) const;
-  Status create_cache_or_throw(const KVCacheConfig& config, MultiHeadAttentionCache& cache) const;
+  // With a team: for the heads of this member.
+  Status create_cache_or_throw(const KVCacheConfig& config, const engine::Team* team,
+                               MultiHeadAttentionCache& cache) const;
   Status step_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                        const MultiHeadAttentionOutputs& outputs, MultiHeadAttentionCache& cache,
                        Trace* trace, Context& context) const;

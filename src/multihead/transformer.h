@@ -304,6 +304,8 @@ class Transformer {
   // Parameters from `dict`, or new ones if it is null.
   Status take_parameters(const StateDict* dict, const Initialisation& initialisation,
                          ParameterNames names, const nn::Loading& loading);
+  Status create_cache_or_throw(const KVCacheConfig& config, const engine::Team* team,
+                               TransformerCache& cache) const;
   Status embed(std::span<const int32_t> tokens, int64_t before, int64_t length, float* gathered,
                int32_t* places, float* to, Context& context) const;
   Status validate_call(std::span<const int32_t> tokens, int64_t batch, int64_t before,

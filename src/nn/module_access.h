@@ -1,5 +1,6 @@
-// What the bindings do with the parameters of modules, beyond the public calls: a member of a team
-// loads its share of them, and reads them piece by piece.
+// What the bindings do with the parameters and caches of modules, beyond the public calls: a member
+// of a team loads its share of the parameters, reads them piece by piece, and makes caches of the
+// heads that it computes.
 #pragma once
 
 #include "engine/guard.h"
@@ -29,6 +30,13 @@ struct ModuleAccess {
                            ParameterNames names, const Loading& loading) {
     return engine::memory_guard(
         [&] { return model.take_parameters(nullptr, initialisation, names, loading); });
+  }
+
+  // create_cache() of a module; with a team, for the heads of this member.
+  template <class Module, class Cache>
+  static Status create_cache(const Module& module, const KVCacheConfig& config,
+                             const engine::Team* team, Cache& cache) {
+    return engine::memory_guard([&] { return module.create_cache_or_throw(config, team, cache); });
   }
 
   // Null if a module has none of its own.

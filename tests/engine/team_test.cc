@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <barrier>
 #include <cstddef>
@@ -13,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "engine/cache_access.h"
 #include "multihead/attention.h"
+#include "multihead/kv_cache.h"
 #include "multihead/linear.h"
 #include "multihead/state_dict.h"
 #include "multihead/transformer.h"
@@ -122,6 +125,134 @@ TEST(Team, SharesTheHeadsOfAttention) {
       });
     }
   }
+}
+
+// All that a cache gives: outputs, and captures, of which one has listed heads.
+struct Attended {
+  static constexpr int64_t kBatch = 2, kWidth = 16, kValueWidth = 12;
+  std::vector<float> floats;
+  std::vector<uint8_t> kept;
+
+  void attend(const KVCache& cache, Random& random, int64_t queries, bool drops, Context& context) {
+    const int64_t heads = 2 * cache.config().kv_heads;
+    const int64_t keys = std::max(cache.length(0), cache.length(1));
+    const std::vector<float> q = random.floats(kBatch * heads * queries * kWidth);
+    const Dims scores{kBatch, heads, queries, keys}, out{kBatch, heads, queries, kValueWidth};
+    const Dims lse{kBatch, heads, queries};
+    const std::vector<int32_t> listed{static_cast<int32_t>(heads - 1), 0};
+    const Dims captured{kBatch, 2, 1, keys};
+    auto at = floats.size();
+    const int64_t count =
+        out.elements() + lse.elements() + 2 * scores.elements() + captured.elements();
+    floats.resize(at + static_cast<size_t>(count));
+    const auto take = [&](const Dims& shape) {
+      const Tensor tensor(floats.data() + at, shape);
+      at += static_cast<size_t>(shape.elements());
+      return tensor;
+    };
+    AttentionOutputs outputs{.out = take(out), .lse = take(lse), .weights = take(scores)};
+    const ScoreCapture captures[] = {
+        {.stage = ScoreStage::kRaw, .out = take(scores)},
+        {.out = take(captured), .heads = listed, .first_row = queries - 1}};
+    outputs.captures = captures;
+    AttentionOptions options{.causal = Causal::bottom_right()};
+    if (drops) {
+      kept.resize(static_cast<size_t>(scores.elements()));
+      outputs.dropout_mask = {kept.data(), scores};
+      options.dropout = {.probability = 0.3F, .seed = 5};
+    }
+    EXPECT_TRUE(
+        cache.attend({q.data(), {kBatch, heads, queries, kWidth}}, options, outputs, context).ok());
+    floats.insert(floats.end(), kept.begin(), kept.end());
+  }
+};
+
+TEST(Team, SharesTheHeadsOfACache) {
+  // With two heads one of the members has none.
+  for (const int64_t kv_heads : {4, 2, 1}) {
+    for (const auto layout : {KVCacheConfig::Layout::kContiguous, KVCacheConfig::Layout::kRing,
+                              KVCacheConfig::Layout::kPaged}) {
+      for (const DType type : {DType::kF32, DType::kBF16, DType::kInt8}) {
+        expect_bits_of_one([&](Context& context) {
+          constexpr int64_t kBatch = Attended::kBatch, kTokens = 60;
+          const engine::Team* const team = engine::team_of(context);
+          const KVCacheConfig config{.batch = kBatch,
+                                     .kv_heads = kv_heads,
+                                     .key_width = Attended::kWidth,
+                                     .value_width = Attended::kValueWidth,
+                                     // A ring overwrites tokens.
+                                     .capacity = layout == KVCacheConfig::Layout::kRing ? 80 : 140,
+                                     .layout = layout,
+                                     .type = type,
+                                     .page_size = 7};
+          KVCache cache, whole;
+          EXPECT_TRUE(engine::CacheAccess::create(config, team, cache).ok());
+          EXPECT_TRUE(KVCache::create(config, whole).ok());
+          if (team != nullptr && kv_heads == 4) {
+            EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
+          }
+          Random random(3);
+          Attended attended;
+          for (const int64_t queries : {1, 40, 1}) {
+            const std::vector<float> k =
+                random.floats(kBatch * kv_heads * kTokens * Attended::kWidth);
+            const std::vector<float> v =
+                random.floats(kBatch * kv_heads * kTokens * Attended::kValueWidth);
+            const std::vector<int32_t> counts{kTokens, 45};
+            EXPECT_TRUE(cache
+                            .append({k.data(), {kBatch, kv_heads, kTokens, Attended::kWidth}},
+                                    {v.data(), {kBatch, kv_heads, kTokens, Attended::kValueWidth}},
+                                    counts)
+                            .ok());
+            attended.attend(cache, random, queries, queries > 1, context);
+            EXPECT_TRUE(cache.truncate(0, cache.length(0) - 35).ok());
+            attended.attend(cache, random, 1, false, context);
+          }
+          return attended.floats;
+        });
+      }
+    }
+  }
+}
+
+TEST(Team, SharesTheCachesOfAModel) {
+  TransformerConfig config{
+      .block = {.attention = {.embed_dim = 96, .num_heads = 8, .head_dim = 16, .num_kv_heads = 4}},
+      .num_layers = 2,
+      .vocab_size = 300};
+  expect_bits_of_one([&](Context& context) {
+    const engine::Team* const team = engine::team_of(context);
+    Transformer model;
+    EXPECT_TRUE(Transformer::create(config, model).ok());
+    EXPECT_TRUE(model.initialise({.seed = 6}).ok());
+    TransformerCache cache, whole;
+    const KVCacheConfig kept{.batch = 2, .capacity = 30};
+    EXPECT_TRUE(nn::ModuleAccess::create_cache(model, kept, team, cache).ok());
+    EXPECT_TRUE(model.create_cache(kept, whole).ok());
+    if (team != nullptr) {
+      EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
+      // Only in calls of the team.
+      Context alone(1);
+      std::vector<float> ignored(2 * 300);
+      EXPECT_FALSE(model
+                       .step(std::vector<int32_t>{1, 2}, {},
+                             {.logits = {ignored.data(), {2, 1, 300}}}, cache, alone)
+                       .ok());
+      EXPECT_EQ(cache.length(), 0);
+    }
+    std::vector<float> results;
+    for (const int64_t count : {9, 1, 1, 4}) {
+      std::vector<int32_t> tokens;
+      for (int64_t n = 0; n < 2 * count; ++n) tokens.push_back(static_cast<int32_t>(n * 61 % 300));
+      std::vector<float> logits(static_cast<size_t>(2 * count * 300));
+      EXPECT_TRUE(
+          model.step(tokens, {}, {.logits = {logits.data(), {2, count, 300}}}, cache, context)
+              .ok());
+      results.insert(results.end(), logits.begin(), logits.end());
+      EXPECT_TRUE(cache.truncate(cache.length() - 1).ok());
+    }
+    return results;
+  });
 }
 
 // Of a model with matrices that are divided and others that are too narrow for that, in one tensor

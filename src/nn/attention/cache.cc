@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "engine/cache_access.h"
 #include "engine/enumerators.h"
 #include "engine/error.h"
 #include "engine/guard.h"
@@ -40,10 +41,11 @@ Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
 
 Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
                                         MultiHeadAttentionCache& cache) const {
-  return engine::memory_guard([&] { return create_cache_or_throw(config, cache); });
+  return engine::memory_guard([&] { return create_cache_or_throw(config, nullptr, cache); });
 }
 
 Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
+                                                 const engine::Team* team,
                                                  MultiHeadAttentionCache& cache) const {
   const MultiHeadAttentionConfig& c = config_;
   if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
@@ -71,7 +73,9 @@ Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
     return option_error(Name::kCapacity, Message::kRingCapacity, of_layer.capacity, c.window.left);
   }
   MultiHeadAttentionCache made;
-  if (Status status = KVCache::create(of_layer, made.kv_); !status.ok()) return status;
+  if (Status status = engine::CacheAccess::create(of_layer, team, made.kv_); !status.ok()) {
+    return status;
+  }
   made.layer_ = id_;
   cache = std::move(made);
   return {};

@@ -198,20 +198,24 @@ Status Transformer::named(std::span<const float> block, StateDict& dict) const {
 }
 
 Status Transformer::create_cache(const KVCacheConfig& config, TransformerCache& cache) const {
-  return engine::memory_guard([&]() -> Status {
-    TransformerCache made;
-    const std::span<const TransformerBlock> blocks = layers();
-    if (Status status = allocate_array(config_.num_layers, made.layers_); !status.ok()) {
-      return status;
-    }
-    made.count_ = blocks.size();
-    for (size_t layer = 0; layer < blocks.size(); ++layer) {
-      Status status = blocks[layer].attention().create_cache(config, made.layers_[layer]);
-      if (!status.ok()) return status;
-    }
-    cache = std::move(made);
-    return {};
-  });
+  return engine::memory_guard([&] { return create_cache_or_throw(config, nullptr, cache); });
+}
+
+Status Transformer::create_cache_or_throw(const KVCacheConfig& config, const engine::Team* team,
+                                          TransformerCache& cache) const {
+  TransformerCache made;
+  const std::span<const TransformerBlock> blocks = layers();
+  if (Status status = allocate_array(config_.num_layers, made.layers_); !status.ok()) {
+    return status;
+  }
+  made.count_ = blocks.size();
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    Status status =
+        blocks[layer].attention().create_cache_or_throw(config, team, made.layers_[layer]);
+    if (!status.ok()) return status;
+  }
+  cache = std::move(made);
+  return {};
 }
 
 Status Transformer::forward(std::span<const int32_t> tokens, int64_t batch,

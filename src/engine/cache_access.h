@@ -1,0 +1,17 @@
+// What a member of a team does with caches, beyond the public calls.
+#pragma once
+
+#include "engine/team.h"
+#include "multihead/kv_cache.h"
+
+namespace multihead::engine {
+
+struct CacheAccess {
+  // KVCache::create(). With a team, the cache stores the key/value heads that this member computes,
+  // if there is more than one head: attend() then exchanges the results with the other members.
+  static Status create(const KVCacheConfig& config, const Team* team, KVCache& cache) {
+    return KVCache::create_share(config, team, cache);
+  }
+};
+
+}  // namespace multihead::engine
