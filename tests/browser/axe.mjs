@@ -7,7 +7,7 @@ const source = await readFile(createRequire(import.meta.url).resolve('axe-core/a
 
 /** The serious and critical findings within the given selectors, each with its rule and some elements. */
 export async function seriousFindings(page, ...selectors) {
-  await page.evaluate(source);
+  if (!(await page.evaluate(() => 'axe' in window))) await page.evaluate(source);
   return page.evaluate(async (include) => {
     const { violations } = await window.axe.run({ include }, { resultTypes: ['violations'] });
     const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');

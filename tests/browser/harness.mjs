@@ -133,10 +133,15 @@ async function checkScheme(page, wanted) {
  * Firefox 140 takes that for an eval of the page, which the security policy forbids.
  */
 export async function until(page, condition) {
-  const patience = performance.now() + 10_000;
-  while (!(await page.evaluate(condition))) {
-    assert.ok(performance.now() < patience, `not true within 10 s: ${condition}`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
+  await untilWithin(page, condition, 10);
+}
+
+/** As until(), with this many seconds' patience. The pauses grow, for each look costs both processes some time. */
+export async function untilWithin(page, condition, seconds) {
+  const patience = performance.now() + 1000 * seconds;
+  for (let pause = 5; !(await page.evaluate(condition)); pause = Math.min(60, 1.25 * pause)) {
+    assert.ok(performance.now() < patience, `not true within ${seconds} s: ${condition}`);
+    await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
 

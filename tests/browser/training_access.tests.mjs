@@ -1,22 +1,12 @@
 // "Train live" and "Generate" by keyboard alone, for screen readers, on narrow screens, and with reduced motion.
 
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
 import { join } from 'node:path';
+import { seriousFindings } from './axe.mjs';
 import { screenshotFolder, until } from './harness.mjs';
 import { openTraining, trainFor, trainingOf, untilTrained } from './training_steps.mjs';
 
-const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-
-/** Serious and critical findings in the two sections. */
-const findings = (page) =>
-  page.evaluate(async () => {
-    const { violations } = await window.axe.run({ include: [['#train'], ['#generate']] });
-    return violations
-      .filter(({ impact }) => impact === 'serious' || impact === 'critical')
-      .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html }) => html).join(' ')}`);
-  });
+const findings = (page) => seriousFindings(page, '#train', '#generate');
 
 /** Moves on with Tab until an element that matches has the focus. */
 async function tabTo(page, selector, most = 60) {
@@ -37,7 +27,6 @@ export const tests = [
     async run({ browser, kind, url }) {
       const hash = width === 320 ? '#train=induction' : '';
       const { page, close } = await openTraining(browser, url, hash, { width, height: 900, scheme });
-      await page.evaluate(axe);
       assert.deepEqual(await findings(page), [], 'before the training');
       await trainFor(page, 25);
       await page.click('.head-button');
@@ -112,6 +101,33 @@ export const tests = [
       await untilTrained(page, () => window.multiheadPage.training().muting !== undefined);
       await (await page.$('#train [role=gridcell][tabindex="0"]')).focus();
       assert.match(await label(), /muted$/);
+      await close();
+    },
+  },
+  {
+    name: 'a pair chosen in a map of training stays in view in every head, follows the training, and Back lets it go',
+    limit: 120_000,
+    async run({ browser, url }) {
+      const { page, close } = await openTraining(browser, url);
+      await page.focus('#train [role=gridcell][tabindex="0"]');
+      for (const key of ['ArrowDown', 'Enter']) await page.keyboard.press(key);
+      await until(page, () => /trainQuery=2&trainKey=1/.test(location.hash));
+      await page.evaluate(() => document.activeElement.blur());
+      const seen = () =>
+        page.evaluate(() => ({
+          marks: [...document.querySelectorAll('#train .map-mark-cell')].filter(({ hidden }) => !hidden).length,
+          readout: document.querySelector('.train-heads .readout').textContent,
+        }));
+      const before = await seen();
+      assert.equal(before.marks, 4);
+      assert.match(before.readout, /^query . at 2, key . at 1(\d\d\.\d\d){4}$/);
+      await trainFor(page, 30);
+      const after = await seen();
+      assert.equal(after.marks, 4);
+      assert.notEqual(after.readout, before.readout, 'the weights of the step shown');
+      await page.evaluate(() => history.back());
+      await until(page, () => document.querySelector('.train-heads .readout').textContent.trim() === '');
+      assert.equal((await seen()).marks, 0);
       await close();
     },
   },

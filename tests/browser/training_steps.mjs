@@ -1,6 +1,6 @@
 // What tests of "Train live" and "Generate" do with the page.
 
-import { openPage, until } from './harness.mjs';
+import { openPage, until, untilWithin } from './harness.mjs';
 
 /** Opens the page at the section, with its workers started. */
 export async function openTraining(browser, url, hash = '', options = {}) {
@@ -24,13 +24,7 @@ export async function trainingOf(page) {
 }
 
 /** As until(), for what takes the time of a training on a busy machine. */
-export async function untilTrained(page, condition, seconds = 100) {
-  const patience = performance.now() + 1000 * seconds;
-  while (!(await page.evaluate(condition))) {
-    if (performance.now() > patience) throw new Error(`not true within ${seconds} s: ${condition}`);
-    await new Promise((resolve) => setTimeout(resolve, 25));
-  }
-}
+export const untilTrained = (page, condition, seconds = 100) => untilWithin(page, condition, seconds);
 
 const rests = () => {
   const { status, measured } = window.multiheadPage.training();

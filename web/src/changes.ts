@@ -12,7 +12,7 @@ const titles: { readonly [name in FieldName]: string } = {
   ...{ window: 'window', temperature: 'temperature', divisor: 'divisor', muted: 'muted heads', withoutOutput: 'W_O', edits: 'set weights' },
   ...{ model: 'model', ownLayer: 'layer', ownHeads: 'number of heads', ownView: 'colours or numbers' },
   ...{ train: 'task', seed: 'seed', trainHeads: 'number of heads', layers: 'number of layers', rate: 'learning rate' },
-  ...{ chart: 'chart', trainView: 'colours or numbers', pattern: 'pattern', speed: 'size', language: 'language' },
+  ...{ chart: 'chart', trainView: 'colours or numbers', trainQuery: 'chosen pair', trainKey: 'chosen pair', pattern: 'pattern', speed: 'size', language: 'language' },
 };
 
 /** "sentence and heads", "sentence, heads and causal"; empty if nothing differs. */

@@ -20,6 +20,7 @@ import { maxNameCharacters, modelHeads } from './model/limits.js';
 import { presets } from './presets.js';
 import { sizeIds } from './speed/messages.js';
 import { maxCharacters, maxTokens, tokenise } from './tokens.js';
+import { sequenceLength } from './training/messages.js';
 import { defaultSeed, headChoices, kindNames, layerChoices, mostSeed, rates } from './training/settings.js';
 
 export const stepIds = [
@@ -95,6 +96,9 @@ export const fields = {
   rate: number(rates.least, rates.most, rates.usual),
   chart: oneOf(['loss', 'accuracy'], 'loss'),
   trainView: oneOf(viewNames, 'colours'),
+  /** The pair of the maps in training: their words are not those of the sentence. */
+  trainQuery: indexOrNone(sequenceLength),
+  trainKey: indexOrNone(sequenceLength),
   // Generate: which held-out sequence is continued.
   pattern: index(100),
   /** How much the speed section computes. */

@@ -1,6 +1,6 @@
 // The heads of the model in training: the map of each, its row of job cells, and its badge, which mutes it.
 
-import type { App } from '../app.js';
+import { update, type App } from '../app.js';
 import { el, headBadge, refill, setText } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
 import { createJobCells, type JobCells, type JobName } from '../parts/job_cells.js';
@@ -84,7 +84,14 @@ export function trainHeads(app: App): HTMLElement {
       name,
     );
     button.addEventListener('click', () => toggle(head));
-    const map = createMap({ maxCell: 12, onPoint: (cell) => point(cell) });
+    const map = createMap({
+      maxCell: 12,
+      onPoint: (cell) => {
+        pointed = cell;
+        mark();
+      },
+      onChoose: ({ row, col }) => update(app, { trainQuery: row, trainKey: col }),
+    });
     const cells = createJobCells(patterns);
     const body = el('div', { class: 'train-map' }, map.element);
     const saves = saveButtons(`the weights of trained head ${head + 1}`, () => {
@@ -105,7 +112,7 @@ export function trainHeads(app: App): HTMLElement {
     const { settings } = view.curve;
     if (JSON.stringify(settings) !== built) build(settings);
     cards.forEach((card, head) => showCard(card, head, view));
-    if (pointed) point(pointed);
+    mark();
   }
 
   function showCard(card: Card, head: number, view: TrainingView): void {
@@ -145,24 +152,37 @@ export function trainHeads(app: App): HTMLElement {
     });
   }
 
-  function point(cell: Cell | null): void {
-    pointed = cell;
+  /** The pair pointed at, or else the chosen one, which stays in view while the heads train. */
+  function inView(): Cell | null {
+    const { trainQuery: row, trainKey: col } = app.state.get();
+    return pointed ?? (row === null || col === null ? null : { row, col });
+  }
+
+  let said = '';
+  function mark(): void {
+    const cell = inView();
     const view = training.view.get();
     const names = namesOf(view);
     for (const { map } of cards) map.highlight(cell);
-    if (!cell || names.length === 0) {
+    const all = cell ? cards.map((_, head) => valueIn(view, head, cell)) : [];
+    const key = cell ? [describe(cell, names), ...all].join() : '';
+    if (key === said) return;
+    said = key;
+    if (!cell) {
       readout.replaceChildren('\u00a0');
       return;
     }
     const values = cards.flatMap((_, head) => [
-      el('span', { class: 'strip-head' }, headBadge(head + 1, toneOf(head)), el('span', { class: 'number' }, valueIn(view, head, cell))),
+      el('span', { class: 'strip-head' }, headBadge(head + 1, toneOf(head)), el('span', { class: 'number' }, all[head]!)),
     ]);
     readout.replaceChildren(el('span', {}, describe(cell, names)), ...values);
   }
 
   training.view.watch(show);
-  app.state.watch(({ trainView }, previous) => {
-    if (previous && trainView !== previous.trainView) show(training.view.get());
+  app.state.watch(({ trainView, trainQuery, trainKey }, previous) => {
+    if (!previous) return;
+    if (trainView !== previous.trainView) show(training.view.get());
+    else if (trainQuery !== previous.trainQuery || trainKey !== previous.trainKey) mark();
   });
   return el(
     'div',
@@ -170,7 +190,7 @@ export function trainHeads(app: App): HTMLElement {
     el('div', { class: 'train-heads-head' }, el(
       'p',
       { class: 'hint' },
-      'Each map shows one head on the same unseen sequence. The cells below it say how much of its weight lies on the key that each job needs.',
+      'Each map shows one head on the same unseen sequence. The cells below it say how much of its weight lies on the key that each job needs. Click a cell to keep its pair in view while the heads train.',
     ), views.element),
     layers,
     readout,
