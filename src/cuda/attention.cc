@@ -2,7 +2,6 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "cuda/checks.h"
 #include "cuda/plan.h"
@@ -35,10 +34,7 @@ struct Call {
                                  engine::validate_packed_outputs(q, v, outputs)}) {
       if (!status.ok()) return status;
     }
-    for (const auto& [argument, count] :
-         {std::pair{"max_queries", sequences->max_queries}, {"max_keys", sequences->max_keys}}) {
-      if (count < 0) return {StatusCode::kOption, argument, "0 or more", std::to_string(count)};
-    }
+    if (Status status = validate_longest(*sequences); !status.ok()) return status;
     // The other checks are those of one sequence, here an empty one.
     const AttentionOutputs nothing{.out = engine::sequence_of(outputs.out, 0, 0)};
     Status status = engine::validate_call(
@@ -59,9 +55,7 @@ struct Call {
       if (!status.ok()) return status;
     }
     if (sequences == nullptr) return {};
-    const std::array rows = {address_of("cu_q", sequences->cu_q),
-                             address_of("cu_k", sequences->cu_k)};
-    return validate_addresses(rows);
+    return validate_sequence_addresses(*sequences);
   }
 
   Status workspace(uint64_t& bytes) const {
@@ -130,9 +124,7 @@ std::string explain(const ConstAnyTensor& q, const ConstAnyTensor& k, const Cons
   const Call call{q, k, v, options, outputs};
   AttentionShape shape;
   if (!call.validate(shape).ok()) return {};
-  Device device;
-  // An H100's.
-  if (!current_device(device).ok()) device = {90, 132, 227 << 10};
+  const Device device = device_to_explain();
   return explain(call.plan(shape, device), device);
 }
 

@@ -1,7 +1,6 @@
 // Device code: the weight of one query and key, and the gradient of their score.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "cuda/backward.h"

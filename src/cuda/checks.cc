@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "cuda/kernels.h"
 #include "cuda/runtime.h"
@@ -51,6 +52,20 @@ Status validate_output_addresses(const AttentionOutputs& outputs) {
   for (const ScoreCapture& capture : outputs.captures) {
     const Address address = address_of("capture.out", capture.out);
     if (Status status = validate_addresses({&address, 1}); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status validate_sequence_addresses(const PackedSequences& sequences) {
+  const Address addresses[] = {address_of("cu_q", sequences.cu_q),
+                               address_of("cu_k", sequences.cu_k)};
+  return validate_addresses(addresses);
+}
+
+Status validate_longest(const PackedSequences& sequences) {
+  for (const auto& [argument, count] :
+       {std::pair{"max_queries", sequences.max_queries}, {"max_keys", sequences.max_keys}}) {
+    if (count < 0) return {StatusCode::kOption, argument, "0 or more", std::to_string(count)};
   }
   return {};
 }

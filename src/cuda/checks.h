@@ -42,6 +42,11 @@ Status validate_addresses(std::span<const Address> addresses);
 Status validate_option_addresses(const AttentionOptions& options);
 Status validate_output_addresses(const AttentionOutputs& outputs);
 
+Status validate_sequence_addresses(const PackedSequences& sequences);
+
+// max_queries and max_keys.
+Status validate_longest(const PackedSequences& sequences);
+
 // Rows of queries, keys and values that the kernels support.
 Status validate_widths(const engine::AttentionShape& shape);
 

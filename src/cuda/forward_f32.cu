@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/float_tile.h"
 #include "cuda/kernels.h"
 #include "cuda/row_tile.h"
 #include "cuda/rows.h"
@@ -40,35 +41,6 @@ struct Layout {
         queries(weights + kRows * kKeys),
         floats(queries + kRows * static_cast<int>(key_width)) {}
 };
-
-// Copies 32 rows into a tile, those from `end` on as zeros.
-template <class T>
-__device__ void copy_rows(const rules::StoredRows& rows, int64_t batch, int64_t kv_head,
-                          int64_t offset, int64_t first, int64_t end, int64_t width, float* tile,
-                          int stride) {
-  for (int key = warp(); key < kKeys; key += kWarps) {
-    const bool exists = first + key < end;
-    const int64_t row = exists ? offset + first + key : 0;
-    const T* const from =
-        static_cast<const T*>(rows.data) + rules::row_offset(rows.stride, batch, kv_head, row);
-    for (int c = lane(); c < width; c += kWarpSize) {
-      tile[key * stride + c] = exists ? to_float(from[c]) : 0.0F;
-    }
-  }
-}
-
-__device__ void copy_rows(const rules::StoredRows& rows, int64_t batch, int64_t kv_head,
-                          int64_t offset, int64_t first, int64_t end, int64_t width, float* tile,
-                          int stride) {
-  switch (rows.type) {
-    case DType::kF16:
-      return copy_rows<Float16>(rows, batch, kv_head, offset, first, end, width, tile, stride);
-    case DType::kBF16:
-      return copy_rows<BFloat16>(rows, batch, kv_head, offset, first, end, width, tile, stride);
-    default:
-      return copy_rows<float>(rows, batch, kv_head, offset, first, end, width, tile, stride);
-  }
-}
 
 // kColumns: output columns of a lane.
 template <int kColumns>
@@ -121,10 +93,15 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
   for (int64_t first = seen.first; first < seen.last; first += kKeys) {
     // Every warp has used the tiles before.
     sync_threads();
-    copy_rows(call.k, entry.batch, kv_head, entry.first_key, first, seen.last, key_width, keys,
-              layout.key_stride);
-    copy_rows(call.v, entry.batch, kv_head, entry.first_key, first, seen.last, value_width, values,
-              value_width);
+    const auto copy = [&](const rules::StoredRows& of, int width, float* to, int stride) {
+      copy_rows<kKeys>(of.data, of.type, width, to, stride, [&](int i) {
+        const int64_t key = first + i;
+        if (key >= seen.last) return int64_t{-1};
+        return rules::row_offset(of.stride, entry.batch, kv_head, entry.first_key + key);
+      });
+    };
+    copy(call.k, key_width, keys, layout.key_stride);
+    copy(call.v, value_width, values, value_width);
     sync_threads();
 
     float product[kRowsOfWarp] = {};

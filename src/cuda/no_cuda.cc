@@ -1,5 +1,6 @@
 // In place of runtime.cc and the kernels where the build has no CUDA: every call is refused before
 // it enqueues anything.
+#include "cuda/backward.h"
 #include "cuda/decode.h"
 #include "cuda/kernels.h"
 #include "cuda/merge.h"
@@ -32,6 +33,11 @@ int launch_decode(const SplitParams&, StreamHandle) { return kNotReached; }
 int launch_rotate(const RotateParams&, StreamHandle) { return kNotReached; }
 int launch_merge(const MergeParams&, StreamHandle) { return kNotReached; }
 int launch_scores(const ScoresParams&, StreamHandle) { return kNotReached; }
+int launch_backward_rows(const BackwardParams&, StreamHandle) { return kNotReached; }
+int launch_backward_f32(const BackwardParams&, const Device&, StreamHandle) { return kNotReached; }
+int launch_bias_gradient(const BackwardParams&, StreamHandle) { return kNotReached; }
+int launch_sink_gradient(const BackwardParams&, StreamHandle) { return kNotReached; }
+int launch_rotate_back(const RotateBackParams&, StreamHandle) { return kNotReached; }
 int launch_dropout_mask(const ForwardParams&, StreamHandle) { return kNotReached; }
 
 }  // namespace multihead::cuda

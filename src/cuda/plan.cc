@@ -2,9 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
-#include <utility>
 
 #include "cuda/runtime.h"
 #include "cuda/scores.h"
@@ -34,31 +32,6 @@ const char* objection_to_decode(const ForwardParams& params) {
   return nullptr;
 }
 
-bool is_aligned(const StoredRows& rows) {
-  constexpr int64_t kElements = 8;  // of 2 bytes, in 16
-  for (const int64_t stride : rows.stride) {
-    if (stride % kElements != 0) return false;
-  }
-  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
-}
-
-const char* objection_to_half(const ForwardParams& params) {
-  const AttentionParams& call = params.call;
-  const auto is_half = [](const StoredRows& rows) {
-    return rows.type == DType::kBF16 || rows.type == DType::kF16;
-  };
-  if (!is_half(call.q) || call.k.type != call.q.type || call.v.type != call.q.type) {
-    return "q, k and v are not all bf16 or all f16";
-  }
-  if (call.key_width % 8 != 0 || call.value_width % 8 != 0) {
-    return "d_k or d_v is not a multiple of 8";
-  }
-  if (!is_aligned(call.q) || !is_aligned(call.k) || !is_aligned(call.v)) {
-    return "rows of q, k or v do not begin at multiples of 16 bytes";
-  }
-  return nullptr;
-}
-
 // The one place where a kernel is chosen, the fastest first.
 void choose_kernel(CallPlan& plan, const Device& device) {
   const AttentionParams& call = plan.params.call;
@@ -80,54 +53,11 @@ void choose_kernel(CallPlan& plan, const Device& device) {
   plan.kernel = plan.not_half == nullptr ? Kernel::kHalf : Kernel::kF32;
 }
 
-// The rotated copy of a tensor (B, H, N, d): without gaps, of the same type.
-rules::RowStrides dense_strides(const Dims& shape) {
-  return {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3]};
-}
-
-RotateParams rotate_params(const ConstAnyTensor& x, const AttentionOptions& options,
-                           std::span<const float> gain, std::span<const int32_t> positions) {
-  const int64_t rows = x.shape[2], width = x.shape[3];
-  const Rope& rope = options.rope;
-  RotateParams rotate;
-  rotate.x = engine::stored_rows(x);
-  rotate.y = {.data = nullptr, .type = x.dtype, .stride = dense_strides(x.shape)};
-  rotate.batch = x.shape[0];
-  rotate.heads = x.shape[1];
-  rotate.rows = rows;
-  rotate.width = width;
-  rotate.normalise = options.qk_norm.enabled;
-  rotate.gain = gain.empty() ? nullptr : gain.data();
-  rotate.epsilon = options.qk_norm.epsilon;
-  rotate.style = rope.style;
-  rotate.base = rope.base;
-  if (rope.style != Rope::Style::kNone) {
-    rotate.rotary = rope.rotary_dim != 0 ? rope.rotary_dim : width;
-  }
-  rotate.positions = positions.empty() ? nullptr : positions.data();
-  rotate.positions_stride = static_cast<int64_t>(positions.size()) == rows ? 0 : rows;
-  return rotate;
-}
-
-bool transforms(const AttentionOptions& options) {
-  return options.qk_norm.enabled || options.rope.style != Rope::Style::kNone;
-}
-
 // Where the arrays of a call lie in its workspace; without memory, how many bytes they take.
 void lay_out(CallPlan& plan, void* workspace) {
   rules::Arena arena(workspace);
   AttentionParams& call = plan.params.call;
-  for (const auto& [rotate, rows] :
-       {std::pair{&plan.rotate_q, &call.q}, {&plan.rotate_k, &call.k}}) {
-    if (!rotate->has_value()) continue;
-    RotateParams& params = **rotate;
-    std::byte* memory = nullptr;
-    arena(memory, static_cast<uint64_t>(params.batch * params.heads * params.rows * params.width *
-                                        bytes_of(params.y.type)));
-    params.y.data = memory;
-    rows->data = memory;
-    rows->stride = params.y.stride;
-  }
+  lay_out_transforms(plan.transforms, call, arena);
   plan.splits.forward = plan.params;
   arena(plan.splits.partials,
         plan.kernel == Kernel::kDecode ? partial_bytes(plan.splits) / sizeof(float) : 0);
@@ -204,6 +134,31 @@ int launch_kernel(const CallPlan& plan, const Device& device, StreamHandle strea
 
 }  // namespace
 
+bool is_aligned(const StoredRows& rows) {
+  constexpr int64_t kElements = 8;  // of 2 bytes, in 16
+  for (const int64_t stride : rows.stride) {
+    if (stride % kElements != 0) return false;
+  }
+  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
+}
+
+const char* objection_to_half(const ForwardParams& params) {
+  const AttentionParams& call = params.call;
+  const auto is_half = [](const StoredRows& rows) {
+    return rows.type == DType::kBF16 || rows.type == DType::kF16;
+  };
+  if (!is_half(call.q) || call.k.type != call.q.type || call.v.type != call.q.type) {
+    return "q, k and v are not all bf16 or all f16";
+  }
+  if (call.key_width % 8 != 0 || call.value_width % 8 != 0) {
+    return "d_k or d_v is not a multiple of 8";
+  }
+  if (!is_aligned(call.q) || !is_aligned(call.k) || !is_aligned(call.v)) {
+    return "rows of q, k or v do not begin at multiples of 16 bytes";
+  }
+  return nullptr;
+}
+
 CallPlan plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                    const AttentionShape& shape, const AttentionOptions& options,
                    const AttentionOutputs& outputs, const Device& device) {
@@ -211,14 +166,32 @@ CallPlan plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const Const
   plan.params.call = engine::attention_params(
       {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
       shape, options, outputs);
-  if (transforms(options)) {
-    plan.rotate_q = rotate_params(q, options, options.qk_norm.q_gain, options.rope.q_positions);
-    plan.rotate_q->of_queries = true;
-    plan.rotate_q->visibility = plan.params.call.visibility;
-    plan.rotate_k = rotate_params(k, options, options.qk_norm.k_gain, options.rope.k_positions);
-  }
+  plan.transforms = plan_transforms(q, k, options, plan.params);
   finish(plan, device);
   return plan;
+}
+
+engine::AttentionShape shape_of_all(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                    const ConstAnyTensor& v) {
+  return {.batch = 1,
+          .heads = q.shape[1],
+          .kv_heads = k.shape[1],
+          .queries = q.shape[0],
+          .keys = k.shape[0],
+          .key_width = q.shape[2],
+          .value_width = v.shape[2]};
+}
+
+void set_sequences(ForwardParams& params, const PackedSequences& sequences) {
+  AttentionParams& call = params.call;
+  params.packed_queries = call.queries;
+  params.packed_keys = call.keys;
+  params.cu_q = sequences.cu_q.data();
+  params.cu_k = sequences.cu_k.data();
+  call.batch = static_cast<int64_t>(sequences.cu_q.size()) - 1;
+  call.queries = rules::least_of(sequences.max_queries, call.queries);
+  call.keys = rules::least_of(sequences.max_keys, call.keys);
+  call.end_query = call.queries;
 }
 
 CallPlan plan_packed(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -231,37 +204,12 @@ CallPlan plan_packed(const ConstAnyTensor& q, const ConstAnyTensor& k, const Con
   AttentionOutputs of_all{.out = engine::sequence_of(outputs.out, 0, tokens_q)};
   if (outputs.lse.given()) of_all.lse = engine::lse_of(outputs.lse, 0, tokens_q);
   CallPlan plan{};
-  AttentionParams& call = plan.params.call;
-  call = engine::attention_params({.q = engine::stored_rows(all_q),
-                                   .k = engine::stored_rows(all_k),
-                                   .v = engine::stored_rows(all_v)},
-                                  {.batch = 1,
-                                   .heads = q.shape[1],
-                                   .kv_heads = k.shape[1],
-                                   .queries = tokens_q,
-                                   .keys = tokens_k,
-                                   .key_width = q.shape[2],
-                                   .value_width = v.shape[2]},
-                                  options, of_all);
-  call.batch = static_cast<int64_t>(sequences.cu_q.size()) - 1;
-  call.queries = rules::least_of(sequences.max_queries, tokens_q);
-  call.keys = rules::least_of(sequences.max_keys, tokens_k);
-  call.end_query = call.queries;
-  plan.params.cu_q = sequences.cu_q.data();
-  plan.params.cu_k = sequences.cu_k.data();
-  plan.params.packed_queries = tokens_q;
-  plan.params.packed_keys = tokens_k;
-  if (transforms(options)) {
-    plan.rotate_q = rotate_params(all_q, options, options.qk_norm.q_gain, {});
-    plan.rotate_q->of_queries = true;
-    plan.rotate_k = rotate_params(all_k, options, options.qk_norm.k_gain, {});
-    for (RotateParams* const rotate : {&*plan.rotate_q, &*plan.rotate_k}) {
-      rotate->visibility = call.visibility;
-      rotate->cu_q = plan.params.cu_q;
-      rotate->cu_k = plan.params.cu_k;
-      rotate->sequences = call.batch;
-    }
-  }
+  plan.params.call = engine::attention_params({.q = engine::stored_rows(all_q),
+                                               .k = engine::stored_rows(all_k),
+                                               .v = engine::stored_rows(all_v)},
+                                              shape_of_all(q, k, v), options, of_all);
+  set_sequences(plan.params, sequences);
+  plan.transforms = plan_transforms(all_q, all_k, options, plan.params);
   finish(plan, device);
   return plan;
 }
@@ -285,12 +233,15 @@ CallPlan plan_cache(const engine::CacheCall& cache, const AttentionOutputs& outp
 
 Status run(CallPlan& plan, void* workspace, const Device& device, Stream stream) {
   lay_out(plan, workspace);
-  for (const auto* const rotate : {&plan.rotate_q, &plan.rotate_k}) {
-    if (!rotate->has_value()) continue;
-    if (Status status = status_of(launch_rotate(**rotate, stream)); !status.ok()) return status;
-  }
+  if (Status status = run_transforms(plan.transforms, stream); !status.ok()) return status;
   if (Status status = status_of(launch_kernel(plan, device, stream)); !status.ok()) return status;
   return run_captures(plan.params, plan.splits.pool_pages, stream);
+}
+
+Device device_to_explain() {
+  Device device;
+  if (current_device(device).ok()) return device;
+  return {.compute_capability = 90, .multiprocessors = 132, .shared_bytes = 227 << 10};
 }
 
 std::string explain(const CallPlan& plan, const Device& device) {
@@ -320,7 +271,7 @@ std::string explain(const CallPlan& plan, const Device& device) {
           std::to_string(device.compute_capability % 10);
   text += unless("decode", plan.not_decode) + unless("wgmma", plan.not_hopper) +
           unless("mma.sync", plan.not_half);
-  if (plan.rotate_q) text += "; q and k are transformed before";
+  if (plan.transforms) text += "; q and k are transformed before";
   return text;
 }
 

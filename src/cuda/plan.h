@@ -8,7 +8,7 @@
 
 #include "cuda/decode.h"
 #include "cuda/kernels.h"
-#include "cuda/rotate.h"
+#include "cuda/transforms.h"
 #include "engine/cache_call.h"
 #include "engine/plan.h"
 #include "engine/validate.h"
@@ -33,11 +33,20 @@ struct CallPlan {
   const char* not_decode = nullptr;
   const char* not_hopper = nullptr;
   const char* not_half = nullptr;
-  SplitParams splits;  // only with kDecode
-  // RoPE and QK-norm of q and k before, into the workspace.
-  std::optional<RotateParams> rotate_q, rotate_k;
+  SplitParams splits;                    // only with kDecode
+  std::optional<Transforms> transforms;  // into the workspace
   uint64_t workspace_bytes = 0;
 };
+
+// Why mma.sync does not serve q, k and v, in words; null if it does.
+const char* objection_to_half(const ForwardParams& params);
+// Whether each row begins at a multiple of 16 bytes, for elements of 2 bytes.
+bool is_aligned(const rules::StoredRows& rows);
+
+// All packed sequences as one batch entry, and the packed call that set_sequences() makes of it.
+engine::AttentionShape shape_of_all(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                    const ConstAnyTensor& v);
+void set_sequences(ForwardParams& params, const PackedSequences& sequences);
 
 // q, k and v, as tensors. Addresses are only looked at for their alignment.
 CallPlan plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -52,6 +61,9 @@ CallPlan plan_packed(const ConstAnyTensor& q, const ConstAnyTensor& k, const Con
 // Attention over a cache.
 CallPlan plan_cache(const engine::CacheCall& call, const AttentionOutputs& outputs,
                     int64_t pool_pages, const Device& device);
+
+// The current device, or without one an H100.
+Device device_to_explain();
 
 // Enqueues the call. The workspace has at least workspace_bytes.
 Status run(CallPlan& plan, void* workspace, const Device& device, Stream stream);

@@ -40,4 +40,26 @@ static_assert(std::is_trivially_copyable_v<RotateParams>);
 
 int launch_rotate(const RotateParams& params, StreamHandle stream);
 
+// The backward of launch_rotate().
+struct RotateBackParams {
+  RotateParams rotate;  // of the forward; its y is not used
+  // (B, H, N, d): the gradient with respect to y becomes the one with respect to x. A row of zeros
+  // stays as it is, even if x is NaN there.
+  rules::Rows<float> gradient;
+  int64_t longest = 0;      // packed sequences: rows of one that have a gradient
+  float* d_gain = nullptr;  // (d), may be null; else `gradient` is given
+  double* parts = nullptr;  // gain_parts() * d numbers of the workspace, with d_gain only
+};
+static_assert(std::is_trivially_copyable_v<RotateBackParams> && sizeof(RotateBackParams) <= 4096);
+
+// Rows of so many are added to one part of d_gain; the parts are then added in order.
+inline constexpr int64_t kRowsOfGainPart = 64;
+
+inline int64_t gain_parts(const RotateParams& params) {
+  const int64_t rows = params.batch * params.heads * params.rows;
+  return (rows + kRowsOfGainPart - 1) / kRowsOfGainPart;
+}
+
+int launch_rotate_back(const RotateBackParams& params, StreamHandle stream);
+
 }  // namespace multihead::cuda

@@ -21,25 +21,12 @@
 #include "multihead/attention_backward.h"
 #include "rules/arena.h"
 
-namespace multihead {
+namespace multihead::engine {
 namespace {
 
-using engine::AttentionPlan;
-using engine::AttentionShape;
-using engine::Axes;
-using engine::BackwardPlan;
-using engine::CheckedRow;
-using engine::lse_of;
-using engine::Name;
-using engine::PackedInputs;
-using engine::PackedJobs;
-using engine::PackedTransforms;
-using engine::sequence_of;
-using engine::validate_exact;
-
-Status validate_packed_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                                const ConstAnyTensor& v, const AttentionResults& results,
-                                const ConstAnyTensor& d_out, const AttentionGradients& gradients) {
+Status validate_packed_tensors(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                               const ConstAnyTensor& v, const AttentionResults& results,
+                               const ConstAnyTensor& d_out, const AttentionGradients& gradients) {
   const Dims out_shape{q.shape[0], q.shape[1], v.shape[2]};
   for (const Status& status :
        {validate_exact(Name::kOut, Axes::kPackedOut, results.out, out_shape),
@@ -62,12 +49,51 @@ Status validate_packed_backward(const ConstAnyTensor& q, const ConstAnyTensor& k
   return {};
 }
 
-// Rows of a packed tensor, if it is given.
+}  // namespace
+
 Tensor rows_of(const Tensor& packed, int64_t first, int64_t last) {
   if (!packed.given()) return {};
   const AnyTensor rows = sequence_of(AnyTensor(packed), first, last);
   return {static_cast<float*>(rows.data), rows.shape, rows.strides};
 }
+
+Status validate_packed_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                const ConstAnyTensor& v, std::span<const int32_t> cu_q,
+                                std::span<const int32_t> cu_k, const AttentionOptions& options,
+                                const AttentionResults& results, const ConstAnyTensor& d_out,
+                                const AttentionGradients& gradients, AttentionShape& shape,
+                                Values values) {
+  Status status = validate_packed(q, k, v, cu_q, cu_k, options, values);
+  if (status.ok()) status = validate_packed_tensors(q, k, v, results, d_out, gradients);
+  if (!status.ok()) return status;
+  // An empty sequence goes through all checks of attention_backward().
+  const auto empty = [](const auto& packed) { return sequence_of(packed, 0, 0); };
+  AttentionGradients to = gradients;
+  to.d_q = rows_of(gradients.d_q, 0, 0);
+  to.d_k = rows_of(gradients.d_k, 0, 0);
+  to.d_v = rows_of(gradients.d_v, 0, 0);
+  status = validate_inputs(empty(q), empty(k), empty(v), shape);
+  if (status.ok()) status = validate_options(options, shape, values);
+  if (!status.ok()) return status;
+  return validate_backward(options, {.out = empty(results.out), .lse = lse_of(results.lse, 0, 0)},
+                           empty(d_out), to, shape);
+}
+
+}  // namespace multihead::engine
+
+namespace multihead {
+namespace {
+
+using engine::AttentionPlan;
+using engine::AttentionShape;
+using engine::BackwardPlan;
+using engine::CheckedRow;
+using engine::lse_of;
+using engine::PackedInputs;
+using engine::PackedJobs;
+using engine::PackedTransforms;
+using engine::rows_of;
+using engine::sequence_of;
 
 // A checked call: the plans of its sequences and their jobs.
 class PackedBackward {
@@ -269,23 +295,9 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const AttentionResults& results, const ConstAnyTensor& d_out,
                                  const AttentionGradients& gradients, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    Status status = engine::validate_packed(q, k, v, cu_q, cu_k, options);
-    if (status.ok()) status = validate_packed_backward(q, k, v, results, d_out, gradients);
-    if (!status.ok()) return status;
-    // An empty sequence goes through all checks of attention_backward().
-    const auto empty = [](const auto& packed) { return sequence_of(packed, 0, 0); };
-    AttentionGradients to = gradients;
-    to.d_q = rows_of(gradients.d_q, 0, 0);
-    to.d_k = rows_of(gradients.d_k, 0, 0);
-    to.d_v = rows_of(gradients.d_v, 0, 0);
     engine::AttentionShape shape;
-    status = engine::validate_inputs(empty(q), empty(k), empty(v), shape);
-    if (status.ok()) status = engine::validate_options(options, shape);
-    if (status.ok()) {
-      status = engine::validate_backward(
-          options, {.out = empty(results.out), .lse = lse_of(results.lse, 0, 0)}, empty(d_out), to,
-          shape);
-    }
+    Status status = engine::validate_packed_backward(q, k, v, cu_q, cu_k, options, results, d_out,
+                                                     gradients, shape);
     if (!status.ok()) return status;
     return PackedBackward({q, k, v, cu_q, cu_k, options}, results, d_out, gradients).run(context);
   });

@@ -31,6 +31,7 @@
 #include <string>
 
 #include "multihead/attention.h"
+#include "multihead/attention_backward.h"
 #include "multihead/export.h"
 #include "multihead/kv_cache.h"
 #include "multihead/rope.h"
@@ -62,7 +63,8 @@ struct Workspace {
                                          const ConstAnyTensor& v, const AttentionOptions& options,
                                          const AttentionOutputs& outputs, uint64_t& bytes);
 
-/// attention() of attention.h on the device; see the head of this file. options.precision is ignored.
+/// attention() of attention.h on the device; see the head of this file. options.precision is
+/// ignored.
 [[nodiscard]] Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, const AttentionOptions& options,
                                const AttentionOutputs& outputs, const Workspace& workspace,
@@ -97,6 +99,43 @@ struct PackedSequences {
                                       const AttentionOptions& options,
                                       const AttentionOutputs& outputs, const Workspace& workspace,
                                       Stream stream);
+
+/// Bytes of the workspace of attention_backward() with the same arguments.
+[[nodiscard]] Status attention_backward_workspace(
+    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+    const AttentionOptions& options, const AttentionResults& results, const ConstAnyTensor& d_out,
+    const AttentionGradients& gradients, uint64_t& bytes);
+
+/// attention_backward() of attention_backward.h on the device; see the head of this file. The
+/// gradients' arrays lie on the device too. The lse is not checked against the inputs, because that
+/// would wait for the device.
+[[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                        const ConstAnyTensor& v, const AttentionOptions& options,
+                                        const AttentionResults& results,
+                                        const ConstAnyTensor& d_out,
+                                        const AttentionGradients& gradients,
+                                        const Workspace& workspace, Stream stream);
+
+/// Which kernel serves a call of attention_backward(), as explain() does for attention().
+std::string explain_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                             const ConstAnyTensor& v, const AttentionOptions& options,
+                             const AttentionResults& results, const ConstAnyTensor& d_out,
+                             const AttentionGradients& gradients);
+
+/// Bytes of the workspace of attention_varlen_backward() with the same arguments.
+[[nodiscard]] Status attention_varlen_backward_workspace(
+    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+    const PackedSequences& sequences, const AttentionOptions& options,
+    const AttentionResults& results, const ConstAnyTensor& d_out,
+    const AttentionGradients& gradients, uint64_t& bytes);
+
+/// attention_varlen_backward() of attention_backward.h on the device; see attention_backward().
+/// Rows that belong to no sequence get no gradient: they keep what they hold.
+[[nodiscard]] Status attention_varlen_backward(
+    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+    const PackedSequences& sequences, const AttentionOptions& options,
+    const AttentionResults& results, const ConstAnyTensor& d_out,
+    const AttentionGradients& gradients, const Workspace& workspace, Stream stream);
 
 /// A KV cache in memory of the device, in the layouts of kv_cache.h: rows of keys and of values are
 /// (B, H_kv, capacity, d), or for pages (pages * page_size, H_kv, d); of kInt8 each row has a

@@ -1,0 +1,167 @@
+#include "cuda/backward_plan.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "cuda/plan.h"
+#include "cuda/runtime.h"
+#include "engine/plan.h"
+#include "engine/varlen.h"
+#include "rules/arena.h"
+#include "rules/attention_params.h"
+
+namespace multihead::cuda {
+namespace {
+
+using rules::AttentionParams;
+
+// The rows of lse: those of all packed sequences are of one batch entry.
+int64_t batches_of(const ForwardParams& params) {
+  return params.cu_q != nullptr ? 1 : params.call.batch;
+}
+int64_t rows_of(const ForwardParams& params) {
+  return params.cu_q != nullptr ? params.packed_queries : params.call.queries;
+}
+
+// The one place where a kernel is chosen.
+void choose_kernel(BackwardPlan& plan) {
+  const BackwardParams& params = plan.params;
+  if (params.d_q.data == nullptr && params.d_k.data == nullptr && params.d_v.data == nullptr) {
+    return;
+  }
+  if (params.forward.call.batch * params.forward.call.kv_heads == 0) return;
+  plan.kernel = BackwardKernel::kF32;
+}
+
+// Where the arrays of a call lie in its workspace; without memory, how many bytes they take.
+void lay_out(BackwardPlan& plan, void* workspace) {
+  rules::Arena arena(workspace);
+  BackwardParams& params = plan.params;
+  const AttentionParams& call = params.forward.call;
+  lay_out_transforms(plan.transforms, params.forward.call, arena);
+  const int64_t rows = rows_of(params.forward);
+  for (rules::Rows<float>* const of : {&params.delta, &params.reference}) {
+    of->stride = {call.heads * rows, rows, 1};
+    arena(of->data, static_cast<uint64_t>(batches_of(params.forward) * call.heads * rows));
+  }
+  for (auto* const back : {&plan.back_q, &plan.back_k}) {
+    if (!back->has_value() || (*back)->d_gain == nullptr) continue;
+    arena((*back)->parts, static_cast<uint64_t>(gain_parts((*back)->rotate) * call.key_width));
+  }
+  plan.workspace_bytes = arena.bytes();
+}
+
+std::optional<RotateBackParams> back_params(const RotateParams& rotate,
+                                            const rules::Rows<float>& gradient, int64_t longest,
+                                            std::span<float> d_gain) {
+  if (gradient.data == nullptr && d_gain.empty()) return {};
+  return RotateBackParams{.rotate = rotate,
+                          .gradient = gradient,
+                          .longest = longest,
+                          .d_gain = d_gain.empty() ? nullptr : d_gain.data()};
+}
+
+void finish(BackwardPlan& plan, const BackwardCall& call) {
+  BackwardParams& params = plan.params;
+  // Without elements there is nothing to write, whatever the address is.
+  if (call.gradients.d_bias.shape.elements() == 0) params.d_bias.data = nullptr;
+  params.d_sinks = call.gradients.d_sinks.empty() ? nullptr : call.gradients.d_sinks.data();
+  if (plan.transforms) {
+    const AttentionParams& forward = params.forward.call;
+    plan.back_q =
+        back_params(plan.transforms->q, params.d_q, forward.queries, call.gradients.d_q_gain);
+    plan.back_k =
+        back_params(plan.transforms->k, params.d_k, forward.keys, call.gradients.d_k_gain);
+  }
+  // Transformed rows are aligned, whatever the tensors are.
+  lay_out(plan, nullptr);
+  choose_kernel(plan);
+}
+
+int launch_kernel(const BackwardPlan& plan, const Device& device, StreamHandle stream) {
+  switch (plan.kernel) {
+    case BackwardKernel::kNone:
+      return 0;
+    case BackwardKernel::kF32:
+      return launch_backward_f32(plan.params, device, stream);
+  }
+  return 0;
+}
+
+}  // namespace
+
+BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape) {
+  BackwardPlan plan{};
+  const rules::BackwardParams params =
+      engine::backward_params({.q = engine::stored_rows(call.q),
+                               .k = engine::stored_rows(call.k),
+                               .v = engine::stored_rows(call.v)},
+                              shape, call.options, call.results, call.d_out, call.gradients);
+  static_cast<rules::GradientParams&>(plan.params) = params;
+  plan.params.forward.call = params.forward;
+  plan.transforms = plan_transforms(call.q, call.k, call.options, plan.params.forward);
+  finish(plan, call);
+  return plan;
+}
+
+BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequences& sequences) {
+  const auto all = [](const ConstAnyTensor& packed) {
+    return engine::sequence_of(packed, 0, packed.shape[0]);
+  };
+  const ConstAnyTensor q = all(call.q), k = all(call.k), v = all(call.v), d_out = all(call.d_out);
+  const AttentionResults results{
+      .out = all(call.results.out),
+      .lse = engine::lse_of(call.results.lse, 0, call.results.lse.shape[1])};
+  AttentionGradients gradients = call.gradients;
+  gradients.d_q = engine::rows_of(gradients.d_q, 0, q.shape[2]);
+  gradients.d_k = engine::rows_of(gradients.d_k, 0, k.shape[2]);
+  gradients.d_v = engine::rows_of(gradients.d_v, 0, k.shape[2]);
+  const BackwardCall of_all{q, k, v, call.options, results, d_out, gradients};
+  BackwardPlan plan{};
+  const rules::BackwardParams params = engine::backward_params(
+      {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
+      shape_of_all(call.q, call.k, call.v), call.options, results, d_out, gradients);
+  static_cast<rules::GradientParams&>(plan.params) = params;
+  plan.params.forward.call = params.forward;
+  set_sequences(plan.params.forward, sequences);
+  plan.transforms = plan_transforms(q, k, call.options, plan.params.forward);
+  finish(plan, of_all);
+  return plan;
+}
+
+Status run(BackwardPlan& plan, void* workspace, const Device& device, Stream stream) {
+  lay_out(plan, workspace);
+  const BackwardParams& params = plan.params;
+  const AttentionParams& call = params.forward.call;
+  if (Status status = run_transforms(plan.transforms, stream); !status.ok()) return status;
+  int error = 0;
+  if (batches_of(params.forward) * call.heads * rows_of(params.forward) != 0) {
+    error = launch_backward_rows(params, stream);
+  }
+  if (error == 0) error = launch_kernel(plan, device, stream);
+  if (error == 0 && params.d_bias.data != nullptr) error = launch_bias_gradient(params, stream);
+  if (error == 0 && params.d_sinks != nullptr) error = launch_sink_gradient(params, stream);
+  for (const auto* const back : {&plan.back_q, &plan.back_k}) {
+    if (error == 0 && back->has_value()) error = launch_rotate_back(**back, stream);
+  }
+  return status_of(error);
+}
+
+std::string explain(const BackwardPlan& plan, const Device& device) {
+  std::string text;
+  switch (plan.kernel) {
+    case BackwardKernel::kNone:
+      return "nothing to compute";
+    case BackwardKernel::kF32:
+      text = "f32";
+      break;
+  }
+  text += " on compute capability " + std::to_string(device.compute_capability / 10) + "." +
+          std::to_string(device.compute_capability % 10);
+  if (plan.transforms) text += "; q and k are transformed before, and their gradients back";
+  return text;
+}
+
+}  // namespace multihead::cuda

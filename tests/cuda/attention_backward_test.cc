@@ -1,0 +1,332 @@
+// attention_backward() and attention_varlen_backward() of multihead/cuda.h in the emulator,
+// compared with the oracle and with the CPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/emulated_backward.h"
+#include "cuda/emulator/memory.h"
+#include "cuda/emulator/runtime.h"
+#include "cuda/mapped_case.h"
+#include "multihead/attention_backward.h"
+#include "multihead/cuda.h"
+#include "support/packed_case.h"
+#include "support/random_backward.h"
+#include "support/random_case.h"
+
+namespace multihead::cuda::testing {
+namespace {
+
+using emulator::Use;
+using multihead::testing::empty_gradients;
+using multihead::testing::PackedCase;
+using multihead::testing::poisoned;
+using multihead::testing::random_seeds;
+
+void map_gradients(Mapping& mapping, const Gradients& g) {
+  for (const auto* const array :
+       {&g.d_q, &g.d_k, &g.d_v, &g.d_bias, &g.d_sinks, &g.d_q_gain, &g.d_k_gain}) {
+    mapping.add(*array, Use::kOutput, "gradient");
+  }
+}
+
+Gradients run_call(const BackwardCall& call) {
+  const RandomCase& c = call.c;
+  Gradients g = call.empty();
+  const AttentionGradients views = call.views(g);
+  const ConstTensor d_out(call.d_out.data(), c.out_shape);
+  Mapping mapping;
+  mapping.add_inputs(c);
+  for (const auto* const array : {&call.out, &call.lse, &call.d_out}) {
+    mapping.add(*array, Use::kInput, "results");
+  }
+  map_gradients(mapping, g);
+  uint64_t bytes = 0;
+  Status status =
+      attention_backward_workspace(c.q, c.k, c.v, c.options, call.results(), d_out, views, bytes);
+  EXPECT_TRUE(status.ok()) << status.message();
+  const MappedWorkspace workspace(bytes);
+  status = attention_backward(c.q, c.k, c.v, c.options, call.results(), d_out, views,
+                              workspace.get(), /*stream=*/nullptr);
+  EXPECT_TRUE(status.ok()) << status.message();
+  expect_no_findings();
+  return g;
+}
+
+TEST(CudaAttentionBackward, EqualsOracleOnRandomCalls) {
+  for (const uint64_t seed : random_seeds(120)) {
+    const BackwardCall call(seed, {.max_queries = 20, .max_keys = 50, .max_width = 24});
+    const RandomCase& c = call.c;
+    SCOPED_TRACE(c.description);
+    emulator::device().set_seed(seed);
+    const bool transformed =
+        c.options.qk_norm.enabled || c.options.rope.style != Rope::Style::kNone;
+    // q and k of 16 bits are rounded to them after RoPE and QK-norm.
+    const bool rounded = transformed && (c.q.dtype != DType::kF32 || c.k.dtype != DType::kF32);
+    const ConstTensor d_out(call.d_out.data(), c.out_shape);
+    expect_equals_oracle(call, run_call(call), d_out, 0.0, rounded ? 0x1p-5 : 0.0);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CudaAttentionBackward, HasTheSameBitsInAnyOrderOfTheThreads) {
+  for (const uint64_t seed : random_seeds(10)) {
+    const BackwardCall call(seed, {.max_queries = 20, .max_keys = 60, .max_width = 20});
+    SCOPED_TRACE(call.c.description);
+    emulator::device().set_seed(seed);
+    const Gradients first = run_call(call);
+    emulator::device().set_seed(seed + 1);
+    EXPECT_TRUE(run_call(call).same_as(first));
+  }
+}
+
+// Packed sequences, their results on the CPU, and a gradient of the output.
+struct PackedCall {
+  PackedCase c;
+  AttentionOptions options;
+  ConstTensor q, k, v;
+  std::vector<float> out, lse, d_out;
+  PackedSequences sequences;
+
+  explicit PackedCall(uint64_t seed)
+      : c(seed),
+        options(c.options()),
+        q(c.q.data(), {c.queries(), c.heads, c.width}),
+        k(c.k.data(), {c.keys(), c.kv_heads, c.width}),
+        v(c.v.data(), {c.keys(), c.kv_heads, c.value_width}),
+        out(poisoned(c.queries() * c.heads * c.value_width)),
+        lse(poisoned(c.queries() * c.heads)),
+        sequences{.cu_q = c.cu_q, .cu_k = c.cu_k} {
+    Random random(seed + 77);
+    d_out = random.floats(c.queries() * c.heads * c.value_width);
+    for (size_t s = 0; s + 1 < c.cu_q.size(); ++s) {
+      sequences.max_queries = std::max<int64_t>(sequences.max_queries, c.cu_q[s + 1] - c.cu_q[s]);
+      sequences.max_keys = std::max<int64_t>(sequences.max_keys, c.cu_k[s + 1] - c.cu_k[s]);
+    }
+    Context context(1);
+    const Status status = multihead::attention_varlen(
+        q, k, v, c.cu_q, c.cu_k, options,
+        {.out = {out.data(), out_shape()}, .lse = {lse.data(), {c.heads, c.queries()}}}, context);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+
+  Dims out_shape() const { return {c.queries(), c.heads, c.value_width}; }
+  AttentionResults results() const {
+    return {.out = ConstTensor(out.data(), out_shape()),
+            .lse = {lse.data(), {c.heads, c.queries()}}};
+  }
+  ConstAnyTensor d_out_view() const { return ConstTensor(d_out.data(), out_shape()); }
+
+  Gradients empty() const {
+    const int64_t gains = options.qk_norm.enabled ? c.width : 0;
+    return {.d_q = poisoned(q.shape.elements()),
+            .d_k = poisoned(k.shape.elements()),
+            .d_v = poisoned(v.shape.elements()),
+            .d_bias = {},
+            .d_sinks = poisoned(static_cast<int64_t>(options.sinks.size())),
+            .d_q_gain = poisoned(gains),
+            .d_k_gain = poisoned(gains)};
+  }
+  AttentionGradients views(Gradients& g) const {
+    return {.d_q = {g.d_q.data(), q.shape},
+            .d_k = {g.d_k.data(), k.shape},
+            .d_v = {g.d_v.data(), v.shape},
+            .d_bias = {},
+            .d_sinks = g.d_sinks,
+            .d_q_gain = g.d_q_gain,
+            .d_k_gain = g.d_k_gain};
+  }
+};
+
+TEST(CudaAttentionBackward, PackedSequencesEqualThoseOfTheCpu) {
+  for (const uint64_t seed : random_seeds(100)) {
+    SCOPED_TRACE(seed);
+    const PackedCall call(seed);
+    const PackedCase& c = call.c;
+    Gradients cpu = call.empty(), g = call.empty();
+    Context context(1);
+    Status status = multihead::attention_varlen_backward(
+        call.q, call.k, call.v, c.cu_q, c.cu_k, call.options, call.results(), call.d_out_view(),
+        call.views(cpu), context);
+    ASSERT_TRUE(status.ok()) << status.message();
+    Mapping mapping;
+    for (const auto* const array :
+         {&c.q, &c.k, &c.v, &c.sinks, &c.gain, &c.slopes, &call.out, &call.lse, &call.d_out}) {
+      mapping.add(*array, Use::kInput, "floats");
+    }
+    for (const auto* const rows : {&c.cu_q, &c.cu_k}) mapping.add(*rows, Use::kInput, "rows");
+    map_gradients(mapping, g);
+    const AttentionGradients views = call.views(g);
+    uint64_t bytes = 0;
+    status =
+        attention_varlen_backward_workspace(call.q, call.k, call.v, call.sequences, call.options,
+                                            call.results(), call.d_out_view(), views, bytes);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const MappedWorkspace workspace(bytes);
+    emulator::device().set_seed(seed);
+    status = attention_varlen_backward(call.q, call.k, call.v, call.sequences, call.options,
+                                       call.results(), call.d_out_view(), views, workspace.get(),
+                                       /*stream=*/nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_no_findings();
+    const auto expect_close = [](const char* name, const std::vector<float>& got,
+                                 const std::vector<float>& of_cpu, double factor) {
+      double largest = 1.0;
+      for (const float value : of_cpu) {
+        largest = std::max(largest, std::abs(static_cast<double>(value)));
+      }
+      expect_near(name, got, {of_cpu.begin(), of_cpu.end()}, 1e-5 * factor * largest);
+    };
+    expect_close("d_q", g.d_q, cpu.d_q, 1);
+    expect_close("d_k", g.d_k, cpu.d_k, 1);
+    expect_close("d_v", g.d_v, cpu.d_v, 1);
+    expect_close("d_sinks", g.d_sinks, cpu.d_sinks, 1);
+    expect_close("d_q_gain", g.d_q_gain, cpu.d_q_gain, 8);
+    expect_close("d_k_gain", g.d_k_gain, cpu.d_k_gain, 8);
+    if (HasFailure()) return;
+  }
+}
+
+// q, out and d_out (1, 2, 3, 8), k and v (1, 2, 5, 8).
+class CudaAttentionBackwardRefuses : public ::testing::Test {
+ protected:
+  CudaAttentionBackwardRefuses() : memory_(80, 0.5F), gradient_(80, kUntouched) {
+    mapping_.add(memory_, Use::kInput, "in");
+    mapping_.add(gradient_, Use::kOutput, "gradient");
+  }
+  ~CudaAttentionBackwardRefuses() override { emulator::runtime_state() = {}; }
+
+  struct Arguments {
+    ConstAnyTensor q, k, v;
+    AttentionOptions options;
+    AttentionResults results;
+    ConstAnyTensor d_out;
+    AttentionGradients gradients;
+  };
+  Arguments arguments() {
+    const float* const data = memory_.data();
+    const ConstTensor rows(data, {1, 2, 3, 8}), keys(data, {1, 2, 5, 8});
+    return {.q = rows,
+            .k = keys,
+            .v = keys,
+            .options = {},
+            .results = {.out = rows, .lse = {data, {1, 2, 3}}},
+            .d_out = rows,
+            .gradients = {.d_k = {gradient_.data(), Dims{1, 2, 5, 8}}}};
+  }
+  static Status call(const Arguments& a, const Workspace& workspace) {
+    return attention_backward(a.q, a.k, a.v, a.options, a.results, a.d_out, a.gradients, workspace,
+                              /*stream=*/nullptr);
+  }
+
+  void expect(const Status& status, StatusCode code, const std::string& argument,
+              const std::string& got) {
+    EXPECT_EQ(status.code(), code);
+    EXPECT_EQ(status.argument(), argument);
+    EXPECT_NE(status.got().find(got), std::string::npos) << status.message();
+    for (const float value : gradient_) EXPECT_EQ(value, kUntouched);
+    emulator::runtime_state() = {};
+    const Status next = call(arguments(), workspace_.get());
+    EXPECT_TRUE(next.ok()) << next.message();
+    expect_no_findings();
+    std::fill(gradient_.begin(), gradient_.end(), kUntouched);
+  }
+  void expect(const Arguments& a, StatusCode code, const std::string& argument,
+              const std::string& got) {
+    expect(call(a, workspace_.get()), code, argument, got);
+  }
+
+  static constexpr float kUntouched = 77.0F;
+  std::vector<float> memory_, gradient_;
+  Mapping mapping_;
+  MappedWorkspace workspace_{1 << 12};
+};
+
+TEST_F(CudaAttentionBackwardRefuses, MemoryOfTheHost) {
+  std::vector<float> host(80);
+  Arguments a = arguments();
+  a.d_out = ConstTensor(host.data(), {1, 2, 3, 8});
+  expect(a, StatusCode::kDevice, "d_out", "memory of the host");
+  a = arguments();
+  a.results.lse.data = host.data();
+  expect(a, StatusCode::kDevice, "lse", "memory of the host");
+  a = arguments();
+  a.gradients.d_q = {host.data(), Dims{1, 2, 3, 8}};
+  expect(a, StatusCode::kDevice, "d_q", "memory of the host");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, GradientsOfTheHost) {
+  std::vector<float> sinks(2);
+  Arguments a = arguments();
+  a.options.sinks = {memory_.data(), 2};
+  a.gradients.d_sinks = sinks;
+  expect(a, StatusCode::kDevice, "d_sinks", "memory of the host");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, MisalignedAddresses) {
+  Arguments a = arguments();
+  a.gradients.d_k.data =
+      reinterpret_cast<float*>(reinterpret_cast<std::byte*>(gradient_.data()) + 2);
+  expect(a, StatusCode::kShape, "d_k", "one 2 above");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, GradientsOfWhatTheCallDoesNotHave) {
+  Arguments a = arguments();
+  a.gradients.d_sinks = {gradient_.data(), 2};
+  expect(a, StatusCode::kOption, "d_sinks", "");
+  a = arguments();
+  a.gradients.d_bias = {gradient_.data(), Dims{3, 5}};
+  expect(a, StatusCode::kOption, "d_bias", "");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, ShapesThatDoNotFit) {
+  Arguments a = arguments();
+  a.gradients.d_k.shape = {1, 2, 4, 8};
+  expect(a, StatusCode::kShape, "d_k", "4");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, AWorkspaceThatIsTooSmall) {
+  const Arguments a = arguments();
+  uint64_t bytes = 0;
+  ASSERT_TRUE(
+      attention_backward_workspace(a.q, a.k, a.v, a.options, a.results, a.d_out, a.gradients, bytes)
+          .ok());
+  ASSERT_GT(bytes, 0U);
+  expect(call(a, {}), StatusCode::kOption, "workspace", "none");
+  const MappedWorkspace small(bytes - 1);
+  expect(call(a, small.get()), StatusCode::kOption, "workspace", std::to_string(bytes - 1));
+}
+
+TEST_F(CudaAttentionBackwardRefuses, AStreamInAnErrorState) {
+  emulator::runtime_state().stream_error = 700;
+  expect(arguments(), StatusCode::kDevice, "stream", "700");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, AnOldDevice) {
+  emulator::runtime_state().device.compute_capability = 75;
+  expect(arguments(), StatusCode::kDevice, "device", "75");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, SequencesOfANegativeLength) {
+  const std::vector<int32_t> rows{0, 3};
+  const ConstTensor x(memory_.data(), {3, 2, 8});
+  const Status status = attention_varlen_backward(
+      x, x, x, {.cu_q = rows, .cu_k = rows, .max_queries = 3, .max_keys = -1}, {},
+      {.out = x, .lse = {memory_.data(), {2, 3}}}, x, {.d_q = {gradient_.data(), Dims{3, 2, 8}}},
+      workspace_.get(), /*stream=*/nullptr);
+  expect(status, StatusCode::kOption, "max_keys", "-1");
+}
+
+TEST_F(CudaAttentionBackwardRefuses, ExplainsItsKernel) {
+  const Arguments a = arguments();
+  EXPECT_EQ(explain_backward(a.q, a.k, a.v, a.options, a.results, a.d_out, a.gradients),
+            "f32 on compute capability 8.0");
+}
+
+}  // namespace
+}  // namespace multihead::cuda::testing
