@@ -2,10 +2,12 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "inputs.h"
 #include "multihead/attention_backward.h"
+#include "multihead/cuda.h"
 #include "oracle_error.h"
 #include "work.h"
 
@@ -30,17 +32,18 @@ class BackwardWork : public Work {
         d_v_(v_.size()) {}
 
   Status run(Context& context) override {
-    const ConstTensor q(q_.data(), q_shape_), k(k_.data(), k_shape_), v(v_.data(), k_shape_);
     const Tensor out(out_.data(), q_shape_);
-    const Tensor lse(lse_.data(), {shape_.batch, shape_.heads, shape_.queries});
-    Status status = attention(q, k, v, mask_.options(), {.out = out, .lse = lse}, context);
+    Status status = attention(q(), k(), v(), mask_.options(), {.out = out, .lse = lse()}, context);
     if (!status.ok()) return status;
-    return attention_backward(q, k, v, mask_.options(), {.out = out, .lse = lse},
-                              ConstTensor(d_out_.data(), q_shape_),
-                              {.d_q = {d_q_.data(), q_shape_},
-                               .d_k = {d_k_.data(), k_shape_},
-                               .d_v = {d_v_.data(), k_shape_}},
-                              context);
+    return attention_backward(q(), k(), v(), mask_.options(), {.out = out, .lse = lse()}, d_out(),
+                              gradients(), context);
+  }
+
+  std::string explanation() override {
+    const std::string on_gpu = cuda::explain_backward(
+        q(), k(), v(), mask_.options(), {.out = ConstTensor(out_.data(), q_shape_), .lse = lse()},
+        d_out(), gradients());
+    return on_gpu.empty() ? on_gpu : "on a GPU: " + on_gpu;
   }
 
   std::span<const float> output() const override { return d_q_; }
@@ -52,13 +55,22 @@ class BackwardWork : public Work {
   }
 
   double error() const override {
-    return gradient_error_on_sample(ConstTensor(q_.data(), q_shape_),
-                                    ConstTensor(k_.data(), k_shape_),
-                                    ConstTensor(v_.data(), k_shape_), mask_.options(),
-                                    ConstTensor(d_out_.data(), q_shape_), {d_q_.data(), q_shape_});
+    return gradient_error_on_sample(q(), k(), v(), mask_.options(), d_out(),
+                                    {d_q_.data(), q_shape_});
   }
 
  private:
+  ConstTensor q() const { return {q_.data(), q_shape_}; }
+  ConstTensor k() const { return {k_.data(), k_shape_}; }
+  ConstTensor v() const { return {v_.data(), k_shape_}; }
+  ConstTensor d_out() const { return {d_out_.data(), q_shape_}; }
+  Tensor lse() { return {lse_.data(), {shape_.batch, shape_.heads, shape_.queries}}; }
+  AttentionGradients gradients() {
+    return {.d_q = {d_q_.data(), q_shape_},
+            .d_k = {d_k_.data(), k_shape_},
+            .d_v = {d_v_.data(), k_shape_}};
+  }
+
   Shape shape_;
   Dims q_shape_, k_shape_;
   std::vector<float> q_, k_, v_, d_out_;

@@ -1,5 +1,6 @@
-// The conformance pack with every call of attention(), those of modules included, computed by the
-// CUDA kernels in the emulator. The linker replaces attention() by wrapped_attention() below.
+// The conformance pack with every call of attention() and attention_backward(), those of modules
+// included, computed by the CUDA kernels in the emulator. The linker replaces the functions by
+// wrapped_attention() and wrapped_backward() below.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,12 +15,19 @@
 #include "cuda/emulated_forward.h"
 #include "cuda/emulator/memory.h"
 #include "cuda/kernels.h"
+#include "cuda/mapped_case.h"
 #include "multihead/attention.h"
+#include "multihead/attention_backward.h"
+#include "multihead/cuda.h"
 #include "support/random_case.h"
 
 #define MULTIHEAD_ATTENTION_SYMBOL                                                       \
   "_ZN9multihead9attentionERKNS_13AnyTensorViewIKvEES4_S4_RKNS_16AttentionOptionsERKNS_" \
   "16AttentionOutputsERNS_7ContextE"
+
+#define MULTIHEAD_BACKWARD_SYMBOL                                                                  \
+  "_ZN9multihead18attention_backwardERKNS_13AnyTensorViewIKvEES4_S4_RKNS_16AttentionOptionsERKNS_" \
+  "16AttentionResultsES4_RKNS_18AttentionGradientsERNS_7ContextE"
 
 namespace multihead::cuda::testing {
 
@@ -30,12 +38,20 @@ Status real_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const Co
 Status wrapped_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                          const AttentionOptions& options, const AttentionOutputs& outputs,
                          Context& context) __asm__("__wrap_" MULTIHEAD_ATTENTION_SYMBOL);
+Status real_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const AttentionOptions& options, const AttentionResults& results,
+                     const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                     Context& context) __asm__("__real_" MULTIHEAD_BACKWARD_SYMBOL);
+Status wrapped_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                        const AttentionOptions& options, const AttentionResults& results,
+                        const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                        Context& context) __asm__("__wrap_" MULTIHEAD_BACKWARD_SYMBOL);
 
 namespace {
 
 struct Calls {
   bool emulated = false;
-  int64_t f32 = 0, half = 0;
+  int64_t f32 = 0, half = 0, backward = 0;
 } calls;
 
 RandomCase case_of(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -112,7 +128,9 @@ TEST(CudaConformance, EveryCasePassesWithEmulatedKernels) {
   }
   RecordProperty("calls of the f32 kernel", std::to_string(calls.f32));
   RecordProperty("calls of the 16-bit kernels", std::to_string(calls.half));
+  RecordProperty("calls of the f32 backward kernels", std::to_string(calls.backward));
   EXPECT_GE(calls.f32, 100);
+  EXPECT_GE(calls.backward, 20);
   EXPECT_GE(calls.half, 100);
 }
 
@@ -137,6 +155,66 @@ Status wrapped_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const
                        {strides[0], strides[1], strides[2], 1}});
   }
   try_half(c);
+  return status;
+}
+
+// By the entry point of the device, in memory that is mapped for the call.
+Status wrapped_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                        const AttentionOptions& options, const AttentionResults& results,
+                        const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                        Context& context) {
+  if (!calls.emulated) {
+    return real_backward(q, k, v, options, results, d_out, gradients, context);
+  }
+  Mapping mapping;
+  const auto map = [&](const void* data, size_t bytes, Use use, const char* name) {
+    if (data != nullptr) mapping.add(data, bytes, use, name);
+  };
+  const auto map_tensor = [&](const auto& tensor, Use use, const char* name) {
+    if (tensor.shape.elements() == 0) return;
+    int64_t last = 0;
+    for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
+      last += (tensor.shape[axis] - 1) * tensor.strides[axis];
+    }
+    map(tensor.data, static_cast<size_t>(last + 1) * sizeof(*tensor.data), use, name);
+  };
+  const auto map_rows = [&](const ConstAnyTensor& rows, const char* name) {
+    map_tensor(ConstTensor{static_cast<const float*>(rows.data), rows.shape, rows.strides},
+               Use::kInput, name);
+  };
+  const auto map_array = [&](const auto& array, Use use, const char* name) {
+    map(array.data(), array.size_bytes(), use, name);
+  };
+  for (const auto& [rows, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}, {&d_out, "d_out"}}) {
+    EXPECT_EQ(rows->dtype, DType::kF32);
+    map_rows(*rows, name);
+  }
+  map_rows(results.out, "out");
+  map_tensor(results.lse, Use::kInput, "lse");
+  map_tensor(options.mask, Use::kInput, "mask");
+  map_tensor(options.bias, Use::kInput, "bias");
+  map_array(options.kv_lengths, Use::kInput, "kv_lengths");
+  map_array(options.alibi_slopes, Use::kInput, "alibi_slopes");
+  map_array(options.sinks, Use::kInput, "sinks");
+  map_array(options.rope.q_positions, Use::kInput, "q_positions");
+  map_array(options.rope.k_positions, Use::kInput, "k_positions");
+  map_array(options.qk_norm.q_gain, Use::kInput, "q_gain");
+  map_array(options.qk_norm.k_gain, Use::kInput, "k_gain");
+  map_tensor(gradients.d_q, Use::kOutput, "d_q");
+  map_tensor(gradients.d_k, Use::kOutput, "d_k");
+  map_tensor(gradients.d_v, Use::kOutput, "d_v");
+  map_tensor(gradients.d_bias, Use::kOutput, "d_bias");
+  map_array(gradients.d_sinks, Use::kOutput, "d_sinks");
+  map_array(gradients.d_q_gain, Use::kOutput, "d_q_gain");
+  map_array(gradients.d_k_gain, Use::kOutput, "d_k_gain");
+  uint64_t bytes = 0;
+  Status status = attention_backward_workspace(q, k, v, options, results, d_out, gradients, bytes);
+  if (!status.ok()) return status;
+  const MappedWorkspace workspace(bytes);
+  status = attention_backward(q, k, v, options, results, d_out, gradients, workspace.get(),
+                              /*stream=*/nullptr);
+  expect_no_findings();
+  ++calls.backward;
   return status;
 }
 

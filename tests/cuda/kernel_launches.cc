@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "cuda/backward.h"
 #include "cuda/decode.h"
 #include "cuda/emulator/block.h"
 #include "cuda/kernels.h"
@@ -55,12 +56,30 @@ void launch_decoding(int64_t width) {
   }
 }
 
+void launch_backward(int64_t width) {
+  BackwardParams params;
+  params.forward = one_query(DType::kF32, width);
+  params.forward.call.keys = 1;
+  float any = 0.0F;  // kernels of gradients that have no address are not launched
+  params.d_q.data = params.d_k.data = params.d_v.data = params.d_bias.data = &any;
+  params.d_sinks = &any;
+  launch_backward_rows(params, nullptr);
+  launch_backward_f32(params, kH100, nullptr);
+  launch_bias_gradient(params, nullptr);
+  launch_sink_gradient(params, nullptr);
+}
+
 // Kernels whose blocks are the same for all widths.
 void launch_others(int64_t width) {
   RotateParams rotate;
   rotate.batch = rotate.heads = rotate.rows = 1;
   rotate.width = width;
   launch_rotate(rotate, nullptr);
+  RotateBackParams back;
+  back.rotate = rotate;
+  float d_gain = 0.0F;
+  back.d_gain = &d_gain;
+  launch_rotate_back(back, nullptr);
   MergeParams merge;
   merge.batch = merge.heads = merge.rows = 1;
   merge.width = width;
@@ -85,6 +104,7 @@ int main() {
                   static_cast<int>(width));
     };
     launch_forward(width);
+    launch_backward(width);
     launch_decoding(width);
     launch_others(width);
   }

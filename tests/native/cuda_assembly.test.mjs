@@ -28,7 +28,8 @@ const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 128 };
  * Kernels of which a multiprocessor holds one block: Hopper's are planned so, and the others leave no room for a second one
  * in 164 kB of shared memory. Two blocks of all others hide each other's waits.
  */
-const ONE_BLOCK = /^(forward_hopper<.*|forward_f32<8>|forward_half<\w+, \w+, 128>)$/;
+const ONE_BLOCK =
+  /^(forward_hopper<.*|forward_f32<8>|forward_half<\w+, \w+, 128>|backward::(backward_(keys|queries)<8>|differentiate_bias))$/;
 
 for (const file of kernelFiles()) {
   test(`${file} assembles, and spills no more registers than it may`, { skip }, async () => {

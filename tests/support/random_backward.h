@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "multihead/attention_backward.h"
@@ -64,7 +65,10 @@ struct BackwardCall {
   RandomCase c;
   std::vector<float> out, lse, d_out;
 
-  BackwardCall(uint64_t seed, const CaseLimits& limits) : c(random_case(seed, limits)) {
+  BackwardCall(uint64_t seed, const CaseLimits& limits)
+      : BackwardCall(random_case(seed, limits), seed) {}
+
+  BackwardCall(RandomCase of_case, uint64_t seed) : c(std::move(of_case)) {
     Random random(seed + 77);
     d_out = random.floats(c.out_shape.elements());
     forward();
