@@ -95,6 +95,7 @@ void decode_merge(const AttentionParams& params, const SplitGeometry& geometry, 
 // attention_backward(), see attention/backward.cc.
 struct BackwardJob {
   int64_t batch, kv_head, chunk;
+  int64_t rows;  // which of geometry.row_jobs, from the last rows to the first
 };
 
 uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry);
@@ -102,8 +103,9 @@ uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeom
 // Sets params.delta and params.reference of one batch entry and query head, before any job runs.
 void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch);
 
-// Writes d_k and d_v of the job's keys, adds to their part of d_bias, and writes d_q or adds the
-// chunk's part of it. Waits for the jobs of the chunks before, which must have begun.
+// Writes d_k and d_v of the job's keys or adds the part of its rows, writes d_q of its rows or adds
+// the part of its keys, and adds to d_bias. Waits for the jobs before it with the same rows or the
+// same keys, which must have begun.
 void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
                     const BackwardJob& job, void* scratch);
 

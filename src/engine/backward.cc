@@ -106,7 +106,8 @@ void lay_out_backward(BackwardPlan& plan, rules::Arena& take) {
   const auto rows = static_cast<uint64_t>(p.batch * p.heads * p.queries);
   take(params.delta, rows);
   take(params.reference, rows);
-  take(params.turns, plan.turns());
+  take(params.query_turns, plan.query_turns());
+  take(params.key_turns, plan.key_turns());
 }
 
 Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context) {
@@ -141,7 +142,9 @@ void differentiate_sinks(const BackwardParams& params, std::span<float> d_sinks)
 }
 
 void begin_turns(const BackwardPlan& plan) {
-  for (uint64_t i = 0; i < plan.turns(); ++i) std::construct_at(plan.params.turns + i, 0);
+  const rules::BackwardParams& params = plan.params;
+  for (uint64_t i = 0; i < plan.query_turns(); ++i) std::construct_at(params.query_turns + i, 0);
+  for (uint64_t i = 0; i < plan.key_turns(); ++i) std::construct_at(params.key_turns + i, 0);
 }
 
 void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
@@ -159,15 +162,15 @@ void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradient
 
 void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch) {
   const BackwardGeometry& g = plan.geometry;
-  // With causal order, the first chunks take longest, so they start first.
+  // With causal order, the first chunks and the last rows take longest, so they start first.
   const int64_t parts = g.batch_parts * g.head_parts;
-  const int64_t chunk = index / parts;
+  const int64_t chunk = index / parts / g.row_jobs, rows = index / parts % g.row_jobs;
   const int64_t first_batch = index % parts / g.head_parts * g.batches;
   const int64_t first_head = index % g.head_parts * g.heads;
   for (int64_t batch = first_batch; batch < first_batch + g.batches; ++batch) {
     for (int64_t head = first_head; head < first_head + g.heads; ++head) {
-      cpu::backward_chunk(plan.params, g, {.batch = batch, .kv_head = head, .chunk = chunk},
-                          scratch);
+      cpu::backward_chunk(plan.params, g,
+                          {.batch = batch, .kv_head = head, .chunk = chunk, .rows = rows}, scratch);
     }
   }
 }

@@ -38,7 +38,11 @@ struct BackwardParams : GradientParams {
   float* reference;
   // [B][H_kv][block of rows], zeros before the first job: how many chunks of keys have added their
   // part of d_q. Used with more than one chunk.
-  std::atomic<int32_t>* turns;
+  std::atomic<int32_t>* query_turns;
+  // [B][H_kv][chunk], zeros before the first job: how many jobs have added their part of d_k and
+  // d_v, and kPartStored once one of them had a part. Used with more than one job for the rows.
+  std::atomic<int32_t>* key_turns;
+  static constexpr int32_t kPartStored = 1 << 30;
 
   constexpr int64_t row_index(int64_t batch, int64_t head, int64_t query) const {
     return (batch * forward.heads + head) * forward.queries + query;

@@ -26,12 +26,15 @@ struct BlockGeometry {
   bool tiles = false;
 };
 
-// attention_backward(): a job takes a chunk of the keys of a head, against all of its queries. Jobs
-// are numbered chunk by chunk, and begin in that order.
+// attention_backward(): a job takes a chunk of the keys of a head against some blocks of its query
+// rows, or all of them. Jobs are numbered chunk by chunk, and within a chunk from the last rows to
+// the first; they begin in that order.
 struct BackwardGeometry {
   BlockGeometry blocks;    // of query rows, and of keys within a chunk
   int64_t chunk_keys = 0;  // keys of a job
   int64_t chunks = 0;      // that all keys take
+  int64_t job_blocks = 0;  // blocks of rows of a job
+  int64_t row_jobs = 1;    // that all rows take, for each chunk
   // Batch entries and key/value heads of a job, one after the other: those that share a bias whose
   // gradient is asked for, else one.
   int64_t batches = 1, heads = 1;

@@ -10,7 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "cpu/kernels.h"
 #include "engine/backward.h"
+#include "engine/plan.h"
+#include "engine/validate.h"
 #include "multihead/attention.h"
 #include "reference/reference_attention.h"
 #include "reference/reference_backward.h"
@@ -88,6 +91,66 @@ TEST_F(Backward, EqualsTheOracleWithManyKeys) {
     expect_equals_oracle(Call(seed, {.max_queries = 40, .max_keys = 3000, .max_width = 20}),
                          context_);
     if (HasFatalFailure()) return;
+  }
+}
+
+// How many jobs share a chunk of keys, each with some of the rows.
+int64_t row_jobs(const Call& call) {
+  Gradients g = call.empty();
+  engine::AttentionShape shape;
+  const Status status = engine::validate_inputs(call.c.q, call.c.k, call.c.v, shape);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
+                               ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
+      .geometry.row_jobs;
+}
+
+// The rows take several jobs, and their parts of d_k and d_v are added.
+TEST_F(Backward, EqualsTheOracleWithManyQueries) {
+  int64_t divided = 0;
+  for (const uint64_t seed : testing::random_seeds(12)) {
+    const Call call(seed, {.max_queries = 2000, .max_keys = 40, .max_width = 20});
+    divided += row_jobs(call) > 1;
+    expect_equals_oracle(call, context_);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(divided > 0, cpu::target_traits().least_jobs > 1);
+}
+
+// More threads than this machine has wait for each other's parts.
+TEST_F(Backward, TheBitsDoNotDependOnTheThreadsWithManyQueriesAndKeys) {
+  Context alone(1), eight(8);
+  for (const uint64_t seed : testing::random_seeds(6)) {
+    const Call call(seed, {.max_queries = 1600, .max_keys = 1600, .max_width = 12});
+    const Gradients expected = call.run(alone);
+    for (int again = 0; again < 3; ++again) {
+      ASSERT_TRUE(call.run(eight).same_as(expected)) << call.c.description;
+    }
+  }
+}
+
+TEST_F(Backward, GradientsThatAreNotAskedForChangeNoBitOfTheOthers) {
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    const Call call(seed, {.max_queries = 60, .max_keys = 80});
+    const Gradients all = call.run(context_);
+    for (const bool of_queries : {true, false}) {
+      Gradients g = call.empty();
+      AttentionGradients to = call.views(g);
+      (of_queries ? to.d_k : to.d_q) = {};
+      if (of_queries) to.d_v = {};
+      // A gain's gradient needs that of what it normalises.
+      (of_queries ? to.d_k_gain : to.d_q_gain) = {};
+      const Status status =
+          attention_backward(call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+                             ConstTensor(call.d_out.data(), call.c.out_shape), to, context_);
+      ASSERT_TRUE(status.ok()) << status.message() << "; " << call.c.description;
+      if (of_queries) {
+        ASSERT_TRUE(testing::same_bits(g.d_q, all.d_q)) << call.c.description;
+      } else {
+        ASSERT_TRUE(testing::same_bits(g.d_k, all.d_k)) << call.c.description;
+        ASSERT_TRUE(testing::same_bits(g.d_v, all.d_v)) << call.c.description;
+      }
+    }
   }
 }
 

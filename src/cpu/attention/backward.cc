@@ -10,10 +10,10 @@
 // delta are vectors. S and dP are row-major products like the forward's scores, dV and dK row-major
 // products with the weights as A, and dQ is a column-major product like the forward's output.
 //
-// Only one job adds to the dK and dV of a key. If the keys take several chunks, each job adds its
-// part of dQ after the job of the chunk before has added its own. So the result has the same bits
-// for any number of threads. Jobs that run side by side go through the rows in the same order, the
-// last ones first: with causal order all chunks see those, so a job rarely waits for its turn.
+// Two jobs may add to the same d_q (chunks of keys) or to the same d_k and d_v (parts of the rows).
+// Each adds its part after the job before it has added its own, so the result has the same bits for
+// any number of threads. Jobs that run side by side go through the rows in the same order, the last
+// ones first: with causal order all chunks see those, so a job rarely waits for its turn.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -39,7 +39,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 enum class Store : uint8_t { kSet, kAdd };
 
-// Stores `count` rows, each times a factor, or the sum with what is there times the factor.
+// Stores `count` rows, each times a factor, or adds them to what is there.
 template <Store kStore>
 void store_rows(const float* from, size_t lanes, size_t count, float factor, float* to,
                 int64_t stride, size_t width) {
@@ -49,11 +49,12 @@ void store_rows(const float* from, size_t lanes, size_t count, float factor, flo
     for (size_t c = 0; c < width; c += hn::Lanes(d)) {
       const size_t rest = width - c;
       const bool whole = rest >= hn::Lanes(d);
-      auto sum = hn::LoadU(d, from + c);
+      auto value = hn::LoadU(d, from + c);
       if constexpr (kStore == Store::kAdd) {
-        sum = hn::Add(whole ? hn::LoadU(d, to + c) : hn::LoadN(d, to + c, rest), sum);
+        value = mul_add(value, by, whole ? hn::LoadU(d, to + c) : hn::LoadN(d, to + c, rest));
+      } else {
+        value = hn::Mul(value, by);
       }
-      const auto value = hn::Mul(sum, by);
       if (whole) {
         hn::StoreU(value, d, to + c);
       } else {
@@ -77,15 +78,56 @@ void store_queries(const BackwardBlock& block, const BackwardGeometry& geometry,
   if (turn != nullptr) {
     while (turn->load(std::memory_order_acquire) != before) std::this_thread::yield();
   }
-  // The sum is scaled with its last part.
-  const float factor = chunk == last ? params.scale : 1.0F;
   const auto store = before == 0 ? store_rows<Store::kSet> : store_rows<Store::kAdd>;
   for (size_t row = 0; row < b.rows; ++row) {
-    store(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1, factor,
+    store(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1, params.scale,
           params.d_q.row(b.batch, b.head_of(row), b.s.place[row].query), 0,
           static_cast<size_t>(b.p.key_width));
   }
   if (turn != nullptr) turn->store(before + 1, std::memory_order_release);
+}
+
+// Stores d_k and d_v of the chunk's keys, or adds the job's part of them. `sees_keys`: whether one
+// of the job's rows sees one of the keys; else its part is zero, and was not computed.
+void store_keys(const BackwardParams& params, const BackwardGeometry& geometry,
+                const BackwardJob& job, const BackwardScratch& s, bool sees_keys) {
+  const AttentionParams& p = params.forward;
+  const int64_t begin = job.chunk * geometry.chunk_keys;
+  const auto keys = static_cast<size_t>(std::min(p.keys, begin + geometry.chunk_keys) - begin);
+  const bool divides = geometry.row_jobs > 1;
+  std::atomic<int32_t>* const turn =
+      divides
+          ? params.key_turns + (job.batch * p.kv_heads + job.kv_head) * geometry.chunks + job.chunk
+          : nullptr;
+  int32_t before = 0;
+  if (divides) {
+    for (;;) {
+      before = turn->load(std::memory_order_acquire);
+      if ((before & ~BackwardParams::kPartStored) == job.rows) break;
+      std::this_thread::yield();
+    }
+  }
+  const bool adds = (before & BackwardParams::kPartStored) != 0;
+  const bool is_last = job.rows == geometry.row_jobs - 1;
+  if (sees_keys || (is_last && !adds)) {
+    const auto store = adds ? store_rows<Store::kAdd> : store_rows<Store::kSet>;
+    const struct {
+      const rules::Rows<float>& to;
+      float* part;
+      size_t lanes;
+      float factor;
+      int64_t width;
+    } of[] = {{params.d_k, s.d_keys, s.key_lanes, params.scale, p.key_width},
+              {params.d_v, s.d_values, s.value_lanes, 1.0F, p.value_width}};
+    for (const auto& [to, part, lanes, factor, width] : of) {
+      if (to.data == nullptr) continue;
+      if (!sees_keys) std::fill_n(part, keys * lanes, 0.0F);
+      store(part, lanes, keys, factor, to.row(job.batch, job.kv_head, begin), to.stride[2],
+            static_cast<size_t>(width));
+    }
+    before |= BackwardParams::kPartStored;
+  }
+  if (divides) turn->store(before + 1, std::memory_order_release);
 }
 
 void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const BackwardJob& job,
@@ -94,19 +136,27 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
   const BackwardScratch s = lay_out_backward(params, geometry, scratch);
   const int64_t begin = job.chunk * geometry.chunk_keys;
   const int64_t end = std::min(p.keys, begin + geometry.chunk_keys);
-  const auto keys = static_cast<size_t>(end - begin);
-  std::fill_n(s.d_keys, keys * s.key_lanes, 0.0F);
-  std::fill_n(s.d_values, keys * s.value_lanes, 0.0F);
   const int64_t head = job.batch * p.kv_heads + job.kv_head;
   std::atomic<int32_t>* const turns =
-      geometry.chunks > 1 ? params.turns + head * geometry.blocks.row_parts : nullptr;
-  for (int64_t part = geometry.blocks.row_parts - 1; part >= 0; --part) {
+      geometry.chunks > 1 ? params.query_turns + head * geometry.blocks.row_parts : nullptr;
+  const int64_t end_part = geometry.blocks.row_parts - job.rows * geometry.job_blocks;
+  const int64_t first_part = std::max<int64_t>(0, end_part - geometry.job_blocks);
+  bool sees_keys = false;
+  for (int64_t part = end_part - 1; part >= first_part; --part) {
     BackwardBlock block(params, geometry, job, p.first_row() + part * geometry.blocks.rows, s);
     load_rows(block.b);
     start_head(block.b);
-    std::fill_n(s.d_queries, block.b.rows * s.key_lanes, 0.0F);
+    if (params.d_q.data != nullptr) {
+      std::fill_n(s.d_queries, block.b.rows * s.key_lanes, 0.0F);
+    }
     const rules::KeyRange seen = intersection(block.b.seen, {begin, end});
     if (!seen.empty()) {
+      if (!sees_keys) {
+        const auto keys = static_cast<size_t>(end - begin);
+        if (params.d_k.data != nullptr) std::fill_n(s.d_keys, keys * s.key_lanes, 0.0F);
+        if (params.d_v.data != nullptr) std::fill_n(s.d_values, keys * s.value_lanes, 0.0F);
+        sees_keys = true;
+      }
       load_backward_rows(block);
       for (int64_t key = seen.first; key < seen.last; key += geometry.blocks.key_block) {
         backward_tile(block, {key, std::min(key + geometry.blocks.key_block, seen.last)}, begin);
@@ -116,15 +166,8 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
       store_queries(block, geometry, job.chunk, turns == nullptr ? nullptr : turns + part);
     }
   }
-  if (params.d_k.data != nullptr) {
-    store_rows<Store::kSet>(s.d_keys, s.key_lanes, keys, params.scale,
-                            params.d_k.row(job.batch, job.kv_head, begin), params.d_k.stride[2],
-                            static_cast<size_t>(p.key_width));
-  }
-  if (params.d_v.data != nullptr) {
-    store_rows<Store::kSet>(s.d_values, s.value_lanes, keys, 1.0F,
-                            params.d_v.row(job.batch, job.kv_head, begin), params.d_v.stride[2],
-                            static_cast<size_t>(p.value_width));
+  if (params.d_k.data != nullptr || params.d_v.data != nullptr) {
+    store_keys(params, geometry, job, s, sees_keys);
   }
 }
 

@@ -211,7 +211,7 @@ inline void differentiate_cap(const BackwardBlock& block, const Panel& panel,
 }
 
 // Adds the products of rows first_row .. last_row - 1 with the keys to d_keys, d_values and
-// d_queries.
+// d_queries, to those of them that are asked for.
 inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t last_row,
                                  const BackwardKeys& keys, float* d_keys, float* d_values) {
   const QueryBlock<F32Products>& b = block.b;
@@ -235,14 +235,15 @@ inline void add_products_of_tile(BackwardBlock& block, size_t first_row, size_t 
               .c_stride = static_cast<ptrdiff_t>(block.s.value_lanes),
               .depth = rows,
               .accumulate = true};
-  add_to_keys(s, p, count, block.s.value_lanes / b.vector);
+  if (block.p.d_v.data != nullptr) add_to_keys(s, p, count, block.s.value_lanes / b.vector);
 
   p.a = s.d_scores + first_row;
   p.b = s.queries + first_row * block.s.key_lanes;
   p.b_stride = p.c_stride = static_cast<ptrdiff_t>(block.s.key_lanes);
   p.c = d_keys;
-  add_to_keys(s, p, count, block.s.key_lanes / b.vector);
+  if (block.p.d_k.data != nullptr) add_to_keys(s, p, count, block.s.key_lanes / b.vector);
 
+  if (block.p.d_q.data == nullptr) return;
   p.b = keys.k;
   p.b_stride = keys.k_stride;
   p.c = s.d_queries + first_row * block.s.key_lanes;
@@ -262,13 +263,15 @@ inline void add_visible_pairs(BackwardBlock& block, size_t first_row, size_t las
       const auto j = static_cast<size_t>(key - keys.range.first);
       const float weight = s.weights[j * block.s.row_lanes + row];
       const float d_score = s.d_scores[j * block.s.row_lanes + row];
-      const bool dropped = b.p.dropout.given() && weight == 0.0F;
+      const bool dropped = block.p.d_v.data == nullptr || (b.p.dropout.given() && weight == 0.0F);
       for (size_t c = 0; !dropped && c < block.s.value_lanes; ++c) {
         d_values[j * block.s.value_lanes + c] += weight * s.d_out[row * block.s.value_lanes + c];
       }
       const float* const k = keys.k + static_cast<ptrdiff_t>(j) * keys.k_stride;
-      for (size_t c = 0; c < block.s.key_lanes; ++c) {
+      for (size_t c = 0; block.p.d_k.data != nullptr && c < block.s.key_lanes; ++c) {
         d_keys[j * block.s.key_lanes + c] += d_score * s.queries[row * block.s.key_lanes + c];
+      }
+      for (size_t c = 0; block.p.d_q.data != nullptr && c < block.s.key_lanes; ++c) {
         s.d_queries[row * block.s.key_lanes + c] += d_score * k[c];
       }
     }
