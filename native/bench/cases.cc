@@ -45,6 +45,23 @@ constexpr Shape kTrain[] = {
     {"induction", 32, 2, 2, 32, 32, 16},
 };
 
+// 16k tokens of 2048 numbers, as in the tables of FlashAttention-3 (arXiv:2407.08608).
+constexpr Shape kServer[] = {
+    {"d64-512", 32, 32, 32, 512, 512, 64},   {"d64-1k", 16, 32, 32, 1024, 1024, 64},
+    {"d64-2k", 8, 32, 32, 2048, 2048, 64},   {"d64-4k", 4, 32, 32, 4096, 4096, 64},
+    {"d64-8k", 2, 32, 32, 8192, 8192, 64},   {"d64-16k", 1, 32, 32, 16384, 16384, 64},
+    {"d128-512", 32, 16, 16, 512, 512, 128}, {"d128-1k", 16, 16, 16, 1024, 1024, 128},
+    {"d128-2k", 8, 16, 16, 2048, 2048, 128}, {"d128-4k", 4, 16, 16, 4096, 4096, 128},
+    {"d128-8k", 2, 16, 16, 8192, 8192, 128}, {"d128-16k", 1, 16, 16, 16384, 16384, 128},
+    {"d256-512", 32, 8, 8, 512, 512, 256},   {"d256-1k", 16, 8, 8, 1024, 1024, 256},
+    {"d256-2k", 8, 8, 8, 2048, 2048, 256},   {"d256-4k", 4, 8, 8, 4096, 4096, 256},
+    {"d256-8k", 2, 8, 8, 8192, 8192, 256},   {"d256-16k", 1, 8, 8, 16384, 16384, 256},
+};
+constexpr Shape kServerDecode[] = {
+    {"llama3-b16-kv8k", 16, 32, 8, 1, 8192, 128},
+    {"llama3-b64-kv2k", 64, 32, 8, 1, 2048, 128},
+};
+
 }  // namespace
 
 const char* name_of(Mask mask) {
@@ -101,7 +118,7 @@ const char* name_of(Op op) {
 
 std::string Case::name() const {
   return std::string(name_of(op)) + "/" + shape.name + "/" + name_of(mask) + "/" + dtype +
-         "/threads:" + std::to_string(threads);
+         (threads == kOnDevice ? "/cuda" : "/threads:" + std::to_string(threads));
 }
 
 std::vector<Case> all_cases(const std::vector<int>& threads) {
@@ -175,6 +192,41 @@ std::vector<Case> all_cases(const std::vector<int>& threads) {
     }
   }
   return all;
+}
+
+std::vector<Case> all_device_cases() {
+  std::vector<Case> cases;
+  const auto add = [&](Op op, const Shape& shape, Mask mask, const char* dtype) {
+    cases.push_back({op, shape, mask, dtype, kOnDevice});
+  };
+  for (const char* dtype : {"f32", "bf16"}) {
+    add(Op::kForward, kTiny, Mask::kCausal, dtype);
+    add(Op::kForward, kGpt2, Mask::kCausal, dtype);
+    add(Op::kForward, kBert, Mask::kFull, dtype);
+    add(Op::kForward, kVit, Mask::kFull, dtype);
+    add(Op::kForward, kLlama3, Mask::kCausal, dtype);
+  }
+  for (const Mask mask :
+       {Mask::kBoolean, Mask::kPadding, Mask::kLengths, Mask::kWindow, Mask::kBias, Mask::kAlibi}) {
+    add(Op::kForward, kGpt2, mask, "bf16");
+  }
+  for (const Shape& shape : kServer) {
+    for (const Mask mask : {Mask::kFull, Mask::kCausal}) {
+      add(Op::kForward, shape, mask, "bf16");
+      if (shape.keys == 4096) add(Op::kForward, shape, mask, "f16");
+      if (shape.keys == 1024) add(Op::kForward, shape, mask, "f32");
+    }
+  }
+  add(Op::kDecode, kGpt2Decode, Mask::kFull, "f32");
+  for (const Shape& shape : kLlama3Decode) add(Op::kDecode, shape, Mask::kFull, "bf16");
+  for (const Shape& shape : kServerDecode) {
+    for (const char* dtype : {"f32", "f16", "bf16"}) add(Op::kDecode, shape, Mask::kFull, dtype);
+  }
+  for (const char* dtype : {"f32", "f16", "bf16"}) {
+    add(Op::kCache, kLlama3Decode[2], Mask::kFull, dtype);
+  }
+  add(Op::kCache, kServerDecode[0], Mask::kFull, "bf16");
+  return cases;
 }
 
 }  // namespace multihead::bench

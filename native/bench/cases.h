@@ -1,5 +1,5 @@
-// The benchmark cases and their names: op/shape/mask/dtype/threads:N. bindings/bench/cases.mjs has
-// the same list for WebAssembly; a test compares the two.
+// The benchmark cases and their names: op/shape/mask/dtype/threads:N, and op/shape/mask/dtype/cuda
+// on a GPU. bindings/bench/cases.mjs has the same list for WebAssembly; a test compares the two.
 #pragma once
 
 #include <cstdint>
@@ -52,16 +52,21 @@ const char* name_of(Op op);
 // bf16 inputs, and AttentionOptions::precision kBf16.
 inline constexpr const char* kBf16Precision = "bf16-precision";
 
+inline constexpr int kOnDevice = 0;
+
 struct Case {
   Op op;
   Shape shape;
   Mask mask;
   const char* dtype;  // of k and v; q and the output are f32 in a cache's case
-  int threads;
+  int threads;        // kOnDevice: on a GPU
   std::string name() const;
 };
 
 // Every case, at each of these numbers of threads.
 std::vector<Case> all_cases(const std::vector<int>& threads);
+
+// Every case on a GPU.
+std::vector<Case> all_device_cases();
 
 }  // namespace multihead::bench

@@ -1,9 +1,10 @@
 // multihead-bench: attention at commonly used shapes, with Google Benchmark.
 //
-//   multihead-bench [--target=NAME] [--threads=LIST] [--save=FOLDER] [--alone] [--explain]
-//                   [--schedule=LIST] [--benchmark_…]
+//   multihead-bench [--device=cuda] [--target=NAME] [--threads=LIST] [--save=FOLDER] [--alone]
+//                   [--explain] [--schedule=LIST] [--benchmark_…]
 //
 // --alone skips Eigen and the machine's limits, for one turn of a comparison with another program.
+// --device=cuda runs the cases of device_measure.h instead, on the current GPU.
 //
 // Names are op/shape/mask/dtype/threads:N. Counters:
 //   us, cold_us   median of one call; the first one of a new Context, after reading 512 MB
@@ -17,11 +18,17 @@
 //   eigen_…       a plain Eigen version on one thread, in turns with multihead: its time, the ratio
 //                 of its time to multihead's, and the largest difference of the outputs
 //   openblas_…    the same for products with OpenBLAS, if the build has found it
+// On a GPU names end in /cuda, and the counters are:
+//   us            of a call between two events: the median of batches, on inputs that no cache
+//   holds TFLOPS, GBps  as above pct_copy      per cent of the speed of a copy within the device,
+//   measured in this run (one query) workspace_kB  memory that the call is given besides err
+//   largest difference from the library on the CPU, of one key/value head
 #include <benchmark/benchmark.h>
 
 #include <charconv>
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -29,23 +36,28 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "cases.h"
+#include "device.h"
+#include "device_measure.h"
 #include "engine/threads.h"
 #include "exit_code.h"
 #include "machine.h"
 #include "measure.h"
 #include "multihead/context.h"
+#include "multihead/cuda.h"
+#include "multihead/status.h"
 #include "schedule.h"
 
 namespace multihead::bench {
 namespace {
 
 struct Arguments {
-  std::string target, save;
+  std::string device = "cpu", target, save;
   std::vector<int> threads, schedule;  // empty: one and all; no simulation
-  bool alone = false, explain = false;
+  bool alone = false, explain = false, list = false;
   std::string wrong;        // what is wrong with a list of numbers
   std::vector<char*> rest;  // arguments for Google Benchmark
 };
@@ -85,7 +97,9 @@ Arguments parse(int argc, char** argv) {
   Arguments arguments;
   arguments.rest = {argv[0], least_time.data()};
   for (int i = 1; i < argc; ++i) {
-    if (const auto target = value_of(argv[i], "--target=")) {
+    if (const auto device = value_of(argv[i], "--device=")) {
+      arguments.device = *device;
+    } else if (const auto target = value_of(argv[i], "--target=")) {
       arguments.target = *target;
     } else if (const auto folder = value_of(argv[i], "--save=")) {
       arguments.save = *folder;
@@ -100,16 +114,33 @@ Arguments parse(int argc, char** argv) {
       arguments.explain = true;
     } else {
       // A list needs no measurement of the machine.
-      if (value_of(argv[i], "--benchmark_list_tests")) arguments.alone = true;
+      if (value_of(argv[i], "--benchmark_list_tests")) arguments.alone = arguments.list = true;
       arguments.rest.push_back(argv[i]);
     }
   }
   return arguments;
 }
 
+// What is wrong with --device and the options beside it, or an empty string.
+std::string device_complaint(const Arguments& arguments) {
+  if (arguments.device == "cpu") return "";
+  if (arguments.device != "cuda") {
+    return "--device: expected cpu or cuda, got " + arguments.device;
+  }
+  for (const auto& [option, given] : {std::pair{"--target", !arguments.target.empty()},
+                                      {"--threads", !arguments.threads.empty()},
+                                      {"--schedule", !arguments.schedule.empty()}}) {
+    if (given) return std::string(option) + ": expected none with --device=cuda, got one";
+  }
+  if (arguments.list) return "";  // needs no device
+  const Status status = cuda::available();
+  return status.ok() ? "" : "--device=cuda: " + status.message();
+}
+
 // Returns what is wrong with the arguments, or an empty string.
 std::string complaint(const Arguments& arguments) {
   if (!arguments.wrong.empty()) return arguments.wrong;
+  if (std::string wrong = device_complaint(arguments); !wrong.empty()) return wrong;
   if (!arguments.target.empty() && !use_simd_target(arguments.target)) {
     std::string names;
     for (const std::string& name : simd_targets()) names += (names.empty() ? "" : ", ") + name;
@@ -124,10 +155,11 @@ std::string complaint(const Arguments& arguments) {
 void print_help() {
   std::puts(
       "multihead-bench [options]\n"
+      "  --device=NAME   cpu, or cuda for the cases of an NVIDIA GPU; cpu if not given\n"
       "  --target=NAME   the SIMD target to run on\n"
       "  --threads=LIST  numbers of threads, for example 1,2,4; one and all if not given\n"
       "  --schedule=LIST simulates so many cores, for example 8,32,96, from the time of each job\n"
-      "  --save=FOLDER   writes the output of each case there\n"
+      "  --save=FOLDER   writes the output of each case there; on a GPU also q, k and v\n"
       "  --alone         skips Eigen and the machine's limits\n"
       "  --explain       says which path serves a case, and why the others do not\n"
       "  --help, -h      this text\n"
@@ -137,12 +169,18 @@ void print_help() {
   benchmark::PrintDefaultHelp();
 }
 
+void add_number(const char* name, double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.1f", value);
+  benchmark::AddCustomContext(name, text);
+}
+
+void add_device_context(bool with_limits) {
+  for (const auto& [name, value] : device_facts()) benchmark::AddCustomContext(name, value);
+  if (with_limits) add_number("copy_gbps", device_copy_speed() * 1e-9);
+}
+
 void add_context(bool with_limits) {
-  const auto add_number = [](const char* name, double value) {
-    char text[64];
-    std::snprintf(text, sizeof(text), "%.1f", value);
-    benchmark::AddCustomContext(name, text);
-  };
   benchmark::AddCustomContext("simd_target", simd_target());
   benchmark::AddCustomContext("compiler", __VERSION__);
   benchmark::AddCustomContext("threads", std::to_string(Context().threads()));
@@ -195,8 +233,7 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
     std::fputs(
         "expected --target=NAME, --threads=LIST, --schedule=LIST, --save=FOLDER, --alone, "
-        "--explain "
-        "or an option that --help lists\n",
+        "--explain, --device=NAME or an option that --help lists\n",
         stderr);
     return multihead::kExitUsage;
   }
@@ -205,16 +242,28 @@ int main(int argc, char** argv) {
     return multihead::kExitUsage;
   }
   if (!arguments.schedule.empty()) return mb::simulate(arguments.schedule);
+  const bool on_device = arguments.device != "cpu";
   bool all_ran = true;
-  const std::vector<mb::Case> cases = mb::all_cases(mb::threads_of(arguments));
+  const std::vector<mb::Case> cases =
+      on_device ? mb::all_device_cases() : mb::all_cases(mb::threads_of(arguments));
   for (const mb::Case& which : cases) {
     benchmark::RegisterBenchmark(which.name().c_str(), [&](benchmark::State& state) {
-      all_ran &= mb::run_case(
-          state, which,
-          {.alone = arguments.alone, .explain = arguments.explain, .save_to = arguments.save});
+      const auto run = on_device ? mb::run_device_case : mb::run_case;
+      all_ran &=
+          run(state, which,
+              {.alone = arguments.alone, .explain = arguments.explain, .save_to = arguments.save});
     })->Unit(benchmark::kMicrosecond);
   }
-  mb::add_context(!arguments.alone);
+  if (!on_device) {
+    mb::add_context(!arguments.alone);
+  } else if (!arguments.list) {
+    try {
+      mb::add_device_context(!arguments.alone);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "--device=cuda: %s\n", error.what());
+      return multihead::kExitFailed;
+    }
+  }
   std::cout << std::unitbuf;  // a reader of the JSON gets each result at once
   const size_t found = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

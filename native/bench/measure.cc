@@ -101,7 +101,7 @@ class Session {
   std::string explanation() { return work_->explanation(); }
 
   void save(const std::string& folder) const {
-    std::ofstream file(folder + "/" + file_name(which_), std::ios::binary);
+    std::ofstream file(folder + "/" + stem_of(which_) + ".f32", std::ios::binary);
     const std::span<const char> bytes(reinterpret_cast<const char*>(work_->output().data()),
                                       work_->output().size_bytes());
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -166,10 +166,10 @@ std::unique_ptr<Work> make_work(const Case& which) {
   return make_attention(which);
 }
 
-std::string file_name(const Case& which) {
+std::string stem_of(const Case& which) {
   std::string name = which.name();
   std::replace(name.begin(), name.end(), '/', '-');
-  return name + ".f32";
+  return name;
 }
 
 bool run_case(benchmark::State& state, const Case& which, const RunOptions& options) {

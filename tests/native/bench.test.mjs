@@ -102,6 +102,38 @@ test('multihead-bench: an invalid argument is reported', () => {
   assert.equal(multiheadBench('--benchmark_filter=nothing').status, 2);
 });
 
+test('multihead-bench: cases on a GPU are listed without one; what they cannot have is refused', () => {
+  const listed = multiheadBench('--device=cuda', '--benchmark_list_tests');
+  assert.equal(listed.status, 0, listed.stderr);
+  const names = listed.stdout.trim().split('\n');
+  assert.ok(names.every((name) => /^(forward|decode|cache)\/[a-z0-9-]+\/[a-z]+\/(f32|bf16|f16)\/cuda$/.test(name)), listed.stdout);
+  for (const width of [64, 128, 256]) {
+    for (const [rows, mask] of [['512', 'full'], ['16k', 'causal']]) {
+      assert.ok(names.includes(`forward/d${width}-${rows}/${mask}/bf16/cuda`));
+    }
+  }
+  const refused = [
+    [['--device=rocm'], /^--device: expected cpu or cuda, got rocm\n$/],
+    [['--device=cuda', '--threads=1'], /^--threads: expected none with --device=cuda, got one\n$/],
+    [['--device=cuda', '--target=avx2'], /^--target: expected none with --device=cuda, got one\n$/],
+    [['--device=cuda', '--schedule=8'], /^--schedule: expected none with --device=cuda, got one\n$/],
+  ];
+  for (const [args, message] of refused) {
+    const { status, stdout, stderr } = multiheadBench(...args);
+    assert.equal(status, 2, args.join(' '));
+    assert.equal(stdout, '');
+    assert.match(stderr, message);
+  }
+});
+
+test('multihead-bench: without CUDA or a GPU, cases on a GPU are refused in one line', (context) => {
+  const { status, stdout, stderr } = multiheadBench('--device=cuda', '--benchmark_filter=^forward/tiny/causal/f32/');
+  if (status === 0) return context.skip('there is a GPU');
+  assert.equal(status, 2);
+  assert.equal(stdout, '');
+  assert.match(stderr, /^--device=cuda: device: expected .*, got .*\n$/);
+});
+
 test('multihead-bench: numbers of threads', () => {
   const names = (...args) => multiheadBench(...args, '--benchmark_list_tests').stdout.trim().split('\n');
   assert.deepEqual(new Set(names('--threads=1').map((name) => name.split('/').at(-1))), new Set(['threads:1']));

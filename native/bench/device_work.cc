@@ -1,0 +1,244 @@
+#include "device_work.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "multihead/context.h"
+#include "rules/half.h"
+
+namespace multihead::bench {
+namespace {
+
+void require(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+const void* stored(const Numbers& numbers) {
+  return numbers.dtype == DType::kF32 ? static_cast<const void*>(numbers.floats.data())
+                                      : numbers.halves.data();
+}
+
+int64_t stored_bytes(const Numbers& numbers) {
+  return static_cast<int64_t>(numbers.floats.size()) * bytes_of(numbers.dtype);
+}
+
+// Copies an array that options name to the device, and makes them name the copy.
+template <class T>
+void move_to_device(const T*& data, size_t count, std::vector<DeviceMemory>& memory) {
+  if (data == nullptr || count == 0) return;
+  DeviceMemory copy(count * sizeof(T));
+  copy.upload(data, 0, copy.bytes());
+  data = reinterpret_cast<const T*>(copy.data());
+  memory.push_back(std::move(copy));
+}
+
+template <class T>
+void move_to_device(std::span<const T>& values, std::vector<DeviceMemory>& memory) {
+  const T* data = values.data();
+  move_to_device(data, values.size(), memory);
+  values = {data, values.size()};
+}
+
+AttentionOptions options_on_device(const MaskInputs& mask, std::vector<DeviceMemory>& memory) {
+  AttentionOptions options = mask.options();
+  const auto move = [&](auto& tensor) {
+    if (!tensor.given()) return;
+    move_to_device(tensor.data, static_cast<size_t>(tensor.shape.elements()), memory);
+  };
+  move(options.mask);
+  move(options.bias);
+  move_to_device(options.kv_lengths, memory);
+  move_to_device(options.alibi_slopes, memory);
+  return options;
+}
+
+DeviceMemory filled_with(int32_t value, int64_t count) {
+  const std::vector<int32_t> values(static_cast<size_t>(count), value);
+  DeviceMemory memory(values.size() * sizeof(int32_t));
+  memory.upload(values.data(), 0, memory.bytes());
+  return memory;
+}
+
+std::span<const int32_t> integers(const DeviceMemory& memory) {
+  return {reinterpret_cast<const int32_t*>(memory.data()), memory.bytes() / sizeof(int32_t)};
+}
+
+bool write(const std::string& path, const void* data, int64_t bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  file.close();
+  return !file.fail();
+}
+
+const char* dtype_name(DType dtype) {
+  return dtype == DType::kF16 ? "f16" : dtype == DType::kBF16 ? "bf16" : "f32";
+}
+
+}  // namespace
+
+RotatedArray::RotatedArray(const void* host, int64_t bytes, int copies)
+    : stride_((static_cast<size_t>(bytes) + 255) / 256 * 256),
+      memory_(stride_ * static_cast<size_t>(copies)) {
+  memory_.upload(host, 0, static_cast<size_t>(bytes));
+  for (int which = 1; which < copies; ++which) {
+    memory_.copy_within(0, stride_ * static_cast<size_t>(which), static_cast<size_t>(bytes));
+  }
+}
+
+int rotated_copies(int64_t bytes, int64_t l2_bytes) {
+  return static_cast<int>(std::clamp<int64_t>((4 * l2_bytes + bytes - 1) / bytes, 2, 256));
+}
+
+DeviceWork::DeviceWork(const Case& which)
+    : which_(which),
+      shape_(which.shape),
+      q_shape_{shape_.batch, shape_.heads, shape_.queries, shape_.width},
+      k_shape_{shape_.batch, shape_.kv_heads, shape_.keys, shape_.width},
+      q_(q_shape_.elements(), kQuerySeed,
+         which.op == Op::kCache ? DType::kF32 : dtype_of(which.dtype)),
+      k_(k_shape_.elements(), kKeySeed, dtype_of(which.dtype)),
+      v_(k_shape_.elements(), kValueSeed, dtype_of(which.dtype)),
+      mask_(shape_, which.mask),
+      copies_(rotated_copies(stored_bytes(q_) + 2 * stored_bytes(k_), device_l2_bytes())),
+      q_rows_(stored(q_), stored_bytes(q_), copies_),
+      k_rows_(stored(k_), stored_bytes(k_), copies_),
+      v_rows_(stored(v_), stored_bytes(v_), copies_),
+      options_(options_on_device(mask_, of_options_)),
+      lengths_(filled_with(static_cast<int32_t>(shape_.keys), shape_.batch)),
+      firsts_(filled_with(0, shape_.batch)),
+      out_(static_cast<size_t>(stored_bytes(q_))) {
+  out_.fill(0xFF);  // NaN
+  uint64_t needed = 0;
+  if (which.op == Op::kCache) {
+    require(cuda::decode_workspace(q(), cache(), options_, outputs(), needed));
+  } else {
+    require(cuda::attention_workspace(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_,
+                                      outputs(), needed));
+  }
+  workspace_ = DeviceMemory(needed);
+}
+
+Status DeviceWork::run() {
+  copy_ = (copy_ + 1) % copies_;
+  const cuda::Workspace workspace{workspace_.data(), workspace_.bytes()};
+  if (which_.op == Op::kCache) {
+    return cuda::decode(q(), cache(), options_, outputs(), workspace, nullptr);
+  }
+  return cuda::attention(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, outputs(), workspace,
+                         nullptr);
+}
+
+double DeviceWork::operations() const {
+  return 4.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.width) *
+         mask_.visible_pairs();
+}
+
+double DeviceWork::bytes() const {
+  return shape_.queries > 1 ? 0 : static_cast<double>(stored_bytes(k_) + stored_bytes(v_));
+}
+
+std::string DeviceWork::explanation() const {
+  if (which_.op == Op::kCache) return "decode over a cache";
+  return cuda::explain(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, outputs());
+}
+
+std::vector<float> DeviceWork::output() const {
+  std::vector<float> values(q_.floats.size());
+  if (q_.dtype == DType::kF32) {
+    out_.download(values.data());
+    return values;
+  }
+  std::vector<uint16_t> bits(values.size());
+  out_.download(bits.data());
+  for (size_t i = 0; i < bits.size(); ++i) {
+    values[i] = q_.dtype == DType::kF16 ? rules::to_float(Float16{bits[i]})
+                                        : rules::to_float(BFloat16{bits[i]});
+  }
+  return values;
+}
+
+double DeviceWork::error(const std::vector<float>& output) const {
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const Dims q_part{1, group, shape_.queries, shape_.width};
+  const Dims k_part{1, 1, shape_.keys, shape_.width};
+  const int64_t q_at = q_shape_.elements() - q_part.elements();
+  const int64_t k_at = k_shape_.elements() - k_part.elements();
+  AttentionOptions options = mask_.options();
+  if (options.mask.given() && options.mask.shape.rank() == 4) {
+    options.mask = {options.mask.data + (shape_.batch - 1) * shape_.keys, {1, 1, 1, shape_.keys}};
+  }
+  if (!options.kv_lengths.empty()) options.kv_lengths = options.kv_lengths.last(1);
+  if (!options.alibi_slopes.empty()) {
+    options.alibi_slopes = options.alibi_slopes.last(static_cast<size_t>(group));
+  }
+  std::vector<float> expected(static_cast<size_t>(q_part.elements()));
+  Context context;
+  require(attention(ConstTensor(q_.floats.data() + q_at, q_part),
+                    ConstTensor(k_.floats.data() + k_at, k_part),
+                    ConstTensor(v_.floats.data() + k_at, k_part), options,
+                    {.out = Tensor(expected.data(), q_part)}, context));
+  double largest = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double got = output[static_cast<size_t>(q_at) + i];
+    const double difference = std::abs(got - static_cast<double>(expected[i]));
+    if (!(difference <= largest)) largest = difference;
+    if (std::isnan(largest)) break;
+  }
+  return largest;
+}
+
+bool DeviceWork::save(const std::string& stem, const std::vector<float>& output) const {
+  char text[400];
+  const int length = std::snprintf(
+      text, sizeof(text),
+      "{\"name\": \"%s\", \"batch\": %lld, \"heads\": %lld, \"kv_heads\": %lld, \"queries\": %lld, "
+      "\"keys\": %lld, \"width\": %lld, \"mask\": \"%s\", \"q_dtype\": \"%s\", \"dtype\": "
+      "\"%s\"}\n",
+      which_.name().c_str(), static_cast<long long>(shape_.batch),
+      static_cast<long long>(shape_.heads), static_cast<long long>(shape_.kv_heads),
+      static_cast<long long>(shape_.queries), static_cast<long long>(shape_.keys),
+      static_cast<long long>(shape_.width), name_of(which_.mask), dtype_name(q_.dtype),
+      dtype_name(k_.dtype));
+  return write(stem + ".json", text, length) && write(stem + ".q", stored(q_), stored_bytes(q_)) &&
+         write(stem + ".k", stored(k_), stored_bytes(k_)) &&
+         write(stem + ".v", stored(v_), stored_bytes(v_)) &&
+         write(stem + ".f32", output.data(), static_cast<int64_t>(output.size() * sizeof(float)));
+}
+
+ConstAnyTensor DeviceWork::q() const {
+  return {q_rows_.copy(copy_), q_.dtype, q_shape_, contiguous_strides(q_shape_)};
+}
+
+ConstAnyTensor DeviceWork::keys(const Numbers& numbers, const RotatedArray& arrays) const {
+  return {arrays.copy(copy_), numbers.dtype, k_shape_, contiguous_strides(k_shape_)};
+}
+
+AttentionOutputs DeviceWork::outputs() const {
+  return {.out = AnyTensor(out_.data(), q_.dtype, q_shape_, contiguous_strides(q_shape_))};
+}
+
+cuda::CacheView DeviceWork::cache() const {
+  return {.config = {.batch = shape_.batch,
+                     .kv_heads = shape_.kv_heads,
+                     .key_width = shape_.width,
+                     .value_width = shape_.width,
+                     .capacity = shape_.keys,
+                     .type = k_.dtype},
+          .keys = k_rows_.copy(copy_),
+          .values = v_rows_.copy(copy_),
+          .lengths = integers(lengths_),
+          .firsts = integers(firsts_),
+          .page_table = {},
+          .max_length = shape_.keys};
+}
+
+}  // namespace multihead::bench
