@@ -122,13 +122,18 @@ export const tests = [
       await close();
     },
   },
-  ...[320, 360, 768].map((width) => ({
-    name: `letters twice as large: nothing is cut, hidden or beside the page, ${width} px`,
+  ...[
+    [320, 100],
+    [320, 200],
+    [360, 200],
+    [768, 200],
+  ].map(([width, letters]) => ({
+    name: `letters of ${letters} %: nothing is cut or beside the page, and controls are large enough, ${width} px`,
     skip: (kind) => kind === 'firefox' && width !== 360 && 'the same page as in Chromium',
     async run({ browser, url }) {
       const state = 'causal=1&query=6&key=5&edits=h1q5k2w0.5&splitHeads=7&train=induction';
       const { page, close } = await openPage(browser, `${url}#${state}`, { width, height: 780 });
-      await page.evaluate(() => (document.documentElement.style.fontSize = '200%'));
+      await page.evaluate((size) => (document.documentElement.style.fontSize = `${size}%`), letters);
       await page.evaluate(() => document.querySelector('#train').scrollIntoView());
       await until(page, () => window.multiheadPage.training().status === 'paused');
       await page.click('#generate-one');

@@ -310,13 +310,15 @@ export const tests = [
   {
     name: 'the gallery shows statistics and the mean of the heads',
     async run({ browser, url }) {
-      const { page, close } = await openPage(browser, `${url}#causal=1&galleryView=numbers`);
+      const { page, close } = await openPage(browser, `${url}#causal=1`);
       const { trace, tokens, heads } = await snapshot(page);
       const n = tokens.length;
       const weight = (h, i, j) => trace.weights.data[(h * n + i) * n + j];
       const shown = await page.$$eval('#gallery .scores', (list) =>
         list.map((scores) => [...scores.querySelectorAll('dd')].map((value) => Number(value.textContent))),
       );
+      const lines = await page.$$eval('#gallery .scores dt', (list) => new Set(list.map(({ offsetHeight }) => offsetHeight)).size);
+      assert.equal(lines, 1, 'no name of a score is broken');
       const rows = Array.from({ length: n }, (_, i) => i);
       shown.forEach(([entropy, previous, first], h) => {
         const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
@@ -326,6 +328,8 @@ export const tests = [
         assert.ok(Math.abs(previous - mean(rows.slice(1).map((i) => weight(h, i, i - 1)))) < 0.0051);
         assert.ok(Math.abs(first - mean(rows.slice(1).map((i) => weight(h, i, 0)))) < 0.0051);
       });
+      await page.evaluate(() => (location.hash += '&galleryView=numbers'));
+      await until(page, () => document.querySelector('#gallery .card-mean tbody td') !== null);
       const means = await page.$$eval('#gallery .card-mean tbody td', (list) => list.map((cell) => Number(cell.textContent)));
       means.forEach((value, k) => {
         const all = heads.map((_, h) => weight(h, Math.floor(k / n), k % n));
