@@ -4,9 +4,9 @@
 #include <string>
 
 #include "cuda/checks.h"
+#include "cuda/entry.h"
 #include "cuda/plan.h"
 #include "cuda/runtime.h"
-#include "engine/guard.h"
 #include "engine/validate.h"
 #include "engine/varlen.h"
 #include "multihead/cuda.h"
@@ -57,33 +57,6 @@ struct Call {
     if (sequences == nullptr) return {};
     return validate_sequence_addresses(*sequences);
   }
-
-  Status workspace(uint64_t& bytes) const {
-    return engine::memory_guard([&]() -> Status {
-      AttentionShape shape;
-      Device device;
-      if (Status status = validate(shape); !status.ok()) return status;
-      if (Status status = current_device(device); !status.ok()) return status;
-      bytes = plan(shape, device).workspace_bytes;
-      return {};
-    });
-  }
-
-  Status run(const Workspace& workspace, Stream stream) const {
-    return engine::memory_guard([&]() -> Status {
-      AttentionShape shape;
-      Device device;
-      if (Status status = validate(shape); !status.ok()) return status;
-      if (Status status = current_device(device); !status.ok()) return status;
-      if (Status status = validate_memory_of_call(); !status.ok()) return status;
-      CallPlan planned = plan(shape, device);
-      if (Status status = validate_workspace(workspace, planned.workspace_bytes); !status.ok()) {
-        return status;
-      }
-      if (Status status = validate_stream(stream); !status.ok()) return status;
-      return cuda::run(planned, workspace.data, device, stream);
-    });
-  }
 };
 
 }  // namespace
@@ -96,27 +69,27 @@ Status available() {
 Status attention_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
                            const ConstAnyTensor& v, const AttentionOptions& options,
                            const AttentionOutputs& outputs, uint64_t& bytes) {
-  return Call{q, k, v, options, outputs}.workspace(bytes);
+  return workspace_of(Call{q, k, v, options, outputs}, bytes);
 }
 
 Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                  const AttentionOptions& options, const AttentionOutputs& outputs,
                  const Workspace& workspace, Stream stream) {
-  return Call{q, k, v, options, outputs}.run(workspace, stream);
+  return run_call(Call{q, k, v, options, outputs}, workspace, stream);
 }
 
 Status attention_varlen_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                   const ConstAnyTensor& v, const PackedSequences& sequences,
                                   const AttentionOptions& options, const AttentionOutputs& outputs,
                                   uint64_t& bytes) {
-  return Call{q, k, v, options, outputs, &sequences}.workspace(bytes);
+  return workspace_of(Call{q, k, v, options, outputs, &sequences}, bytes);
 }
 
 Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                         const PackedSequences& sequences, const AttentionOptions& options,
                         const AttentionOutputs& outputs, const Workspace& workspace,
                         Stream stream) {
-  return Call{q, k, v, options, outputs, &sequences}.run(workspace, stream);
+  return run_call(Call{q, k, v, options, outputs, &sequences}, workspace, stream);
 }
 
 std::string explain(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,

@@ -5,9 +5,9 @@
 
 #include "cuda/backward_plan.h"
 #include "cuda/checks.h"
+#include "cuda/entry.h"
 #include "cuda/plan.h"
 #include "cuda/runtime.h"
-#include "engine/guard.h"
 #include "engine/validate.h"
 #include "engine/varlen.h"
 #include "multihead/cuda.h"
@@ -41,7 +41,7 @@ struct Call {
     return status.ok() ? validate_widths(shape) : status;
   }
 
-  BackwardPlan plan(const AttentionShape& shape) const {
+  BackwardPlan plan(const AttentionShape& shape, const Device&) const {
     if (sequences == nullptr) return plan_backward(of, shape);
     return plan_packed_backward(of, *sequences);
   }
@@ -68,33 +68,6 @@ struct Call {
     if (sequences == nullptr) return {};
     return validate_sequence_addresses(*sequences);
   }
-
-  Status workspace(uint64_t& bytes) const {
-    return engine::memory_guard([&]() -> Status {
-      AttentionShape shape;
-      Device device;
-      if (Status status = validate(shape); !status.ok()) return status;
-      if (Status status = current_device(device); !status.ok()) return status;
-      bytes = plan(shape).workspace_bytes;
-      return {};
-    });
-  }
-
-  Status run(const Workspace& workspace, Stream stream) const {
-    return engine::memory_guard([&]() -> Status {
-      AttentionShape shape;
-      Device device;
-      if (Status status = validate(shape); !status.ok()) return status;
-      if (Status status = current_device(device); !status.ok()) return status;
-      if (Status status = validate_memory_of_call(); !status.ok()) return status;
-      BackwardPlan planned = plan(shape);
-      if (Status status = validate_workspace(workspace, planned.workspace_bytes); !status.ok()) {
-        return status;
-      }
-      if (Status status = validate_stream(stream); !status.ok()) return status;
-      return cuda::run(planned, workspace.data, device, stream);
-    });
-  }
 };
 
 }  // namespace
@@ -103,14 +76,14 @@ Status attention_backward_workspace(const ConstAnyTensor& q, const ConstAnyTenso
                                     const ConstAnyTensor& v, const AttentionOptions& options,
                                     const AttentionResults& results, const ConstAnyTensor& d_out,
                                     const AttentionGradients& gradients, uint64_t& bytes) {
-  return Call{{q, k, v, options, results, d_out, gradients}}.workspace(bytes);
+  return workspace_of(Call{{q, k, v, options, results, d_out, gradients}}, bytes);
 }
 
 Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                           const AttentionOptions& options, const AttentionResults& results,
                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                           const Workspace& workspace, Stream stream) {
-  return Call{{q, k, v, options, results, d_out, gradients}}.run(workspace, stream);
+  return run_call(Call{{q, k, v, options, results, d_out, gradients}}, workspace, stream);
 }
 
 Status attention_varlen_backward_workspace(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -120,7 +93,7 @@ Status attention_varlen_backward_workspace(const ConstAnyTensor& q, const ConstA
                                            const AttentionResults& results,
                                            const ConstAnyTensor& d_out,
                                            const AttentionGradients& gradients, uint64_t& bytes) {
-  return Call{{q, k, v, options, results, d_out, gradients}, &sequences}.workspace(bytes);
+  return workspace_of(Call{{q, k, v, options, results, d_out, gradients}, &sequences}, bytes);
 }
 
 Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -128,7 +101,8 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  const AttentionOptions& options, const AttentionResults& results,
                                  const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                                  const Workspace& workspace, Stream stream) {
-  return Call{{q, k, v, options, results, d_out, gradients}, &sequences}.run(workspace, stream);
+  return run_call(Call{{q, k, v, options, results, d_out, gradients}, &sequences}, workspace,
+                  stream);
 }
 
 std::string explain_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
@@ -138,7 +112,8 @@ std::string explain_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
   const Call call{{q, k, v, options, results, d_out, gradients}};
   AttentionShape shape;
   if (!call.validate(shape).ok()) return {};
-  return explain(call.plan(shape), device_to_explain());
+  const Device device = device_to_explain();
+  return explain(call.plan(shape, device), device);
 }
 
 }  // namespace multihead::cuda

@@ -50,7 +50,19 @@ __device__ double inverse_rms(const RotateParams& p, int64_t row) {
   return 1.0 / sqrt(mean + static_cast<double>(p.epsilon));
 }
 
-__global__ void __launch_bounds__(kWarpRowThreads) rotate_rows(const RotateParams p) {
+// What one pair of elements is rotated by.
+struct Turn {
+  rules::Pair at;
+  float cosine, sine;
+};
+
+__device__ __forceinline__ Turn turn_of(const RotateParams& p, int64_t position, int64_t pair) {
+  const double angle = rules::rope_angle(position, pair, p.base, p.rotary);
+  return {rules::rotated_pair(pair, p.rotary / 2, p.style), static_cast<float>(cos(angle)),
+          static_cast<float>(sin(angle))};
+}
+
+__global__ void __launch_bounds__(kWarpRowThreads, 1) rotate_rows(const RotateParams p) {
   const int64_t index = row_of_warp();
   if (index >= p.batch * p.heads * p.rows) return;
   const int64_t row = index % p.rows;
@@ -68,9 +80,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) rotate_rows(const RotateParam
   if (pairs != 0) {
     const int64_t position = position_of(p, batch, row);
     for (int64_t pair = lane(); pair < pairs; pair += kWarpSize) {
-      const rules::Pair at = rules::rotated_pair(pair, pairs, p.style);
-      const double angle = rules::rope_angle(position, pair, p.base, p.rotary);
-      const float cosine = static_cast<float>(cos(angle)), sine = static_cast<float>(sin(angle));
+      const auto [at, cosine, sine] = turn_of(p, position, pair);
       // Both are read before either is written: y may be x.
       const float first = read(at.first), second = read(at.second);
       set_element(p.y.data, p.y.type, y_row + at.first, first * cosine - second * sine);
@@ -85,6 +95,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) rotate_rows(const RotateParam
 // Whether a row of packed sequences belongs to one, and so has a gradient.
 __device__ bool has_gradient(const RotateBackParams& p, int64_t row) {
   if (p.rotate.cu_q == nullptr) return true;
+  if (p.rotate.sequences == 0) return false;
   const int32_t* const starts = p.rotate.of_queries ? p.rotate.cu_q : p.rotate.cu_k;
   const int64_t sequence = sequence_of(p.rotate, starts, row);
   return row >= starts[sequence] && row < starts[sequence + 1] &&
@@ -109,9 +120,7 @@ __device__ void turn_back(const RotateBackParams& p, int64_t batch, int64_t head
   if (pairs != 0) {
     const int64_t position = position_of(forward, batch, row);
     for (int64_t pair = lane(); pair < pairs; pair += kWarpSize) {
-      const rules::Pair at = rules::rotated_pair(pair, pairs, forward.style);
-      const double angle = rules::rope_angle(position, pair, forward.base, forward.rotary);
-      const float cosine = static_cast<float>(cos(angle)), sine = static_cast<float>(sin(angle));
+      const auto [at, cosine, sine] = turn_of(forward, position, pair);
       const float first = gradient[at.first], second = gradient[at.second];
       gradient[at.first] = first * cosine + second * sine;
       gradient[at.second] = second * cosine - first * sine;
@@ -184,6 +193,8 @@ __global__ void __launch_bounds__(kWarpRowThreads)
 int launch_rotate(const RotateParams& params, StreamHandle stream) {
   const int64_t rows = params.batch * params.heads * params.rows;
   if (rows * params.width == 0) return 0;
+  // Without sequences no row has a position, and none is read afterwards.
+  if (params.cu_q != nullptr && params.sequences == 0) return 0;
   return launch_warp_rows(rows, stream, rotate_rows, params);
 }
 

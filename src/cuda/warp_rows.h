@@ -10,6 +10,8 @@
 
 namespace multihead::cuda {
 
+// Kernels whose __launch_bounds__ name one block more would spill with the few registers that ptxas
+// chooses otherwise.
 inline constexpr int kWarpRowThreads = 128;
 inline constexpr int kRowsOfBlock = kWarpRowThreads / kWarpSize;
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -189,6 +190,49 @@ TEST(CudaAttentionBackward, PackedSequencesEqualThoseOfTheCpu) {
     expect_close("d_q_gain", g.d_q_gain, cpu.d_q_gain, 8);
     expect_close("d_k_gain", g.d_k_gain, cpu.d_k_gain, 8);
     if (HasFailure()) return;
+  }
+}
+
+// Rows of T = 4 before and behind the sequences, which hold NaN, and no sequence at all.
+TEST(CudaAttentionBackward, RowsOfNoSequenceGetNothing) {
+  constexpr float kUntouched = 77.0F;
+  const Dims shape{4, 1, 2};
+  for (const std::vector<int32_t>& cu : {std::vector<int32_t>{1, 3}, std::vector<int32_t>{0}}) {
+    const bool has_sequence = cu.size() > 1;
+    const std::vector<float> x{NAN, NAN, 0.5F, 0.25F, -0.5F, 1.0F, NAN, NAN}, lse{0, 1, 1, 0};
+    std::vector<float> d_q(8, kUntouched), d_k(8, kUntouched), gains(4, kUntouched);
+    const std::span<float> both = gains;
+    Mapping mapping;
+    mapping.add(cu, Use::kInput, "rows");
+    for (const auto* const array : {&x, &lse}) mapping.add(*array, Use::kInput, "floats");
+    for (const auto* const array : {&d_q, &d_k, &gains}) mapping.add(*array, Use::kOutput, "out");
+    AttentionOptions options;
+    options.rope.style = Rope::Style::kHalf;
+    options.qk_norm.enabled = true;
+    const ConstTensor rows(x.data(), shape);
+    const AttentionResults results{.out = rows, .lse = {lse.data(), {1, 4}}};
+    const AttentionGradients gradients{.d_q = {d_q.data(), shape},
+                                       .d_k = {d_k.data(), shape},
+                                       .d_v = {},
+                                       .d_bias = {},
+                                       .d_sinks = {},
+                                       .d_q_gain = both.first(2),
+                                       .d_k_gain = both.last(2)};
+    const PackedSequences sequences{.cu_q = cu, .cu_k = cu, .max_queries = 4, .max_keys = 4};
+    const MappedWorkspace workspace(1 << 12);
+    const Status status =
+        attention_varlen_backward(rows, rows, rows, sequences, options, results, rows, gradients,
+                                  workspace.get(), /*stream=*/nullptr);
+    ASSERT_TRUE(status.ok()) << status.message();
+    expect_no_findings();
+    for (size_t i = 0; i < d_q.size(); ++i) {
+      const bool in_sequence = has_sequence && i >= 2 && i < 6;
+      EXPECT_EQ(d_q[i] != kUntouched, in_sequence) << i;
+      EXPECT_EQ(d_k[i] != kUntouched, in_sequence) << i;
+    }
+    for (const float value : gains) {
+      EXPECT_TRUE(has_sequence ? std::isfinite(value) : value == 0.0F) << value;
+    }
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -127,20 +126,8 @@ inline void expect_equals_oracle(const BackwardCall& call, const Gradients& got,
   const auto& c = call.c;
   const reference::ReferenceGradients expected =
       reference::attention_backward(c.q, c.k, c.v, c.options, d_out);
-  // A weight exp(score - LSE) has the rounding errors of both floats.
-  double relative = 1e-5;
-  for (const float lse : call.lse) {
-    if (std::isfinite(lse)) {
-      relative = std::max(relative, 2e-7 * std::abs(static_cast<double>(lse)));
-    }
-  }
-  double largest = 1.0;
-  for (const std::vector<double>* gradient :
-       {&expected.d_q, &expected.d_k, &expected.d_v, &expected.d_bias}) {
-    for (const double value : *gradient) {
-      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-    }
-  }
+  const double relative = multihead::testing::error_of_weights(call.lse);
+  const double largest = multihead::testing::largest_gradient(expected);
   const double exact = (relative + of_scores) * largest, allowed = exact + of_products * largest;
   expect_near("d_q", got.d_q, expected.d_q, allowed);
   expect_near("d_k", got.d_k, expected.d_k, allowed);

@@ -40,20 +40,7 @@ void expect_near(const std::string& name, const std::vector<float>& got,
 
 void expect_equals_oracle(const Call& call, Context& context) {
   const ReferenceGradients expected = call.expected();
-  // A weight exp(score - LSE) has the rounding errors of both floats.
-  double relative = 1e-5;
-  for (const float lse : call.lse) {
-    if (std::isfinite(lse))
-      relative = std::max(relative, 2e-7 * std::abs(static_cast<double>(lse)));
-  }
-  double largest = 1.0;
-  for (const std::vector<double>* gradient :
-       {&expected.d_q, &expected.d_k, &expected.d_v, &expected.d_bias}) {
-    for (const double value : *gradient) {
-      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-    }
-  }
-  const double allowed = relative * largest;
+  const double allowed = testing::error_of_weights(call.lse) * testing::largest_gradient(expected);
   testing::on_every_target([&] {
     const Gradients got = call.run(context);
     expect_near("d_q", got.d_q, expected.d_q, allowed, call.c.description);

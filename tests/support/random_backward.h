@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -102,5 +104,27 @@ struct BackwardCall {
                                          ConstTensor(d_out.data(), c.out_shape));
   }
 };
+
+// The relative error of a weight exp(score - LSE), which has the rounding errors of both floats.
+inline double error_of_weights(const std::vector<float>& lse) {
+  double relative = 1e-5;
+  for (const float value : lse) {
+    if (!std::isfinite(value)) continue;
+    relative = std::max(relative, 2e-7 * std::abs(static_cast<double>(value)));
+  }
+  return relative;
+}
+
+// The largest magnitude in the gradients of tensors, or 1.
+inline double largest_gradient(const reference::ReferenceGradients& gradients) {
+  double largest = 1.0;
+  for (const std::vector<double>* const gradient :
+       {&gradients.d_q, &gradients.d_k, &gradients.d_v, &gradients.d_bias}) {
+    for (const double value : *gradient) {
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+    }
+  }
+  return largest;
+}
 
 }  // namespace multihead::testing
