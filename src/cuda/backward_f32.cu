@@ -91,7 +91,10 @@ __global__ void __launch_bounds__(kThreads)
       tiles.factors[r * kStreamed + lane()] = pair.weight;
     }
     sync_warp();
-    add_rows(tiles.factors, kept, tiles.values, tiles.value_width, tiles.value_stride, d_values);
+    if (p.d_v.data != nullptr) {
+      add_rows(tiles.factors, kept, tiles.values, tiles.value_width, tiles.value_stride, d_values);
+    }
+    if (p.d_k.data == nullptr) continue;
     sync_warp();
 #pragma unroll
     for (int r = 0; r < kHeldOfWarp; ++r) {
