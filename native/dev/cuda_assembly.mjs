@@ -17,7 +17,7 @@ import { runAsProgram } from './program.mjs';
 
 const folder = join(ROOT, 'src', 'cuda');
 /** wgmma is an instruction of compute capability 9.0 alone. */
-export const architecturesOf = (file) => (file.startsWith('forward_hopper') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
+export const architecturesOf = (file) => (file.includes('_hopper') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
 
 export const cuda = () => findCuda(join(ROOT, 'build', 'toolchain', 'cuda'));
 export const kernelFiles = () => readdirSync(folder).filter((name) => name.endsWith('.cu'));

@@ -39,6 +39,13 @@ int launch_backward_f32(const BackwardParams& params, const Device& device, Stre
 // are multiples of 16 bytes, and widths are multiples of 8.
 int launch_backward_half(const BackwardParams& params, const Device& device, StreamHandle stream);
 
+// The same through TMA and wgmma, on Hopper (compute capability 9.0) only, for calls without
+// hopper_backward_objection().
+int launch_backward_hopper(const BackwardParams& params, const Device& device, StreamHandle stream);
+
+// Why launch_backward_hopper() does not serve a call, in words; null if it does.
+const char* hopper_backward_objection(const BackwardParams& params);
+
 // d_bias, which is given, and d_sinks, which is given.
 int launch_bias_gradient(const BackwardParams& params, StreamHandle stream);
 int launch_sink_gradient(const BackwardParams& params, StreamHandle stream);

@@ -16,10 +16,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "cuda/device.h"
 #include "cuda/hopper_device.h"
 #include "cuda/hopper_epilogue.h"
+#include "cuda/hopper_rows.h"
 #include "cuda/hopper_softmax.h"
 #include "cuda/hopper_tile.h"
 #include "rules/visibility.h"
@@ -29,25 +31,15 @@ namespace multihead::cuda {
 // --- The producer: one thread ---
 
 template <class Tile>
-__device__ __forceinline__ void load_tile(std::byte* to, int block_bytes, const TensorMap& map,
-                                          uint64_t* full, int64_t row, int64_t head,
-                                          int64_t batch) {
-  mbarrier_arrive_expect(full, static_cast<uint32_t>(Tile::kBlocks * block_bytes));
-  for (int block = 0; block < Tile::kBlocks; ++block) {
-    tma_load_4d(to + block * block_bytes, &map, full, 64 * block, static_cast<int>(row),
-                static_cast<int>(head), static_cast<int>(batch));
-  }
-}
-
-template <class Tile>
 __device__ __forceinline__ void load_step(std::byte* ring, const TensorMap& map, uint64_t* full,
                                           uint64_t* empty, const HopperBlock& block,
                                           const HopperSteps& steps, int step) {
   const int slot = slot_of<Tile>(step);
   mbarrier_wait(empty + slot, parity_of<Tile>(step) ^ 1U);  // the first use does not wait
-  load_tile<Tile>(ring + slot * Tile::kKeyBytes, Tile::kBlockBytesOfKeys, map, full + slot,
-                  block.entry.first_key + steps.first_key + int64_t{step} * Tile::kKeys,
-                  block.kv_head, block.entry.batch);
+  load_rows<typename Tile::Keys>(
+      ring + slot * Tile::Keys::kBytes, map, full + slot,
+      block.entry.first_key + steps.first_key + int64_t{step} * Tile::kKeys, block.kv_head,
+      block.entry.batch);
 }
 
 template <class Tile>
@@ -55,8 +47,9 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperBloc
                                         const HopperSteps& steps,
                                         const HopperShared<Tile>& shared) {
   if (steps.count == 0) return;
-  load_tile<Tile>(shared.queries, Tile::kBlockBytesOfQueries, call.q, shared.queries_full,
-                  block.entry.first_query + block.first_row, block.head, block.entry.batch);
+  load_rows<typename Tile::Queries>(shared.queries, call.q, shared.queries_full,
+                                    block.entry.first_query + block.first_row, block.head,
+                                    block.entry.batch);
   // In the order in which consumers need them: values one step behind.
   for (int step = 0; step <= steps.count; ++step) {
     if (step < steps.count) {
@@ -70,58 +63,6 @@ __device__ __forceinline__ void produce(const HopperCall& call, const HopperBloc
 }
 
 // --- Consumers ---
-
-// s = queries keys^T
-template <class T, class Tile>
-__device__ __forceinline__ void multiply_keys(float (&s)[Tile::kKeys / 2], const std::byte* queries,
-                                              const std::byte* keys) {
-#pragma unroll
-  for (int column = 0; column < Tile::kWidth; column += 16) {
-    const int in_block = column % 64 * 2;
-    wgmma<T>(
-        s,
-        matrix_descriptor(queries + column / 64 * Tile::kBlockBytesOfQueries + in_block, 0, 1024),
-        matrix_descriptor(keys + column / 64 * Tile::kBlockBytesOfKeys + in_block, 0, 1024),
-        column > 0);
-  }
-  wgmma_commit();
-}
-
-// o += weights values
-template <class T, class Tile>
-__device__ __forceinline__ void multiply_values(float (&o)[Tile::kWidth / 2],
-                                                const uint32_t (&weights)[Tile::kKeys / 16][4],
-                                                const std::byte* values) {
-#pragma unroll
-  for (int i = 0; i < Tile::kKeys / 16; ++i) {
-    wgmma<T, true>(o, weights[i],
-                   matrix_descriptor(values + i * 16 * 128, Tile::kBlockBytesOfKeys, 1024), true);
-  }
-  wgmma_commit();
-}
-
-__device__ __forceinline__ void release_slot(uint64_t* empty) {
-  sync_warp();
-  if (lane() == 0) mbarrier_arrive(empty);
-}
-
-// Clears the values of a step from row `row` on: those beyond a length, where memory may hold
-// anything. Their weights are 0, but 0 times NaN is NaN, and recomputing all rows for that would
-// take long. All consumers take part.
-template <class Tile>
-__device__ __forceinline__ void clear_values(std::byte* values, int row) {
-  struct alignas(16) Piece {
-    uint32_t words[4];
-  };
-  const int pieces = (Tile::kKeys - row) * 8;  // of one block
-  for (int i = thread_index() - kWarpgroupSize; i < Tile::kBlocks * pieces;
-       i += Tile::kConsumers * kWarpgroupSize) {
-    std::byte* const block = values + i / pieces * Tile::kBlockBytesOfKeys;
-    reinterpret_cast<Piece*>(block + row * 128)[i % pieces] = {};
-  }
-  fence_proxy_async();
-  barrier_sync(Tile::kConsumers + 1, Tile::kConsumers * kWarpgroupSize);
-}
 
 // Consumers enqueue their products in turns: warpgroup 1, 2, (3,) 1, ...
 template <class Tile>
@@ -155,9 +96,11 @@ template <class T, class Tile>
 __device__ __forceinline__ void consume(const HopperCall& call, const HopperBlock& block,
                                         const HopperSteps& steps, const HopperShared<Tile>& shared,
                                         int consumer) {
+  using Queries = typename Tile::Queries;
+  using Keys = typename Tile::Keys;
   const int thread_row = block.first_row + consumer * 64 +
                          thread_index() % kWarpgroupSize / kWarpSize * 16 + lane() / 4;
-  RowRange visible[2];
+  ColumnRange visible[2];
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     const rules::KeyRange range = block.visible(thread_row + 8 * which);
@@ -165,8 +108,8 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
   }
   // Keys that all rows of the warpgroup see.
   const int group_row = block.first_row + consumer * 64;
-  const RowRange common{static_cast<int>(block.visible(group_row + 63).first),
-                        static_cast<int>(block.visible(group_row).last)};
+  const ColumnRange common{static_cast<int>(block.visible(group_row + 63).first),
+                           static_cast<int>(block.visible(group_row).last)};
 
   float o[Tile::kWidth / 2] = {};
   HopperSoftmax softmax;
@@ -177,12 +120,12 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
     uint32_t weights[Tile::kKeys / 16][4];
     float factor[2];
     const auto slot = [](auto* ring, int step) {
-      return ring + slot_of<Tile>(step) * Tile::kKeyBytes;
+      return ring + slot_of<Tile>(step) * Tile::Keys::kBytes;
     };
     const auto soften = [&](int step) {
       const int first_key = steps.first_key + step * Tile::kKeys;
       if (first_key < common.first || first_key + Tile::kKeys > common.last) {
-        hide(s, visible, first_key);
+        hide(s, visible, first_key, -std::numeric_limits<float>::infinity());
       }
       softmax.step(s, call.scale_log2, factor);
     };
@@ -191,7 +134,7 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
     mbarrier_wait(shared.queries_full, 0);
     mbarrier_wait(shared.keys_full, 0);
     wgmma_fence();
-    multiply_keys<T, Tile>(s, queries, shared.keys);
+    multiply_transposed<T, Queries, Keys>(s, queries, shared.keys);
     wgmma_wait<0>();
     wgmma_touch(s);
     release_slot(shared.keys_empty);
@@ -203,10 +146,10 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
       mbarrier_wait(shared.keys_full + slot_of<Tile>(step), parity_of<Tile>(step));
       turns.wait();
       wgmma_fence();
-      multiply_keys<T, Tile>(s, queries, slot(shared.keys, step));
+      multiply_transposed<T, Queries, Keys>(s, queries, slot(shared.keys, step));
       mbarrier_wait(shared.values_full + slot_of<Tile>(before), parity_of<Tile>(before));
       wgmma_fence();
-      multiply_values<T, Tile>(o, weights, slot(shared.values, before));
+      add_product<T, Keys>(o, weights, slot(shared.values, before));
       turns.pass(before);
       wgmma_wait<1>();
       wgmma_touch(s);
@@ -225,10 +168,11 @@ __device__ __forceinline__ void consume(const HopperCall& call, const HopperBloc
     const auto present = static_cast<int>(block.entry.visibility.present.last);
     const int first_key = steps.first_key + last * Tile::kKeys;
     if (present < first_key + Tile::kKeys) {
-      clear_values<Tile>(slot(shared.values, last), present - first_key);
+      clear_rows<Keys, Tile::kConsumers>(slot(shared.values, last), present - first_key);
+      finish_clearing<Tile::kConsumers>();
     }
     wgmma_fence();
-    multiply_values<T, Tile>(o, weights, slot(shared.values, last));
+    add_product<T, Keys>(o, weights, slot(shared.values, last));
     wgmma_wait<0>();
     wgmma_touch(o);
   }

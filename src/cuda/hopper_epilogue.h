@@ -174,7 +174,7 @@ __device__ __forceinline__ void recompute_row(const HopperCall& call, const Hopp
 // Divides by the softmax's denominators and stores a warpgroup's 64 rows.
 template <class T, class Tile>
 __device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock& block,
-                                       const RowRange (&visible)[2], int thread_row,
+                                       const ColumnRange (&visible)[2], int thread_row,
                                        const HopperSoftmax& softmax,
                                        const float (&o)[Tile::kWidth / 2]) {
   uint32_t wrong[2];  // bit i: the row of lane i

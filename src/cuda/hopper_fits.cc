@@ -3,11 +3,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/backward.h"
 #include "cuda/kernels.h"
+#include "cuda/params.h"
 #include "multihead/tensor.h"
+#include "rules/attention_params.h"
 
 namespace multihead::cuda {
 namespace {
+
+constexpr const char* kTmaNeedsAlignment =
+    "TMA needs addresses and strides that are multiples of 16 bytes, and no shared axis";
 
 // TMA reads 16-byte pieces: all strides of axes longer than 1 are positive multiples of 16 bytes
 // and below 2^40 bytes.
@@ -33,9 +39,18 @@ bool stores_pieces(const rules::WritableRows& rows, const std::array<int64_t, 3>
   return aligned;
 }
 
-}  // namespace
+// The axes of tensors: batch entries, or 1 for packed sequences, and rows.
+struct Extents {
+  int64_t entries, queries, keys;
 
-const char* hopper_objection(const ForwardParams& params) {
+  explicit Extents(const ForwardParams& params)
+      : entries(params.cu_q != nullptr ? 1 : params.call.batch),
+        queries(params.cu_q != nullptr ? params.packed_queries : params.call.queries),
+        keys(params.cu_q != nullptr ? params.packed_keys : params.call.keys) {}
+};
+
+// To what both directions read and compute.
+const char* objection_to_inputs(const ForwardParams& params) {
   const rules::AttentionParams& call = params.call;
   const DType type = call.q.type;
   if ((type != DType::kBF16 && type != DType::kF16) || call.k.type != type || call.v.type != type) {
@@ -48,10 +63,6 @@ const char* hopper_objection(const ForwardParams& params) {
       (call.key_width != 64 && call.key_width != 128 && call.key_width != 256)) {
     return "the head dims of q, k and v are not all 64, 128 or 256";
   }
-  if (call.out.data == nullptr) return "there is no output";
-  if (call.out.type != type && call.out.type != DType::kF32) {
-    return "out has neither the type of q nor f32";
-  }
   if (call.mask.given() || call.bias.given()) return "there is a mask or a bias";
   if (call.alibi_slopes != nullptr || call.softcap > 0.0F) return "ALiBi or softcap changes scores";
   if (call.dropout.given()) return "there is dropout";
@@ -59,24 +70,57 @@ const char* hopper_objection(const ForwardParams& params) {
   // The running maximum is that of the products before they are scaled.
   if (!(scale >= 0x1p-40F && scale <= 0x1p40F)) return "the scale is not within 2^-40 and 2^40";
 
-  const bool packed = params.cu_q != nullptr;
-  const int64_t entries = packed ? 1 : call.batch;
-  const int64_t queries = packed ? params.packed_queries : call.queries;
-  const int64_t keys = packed ? params.packed_keys : call.keys;
-  if (!tma_reads(call.q, {entries, call.heads, queries}) ||
-      !tma_reads(call.k, {entries, call.kv_heads, keys}) ||
-      !tma_reads(call.v, {entries, call.kv_heads, keys})) {
-    return "TMA needs addresses and strides that are multiples of 16 bytes, and no shared axis";
+  const Extents extents(params);
+  if (!tma_reads(call.q, {extents.entries, call.heads, extents.queries}) ||
+      !tma_reads(call.k, {extents.entries, call.kv_heads, extents.keys}) ||
+      !tma_reads(call.v, {extents.entries, call.kv_heads, extents.keys})) {
+    return kTmaNeedsAlignment;
   }
-  if (!stores_pieces(call.out, {entries, call.heads, queries})) {
-    return "the rows of out are not aligned to 16 bytes";
-  }
-  // Positions are 32-bit in the kernel, with space for one more tile, and so is the grid.
+  // Positions are 32-bit in the kernels, with space for one more tile, and so is the grid.
   constexpr int64_t kMostRows = (int64_t{1} << 31) - 1024;
-  const int64_t most_tiles = (call.queries / 128 + 1) * call.heads;
-  if (queries > kMostRows || keys > kMostRows || call.heads > kMostRows ||
+  const int64_t longest = call.queries > call.keys ? call.queries : call.keys;
+  const int64_t most_tiles = (longest / 128 + 1) * call.heads;
+  if (extents.queries > kMostRows || extents.keys > kMostRows || call.heads > kMostRows ||
       call.batch > kMostRows / most_tiles) {
     return "there are 2^31 or more rows or tiles";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const char* hopper_objection(const ForwardParams& params) {
+  if (const char* const objection = objection_to_inputs(params); objection != nullptr) {
+    return objection;
+  }
+  const rules::AttentionParams& call = params.call;
+  if (call.out.data == nullptr) return "there is no output";
+  if (call.out.type != call.q.type && call.out.type != DType::kF32) {
+    return "out has neither the type of q nor f32";
+  }
+  const Extents extents(params);
+  if (!stores_pieces(call.out, {extents.entries, call.heads, extents.queries})) {
+    return "the rows of out are not aligned to 16 bytes";
+  }
+  return nullptr;
+}
+
+const char* hopper_backward_objection(const BackwardParams& params) {
+  if (const char* const objection = objection_to_inputs(params.forward); objection != nullptr) {
+    return objection;
+  }
+  const rules::AttentionParams& call = params.forward.call;
+  if (params.d_out.type != call.q.type) return "d_out has not the type of q";
+  const Extents extents(params.forward);
+  const std::array<int64_t, 3> of_queries{extents.entries, call.heads, extents.queries};
+  const std::array<int64_t, 3> of_keys{extents.entries, call.kv_heads, extents.keys};
+  if (!tma_reads(params.d_out, of_queries)) return kTmaNeedsAlignment;
+  const auto stores = [](const rules::Rows<float>& rows, const std::array<int64_t, 3>& axes) {
+    return stores_pieces({rows.data, DType::kF32, rows.stride}, axes);
+  };
+  if (!stores(params.d_q, of_queries) || !stores(params.d_k, of_keys) ||
+      !stores(params.d_v, of_keys)) {
+    return "the rows of d_q, d_k or d_v are not aligned to 8 bytes";
   }
   return nullptr;
 }

@@ -50,21 +50,23 @@ struct HopperSoftmax {
   }
 };
 
-// Keys that a thread's row sees, in keys of the entry.
-struct RowRange {
+// Columns of a row's scores that are visible: keys of the entry that a query sees, or queries that
+// see a key.
+struct ColumnRange {
   int first, last;
 };
 
+// Puts `hidden` in the place of scores that are not visible. Columns of s count from first_column.
 template <size_t kCount>
-__device__ __forceinline__ void hide(float (&s)[kCount], const RowRange (&visible)[2],
-                                     int first_key) {
-  const int column = first_key + 2 * (lane() % 4);
+__device__ __forceinline__ void hide(float (&s)[kCount], const ColumnRange (&visible)[2],
+                                     int first_column, float hidden) {
+  const int column = first_column + 2 * (lane() % 4);
 #pragma unroll
   for (int i = 0; i < static_cast<int>(kCount); ++i) {
-    const RowRange& range = visible[i / 2 % 2];
+    const ColumnRange& range = visible[i / 2 % 2];
     const int offset = i / 4 * 8 + i % 2;
     if (offset < range.first - column || offset >= range.last - column) {
-      s[i] = -std::numeric_limits<float>::infinity();
+      s[i] = hidden;
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "cuda/device.h"
 #include "cuda/hopper_device.h"
+#include "cuda/hopper_rows.h"
 #include "cuda/params.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"
@@ -26,15 +27,11 @@ struct HopperTile {
   static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
 
-  // Shared memory. Tiles are stored in blocks of 64 columns: rows of 128 bytes, swizzled.
-  static constexpr int kBlocks = kWidth / 64;
-  static constexpr int kBlockBytesOfQueries = kRows * 128;
-  static constexpr int kBlockBytesOfKeys = kKeys * 128;
-  static constexpr int kQueryBytes = kBlocks * kBlockBytesOfQueries;
-  static constexpr int kKeyBytes = kBlocks * kBlockBytesOfKeys;
+  using Queries = HopperRows<kWidth, kRows>;
+  using Keys = HopperRows<kWidth, kKeys>;  // and values
   static constexpr int kBarrierBytes = 8 * (1 + 4 * kStages);
-  static constexpr int kSharedBytes = kQueryBytes + 2 * kStages * kKeyBytes + kBarrierBytes;
-  static_assert(kBlockBytesOfKeys % 1024 == 0 && kSharedBytes <= 227 << 10);
+  static constexpr int kSharedBytes = Queries::kBytes + 2 * kStages * Keys::kBytes + kBarrierBytes;
+  static_assert(kSharedBytes <= kMostSharedBytes);
 };
 
 struct HopperCall {
@@ -42,12 +39,10 @@ struct HopperCall {
   TensorMap q, k, v;
   float scale_log2;       // scale * log2(e), positive
   int64_t row_tiles;      // of one head
-  int64_t heads_at_once;  // see HopperBlock
+  int64_t heads_at_once;  // see HopperPlace
 };
 
-// What one block computes. Heads are served in groups whose keys and values fit in the L2 cache;
-// within a group, the last rows of all heads come first: with causal order they see the most keys,
-// and long blocks that start late would leave the other multiprocessors idle.
+// What one block computes: a tile of rows of one head.
 struct HopperBlock {
   Entry entry;
   int64_t head, kv_head;
@@ -56,14 +51,10 @@ struct HopperBlock {
   template <class Tile>
   static __device__ __forceinline__ HopperBlock of(const HopperCall& call) {
     const rules::AttentionParams& attention = call.params.call;
-    const int64_t heads = attention.batch * attention.heads;
-    const int64_t index = block_index().x;
-    const int64_t group = index / (call.row_tiles * call.heads_at_once);
-    const int64_t first_head = group * call.heads_at_once;
-    const int64_t in_group = rules::least_of(call.heads_at_once, heads - first_head);
-    const int64_t rest = index - first_head * call.row_tiles;
-    const int64_t head = first_head + rest % in_group;
-    const int64_t tile = call.row_tiles - 1 - rest / in_group;
+    const auto [head, rank] =
+        HopperPlace::of(call.row_tiles, attention.batch * attention.heads, call.heads_at_once);
+    // The last rows first: with causal order they see the most keys.
+    const int64_t tile = call.row_tiles - 1 - rank;
     HopperBlock block{};
     block.entry = entry_of(call.params, head / attention.heads);
     block.head = head % attention.heads;
@@ -102,9 +93,9 @@ struct HopperShared {
   uint64_t *queries_full, *keys_full, *keys_empty, *values_full, *values_empty;
 
   static __device__ __forceinline__ HopperShared of(std::byte* memory) {
-    std::byte* const keys = memory + Tile::kQueryBytes;
-    std::byte* const values = keys + Tile::kStages * Tile::kKeyBytes;
-    auto* const barriers = reinterpret_cast<uint64_t*>(values + Tile::kStages * Tile::kKeyBytes);
+    std::byte* const keys = memory + Tile::Queries::kBytes;
+    std::byte* const values = keys + Tile::kStages * Tile::Keys::kBytes;
+    auto* const barriers = reinterpret_cast<uint64_t*>(values + Tile::kStages * Tile::Keys::kBytes);
     return {.queries = memory,
             .keys = keys,
             .values = values,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "cuda/backward.h"
 #include "cuda/kernels.h"
 #include "cuda/params.h"
 #include "multihead/tensor.h"
@@ -84,6 +85,50 @@ TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
     ForwardParams params = fitting_params();
     changes[i](params.call);
     EXPECT_NE(hopper_objection(params), nullptr) << "change " << i;
+  }
+}
+
+// The same call's gradients.
+BackwardParams fitting_gradients() {
+  BackwardParams params{};
+  params.forward = fitting_params();
+  params.forward.call.out = {};
+  params.d_out = params.forward.call.q;
+  const auto rows = [](uintptr_t address, const rules::RowStrides& stride) {
+    return rules::Rows<float>{
+        reinterpret_cast<float*>(address),  // NOLINT(performance-no-int-to-ptr)
+        stride};
+  };
+  params.d_q = rows(0x5000, params.d_out.stride);
+  params.d_k = rows(0x6000, params.forward.call.k.stride);
+  params.d_v = rows(0x7008, params.forward.call.v.stride);
+  return params;
+}
+
+TEST(HopperFits, TakesGradientsOfTheCallsThatItTakes) {
+  EXPECT_EQ(hopper_backward_objection(fitting_gradients()), nullptr);
+  BackwardParams params = fitting_gradients();
+  params.d_q = params.d_k = {};
+  params.forward.call.key_width = params.forward.call.value_width = 256;
+  EXPECT_EQ(hopper_backward_objection(params), nullptr);
+}
+
+TEST(HopperFits, SaysWhyItDoesNotTakeGradients) {
+  const std::vector<std::function<void(BackwardParams&)>> changes = {
+      [](auto& params) { params.forward.call.dropout.threshold = 1; },
+      [](auto& params) { params.forward.call.v.stride[2] = 65; },
+      [](auto& params) { params.forward.call.keys = int64_t{1} << 31; },
+      [](auto& params) { params.d_out.type = DType::kF32; },
+      [](auto& params) { params.d_out.stride[2] = 0; },
+      [](auto& params) { params.d_out.data = static_cast<const char*>(params.d_out.data) + 2; },
+      [](auto& params) { params.d_q.stride[1] = 6401; },
+      [](auto& params) { params.d_k.stride[2] = 65; },
+      [](auto& params) { ++params.d_v.data; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    BackwardParams params = fitting_gradients();
+    changes[i](params);
+    EXPECT_NE(hopper_backward_objection(params), nullptr) << "change " << i;
   }
 }
 

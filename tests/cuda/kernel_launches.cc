@@ -4,6 +4,7 @@
 //   multihead-cuda-launches      a line for each launch: the kernel's address, relative to that of
 //                                multihead_launches_origin, the threads of a block, the bytes of
 //                                its dynamic shared memory, and the width of the rows
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 
@@ -44,6 +45,24 @@ void launch_forward(int64_t width) {
     launch_forward_hopper(params, kH100, nullptr);
     params.call.softcap = 1.0F;
     launch_forward_half(params, kH100, nullptr);
+  }
+}
+
+void launch_hopper_backward(int64_t width) {
+  // Addresses that no kernel uses.
+  alignas(16) std::byte aligned{};
+  float number = 0.0F;
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    BackwardParams params{};
+    params.forward = one_query(type, width);
+    params.forward.call.keys = 1;
+    for (rules::StoredRows* const rows :
+         {&params.forward.call.q, &params.forward.call.k, &params.forward.call.v, &params.d_out}) {
+      rows->data = &aligned;
+      rows->type = type;
+    }
+    params.d_q.data = params.d_k.data = params.d_v.data = &number;
+    launch_backward_hopper(params, kH100, nullptr);
   }
 }
 
@@ -105,6 +124,7 @@ int main() {
     };
     launch_forward(width);
     launch_backward(width);
+    launch_hopper_backward(width);
     launch_decoding(width);
     launch_others(width);
   }

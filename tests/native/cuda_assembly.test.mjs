@@ -29,7 +29,7 @@ const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 128 };
  * in 164 kB of shared memory. Two blocks of all others hide each other's waits.
  */
 const ONE_BLOCK =
-  /^(forward_hopper<.*|forward_f32<8>|forward_half<\w+, \w+, 128>|backward::(backward_(keys|queries)<8>|differentiate_bias))$/;
+  /^(\w+_hopper<.*|forward_f32<8>|forward_half<\w+, \w+, 128>|backward::(backward_(keys|queries)<8>|differentiate_bias))$/;
 
 for (const file of kernelFiles()) {
   test(`${file} assembles, and spills no more registers than it may`, { skip }, async () => {
@@ -40,7 +40,7 @@ for (const file of kernelFiles()) {
       const which = `${kernel} for ${architecture}`;
       assert.ok(registers > 0 && registers <= 255, which);
       assert.ok(spills <= (MAY_SPILL[file] ?? 0), `${which} spills ${spills} bytes`);
-      if (kernel.startsWith('forward_hopper')) assert.ok(hgmma === undefined || hgmma > 0, `${which} has no wgmma`);
+      if (/^\w+_hopper</.test(kernel)) assert.ok(hgmma === undefined || hgmma > 0, `${which} has no wgmma`);
       if (!launches) continue;
       const places = withOccupancy(built, launches);
       assert.ok(places.length > 0, `${kernel}: tests/cuda/kernel_launches.cc does not launch it`);

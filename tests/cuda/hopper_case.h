@@ -1,0 +1,157 @@
+// Random calls that the Hopper kernels serve.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "multihead/attention.h"
+#include "support/random_case.h"
+
+namespace multihead::cuda::testing {
+
+using multihead::testing::half_bits;
+using multihead::testing::Random;
+
+// Rows of 16-bit numbers in one of the layouts that callers use, as TMA needs them: strides of
+// multiples of 16 bytes.
+struct Halves {
+  std::vector<uint16_t> storage;  // with space for the alignment
+  Dims shape, strides;
+  DType type;
+  uint16_t* data = nullptr;
+
+  Halves(Random& random, const Dims& dims, DType dtype) : shape(dims), type(dtype) {
+    const int64_t b = dims[0], h = dims[1], n = dims[2], d = dims[3];
+    const int64_t row = d + 8 * (random.chance(0.3) ? random.integer(1, 9) : 0);
+    strides = random.chance(0.3) ? Dims{n * h * row, row, h * row, 1}
+                                 : Dims{h * n * row, n * row, row, 1};
+    const int64_t used = dims.elements() == 0 ? 0 : b * h * n * row - (row - d);
+    storage.resize(static_cast<size_t>(used + 8));
+    const auto address = reinterpret_cast<uintptr_t>(storage.data());
+    data = storage.data() + (16 - address % 16) % 16 / 2;
+    const float size = random.pick({0.3F, 1.0F, 4.0F});
+    const std::vector<float> values = random.floats(used, -size, size);
+    for (size_t i = 0; i < values.size(); ++i) data[i] = half_bits(values[i], dtype);
+  }
+  Halves(const Halves&) = delete;
+  Halves& operator=(const Halves&) = delete;
+
+  size_t bytes() const {
+    if (shape.elements() == 0) return 0;
+    int64_t last = 0;
+    for (int axis = 0; axis < 4; ++axis) last += (shape[axis] - 1) * strides[axis];
+    return static_cast<size_t>(last + 1) * 2;
+  }
+  // The row of (batch, head, position) becomes NaN or infinite.
+  void spoil(int64_t batch, int64_t head, int64_t position, float value) {
+    uint16_t* const row = data + batch * strides[0] + head * strides[1] + position * strides[2];
+    for (int64_t c = 0; c < shape[3]; ++c) row[c] = half_bits(value, type);
+  }
+  ConstAnyTensor view() const { return {data, type, shape, strides}; }
+  // Rows first to first + count - 1 of batch entry 0.
+  ConstAnyTensor rows(int64_t first, int64_t count) const {
+    return {data + first * strides[2], type, {1, shape[1], count, shape[3]}, strides};
+  }
+};
+
+struct HopperCase {
+  DType type, out_type;
+  int64_t batch, heads, kv_heads, queries, keys, width;
+  AttentionOptions options;
+  std::vector<int32_t> lengths, cu_q, cu_k;
+  std::vector<float> sinks;
+  bool with_lse, hidden_values;
+  std::string description;
+};
+
+// `lengths`: the most rows of a call, one of these.
+inline HopperCase random_hopper_case(Random& random, bool packed,
+                                     std::initializer_list<int64_t> lengths) {
+  HopperCase call;
+  call.type = random.pick({DType::kBF16, DType::kF16});
+  call.out_type = random.chance(0.2) ? DType::kF32 : call.type;
+  call.width = random.pick<int64_t>({64, 64, 128, 128, 256});
+  const int64_t longest = random.pick(lengths);
+  const bool is_long = longest > 70;  // with few heads to save time
+  call.batch = random.integer(1, (packed ? 4 : 2) / (is_long ? 2 : 1));
+  call.kv_heads = random.integer(1, is_long ? 1 : 2);
+  call.heads = call.kv_heads * random.pick<int64_t>({1, 1, 2, is_long ? 1 : 3});
+  call.queries = random.integer(1, std::min<int64_t>(longest, 200));
+  call.keys =
+      random.chance(0.3) ? call.queries : random.integer(random.chance(0.03) ? 0 : 1, longest);
+  if (packed) {
+    call.cu_q = call.cu_k = {0};
+    int64_t most_q = 0, most_k = 0;
+    for (int64_t s = 0; s < call.batch; ++s) {
+      const int64_t q = random.integer(0, call.queries), k = random.integer(0, call.keys);
+      call.cu_q.push_back(call.cu_q.back() + static_cast<int32_t>(q));
+      call.cu_k.push_back(call.cu_k.back() + static_cast<int32_t>(k));
+      most_q = std::max(most_q, q);
+      most_k = std::max(most_k, k);
+    }
+    call.queries = most_q;
+    call.keys = most_k;
+  }
+  AttentionOptions& options = call.options;
+  if (random.chance(0.3)) options.scale = random.uniform(0.01F, 1.5F);
+  if (!packed && random.chance(0.4)) {
+    call.lengths.resize(static_cast<size_t>(call.batch));
+    for (int32_t& length : call.lengths) {
+      length = static_cast<int32_t>(random.integer(0, call.keys));
+    }
+    options.kv_lengths = call.lengths;
+  }
+  if (random.chance(0.5)) {
+    options.causal.alignment = random.pick(
+        {Alignment::kTopLeft, Alignment::kBottomRight, Alignment::kOffset,
+         call.lengths.empty() ? Alignment::kBottomRight : Alignment::kBottomRightOfLength});
+    if (options.causal.alignment == Alignment::kOffset) {
+      options.causal.offset = random.integer(-call.queries - 2, call.keys + 2);
+    }
+  }
+  if (random.chance(0.25)) options.window.left = random.integer(0, call.keys + 1);
+  if (random.chance(0.15)) options.window.right = random.integer(0, call.keys + 1);
+  if (random.chance(0.2)) {
+    call.sinks = random.floats(call.heads, -3.0F, 3.0F);
+    options.sinks = call.sinks;
+  }
+  call.with_lse = random.chance(0.8);
+  call.hidden_values = random.chance(0.4);
+  call.description = (call.type == DType::kBF16 ? "bf16" : "f16") + std::string(", batch ") +
+                     std::to_string(call.batch) + ", heads " + std::to_string(call.heads) + "/" +
+                     std::to_string(call.kv_heads) + ", queries " + std::to_string(call.queries) +
+                     ", keys " + std::to_string(call.keys) + ", width " +
+                     std::to_string(call.width) + (packed ? ", packed" : "") +
+                     (call.options.causal.alignment != Alignment::kNone ? ", causal" : "") +
+                     (call.options.window.given() ? ", window" : "") +
+                     (call.lengths.empty() ? "" : ", lengths") +
+                     (call.sinks.empty() ? "" : ", sinks");
+  return call;
+}
+
+// Spoils keys and values that a length hides, and some that only the causal order or the window
+// hides from some queries.
+inline void spoil_hidden(Random& random, const HopperCase& call, Halves& k, Halves& v) {
+  for (int64_t b = 0; b < call.batch; ++b) {
+    const int64_t length = call.lengths.empty() ? call.keys : call.lengths[static_cast<size_t>(b)];
+    for (int64_t h = 0; h < call.kv_heads; ++h) {
+      for (int64_t j = length; j < call.keys; ++j) {
+        k.spoil(b, h, j, std::numeric_limits<float>::quiet_NaN());
+        v.spoil(b, h, j,
+                random.pick({std::numeric_limits<float>::quiet_NaN(),
+                             std::numeric_limits<float>::infinity()}));
+      }
+      if (call.keys > 0 && random.chance(0.3)) {
+        Halves& one = random.chance(0.5) ? k : v;
+        one.spoil(b, h, random.integer(0, call.keys - 1), std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  }
+}
+
+}  // namespace multihead::cuda::testing
