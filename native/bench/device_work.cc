@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "multihead/attention_backward.h"
 #include "multihead/context.h"
 #include "rules/half.h"
 
@@ -118,7 +119,11 @@ DeviceWork::DeviceWork(const Case& which)
       out_(static_cast<size_t>(stored_bytes(q_))) {
   out_.fill(0xFF);  // NaN
   uint64_t needed = 0;
-  if (which.op == Op::kCache) {
+  if (which.op == Op::kBackward) {
+    prepare_backward();
+    require(cuda::attention_backward_workspace(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_,
+                                               results(), d_out(), gradients(), needed));
+  } else if (which.op == Op::kCache) {
     require(cuda::decode_workspace(q(), cache(), options_, outputs(), needed));
   } else {
     require(cuda::attention_workspace(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_,
@@ -127,9 +132,40 @@ DeviceWork::DeviceWork(const Case& which)
   workspace_ = DeviceMemory(needed);
 }
 
+// The output and its LSE, which backward reads.
+void DeviceWork::prepare_backward() {
+  const auto queries = static_cast<size_t>(shape_.batch * shape_.heads * shape_.queries);
+  const size_t q_bytes = q_.floats.size() * sizeof(float),
+               k_bytes = k_.floats.size() * sizeof(float);
+  backward_ = Backward{.d_out = {q_shape_.elements(), kGradientSeed, q_.dtype},
+                       .d_out_rows = DeviceMemory(static_cast<size_t>(stored_bytes(q_))),
+                       .lse = DeviceMemory(queries * sizeof(float)),
+                       .d_q = DeviceMemory(q_bytes),
+                       .d_k = DeviceMemory(k_bytes),
+                       .d_v = DeviceMemory(k_bytes)};
+  const Numbers& d_out = backward_->d_out;
+  backward_->d_out_rows.upload(stored(d_out), 0, backward_->d_out_rows.bytes());
+  for (const DeviceMemory* gradient : {&backward_->d_q, &backward_->d_k, &backward_->d_v}) {
+    gradient->fill(0xFF);
+  }
+  AttentionOutputs forward = outputs();
+  forward.lse = Tensor(reinterpret_cast<float*>(backward_->lse.data()),
+                       {shape_.batch, shape_.heads, shape_.queries});
+  uint64_t needed = 0;
+  require(cuda::attention_workspace(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, forward,
+                                    needed));
+  const DeviceMemory workspace(needed);
+  require(cuda::attention(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, forward,
+                          {workspace.data(), workspace.bytes()}, nullptr));
+}
+
 Status DeviceWork::run() {
   copy_ = (copy_ + 1) % copies_;
   const cuda::Workspace workspace{workspace_.data(), workspace_.bytes()};
+  if (which_.op == Op::kBackward) {
+    return cuda::attention_backward(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, results(),
+                                    d_out(), gradients(), workspace, nullptr);
+  }
   if (which_.op == Op::kCache) {
     return cuda::decode(q(), cache(), options_, outputs(), workspace, nullptr);
   }
@@ -138,7 +174,9 @@ Status DeviceWork::run() {
 }
 
 double DeviceWork::operations() const {
-  return 4.0 * static_cast<double>(shape_.batch * shape_.heads * shape_.width) *
+  // Two products forward, five backward.
+  const double products = which_.op == Op::kBackward ? 10.0 : 4.0;
+  return products * static_cast<double>(shape_.batch * shape_.heads * shape_.width) *
          mask_.visible_pairs();
 }
 
@@ -148,13 +186,17 @@ double DeviceWork::bytes() const {
 
 std::string DeviceWork::explanation() const {
   if (which_.op == Op::kCache) return "decode over a cache";
+  if (which_.op == Op::kBackward) {
+    return cuda::explain_backward(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, results(),
+                                  d_out(), gradients());
+  }
   return cuda::explain(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, outputs());
 }
 
 std::vector<float> DeviceWork::output() const {
   std::vector<float> values(q_.floats.size());
-  if (q_.dtype == DType::kF32) {
-    out_.download(values.data());
+  if (backward_ || q_.dtype == DType::kF32) {
+    (backward_ ? backward_->d_q : out_).download(values.data());
     return values;
   }
   std::vector<uint16_t> bits(values.size());
@@ -180,12 +222,22 @@ double DeviceWork::error(const std::vector<float>& output) const {
   if (!options.alibi_slopes.empty()) {
     options.alibi_slopes = options.alibi_slopes.last(static_cast<size_t>(group));
   }
+  const ConstTensor q(q_.floats.data() + q_at, q_part), k(k_.floats.data() + k_at, k_part),
+      v(v_.floats.data() + k_at, k_part);
   std::vector<float> expected(static_cast<size_t>(q_part.elements()));
+  const Tensor out(expected.data(), q_part);
   Context context;
-  require(attention(ConstTensor(q_.floats.data() + q_at, q_part),
-                    ConstTensor(k_.floats.data() + k_at, k_part),
-                    ConstTensor(v_.floats.data() + k_at, k_part), options,
-                    {.out = Tensor(expected.data(), q_part)}, context));
+  if (backward_) {
+    std::vector<float> forward(expected.size()), sums(static_cast<size_t>(group * shape_.queries));
+    const Tensor of_forward(forward.data(), q_part);
+    const Tensor lse(sums.data(), {1, group, shape_.queries});
+    require(attention(q, k, v, options, {.out = of_forward, .lse = lse}, context));
+    require(attention_backward(q, k, v, options, {.out = of_forward, .lse = lse},
+                               ConstTensor(backward_->d_out.floats.data() + q_at, q_part),
+                               {.d_q = out}, context));
+  } else {
+    require(attention(q, k, v, options, {.out = out}, context));
+  }
   double largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
     const double got = output[static_cast<size_t>(q_at) + i];
@@ -224,6 +276,25 @@ ConstAnyTensor DeviceWork::keys(const Numbers& numbers, const RotatedArray& arra
 
 AttentionOutputs DeviceWork::outputs() const {
   return {.out = AnyTensor(out_.data(), q_.dtype, q_shape_, contiguous_strides(q_shape_))};
+}
+
+AttentionResults DeviceWork::results() const {
+  return {.out = outputs().out,
+          .lse = ConstTensor(reinterpret_cast<const float*>(backward_->lse.data()),
+                             {shape_.batch, shape_.heads, shape_.queries})};
+}
+
+ConstAnyTensor DeviceWork::d_out() const {
+  return {backward_->d_out_rows.data(), q_.dtype, q_shape_, contiguous_strides(q_shape_)};
+}
+
+AttentionGradients DeviceWork::gradients() const {
+  const auto tensor = [](const DeviceMemory& memory, const Dims& shape) {
+    return Tensor(reinterpret_cast<float*>(memory.data()), shape);
+  };
+  return {.d_q = tensor(backward_->d_q, q_shape_),
+          .d_k = tensor(backward_->d_k, k_shape_),
+          .d_v = tensor(backward_->d_v, k_shape_)};
 }
 
 cuda::CacheView DeviceWork::cache() const {

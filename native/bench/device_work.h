@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "device.h"
 #include "inputs.h"
 #include "multihead/attention.h"
+#include "multihead/attention_backward.h"
 #include "multihead/cuda.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
@@ -33,7 +35,8 @@ class RotatedArray {
 // times as large as the L2 cache where 256 are enough for that.
 int rotated_copies(int64_t bytes, int64_t l2_bytes);
 
-// attention() of tensors (forward and decode), or decode() over a contiguous cache.
+// attention() of tensors (forward and decode), attention_backward() alone, or decode() over a
+// contiguous cache.
 class DeviceWork {
  public:
   explicit DeviceWork(const Case& which);
@@ -42,7 +45,7 @@ class DeviceWork {
   Status run();
 
   // Ideal floating-point operations of one call: 4 d for each pair of query and key that the mask
-  // leaves visible, half of all pairs when causal.
+  // leaves visible, half of all pairs when causal; 10 d of backward.
   double operations() const;
   // Bytes of keys and values that one call must read, if reading them limits its speed (one query);
   // else 0.
@@ -51,7 +54,7 @@ class DeviceWork {
   // Which kernel serves it and why.
   std::string explanation() const;
 
-  // The output (B, H, N, d) of the last call.
+  // The output (B, H, N, d) of the last call; of backward d_q.
   std::vector<float> output() const;
   // Largest difference of `output` from the result of the library on the CPU, in f32 from the same
   // rounded inputs, over the query heads of the last key/value head of the last batch entry.
@@ -65,6 +68,10 @@ class DeviceWork {
   ConstAnyTensor q() const;
   ConstAnyTensor keys(const Numbers& numbers, const RotatedArray& arrays) const;
   AttentionOutputs outputs() const;
+  void prepare_backward();
+  AttentionResults results() const;
+  ConstAnyTensor d_out() const;
+  AttentionGradients gradients() const;
   cuda::CacheView cache() const;
 
   Case which_;
@@ -78,6 +85,11 @@ class DeviceWork {
   AttentionOptions options_;
   DeviceMemory lengths_, firsts_;  // of a cache
   DeviceMemory out_, workspace_;
+  struct Backward {
+    Numbers d_out;
+    DeviceMemory d_out_rows, lse, d_q, d_k, d_v;
+  };
+  std::optional<Backward> backward_;
 };
 
 }  // namespace multihead::bench

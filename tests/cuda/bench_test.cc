@@ -45,6 +45,9 @@ TEST(CudaBench, EveryKindOfCaseEqualsTheCpu) {
     for (const Mask mask : {Mask::kFull, Mask::kCausal, Mask::kBoolean, Mask::kPadding,
                             Mask::kLengths, Mask::kWindow, Mask::kBias, Mask::kAlibi}) {
       expect_right({Op::kForward, kSmall, mask, dtype, kOnDevice});
+      if (mask == Mask::kCausal || mask == Mask::kAlibi) {
+        expect_right({Op::kBackward, kSmall, mask, dtype, kOnDevice});
+      }
     }
     expect_right({Op::kDecode, kSmallDecode, Mask::kFull, dtype, kOnDevice});
     expect_right({Op::kCache, kSmallDecode, Mask::kFull, dtype, kOnDevice});
@@ -65,6 +68,8 @@ TEST(CudaBench, CostsAreIdeal) {
   EXPECT_EQ(forward.bytes(), 0);
   const DeviceWork causal({Op::kForward, kSmall, Mask::kCausal, "bf16", kOnDevice});
   EXPECT_EQ(causal.operations(), forward.operations() / 2);
+  const DeviceWork backward({Op::kBackward, kSmall, Mask::kFull, "bf16", kOnDevice});
+  EXPECT_EQ(backward.operations(), forward.operations() * 5 / 2);
   const DeviceWork decode({Op::kDecode, kSmallDecode, Mask::kFull, "bf16", kOnDevice});
   EXPECT_EQ(decode.bytes(), 2.0 * 2 * 2 * 300 * 16 * 2);  // K and V, of two bytes
   const DeviceWork cache({Op::kCache, kSmallDecode, Mask::kFull, "f32", kOnDevice});

@@ -106,7 +106,7 @@ test('multihead-bench: cases on a GPU are listed without one; what they cannot h
   const listed = multiheadBench('--device=cuda', '--benchmark_list_tests');
   assert.equal(listed.status, 0, listed.stderr);
   const names = listed.stdout.trim().split('\n');
-  assert.ok(names.every((name) => /^(forward|decode|cache)\/[a-z0-9-]+\/[a-z]+\/(f32|bf16|f16)\/cuda$/.test(name)), listed.stdout);
+  assert.ok(names.every((name) => /^(forward|backward|decode|cache)\/[a-z0-9-]+\/[a-z]+\/(f32|bf16|f16)\/cuda$/.test(name)), listed.stdout);
   for (const width of [64, 128, 256]) {
     for (const [rows, mask] of [['512', 'full'], ['16k', 'causal']]) {
       assert.ok(names.includes(`forward/d${width}-${rows}/${mask}/bf16/cuda`));
