@@ -25,14 +25,24 @@ int64_t rows_of(const ForwardParams& params) {
   return params.cu_q != nullptr ? params.packed_queries : params.call.queries;
 }
 
-// The one place where a kernel is chosen.
+const char* objection_to_half(const BackwardParams& params) {
+  if (const char* const objection = objection_to_half(params.forward); objection != nullptr) {
+    return objection;
+  }
+  if (params.d_out.type != params.forward.call.q.type) return "d_out is not of q's type";
+  if (!is_aligned(params.d_out)) return "rows of d_out do not begin at multiples of 16 bytes";
+  return nullptr;
+}
+
+// The one place where a kernel is chosen, the fastest first.
 void choose_kernel(BackwardPlan& plan) {
   const BackwardParams& params = plan.params;
   if (params.d_q.data == nullptr && params.d_k.data == nullptr && params.d_v.data == nullptr) {
     return;
   }
   if (params.forward.call.batch * params.forward.call.kv_heads == 0) return;
-  plan.kernel = BackwardKernel::kF32;
+  plan.not_half = objection_to_half(params);
+  plan.kernel = plan.not_half == nullptr ? BackwardKernel::kHalf : BackwardKernel::kF32;
 }
 
 // Where the arrays of a call lie in its workspace; without memory, how many bytes they take.
@@ -84,6 +94,8 @@ int launch_kernel(const BackwardPlan& plan, const Device& device, StreamHandle s
   switch (plan.kernel) {
     case BackwardKernel::kNone:
       return 0;
+    case BackwardKernel::kHalf:
+      return launch_backward_half(plan.params, device, stream);
     case BackwardKernel::kF32:
       return launch_backward_f32(plan.params, device, stream);
   }
@@ -154,12 +166,16 @@ std::string explain(const BackwardPlan& plan, const Device& device) {
   switch (plan.kernel) {
     case BackwardKernel::kNone:
       return "nothing to compute";
+    case BackwardKernel::kHalf:
+      text = "mma.sync";
+      break;
     case BackwardKernel::kF32:
       text = "f32";
       break;
   }
   text += " on compute capability " + std::to_string(device.compute_capability / 10) + "." +
           std::to_string(device.compute_capability % 10);
+  if (plan.not_half != nullptr) text += std::string("; not mma.sync, since ") + plan.not_half;
   if (plan.transforms) text += "; q and k are transformed before, and their gradients back";
   return text;
 }

@@ -21,12 +21,14 @@ namespace multihead::cuda {
 // Computes d_q, d_k and d_v.
 enum class BackwardKernel : uint8_t {
   kNone,  // none of them is asked for, or all are empty
+  kHalf,  // mma.sync
   kF32,   // supports everything
 };
 
 struct BackwardPlan {
   BackwardParams params;
   BackwardKernel kernel = BackwardKernel::kNone;
+  const char* not_half = nullptr;        // why mma.sync does not serve the call; null if it does
   std::optional<Transforms> transforms;  // of q and k, into the workspace
   // The gradients of transformed rows become those of the rows before.
   std::optional<RotateBackParams> back_q, back_k;

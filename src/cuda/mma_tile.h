@@ -51,13 +51,13 @@ __device__ __forceinline__ void copy_tile(const void* data, int width, T* tile,
   }
 }
 
-// scores = Q K^T of the 16 rows of a warp.
-template <class T, int kWidth>
+// scores = Q K^T of the 16 rows of a warp and 8 * kTiles keys.
+template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, int width,
-                                              float (&scores)[Tile<kWidth>::kKeys / 8][4]) {
+                                              float (&scores)[kTiles][4]) {
   using Shape = Tile<kWidth>;
 #pragma unroll
-  for (int n = 0; n < Shape::kKeys / 8; ++n) {
+  for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) scores[n][i] = 0.0F;
   }
@@ -67,7 +67,7 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
     uint32_t a[4];
     load_matrix_x4(a, queries + Shape::at(warp() * kRowsOfWarp + lane() % 16, 2 * k + lane() / 16));
 #pragma unroll
-    for (int n = 0; n < Shape::kKeys / 16; ++n) {
+    for (int n = 0; n < kTiles / 2; ++n) {
       uint32_t b[4];
       load_matrix_x4(
           b, keys + Shape::at(n * 16 + lane() / 16 * 8 + lane() % 8, 2 * k + lane() / 8 % 2));
@@ -77,14 +77,13 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
   }
 }
 
-// out += P V, with the weights P of the 16 rows of a warp.
-template <class T, int kWidth>
-__device__ __forceinline__ void multiply_values(const float (&weights)[Tile<kWidth>::kKeys / 8][4],
-                                                const T* values, int width,
-                                                float (&out)[kWidth / 8][4]) {
+// out += P V, with the weights P of the 16 rows of a warp and 8 * kTiles keys.
+template <class T, int kWidth, int kTiles>
+__device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4], const T* values,
+                                                int width, float (&out)[kWidth / 8][4]) {
   using Shape = Tile<kWidth>;
 #pragma unroll
-  for (int k = 0; k < Shape::kKeys / 16; ++k) {
+  for (int k = 0; k < kTiles / 2; ++k) {
     const uint32_t a[4] = {pack<T>(weights[2 * k][0], weights[2 * k][1]),
                            pack<T>(weights[2 * k][2], weights[2 * k][3]),
                            pack<T>(weights[2 * k + 1][0], weights[2 * k + 1][1]),

@@ -26,6 +26,7 @@ namespace multihead::cuda::testing {
 using emulator::device;
 using emulator::Use;
 using multihead::testing::Random;
+using multihead::testing::random_case;
 using multihead::testing::RandomCase;
 
 inline constexpr Device kDevice{
@@ -173,6 +174,44 @@ inline ConstAnyTensor aligned_rows(RandomCase& c, Random& random, const Dims& sh
   const int64_t row = (shape[3] + 7) / 8 * 8 + (random.chance(0.3) ? 8 : 0);
   const Dims strides{shape[1] * shape[2] * row, shape[2] * row, row, 1};
   return multihead::testing::stored(c, random.floats(shape[0] * strides[0]), type, shape, strides);
+}
+
+// A call with q, k and v of one 16-bit type, as the kernels through mma.sync need them.
+inline RandomCase half_case(uint64_t seed, int64_t most_keys = 150) {
+  const int64_t width = seed % 25 == 0 ? 256 : seed % 10 == 0 ? 130 : 40;
+  const int64_t most = width > 40 ? 20 : most_keys;
+  RandomCase c = random_case(seed, {.max_queries = 30, .max_keys = most, .max_width = width});
+  Random random(seed);
+  const DType type = random.pick({DType::kF16, DType::kBF16});
+  c.q = aligned_rows(c, random, c.q.shape, type);
+  c.k = aligned_rows(c, random, c.k.shape, type);
+  c.v = aligned_rows(c, random, c.v.shape, type);
+  if (random.chance(0.7)) c.out_type = type;
+  // Rotated and normalised rows are f32.
+  c.options.rope = {};
+  c.options.qk_norm = {};
+  c.captures.clear();
+  return c;
+}
+
+// Sets a part of the elements of rows to NaN or an infinity.
+inline void spoil(const ConstAnyTensor& rows, RandomCase& c, Random& random) {
+  const float values[] = {std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()};
+  for (std::vector<uint16_t>& halves : c.halves) {
+    if (halves.data() != rows.data) continue;
+    for (uint16_t& half : halves) {
+      if (!random.chance(0.002)) continue;
+      half = multihead::testing::half_bits(values[random.integer(0, 2)], rows.dtype);
+    }
+  }
+  for (std::vector<float>& floats : c.storage) {
+    if (floats.data() != rows.data) continue;
+    for (float& value : floats) {
+      if (random.chance(0.002)) value = values[random.integer(0, 2)];
+    }
+  }
 }
 
 }  // namespace multihead::cuda::testing

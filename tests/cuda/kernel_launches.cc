@@ -86,6 +86,13 @@ void launch_backward(int64_t width) {
   launch_backward_f32(params, kH100, nullptr);
   launch_bias_gradient(params, nullptr);
   launch_sink_gradient(params, nullptr);
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    params.forward.call.q.type = type;
+    params.forward.call.softcap = 0.0F;
+    launch_backward_half(params, kH100, nullptr);
+    params.forward.call.softcap = 1.0F;
+    launch_backward_half(params, kH100, nullptr);
+  }
 }
 
 // Kernels whose blocks are the same for all widths.
