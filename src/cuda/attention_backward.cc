@@ -41,9 +41,9 @@ struct Call {
     return status.ok() ? validate_widths(shape) : status;
   }
 
-  BackwardPlan plan(const AttentionShape& shape, const Device&) const {
-    if (sequences == nullptr) return plan_backward(of, shape);
-    return plan_packed_backward(of, *sequences);
+  BackwardPlan plan(const AttentionShape& shape, const Device& device) const {
+    if (sequences == nullptr) return plan_backward(of, shape, device);
+    return plan_packed_backward(of, *sequences, device);
   }
 
   Status validate_memory_of_call() const {

@@ -35,12 +35,19 @@ const char* objection_to_half(const BackwardParams& params) {
 }
 
 // The one place where a kernel is chosen, the fastest first.
-void choose_kernel(BackwardPlan& plan) {
+void choose_kernel(BackwardPlan& plan, const Device& device) {
   const BackwardParams& params = plan.params;
   if (params.d_q.data == nullptr && params.d_k.data == nullptr && params.d_v.data == nullptr) {
     return;
   }
   if (params.forward.call.batch * params.forward.call.kv_heads == 0) return;
+  // wgmma is an instruction of this compute capability alone.
+  plan.not_hopper = device.compute_capability == 90 ? hopper_backward_objection(params)
+                                                    : "the compute capability is not 9.0";
+  if (plan.not_hopper == nullptr) {
+    plan.kernel = BackwardKernel::kHopper;
+    return;
+  }
   plan.not_half = objection_to_half(params);
   plan.kernel = plan.not_half == nullptr ? BackwardKernel::kHalf : BackwardKernel::kF32;
 }
@@ -73,7 +80,7 @@ std::optional<RotateBackParams> back_params(const RotateParams& rotate,
                           .d_gain = d_gain.empty() ? nullptr : d_gain.data()};
 }
 
-void finish(BackwardPlan& plan, const BackwardCall& call) {
+void finish(BackwardPlan& plan, const BackwardCall& call, const Device& device) {
   BackwardParams& params = plan.params;
   // Without elements there is nothing to write, whatever the address is.
   if (call.gradients.d_bias.shape.elements() == 0) params.d_bias.data = nullptr;
@@ -87,13 +94,15 @@ void finish(BackwardPlan& plan, const BackwardCall& call) {
   }
   // Transformed rows are aligned, whatever the tensors are.
   lay_out(plan, nullptr);
-  choose_kernel(plan);
+  choose_kernel(plan, device);
 }
 
 int launch_kernel(const BackwardPlan& plan, const Device& device, StreamHandle stream) {
   switch (plan.kernel) {
     case BackwardKernel::kNone:
       return 0;
+    case BackwardKernel::kHopper:
+      return launch_backward_hopper(plan.params, device, stream);
     case BackwardKernel::kHalf:
       return launch_backward_half(plan.params, device, stream);
     case BackwardKernel::kF32:
@@ -104,7 +113,8 @@ int launch_kernel(const BackwardPlan& plan, const Device& device, StreamHandle s
 
 }  // namespace
 
-BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape) {
+BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape,
+                           const Device& device) {
   BackwardPlan plan{};
   const rules::BackwardParams params =
       engine::backward_params({.q = engine::stored_rows(call.q),
@@ -114,11 +124,12 @@ BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShap
   static_cast<rules::GradientParams&>(plan.params) = params;
   plan.params.forward.call = params.forward;
   plan.transforms = plan_transforms(call.q, call.k, call.options, plan.params.forward);
-  finish(plan, call);
+  finish(plan, call, device);
   return plan;
 }
 
-BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequences& sequences) {
+BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequences& sequences,
+                                  const Device& device) {
   const auto all = [](const ConstAnyTensor& packed) {
     return engine::sequence_of(packed, 0, packed.shape[0]);
   };
@@ -139,7 +150,7 @@ BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequence
   plan.params.forward.call = params.forward;
   set_sequences(plan.params.forward, sequences);
   plan.transforms = plan_transforms(q, k, call.options, plan.params.forward);
-  finish(plan, of_all);
+  finish(plan, of_all, device);
   return plan;
 }
 
@@ -166,6 +177,9 @@ std::string explain(const BackwardPlan& plan, const Device& device) {
   switch (plan.kernel) {
     case BackwardKernel::kNone:
       return "nothing to compute";
+    case BackwardKernel::kHopper:
+      text = "wgmma and TMA";
+      break;
     case BackwardKernel::kHalf:
       text = "mma.sync";
       break;
@@ -175,6 +189,7 @@ std::string explain(const BackwardPlan& plan, const Device& device) {
   }
   text += " on compute capability " + std::to_string(device.compute_capability / 10) + "." +
           std::to_string(device.compute_capability % 10);
+  if (plan.not_hopper != nullptr) text += std::string("; not wgmma, since ") + plan.not_hopper;
   if (plan.not_half != nullptr) text += std::string("; not mma.sync, since ") + plan.not_half;
   if (plan.transforms) text += "; q and k are transformed before, and their gradients back";
   return text;

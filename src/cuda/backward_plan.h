@@ -20,15 +20,18 @@ namespace multihead::cuda {
 
 // Computes d_q, d_k and d_v.
 enum class BackwardKernel : uint8_t {
-  kNone,  // none of them is asked for, or all are empty
-  kHalf,  // mma.sync
-  kF32,   // supports everything
+  kNone,    // none of them is asked for, or all are empty
+  kHopper,  // wgmma and TMA
+  kHalf,    // mma.sync
+  kF32,     // supports everything
 };
 
 struct BackwardPlan {
   BackwardParams params;
   BackwardKernel kernel = BackwardKernel::kNone;
-  const char* not_half = nullptr;        // why mma.sync does not serve the call; null if it does
+  // Why the earlier kernels do not serve the call; null for those that were not examined.
+  const char* not_hopper = nullptr;
+  const char* not_half = nullptr;
   std::optional<Transforms> transforms;  // of q and k, into the workspace
   // The gradients of transformed rows become those of the rows before.
   std::optional<RotateBackParams> back_q, back_k;
@@ -44,10 +47,12 @@ struct BackwardCall {
   const AttentionGradients& gradients;
 };
 
-BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape);
+BackwardPlan plan_backward(const BackwardCall& call, const engine::AttentionShape& shape,
+                           const Device& device);
 
 // The same for packed sequences, whose tensors are those of attention_varlen_backward().
-BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequences& sequences);
+BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequences& sequences,
+                                  const Device& device);
 
 // Enqueues the call. The workspace has at least workspace_bytes.
 Status run(BackwardPlan& plan, void* workspace, const Device& device, Stream stream);

@@ -35,6 +35,10 @@ int launch_merge(const MergeParams&, StreamHandle) { return kNotReached; }
 int launch_scores(const ScoresParams&, StreamHandle) { return kNotReached; }
 int launch_backward_rows(const BackwardParams&, StreamHandle) { return kNotReached; }
 int launch_backward_f32(const BackwardParams&, const Device&, StreamHandle) { return kNotReached; }
+int launch_backward_half(const BackwardParams&, const Device&, StreamHandle) { return kNotReached; }
+int launch_backward_hopper(const BackwardParams&, const Device&, StreamHandle) {
+  return kNotReached;
+}
 int launch_bias_gradient(const BackwardParams&, StreamHandle) { return kNotReached; }
 int launch_sink_gradient(const BackwardParams&, StreamHandle) { return kNotReached; }
 int launch_rotate_back(const RotateBackParams&, StreamHandle) { return kNotReached; }

@@ -369,8 +369,8 @@ TEST_F(CudaAttentionBackwardRefuses, SequencesOfANegativeLength) {
 TEST_F(CudaAttentionBackwardRefuses, ExplainsItsKernel) {
   const Arguments a = arguments();
   EXPECT_EQ(explain_backward(a.q, a.k, a.v, a.options, a.results, a.d_out, a.gradients),
-            "f32 on compute capability 8.0; not mma.sync, since q, k and v are not all bf16 or all "
-            "f16");
+            "f32 on compute capability 8.0; not wgmma, since the compute capability is not 9.0; not "
+            "mma.sync, since q, k and v are not all bf16 or all f16");
 }
 
 }  // namespace
