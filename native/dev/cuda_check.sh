@@ -53,7 +53,7 @@ check() {
   result=0
 
   program=$build/tests/multihead-cuda-check
-  limited 80 $program 200 --no-timing || result=1
+  limited 100 $program 100 || result=1
 
   bench=$build/native/multihead-bench
   if [ "$programs" != multihead-cuda-check ]; then
@@ -71,7 +71,7 @@ check() {
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck synccheck; do
       echo "compute-sanitizer --tool $tool"
-      limited 50 compute-sanitizer --tool $tool --error-exitcode 9 $program 5 --no-timing >$build.log 2>&1
+      limited 50 compute-sanitizer --tool $tool --error-exitcode 9 $program 5 >$build.log 2>&1
       code=$?
       [ $code -eq 0 ] || [ $code -eq 124 ] || result=1
       tail -5 $build.log

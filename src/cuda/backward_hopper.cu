@@ -15,22 +15,19 @@ namespace {
 template <class T, class Tile>
 int launch_tile(const BackwardParams& params, StreamHandle stream) {
   const rules::AttentionParams& attention = params.forward.call;
-  const bool packed = params.forward.cu_q != nullptr;
-  const int64_t entries = packed ? 1 : attention.batch;
-  const int64_t queries = packed ? params.forward.packed_queries : attention.queries;
-  const int64_t keys = packed ? params.forward.packed_keys : attention.keys;
+  const Extents stored = extents_of(params.forward);
   const int64_t kept = Tile::kOfKeys ? attention.keys : attention.queries;
   const int64_t passing = Tile::kOfKeys ? attention.queries : attention.keys;
   const int64_t heads = attention.batch * (Tile::kOfKeys ? attention.kv_heads : attention.heads);
   if (kept * heads == 0) return 0;
   HopperBackwardCall call{};
   call.params = params;
-  if (queries > 0 && keys > 0) {  // else nothing is loaded
+  if (stored.queries > 0 && stored.keys > 0) {  // else nothing is loaded
     using OfQueries =
         std::conditional_t<Tile::kOfKeys, typename Tile::Passing, typename Tile::Kept>;
     using OfKeys = std::conditional_t<Tile::kOfKeys, typename Tile::Kept, typename Tile::Passing>;
-    const std::array<int64_t, 3> of_queries{entries, attention.heads, queries};
-    const std::array<int64_t, 3> of_keys{entries, attention.kv_heads, keys};
+    const std::array<int64_t, 3> of_queries{stored.batch, attention.heads, stored.queries};
+    const std::array<int64_t, 3> of_keys{stored.batch, attention.kv_heads, stored.keys};
     for (const int error : {encode_rows<OfQueries>(call.q, attention.q, of_queries),
                             encode_rows<OfQueries>(call.d_out, params.d_out, of_queries),
                             encode_rows<OfKeys>(call.k, attention.k, of_keys),

@@ -17,14 +17,6 @@ namespace {
 
 using rules::AttentionParams;
 
-// The rows of lse: those of all packed sequences are of one batch entry.
-int64_t batches_of(const ForwardParams& params) {
-  return params.cu_q != nullptr ? 1 : params.call.batch;
-}
-int64_t rows_of(const ForwardParams& params) {
-  return params.cu_q != nullptr ? params.packed_queries : params.call.queries;
-}
-
 const char* objection_to_half(const BackwardParams& params) {
   if (const char* const objection = objection_to_half(params.forward); objection != nullptr) {
     return objection;
@@ -58,10 +50,10 @@ void lay_out(BackwardPlan& plan, void* workspace) {
   BackwardParams& params = plan.params;
   const AttentionParams& call = params.forward.call;
   lay_out_transforms(plan.transforms, params.forward.call, arena);
-  const int64_t rows = rows_of(params.forward);
+  const Extents stored = extents_of(params.forward);
   for (rules::Rows<float>* const of : {&params.delta, &params.reference}) {
-    of->stride = {call.heads * rows, rows, 1};
-    arena(of->data, static_cast<uint64_t>(batches_of(params.forward) * call.heads * rows));
+    of->stride = {call.heads * stored.queries, stored.queries, 1};
+    arena(of->data, static_cast<uint64_t>(stored.batch * call.heads * stored.queries));
   }
   for (auto* const back : {&plan.back_q, &plan.back_k}) {
     if (!back->has_value() || (*back)->d_gain == nullptr) continue;
@@ -157,12 +149,8 @@ BackwardPlan plan_packed_backward(const BackwardCall& call, const PackedSequence
 Status run(BackwardPlan& plan, void* workspace, const Device& device, Stream stream) {
   lay_out(plan, workspace);
   const BackwardParams& params = plan.params;
-  const AttentionParams& call = params.forward.call;
   if (Status status = run_transforms(plan.transforms, stream); !status.ok()) return status;
-  int error = 0;
-  if (batches_of(params.forward) * call.heads * rows_of(params.forward) != 0) {
-    error = launch_backward_rows(params, stream);
-  }
+  int error = launch_backward_rows(params, stream);
   if (error == 0) error = launch_kernel(plan, device, stream);
   if (error == 0 && params.d_bias.data != nullptr) error = launch_bias_gradient(params, stream);
   if (error == 0 && params.d_sinks != nullptr) error = launch_sink_gradient(params, stream);

@@ -15,20 +15,13 @@
 namespace multihead::cuda {
 namespace {
 
-// Query rows of a head: those of all packed sequences, which are one batch entry.
-__host__ __device__ int64_t rows_of(const ForwardParams& p) {
-  return p.cu_q != nullptr ? p.packed_queries : p.call.queries;
-}
-__host__ __device__ int64_t batches_of(const ForwardParams& p) {
-  return p.cu_q != nullptr ? 1 : p.call.batch;
-}
-
 __global__ void __launch_bounds__(kWarpRowThreads, 1)
     sum_rows(const __grid_constant__ BackwardParams p) {
   const rules::AttentionParams& call = p.forward.call;
-  const int64_t rows = rows_of(p.forward);
+  const Extents stored = extents_of(p.forward);
+  const int64_t rows = stored.queries;
   const int64_t index = row_of_warp();
-  if (index >= batches_of(p.forward) * call.heads * rows) return;
+  if (index >= stored.batch * call.heads * rows) return;
   const int64_t row = index % rows;
   const int64_t head = index / rows % call.heads;
   const int64_t batch = index / rows / call.heads;
@@ -77,9 +70,9 @@ __global__ void __launch_bounds__(kSinkThreads, 1)
 }  // namespace
 
 int launch_backward_rows(const BackwardParams& params, StreamHandle stream) {
-  const ForwardParams& forward = params.forward;
-  return launch_warp_rows(batches_of(forward) * forward.call.heads * rows_of(forward), stream,
-                          sum_rows, params);
+  const Extents stored = extents_of(params.forward);
+  const int64_t rows = stored.batch * params.forward.call.heads * stored.queries;
+  return rows == 0 ? 0 : launch_warp_rows(rows, stream, sum_rows, params);
 }
 
 int launch_sink_gradient(const BackwardParams& params, StreamHandle stream) {

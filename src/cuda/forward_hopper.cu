@@ -14,15 +14,11 @@ namespace {
 template <class T, class Tile>
 int launch_tile(const ForwardParams& params, StreamHandle stream) {
   const rules::AttentionParams& attention = params.call;
-  const bool packed = params.cu_q != nullptr;
   HopperCall call{};
   call.params = params;
-  const int64_t entries = packed ? 1 : attention.batch;
-  const int64_t queries = packed ? params.packed_queries : attention.queries;
-  const int64_t keys = packed ? params.packed_keys : attention.keys;
-  if (keys > 0) {  // else nothing is loaded
-    const std::array<int64_t, 3> of_queries{entries, attention.heads, queries};
-    const std::array<int64_t, 3> of_keys{entries, attention.kv_heads, keys};
+  if (const Extents stored = extents_of(params); stored.keys > 0) {  // else nothing is loaded
+    const std::array<int64_t, 3> of_queries{stored.batch, attention.heads, stored.queries};
+    const std::array<int64_t, 3> of_keys{stored.batch, attention.kv_heads, stored.keys};
     for (const int error : {encode_rows<typename Tile::Queries>(call.q, attention.q, of_queries),
                             encode_rows<typename Tile::Keys>(call.k, attention.k, of_keys),
                             encode_rows<typename Tile::Keys>(call.v, attention.v, of_keys)}) {

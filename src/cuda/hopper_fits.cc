@@ -39,16 +39,6 @@ bool stores_pieces(const rules::WritableRows& rows, const std::array<int64_t, 3>
   return aligned;
 }
 
-// The axes of tensors: batch entries, or 1 for packed sequences, and rows.
-struct Extents {
-  int64_t entries, queries, keys;
-
-  explicit Extents(const ForwardParams& params)
-      : entries(params.cu_q != nullptr ? 1 : params.call.batch),
-        queries(params.cu_q != nullptr ? params.packed_queries : params.call.queries),
-        keys(params.cu_q != nullptr ? params.packed_keys : params.call.keys) {}
-};
-
 // To what both directions read and compute.
 const char* objection_to_inputs(const ForwardParams& params) {
   const rules::AttentionParams& call = params.call;
@@ -70,10 +60,10 @@ const char* objection_to_inputs(const ForwardParams& params) {
   // The running maximum is that of the products before they are scaled.
   if (!(scale >= 0x1p-40F && scale <= 0x1p40F)) return "the scale is not within 2^-40 and 2^40";
 
-  const Extents extents(params);
-  if (!tma_reads(call.q, {extents.entries, call.heads, extents.queries}) ||
-      !tma_reads(call.k, {extents.entries, call.kv_heads, extents.keys}) ||
-      !tma_reads(call.v, {extents.entries, call.kv_heads, extents.keys})) {
+  const Extents extents = extents_of(params);
+  if (!tma_reads(call.q, {extents.batch, call.heads, extents.queries}) ||
+      !tma_reads(call.k, {extents.batch, call.kv_heads, extents.keys}) ||
+      !tma_reads(call.v, {extents.batch, call.kv_heads, extents.keys})) {
     return kTmaNeedsAlignment;
   }
   // Positions are 32-bit in the kernels, with space for one more tile, and so is the grid.
@@ -98,8 +88,8 @@ const char* hopper_objection(const ForwardParams& params) {
   if (call.out.type != call.q.type && call.out.type != DType::kF32) {
     return "out has neither the type of q nor f32";
   }
-  const Extents extents(params);
-  if (!stores_pieces(call.out, {extents.entries, call.heads, extents.queries})) {
+  const Extents extents = extents_of(params);
+  if (!stores_pieces(call.out, {extents.batch, call.heads, extents.queries})) {
     return "the rows of out are not aligned to 16 bytes";
   }
   return nullptr;
@@ -111,9 +101,9 @@ const char* hopper_backward_objection(const BackwardParams& params) {
   }
   const rules::AttentionParams& call = params.forward.call;
   if (params.d_out.type != call.q.type) return "d_out has not the type of q";
-  const Extents extents(params.forward);
-  const std::array<int64_t, 3> of_queries{extents.entries, call.heads, extents.queries};
-  const std::array<int64_t, 3> of_keys{extents.entries, call.kv_heads, extents.keys};
+  const Extents extents = extents_of(params.forward);
+  const std::array<int64_t, 3> of_queries{extents.batch, call.heads, extents.queries};
+  const std::array<int64_t, 3> of_keys{extents.batch, call.kv_heads, extents.keys};
   if (!tma_reads(params.d_out, of_queries)) return kTmaNeedsAlignment;
   const auto stores = [](const rules::Rows<float>& rows, const std::array<int64_t, 3>& axes) {
     return stores_pieces({rows.data, DType::kF32, rows.stride}, axes);

@@ -25,6 +25,15 @@ struct ForwardParams {
 // bytes.
 static_assert(std::is_trivially_copyable_v<ForwardParams> && sizeof(ForwardParams) <= 4096);
 
+// The axes of q, k, v, out and lse as they are stored: packed sequences are one batch entry.
+struct Extents {
+  int64_t batch, queries, keys;
+};
+constexpr Extents extents_of(const ForwardParams& params) {
+  if (params.cu_q != nullptr) return {1, params.packed_queries, params.packed_keys};
+  return {params.call.batch, params.call.queries, params.call.keys};
+}
+
 // One batch entry, or one packed sequence.
 struct Entry {
   int64_t batch;  // in strides and in the counter of dropout; 0 for a packed sequence

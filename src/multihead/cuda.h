@@ -18,6 +18,8 @@
 /// Types and shapes are those of attention.h, of rows up to 256 elements. Sums are in f32. Inputs
 /// that are all bf16 or all f16 may be multiplied in that type; weights are then rounded to it
 /// before they are multiplied by V, and q and k are rounded to it after RoPE and QK-norm.
+/// attention_backward() may do the same if d_out is of that type too; it then rounds weights and
+/// the gradients of scores before their products.
 ///
 /// Errors, beside those of attention.h: kDevice if no device can be used, an address is not memory
 /// of the current device, the stream is in an error state, or CUDA reports an error, with its name,

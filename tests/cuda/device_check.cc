@@ -1,6 +1,7 @@
-// Compares the CUDA kernels with the CPU on the device of this machine, then measures some shapes.
+// Compares the CUDA kernels with the oracle on the device of this machine: random calls, forward
+// and backward, and as many that only the kernels of tensor cores serve.
 //
-//   multihead-cuda-check [random calls, 300] [--no-timing]
+//   multihead-cuda-check [random calls, 300]
 //
 // Exit code 0; 1 if a result is wrong; 3 if there is no device. native/dev/cuda_check.sh runs it.
 #include <cuda_runtime_api.h>
@@ -11,16 +12,19 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <map>
 #include <span>
 #include <vector>
 
+#include "cuda/hopper_case.h"
+#include "multihead/attention_backward.h"
 #include "multihead/cuda.h"
 #include "reference/reference_attention.h"
+#include "reference/reference_backward.h"
 #include "support/call_outputs.h"
 #include "support/closeness.h"
+#include "support/random_backward.h"
 #include "support/random_case.h"
 
 namespace multihead::testing {
@@ -147,80 +151,170 @@ double excess_on_device(uint64_t seed) {
   return over;
 }
 
-struct Shape {
-  const char* name;
-  int64_t batch, heads, kv_heads, queries, keys, width;
-  bool causal;
-};
-
-// Milliseconds of a call of bf16, the median of 20.
-double milliseconds(const Shape& s) {
-  const auto elements = [&](int64_t heads, int64_t rows) {
-    return s.batch * heads * rows * s.width;
-  };
-  std::vector<uint16_t> q_bits(static_cast<size_t>(elements(s.heads, s.queries)));
-  std::vector<uint16_t> k_bits(static_cast<size_t>(elements(s.kv_heads, s.keys)));
-  Random random(1);
-  for (auto* bits : {&q_bits, &k_bits}) {
-    for (uint16_t& value : *bits) value = half_bits(random.uniform(-1, 1), DType::kBF16);
+// By how much a gradient exceeds `allowed`.
+double excess_of_gradient(const char* name, const std::vector<float>& got,
+                          const std::vector<double>& expected, double allowed) {
+  double over = -INFINITY;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto value = static_cast<double>(got[i]);
+    if (std::isnan(value) && std::isnan(expected[i])) continue;
+    const double difference = std::abs(value - expected[i]);
+    over = std::max(over, std::isnan(difference) ? INFINITY : difference - allowed);
   }
-  auto v_bits = k_bits, out_bits = q_bits;
-  DeviceMemory memory;
-  for (auto* bits : {&q_bits, &k_bits, &v_bits, &out_bits}) memory.add(*bits);
-  const auto tensor = [&](std::vector<uint16_t>& bits, int64_t heads, int64_t rows) {
-    const Dims shape{s.batch, heads, rows, s.width};
-    return AnyTensor(static_cast<void*>(memory.at(bits.data())), DType::kBF16, shape,
-                     contiguous_strides(shape));
-  };
-  const AnyTensor q = tensor(q_bits, s.heads, s.queries), k = tensor(k_bits, s.kv_heads, s.keys),
-                  v = tensor(v_bits, s.kv_heads, s.keys);
-  const AttentionOptions options{.causal = s.causal ? Causal::bottom_right() : Causal::none()};
-  const AttentionOutputs outputs{.out = tensor(out_bits, s.heads, s.queries)};
-  uint64_t needed = 0;
-  Status status = cuda::attention_workspace(q, k, v, options, outputs, needed);
-  cuda::Workspace workspace{nullptr, needed};
-  if (needed != 0) must(cudaMalloc(&workspace.data, needed), "cudaMalloc");
-  cudaEvent_t start = nullptr, end = nullptr;
-  must(cudaEventCreate(&start), "cudaEventCreate");
-  must(cudaEventCreate(&end), "cudaEventCreate");
-  std::vector<float> times;
-  for (int i = 0; i < 25 && status.ok(); ++i) {
-    must(cudaEventRecord(start, nullptr), "cudaEventRecord");
-    status = cuda::attention(q, k, v, options, outputs, workspace, nullptr);
-    must(cudaEventRecord(end, nullptr), "cudaEventRecord");
-    must(cudaEventSynchronize(end), s.name);
-    float time = 0;
-    must(cudaEventElapsedTime(&time, start, end), "cudaEventElapsedTime");
-    if (i >= 5) times.push_back(time);  // after the warm-up
-  }
-  cudaEventDestroy(start);
-  cudaEventDestroy(end);
-  cudaFree(workspace.data);
-  if (!status.ok()) {
-    std::printf("%s: %s\n", s.name, status.message().c_str());
-    return NAN;
-  }
-  std::printf("  %s\n", cuda::explain(q, k, v, options, outputs).c_str());
-  std::nth_element(times.begin(), times.begin() + 10, times.end());
-  return static_cast<double>(times[10]);
+  if (over > 0) std::printf("%s wrong by %g: ", name, over);
+  return over;
 }
 
-void measure() {
-  // Ideal operations: a causal call counts half.
-  for (const Shape& s : {Shape{"d 64, N 4096", 4, 16, 16, 4096, 4096, 64, false},
-                         Shape{"d 64, N 4096, causal", 4, 16, 16, 4096, 4096, 64, true},
-                         Shape{"d 128, N 512", 32, 16, 16, 512, 512, 128, false},
-                         Shape{"d 128, N 4096", 4, 16, 16, 4096, 4096, 128, false},
-                         Shape{"d 128, N 4096, causal", 4, 16, 16, 4096, 4096, 128, true},
-                         Shape{"d 256, N 4096", 4, 8, 8, 4096, 4096, 256, false},
-                         Shape{"decode, 8192 keys", 16, 32, 8, 1, 8192, 128, false}}) {
-    const double time = milliseconds(s);
-    const auto pairs = static_cast<double>(s.batch * s.heads * s.queries * s.keys);
-    const double operations = 4.0 * pairs * static_cast<double>(s.width) * (s.causal ? 0.5 : 1.0);
-    const auto read = static_cast<double>(s.batch * s.kv_heads * s.keys * s.width * 4);
-    std::printf("%s: %.3f ms, %.1f TFLOP/s, %.0f GB/s of K and V\n", s.name, time,
-                operations / time * 1e-9, read / time * 1e-6);
+// The inputs of a call of attention_backward() in host memory.
+struct BackwardInputs {
+  ConstAnyTensor q, k, v;
+  AttentionOptions options;
+  AttentionResults results;
+  ConstAnyTensor d_out;
+  AttentionGradients gradients;
+};
+
+// Runs it on copies of its tensors, which `memory` has.
+Status backward_on_device(BackwardInputs call, const DeviceMemory& memory) {
+  for (ConstAnyTensor* const tensor : {&call.q, &call.k, &call.v, &call.d_out, &call.results.out}) {
+    memory.move(*tensor);
   }
+  memory.move(call.results.lse);
+  move_options(call.options, memory);
+  AttentionGradients& to = call.gradients;
+  for (Tensor* const gradient : {&to.d_q, &to.d_k, &to.d_v, &to.d_bias}) memory.move(*gradient);
+  for (std::span<float>* const gradient : {&to.d_sinks, &to.d_q_gain, &to.d_k_gain}) {
+    if (!gradient->empty()) *gradient = {memory.at(gradient->data()), gradient->size()};
+  }
+  uint64_t needed = 0;
+  Status status = cuda::attention_backward_workspace(call.q, call.k, call.v, call.options,
+                                                     call.results, call.d_out, to, needed);
+  cuda::Workspace workspace{nullptr, needed};
+  if (needed != 0) must(cudaMalloc(&workspace.data, needed), "cudaMalloc");
+  if (status.ok()) {
+    status = cuda::attention_backward(call.q, call.k, call.v, call.options, call.results,
+                                      call.d_out, to, workspace, /*stream=*/nullptr);
+  }
+  must(cudaDeviceSynchronize(), "attention_backward");
+  cudaFree(workspace.data);
+  if (status.ok()) memory.read_back();
+  return status;
+}
+
+// By how much the gradients of a random call exceed their limit, which is that of the emulator's
+// tests.
+double excess_of_backward(uint64_t seed) {
+  BackwardCall call(seed, {.max_queries = 100, .max_keys = 300, .max_width = 256});
+  RandomCase& c = call.c;
+  Gradients g = call.empty();
+  DeviceMemory memory;
+  for (auto& array : c.storage) memory.add(array);
+  for (auto& array : c.halves) memory.add(array);
+  for (auto& array : c.bytes) memory.add(array);
+  for (auto& array : c.integers) memory.add(array);
+  for (auto* const array : {&call.out, &call.lse, &call.d_out}) memory.add(*array);
+  for (auto* const array :
+       {&g.d_q, &g.d_k, &g.d_v, &g.d_bias, &g.d_sinks, &g.d_q_gain, &g.d_k_gain}) {
+    memory.add(*array);
+  }
+  const Status status =
+      backward_on_device({c.q, c.k, c.v, c.options, call.results(),
+                          ConstTensor(call.d_out.data(), c.out_shape), call.views(g)},
+                         memory);
+  if (!status.ok()) {
+    std::printf("%s\n", status.message().c_str());
+    return INFINITY;
+  }
+  const reference::ReferenceGradients expected = call.expected();
+  const bool transformed = c.options.qk_norm.enabled || c.options.rope.style != Rope::Style::kNone;
+  // q and k of 16 bits are rounded to them after RoPE and QK-norm.
+  const bool rounded = transformed && (c.q.dtype != DType::kF32 || c.k.dtype != DType::kF32);
+  const double allowed =
+      (error_of_weights(call.lse) + (rounded ? 0x1p-5 : 0.0)) * largest_gradient(expected);
+  const double over =
+      std::max({excess_of_gradient("d_q", g.d_q, expected.d_q, allowed),
+                excess_of_gradient("d_k", g.d_k, expected.d_k, allowed),
+                excess_of_gradient("d_v", g.d_v, expected.d_v, allowed),
+                excess_of_gradient("d_bias", g.d_bias, expected.d_bias, allowed),
+                excess_of_gradient("d_sinks", g.d_sinks, expected.d_sinks, allowed)});
+  if (over > 0) std::printf("%s\n", c.description.c_str());
+  return over;
+}
+
+// By how much a call whose tensors are all bf16 or all f16 exceeds its limit: the kernels of tensor
+// cores, forward and backward.
+double excess_of_tensor_cores(uint64_t seed) {
+  Random random(seed);
+  const cuda::testing::HopperCase call =
+      cuda::testing::random_hopper_case(random, /*packed=*/false, {60, 300, 700});
+  const Dims of_queries{call.batch, call.heads, call.queries, call.width};
+  const Dims of_keys{call.batch, call.kv_heads, call.keys, call.width};
+  cuda::testing::Halves q(random, of_queries, call.type), k(random, of_keys, call.type),
+      v(random, of_keys, call.type), d_out(random, of_queries, call.type);
+  const auto exact = reference::attention(q.view(), k.view(), v.view(), call.options);
+  std::vector<float> out(exact.out.size()), lse(exact.lse.size());
+  std::vector<float> of_oracle(exact.out.begin(), exact.out.end());
+  std::vector<float> lse_of_oracle(exact.lse.begin(), exact.lse.end());
+  Gradients g;
+  g.d_q = poisoned(of_queries.elements());
+  g.d_k = poisoned(of_keys.elements());
+  g.d_v = poisoned(of_keys.elements());
+  DeviceMemory memory;
+  for (auto* const halves : {&q, &k, &v, &d_out}) memory.add(halves->storage);
+  for (auto* const array : {&out, &lse, &of_oracle, &lse_of_oracle, &g.d_q, &g.d_k, &g.d_v}) {
+    memory.add(*array);
+  }
+  std::vector<int32_t> lengths = call.lengths;
+  std::vector<float> sinks = call.sinks;
+  memory.add(lengths);
+  memory.add(sinks);
+  AttentionOptions options = call.options;
+  options.kv_lengths = lengths;
+  options.sinks = sinks;
+
+  AttentionOptions moved = options;
+  move_options(moved, memory);
+  ConstAnyTensor tensors[] = {q.view(), k.view(), v.view()};
+  for (ConstAnyTensor& tensor : tensors) memory.move(tensor);
+  const Dims of_lse{call.batch, call.heads, call.queries};
+  const AttentionOutputs outputs{.out = Tensor(memory.at(out.data()), of_queries),
+                                 .lse = Tensor(memory.at(lse.data()), of_lse)};
+  uint64_t needed = 0;
+  Status status =
+      cuda::attention_workspace(tensors[0], tensors[1], tensors[2], moved, outputs, needed);
+  cuda::Workspace workspace{nullptr, needed};
+  if (needed != 0) must(cudaMalloc(&workspace.data, needed), "cudaMalloc");
+  if (status.ok()) {
+    status = cuda::attention(tensors[0], tensors[1], tensors[2], moved, outputs, workspace,
+                             /*stream=*/nullptr);
+  }
+  must(cudaDeviceSynchronize(), call.description.c_str());
+  cudaFree(workspace.data);
+  if (status.ok()) {
+    status = backward_on_device({q.view(), k.view(), v.view(), options,
+                                 AttentionResults{.out = ConstTensor(of_oracle.data(), of_queries),
+                                                  .lse = ConstTensor(lse_of_oracle.data(), of_lse)},
+                                 d_out.view(),
+                                 AttentionGradients{.d_q = Tensor(g.d_q.data(), of_queries),
+                                                    .d_k = Tensor(g.d_k.data(), of_keys),
+                                                    .d_v = Tensor(g.d_v.data(), of_keys)}},
+                                memory);
+  }
+  if (!status.ok()) {
+    std::printf("%s\n", status.message().c_str());
+    return INFINITY;
+  }
+  const reference::ReferenceGradients expected =
+      reference::attention_backward(q.view(), k.view(), v.view(), options, d_out.view());
+  // Weights are rounded to bf16 or f16, and values are up to 4.
+  const double allowed = 0x1p-6 * largest_gradient(expected);
+  const double over = std::max({excess_of_gradient("out", out, exact.out, 0x1p-5),
+                                excess_of_gradient("lse", lse, exact.lse, 1e-3),
+                                excess_of_gradient("d_q", g.d_q, expected.d_q, allowed),
+                                excess_of_gradient("d_k", g.d_k, expected.d_k, allowed),
+                                excess_of_gradient("d_v", g.d_v, expected.d_v, allowed)});
+  if (over > 0) std::printf("%s\n", call.description.c_str());
+  return over;
 }
 
 }  // namespace
@@ -232,20 +326,16 @@ int main(int argc, char** argv) {
     std::printf("skipped: no CUDA device (%s)\n", status.message().c_str());
     return 3;
   }
-  uint64_t calls = 300;
-  bool timing = true;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--no-timing") == 0) {
-      timing = false;
-    } else {
-      calls = std::strtoull(argv[i], nullptr, 10);
-    }
-  }
+  const uint64_t calls = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 300;
   int wrong = 0;
   for (uint64_t seed = 1; seed <= calls; ++seed) {
-    if (!(testing::excess_on_device(seed) <= 0)) ++wrong;
+    for (const auto check :
+         {multihead::testing::excess_on_device, multihead::testing::excess_of_backward,
+          multihead::testing::excess_of_tensor_cores}) {
+      if (!(check(seed) <= 0)) ++wrong;
+    }
   }
-  std::printf("%llu random calls, %d wrong\n", static_cast<unsigned long long>(calls), wrong);
-  if (timing) testing::measure();
+  std::printf("%llu random calls of each kind, %d wrong\n", static_cast<unsigned long long>(calls),
+              wrong);
   return wrong == 0 ? 0 : 1;
 }

@@ -99,6 +99,10 @@ TEST_F(HopperDevice, FindsSumsThatAreChangedBeforeTheWait) {
   expect_finding(HopperFault::kEarlyUse, "wrote d[0] of a product before wgmma_wait()");
 }
 
+TEST_F(HopperDevice, FindsAProductThatIsNotWaitedFor) {
+  expect_finding(HopperFault::kNoLastWait, "ends before wgmma_wait() for its last product");
+}
+
 TEST_F(HopperDevice, FindsAMissingFence) {
   expect_finding(HopperFault::kNoFence, "starts a product without wgmma_fence()");
   expect_finding(HopperFault::kNoProxyFence, "wrote without fence_proxy_async()");

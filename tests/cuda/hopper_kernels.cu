@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(160) multiply_tiles(const __grid_constant__ Pa
     wgmma_commit();
     if (p.fault == HopperFault::kEarlyRelease) release();
     if (p.fault == HopperFault::kEarlyUse) d[0] = 1.0F;
-    wgmma_wait<0>();
+    if (p.fault != HopperFault::kNoLastWait || step + 1 < p.steps) wgmma_wait<0>();
     wgmma_touch(d);
     if (p.fault != HopperFault::kEarlyRelease) release();
     if (p.fault == HopperFault::kTooManyArrivals) release();

@@ -14,6 +14,7 @@ enum class HopperFault : uint8_t {
   kNoWaitForSlot,    // copies to a slot that may be in use
   kEarlyRelease,     // releases a slot before the product that reads it is waited for
   kEarlyUse,         // changes the sums before the product is waited for
+  kNoLastWait,       // ends while a product is under way
   kNoFence,          // starts a product without wgmma_fence()
   kNoProxyFence,     // multiplies what threads stored without fence_proxy_async()
   kTooFewBytes,      // a barrier expects fewer bytes than are copied

@@ -121,6 +121,7 @@ bool Block::run(const GridPlace& place, uint64_t launch) {
   barriers_ = {};
   std::fill(warps_.begin(), warps_.end(), Warp());
   events_.clear();
+  checks_.clear();
   waiters_.clear();
   ready_.resize(static_cast<size_t>(threads_));
   std::iota(ready_.begin(), ready_.end(), 0);
@@ -146,6 +147,9 @@ bool Block::run(const GridPlace& place, uint64_t launch) {
     thread.fiber = std::move(thread.fiber).resume();
   }
   while (!ended_ && run_event()) {
+  }
+  if (!ended_) {
+    for (const std::function<void()>& check : checks_) check();
   }
   the_block = nullptr;
   return running_ == 0;

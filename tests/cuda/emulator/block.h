@@ -65,6 +65,8 @@ class Block {
   void wait(std::string what, std::function<bool()> ready);
   // Runs `event` when no thread can go on, and then forgets it.
   void on_idle(std::function<void()> event) { events_.push_back(std::move(event)); }
+  // Runs `check` when all threads have ended.
+  void at_end(std::function<void()> check) { checks_.push_back(std::move(check)); }
 
   // The asynchronous engine (copies by TMA, wgmma) is an actor as threads are.
   int async_actor() const { return threads_; }
@@ -161,7 +163,7 @@ class Block {
 
   std::vector<int> ready_;
   std::vector<Waiter> waiters_;
-  std::vector<std::function<void()>> events_;
+  std::vector<std::function<void()>> events_, checks_;
   std::vector<Warp> warps_;
   std::array<Barrier, 16> barriers_;
   std::vector<Clock> clocks_;

@@ -76,6 +76,15 @@ struct State {
   std::vector<ThreadState> threads;
 };
 
+// The sums of products that nobody waited for may be anything.
+void report_products_under_way(const State& of_block) {
+  for (size_t warp = 0; warp < of_block.warps.size(); ++warp) {
+    if (of_block.warps[warp].products.empty()) continue;
+    block().report("ends before wgmma_wait() for its last product",
+                   static_cast<int>(warp) * kLanes);
+  }
+}
+
 // Of the block that runs.
 State& state() {
   static State the_state;
@@ -86,6 +95,7 @@ State& state() {
     the_state.number = now.number();
     the_state.warps.resize(static_cast<size_t>(now.threads() / kLanes));
     the_state.threads.resize(static_cast<size_t>(now.threads()));
+    now.at_end([] { report_products_under_way(the_state); });
   }
   return the_state;
 }
