@@ -162,9 +162,12 @@ void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradient
 
 void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch) {
   const BackwardGeometry& g = plan.geometry;
-  // With causal order, the first chunks and the last rows take longest, so they start first.
+  // With causal order, the last rows and the first chunks take longest, so they start first. The
+  // next job has the next chunk, whose turn to add d_q comes block by block. If it had the next
+  // rows, it would end when the job before ends, and wait to add d_k and d_v: one head of 8k tokens
+  // took 1.06 times as long on two threads.
   const int64_t parts = g.batch_parts * g.head_parts;
-  const int64_t chunk = index / parts / g.row_jobs, rows = index / parts % g.row_jobs;
+  const int64_t rows = index / parts / g.chunks, chunk = index / parts % g.chunks;
   const int64_t first_batch = index % parts / g.head_parts * g.batches;
   const int64_t first_head = index % g.head_parts * g.heads;
   for (int64_t batch = first_batch; batch < first_batch + g.batches; ++batch) {
