@@ -1,4 +1,4 @@
-// The AbortSignals of load() and train().
+// The AbortSignals of load(), train() and createPool().
 
 import { MultiheadError } from './errors.js';
 import { describe, unreadable } from './tensor.js';
@@ -33,4 +33,20 @@ export function abortedError(signal: AbortSignal, what: string): MultiheadError 
     message: `${what}() was aborted`,
     cause,
   });
+}
+
+/** The promise, or a rejection as soon as the signal is aborted. */
+export async function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined, what: string): Promise<T> {
+  if (signal === undefined) return promise;
+  let onAbort = (): void => {};
+  const aborted = new Promise<never>((_, reject) => {
+    onAbort = () => reject(abortedError(signal, what));
+    if (signal.aborted) onAbort();
+    signal.addEventListener('abort', onAbort, { once: true });
+  });
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+  }
 }

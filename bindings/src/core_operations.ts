@@ -40,14 +40,14 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Multih
   raw.simdTarget();
   const { name: target } = readSimdTarget(args.results());
 
-  function tensor(shape: Shape, data?: Float32Array): Tensor;
-  function tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;
+  function tensor(shape: Shape, data?: Float32Array, options?: { readonly dtype?: undefined }): Tensor;
+  function tensor(shape: Shape, data: Uint8Array, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
   function tensor<D extends DType>(
     shape: Shape,
     data: SourceOf<D> | undefined,
     options: TensorOptions<D>,
   ): Tensor<D>;
-  function tensor(shape: Shape, data?: unknown, given: Partial<TensorOptions> = {}): unknown {
+  function tensor(shape: Shape, data?: unknown, given: { readonly dtype?: unknown } = {}): unknown {
     const { dtype } = readOptions(given, ['dtype'], 'tensor');
     return scopes.track(makeTensor(heap, shape, data, dtype));
   }

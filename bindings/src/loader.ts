@@ -1,6 +1,6 @@
 // load(): chooses the build, compiles and instantiates it. Calls without options share one instance.
 
-import { abortedError, checkSignal } from './abort.js';
+import { abortable, abortedError, checkSignal } from './abort.js';
 import { CoreObject } from './core_object.js';
 import type { LoadedBackend } from './core_operations.js';
 import { MultiheadError } from './errors.js';
@@ -75,10 +75,10 @@ export function createLoader<Api extends object>(
     if (signal?.aborted) throw abortedError(signal, 'load');
     if (own !== undefined || simd !== 'auto') {
       const find = own === undefined ? findFiles : () => own;
-      return abortable(instantiate(contents, find, simd, signal), signal);
+      return abortable(instantiate(contents, find, simd, signal), signal, 'load');
     }
     shared ??= loadShared();
-    return abortable(shared, signal);
+    return abortable(shared, signal, 'load');
   };
 }
 
@@ -147,19 +147,5 @@ async function createRaw(
       `it is not multihead ${version}'s module for this build (${what})`,
       error,
     );
-  }
-}
-
-async function abortable<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) return promise;
-  let onAbort = (): void => {};
-  const aborted = new Promise<never>((_, reject) => {
-    onAbort = () => reject(abortedError(signal, 'load'));
-    signal.addEventListener('abort', onAbort, { once: true });
-  });
-  try {
-    return await Promise.race([promise, aborted]);
-  } finally {
-    signal.removeEventListener('abort', onAbort);
   }
 }

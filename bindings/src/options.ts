@@ -15,6 +15,9 @@ const innerNames = [
   ...['dQ', 'dK', 'dV', 'dBias'],
 ];
 
+/** It has what somebody has added to Object.prototype, which is in no copy. */
+const noOptions: Readonly<Record<PropertyKey, unknown>> = Object.freeze({});
+
 /** The deepest option is capture[0].heads[0]. */
 const mostLevels = 4;
 const mostEntries = 2 ** 16;
@@ -42,17 +45,7 @@ function copyLevel(
   if (typeof value !== 'object' || value === null || levels === 0) return value;
   if (coreOf(value) !== undefined || ArrayBuffer.isView(value) || isCoreObject(value)) return value;
   const inner = (each: unknown) => copyLevel(each, argument, innerNames, levels - 1);
-  if (Array.isArray(value)) {
-    const length: unknown = value.length;
-    if (!Number.isSafeInteger(length) || (length as number) > mostEntries) {
-      throw new MultiheadError('E_OPTION', {
-        argument,
-        expected: `arrays of at most ${mostEntries} entries`,
-        got: `one of ${describe(length)}`,
-      });
-    }
-    return Array.from({ length: length as number }, (_, index) => inner(value[index]));
-  }
+  if (Array.isArray(value)) return copyEntries(value, argument, inner);
 
   const copy: Record<string, unknown> = { ...value };
   const prototype: unknown = Object.getPrototypeOf(value);
@@ -60,15 +53,33 @@ function copyLevel(
     copiedClasses.set(copy, describe(value).slice('a '.length));
     for (const name of names) {
       if (Object.hasOwn(copy, name) || !(name in value)) continue;
-      copy[name] = (value as Record<string, unknown>)[name];
+      const each = (value as Record<string, unknown>)[name];
+      if (each !== noOptions[name]) copy[name] = each;
     }
   }
   for (const name in copy) {
+    if (!Object.hasOwn(copy, name)) {
+      if (names.includes(name)) copy[name] = undefined;
+      continue;
+    }
     const each = copy[name];
     if (typeof each !== 'object' || each === null || coreOf(each) !== undefined) continue;
     if (names.includes(name)) copy[name] = inner(each);
   }
   return copy;
+}
+
+/** The entries of an array, each read once. Throws `E_OPTION` if there are too many: one may be sparse, or a proxy. */
+export function copyEntries(array: readonly unknown[], argument: string, copy: (entry: unknown) => unknown): unknown[] {
+  const length: unknown = array.length;
+  if (Number.isSafeInteger(length) && (length as number) <= mostEntries) {
+    return Array.from({ length: length as number }, (_, index) => copy(array[index]));
+  }
+  throw new MultiheadError('E_OPTION', {
+    argument,
+    expected: `arrays of at most ${mostEntries} entries`,
+    got: `one of ${describe(length)}`,
+  });
 }
 
 /**
@@ -91,15 +102,15 @@ function copyFlat<T extends object>(given: T, known: readonly (keyof T)[], argum
     if (Array.isArray(given)) return given;
     const copy = { ...given };
     for (const name of known) {
-      if (!Object.hasOwn(copy, name) && name in given) copy[name] = given[name];
+      if (Object.hasOwn(copy, name) || !(name in given)) continue;
+      const each = given[name];
+      copy[name] = each === noOptions[name] ? (undefined as typeof each) : each;
     }
     return copy;
   } catch (cause) {
     throw unreadable(cause, argument);
   }
 }
-
-const noOptions = Object.freeze({});
 
 /** A copy of the options of a call, whose names have been checked as by checkOptions(). */
 export function readOptions<T extends object>(
@@ -108,8 +119,9 @@ export function readOptions<T extends object>(
   argument: string,
   elsewhere?: Readonly<Record<string, string>>,
 ): T {
-  if (options === undefined) return noOptions as T;
-  const copy = copyOf(options, argument, known);
+  // No copy of none, unless somebody has added something to Object.prototype.
+  if (options === undefined && allKnown(noOptions, [])) return noOptions as T;
+  const copy = copyOf(options === undefined ? ({} as T) : options, argument, known);
   if (typeof copy === 'object' && copy !== null && !Array.isArray(copy)) {
     if (allKnown(copy, known)) return copy;
   }

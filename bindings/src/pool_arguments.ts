@@ -2,22 +2,24 @@
 
 import { checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
-import { checkFlag } from './options.js';
-import type { Seat } from './pool_crew.js';
-import { disposedObject } from './pool_errors.js';
+import { checkFlag, copyEntries } from './options.js';
+import type { Crew, Seat } from './pool_crew.js';
+import { disposedObject, objectsApart } from './pool_errors.js';
 import type { Argument } from './pool_protocol.js';
 import { coreOf, describe, unreadable } from './tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
 
 /** An object in one worker, or in each worker of a team. Its proxy and its calls hold it. */
 export class Handle {
+  readonly crew: Crew;
   readonly seats: readonly Seat[];
   readonly id: number;
   /** For exchanges of a team. */
   readonly board: SharedArrayBuffer | undefined;
   disposed = false;
 
-  constructor(seats: readonly Seat[], id: number, board: SharedArrayBuffer | undefined) {
+  constructor(crew: Crew, seats: readonly Seat[], id: number, board: SharedArrayBuffer | undefined) {
+    this.crew = crew;
     this.seats = seats;
     this.id = id;
     this.board = board;
@@ -55,13 +57,7 @@ export function packArguments(
     const handle = typeof each === 'object' && each !== null ? handleOf.get(each) : undefined;
     if (handle === undefined) return { value: readable(each, copied) };
     if (handle.disposed) throw disposedObject();
-    if (beside !== undefined && !sameSeats(beside, handle)) {
-      throw new MultiheadError('E_OPTION', {
-        argument: 'arguments',
-        expected: 'objects that live in one worker',
-        got: 'objects of different workers: a cache belongs to the layer that made it',
-      });
-    }
+    if (beside !== undefined && !sameSeats(beside, handle)) throw objectsApart();
     beside = handle;
     return { object: handle.id };
   });
@@ -100,10 +96,26 @@ function packed(value: unknown, copied: Copy, levels: number): unknown {
     return copied(value as Uint8Array);
   }
   if (isArrayBuffer(value)) return value.slice(0);
-  if (Array.isArray(value)) return value.map((each) => packed(each, copied, levels - 1));
-  const copy: Record<string, unknown> = {};
-  for (const name in value) {
-    copy[name] = packed((value as Record<string, unknown>)[name], copied, levels - 1);
+  if (Array.isArray(value)) return copyEntries(value, 'arguments', (each) => packed(each, copied, levels - 1));
+  const copy = propertiesOf(value);
+  for (const [name, each] of Object.entries(copy)) copy[name] = packed(each, copied, levels - 1);
+  return copy;
+}
+
+/**
+ * A copy of options, each property of which is read once. It has what a class or another object behind them gives too,
+ * besides methods; messages between threads have own properties alone. Not what was added to Object.prototype.
+ */
+function propertiesOf(value: object): Record<string, unknown> {
+  const copy: Record<string, unknown> = Object.assign(Object.create(null), value);
+  let from: unknown = Object.getPrototypeOf(value);
+  while (from !== null && !Object.hasOwn(from as object, 'hasOwnProperty')) {
+    for (const name of Object.getOwnPropertyNames(from)) {
+      if (name in copy) continue;
+      const each = (value as Record<string, unknown>)[name];
+      if (typeof each !== 'function') copy[name] = each;
+    }
+    from = Object.getPrototypeOf(from);
   }
   return copy;
 }
@@ -153,7 +165,7 @@ export function splitOptions(args: readonly unknown[], lends = false): { args: u
   let copy: Record<string, unknown>;
   try {
     if (!('signal' in last) && !('progress' in last) && !(lends && 'transfer' in last)) return none;
-    copy = { ...last };
+    copy = propertiesOf(last);
   } catch (cause) {
     throw unreadable(cause, 'options');
   }

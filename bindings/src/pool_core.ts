@@ -8,7 +8,7 @@ import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
 import { Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
 import { Crew, type Seat, type Work } from './pool_crew.js';
-import { disposedObject, disposedPool, lostObject } from './pool_errors.js';
+import { disposedObject, disposedPool, lostObject, objectsApart } from './pool_errors.js';
 import type { Lending } from './pool_lending.js';
 import type { Starting } from './pool_port.js';
 import type { Maker, ObjectTask, Task, Verb } from './pool_protocol.js';
@@ -67,8 +67,8 @@ function whenAborted(signal: AbortSignal | undefined, react: () => void): () => 
   let reacting = reactions.get(signal);
   if (reacting === undefined) {
     const all = (reacting = new Set<() => void>());
-    reactions.set(signal, all);
     signal.addEventListener('abort', () => all.forEach((each) => each()), { once: true });
+    reactions.set(signal, all);
   }
   reacting.add(react);
   return () => reacting.delete(react);
@@ -221,6 +221,7 @@ export class PoolCore {
       return this.call(maker, options, () => {
         const seats = this.crew.pick(this.settings.exchange === 'shared memory' ? count : 1);
         const { args: sent, transfer, beside } = packArguments(args, { several: seats.length > 1 });
+        if (beside !== undefined && beside.crew !== this.crew) throw objectsApart();
         const board = seats.length > 1 ? new SharedArrayBuffer(boardBytes) : undefined;
         const handle = this.#handle(beside?.seats ?? seats, beside === undefined ? board : beside.board);
         const task = { kind: 'make', id: handle.id, maker, args: sent } as const;
@@ -244,7 +245,7 @@ export class PoolCore {
   }
 
   #handle(seats: readonly Seat[], board: SharedArrayBuffer | undefined): Handle {
-    const handle = new Handle(seats, (this.#objects += 1), board);
+    const handle = new Handle(this.crew, seats, (this.#objects += 1), board);
     for (const seat of seats) seat.objects += 1;
     // From here on: an object whose maker was aborted is freed too.
     abandonedObjects?.register(handle, { crew: this.crew, seats, id: handle.id }, handle);
@@ -273,14 +274,14 @@ export class PoolCore {
     for (const seat of handle.seats) this.crew.release(seat, handle.id);
   }
 
-  /** Calls a method of an object, or reads a property. */
-  invoke(handle: Handle, method: string, given: readonly unknown[]): Promise<unknown> {
+  /** Calls a method of an object, or reads a property. Errors name the call. */
+  invoke(handle: Handle, method: string, given: readonly unknown[], name = method): Promise<unknown> {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
-      return this.call(method, options, () => {
+      return this.call(name, options, () => {
         const packed = packArguments([proxyOf(handle), ...args], { several: handle.seats.length > 1 });
         const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
-        return this.#sendToAll(method, handle, task, packed.transfer, options.signal);
+        return this.#sendToAll(name, handle, task, packed.transfer, options.signal);
       });
     });
   }

@@ -1,6 +1,6 @@
 // createPool(): the operations of `mh` on several threads. Nothing runs before its first call.
 
-import { abortedError, checkSignal } from './abort.js';
+import { abortable, checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
 import { checkChoice, checkCount, readFlat } from './options.js';
 import { Handle, handleOf } from './pool_arguments.js';
@@ -31,26 +31,18 @@ async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Prom
   checkSignal(signal);
   const workers = countOf(options.workers);
   const queue = options.queue === undefined ? 1000 : checkCount(options.queue, 'queue');
-  const wanted = checkChoice(options.exchange ?? 'auto', ['auto', 'messages'], 'exchange');
-  const leastWork = checkWork(options.leastWork ?? 4e6);
+  const wanted = checkChoice(options.exchange === undefined ? 'auto' : options.exchange, ['auto', 'messages'], 'exchange');
+  const leastWork = checkWork(options.leastWork === undefined ? 4e6 : options.leastWork);
   const { exchange, why: exchangeReason } = exchangeOf(wanted);
 
   const [mh, startWorker] = await Promise.all([platform.load({ wasm, simd, signal }), platform.findWorkers()]);
   const settings = { workers, queue, exchange, exchangeReason, leastWork };
   const core = new PoolCore(mh, settings, { load: platform.load, startWorker });
-  let onAbort = (): void => {};
   try {
-    const aborted = new Promise<never>((_, reject) => {
-      onAbort = () => reject(abortedError(signal as AbortSignal, 'createPool'));
-      if (signal?.aborted) onAbort();
-      signal?.addEventListener('abort', onAbort, { once: true });
-    });
-    await Promise.race([core.crew.settled(), aborted]);
+    await abortable(core.crew.settled(), signal, 'createPool');
   } catch (error) {
     core.dispose();
     throw error;
-  } finally {
-    signal?.removeEventListener('abort', onAbort);
   }
   return poolOf(core);
 }
@@ -95,7 +87,7 @@ function poolOf(core: PoolCore): Pool {
     (maker: Maker) =>
     async (config: unknown, given: PoolObjectOptions = {}): Promise<unknown> => {
       const { workers, ...call } = readFlat(given, ['workers', 'signal'], maker);
-      const count = workers === 'all' ? core.settings.workers : countOf(workers ?? 1);
+      const count = workers === undefined ? 1 : workers === 'all' ? core.settings.workers : countOf(workers);
       const { handle, facts } = await core.make(maker, [config, call], count);
       return proxyOf(core, handle, facts as object, methods[maker]);
     };
@@ -112,7 +104,7 @@ function poolOf(core: PoolCore): Pool {
     linear: (...args: unknown[]) => core.run('linear', args),
     rotate: (...args: unknown[]) => core.run('rotate', args),
     headStatistics: (...args: unknown[]) => core.run('headStatistics', args),
-    memory: () => core.run('memory', []),
+    memory: (...args: unknown[]) => core.run('memory', args),
     multiHeadAttention: makeShared('multiHeadAttention'),
     transformerBlock: makeShared('transformerBlock'),
     transformer: makeShared('transformer'),

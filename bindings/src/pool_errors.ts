@@ -17,6 +17,13 @@ export const disposedObject = (): MultiheadError =>
     got: 'a disposed one',
   });
 
+export const objectsApart = (): MultiheadError =>
+  new MultiheadError('E_OPTION', {
+    argument: 'arguments',
+    expected: 'objects that live in the same workers of this pool',
+    got: 'objects of different workers or pools: a cache belongs to the layer that made it, a trainer to the pool of its model',
+  });
+
 export const lostObject = (): MultiheadError =>
   new MultiheadError('E_WORKER', {
     argument: 'this',

@@ -50,7 +50,10 @@ export interface PoolCallOptions {
    * nobody. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
-  /** Called when one more of the parts of a call is done. Only calls that are divided have several. Default none. */
+  /**
+   * Called when one more of the parts of a call is done. Only calls that are divided have several. What it throws rejects
+   * the call. Default none.
+   */
   readonly progress?: ((done: number, total: number) => void) | undefined;
 }
 
@@ -125,7 +128,7 @@ export interface PoolKVCache
     PoolObject,
     Pick<KVCache, 'batch' | 'kvHeads' | 'keyWidth' | 'valueWidth' | 'capacity' | 'layout' | 'dtype'> {
   /** As {@link KVCache.append}. */
-  append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array): Promise<void>;
+  append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array, options?: PoolCallOptions): Promise<void>;
   /** As {@link KVCache.attend}. */
   attend<
     const R extends readonly AttentionReturn[] = [],
@@ -136,32 +139,32 @@ export interface PoolKVCache
     options?: Pooled<CacheAttendOptions<R, O, C>>,
   ): Promise<Plain<AttentionResult<R, O, C>>>;
   /** As {@link KVCache.truncate}. */
-  truncate(batch: number, length: number): Promise<void>;
+  truncate(batch: number, length: number, options?: PoolCallOptions): Promise<void>;
   /** As {@link KVCache.clear}. */
-  clear(): Promise<void>;
+  clear(options?: PoolCallOptions): Promise<void>;
   /** As {@link KVCache.length}. */
-  length(batch?: number): Promise<number>;
+  length(batch?: number, options?: PoolCallOptions): Promise<number>;
   /** As {@link KVCache.firstKept}. */
-  firstKept(batch?: number): Promise<number>;
+  firstKept(batch?: number, options?: PoolCallOptions): Promise<number>;
 }
 
 /** A {@link MultiHeadAttentionCache} in the workers of its layer. */
 export interface PoolLayerCache
   extends PoolObject, Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'> {
   /** As {@link MultiHeadAttentionCache.length}. */
-  length(): Promise<number>;
+  length(options?: PoolCallOptions): Promise<number>;
   /** As {@link MultiHeadAttentionCache.bytes}, of the part that the first of its workers has. */
-  bytes(): Promise<number>;
+  bytes(options?: PoolCallOptions): Promise<number>;
   /** As {@link MultiHeadAttentionCache.rewind}. */
-  rewind(length: number): Promise<void>;
+  rewind(length: number, options?: PoolCallOptions): Promise<void>;
 }
 
 /** A {@link MultiHeadAttention} in a worker. */
 export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttention, 'config'> {
   /** As {@link MultiHeadAttention.loadStateDict}. */
-  loadStateDict(dict: StateDict): Promise<void>;
+  loadStateDict(dict: StateDict, options?: PoolCallOptions): Promise<void>;
   /** As {@link MultiHeadAttention.stateDict}. */
-  stateDict(): Promise<Record<string, PlainTensor>>;
+  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** As {@link MultiHeadAttention.forward}. */
   forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     query: TensorLike | LayerInputs,
@@ -174,7 +177,7 @@ export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttent
     options?: Pooled<LayerBackwardOptions>,
   ): Promise<Plain<ReturnType<MultiHeadAttention['backward']>>>;
   /** As {@link MultiHeadAttention.createCache}. */
-  createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  createCache(config: LayerCacheConfig, options?: PoolCallOptions): Promise<PoolLayerCache>;
   /** As {@link MultiHeadAttention.step}. */
   step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -186,9 +189,9 @@ export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttent
 /** A {@link TransformerBlock} in a worker. */
 export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock, 'config'> {
   /** As {@link TransformerBlock.loadStateDict}. */
-  loadStateDict(dict: StateDict, options?: LoadStateDictOptions): Promise<void>;
+  loadStateDict(dict: StateDict, options?: LoadStateDictOptions & PoolCallOptions): Promise<void>;
   /** As {@link TransformerBlock.stateDict}. */
-  stateDict(): Promise<Record<string, PlainTensor>>;
+  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** As {@link TransformerBlock.forward}. */
   forward<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -201,7 +204,7 @@ export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock,
     options?: Pooled<LayerBackwardOptions>,
   ): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
   /** As {@link TransformerBlock.createCache}. */
-  createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  createCache(config: LayerCacheConfig, options?: PoolCallOptions): Promise<PoolLayerCache>;
   /** As {@link TransformerBlock.step}. */
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
@@ -213,18 +216,18 @@ export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock,
 /** A {@link Transformer} in a worker. */
 export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'> {
   /** As {@link Transformer.loadStateDict}. */
-  loadStateDict(dict: StateDict, options?: LoadStateDictOptions): Promise<void>;
+  loadStateDict(dict: StateDict, options?: LoadStateDictOptions & PoolCallOptions): Promise<void>;
   /** As {@link Transformer.initialise}. */
-  initialise(options?: InitialiseOptions): Promise<void>;
+  initialise(options?: InitialiseOptions & PoolCallOptions): Promise<void>;
   /** As {@link Transformer.stateDict}. */
-  stateDict(): Promise<Record<string, PlainTensor>>;
+  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** As {@link Transformer.forward}. */
   forward<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
     options?: Pooled<TransformerOptions<R, T>>,
   ): Promise<Plain<TransformerResult<R, T>>>;
   /** As {@link Transformer.createCache}. */
-  createCache(config: LayerCacheConfig): Promise<PoolLayerCache>;
+  createCache(config: LayerCacheConfig, options?: PoolCallOptions): Promise<PoolLayerCache>;
   /** As {@link Transformer.step}. */
   step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
@@ -240,37 +243,37 @@ export interface PoolTrainer extends PoolObject {
   /** As {@link Trainer.accumulate}. */
   accumulate(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions & PoolCallOptions): Promise<void>;
   /** As {@link Trainer.update}. */
-  update(): Promise<TrainingStep>;
+  update(options?: PoolCallOptions): Promise<TrainingStep>;
   /** As {@link Trainer.setLearningRate}. */
-  setLearningRate(rate: number): Promise<void>;
+  setLearningRate(rate: number, options?: PoolCallOptions): Promise<void>;
   /** As {@link Trainer.gradients}. */
-  gradients(): Promise<Record<string, PlainTensor>>;
+  gradients(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** Updates made so far. */
-  steps(): Promise<number>;
+  steps(options?: PoolCallOptions): Promise<number>;
   /** As {@link Trainer.bytes}. */
-  bytes(): Promise<number>;
+  bytes(options?: PoolCallOptions): Promise<number>;
   /** As {@link Trainer.stateDict}. */
-  stateDict(): Promise<Record<string, PlainTensor>>;
+  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** As {@link Trainer.loadStateDict}. */
-  loadStateDict(dict: StateDict): Promise<void>;
+  loadStateDict(dict: StateDict, options?: PoolCallOptions): Promise<void>;
   /** As {@link Trainer.checkpoint}. */
-  checkpoint(): Promise<ReturnType<Trainer['checkpoint']>>;
+  checkpoint(options?: PoolCallOptions): Promise<ReturnType<Trainer['checkpoint']>>;
   /** As {@link Trainer.restore}. */
-  restore(checkpoint: Uint8Array | ArrayBuffer): Promise<void>;
+  restore(checkpoint: Uint8Array | ArrayBuffer, options?: PoolCallOptions): Promise<void>;
 }
 
 /** An {@link Experiment} in a worker. */
 export interface PoolExperiment extends PoolObject, Pick<Experiment, 'options' | 'jobs' | 'patterns'> {
   /** As {@link Experiment.step}. */
-  step(): Promise<TrainingStep>;
+  step(options?: PoolCallOptions): Promise<TrainingStep>;
   /** As {@link Experiment.evaluate}. */
-  evaluate(options?: EvaluationOptions): Promise<Evaluation>;
+  evaluate(options?: EvaluationOptions & PoolCallOptions): Promise<Evaluation>;
   /** As {@link Experiment.steps}. */
-  steps(): Promise<number>;
+  steps(options?: PoolCallOptions): Promise<number>;
   /** As {@link Experiment.stateDict}. */
-  stateDict(): Promise<Record<string, PlainTensor>>;
+  stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** As {@link Experiment.checkpoint}. */
-  checkpoint(): Promise<ReturnType<Experiment['checkpoint']>>;
+  checkpoint(options?: PoolCallOptions): Promise<ReturnType<Experiment['checkpoint']>>;
   /** As {@link Experiment.restore}. */
-  restore(checkpoint: Uint8Array | ArrayBuffer): Promise<void>;
+  restore(checkpoint: Uint8Array | ArrayBuffer, options?: PoolCallOptions): Promise<void>;
 }

@@ -25,7 +25,7 @@ export async function* poolScores(
   try {
     // The first worker checks the call; the others begin when it has found no fault.
     const first = await hold();
-    const head = (await core.invoke(first, 'rows', [{ signal }])) as ScoreRows | undefined;
+    const head = (await core.invoke(first, 'rows', [{ signal }], 'scores')) as ScoreRows | undefined;
     if (head === undefined) return;
     const queries = ownQ.shape[2] as number;
     const [begin, count] = options.rows ?? [0, queries];
@@ -41,7 +41,7 @@ export async function* poolScores(
       if (start === undefined) return;
       const worker = workers[index % workers.length] as Handle;
       const rows = Math.min(chunk, begin + count - start);
-      const promise = core.invoke(worker, 'rows', [start, rows, { signal }]) as Promise<ScoreRows>;
+      const promise = core.invoke(worker, 'rows', [start, rows, { signal }], 'scores') as Promise<ScoreRows>;
       // It is awaited later, or never if the loop ends early.
       promise.catch(() => {});
       ahead.push(promise);

@@ -188,7 +188,7 @@ export interface Pool {
   linear(x: TensorLike, weight: TensorLike, options?: Pooled<LinearOptions>): Promise<PlainTensor>;
 
   /** {@link Multihead.rotate} in one worker. */
-  rotate(x: TensorLike, positions: Int32Array, rope: RopeRotation): Promise<PlainTensor>;
+  rotate(x: TensorLike, positions: Int32Array, rope: RopeRotation, options?: PoolCallOptions): Promise<PlainTensor>;
 
   /** {@link Multihead.headStatistics} in one worker. */
   headStatistics(weights: TensorLike, options?: HeadStatisticsOptions & PoolCallOptions): Promise<HeadStatistics>;
@@ -200,14 +200,14 @@ export interface Pool {
   /** As {@link Pool.multiHeadAttention}. */
   transformer(config: TransformerConfig, options?: PoolObjectOptions): Promise<PoolTransformer>;
   /** Makes a trainer in the workers of its model. These share the forward passes of its steps. */
-  trainer(model: PoolTransformer, options?: TrainerOptions): Promise<PoolTrainer>;
+  trainer(model: PoolTransformer, options?: TrainerOptions & PoolCallOptions): Promise<PoolTrainer>;
   /** As {@link Pool.multiHeadAttention}. */
-  experiment(options?: ExperimentOptions): Promise<PoolExperiment>;
+  experiment(options?: ExperimentOptions & PoolCallOptions): Promise<PoolExperiment>;
   /** Makes an empty cache of keys and values in one or several of the workers. Dispose it when it is not needed. */
   createCache(config: KVCacheConfig, options?: PoolObjectOptions): Promise<PoolKVCache>;
 
   /** What is allocated in one of the workers at the moment. */
-  memory(): Promise<MemoryInfo>;
+  memory(options?: PoolCallOptions): Promise<MemoryInfo>;
 
   /** Whether dispose() was called. */
   readonly disposed: boolean;

@@ -3,6 +3,7 @@
 import { MultiheadError } from './errors.js';
 import { readFlat } from './options.js';
 import { describe, unreadable } from './tensor.js';
+import { isArrayBuffer } from './typed_arrays.js';
 import type { LoadOptions, Simd, WasmSource } from './types.js';
 
 type FindWasm = () => WasmSource | Promise<WasmSource>;
@@ -116,7 +117,7 @@ const isModule = (source: unknown): boolean =>
   typeof WebAssembly === 'object' && source instanceof WebAssembly.Module;
 
 const isBytes = (source: unknown): source is BufferSource =>
-  source instanceof ArrayBuffer || ArrayBuffer.isView(source);
+  isArrayBuffer(source) || ArrayBuffer.isView(source);
 
 const isResponse = (source: unknown): source is Response =>
   typeof Response === 'function' && source instanceof Response;

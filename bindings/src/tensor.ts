@@ -25,6 +25,7 @@ export function describe(value: unknown): string {
     if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
     if (typeof value === 'object') return `a ${className(value)}`;
     if (typeof value === 'function') return 'a function';
+    if (typeof value === 'bigint') return `${value}n`;
     return String(value);
   } catch {
     return 'an object that throws when it is read';
@@ -35,7 +36,8 @@ function className(value: object): string {
   const copied = copiedClasses.get(value);
   if (copied !== undefined) return copied;
   const name: unknown = value.constructor?.name;
-  return typeof name === 'string' ? name : 'null-prototype object';
+  if (typeof name !== 'string') return 'null-prototype object';
+  return /^(Uint|Int|Float)\d/.test(name) && !ArrayBuffer.isView(value) ? `proxy of a ${name}` : name;
 }
 
 /**

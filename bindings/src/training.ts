@@ -4,7 +4,7 @@
  * @module multihead/training
  */
 
-import { abortedError, checkSignal } from './abort.js';
+import { abortable, abortedError, checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
 import { checkCount, readFlat } from './options.js';
 import type { PlatformAbortSignal } from './platform_types.js';
@@ -60,7 +60,10 @@ export interface LoopOptions {
   readonly steps?: number | undefined;
   /** With n, the loop gets the progress of every n-th step, of the last one, and of single steps. Default 1. */
   readonly every?: number | undefined;
-  /** Aborting ends the loop with `E_ABORTED`, between two steps: the trainer can go on. Default none. */
+  /**
+   * Aborting ends the loop with `E_ABORTED`, between two steps or while it waits for a batch: the trainer can go on.
+   * Default none.
+   */
   readonly signal?: PlatformAbortSignal | undefined;
 }
 
@@ -111,7 +114,10 @@ function trainedOf(options: Trained): {
 } {
   const { trainer, batches, experiment } = options;
   if (experiment === undefined) {
-    if (!hasMethod(trainer, ['step'], 'trainer')) throw refused('trainer', 'a trainer', trainer);
+    const isTrainer = hasMethod(trainer, ['step'], 'trainer');
+    // That of a pool, which gives promises, has a method `steps`.
+    const steps = isTrainer ? Object.getOwnPropertyDescriptor(trainer, 'steps')?.value : undefined;
+    if (!isTrainer || typeof steps === 'function') throw refused('trainer', 'a trainer made by mh.trainer()', trainer);
     return { trainer, batches, end: Infinity };
   }
   if (!hasMethod(experiment, ['heldOut'], 'experiment')) {
@@ -206,7 +212,7 @@ class TrainingLoop implements Training {
         const restored = source.byStep && drawnAt !== trainer.steps;
         if (batch === undefined || restored) {
           drawnAt = trainer.steps;
-          batch = await source.next(drawnAt);
+          batch = await abortable(source.next(drawnAt), signal, 'train');
           if (batch === undefined) break;
           // While it waited, it may have been aborted, paused or restored.
           continue;
@@ -264,16 +270,26 @@ function sourceOf(batches: TrainingBatches): Source {
   }
   let iterator: Iterator<TrainingBatch> | AsyncIterator<TrainingBatch> | undefined;
   let ended = false;
+  let waits = false;
   return {
     byStep: false,
     async next() {
       iterator ??= from[Symbol.asyncIterator]?.() ?? from[Symbol.iterator]?.();
-      const { done, value } = (await iterator?.next()) ?? { done: true, value: undefined };
-      ended = done === true;
-      return ended ? undefined : checkBatch(value);
+      waits = true;
+      try {
+        const { done, value } = (await iterator?.next()) ?? { done: true, value: undefined };
+        ended = done === true;
+        return ended ? undefined : checkBatch(value);
+      } finally {
+        waits = false;
+      }
     },
     async close() {
-      if (!ended) await iterator?.return?.();
+      if (ended) return;
+      const closed = Promise.resolve(iterator?.return?.());
+      // A generator that waits for a batch ends when it comes, perhaps never.
+      if (waits) closed.catch(() => {});
+      else await closed;
     },
   };
 }

@@ -117,9 +117,9 @@ export interface Multihead {
    * ≥ 0 and `data` has as many elements as their product; `E_OPTION` if `data` is not one of these
    * typed arrays, or not one for this dtype; `E_MEMORY`.
    */
-  tensor(shape: Shape, data?: Float32Array): Tensor;
+  tensor(shape: Shape, data?: Float32Array, options?: { readonly dtype?: undefined }): Tensor;
   /** Makes a tensor of booleans from a copy of `data`: 0 is false, everything else true. Throws as above. */
-  tensor(shape: Shape, data: Uint8Array): Tensor<'bool'>;
+  tensor(shape: Shape, data: Uint8Array, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
   /**
    * Makes a tensor of this dtype from a copy of `data`; without `data`, a tensor of zeros. For `'f16'` and
    * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` is rounded to nearest, ties to even. Throws

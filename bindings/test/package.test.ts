@@ -72,7 +72,8 @@ describe('the packed package', { timeout: 120_000 }, () => {
 
   /** Fails if a strict project has errors, in library files too. */
   async function expectTypes(...args: string[]): Promise<void> {
-    const strict = ['--strict', '--noEmit', '--target', 'es2022', '--module', 'nodenext', '--types', ''];
+    const checks = ['--strict', '--exactOptionalPropertyTypes', '--noUncheckedIndexedAccess', '--skipLibCheck', 'false'];
+    const strict = [...checks, '--noEmit', '--target', 'es2022', '--module', 'nodenext', '--types', ''];
     await run(bin('tsc'), [...strict, ...args], { cwd: folder, env: quietly }).catch(
       (error: { stdout: string }) => expect.fail(error.stdout),
     );
@@ -335,12 +336,21 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error not a file
       await load({ wasm: 7 });
       const mh = await loadInline(options);
-      using x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
+      using x = mh.tensor([1, 1, 2, 2], new Float32Array(4), { dtype: undefined });
       const { out } = mh.attention(x, x, x);
       export const shape: readonly number[] = out.shape;
       for await (const { step } of train({ experiment: mh.experiment() })) shape.at(step);
       using pool = await createPool({ workers: 2, leastWork: 1e6 });
-      export const { data }: { data: Float32Array } = (await pool.attention(x, x, x)).out;`;
+      export const { data }: { data: Float32Array } = (await pool.attention(x, x, x)).out;
+      const own = { signal: undefined };
+      const model = await pool.transformer({ embedDim: 4, numHeads: 1, numLayers: 1, vocabSize: 4 }, own);
+      await model.initialise({ seed: 1, ...own });
+      const cache = await model.createCache({ capacity: 4 }, own);
+      await cache.rewind(await cache.length(own), own);
+      const trainer = await pool.trainer(model, { seed: 1, ...own });
+      await trainer.restore(await trainer.checkpoint(own), own);
+      // @ts-expect-error not a signal
+      await trainer.update({ signal: null });`;
     await writeFile(join(folder, 'bare.ts'), types);
     await expectTypes('--lib', 'es2022', 'bare.ts');
     // Where there is a type of the platform, it is the type.

@@ -44,6 +44,8 @@ describe('options', () => {
       [{ leastWork: 0 }, 'leastWork'],
       [{ leastWork: NaN }, 'leastWork'],
       [{ leastWork: '9' }, 'leastWork'],
+      [{ leastWork: null }, 'leastWork'],
+      [{ exchange: null }, 'exchange'],
       [{ exchange: 'telepathy' }, 'exchange'],
       [{ signal: {} }, 'signal'],
       [{ worker: 2 }, 'worker'],

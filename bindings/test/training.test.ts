@@ -216,6 +216,25 @@ describe('train()', () => {
     expect(await all(train({ trainer, batches: batchOf, steps: 4 }))).toEqual([4]);
   });
 
+  it('ends with E_ABORTED while it waits for a batch that never comes', async () => {
+    const trainer = trainerOf();
+    const never = new Promise<TrainingBatch>(() => {});
+    async function* stream(): AsyncGenerator<TrainingBatch> {
+      yield await never;
+    }
+    for (const batches of [() => never, stream()]) {
+      const signal = AbortSignal.timeout(5);
+      await expect(all(train({ trainer, batches, signal }))).rejects.toMatchObject({ code: 'E_ABORTED' });
+    }
+    expect(await all(train({ trainer, batches: batchOf, steps: 1 }))).toEqual([1]);
+  });
+
+  it("refuses a pool's trainer, which has promises", () => {
+    const trainer = { step: async () => {}, steps: async () => 0 };
+    const error = errorOf(() => train({ trainer, batches: batchOf } as unknown as TrainOptions));
+    expect([error.code, error.argument]).toEqual(['E_OPTION', 'trainer']);
+  });
+
   it('throws the errors of steps and batches', async () => {
     const trainer = trainerOf();
     const thrown = (batches: unknown) => all(train({ trainer, batches: batches as TrainingBatches }));
