@@ -1,6 +1,7 @@
 // Heat maps at any size, as tables, as files, on paper and in forced colours; and the head gallery.
 
 import assert from 'node:assert/strict';
+import { catchDownloads, pictureSaved, press } from './downloads.mjs';
 import { openPage, settled, snapshot, until } from './harness.mjs';
 
 const everyHead = 'previous.first.same.nearby.next.letter.average.itself';
@@ -29,28 +30,6 @@ async function mainThreadClock(page, kind) {
     const { metrics } = await session.send('Performance.getMetrics');
     return 1000 * metrics.find(({ name }) => name === 'ThreadTime').value;
   };
-}
-
-/** The blobs that the page offers for download, instead of downloading them. */
-const catchDownloads = (page) =>
-  page.evaluate(() => {
-    window.saved = [];
-    URL.createObjectURL = (blob) => {
-      window.saved.push(blob);
-      return '#';
-    };
-    HTMLAnchorElement.prototype.click = function () {
-      window.savedName = this.download;
-    };
-  });
-
-async function press(page, selector) {
-  const before = await page.evaluate(() => window.saved.length);
-  await page.$eval(selector, (button) => button.click());
-  for (let i = 0; i < 200 && (await page.evaluate(() => window.saved.length)) === before; i += 1) {
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-  return page.evaluate(() => window.savedName);
 }
 
 export const tests = [
@@ -222,11 +201,9 @@ export const tests = [
         assert.deepEqual(numbers, [...trace.weights.data.subarray(head * n * n, (head + 1) * n * n)]);
 
         assert.match(await press(page, `${card} .save:first-child`), /\.png$/);
-        const size = await page.evaluate(async () => {
-          const { width, height } = await createImageBitmap(window.saved.at(-1));
-          return [width, height];
-        });
-        assert.ok(size[0] >= 2 * 44 * n && size[1] >= 2 * 44 * n, size.join());
+        const { width, height, ...ink } = await pictureSaved(page, n);
+        assert.ok(width >= 2 * 44 * n && height >= 2 * 44 * n, `${width} × ${height}`);
+        for (const [place, pixels] of Object.entries(ink)) assert.ok(pixels > 300, `${place}: ${pixels} pixels`);
       }
       await press(page, '#gallery .card-mean .save:nth-child(2)');
       assert.match(await page.evaluate(() => window.saved.at(-1).text()), /^query \\ key,/);

@@ -1,10 +1,11 @@
 // "Your own model": a small GPT-2 that the test writes, its heads, its continuation, and files that are none.
 
 import assert from 'node:assert/strict';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { openPage, setSentence, settled, until } from './harness.mjs';
+import { catchDownloads, pictureSaved, press } from './downloads.mjs';
+import { openPage, setSentence, settled, startBrokenServer, until } from './harness.mjs';
 
 const sentence = 'text=the+black+cat+sat+on+the+mat';
 
@@ -101,16 +102,11 @@ const statusOf = (page) => page.$eval('.own-status', (line) => line.textContent)
 
 /** The numbers of head 1, 2 and so on, from the CSV that the page saves. */
 async function savedNumbers(page) {
-  await page.evaluate(() => {
-    window.saved = [];
-    URL.createObjectURL = (blob) => {
-      window.saved.push(blob);
-      return '#';
-    };
-    HTMLAnchorElement.prototype.click = () => undefined;
-    for (const button of document.querySelectorAll('#own .save:nth-child(2)')) button.click();
-  });
-  const files = await page.evaluate(() => Promise.all(window.saved.map((blob) => blob.text())));
+  const files = [];
+  for (let head = 1; head <= heads; head += 1) {
+    await press(page, `#own .card:nth-child(${head}) .save:nth-child(2)`);
+    files.push(await page.evaluate(() => window.saved.at(-1).text()));
+  }
   return files.map((csv) =>
     csv
       .trimEnd()
@@ -137,12 +133,17 @@ export const tests = [
         assert.match(await page.$eval('.own-facts', (line) => line.textContent), /^2 layers of 3 heads, 12 columns, .* byte pairs/);
         const label = await page.$eval('#own .card:nth-child(2) .map-cell', (cell) => cell.ariaLabel);
         assert.equal(label, 'head 2, query the, key the, 1.00');
+        await catchDownloads(page);
         const ids = words.map((word) => vocab[word]);
         const expected = firstLayer(ids);
         (await savedNumbers(page)).forEach((numbers, head) => {
           assert.equal(numbers.length, 49);
           numbers.forEach((value, i) => assert.ok(Math.abs(value - expected[head][i]) < 1e-5, `head ${head + 1}, ${i}`));
         });
+        assert.equal(await press(page, '#own .card:nth-child(2) .save:first-child'), 'layer-1-head-2.png');
+        const { width: across, height: down, ...ink } = await pictureSaved(page, words.length);
+        assert.ok(across >= 2 * 44 * 7 && down >= 2 * 44 * 7, `${across} × ${down}`);
+        for (const [place, pixels] of Object.entries(ink)) assert.ok(pixels > 200, `${place}: ${pixels} pixels`);
         await page.click('#own-continue');
         await until(page, () => /^.+ 24 tokens; the sentence took/.test(document.querySelector('#own-text').textContent));
         await setSentence(page, 'the cat');
@@ -211,6 +212,36 @@ export const tests = [
         });
         await until(page, () => document.querySelector('#own [role=grid]').ariaLabel.startsWith('Layer 2, head 1'));
         await close();
+      }),
+  },
+  {
+    name: 'the worker of a model ends while it reads the file or a sentence: the page says so, and the next file opens',
+    run: ({ browser }) =>
+      withFiles(async (write) => {
+        const server = await startBrokenServer(async (folder, assets) => {
+          const file = join(folder, 'assets', assets.find((name) => /^model_worker.*\.js$/.test(name)));
+          const end = `addEventListener('message', (event) => {
+            const [given] = event.data.values;
+            if (!(given.model?.name ?? given).includes('fatal')) return;
+            event.stopImmediatePropagation();
+            setTimeout(close, 300);
+          });`;
+          await writeFile(file, `${end}\n${await readFile(file, 'utf8')}`);
+        });
+        const { page, close } = await openPage(browser, `${server.url}#${sentence}`);
+        await give(page, await write('fatal.safetensors', safetensors(tensors)));
+        await until(page, () => /^fatal\.safetensors cannot be used: its worker has ended/.test(document.querySelector('.own-status').textContent));
+        await give(page, await write('good.safetensors', safetensors(tensors)));
+        await until(page, () => document.querySelectorAll('#own .card').length === 3);
+        await setSentence(page, 'a fatal sentence');
+        await until(page, () => /worker of good\.safetensors has ended/.test(document.querySelector('.own-status').textContent));
+        assert.equal(await page.$eval('.own-body', ({ hidden }) => hidden), true);
+        assert.equal(await page.$eval('#sentence', ({ value }) => value), 'a fatal sentence');
+        await setSentence(page, 'another one');
+        await give(page, await write('good.safetensors', safetensors(tensors)));
+        await until(page, () => !document.querySelector('.own-body').hidden && document.querySelectorAll('#own .card').length === 3);
+        await close();
+        await server.close();
       }),
   },
   {

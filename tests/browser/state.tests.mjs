@@ -1,6 +1,7 @@
 // The state of the page: in the address, in the browser's history, and one selection for all sections.
 
 import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
 import { openPage, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';
 
 const hashOf = (page) => page.evaluate(() => location.hash);
@@ -26,7 +27,108 @@ async function go(page, by) {
   await settled(page);
 }
 
+/** Random numbers that a seed repeats (mulberry32). */
+function randomFrom(seed) {
+  let state = seed;
+  const next = () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+  return { next, pick: (list) => list[Math.floor(next() * list.length)] };
+}
+
+/** The names of the parameters, as page_state.ts lists them. */
+async function fieldNames() {
+  const source = await readFile(new URL('../../web/src/page_state.ts', import.meta.url), 'utf8');
+  const table = source.slice(source.indexOf('export const fields = {'), source.indexOf('type Fields ='));
+  return [...table.matchAll(/^  (\w+): /gm)].map(([, name]) => name);
+}
+
+const usualValues = [
+  ...['0', '1', '2', '3', '7', '8', '64', '-1', '0.5', '12', '999999', 'numbers', 'colours', 'cpp', 'induction', 'accuracy'],
+  ...['x', 'mask', 'output', 'values', 'v', 'model', 'none', 'same', 'itself.letter', 'previous.first.same.nearby.next.letter.average.itself'],
+  ...['h1q2k1w0.5', 'h2q3k1w1_h1q2k2w0', '1.2', '2.1', 'sentence', 'small.safetensors'],
+];
+const oddValues = [
+  ...['', '%00', '%E0%A4%A', '%', 'NaN', 'Infinity', '1e99', '-0', '0x10', '1.5', '9'.repeat(400), 'a'.repeat(2000), 'b'.repeat(5000)],
+  ...['__proto__', 'constructor', '<b>bold</b>', '%3Cimg src=x onerror=alert(1)%3E', '..%2F..', 'h9q9k9w9', 'h1q1k1w0_h1q1k1w1'],
+  ...['%F0%9F%91%A9%F0%9F%8F%BD%E2%80%8D%F0%9F%9A%80+%F0%9F%87%AB%F0%9F%87%B7', '%D9%85%D8%B1%D8%AD%D8%A8%D8%A7', 'e%CC%81'.repeat(99)],
+  ...['%0D%0A+a+%09+b', '%E2%80%AE+abc', '\u{1F600}', 'one+two+three', '+', Array(300).fill('w').join('+'), '=&=', 'a=b=c'],
+];
+
 export const tests = [
+  {
+    name: 'addresses of random parts, valid, broken and absurd: the page goes on, and its address is whole again',
+    limit: 90_000,
+    async run({ browser, url }) {
+      const seed = Date.now() % 1e6;
+      const { next, pick } = randomFrom(seed);
+      const names = [...(await fieldNames()), '__proto__', 'toString', 'a'.repeat(500), '%E0', ''];
+      assert.ok(names.length > 40, names.join());
+      const { page, complaints, close } = await openPage(browser, url);
+      await page.evaluate(() => document.querySelector('#train').scrollIntoView());
+      for (let round = 0; round < 40; round += 1) {
+        const parts = Array.from({ length: 1 + Math.floor(8 * next()) }, () => `${pick(names)}=${pick(next() < 0.5 ? usualValues : oddValues)}`);
+        const hash = `#${parts.join('&')}`;
+        await page.evaluate((text) => void (location.hash = text), hash);
+        const result = await snapshot(page).catch((error) => assert.fail(`seed ${seed}, ${hash}: ${error.message}`));
+        assert.deepEqual(complaints, [], `seed ${seed}, ${hash}`);
+        if (result) assert.ok(result.tokens.length <= 64 && result.trace.output.data.every(Number.isFinite), `seed ${seed}, ${hash}`);
+        assert.equal(await page.$eval('#failure', ({ hidden }) => hidden), true, `seed ${seed}, ${hash}`);
+      }
+      const step = (await selectedStep(page)) === 'step-x' ? 'mask' : 'x';
+      await page.evaluate((id) => document.querySelector(`#step-${id}`).click(), step);
+      const address = await page.evaluate(() => location.href);
+      await close();
+      const again = await openPage(browser, address);
+      assert.equal(await noticeOf(again.page), null, `seed ${seed}: what the page writes, it can read: ${address}`);
+      assert.equal(await selectedStep(again.page), `step-${step}`);
+      await again.close();
+      return `seed ${seed}`;
+    },
+  },
+  {
+    name: 'a storm of changes, undo and redo stays on the page, and the address is that of the screen',
+    limit: 60_000,
+    async run({ browser, url }) {
+      const seed = Date.now() % 1e6;
+      const { page, close } = await openPage(browser, url);
+      await page.evaluate((from) => {
+        window.isSame = true;
+        const buttons = [...document.querySelectorAll('.preset, .step, .token, .strip-head, #causal, .mutes button')];
+        let state = from;
+        const random = (count) => {
+          state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+          return Math.floor((state / 2 ** 32) * count);
+        };
+        for (let i = 0; i < 120; i += 1) {
+          const what = random(3);
+          if (what === 0) document.querySelector('#undo').click();
+          else if (what === 1) document.querySelector('#redo').click();
+          else buttons[random(buttons.length)].click();
+        }
+        for (let i = 0; i < 200; i += 1) document.querySelector('#undo').click();
+      }, seed);
+      await until(page, () => document.querySelector('#undo').ariaDisabled === 'true');
+      await settled(page);
+      assert.equal(await page.evaluate(() => window.isSame), true, `seed ${seed}: it is the same page`);
+      assert.deepEqual([await hashOf(page), await textIn(page)], ['', 'I saw the dog and the dog ran'], `seed ${seed}: the beginning`);
+      // More changes in a second than a browser makes entries for.
+      await page.evaluate(() => {
+        const steps = [...document.querySelectorAll('.step')];
+        for (let i = 0; i < 231; i += 1) steps[i % 10].click();
+        document.querySelector('#causal').click();
+      });
+      const { causal } = await snapshot(page);
+      assert.deepEqual([causal, await selectedStep(page)], [true, 'step-x']);
+      await page.click('#undo');
+      await until(page, () => document.querySelector('.undo-said').textContent.startsWith('Undone: '));
+      await close({ expected: /Throttling navigation/ });
+      return `seed ${seed}`;
+    },
+  },
   {
     name: 'the state in the address comes back in a fresh page',
     async run({ browser, url }) {

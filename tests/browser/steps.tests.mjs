@@ -142,7 +142,7 @@ export const tests = [
     },
   },
   {
-    name: 'a formula that scrolls can be scrolled by keyboard',
+    name: 'on a narrow screen a formula that scrolls can be scrolled by keyboard, and terms that are opened can be seen',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { width: 320 });
       const { over, tabIndex } = await page.$eval('.formula', (box) => ({
@@ -159,6 +159,14 @@ export const tests = [
         assert.ok(Math.abs(places.left) < 2, `the formula of ${step} starts at ${places.left} px`);
         assert.ok(!places.over || places.tabIndex === 0, `the formula of ${step} can have the focus if it scrolls`);
       }
+      await page.click('#step-softmax');
+      await page.$eval('.origin details', (details) => (details.open = true));
+      await until(page, () => document.querySelector('.origin tfoot') !== null);
+      const seen = await page.$$eval('.origin tbody tr', (rows) => {
+        const { bottom } = rows[0].closest('.origin').getBoundingClientRect();
+        return rows.filter((row) => row.getBoundingClientRect().bottom <= bottom).length;
+      });
+      assert.ok(seen >= 4, `${seen} of 8 terms`);
       await close();
     },
   },

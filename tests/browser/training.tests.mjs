@@ -4,23 +4,11 @@ import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openPage, startBrokenServer, until } from './harness.mjs';
+import { watchTasks } from './tasks.mjs';
 import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd, untilTrained } from './training_steps.mjs';
 
-/** Collects main-thread tasks of more than 50 ms from now on; only Chromium reports them. */
-const watchTasks = (page) =>
-  page.evaluate(() => {
-    window.longTasks = [];
-    if (!PerformanceObserver.supportedEntryTypes.includes('longtask')) return;
-    new PerformanceObserver((list) => {
-      for (const { duration } of list.getEntries()) window.longTasks.push(duration);
-    }).observe({ type: 'longtask' });
-  });
-const longestTask = (page) => page.evaluate(() => Math.max(0, ...window.longTasks));
-/**
- * 50 ms is asked for, and measured by this test alone. Where another browser trains at the same time, a task waits for a
- * processor: up to 480 ms on two cores. Training on the main thread would take seconds.
- */
-const mostTask = 1000;
+/** Milliseconds of processor time that the page allows itself for a task of the main thread. */
+const mostTask = 50;
 
 const seconds = (milliseconds) => `${(milliseconds / 1000).toFixed(1)} s`;
 
@@ -30,9 +18,9 @@ export const tests = [
     limit: 200_000,
     async run({ browser, kind, url }) {
       const { page, close } = await openTraining(browser, url);
-      await watchTasks(page);
+      const longestTask = await watchTasks(page, kind);
       const { step, run, measured, beside, milliseconds } = await trainToTheEnd(page);
-      const longest = await longestTask(page);
+      const longest = await longestTask();
       assert.equal(step, 600);
       assert.ok(measured.accuracy >= 0.98, `4 heads: ${measured.accuracy}`);
       assert.ok(beside.accuracy.at(-1).value <= 0.8, `1 head: ${beside.accuracy.at(-1).value}`);
@@ -64,9 +52,9 @@ export const tests = [
         await buttons[head].click();
         await until(page, () => window.multiheadPage.training().muted.length === 0);
       }
-      assert.ok(longest <= mostTask, `main-thread task of ${longest} ms`);
+      assert.ok(longest <= mostTask, `a task of the main thread takes ${longest} ms`);
       await close();
-      const task = kind === 'chromium' ? `, longest main-thread task ${longest ? `${Math.round(longest)} ms` : 'under 50 ms'}` : '';
+      const task = kind === 'chromium' ? `, longest main-thread task ${Math.round(longest)} ms of the processor` : '';
       return `${seconds(milliseconds)} with the model beside it${task}`;
     },
   },

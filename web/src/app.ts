@@ -45,10 +45,9 @@ export function createApp(bar: AddressBar = windowBar()): App {
   const broken = createStore<readonly string[]>(first.broken);
   const history = keepHistory(state, bar, (names) => broken.set(names));
   const undone = createStore('');
-  let going = '';
   state.watch((now, before) => {
-    undone.set(going && before ? `${going}: ${changedIn(now, before)}` : '');
-    going = '';
+    const direction = history.direction();
+    undone.set(direction !== 0 && before ? `${direction < 0 ? 'Undone' : 'Redone'}: ${changedIn(now, before)}` : '');
   });
   return {
     state,
@@ -57,14 +56,8 @@ export function createApp(bar: AddressBar = windowBar()): App {
     broken,
     history,
     training: createTraining(settingsOf(first.state)),
-    undo: () => {
-      if (history.moves.get().undo) going = 'Undone';
-      history.undo();
-    },
-    redo: () => {
-      if (history.moves.get().redo) going = 'Redone';
-      history.redo();
-    },
+    undo: history.undo,
+    redo: history.redo,
     undone,
   };
 }

@@ -8,8 +8,10 @@ import { createStore, type Store } from './store.js';
 export interface AddressBar {
   /** The hash of the current entry, and what was stored with it. */
   read(): { hash: string; index: number | undefined };
-  push(hash: string, index: number): void;
-  replace(hash: string, index: number): void;
+  /** False if the browser refuses: browsers limit how many entries a page makes in a short time. */
+  push(hash: string, index: number): boolean;
+  /** Likewise. */
+  replace(hash: string, index: number): boolean;
   go(by: number): void;
   /** Calls `listener` when the visitor moves to another entry, or edits the address. */
   onMove(listener: () => void): void;
@@ -27,6 +29,8 @@ export interface StateHistory {
   redo(): void;
   /** Whether there is something to undo and to redo. */
   readonly moves: Store<Moves>;
+  /** While undo() or redo() changes the state, −1 or 1; otherwise 0. */
+  direction(): number;
   /** Writes a change that has not reached the address yet. */
   flush(): void;
 }
@@ -35,6 +39,8 @@ export interface StateHistory {
 const burstPause = 1000;
 /** Browsers limit how often an entry may be rewritten; a burst does it once in this time. */
 const rewritePause = 250;
+/** After this time without the move that undo() or redo() asked for, the browser has refused it. */
+const movePatience = 1000;
 
 /** `onBroken` is given the fields of a new address that could not be read; an empty list for a valid one. */
 export function keepHistory(
@@ -49,6 +55,11 @@ export function keepHistory(
   let last = index;
   let burst: { name: string; at: number } | undefined;
   let timer: ReturnType<typeof setTimeout> | undefined;
+  /** Set while a move by undo() or redo() is under way; `asked` is its direction, `waiting` what was asked for since. */
+  let moving: ReturnType<typeof setTimeout> | undefined;
+  let asked = 0;
+  let waiting = 0;
+  let direction = 0;
   const moves = createStore<Moves>({ undo: index > 0, redo: false });
 
   const count = () => {
@@ -60,7 +71,10 @@ export function keepHistory(
   const rewrite = () => {
     clearTimeout(timer);
     timer = undefined;
-    bar.replace(toHash(state.get()), index);
+    if (!bar.replace(toHash(state.get()), index)) rewriteSoon(movePatience);
+  };
+  const rewriteSoon = (pause = rewritePause) => {
+    timer ??= setTimeout(rewrite, pause);
   };
 
   const flush = () => {
@@ -71,15 +85,15 @@ export function keepHistory(
     if (toHash(next) === toHash(state.get())) return;
     const continues = name !== undefined && burst?.name === name && now() - burst.at < burstPause;
     burst = name === undefined ? undefined : { name, at: now() };
-    if (continues) {
-      timer ??= setTimeout(rewrite, rewritePause);
+    if (!continues) flush();
+    // A change that the browser makes no entry for joins the entry before it.
+    if (continues || !bar.push(toHash(next), index + 1)) {
+      rewriteSoon();
     } else {
-      flush();
       index += 1;
       last = index;
-      bar.push(toHash(next), index);
-      onBroken([]);
     }
+    if (!continues) onBroken([]);
     known.set(index, next);
     state.set(next);
     count();
@@ -103,11 +117,35 @@ export function keepHistory(
     }
     const next = remembered ?? read;
     known.set(index, next);
+    clearTimeout(moving);
+    moving = undefined;
     // The entry's address is old if the visitor left it within rewritePause of the last change.
     if (remembered && toHash(remembered) !== toHash(read)) bar.replace(toHash(remembered), index);
     onBroken(broken);
+    direction = asked;
+    asked = 0;
     state.set(next);
+    direction = 0;
     count();
+    go(waiting);
+  }
+
+  /** One move at a time: the browser makes it later, and until then the index is not that of the next one. */
+  function go(by: number): void {
+    if (moving !== undefined) {
+      waiting += by;
+      return;
+    }
+    waiting = 0;
+    const inside = Math.max(-index, Math.min(last - index, by));
+    if (inside === 0) return;
+    asked = Math.sign(inside);
+    moving = setTimeout(() => {
+      moving = undefined;
+      asked = 0;
+      go(waiting);
+    }, movePatience);
+    bar.go(inside);
   }
 
   known.set(index, state.get());
@@ -115,9 +153,10 @@ export function keepHistory(
   bar.onMove(move);
   return {
     change,
-    undo: () => index > 0 && bar.go(-1),
-    redo: () => index < last && bar.go(1),
+    undo: () => go(-1),
+    redo: () => go(1),
     moves,
+    direction: () => direction,
     flush,
   };
 }
@@ -126,19 +165,22 @@ const key = 'multihead';
 
 /** The address of this window. */
 export function windowBar(): AddressBar {
+  const indexNow = (): number | undefined => {
+    const stored: unknown = (history.state as Record<string, unknown> | null)?.[key];
+    return typeof stored === 'number' ? stored : undefined;
+  };
   const write = (how: 'pushState' | 'replaceState') => (hash: string, index: number) => {
     const address = location.pathname + location.search + (hash && `#${hash}`);
     try {
       history[how]({ [key]: index }, '', address);
     } catch {
-      // The browser's limit on changes of the address: the state holds, only the address is old.
+      return false; // Firefox's and Safari's limit
     }
+    // Chromium ignores what is beyond its limit, without an error.
+    return indexNow() === index && location.href.endsWith(address);
   };
   return {
-    read: () => {
-      const stored: unknown = (history.state as Record<string, unknown> | null)?.[key];
-      return { hash: location.hash, index: typeof stored === 'number' ? stored : undefined };
-    },
+    read: () => ({ hash: location.hash, index: indexNow() }),
     push: write('pushState'),
     replace: write('replaceState'),
     go: (by) => history.go(by),

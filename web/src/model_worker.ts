@@ -4,6 +4,7 @@ import { load, MultiheadError } from 'multihead';
 import { formatBytes } from './model/limits.js';
 import type { GivenFiles, Reply, Request } from './model/messages.js';
 import { ModelSession } from './model/session.js';
+import { holdForLife } from './worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {
@@ -11,6 +12,8 @@ interface Scope {
   postMessage(reply: Reply): void;
 }
 const scope = self as unknown as Scope;
+
+holdForLife((lock) => scope.postMessage({ lock }));
 
 let session: Promise<ModelSession> | undefined;
 const opened = (): Promise<ModelSession> => (session ??= load().then((mh) => new ModelSession(mh)));

@@ -9,28 +9,47 @@ function fakeBar(start = '') {
   let at = 0;
   let moved = () => {};
   let writes = 0;
+  /** Whether the browser refuses, as it does if a page writes too often. */
+  let refuses = false;
+  /** The moves that the browser has yet to make; null if it makes each at once. */
+  let later: number[] | null = null;
   const bar: AddressBar = {
     read: () => ({ ...entries[at]!, hash: entries[at]!.hash && `#${entries[at]!.hash}` }),
     push(hash, index) {
+      if (refuses) return false;
       entries.splice(at + 1, Infinity, { hash, index });
       at += 1;
+      return true;
     },
     replace(hash, index) {
+      if (refuses) return false;
       entries[at] = { hash, index };
       writes += 1;
+      return true;
     },
     go(by) {
-      at += by;
-      moved();
+      if (later) later.push(by);
+      else go(by);
     },
     onMove: (listener) => (moved = listener),
   };
+  function go(by: number): void {
+    at += by;
+    if (!entries[at]) throw new Error('the browser leaves the page');
+    moved();
+  }
   const typeAddress = (hash: string) => {
     entries.splice(at + 1, Infinity, { hash, index: undefined });
     at += 1;
     moved();
   };
-  return { bar, entries, typeAddress, writes: () => writes };
+  return {
+    ...{ bar, entries, typeAddress, writes: () => writes },
+    refuse: (now: boolean) => (refuses = now),
+    slow: () => (later = []),
+    /** Makes the moves asked for so far; says how many there were. */
+    make: () => later!.splice(0).map(go).length,
+  };
 }
 
 function make(start = '') {
@@ -145,6 +164,54 @@ describe('the history', () => {
     expect(broken.at(-1)).toEqual([]);
     history.undo();
     expect(broken.at(-1)).toEqual(['step']);
+  });
+
+  it('stays on the page however fast undo is pressed, and goes back as far as was asked', () => {
+    const { change, history, state, slow, make: moveNow } = make();
+    for (const step of ['x', 'mask', 'scale', 'scores'] as const) change({ step });
+    slow();
+    for (let i = 0; i < 3; i += 1) history.undo();
+    expect(moveNow()).toBe(1);
+    expect(history.direction()).toBe(0);
+    expect(moveNow()).toBe(1);
+    expect(state.get().step).toBe('x');
+    for (let i = 0; i < 9; i += 1) history.undo();
+    while (moveNow() > 0);
+    expect(state.get()).toEqual(defaults);
+    for (let i = 0; i < 9; i += 1) history.redo();
+    while (moveNow() > 0);
+    expect(state.get().step).toBe('scores');
+  });
+
+  it('can undo again after a move that the browser has refused', () => {
+    const { change, history, state, slow, bar, make: moveNow } = make();
+    change({ step: 'x' });
+    slow();
+    const { go } = bar;
+    bar.go = () => {};
+    history.undo();
+    vi.runAllTimers();
+    bar.go = go;
+    history.undo();
+    expect(moveNow()).toBe(1);
+    expect(state.get()).toEqual(defaults);
+  });
+
+  it('keeps a change that the browser makes no entry for, and writes it once it may', () => {
+    const { change, history, state, entries, refuse } = make();
+    change({ step: 'x' });
+    refuse(true);
+    change({ causal: true });
+    change({ head: 2 });
+    vi.advanceTimersByTime(5000);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'step=x']);
+    refuse(false);
+    vi.advanceTimersByTime(5000);
+    expect(entries.map(({ hash }) => hash)).toEqual(['', 'causal=1&head=3&step=x']);
+    history.undo();
+    expect(state.get()).toEqual(defaults);
+    history.redo();
+    expect(state.get()).toEqual({ ...defaults, step: 'x', causal: true, head: 2 });
   });
 
   it('reads entries from before a reload from their addresses', () => {

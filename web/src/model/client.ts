@@ -1,6 +1,7 @@
 // The page's connection to the worker of a model: calls that return promises.
 
 import { WorkerCalls } from '../worker_calls.js';
+import { whenEnded } from '../worker_life.js';
 import type { CallName, Calls, Reply, Request } from './messages.js';
 
 export interface Port {
@@ -12,28 +13,38 @@ export interface Port {
 
 export interface Client {
   call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
+  /** Calls `listener` when the worker has ended, and the model with it. All calls are rejected. */
+  onLost(listener: () => void): void;
 }
 
 /** Starts a worker at the first call, and another one after a worker that ended. */
 export function connect(start: () => Port): Client {
   const calls = new WorkerCalls();
   let port: Port | undefined;
+  let tell = (): void => {};
 
   function open(): Port {
     const opened = start();
-    opened.onmessage = ({ data: reply }) => {
-      if ('failure' in reply) calls.reject(reply.id, reply.failure);
-      else calls.resolve(reply.id, reply.value);
-    };
-    opened.onerror = ({ message }) => {
+    const lose = (reason: string): void => {
+      if (port !== opened) return;
       opened.terminate();
       port = undefined;
-      calls.rejectAll(message || 'The worker ended.');
+      tell();
+      calls.rejectAll(reason);
     };
+    opened.onmessage = ({ data: reply }) => {
+      if ('lock' in reply) whenEnded(reply.lock, () => lose('its worker has ended, perhaps for lack of memory.'));
+      else if ('failure' in reply) calls.reject(reply.id, reply.failure);
+      else calls.resolve(reply.id, reply.value);
+    };
+    opened.onerror = ({ message }) => lose(message || 'its worker script could not be loaded.');
     return opened;
   }
 
   return {
+    onLost: (listener) => {
+      tell = listener;
+    },
     call: (name, ...values) =>
       calls.start((id) => {
         port ??= open();

@@ -26,4 +26,6 @@ export interface Request {
 
 export type Reply =
   | { readonly id: number; readonly value: unknown }
-  | { readonly id: number; readonly failure: string };
+  | { readonly id: number; readonly failure: string }
+  /** The lock that the worker holds for life. */
+  | { readonly lock: string };

@@ -141,7 +141,7 @@ function effect(app: App): HTMLElement {
       entropy +
       (changes.length === 0
         ? 'No output changed by 0.1 % or more.'
-        : `${changes.length} of ${result.tokens.length} outputs changed. The most:`);
+        : `${changes.length} of ${result.tokens.length} outputs changed${changes.length > mostWords ? ', these the most' : ''}:`);
     list.replaceChildren(...changes.slice(0, mostWords).map(lineOf));
   }
 

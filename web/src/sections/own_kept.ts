@@ -48,7 +48,7 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
       return `${name} is kept in this browser, ${formatBytes(sizeOf(kept!))}. Only this page can read it.`;
     }
     return inUse
-      ? `After a reload the page asks for the file again, unless it is kept on this device: ${formatBytes(sizeOf(used!))}.`
+      ? `After a reload the page asks for the file again. To keep it in this browser takes ${formatBytes(sizeOf(used!))}.`
       : `This address was made with ${model}, which is not part of it: files never leave a browser. Choose that file to see its heads.`;
   }
 

@@ -40,17 +40,17 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
   const cards = el('div', { class: 'cards own-cards' });
   const go = el('button', { type: 'button', class: 'walk', id: 'own-continue' }, 'Continue the sentence');
   const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
-  const body = el(
+  /** What needs a sentence that the model can read. */
+  const picture = el(
     'div',
-    { class: 'own-body', hidden: true },
-    facts,
+    { hidden: true },
     el(
       'div',
       { class: 'step-controls' },
       el('label', { for: 'own-layer', class: 'control-name' }, 'Layer'),
       layer,
       layerValue,
-      el('label', { for: 'own-heads' }, 'heads'),
+      el('label', { for: 'own-heads', class: 'control-name' }, 'Heads'),
       heads,
       views.element,
     ),
@@ -58,6 +58,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     legend.element,
     el('div', { class: 'own-continue' }, go, written),
   );
+  const body = el('div', { class: 'own-body', hidden: true }, facts, picture);
   const kept = keptModel(app, open);
   const section = el(
     'section',
@@ -80,6 +81,16 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
   /** The heads that the address asked for when the model was opened. */
   let askedHeads: number | null = null;
   const inView = (): boolean => files !== undefined && nameInAddress(files.model) === app.state.get().model;
+
+  client.onLost(() => {
+    if (!info) return;
+    const { name } = files!.model;
+    files = info = look = undefined;
+    run += 1;
+    body.hidden = true;
+    kept.using(undefined);
+    status.textContent = `The worker of ${name} has ended, and the model with it. Choose the file again.`;
+  });
 
   async function open(given: GivenFiles): Promise<void> {
     const refusal = refusalOf(given.model);
@@ -107,11 +118,10 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
   }
 
   function showInfo(opened: ModelInfo): void {
-    const million = (opened.parameters / 1e6).toFixed(opened.parameters < 1e7 ? 2 : 0);
     facts.textContent =
-      `${opened.layers} layers of ${opened.heads} heads, ${opened.width} columns, ${million} million parameters. ` +
+      `${opened.layers} layers of ${opened.heads} heads, ${opened.width} columns, ${inMillions(opened.parameters)} parameters. ` +
       (opened.tokens === 'byte pairs'
-        ? `Text is cut into ${opened.vocabulary} kinds of byte pairs.`
+        ? `Words are cut by byte pairs, into tokens of ${opened.vocabulary.toLocaleString('en')} kinds.`
         : 'Without vocab.json and merges.txt, each different word only gets a number, which means nothing to the model.');
     layer.max = String(opened.layers);
     const options = opened.possibleHeads.map((count) =>
@@ -135,8 +145,10 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
         look.found > look.ids.length ? `Cut to the first ${look.ids.length} of ${look.found} tokens.` : '';
       show();
     } catch (error) {
-      status.textContent = reason(error);
+      look = undefined;
+      if (info) status.textContent = `The model cannot read this sentence: ${reason(error)}`;
     }
+    picture.hidden = look === undefined;
     looking = false;
     void follow();
   }
@@ -183,7 +195,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
         next = await client.call('next');
       }
     } catch (error) {
-      status.textContent = reason(error);
+      if (info) status.textContent = reason(error);
     }
   }
 
@@ -232,5 +244,8 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
   });
   return section;
 }
+
+const inMillions = (count: number): string =>
+  count < 1e5 ? count.toLocaleString('en') : `${(count / 1e6).toFixed(count < 1e7 ? 2 : 0)} million`;
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));

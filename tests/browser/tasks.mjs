@@ -1,0 +1,19 @@
+// The tasks of the page's main thread, in processor time: what a task takes is not what it waits while other programs
+// have the processor. Only Chromium tells.
+
+/** Starts to watch; the function returned ends it, and gives the milliseconds of the longest task since. */
+export async function watchTasks(page, kind) {
+  if (kind !== 'chromium') return async () => 0;
+  await page.tracing.start({ categories: ['-*', 'toplevel', 'disabled-by-default-devtools.timeline'] });
+  return async () => {
+    const { traceEvents } = JSON.parse(Buffer.from(await page.tracing.stop()).toString());
+    return longestOf(traceEvents);
+  };
+}
+
+function longestOf(events) {
+  const key = ({ pid, tid }) => `${pid} ${tid}`;
+  const main = new Set(events.filter(({ name, args }) => name === 'thread_name' && args.name === 'CrRendererMain').map(key));
+  const tasks = events.filter((event) => event.name === 'RunTask' && event.tdur !== undefined && main.has(key(event)));
+  return tasks.reduce((most, { tdur }) => Math.max(most, tdur / 1000), 0);
+}
