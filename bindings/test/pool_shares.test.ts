@@ -22,7 +22,7 @@ afterAll(() => pools.forEach((pool) => pool.dispose()));
 function wideLayer(r: Random): MultiHeadAttentionConfig {
   const numKvHeads = r.int(1, 4);
   const numHeads = numKvHeads * r.pick([1, 2, 3]);
-  const headDim = r.pick([8, 20, 32]);
+  const headDim = r.pick([8, 20, 32, 64]);
   return {
     ...{ embedDim: r.pick([40, 97, 160]), numHeads, numKvHeads, headDim },
     ...(chance(r, 0.3) && { valueDim: r.int(5, 40) }),

@@ -12,6 +12,11 @@ struct CacheAccess {
   static Status create(const KVCacheConfig& config, const Team* team, KVCache& cache) {
     return KVCache::create_share(config, team, cache);
   }
+
+  // Whether attend() divides the heads of a cache among the members of a team.
+  static bool is_share(const KVCache& cache) {
+    return cache.stored_heads() < cache.config().kv_heads;
+  }
 };
 
 }  // namespace multihead::engine

@@ -93,7 +93,7 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
         }
       });
     }
-    if (!divides) return {};
+    if (!divides || !team->exchanges_outputs()) return {};
     std::vector<uint32_t> bounds;
     for (int member = 0; member <= team->members(); ++member) {
       bounds.push_back(static_cast<uint32_t>(team->first_output(outputs, member)) * sizeof(float));

@@ -30,6 +30,13 @@ int64_t Team::first_output(int64_t outputs, int member) const {
   return std::min(outputs, first_of((outputs + unit - 1) / unit, member) * unit);
 }
 
+bool Team::computes_own(int64_t items, int64_t outputs) const {
+  for (int member = 1; member < members_; ++member) {
+    if (first_output(outputs, member) != first_of(items, member) * (outputs / items)) return false;
+  }
+  return true;
+}
+
 Status Team::agree() {
   std::vector<char> here(static_cast<size_t>(members_));
   return exchange_rows(here.data(), 1, [](int member) { return member; });

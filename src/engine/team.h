@@ -40,6 +40,10 @@ class Team {
   // Whether there is more than one such unit, so that no member computes all outputs.
   static bool divides(int64_t outputs);
 
+  // Whether linear() gives each member the outputs of its own items, if `outputs` are those of
+  // `items` items side by side, such as heads.
+  bool computes_own(int64_t items, int64_t outputs) const;
+
   // An exchange takes some microseconds, even without data.
   bool is_worth(double operations) const {
     constexpr double kLeast = 5e5;  // for each member
@@ -60,6 +64,8 @@ class Team {
     }
     return exchange(data, 1, 0, bounds);
   }
+  // False while a KeepOwnOutputs lives.
+  bool exchanges_outputs() const { return exchanges_outputs_; }
   // Waits until every member has come here, so that either all members change an object or none
   // does.
   Status agree();
@@ -68,8 +74,26 @@ class Team {
   static Status member_left();
 
  private:
+  friend class KeepOwnOutputs;
   int rank_, members_;
   Exchange exchange_;
+  bool exchanges_outputs_ = true;
+};
+
+// While it lives, linear() leaves each member with the outputs that it computes, without an
+// exchange; the others are unspecified. For no team it does nothing.
+class KeepOwnOutputs {
+ public:
+  explicit KeepOwnOutputs(Team* team) : team_(team) { set(false); }
+  ~KeepOwnOutputs() { set(true); }
+  KeepOwnOutputs(const KeepOwnOutputs&) = delete;
+  KeepOwnOutputs& operator=(const KeepOwnOutputs&) = delete;
+
+ private:
+  void set(bool exchanges) {
+    if (team_ != nullptr) team_->exchanges_outputs_ = exchanges;
+  }
+  Team* team_;
 };
 
 // Calls with this context are those of a team from now on; null ends that. The team must live as

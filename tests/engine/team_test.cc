@@ -39,8 +39,10 @@ struct Board {
 };
 Board* board = nullptr;
 thread_local int rank = 0;
+thread_local int64_t exchanges = 0;
 
 bool exchange(void* data, int64_t rows, int64_t stride, const uint32_t* bounds) {
+  ++exchanges;
   board->memory[static_cast<size_t>(rank)] = static_cast<std::byte*>(data);
   board->all.arrive_and_wait();
   if (board->left) return false;
@@ -216,43 +218,66 @@ TEST(Team, SharesTheHeadsOfACache) {
 }
 
 TEST(Team, SharesTheCachesOfAModel) {
-  TransformerConfig config{
-      .block = {.attention = {.embed_dim = 96, .num_heads = 8, .head_dim = 16, .num_kv_heads = 4}},
-      .num_layers = 2,
-      .vocab_size = 300};
-  expect_bits_of_one([&](Context& context) {
-    const engine::Team* const team = engine::team_of(context);
-    Transformer model;
-    EXPECT_TRUE(Transformer::create(config, model).ok());
-    EXPECT_TRUE(model.initialise({.seed = 6}).ok());
-    TransformerCache cache, whole;
-    const KVCacheConfig kept{.batch = 2, .capacity = 30};
-    EXPECT_TRUE(nn::ModuleAccess::create_cache(model, kept, team, cache).ok());
-    EXPECT_TRUE(model.create_cache(kept, whole).ok());
-    if (team != nullptr) {
-      EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
-      // Only in calls of the team.
-      Context alone(1);
-      std::vector<float> ignored(2 * 300);
-      EXPECT_FALSE(model
-                       .step(std::vector<int32_t>{1, 2}, {},
-                             {.logits = {ignored.data(), {2, 1, 300}}}, cache, alone)
-                       .ok());
-      EXPECT_EQ(cache.length(), 0);
-    }
-    std::vector<float> results;
-    for (const int64_t count : {9, 1, 1, 4}) {
-      std::vector<int32_t> tokens;
-      for (int64_t n = 0; n < 2 * count; ++n) tokens.push_back(static_cast<int32_t>(n * 61 % 300));
-      std::vector<float> logits(static_cast<size_t>(2 * count * 300));
-      EXPECT_TRUE(
-          model.step(tokens, {}, {.logits = {logits.data(), {2, count, 300}}}, cache, context)
-              .ok());
-      results.insert(results.end(), logits.begin(), logits.end());
-      EXPECT_TRUE(cache.truncate(cache.length() - 1).ok());
-    }
-    return results;
-  });
+  const struct {
+    int64_t head_dim;  // 40 is no multiple of a unit of linear()
+    bool shares;       // of the parameters too
+  } cases[] = {{40, false}, {40, true}, {64, true}};
+  for (const auto& [head_dim, shares] : cases) {
+    const TransformerConfig config{.block = {.attention = {.embed_dim = 96,
+                                                           .num_heads = 6,
+                                                           .head_dim = head_dim,
+                                                           .num_kv_heads = 3,
+                                                           .qk_norm = true,
+                                                           .rope = {.style = Rope::Style::kHalf}},
+                                             .mlp_dim = 330},
+                                   .num_layers = 2,
+                                   .vocab_size = 300};
+    expect_bits_of_one([&](Context& context) {
+      engine::Team* const team = engine::team_of(context);
+      Transformer model;
+      EXPECT_TRUE(Transformer::create(config, model).ok());
+      EXPECT_TRUE(nn::ModuleAccess::initialise(model, {.seed = 6}, ParameterNames::kTorch,
+                                               {.team = shares ? team : nullptr})
+                      .ok());
+      TransformerCache cache, whole;
+      const KVCacheConfig kept{.batch = 2, .capacity = 30};
+      EXPECT_TRUE(nn::ModuleAccess::create_cache(model, kept, team, cache).ok());
+      EXPECT_TRUE(model.create_cache(kept, whole).ok());
+      if (team != nullptr) EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
+      if (team != nullptr && !shares) {
+        // Only in calls of the team.
+        Context alone(1);
+        std::vector<float> ignored(2 * 300);
+        EXPECT_FALSE(model
+                         .step(std::vector<int32_t>{1, 2}, {},
+                               {.logits = {ignored.data(), {2, 1, 300}}}, cache, alone)
+                         .ok());
+        EXPECT_EQ(cache.length(), 0);
+      }
+      std::vector<float> results;
+      for (const int64_t count : {9, 1, 1, 4}) {
+        std::vector<int32_t> tokens;
+        for (int64_t n = 0; n < 2 * count; ++n)
+          tokens.push_back(static_cast<int32_t>(n * 61 % 300));
+        std::vector<float> logits(static_cast<size_t>(2 * count * 300));
+        exchanges = 0;
+        EXPECT_TRUE(
+            model.step(tokens, {}, {.logits = {logits.data(), {2, count, 300}}}, cache, context)
+                .ok());
+        if (team != nullptr && shares) {
+          // Of q, k and v, unless a member computes the columns of its heads itself; of the
+          // attention of each batch entry; of three products. And of the embedding and the logits.
+          const bool own =
+              team->computes_own(3, 6 * head_dim) && team->computes_own(3, 3 * head_dim);
+          EXPECT_EQ(exchanges, 2 * ((own ? 0 : 3) + 2 + 3) + 2);
+          EXPECT_EQ(own, head_dim == 64);
+        }
+        results.insert(results.end(), logits.begin(), logits.end());
+        EXPECT_TRUE(cache.truncate(cache.length() - 1).ok());
+      }
+      return results;
+    });
+  }
 }
 
 // Of a model with matrices that are divided and others that are too narrow for that, in one tensor

@@ -121,6 +121,12 @@ void ModuleCall::lay_out(rules::Arena& take) {
   undropped = contiguous_sequence(data, query.batch, query.tokens, out_width());
 }
 
+bool ModuleCall::projects_own_heads(const engine::Team& team) const {
+  const int64_t heads = config.num_kv_heads;
+  return !latent() && !fused() && team.computes_own(heads, q_width()) &&
+         team.computes_own(heads, k_width()) && team.computes_own(heads, v_width());
+}
+
 Status ModuleCall::project_inputs() const {
   if (latent()) return project_latent();
   if (fused()) {

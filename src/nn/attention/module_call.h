@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/gradients.h"
+#include "engine/team.h"
 #include "engine/transform.h"
 #include "engine/validate.h"
 #include "multihead/multi_head_attention.h"
@@ -58,6 +59,8 @@ struct ModuleCall {
   double trace_floats(int64_t keys) const;
   void lay_out(rules::Arena& take);
 
+  // Whether the columns of q, k and v that a member of a team computes are those of its heads.
+  bool projects_own_heads(const engine::Team& team) const;
   // Sets q, k and v.
   Status project_inputs() const;
   void trace_inputs() const;

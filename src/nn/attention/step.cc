@@ -4,9 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache_access.h"
 #include "engine/elementwise.h"
 #include "engine/enumerators.h"
 #include "engine/guard.h"
+#include "engine/team.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/latent_module.h"
 #include "nn/attention/module_call.h"
@@ -154,7 +156,16 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   for (int64_t n = 0; n < tokens; ++n) positions[n] = static_cast<int32_t>(before + n);
 
   run.precision = effective.precision;
-  if (Status status = run.project_inputs(); !status.ok()) return status;
+  {
+    // A member of a team stores and attends to its own heads: if it computes their columns itself,
+    // it needs no others.
+    engine::Team* const team = engine::team_of(context);
+    const bool keeps_own = team != nullptr && trace == nullptr &&
+                           engine::CacheAccess::is_share(cache.kv_) &&
+                           run.projects_own_heads(*team);
+    const engine::KeepOwnOutputs own(keeps_own ? team : nullptr);
+    if (Status status = run.project_inputs(); !status.ok()) return status;
+  }
   run.trace_inputs();
   effective.rope.q_positions =
       effective.rope.k_positions = {positions, static_cast<size_t>(tokens)};
