@@ -1,5 +1,6 @@
 #include "distributed/agreement.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -119,11 +120,10 @@ Status exchange(const T& own, double time_limit, Communicator::Internals& ranks,
                 std::vector<T>& all) {
   Transport& transport = *ranks.transport;
   const auto size = static_cast<size_t>(transport.size());
-  if (!ranks.notes->reserve(size * sizeof(T))) {
-    ranks.broken = true;  // the others wait in vain
-    return Status::out_of_memory(size * sizeof(T));
-  }
-  auto* const memory = static_cast<T*>(ranks.notes->data());
+  if (!ranks.notes.reserve(size * sizeof(T))) return Status::out_of_memory(size * sizeof(T));
+  all.resize(size);
+  ranks.awaited = size > 1;
+  auto* const memory = static_cast<T*>(ranks.notes.data());
   const int rank = transport.rank();
   memory[rank] = own;
   for (int other = 0; other < transport.size(); ++other) {
@@ -132,7 +132,7 @@ Status exchange(const T& own, double time_limit, Communicator::Internals& ranks,
     transport.send(other, memory + rank, sizeof(T));
   }
   if (Status status = ranks.finish(time_limit); !status.ok()) return status;
-  all.assign(memory, memory + size);
+  std::copy_n(memory, size, all.begin());
   return {};
 }
 
@@ -159,20 +159,9 @@ Status check_rows(const char* name, const Call& call, const std::vector<int64_t>
   return refuse(std::to_string(total) + " rows over all ranks", std::to_string(sum));
 }
 
-}  // namespace
-
-Status agree(const Call& call, const Status& own, Communicator::Internals& ranks, Shards& shards) {
-  const std::vector<Field> fields = fields_of(call);
-  static_assert(std::is_trivially_copyable_v<Header>);
-  Header header{
-      .refused = own.ok() ? 0U : 1U, .queries = call.shape.queries, .keys = call.shape.keys};
-  for (size_t i = 0; i < fields.size(); ++i) header.digests[i] = fields[i].digest;
-  std::vector<Header> all;
-  // A limit that is refused is not one to wait with.
-  const double limit = own.ok() ? call.sharding.time_limit : Sharding().time_limit;
-  if (Status status = exchange(header, limit, ranks, all); !status.ok()) {
-    return own.ok() ? status : own;
-  }
+// What every rank makes of what all have sent.
+Status compare(const Call& call, const Status& own, const std::vector<Field>& fields,
+               const std::vector<Header>& all, Shards& shards) {
   if (!own.ok()) return own;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].refused != 0) return refused_by(rank);
@@ -204,24 +193,47 @@ Status agree(const Call& call, const Status& own, Communicator::Internals& ranks
   return {};
 }
 
+// The outcome of a step. After an error, every rank leaves the call.
+Status outcome(Status status, Communicator::Internals& ranks) {
+  if (!status.ok()) ranks.awaited = false;
+  return status;
+}
+
+}  // namespace
+
+Status agree(const Call& call, const Status& own, Communicator::Internals& ranks, Shards& shards) {
+  const std::vector<Field> fields = fields_of(call);
+  static_assert(std::is_trivially_copyable_v<Header>);
+  Header header{
+      .refused = own.ok() ? 0U : 1U, .queries = call.shape.queries, .keys = call.shape.keys};
+  for (size_t i = 0; i < fields.size(); ++i) header.digests[i] = fields[i].digest;
+  std::vector<Header> all;
+  // A limit that is refused is not one to wait with.
+  const double limit = own.ok() ? call.sharding.time_limit : Sharding().time_limit;
+  if (Status status = exchange(header, limit, ranks, all); !status.ok()) {
+    return own.ok() ? status : own;
+  }
+  return outcome(compare(call, own, fields, all, shards), ranks);
+}
+
 Status agree(const Status& own, double time_limit, Communicator::Internals& ranks) {
   std::vector<uint64_t> all;
   const uint64_t refused = own.ok() ? 0U : 1U;
   if (Status status = exchange(refused, time_limit, ranks, all); !status.ok()) {
     return own.ok() ? status : own;
   }
-  if (!own.ok()) return own;
+  if (!own.ok()) return outcome(own, ranks);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != 0) return refused_by(rank);
+    if (all[rank] != 0) return outcome(refused_by(rank), ranks);
   }
   return {};
 }
 
 Status agree_to_write(const Status& own, const Call& call, Communicator::Internals& ranks) {
-  if (own.ok()) return agree(own, call.sharding.time_limit, ranks);
-  // Out of memory here alone: the others wait in vain, until their time limit.
-  if (own.code() == StatusCode::kMemory) ranks.broken = true;
-  return own;
+  if (!own.ok()) return own;
+  Status status = agree(own, call.sharding.time_limit, ranks);
+  if (status.ok()) ranks.awaited = false;
+  return status;
 }
 
 }  // namespace multihead::distributed

@@ -1,12 +1,11 @@
 #include "distributed/communicator.h"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "distributed/transport.h"
 #include "multihead/distributed.h"
@@ -36,15 +35,20 @@ bool Transport::finish(std::chrono::duration<double> limit) {
   return state == State::kDone;
 }
 
-Communicator::Internals::~Internals() {
-  if (!broken) return;
-  // A message that arrives late may still be written there, until the process ends.
-  static std::mutex mutex;
-  static auto* const kept = new std::vector<std::unique_ptr<engine::Buffer>>;
-  const std::lock_guard lock(mutex);
-  kept->push_back(std::move(memory));
-  kept->push_back(std::move(notes));
+namespace {
+
+// Ends a communicator. One that is broken is kept until the process ends: a message that arrives
+// late may still be written to its memory, and MPI would wait for the rank that has left.
+void end(std::unique_ptr<Communicator::Internals> internals) {
+  if (internals == nullptr || !internals->broken) return;
+  static std::atomic<Communicator::Internals*> newest{nullptr};
+  internals->kept = newest.load();
+  while (!newest.compare_exchange_weak(internals->kept, internals.get())) {
+  }
+  static_cast<void>(internals.release());
 }
+
+}  // namespace
 
 Status Communicator::Internals::finish(double seconds) {
   if (transport->finish(std::chrono::duration<double>(seconds))) return {};
@@ -55,9 +59,12 @@ Status Communicator::Internals::finish(double seconds) {
 }
 
 Communicator::Communicator() = default;
-Communicator::~Communicator() = default;
+Communicator::~Communicator() { end(std::move(internals_)); }
 Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this != &other) end(std::exchange(internals_, std::move(other.internals_)));
+  return *this;
+}
 Communicator::Communicator(std::unique_ptr<Internals> internals)
     : internals_(std::move(internals)) {}
 

@@ -13,12 +13,15 @@ struct multihead::distributed::Communicator::Internals {
   std::unique_ptr<Transport> transport;
   // Everything that is sent or received lies here, not in the caller's memory: after a failure, a
   // late message must find it still there. `notes` are of agree().
-  std::unique_ptr<engine::Buffer> memory = std::make_unique<engine::Buffer>();
-  std::unique_ptr<engine::Buffer> notes = std::make_unique<engine::Buffer>();
+  engine::Buffer memory, notes;
   bool broken = false;
+  // From the first exchange of a call until all ranks know its outcome. A rank that leaves a call
+  // meanwhile breaks the communicator, because the others and their messages are on their way.
+  bool awaited = false;
+
+  Internals* kept = nullptr;  // after the end of their Communicator: the next ones
 
   explicit Internals(std::unique_ptr<Transport> over) : transport(std::move(over)) {}
-  ~Internals();
   Internals(const Internals&) = delete;
   Internals& operator=(const Internals&) = delete;
 

@@ -10,7 +10,6 @@
 #include "distributed/communicator.h"
 #include "distributed/forward.h"
 #include "distributed/rectangles.h"
-#include "engine/guard.h"
 #include "engine/validate.h"
 #include "engine/varlen.h"
 #include "multihead/distributed.h"
@@ -76,9 +75,9 @@ Status run(const Call& call, const Status& own, const AnyTensor& out, const Tens
       status = decode_attention(call, shards, ranks, context, total);
       break;
   }
+  if (status.ok()) add_sinks(call, total, context);
   status = agree_to_write(status, call, ranks);
   if (!status.ok()) return status;
-  add_sinks(call, total, context);
   convert(total.out, out, context);
   if (lse.given()) copy(ConstAnyTensor(as_columns(total.lse)), as_columns(lse), context);
   return {};
@@ -89,7 +88,7 @@ Status run(const Call& call, const Status& own, const AnyTensor& out, const Tens
 Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                  const AttentionOptions& options, const AttentionOutputs& outputs,
                  const Sharding& sharding, Communicator& communicator, Context& context) {
-  return engine::memory_guard([&]() -> Status {
+  return run_call(communicator, [&]() -> Status {
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
     const int32_t cu_q[] = {0, static_cast<int32_t>(sharding.queries)};
     const int32_t cu_k[] = {0, static_cast<int32_t>(sharding.keys)};
@@ -110,7 +109,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
                         std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
                         const AttentionOptions& options, const AttentionOutputs& outputs,
                         const Sharding& sharding, Communicator& communicator, Context& context) {
-  return engine::memory_guard([&]() -> Status {
+  return run_call(communicator, [&]() -> Status {
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
     Call call = call_of(CallKind::kForwardPacked, options, sharding, cu_q, cu_k);
     AnyTensor out;

@@ -12,7 +12,6 @@
 #include "distributed/call.h"
 #include "distributed/checks.h"
 #include "distributed/communicator.h"
-#include "engine/guard.h"
 #include "engine/validate.h"
 #include "engine/varlen.h"
 #include "multihead/attention_backward.h"
@@ -81,6 +80,8 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
                               d_k_gain, context);
     }
   }
+  std::vector<float> d_sinks(gradients.d_sinks.size());
+  if (status.ok()) differentiate_sinks(call, inputs, d_sinks);
   status = agree_to_write(status, call, ranks);
   if (!status.ok()) return status;
   for (const auto& [from, to] :
@@ -101,7 +102,7 @@ Status run(const Call& call, const Status& own, const BackwardInputs& inputs,
   }
   std::copy(d_q_gain.begin(), d_q_gain.end(), gradients.d_q_gain.begin());
   std::copy(d_k_gain.begin(), d_k_gain.end(), gradients.d_k_gain.begin());
-  differentiate_sinks(call, inputs, gradients.d_sinks);
+  std::copy(d_sinks.begin(), d_sinks.end(), gradients.d_sinks.begin());
   return {};
 }
 
@@ -111,7 +112,7 @@ Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k, cons
                           const AttentionOptions& options, const AttentionResults& results,
                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                           const Sharding& sharding, Communicator& communicator, Context& context) {
-  return engine::memory_guard([&]() -> Status {
+  return run_call(communicator, [&]() -> Status {
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
     const int32_t cu_q[] = {0, static_cast<int32_t>(sharding.queries)};
     const int32_t cu_k[] = {0, static_cast<int32_t>(sharding.keys)};
@@ -141,7 +142,7 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
                                  Communicator& communicator, Context& context) {
   using engine::Axes;
   using engine::Name;
-  return engine::memory_guard([&]() -> Status {
+  return run_call(communicator, [&]() -> Status {
     if (Status status = validate_communicator(communicator); !status.ok()) return status;
     Call call = call_of(CallKind::kBackwardPacked, options, sharding, cu_q, cu_k);
     AttentionGradients of_rows = gradients;

@@ -176,7 +176,7 @@ void merge(const PartialResult& a, const ConstTensor& b_out, const ConstTensor& 
                                 .width = shape[3]};
   const int threads = engine::threads_for(static_cast<double>(shape.elements()), context.threads());
   engine::parallel_for(threads, shape[0] * shape[1], [&](int64_t index, int) {
-    cpu::merge_rows(params, index / shape[1], index % shape[1]);
+    engine::merge_rows(params, index / shape[1], index % shape[1]);
   });
 }
 

@@ -17,13 +17,13 @@ template <class LayOut>
 Status reserve(const Call& call, Communicator::Internals& ranks, const LayOut& lay_out) {
   rules::Arena needs(nullptr);
   lay_out(needs);
-  const bool reserved = ranks.memory->reserve(needs.bytes());
+  const bool reserved = ranks.memory.reserve(needs.bytes());
   if (Status status = agree(reserved ? Status() : Status::out_of_memory(needs.bytes()),
                             call.sharding.time_limit, ranks);
       !status.ok()) {
     return status;
   }
-  rules::Arena takes(ranks.memory->data());
+  rules::Arena takes(ranks.memory.data());
   lay_out(takes);
   return {};
 }

@@ -2,12 +2,14 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "distributed/communicator.h"
 #include "distributed/transport.h"
+#include "engine/guard.h"
 #include "multihead/distributed.h"
 
 namespace multihead::distributed {
@@ -18,13 +20,15 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 30;
 
 class MpiTransport : public Transport {
  public:
-  MpiTransport(MPI_Comm comm, int rank, int size) : Transport(rank, size), comm_(comm) {}
+  MpiTransport(MPI_Comm comm, int rank, int size) : Transport(rank, size), comm_(comm) {
+    // A message to and from every rank: agreements, which should not fail halfway, need no more.
+    requests_.reserve(2 * static_cast<size_t>(size));
+  }
 
   ~MpiTransport() override {
     int finalised = 0;
     MPI_Finalized(&finalised);
-    // MPI_Comm_free() waits for all ranks, which a silent one would never let it.
-    if (finalised == 0 && requests_.empty() && !failed_) MPI_Comm_free(&comm_);
+    if (finalised == 0) MPI_Comm_free(&comm_);
   }
 
   State poll() override {
@@ -56,10 +60,10 @@ class MpiTransport : public Transport {
   template <class Start>
   void in_pieces(uint64_t bytes, const Start& start) {
     for (uint64_t first = 0; first < bytes && !failed_; first += kMostBytes) {
-      MPI_Request request = MPI_REQUEST_NULL;
       const auto count = static_cast<int>(std::min(kMostBytes, bytes - first));
-      failed_ = start(first, count, &request) != MPI_SUCCESS;
-      if (!failed_) requests_.push_back(request);
+      // First, because that may fail: a request that is not listed would write to freed memory.
+      requests_.push_back(MPI_REQUEST_NULL);
+      failed_ = start(first, count, &requests_.back()) != MPI_SUCCESS;
     }
   }
 
@@ -97,7 +101,7 @@ Status check_initialised() {
 
 Status Communicator::over_mpi(Communicator& communicator) {
   if (Status status = check_initialised(); !status.ok()) return status;
-  return over(MPI_COMM_WORLD, communicator);
+  return engine::memory_guard([&] { return over(MPI_COMM_WORLD, communicator); });
 }
 
 Status Communicator::over_mpi(int fortran_handle, Communicator& communicator) {
@@ -107,7 +111,7 @@ Status Communicator::over_mpi(int fortran_handle, Communicator& communicator) {
     return {StatusCode::kOption, "fortran_handle", "that of a communicator: MPI_Comm_c2f(comm)",
             "that of MPI_COMM_NULL"};
   }
-  return over(comm, communicator);
+  return engine::memory_guard([&] { return over(comm, communicator); });
 }
 
 }  // namespace multihead::distributed

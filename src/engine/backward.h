@@ -9,11 +9,13 @@
 #include "multihead/context.h"
 #include "multihead/status.h"
 #include "rules/arena.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
 // All memory that run_backward() needs. Errors: kMemory.
-Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
+MULTIHEAD_SHARED Status reserve_backward(BackwardPlan& plan, const AttentionGradients& gradients,
+                                         Context& context);
 
 // `gradients` are those that were planned. Errors: kMemory.
 Status run_backward(BackwardPlan& plan, const AttentionGradients& gradients, Context& context);
@@ -41,11 +43,11 @@ void lay_out_backward(BackwardPlan& plan, rules::Arena& take);
 
 // The steps of run_backward() of a plan without transforms, whose memory is reserved. The jobs of
 // run_backward_job() are plan.geometry.jobs. They begin in that order, on any threads.
-void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
-                    Context& context);
+MULTIHEAD_SHARED void begin_backward(const BackwardPlan& plan, const AttentionGradients& gradients,
+                                     Context& context);
 void begin_turns(const BackwardPlan& plan);  // a part of begin_backward()
-void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch);
-void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients);
+MULTIHEAD_SHARED void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch);
+MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGradients& gradients);
 // d_sink = -(sum over rows of the sink's weight * delta).
 void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks);
 

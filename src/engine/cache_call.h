@@ -8,6 +8,7 @@
 #include "engine/plan.h"
 #include "engine/validate.h"
 #include "multihead/kv_cache.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -29,8 +30,10 @@ struct CacheCall {
 };
 
 // `keys` is the longest length.
-Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory, int64_t keys,
-                       const ConstAnyTensor& q, const AttentionOptions& options,
-                       const AttentionOutputs& outputs, Values values, CacheCall& call);
+MULTIHEAD_SHARED Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory,
+                                        int64_t keys, const ConstAnyTensor& q,
+                                        const AttentionOptions& options,
+                                        const AttentionOutputs& outputs, Values values,
+                                        CacheCall& call);
 
 }  // namespace multihead::engine

@@ -6,10 +6,11 @@
 
 #include "multihead/kv_cache.h"
 #include "rules/attention_params.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
-int64_t pages_per_entry(const KVCacheConfig& config);
+MULTIHEAD_SHARED int64_t pages_per_entry(const KVCacheConfig& config);
 
 // Keys or values of a cache, of `width` each, as the kernels read them; rows are numbered as by
 // KVCache::row_of().

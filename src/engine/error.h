@@ -25,11 +25,12 @@ enum class Axes : uint8_t {
 enum class Message : uint8_t {
 #define MULTIHEAD_MESSAGE(name, expected, got) name,
 #include "engine/messages.inc"
+#include "rules/shared.h"
 };
 
 // The numbers fill in {0} to {3} of the message.
-Status option_error(Name argument, Message message, int64_t first = 0, int64_t second = 0,
-                    int64_t third = 0, int64_t fourth = 0);
+MULTIHEAD_SHARED Status option_error(Name argument, Message message, int64_t first = 0,
+                                     int64_t second = 0, int64_t third = 0, int64_t fourth = 0);
 // With {real}.
 Status real_error(Name argument, Message message, double real);
 

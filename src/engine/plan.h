@@ -12,6 +12,7 @@
 #include "rules/attention_params.h"
 #include "rules/backward_params.h"
 #include "rules/geometry.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -42,17 +43,20 @@ struct Shard {
   int64_t queries, keys;  // of the whole problem
 };
 
-rules::StoredRows stored_rows(const ConstAnyTensor& tensor);
+MULTIHEAD_SHARED rules::StoredRows stored_rows(const ConstAnyTensor& tensor);
 
 // The parameters of a call, with every default: what all backends compute from. Reads no lengths.
-rules::AttentionParams attention_params(const AttentionInputs& inputs, const AttentionShape& shape,
-                                        const AttentionOptions& options,
-                                        const AttentionOutputs& outputs,
-                                        const Shard* shard = nullptr);
+MULTIHEAD_SHARED rules::AttentionParams attention_params(const AttentionInputs& inputs,
+                                                         const AttentionShape& shape,
+                                                         const AttentionOptions& options,
+                                                         const AttentionOutputs& outputs,
+                                                         const Shard* shard = nullptr);
 
-AttentionPlan plan_attention(const AttentionInputs& inputs, const AttentionShape& shape,
-                             const AttentionOptions& options, const AttentionOutputs& outputs,
-                             const Shard* shard = nullptr);
+MULTIHEAD_SHARED AttentionPlan plan_attention(const AttentionInputs& inputs,
+                                              const AttentionShape& shape,
+                                              const AttentionOptions& options,
+                                              const AttentionOutputs& outputs,
+                                              const Shard* shard = nullptr);
 
 // Call before a plan runs again: the lengths that it points to may have changed.
 void follow_lengths(AttentionPlan& plan);
@@ -111,16 +115,15 @@ struct BackwardPlan {
   }
 };
 // Its parameters, with q and k as they are; without memory of the call's own.
-rules::BackwardParams backward_params(const AttentionInputs& inputs, const AttentionShape& shape,
-                                      const AttentionOptions& options,
-                                      const AttentionResults& results, const ConstAnyTensor& d_out,
-                                      const AttentionGradients& gradients,
-                                      const Shard* shard = nullptr);
+MULTIHEAD_SHARED rules::BackwardParams backward_params(
+    const AttentionInputs& inputs, const AttentionShape& shape, const AttentionOptions& options,
+    const AttentionResults& results, const ConstAnyTensor& d_out,
+    const AttentionGradients& gradients, const Shard* shard = nullptr);
 
-BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                           const ConstAnyTensor& v, const AttentionShape& shape,
-                           const AttentionOptions& options, const AttentionResults& results,
-                           const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                           const BackwardPart& part = {}, const Shard* shard = nullptr);
+MULTIHEAD_SHARED BackwardPlan plan_backward(
+    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+    const AttentionShape& shape, const AttentionOptions& options, const AttentionResults& results,
+    const ConstAnyTensor& d_out, const AttentionGradients& gradients, const BackwardPart& part = {},
+    const Shard* shard = nullptr);
 
 }  // namespace multihead::engine

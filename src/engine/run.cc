@@ -336,4 +336,8 @@ Status run_part(PlannedCall& call, const AttentionPart& part, Context& context) 
   return {};
 }
 
+void merge_rows(const cpu::MergeParams& params, int64_t batch, int64_t head) {
+  cpu::merge_rows(params, batch, head);
+}
+
 }  // namespace multihead::engine

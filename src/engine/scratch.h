@@ -11,6 +11,7 @@
 #include "engine/path_choice.h"
 #include "multihead/context.h"
 #include "multihead/status.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -23,7 +24,7 @@ void* allocate(uint64_t bytes);
 class Buffer {
  public:
   // Contents are lost when it grows. Returns false if memory is exhausted.
-  bool reserve(uint64_t bytes);
+  MULTIHEAD_SHARED bool reserve(uint64_t bytes);
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
 
@@ -42,7 +43,7 @@ class Scratch {
   explicit Scratch(int threads) : of_thread_(static_cast<size_t>(threads)) {}
 
   // At least `bytes` for each of the first `threads` threads.
-  Status reserve(int threads, uint64_t bytes);
+  MULTIHEAD_SHARED Status reserve(int threads, uint64_t bytes);
   void* of_thread(int thread) const { return of_thread_[static_cast<size_t>(thread)].data(); }
   size_t bytes() const;
 

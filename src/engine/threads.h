@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "rules/shared.h"
+
 namespace multihead::engine {
 
 // Hardware threads of the machine.
@@ -28,8 +30,8 @@ inline constexpr size_t kCacheLine = 128;
 
 // Calls run(state, job, thread) once for every job in [0, jobs), thread in [0, threads).
 // Jobs begin in order, the next one on whichever thread is free: a job may wait for an earlier one.
-void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
-              void* state);
+MULTIHEAD_SHARED void run_jobs(int threads, int64_t jobs,
+                               void (*run)(void* state, int64_t job, int thread), void* state);
 
 // If set, run_jobs() calls this instead, in builds that have threads: multihead-bench --schedule
 // runs the jobs of one thread after the other and times each.

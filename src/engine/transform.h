@@ -7,6 +7,7 @@
 
 #include "multihead/attention.h"
 #include "rules/attention_params.h"
+#include "rules/shared.h"
 #include "rules/visibility.h"
 
 namespace multihead::engine {
@@ -58,8 +59,8 @@ Status transform_part(const InputTransforms& transforms, int64_t first_head, int
 Status reserve_for_transform(const Rope& rope, int64_t width, Context& context);
 
 // Transforms x (B, H, N, d) of any type into y, f32 of the same shape.
-Status transform_rows(const ConstAnyTensor& x, const Transform& transform, const Tensor& y,
-                      Context& context);
+MULTIHEAD_SHARED Status transform_rows(const ConstAnyTensor& x, const Transform& transform,
+                                       const Tensor& y, Context& context);
 
 // The memory that transform_back() of x needs beyond that of transform_rows().
 Status reserve_for_transform_back(const ConstAnyTensor& x, std::span<const float> d_gain,
@@ -68,7 +69,8 @@ Status reserve_for_transform_back(const ConstAnyTensor& x, std::span<const float
 // The backward of transform_rows(). `gradient`, f32 and of the shape of x, is the gradient with
 // respect to y and becomes the one with respect to x. The gain's gradient is written to d_gain if
 // that is not empty.
-Status transform_back(const ConstAnyTensor& x, const Transform& transform, const Tensor& gradient,
-                      std::span<float> d_gain, Context& context);
+MULTIHEAD_SHARED Status transform_back(const ConstAnyTensor& x, const Transform& transform,
+                                       const Tensor& gradient, std::span<float> d_gain,
+                                       Context& context);
 
 }  // namespace multihead::engine

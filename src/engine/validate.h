@@ -7,6 +7,7 @@
 #include "engine/error.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
@@ -21,24 +22,29 @@ struct AttentionShape {
 enum class Values : uint8_t { kReadable, kOnDevice };
 
 // q, k, v and the shape that they have.
-Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                       AttentionShape& shape);
+MULTIHEAD_SHARED Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                        const ConstAnyTensor& v, AttentionShape& shape);
 
 // All checks of attention(); sets the shape.
-Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                     const AttentionOptions& options, const AttentionOutputs& outputs,
-                     AttentionShape& shape, Values values = Values::kReadable);
+MULTIHEAD_SHARED Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                      const ConstAnyTensor& v, const AttentionOptions& options,
+                                      const AttentionOutputs& outputs, AttentionShape& shape,
+                                      Values values = Values::kReadable);
 
 // Checks every option by itself, against the shape and against the other options.
-Status validate_options(const AttentionOptions& options, const AttentionShape& shape,
-                        Values values = Values::kReadable);
+MULTIHEAD_SHARED Status validate_options(const AttentionOptions& options,
+                                         const AttentionShape& shape,
+                                         Values values = Values::kReadable);
 
-Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape);
+MULTIHEAD_SHARED Status validate_outputs(const AttentionOutputs& outputs,
+                                         const AttentionShape& shape);
 
 // All of attention_backward()'s checks beyond those of inputs and options.
-Status validate_backward(const AttentionOptions& options, const AttentionResults& results,
-                         const ConstAnyTensor& d_out, const AttentionGradients& gradients,
-                         const AttentionShape& shape);
+MULTIHEAD_SHARED Status validate_backward(const AttentionOptions& options,
+                                          const AttentionResults& results,
+                                          const ConstAnyTensor& d_out,
+                                          const AttentionGradients& gradients,
+                                          const AttentionShape& shape);
 
 Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape);
 
@@ -50,16 +56,16 @@ Status validate_lengths(std::span<const int32_t> lengths, const AttentionShape& 
 Status validate_rope(const Rope& rope, int64_t width);
 
 // positions has N, or B * N, or (optionally) no elements.
-Status validate_positions(Name argument, std::span<const int32_t> positions, int64_t batch,
-                          int64_t tokens);
+MULTIHEAD_SHARED Status validate_positions(Name argument, std::span<const int32_t> positions,
+                                           int64_t batch, int64_t tokens);
 
 // All checks of rotate().
-Status validate_rotate(const ConstTensor& x, std::span<const int32_t> positions, const Rope& rope,
-                       const Tensor& y);
+MULTIHEAD_SHARED Status validate_rotate(const ConstTensor& x, std::span<const int32_t> positions,
+                                        const Rope& rope, const Tensor& y);
 
 // All checks of merge_attention().
-Status validate_merge(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
-                      const ConstTensor& lse_b);
+MULTIHEAD_SHARED Status validate_merge(const Tensor& out_a, const Tensor& lse_a,
+                                       const ConstTensor& out_b, const ConstTensor& lse_b);
 
 // Checks that cu starts at 0, never decreases, and ends at `total`.
 Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t total);
@@ -70,7 +76,8 @@ Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const
 // Checks that a tensor has exactly this shape: rank, extents, strides, element type and data. The
 // elements of a writable tensor must not share memory.
 template <class TensorLike>
-Status validate_exact(Name argument, Axes axes, const TensorLike& tensor, const Dims& shape);
+MULTIHEAD_SHARED Status validate_exact(Name argument, Axes axes, const TensorLike& tensor,
+                                       const Dims& shape);
 
 // A tensor of this rank, whose extents and strides are free.
 template <class TensorLike>

@@ -9,26 +9,28 @@
 #include "engine/validate.h"
 #include "multihead/attention.h"
 #include "multihead/attention_backward.h"
+#include "rules/shared.h"
 
 namespace multihead::engine {
 
 // The checks of a packed call that are not those of attention(), without its outputs.
-Status validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
-                       std::span<const int32_t> cu_q, std::span<const int32_t> cu_k,
-                       const AttentionOptions& options, Values values = Values::kReadable);
+MULTIHEAD_SHARED Status validate_packed(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                        const ConstAnyTensor& v, std::span<const int32_t> cu_q,
+                                        std::span<const int32_t> cu_k,
+                                        const AttentionOptions& options,
+                                        Values values = Values::kReadable);
 
 // Those of its outputs.
-Status validate_packed_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
-                               const AttentionOutputs& outputs);
+MULTIHEAD_SHARED Status validate_packed_outputs(const ConstAnyTensor& q, const ConstAnyTensor& v,
+                                                const AttentionOutputs& outputs);
 
 // All checks of attention_varlen_backward() but that of the LSE; sets the shape of an empty
 // sequence.
-Status validate_packed_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
-                                const ConstAnyTensor& v, std::span<const int32_t> cu_q,
-                                std::span<const int32_t> cu_k, const AttentionOptions& options,
-                                const AttentionResults& results, const ConstAnyTensor& d_out,
-                                const AttentionGradients& gradients, AttentionShape& shape,
-                                Values values = Values::kReadable);
+MULTIHEAD_SHARED Status validate_packed_backward(
+    const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+    std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const AttentionOptions& options,
+    const AttentionResults& results, const ConstAnyTensor& d_out,
+    const AttentionGradients& gradients, AttentionShape& shape, Values values = Values::kReadable);
 
 // Rows first .. last - 1 of a packed (T, H, d), as (1, H, rows, d).
 template <class View>
@@ -45,7 +47,7 @@ View sequence_of(const View& packed, int64_t first, int64_t last) {
 }
 
 // The same of a gradient, which is empty if it is not given.
-Tensor rows_of(const Tensor& packed, int64_t first, int64_t last);
+MULTIHEAD_SHARED Tensor rows_of(const Tensor& packed, int64_t first, int64_t last);
 
 // Rows first .. last - 1 of (H, T), as (1, H, rows).
 template <class T>

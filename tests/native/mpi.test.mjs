@@ -3,29 +3,16 @@
 //   node --test tests/native/mpi.test.mjs        after a build on a machine with MPI (Debian: openmpi-bin, libopenmpi-dev)
 
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
+import { hasMpirun, mpirun } from './mpirun.mjs';
 
 const program = join(dirname(NATIVE_PROGRAM), 'multihead-mpi');
-const has = existsSync(program) && !spawnSync('mpirun', ['--version']).error;
-const skip = has ? false : 'the build found no MPI, or there is no mpirun';
+const skip = existsSync(program) && hasMpirun ? false : 'the build found no MPI, or there is no mpirun';
 
-// More ranks than cores, and also as root in a container; all of these are Open MPI's.
-const env = {
-  ...process.env,
-  OMPI_ALLOW_RUN_AS_ROOT: '1',
-  OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1',
-  OMPI_MCA_rmaps_base_oversubscribe: '1',
-  PRTE_MCA_rmaps_default_mapping_policy: ':oversubscribe',
-  OMPI_MCA_mpi_yield_when_idle: '1',
-};
-const ranks = (count, ...args) => {
-  const limits = { encoding: 'utf8', env, timeout: 120e3 };
-  return spawnSync('mpirun', ['-n', String(count), program, '--repeats', '1', ...args], limits);
-};
+const ranks = (count, ...args) => mpirun(count, program, '--repeats', '1', ...args);
 
 for (const count of [2, 4]) {
   for (const method of ['ring', 'all_gather', 'heads', 'decode']) {

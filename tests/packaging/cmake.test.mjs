@@ -5,12 +5,22 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  readdirSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { atLeast, programWithVersion } from '../../native/dev/find.mjs';
+import { hasMpirun, mpirun } from '../native/mpirun.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const at = (...path) => join(root, 'build', ...path);
@@ -39,13 +49,14 @@ const environment = (more) => ({ ...process.env, ...more });
 const prints = (program, env = {}) =>
   assert.match(output([program], { env: environment(env) }), /^out\[0\] = 2 on /);
 
-/** Builds native/consumer; it is told where multihead is installed, but not where Highway is. */
-function buildConsumer(kind, name, compiler) {
-  const build = join(folder, `${kind}-${name}`);
+/** Builds a project; it is told where multihead is installed, but not where Highway is. */
+function buildConsumer(kind, name, compiler, project = 'native/consumer') {
+  const program = project.split('/').slice(1).join('-');
+  const build = join(folder, `${kind}-${name}${program.replace('consumer', '')}`);
   const told = [`-Dmultihead_ROOT=${prefixes[kind]}`, `-DCMAKE_CXX_COMPILER=${compiler}`, '-DCMAKE_BUILD_TYPE=Release'];
-  output(['cmake', '-S', 'native/consumer', '-B', build, '-G', 'Ninja', ...told]);
+  output(['cmake', '-S', project, '-B', build, '-G', 'Ninja', ...told]);
   output(['cmake', '--build', build]);
-  return join(build, 'consumer');
+  return join(build, program);
 }
 
 const pkgConfigPath = (kind) => environment({ PKG_CONFIG_PATH: join(prefixes[kind], 'lib', 'pkgconfig') });
@@ -58,6 +69,8 @@ function buildByPkgConfig(kind, name, compiler) {
   return program;
 }
 
+const builtWithMpi = existsSync(at('native', 'native', 'multihead-mpi'));
+const noMpi = builtWithMpi && hasMpirun ? false : 'the build found no MPI, or there is no mpirun';
 const noPkgConfig = spawnSync('pkg-config', ['--version']).error ? 'there is no pkg-config on this machine' : false;
 /** The library folders of the linker: an installed Highway may be outside the loader's default folders. */
 function libraryPath(kind) {
@@ -118,10 +131,44 @@ for (const kind of kinds) {
   for (const [name, compiler] of compilers) {
     test(`find_package: ${kind}, ${name}`, () => prints(buildConsumer(kind, name, compiler)));
 
+    test(`multihead::distributed on two processes: ${kind}, ${name}`, { skip: noMpi }, () => {
+      const program = buildConsumer(kind, name, compiler, 'native/consumer/distributed');
+      const { status, stdout, stderr } = mpirun(2, program);
+      assert.equal(status, 0, stdout + stderr);
+      const lines = stdout.trim().split('\n').sort();
+      assert.deepEqual(lines, ['rank 0 of 2: as one process', 'rank 1 of 2: as one process']);
+    });
+
     test(`pkg-config: ${kind}, ${name}`, { skip: noPkgConfig }, () => {
       prints(buildByPkgConfig(kind, name, compiler), libraryPath(kind));
     });
   }
+
+  test(`multihead::cuda is found: ${kind}`, () => {
+    const project = join(folder, 'with-cuda');
+    mkdirSync(project, { recursive: true });
+    writeFileSync(
+      join(project, 'main.cc'),
+      `#include <multihead/cuda.h>
+       #include <cstdio>
+       int main() {
+         const multihead::Status status = multihead::cuda::available();
+         std::puts(status.ok() ? "available" : status.message().c_str());
+       }`,
+    );
+    writeFileSync(
+      join(project, 'CMakeLists.txt'),
+      `cmake_minimum_required(VERSION 3.25)
+       project(with_cuda LANGUAGES CXX)
+       find_package(multihead 0.1 REQUIRED COMPONENTS cuda)
+       add_executable(with-cuda main.cc)
+       target_link_libraries(with-cuda PRIVATE multihead::cuda)`,
+    );
+    const build = join(folder, `${kind}-with-cuda`);
+    output(['cmake', '-S', project, '-B', build, '-G', 'Ninja', `-Dmultihead_ROOT=${prefixes[kind]}`]);
+    output(['cmake', '--build', build]);
+    assert.match(output([join(build, 'with-cuda')]), /^(available|device: expected .*)\n$/);
+  });
 
   test(`the guide's command without CMake: ${kind}`, { skip: noPkgConfig }, () => {
     const command = blocks('sh')[1];
@@ -192,19 +239,44 @@ const exportedBy = (library) =>
     .map((line) => /^(.*) [A-Za-z] [0-9a-f]+/.exec(line)?.[1] ?? line)
     .filter((name) => !/^[^(]*\bstd::/.test(name));
 
-test('the shared libraries export what the public headers declare', onElf, () => {
+/** What src/rules/shared.h marks: internal functions that multihead::distributed and multihead::cuda call. */
+const SHARED_INTERNALS = `
+  engine::Buffer::reserve engine::Scratch::reserve
+  engine::attention_params engine::backward_params engine::begin_backward engine::end_backward engine::make_cache_call
+  engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_attention engine::plan_backward engine::reserve_backward
+  engine::rows_of engine::run engine::run_backward_job engine::run_block engine::run_jobs engine::stored_rows
+  engine::transform_back engine::transform_rows
+  engine::validate_backward engine::validate_call engine::validate_exact engine::validate_inputs engine::validate_merge
+  engine::validate_options engine::validate_outputs engine::validate_packed engine::validate_packed_backward
+  engine::validate_packed_outputs engine::validate_positions engine::validate_rotate`
+  .trim()
+  .split(/\s+/)
+  .map((name) => `multihead::${name}`);
+
+test('the shared libraries export what the public headers declare, and what they call of each other', onElf, () => {
   const isPublic = (name) => /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
-  const libraries = [sharedLibrary, sharedLibrary.replace('.so', '_safetensors.so')];
-  const [ours, ofSafetensors] = libraries.map(exportedBy);
-  for (const names of [ours, ofSafetensors]) {
-    const internal = names.filter((name) => !isPublic(name.replace(/^(vtable|typeinfo|typeinfo name) for /, '')));
-    assert.deepEqual(internal, []);
-  }
-  assert.ok(ours.length < 250, `${ours.length} symbols`);
+  /** The name of a function, without its result, its arguments and those of its template. */
+  const plain = (name) =>
+    name.replace(/^((vtable|typeinfo|typeinfo name) for |multihead::Status (?=multihead::))/, '').replace(/[<([].*/, '');
+  const library = (suffix) => exportedBy(sharedLibrary.replace('.so', `${suffix}.so`));
+  const [ours, ofSafetensors] = [library(''), library('_safetensors')];
+  const internal = (names) => [...new Set(names.map(plain).filter((name) => !isPublic(name)))].sort();
+  assert.deepEqual(internal(ours), SHARED_INTERNALS.sort());
+  assert.deepEqual(internal(ofSafetensors), []);
+  assert.ok(ours.length < 300, `${ours.length} symbols`);
   for (const name of ['multihead::attention(', 'multihead::KVCache::append(', 'multihead::Transformer::forward(']) {
     assert.ok(ours.some((one) => one.startsWith(name)), name);
   }
   assert.ok(ofSafetensors.some((one) => one.startsWith('multihead::Safetensors::parse(')));
+  for (const component of ['distributed', 'cuda']) {
+    const header = readFileSync(join(root, 'src', 'multihead', `${component}.h`), 'utf8');
+    const names = library(`_${component}`).map(plain).filter((name) => !name.includes('::Internals::'));
+    assert.ok(names.includes(`multihead::${component}::attention`));
+    for (const name of names) {
+      assert.ok(name.startsWith(`multihead::${component}::`), name);
+      assert.ok(header.includes(`${name.split('::').at(-1)}(`), name);
+    }
+  }
 });
 
 test('without Highway and without a network the build reports what to install or to pass', () => {

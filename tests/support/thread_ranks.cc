@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -26,6 +25,7 @@ void Mailboxes::put(int from, int to, const void* data, uint64_t bytes) {
 Mailboxes::Taken Mailboxes::take(int from, int to, void* data, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   std::deque<Message>& messages = box(from, to);
+  if (messages.empty() && left_[static_cast<size_t>(from)]) return Taken::kGone;
   if (messages.empty() || messages.front().due > Clock::now()) return Taken::kNothing;
   if (messages.front().bytes.size() != bytes) return Taken::kWrongSize;
   std::memcpy(data, messages.front().bytes.data(), bytes);
@@ -33,22 +33,30 @@ Mailboxes::Taken Mailboxes::take(int from, int to, void* data, uint64_t bytes) {
   return Taken::kMessage;
 }
 
+void Mailboxes::set_left(int rank, bool left) {
+  const std::lock_guard lock(mutex_);
+  left_[static_cast<size_t>(rank)] = left;
+}
+
 distributed::Transport::State ThreadTransport::poll() {
   if (is_new_) {
-    ++batch_;
+    is_overlapped_ = false;
     is_new_ = false;
   }
-  if (!waiting() && !pending_.empty()) overlapped_.insert(batch_);
-  std::set<int> later;  // ranks whose next message has not arrived
+  if (!waiting() && !pending_.empty() && !is_overlapped_) {
+    is_overlapped_ = true;
+    ++overlapped_;
+  }
+  later_.assign(later_.size(), false);
   for (auto at = pending_.begin(); at != pending_.end() && !failed_;) {
-    const Mailboxes::Taken taken = later.contains(at->from)
+    const Mailboxes::Taken taken = later_[static_cast<size_t>(at->from)]
                                        ? Mailboxes::Taken::kNothing
                                        : mailboxes_.take(at->from, rank(), at->data, at->bytes);
-    failed_ = taken == Mailboxes::Taken::kWrongSize;
+    failed_ = taken == Mailboxes::Taken::kWrongSize || taken == Mailboxes::Taken::kGone;
     if (taken == Mailboxes::Taken::kMessage) {
       at = pending_.erase(at);
     } else {
-      later.insert(at->from);
+      later_[static_cast<size_t>(at->from)] = true;
       ++at;
     }
   }

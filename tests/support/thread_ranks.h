@@ -9,7 +9,6 @@
 #include <functional>
 #include <limits>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include "distributed/transport.h"
@@ -33,11 +32,14 @@ class Mailboxes {
       : options_(options),
         boxes_(static_cast<size_t>(size * size)),
         sent_(static_cast<size_t>(size)),
+        left_(static_cast<size_t>(size)),
         size_(size) {}
 
   void put(int from, int to, const void* data, uint64_t bytes);
-  enum class Taken : uint8_t { kNothing, kMessage, kWrongSize };
+  enum class Taken : uint8_t { kNothing, kMessage, kWrongSize, kGone };
+  // kGone: nothing more will come, because that rank has left.
   Taken take(int from, int to, void* data, uint64_t bytes);
+  void set_left(int rank, bool left);
 
  private:
   struct Message {
@@ -52,18 +54,22 @@ class Mailboxes {
   std::mutex mutex_;
   std::vector<std::deque<Message>> boxes_;
   std::vector<int64_t> sent_;
+  std::vector<bool> left_;
   const int size_;
 };
 
 class ThreadTransport : public distributed::Transport {
  public:
   ThreadTransport(int rank, int size, Mailboxes& mailboxes)
-      : Transport(rank, size), mailboxes_(mailboxes) {}
+      : Transport(rank, size), mailboxes_(mailboxes), later_(static_cast<size_t>(size)) {}
 
   State poll() override;
 
+  // Whoever waits for this rank once it has left fails at once, not after the time limit.
+  void set_left(bool left) { mailboxes_.set_left(rank(), left); }
+
   // How many waits were preceded by a poll during which transfers were on their way.
-  size_t overlapped_waits() const { return overlapped_.size(); }
+  size_t overlapped_waits() const { return overlapped_; }
 
  protected:
   void start_send(int to, const void* data, uint64_t bytes) override {
@@ -84,8 +90,9 @@ class ThreadTransport : public distributed::Transport {
   std::deque<Pending> pending_;
   bool failed_ = false;
   bool is_new_ = false;
-  int64_t batch_ = 0;  // of transfers
-  std::set<int64_t> overlapped_;
+  bool is_overlapped_ = false;  // this batch of transfers
+  size_t overlapped_ = 0;
+  std::vector<bool> later_;  // ranks whose next message has not arrived; poll() allocates nothing
 };
 
 // Runs `rank` once for each rank, each in its own thread with its own communicator.
