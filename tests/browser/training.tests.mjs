@@ -10,6 +10,9 @@ import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd, untilTrained
 /** Milliseconds of processor time that the page allows itself for a task of the main thread. */
 const mostTask = 50;
 
+/** Firefox 140 rejects the command after the one that sets the size, which is the screen's orientation. */
+const resize = (page, size) => page.setViewport(size).catch(() => undefined);
+
 const seconds = (milliseconds) => `${(milliseconds / 1000).toFixed(1)} s`;
 
 export const tests = [
@@ -18,6 +21,15 @@ export const tests = [
     limit: 200_000,
     async run({ browser, kind, url }) {
       const { page, close } = await openTraining(browser, url);
+      const places = () =>
+        page.$$eval('.train-card :is(.train-map, .job-cells)', (list) =>
+          list.map((element) => {
+            const { left, top, width, height } = element.getBoundingClientRect();
+            return [left, top + scrollY, width, height].map(Math.round).join();
+          }),
+        );
+      const before = await places();
+      assert.deepEqual(await page.$$eval('.head-job', (list) => [...new Set(list.map((name) => name.textContent))]), ['no job yet']);
       const longestTask = await watchTasks(page, kind);
       const { step, run, measured, beside, milliseconds } = await trainToTheEnd(page);
       const longest = await longestTask();
@@ -34,6 +46,7 @@ export const tests = [
       const jobs = ['previous token', 'two back', 'latest vowel', 'latest star'];
       const badges = await page.$$eval('.head-job', (list) => list.map(({ textContent }) => textContent));
       assert.deepEqual(badges, owners.map((_, head) => jobs[owners.indexOf(head)]));
+      assert.deepEqual(await places(), before, 'maps and job cells stay where they are');
 
       const buttons = await page.$$('.head-button');
       for (const [job, head] of owners.entries()) {
@@ -103,20 +116,26 @@ export const tests = [
     limit: 120_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url);
-      await page.click('#train-go');
-      await untilTrained(page, () => window.multiheadPage.training().step > 20);
-      const took = await page.evaluate(async () => {
-        const begun = performance.now();
-        document.querySelector('#train-go').click();
-        while (window.multiheadPage.training().status === 'running') {
-          await new Promise((resolve) => setTimeout(resolve));
-        }
-        return performance.now() - begun;
-      });
-      const { step } = await trainingOf(page);
-      await new Promise((resolve) => setTimeout(resolve, 300));
-      assert.equal((await trainingOf(page)).step, step);
-      assert.ok(took < 250, `${took} ms; PAGE.md asks for 100 on a machine with nothing else to do`);
+      let took = Infinity;
+      // The best of five: where other programs have the processors, a step of the training takes longer than it needs.
+      for (let tries = 0; tries < 5 && took > 100; tries += 1) {
+        const { last } = await trainingOf(page);
+        await page.click('#train-go');
+        await untilTrained(page, `window.multiheadPage.training().step > ${last + 10}`);
+        const pause = await page.evaluate(async () => {
+          const begun = performance.now();
+          document.querySelector('#train-go').click();
+          while (window.multiheadPage.training().status === 'running') {
+            await new Promise((resolve) => setTimeout(resolve));
+          }
+          return performance.now() - begun;
+        });
+        took = Math.min(took, pause);
+        const { step } = await trainingOf(page);
+        await new Promise((resolve) => setTimeout(resolve, 300));
+        assert.equal((await trainingOf(page)).step, step);
+      }
+      assert.ok(took <= 100, `${took} ms`);
       await close();
       return `${Math.round(took)} ms`;
     },
@@ -234,6 +253,42 @@ export const tests = [
       assert.match(await textOf(page, '#train-failure'), /its script could not be loaded/);
       await close({ expected: /404|Failed to load resource|Loading Worker/ });
       await server.close();
+    },
+  },
+  {
+    name: 'training goes on while the window is resized and zoomed, and the page printed',
+    limit: 120_000,
+    async run({ browser, kind, url }) {
+      const { page, close } = await openTraining(browser, url);
+      await page.click('#train-go');
+      const further = async (where) => {
+        const { step } = await trainingOf(page);
+        await untilTrained(page, `window.multiheadPage.training().step > ${step} || window.multiheadPage.training().status !== 'running'`);
+        const seen = await page.evaluate(() => ({
+          over: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+          // Maps that are not on the screen are drawn when they come there.
+          wide: [...document.querySelectorAll('#train .map canvas, #train .chart-picture')].filter((picture) => {
+            const { top, bottom, right } = picture.getBoundingClientRect();
+            const room = picture.closest('.train-card, .train-run').getBoundingClientRect();
+            return bottom > 0 && top < innerHeight && right > room.right + 1;
+          }).length,
+        }));
+        assert.deepEqual([seen.over <= 0, seen.wide], [true, 0], `${where}: ${JSON.stringify(seen)}`);
+      };
+      for (const [width, zoom] of [[320, 4], [1280, 1], [768, 2], [360, 1]]) {
+        await resize(page, { width, height: 700, deviceScaleFactor: zoom });
+        await page.evaluate(() => document.querySelector('.train-card').scrollIntoView());
+        await further(`${width} px, zoom ${zoom}`);
+      }
+      if (kind === 'chromium') {
+        await page.emulateMediaType('print');
+        await further('on paper');
+        await page.emulateMediaType();
+        await page.pdf({ format: 'A4' });
+      } else await page.evaluate(() => ['beforeprint', 'afterprint'].forEach((name) => dispatchEvent(new Event(name))));
+      await further('after printing');
+      assert.equal((await trainingOf(page)).message, '');
+      await close();
     },
   },
   {

@@ -21,6 +21,8 @@ export interface ChartContent {
   readonly lastStep: number;
   /** The top of the scale, which begins at 0. */
   readonly top: number;
+  /** What the scale measures. */
+  readonly title: string;
   readonly format: (value: number) => string;
   /** The step of the mark. */
   readonly mark: number;
@@ -33,7 +35,7 @@ export interface LineChart {
 
 /** Space around the plot; the scrubber below a chart has the same sides. */
 export const chartSides = { left: 44, right: 14 } as const;
-const above = 10;
+const above = 26;
 const below = 24;
 
 /** `onPoint` is given the step that is pressed or dragged to. */
@@ -73,7 +75,7 @@ export function createLineChart(onPoint: (step: number) => void): LineChart {
     });
   }
 
-  function drawGrid({ lastStep, top, format }: ChartContent): void {
+  function drawGrid({ lastStep, top, format, title }: ChartContent): void {
     const steps = ticks(lastStep, size.width < 480 ? 3 : 6);
     const values = ticks(top, 4);
     keep(grid, 'line', values.length).forEach((line, i) => {
@@ -83,6 +85,9 @@ export function createLineChart(onPoint: (step: number) => void): LineChart {
     const texts = [
       ...values.map((value) => ({ x: chartSides.left - 7, y: y(value) + 4, 'text-anchor': 'end', text: format(value) })),
       ...steps.map((step) => ({ x: x(step), y: size.height - 6, 'text-anchor': 'middle', text: String(step) })),
+      // Between the last two steps of the axis, where no number is.
+      { x: (x(steps.at(-2) ?? 0) + x(steps.at(-1)!)) / 2, y: size.height - 6, 'text-anchor': 'middle', text: 'step' },
+      { x: chartSides.left - 7, y: 11, 'text-anchor': 'end', text: title },
     ];
     keep(grid, 'text', texts.length).forEach((element, i) => {
       const { text, ...attributes } = texts[i]!;

@@ -26,6 +26,7 @@ export function trainChart(app: App): HTMLElement {
     }));
     chart.show({
       ...{ lines, top, mark: view.step, lastStep: lastStepOf(view), label: inWords(view) },
+      title: what === 'loss' ? 'loss' : 'right',
       format: what === 'loss' ? (value) => formatNumber(value, 1) : (value) => `${Math.round(100 * value)} %`,
     });
     showKeys(app, keys, view);
