@@ -187,7 +187,7 @@ export const tests = [
   {
     name: 'a dropped model without a vocabulary numbers the words; another number of heads is another model',
     run: ({ browser, url }) =>
-      withFiles(async () => {
+      withFiles(async (write) => {
         const { page, close } = await openPage(browser, `${url}#${sentence}`);
         await page.evaluate((base64) => {
           const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
@@ -211,6 +211,26 @@ export const tests = [
           slider.dispatchEvent(new Event('input'));
         });
         await until(page, () => document.querySelector('#own [role=grid]').ariaLabel.startsWith('Layer 2, head 1'));
+
+        const second = await page.browserContext().newPage();
+        await second.goto(`${url}#${sentence}`);
+        await settled(second);
+        await give(second, await write('other.safetensors', safetensors(tensors)));
+        await until(second, () => document.querySelectorAll('#own .card').length === 3);
+        const tabs = [page, second];
+        await page.evaluate(() => {
+          const open = FileSystemFileHandle.prototype.createWritable;
+          FileSystemFileHandle.prototype.createWritable = async function () {
+            const file = await open.call(this);
+            await new Promise((resolve) => setTimeout(resolve, 300));
+            return file;
+          };
+        });
+        for (const tab of tabs) await tab.$eval('#own-keep', (button) => button.click());
+        for (const tab of tabs) {
+          await until(tab, () => document.querySelector('#own-keep').ariaDisabled === 'false');
+          assert.doesNotMatch(await tab.$eval('.own-kept', (line) => line.textContent), /cannot/, 'two tabs keep their models');
+        }
         await close();
       }),
   },

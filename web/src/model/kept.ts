@@ -15,6 +15,10 @@ async function storage(): Promise<FileSystemDirectoryHandle> {
   return navigator.storage.getDirectory();
 }
 
+/** Two tabs do not change the files at the same time, which the browser would refuse one of them. */
+const alone = <T>(action: () => Promise<T>): Promise<T> =>
+  (navigator.locks as LockManager | undefined)?.request(folder, action) ?? action();
+
 /** The files that are kept; null if there are none, or the browser has no such storage. */
 export async function keptFiles(): Promise<GivenFiles | null> {
   try {
@@ -33,8 +37,12 @@ export async function keptFiles(): Promise<GivenFiles | null> {
 }
 
 /** Replaces the files that are kept. If that fails, none are. */
-export async function keep(files: GivenFiles): Promise<void> {
-  await forget();
+export const keep = (files: GivenFiles): Promise<void> => alone(() => replace(files));
+
+export const forget = (): Promise<void> => alone(remove);
+
+async function replace(files: GivenFiles): Promise<void> {
+  await remove();
   try {
     const root = await storage();
     const kept = await root.getDirectoryHandle(folder, { create: true });
@@ -52,12 +60,12 @@ export async function keep(files: GivenFiles): Promise<void> {
     // Written last: without it, nothing is kept.
     await write(list, new Blob([JSON.stringify(names)]));
   } catch (error) {
-    await forget().catch(() => undefined);
+    await remove().catch(() => undefined);
     throw error;
   }
 }
 
-export async function forget(): Promise<void> {
+async function remove(): Promise<void> {
   const root = await storage();
   await root.removeEntry(folder, { recursive: true }).catch((error: unknown) => {
     if (!(error instanceof DOMException && error.name === 'NotFoundError')) throw error;
