@@ -68,6 +68,7 @@ export const tests = [
       await until(page, () => window.multiheadPage.training().status === 'paused');
       await page.emulateMediaType('print');
       await until(page, () => matchMedia('print').matches);
+      await page.$eval('.origin details', (details) => (details.open = true));
       // As wide as the paper. The maps keep the size that they had on the screen, because nothing draws them again.
       const seen = await page.evaluate(() => {
         document.body.style.width = '718px';
@@ -85,10 +86,11 @@ export const tests = [
           sliders: shown('input[type=range]').length,
           empty: shown('#own, #speed, #generate').map(({ id }) => id),
           popover: shown('#status dl').length,
+          cut: shown('.origin').filter((story) => story.scrollHeight > story.clientHeight + 1).length,
           legend: Math.min(...corner(document.querySelector('.legend-strip'))) > 200,
         };
       });
-      assert.deepEqual(seen, { wide: [], buttons: [], sliders: 0, empty: [], popover: 0, legend: true });
+      assert.deepEqual(seen, { wide: [], buttons: [], sliders: 0, empty: [], popover: 0, cut: 0, legend: true });
       await close();
     },
   },
