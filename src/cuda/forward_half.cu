@@ -11,6 +11,7 @@
 // those that are hidden.
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "cuda/kernels.h"
 #include "cuda/mma_tile.h"
@@ -23,19 +24,27 @@ namespace multihead::cuda {
 namespace mma {
 namespace {
 
+// The keys that a row sees by position. Without options this takes the place of QueryRow, because
+// with 64 of those, the shared memory of sm_80 holds only one block at d 128 instead of two.
+struct SeenKeys {
+  uint32_t first = 0, last = 0;
+};
+
 // In shared memory, because registers are scarce.
+template <bool kOptions>
 struct BlockState {
   Entry entry;
-  QueryRow rows[kRows];
+  std::conditional_t<kOptions, QueryRow, SeenKeys> rows[kRows];
   float sinks[kRows];  // -inf for none
   uint32_t lanes_with_nan[kWarps];
 };
 
 // What the threads of a block need to know; rows are those of the list of query rows of a key/value
 // head.
+template <bool kOptions>
 struct BlockOfRows {
   const rules::AttentionParams& call;
-  const BlockState& state;
+  const BlockState<kOptions>& state;
   int64_t kv_head, first_row, last_row;
   int64_t first_key, end_key;  // keys that some row sees
 
@@ -48,6 +57,15 @@ struct BlockOfRows {
     return warp() * kRowsOfWarp + lane() / 4 + 8 * half;
   }
   __device__ __forceinline__ int64_t row_of(int half) const { return first_row + index_of(half); }
+  // By position.
+  __device__ __forceinline__ rules::KeyRange seen(int half) const {
+    const auto& row = state.rows[index_of(half)];
+    if constexpr (kOptions) {
+      return row.seen;
+    } else {
+      return {row.first, row.last};
+    }
+  }
 };
 
 // Per thread, for each of its two rows.
@@ -58,8 +76,8 @@ struct Sums {
   float out[kWidth / 8][4];  // a tile of 8 columns: (row 0, 2 columns), (row 1, 2 columns)
 };
 
-template <class T, int kWidth>
-__device__ __forceinline__ void start_copy(const BlockOfRows& b, int64_t first, T* keys,
+template <class T, int kWidth, bool kOptions>
+__device__ __forceinline__ void start_copy(const BlockOfRows<kOptions>& b, int64_t first, T* keys,
                                            T* values) {
   constexpr int kKeys = Tile<kWidth>::kKeys;
   const rules::AttentionParams& call = b.call;
@@ -79,7 +97,8 @@ __device__ __forceinline__ void start_copy(const BlockOfRows& b, int64_t first, 
 // One pass over all keys that the block sees. kOptions: whether there are options besides
 // visibility by position and sinks.
 template <bool kSingly, bool kOptions, class T, int kWidth>
-__device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWidth>& sums) {
+__device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared,
+                                       Sums<kWidth>& sums) {
   using Shape = Tile<kWidth>;
   constexpr int kKeys = Shape::kKeys;
   const rules::AttentionParams& call = b.call;
@@ -127,7 +146,7 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
     int begin[2], end[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const rules::KeyRange seen = b.state.rows[b.index_of(half)].seen;
+      const rules::KeyRange seen = b.seen(half);
       begin[half] = static_cast<int>(rules::limited(seen.first - first, 0, kKeys));
       end[half] = static_cast<int>(rules::limited(seen.last - first, 0, kKeys));
     }
@@ -140,7 +159,7 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
         const int at = n * 8 + 2 * (lane() % 4) + i % 2;
         bool visible = at >= begin[half] && at < end[half];
         float score = scores[n][i] * to_score;
-        if (kOptions) {
+        if constexpr (kOptions) {
           const QueryRow& row = b.state.rows[b.index_of(half)];
           visible = visible && sees(call, row, first + at);
           if (visible) {
@@ -202,8 +221,9 @@ __device__ __forceinline__ void attend(const BlockOfRows& b, T* shared, Sums<kWi
   }
 }
 
-template <class T, int kWidth>
-__device__ __forceinline__ void write_rows(const BlockOfRows& b, const Sums<kWidth>& sums) {
+template <class T, int kWidth, bool kOptions>
+__device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b,
+                                           const Sums<kWidth>& sums) {
   const rules::AttentionParams& call = b.call;
   const rules::WritableRows& to = call.out;
   // Two neighbours in one store.
@@ -241,7 +261,7 @@ __device__ __forceinline__ void write_rows(const BlockOfRows& b, const Sums<kWid
 
 // Not inlined, so that it takes no registers from the usual pass.
 template <bool kOptions, class T, int kWidth>
-__device__ __noinline__ void recompute(const BlockOfRows& b, T* shared) {
+__device__ __noinline__ void recompute(const BlockOfRows<kOptions>& b, T* shared) {
   Sums<kWidth> sums;
   attend<true, kOptions, T, kWidth>(b, shared, sums);
   write_rows<T, kWidth>(b, sums);
@@ -255,20 +275,26 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
   if (tile.empty()) return;
   const auto& [entry, kv_head, first_row, last_row] = tile;
   T* const shared = reinterpret_cast<T*>(shared_memory());
-  auto* const state = reinterpret_cast<BlockState*>(shared + Shape::kAllElements);
+  auto* const state = reinterpret_cast<BlockState<kOptions>*>(shared + Shape::kAllElements);
   const rules::KeyRange seen = tile.keys(call.group(), Shape::kKeys);
-  const BlockOfRows b{call, *state, kv_head, first_row, last_row, seen.first, seen.last};
+  const BlockOfRows<kOptions> b{call, *state, kv_head, first_row, last_row, seen.first, seen.last};
   if (thread_index() == 0) state->entry = entry;
   if (thread_index() < kRows) {
     const int64_t row = first_row + thread_index();
-    QueryRow query;  // sees nothing
+    auto& described = state->rows[thread_index()];
+    described = {};  // sees nothing
     float sink = -INFINITY;
     if (row <= last_row) {
       const int64_t head = b.head_of(row);
-      query = query_row(call, entry, head, b.query_of(row));
+      if constexpr (kOptions) {
+        described = query_row(call, entry, head, b.query_of(row));
+      } else {
+        const rules::KeyRange keys = entry.visibility.of_query(b.query_of(row));
+        described = {static_cast<uint32_t>(rules::limited(keys.first, 0, UINT32_MAX)),
+                     static_cast<uint32_t>(rules::limited(keys.last, 0, UINT32_MAX))};
+      }
       if (call.sinks != nullptr) sink = call.sinks[head] / call.scale.of_softmax;
     }
-    state->rows[thread_index()] = query;
     state->sinks[thread_index()] = sink;
   }
   sync_threads();
@@ -302,9 +328,9 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
 
 template <bool kOptions, class T, int kWidth>
 int launch_tiles(const ForwardParams& params, StreamHandle stream) {
-  return launch_row_tiles<kRows>(params.call, kThreads,
-                                 Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState),
-                                 stream, forward_half<kOptions, T, kWidth>, params);
+  return launch_row_tiles<kRows>(
+      params.call, kThreads, Tile<kWidth>::kAllElements * sizeof(T) + sizeof(BlockState<kOptions>),
+      stream, forward_half<kOptions, T, kWidth>, params);
 }
 
 template <bool kOptions, class T>
