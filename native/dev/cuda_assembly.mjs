@@ -22,9 +22,13 @@ export const architecturesOf = (file) => (file.includes('_hopper') ? ['sm_90a'] 
 export const cuda = () => findCuda(join(ROOT, 'build', 'toolchain', 'cuda'));
 export const kernelFiles = () => readdirSync(folder).filter((name) => name.endsWith('.cu'));
 
-/** What `nvcc -Xptxas -v` says: [{ file, architecture, kernel, registers, stack, spills, shared }]. */
+/**
+ * What `nvcc -Xptxas -v` says: [{ file, architecture, kernel, registers, stack, spills, shared, slowed }]. `slowed`: whether it lets
+ * products of wgmma wait for each other, or adds a fence that the source lacks.
+ */
 export function readPtxas(text, file, architecture) {
   const kernels = [];
+  const slowed = new Set([...text.matchAll(/\(C75\d\d\).* function '(\w+)'/g)].map(([, kernel]) => kernel));
   for (const part of text.split(/Compiling entry function '/).slice(1)) {
     const number = (pattern) => Number(part.match(pattern)?.[1] ?? 0);
     kernels.push({
@@ -35,6 +39,7 @@ export function readPtxas(text, file, architecture) {
       stack: number(/(\d+) bytes stack frame/),
       spills: number(/(\d+) bytes spill stores/),
       shared: number(/(\d+) bytes smem/),
+      slowed: slowed.has(part.slice(0, part.indexOf("'"))),
     });
   }
   return kernels;

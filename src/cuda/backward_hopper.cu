@@ -57,7 +57,7 @@ int launch_queries(const BackwardParams& params, StreamHandle stream) {
     case 64:
       return launch_tile<T, HopperBackwardTile<kSums, 64, 128, 3, 3>>(params, stream);
     case 128:
-      return launch_tile<T, HopperBackwardTile<kSums, 128, 80, 3, 3>>(params, stream);
+      return launch_tile<T, HopperBackwardTile<kSums, 128, 112, 3, 2>>(params, stream);
     default:
       return launch_tile<T, HopperBackwardTile<kSums, 256, 64, 2, 1>>(params, stream);
   }
@@ -68,7 +68,7 @@ int launch_keys(const BackwardParams& params, StreamHandle stream) {
   constexpr HopperSums kBoth = HopperSums::kKeysAndValues;
   switch (params.forward.call.key_width) {
     case 64:
-      return launch_tile<T, HopperBackwardTile<kBoth, 64, 80, 3, 3>>(params, stream);
+      return launch_tile<T, HopperBackwardTile<kBoth, 64, 112, 3, 3>>(params, stream);
     case 128:
       return launch_tile<T, HopperBackwardTile<kBoth, 128, 64, 3, 3>>(params, stream);
     default:

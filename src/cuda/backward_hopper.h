@@ -253,6 +253,7 @@ __device__ __forceinline__ void consume(const HopperBackwardCall& call,
     if (step == 0 && Tile::kSumsScores) mbarrier_wait(shared.second_kept_full, 0);
     mbarrier_wait(shared.second_full + second_slot.index, second_slot.parity);
     if constexpr (Tile::kSumsScores) {
+      wgmma_fence();
       multiply_transposed<T, Kept, Passing>(d, second_kept, second);
       wgmma_wait<1>();
     } else {

@@ -12,10 +12,10 @@
 // weight goes through shared memory.
 //
 //   d, sums           step  slots  registers of sums and products   shared memory
-//   64, d_k and d_v     80  3 + 3           64 + 80                     94 KiB
+//   64, d_k and d_v    112  3 + 3           64 + 112                   119 KiB
 //   64, d_q            128  3 + 3           32 + 128                   128 KiB
 //   128, d_k and d_v    64  3 + 3           128 + 64                   162 KiB
-//   128, d_q            80  3 + 3           64 + 80                    184 KiB
+//   128, d_q           112  3 + 2           64 + 112                   204 KiB
 //   256, d_k            64  2 + 1           128 + 64                   225 KiB
 //   256, d_v            64  2 + 2           128 + 32                   193 KiB
 //   256, d_q            64  2 + 1           128 + 64                   224 KiB

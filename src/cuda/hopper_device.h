@@ -80,9 +80,6 @@ __device__ __forceinline__ void tma_load_4d(void* shared, const TensorMap* map, 
       "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
-__device__ __forceinline__ void tma_prefetch(const TensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -161,10 +158,12 @@ __device__ __forceinline__ void wgmma_touch(float (&d)[kCount]) {
 #define MULTIHEAD_R40 \
   MULTIHEAD_R32 ", " \
   MULTIHEAD_R8(32, 33, 34, 35, 36, 37, 38, 39)
-#define MULTIHEAD_R64 \
+#define MULTIHEAD_R56 \
   MULTIHEAD_R40 ", " \
   MULTIHEAD_R8(40, 41, 42, 43, 44, 45, 46, 47) ", " \
-  MULTIHEAD_R8(48, 49, 50, 51, 52, 53, 54, 55) ", " \
+  MULTIHEAD_R8(48, 49, 50, 51, 52, 53, 54, 55)
+#define MULTIHEAD_R64 \
+  MULTIHEAD_R56 ", " \
   MULTIHEAD_R8(56, 57, 58, 59, 60, 61, 62, 63)
 #define MULTIHEAD_R88 \
   MULTIHEAD_R64 ", " \
@@ -185,8 +184,10 @@ __device__ __forceinline__ void wgmma_touch(float (&d)[kCount]) {
   MULTIHEAD_D8(0), MULTIHEAD_D8(8), MULTIHEAD_D8(16), MULTIHEAD_D8(24)
 #define MULTIHEAD_D40 \
   MULTIHEAD_D32, MULTIHEAD_D8(32)
+#define MULTIHEAD_D56 \
+  MULTIHEAD_D40, MULTIHEAD_D8(40), MULTIHEAD_D8(48)
 #define MULTIHEAD_D64 \
-  MULTIHEAD_D40, MULTIHEAD_D8(40), MULTIHEAD_D8(48), MULTIHEAD_D8(56)
+  MULTIHEAD_D56, MULTIHEAD_D8(56)
 #define MULTIHEAD_D88 \
   MULTIHEAD_D64, MULTIHEAD_D8(64), MULTIHEAD_D8(72), MULTIHEAD_D8(80)
 #define MULTIHEAD_D128 \
@@ -237,6 +238,7 @@ __device__ __forceinline__ void wgmma_touch(float (&d)[kCount]) {
 // previous value is not read.
 MULTIHEAD_WGMMA_FUNCTIONS(64, 32, 32, 33, 34, 35, 36, 37, 38)
 MULTIHEAD_WGMMA_FUNCTIONS(80, 40, 40, 41, 42, 43, 44, 45, 46)
+MULTIHEAD_WGMMA_FUNCTIONS(112, 56, 56, 57, 58, 59, 60, 61, 62)
 MULTIHEAD_WGMMA_FUNCTIONS(128, 64, 64, 65, 66, 67, 68, 69, 70)
 MULTIHEAD_WGMMA_FUNCTIONS(176, 88, 88, 89, 90, 91, 92, 93, 94)
 MULTIHEAD_WGMMA_FUNCTIONS(256, 128, 128, 129, 130, 131, 132, 133, 134)
@@ -250,6 +252,8 @@ MULTIHEAD_WGMMA_FUNCTIONS(256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef MULTIHEAD_R88
 #undef MULTIHEAD_D64
 #undef MULTIHEAD_R64
+#undef MULTIHEAD_D56
+#undef MULTIHEAD_R56
 #undef MULTIHEAD_D40
 #undef MULTIHEAD_R40
 #undef MULTIHEAD_D32
