@@ -4,84 +4,191 @@
 # nvcc, CMake, Ninja, GoogleTest, Eigen, nlohmann_json and Highway 1.2 (here, or from `npm run setup`), to measure also Google
 # Benchmark and CLI11, and no network. CMAKE_PREFIX_PATH may name folders with them.
 #
-#   native/dev/cuda_check.sh [FILE]      writes FILE (cuda_check.txt): what was found, as text
+#   native/dev/cuda_check.sh [FILE]                    writes FILE (cuda_check.txt): what was found, as text
+#   native/dev/cuda_check.sh --pack FOLDER             builds only, and copies the programs and their libraries to FOLDER
+#   native/dev/cuda_check.sh --built FOLDER [FILE]     builds nothing, runs those programs: the GPU machine then needs none of the above
 #
-# It ends within CUDA_CHECK_SECONDS, 460 if that is not set: what comes last is cut off or left out.
-# Exit code 0; 1 if something is wrong; 3 if there is no GPU.
+# It builds for the GPU at hand, or for CUDA_CHECK_ARCHITECTURES (80, 90a) if that is set.
+#
+# Each check and each group of measurements is a process of its own, with a limit of its own: a kernel that fails or never ends
+# says nothing about the others. All is printed, and written to FILE, as it is found. The script ends within CUDA_CHECK_SECONDS,
+# 460 if that is not set: what comes last is cut off or left out. A check has CUDA_CHECK_LIMIT seconds, by default 15.
+# Exit code 0; 1 if something is wrong; 2 for wrong arguments; 3 if there is no GPU.
 set -u
-cd "$(dirname "$0")/../.." || exit 1
+usage() {
+  echo "Usage: $0 [--pack FOLDER | --built FOLDER] [FILE]" >&2
+  exit 2
+}
+mode=build
+case ${1-} in
+  --pack | --built)
+    mode=${1#--}
+    [ $# -ge 2 ] || usage
+    folder=$(realpath -m "$2")
+    shift 2
+    ;;
+  -*) usage ;;
+esac
+if [ $# -gt 1 ] || [ "$mode$#" = pack1 ]; then usage; fi
 file=$(realpath "${1:-cuda_check.txt}")
+cd "$(dirname "$0")/../.." || exit 1
 build=build/cuda-check
 highway=build/toolchain/highway/usr
-PATH="$PATH:$PWD/build/toolchain/cuda/bin:/usr/local/cuda/bin"
+program=$build/tests/multihead-cuda-check
+bench=$build/native/multihead-bench
+PATH="$PATH:$PWD/build/toolchain/cuda/bin:/usr/local/cuda/bin:/usr/local/nvidia/bin"
 end=$(($(date +%s) + ${CUDA_CHECK_SECONDS:-460}))
+limit=${CUDA_CHECK_LIMIT:-15}
+result=0
 
 # limited SECONDS COMMAND...: no longer than so many seconds, and than are left of all. 124 if it was cut off.
 limited() {
-  seconds=$(($end - $(date +%s)))
-  [ "$1" -lt "$seconds" ] && seconds=$1
-  shift
+  seconds=$((end - $(date +%s)))
   if [ "$seconds" -lt 3 ]; then
+    shift
     echo "left out, since no time is left: $*"
     return 124
   fi
+  [ "$1" -ge "$seconds" ] || seconds=$1
+  shift
   timeout -k 2 "$seconds" "$@"
   code=$?
-  [ $code -ne 124 ] || echo "cut off after $seconds seconds: $*"
+  # 137: it had to be killed.
+  if [ $code -eq 124 ] || [ $code -eq 137 ]; then
+    echo "cut off after $seconds seconds: $*"
+    return 124
+  fi
   return $code
 }
 
 configure() {
-  cmake -S . -B $build -G Ninja -DMULTIHEAD_CUDA=ON "$@" >$build.log 2>&1
+  cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Release -DMULTIHEAD_CUDA=ON "-DCMAKE_BUILD_RPATH=\$ORIGIN/lib" "$@" >$build.log 2>&1
 }
 
-check() {
-  date -u
-  git rev-parse HEAD 2>/dev/null
-  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader ||
-    { echo "skipped: no NVIDIA GPU (nvidia-smi fails)"; return 3; }
+# build_programs SECONDS: whether there is a program to check with.
+build_programs() {
+  may_take=$1
   nvcc --version | tail -2
-  [ -d "$highway" ] && set -- "-Dhwy_ROOT=$PWD/$highway" || set --
+  rm -f "$program" "$bench"
+  shift
+  if [ -d "$highway" ]; then set -- "-Dhwy_ROOT=$PWD/$highway"; fi
+  # Only for this machine's GPU, and with all processors: the largest file takes minutes otherwise.
+  architectures=${CUDA_CHECK_ARCHITECTURES-}
+  if [ -z "$architectures" ]; then
+    case $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) in
+      8.*) architectures=80 ;;
+      9.0*) architectures=90a ;;
+    esac
+  fi
+  if [ -n "$architectures" ]; then set -- "$@" "-DMULTIHEAD_CUDA_ARCHITECTURES=$architectures"; fi
+  if nvcc --help 2>/dev/null | grep -q split-compile; then
+    set -- "$@" "-DCMAKE_CUDA_FLAGS=--threads=0 --split-compile=0"
+  fi
   programs="multihead-cuda-check multihead-bench"
   if ! configure -DMULTIHEAD_PROGRAMS=ON "$@"; then
     echo "not measured: multihead-bench cannot be configured ($(grep -m 1 -A 1 'CMake Error' $build.log | tr '\n' ' '))"
     programs=multihead-cuda-check
     configure -DMULTIHEAD_PROGRAMS=OFF "$@" || { tail -40 $build.log; return 1; }
   fi
+  # One program may be built where the other fails.
   # shellcheck disable=SC2086
-  limited 250 cmake --build $build --target $programs >>$build.log 2>&1 || { tail -40 $build.log; return 1; }
-  result=0
-
-  program=$build/tests/multihead-cuda-check
-  limited 100 $program 100 || result=1
-
-  bench=$build/native/multihead-bench
-  if [ "$programs" != multihead-cuda-check ]; then
-    limited 75 $bench --device=cuda --explain --benchmark_min_time=0.05 \
-      --benchmark_filter='/d(64|128|256)-(512|4k|16k)/[a-z]+/bf16/|^(decode|cache)/llama3-b' 2>&1
-    code=$?
-    [ $code -eq 0 ] || [ $code -eq 124 ] || result=1
-    # 3: without PyTorch
-    limited 70 python3 native/bench/cuda_peers.py --bench $bench \
-      --filter '/d(64|128|256)-(2k|8k)/[a-z]+/bf16/|^decode/llama3-b.*/bf16/' 2>&1
-    code=$?
-    [ $code -eq 0 ] || [ $code -eq 3 ] || [ $code -eq 124 ] || [ $code -eq 127 ] || result=1
+  if ! limited "$may_take" cmake --build $build --target $programs -- -k 0 >>$build.log 2>&1; then
+    grep -A 12 FAILED: $build.log | head -60
+    tail -20 $build.log
+    result=1
   fi
+  [ -x "$program" ] || [ -x "$bench" ]
+}
 
-  if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck synccheck; do
-      echo "compute-sanitizer --tool $tool"
-      limited 50 compute-sanitizer --tool $tool --error-exitcode 9 $program 5 >$build.log 2>&1
-      code=$?
-      [ $code -eq 0 ] || [ $code -eq 124 ] || result=1
-      tail -5 $build.log
+pack() {
+  mkdir -p "$folder/lib"
+  for built in "$program" "$bench"; do
+    [ -x "$built" ] || { echo "not built: $built"; return 1; }
+    cp "$built" "$folder"
+    strip "$folder/$(basename "$built")"
+    # All but glibc's.
+    ldd "$built" | sed -n 's/.*=> \(\/[^ ]*\) .*/\1/p' | grep -v '/lib\(c\|m\|dl\|rt\|pthread\)\.so' | while read -r library; do
+      cp -L "$library" "$folder/lib"
     done
+  done
+  du -sh "$folder"
+}
+
+# Runs each check. Primitives come first: without them no kernel can be right.
+run_checks() {
+  names=$("$program" --list) || { echo "multihead-cuda-check does not start"; result=1; return; }
+  for name in $names; do
+    case $name in random-*) of_check=$((3 * limit)) ;; *) of_check=$limit ;; esac
+    limited "$of_check" "$program" "$name" 100 2>&1
+    code=$?
+    if [ $code -eq 3 ]; then result=3; return; fi
+    [ $code -eq 0 ] || { echo "$name: FAILED with exit code $code"; result=1; }
+  done
+}
+
+measure() {
+  for cases in forward/d128 forward/d64 forward/d256 backward/d128 backward/d64 backward/d256; do
+    measure_cases 25 "^$cases-(512|4k|16k)/[a-z]+/bf16/"
+  done
+  measure_cases 20 '^decode/llama3-b'
+  measure_cases 20 '^cache/llama3-b'
+}
+measure_cases() {
+  limited "$1" "$bench" --device=cuda --explain --benchmark_min_time=0.05 "--benchmark_filter=$2" 2>&1
+  code=$?
+  [ $code -eq 0 ] || [ $code -eq 124 ] || result=1
+}
+
+compare() {
+  # 3: without PyTorch; 127: without Python
+  limited 90 python3 native/bench/cuda_peers.py --bench "$bench" \
+    --filter '/d(64|128|256)-(2k|8k)/[a-z]+/bf16/|^decode/llama3-b.*/bf16/' 2>&1
+  code=$?
+  [ $code -eq 0 ] || [ $code -eq 3 ] || [ $code -eq 124 ] || [ $code -eq 127 ] || result=1
+}
+
+sanitize() {
+  command -v compute-sanitizer >/dev/null || return 0
+  for tool in memcheck racecheck synccheck; do
+    for name in $("$program" --list | grep -v '^random-'); do
+      said=$(limited "$limit" compute-sanitizer --tool $tool --error-exitcode 9 "$program" "$name" 2>&1)
+      code=$?
+      echo "compute-sanitizer --tool $tool, $name: $(echo "$said" | tail -1)"
+      [ $code -eq 0 ] || [ $code -eq 124 ] || { echo "$said" | head -30; result=1; }
+    done
+  done
+}
+
+has_gpu() {
+  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader || [ -e /dev/nvidia0 ]
+}
+
+check() {
+  date -u
+  git rev-parse HEAD 2>/dev/null
+  has_gpu || { echo "skipped: no NVIDIA GPU (nvidia-smi fails)"; result=3; return; }
+  if [ "$mode" = built ]; then
+    program=$folder/multihead-cuda-check
+    bench=$folder/multihead-bench
+  else
+    build_programs 250 || { result=1; return; }
+    echo "built after $((${CUDA_CHECK_SECONDS:-460} - end + $(date +%s))) seconds"
   fi
-  return $result
+  [ ! -x "$program" ] || run_checks
+  [ $result -ne 3 ] || return
+  [ ! -x "$bench" ] || measure
+  [ ! -x "$bench" ] || compare
+  [ ! -x "$program" ] || sanitize
 }
 
 mkdir -p build
-check >"$file" 2>&1
-code=$?
-cat "$file"
-exit $code
+if [ "$mode" = pack ]; then
+  end=$((end + 86400))
+  build_programs 86400 && [ $result -eq 0 ] && pack
+  exit
+fi
+{
+  check
+  echo $result >$build.code
+} 2>&1 | tee "$file"
+exit "$(cat $build.code)"

@@ -9,6 +9,7 @@
 
 #include "cuda/emulator/memory.h"
 #include "cuda/hopper_kernels.h"
+#include "cuda/hopper_products.h"
 #include "multihead/tensor.h"
 #include "support/random_case.h"
 
@@ -78,6 +79,30 @@ TEST_F(HopperDevice, MultipliesTilesThatWereCopied) {
           }
           ASSERT_EQ(d_[row * 64 + column], expected) << row << " " << column;
         }
+      }
+    }
+  }
+}
+
+TEST(HopperRows, AreMultipliedInEveryShapeOfTheAttentionKernels) {
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const auto& [width, count] : kHopperRowShapes) {
+      SCOPED_TRACE(std::to_string(width) + " x " + std::to_string(count));
+      RowProductsCase c(type, width, count, /*of_consumers=*/2);
+      device().map(c.a.data(), c.a.size() * 2, Use::kInput, "a");
+      device().map(c.b.data(), c.b.size() * 2, Use::kInput, "b");
+      device().map(c.s.data(), c.s.size() * sizeof(float), Use::kOutput, "s");
+      device().map(c.o.data(), c.o.size() * sizeof(float), Use::kOutput, "o");
+      EXPECT_EQ(launch_hopper_row_products({c.a.data(), c.b.data(), c.s.data(), c.o.data(), type,
+                                            c.width, c.count, c.consumers}),
+                0);
+      EXPECT_EQ(device().take_findings(), std::vector<std::string>());
+      EXPECT_EQ(c.s, c.expected_s);
+      EXPECT_EQ(c.o, c.expected_o);
+      for (const void* const data :
+           {static_cast<const void*>(c.a.data()), static_cast<const void*>(c.b.data()),
+            static_cast<const void*>(c.s.data()), static_cast<const void*>(c.o.data())}) {
+        device().unmap(data);
       }
     }
   }

@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "cuda/hopper_device.h"
+#include "cuda/hopper_rows.h"
+#include "cuda/hopper_softmax.h"
 #include "cuda/launch.h"
 #include "cuda/tensor_map.h"
 
@@ -112,7 +115,111 @@ int launch_typed(const HopperProducts& products, HopperFault fault) {
                              : launch(launch_shape, multiply_tiles<T, false>, params);
 }
 
+struct RowParams {
+  TensorMap a, b;
+  float *s, *o;
+};
+
+// Stores a warpgroup's 64 rows.
+template <size_t kCount>
+__device__ void store_sums(const float (&sums)[kCount], float* to) {
+  const int row = thread_index() % kWarpgroupSize / kWarpSize * 16 + lane() / 4;
+  constexpr int kColumns = 2 * static_cast<int>(kCount);
+  for (int i = 0; i < static_cast<int>(kCount); ++i) {
+    to[(row + i / 2 % 2 * 8) * kColumns + i / 4 * 8 + lane() % 4 * 2 + i % 2] = sums[i];
+  }
+}
+
+// A warpgroup copies, the others multiply 64 rows each.
+template <class T, int kWidth, int kCount, int kConsumers>
+__global__ void __launch_bounds__((1 + kConsumers) * kWarpgroupSize, 1)
+    multiply_rows(const __grid_constant__ RowParams p) {
+  constexpr bool kExchangesRegisters = kConsumers > 1;
+  using A = HopperRows<kWidth, kConsumers * 64>;
+  using B = HopperRows<kWidth, kCount>;
+  std::byte* const a = shared_memory();
+  std::byte* const b = a + A::kBytes;
+  auto* const full = reinterpret_cast<uint64_t*>(b + B::kBytes);
+  if (thread_index() == 0) {
+    mbarrier_init(full, 2);
+    mbarrier_init_fence();
+  }
+  sync_threads();
+  const int group = uniform(warpgroup());
+  if (group == 0) {
+    if constexpr (kExchangesRegisters) set_max_registers_down<24>();
+    if (thread_index() == 0) {
+      load_rows<A>(a, p.a, full, 0, 0, 0);
+      load_rows<B>(b, p.b, full, 0, 0, 0);
+    }
+  } else {
+    if constexpr (kExchangesRegisters) set_max_registers_up<240>();
+    const int first = 64 * (group - 1);
+    float s[kCount / 2], o[kWidth / 2] = {};
+    uint32_t weights[kCount / 16][4];
+    mbarrier_wait(full, 0);
+    wgmma_fence();
+    multiply_transposed<T, A, B>(s, a + first * 128, b);
+    wgmma_wait<0>();
+    wgmma_touch(s);
+    store_sums(s, p.s + first * kCount);
+    pack_weights<T>(s, weights);
+    wgmma_fence();
+    add_product<T, B>(o, weights, b);
+    wgmma_wait<0>();
+    wgmma_touch(o);
+    store_sums(o, p.o + first * kWidth);
+  }
+}
+
+TensorMapShape rows_of(const void* data, DType type, int width, int count) {
+  const auto row_bytes = static_cast<uint64_t>(2 * width);
+  const auto rows = static_cast<uint32_t>(count);
+  return {.data = data,
+          .type = type,
+          .extents = {static_cast<uint64_t>(width), rows, 1, 1},
+          .byte_strides = {row_bytes, row_bytes * rows, row_bytes * rows},
+          .box = {64, rows, 1, 1}};
+}
+
+template <class T, int kWidth, int kCount, int kConsumers>
+int launch_row_shape(const HopperRowProducts& products) {
+  using A = HopperRows<kWidth, kConsumers * 64>;
+  using B = HopperRows<kWidth, kCount>;
+  RowParams params{};
+  params.s = products.s;
+  params.o = products.o;
+  for (const int error :
+       {encode_tensor_map(params.a, rows_of(products.a, products.type, kWidth, A::kCount)),
+        encode_tensor_map(params.b, rows_of(products.b, products.type, kWidth, kCount))}) {
+    if (error != 0) return error;
+  }
+  return launch(
+      {.threads = (1 + kConsumers) * kWarpgroupSize, .shared_bytes = A::kBytes + B::kBytes + 8},
+      multiply_rows<T, kWidth, kCount, kConsumers>, params);
+}
+
+template <class T, size_t kShape = 0>
+int launch_row_type(const HopperRowProducts& products) {
+  constexpr int kInvalidValue = 1;
+  if constexpr (kShape == std::size(kHopperRowShapes)) {
+    return kInvalidValue;
+  } else {
+    constexpr auto kOne = kHopperRowShapes[kShape];
+    if (products.width != kOne.width || products.count != kOne.count) {
+      return launch_row_type<T, kShape + 1>(products);
+    }
+    return products.consumers == 1 ? launch_row_shape<T, kOne.width, kOne.count, 1>(products)
+                                   : launch_row_shape<T, kOne.width, kOne.count, 2>(products);
+  }
+}
+
 }  // namespace
+
+int launch_hopper_row_products(const HopperRowProducts& products) {
+  return products.type == DType::kBF16 ? launch_row_type<BFloat16>(products)
+                                       : launch_row_type<Float16>(products);
+}
 
 int launch_hopper_products(const HopperProducts& products, HopperFault fault) {
   return products.type == DType::kBF16 ? launch_typed<BFloat16>(products, fault)

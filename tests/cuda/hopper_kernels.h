@@ -1,4 +1,5 @@
-// A kernel that tests the emulator's TMA, mbarriers and wgmma.
+// Kernels that test TMA, mbarriers, wgmma and the exchange of registers: the emulator's, and those
+// of a GPU (device_check.cc).
 #pragma once
 
 #include <cstdint>
@@ -32,5 +33,26 @@ struct HopperProducts {
 };
 
 int launch_hopper_products(const HopperProducts& products, HopperFault fault);
+
+// The two products of the attention kernels, by their functions (hopper_rows.h), with rows of
+// `width` elements and `count` rows of b:
+//   s (rows, count) = a b^T    a and b from shared memory
+//   o (rows, width) = s b      s from registers, rounded to `type`
+// for a (rows, width), b (count, width), and 64 rows for each of the warpgroups that multiply.
+struct HopperRowProducts {
+  const void *a, *b;
+  float *s, *o;
+  DType type;
+  int width, count;
+  int consumers;  // 1, or 2, which get registers of the warpgroup that copies
+};
+
+// Pairs of width and count that the attention kernels use; others give an error.
+inline constexpr struct {
+  int width, count;
+} kHopperRowShapes[] = {{64, 112},  {64, 128},  {128, 64}, {128, 112},
+                        {128, 128}, {128, 176}, {256, 64}, {256, 80}};
+
+int launch_hopper_row_products(const HopperRowProducts& products);
 
 }  // namespace multihead::cuda::testing

@@ -30,7 +30,7 @@ const NAMES = {
   condition_variable: 'condition_variable',
   csignal: 'raise signal',
   cstddef: 'byte max_align_t nullptr_t',
-  cstdio: 'fclose ferror fflush fgets fopen fprintf fputc fputs fread fwrite perror printf puts snprintf',
+  cstdio: 'fclose ferror fflush fgets fopen fprintf fputc fputs fread fwrite perror printf puts setvbuf snprintf',
   cstdlib: 'abort aligned_alloc atexit atoi atoll calloc exit free getenv malloc realloc strtod strtof strtol strtoll strtoull',
   cstring: 'memchr memcmp memcpy memmove memset strchr strcmp strerror strlen strncmp strstr',
   deque: 'deque',
