@@ -160,13 +160,17 @@ sanitize() {
 }
 
 has_gpu() {
-  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader || [ -e /dev/nvidia0 ]
+  if command -v nvidia-smi >/dev/null; then
+    nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader
+  else
+    [ -e /dev/nvidia0 ]
+  fi
 }
 
 check() {
   date -u
   git rev-parse HEAD 2>/dev/null
-  has_gpu || { echo "skipped: no NVIDIA GPU (nvidia-smi fails)"; result=3; return; }
+  has_gpu || { echo "skipped: no NVIDIA GPU (nvidia-smi fails, or neither it nor /dev/nvidia0 is there)"; result=3; return; }
   if [ "$mode" = built ]; then
     program=$folder/multihead-cuda-check
     bench=$folder/multihead-bench
