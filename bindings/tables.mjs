@@ -1,10 +1,11 @@
 // Writes the TypeScript that the core decides, out of the tables that its C++ is made of:
-//   src/tables.ts   names, axes and messages of errors, out of src/engine/messages.inc, and the
-//                   enumerations of wire.inc
-//   src/wire.ts     how calls are written and results read, out of wire.inc
+//   src/tables.ts          names, axes and messages of errors, out of src/engine/messages.inc, and the
+//                          enumerations of wire.inc
+//   src/module_tables.ts   those names, axes and messages that multihead/core does not need
+//   src/wire.ts            how calls are written and results read, out of wire.inc
 
 import { createHash } from 'node:crypto';
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
@@ -14,7 +15,9 @@ const wire = read('wire.inc');
 const messages = read('../src/engine/messages.inc');
 const blocks = blocksOf(wire);
 
-writeIfChanged('src/tables.ts', [tablesOf(messages), ...enumerations(), ...constants()].join('\n'));
+const [coreTables, moduleTables] = tablesOf(messages);
+writeIfChanged('src/tables.ts', [coreTables, ...enumerations(), ...constants()].join('\n'));
+writeIfChanged('src/module_tables.ts', moduleTables);
 writeIfChanged('src/wire.ts', wireOf());
 
 /** An unchanged file is left alone: a test builds while others read it. */
@@ -29,24 +32,32 @@ function versionOfWire() {
   return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }
 
-/** The tables of errors. */
+/** What multihead/core runs beside the kernels, which report no errors. */
+function sourcesOfCore() {
+  const engine = readdirSync(at('../src/engine')).filter((name) => /\.(cc|h)$/.test(name));
+  return ['attention.cc', 'call.cc', 'call.h', ...engine.map((name) => `../src/engine/${name}`)].map(read).join('');
+}
+
+/** The tables of errors: what multihead/core can report, and all else. */
 function tablesOf(source) {
   /** What messages.ts fills in. */
   const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'real', 'shape', 'text'];
+  const used = new Set(sourcesOfCore().match(/\b(?:Name|Axes|Message)::k\w+/g));
 
-  /** The arguments of every call of a macro: a name, and texts behind it. */
-  function rowsOf(macro) {
+  /** The arguments of every call of a macro, of enumerators of this type: a name, and texts behind it. */
+  function rowsOf(macro, type) {
     const rows = [];
     for (const [, given] of source.matchAll(new RegExp(`^${macro}\\(((?:[^"()]|"[^"]*")*)\\)`, 'gm'))) {
-      rows.push([...given.matchAll(/"([^"]*)"/g)].map(([, text]) => text));
+      const isOfCore = used.has(`${type}::${given.split(',', 1)[0].trim()}`);
+      rows.push({ isOfCore, texts: [...given.matchAll(/"([^"]*)"/g)].map(([, text]) => text) });
     }
     const calls = source.match(new RegExp(`^${macro}\\(`, 'gm'))?.length;
     if (rows.length !== calls) throw new Error(`messages.inc: ${calls} of ${macro}, of which ${rows.length} can be read`);
     return rows;
   }
 
-  const names = rowsOf('MULTIHEAD_NAME');
-  const spelled = new Map(names);
+  const names = rowsOf('MULTIHEAD_NAME', 'Name');
+  const spelled = new Map(names.map(({ texts }) => texts));
 
   /** A template, with the names of the interface as JavaScript spells them. */
   const inJavaScript = (text) =>
@@ -56,17 +67,43 @@ function tablesOf(source) {
       return spelled.get(key);
     });
 
-  const list = (name, type, rows) =>
-    `export const ${name}: readonly ${type}[] = [\n${rows.map((row) => `  ${JSON.stringify(row)},\n`).join('')}];\n`;
+  const tables = {
+    names: names.map(({ isOfCore, texts: [, name] }) => [isOfCore, name]),
+    axes: rowsOf('MULTIHEAD_AXES', 'Axes').map(({ isOfCore, texts: [text] }) => [isOfCore, inJavaScript(text)]),
+    messages: rowsOf('MULTIHEAD_MESSAGE', 'Message').map(({ isOfCore, texts }) => [isOfCore, texts.map(inJavaScript)]),
+  };
+  /** Each list is written as one string, which is smaller; rows of the other part are empty. */
+  const written = (name, ofCore) => [
+    `export const ${name}: ErrorTables = {`,
+    ...Object.entries(tables).map(([key, rows]) => {
+      const texts = rows.flatMap(([isOfCore, row]) => [row].flat().map((text) => (isOfCore === ofCore ? text : '')));
+      if (texts.some((text) => text.includes('|'))) throw new Error(`messages.inc: a text of ${key} has a |, which separates them`);
+      return `  ${key}: /* @__PURE__ */ ${JSON.stringify(texts.join('|'))}.split('|'),`;
+    }),
+    '};\n',
+  ];
 
-  return [
-    '// Made by tables.mjs out of src/engine/messages.inc and wire.inc, in their order: the core gives places in these lists.\n',
-    '/** Of arguments, options and functions. */',
-    list('names', 'string', names.map(([, name]) => name)),
-    list('axes', 'string', rowsOf('MULTIHEAD_AXES').map(([text]) => inJavaScript(text))),
-    '/** Templates of what was expected and of what came. */',
-    list('messages', '(readonly [string, string])', rowsOf('MULTIHEAD_MESSAGE').map((row) => row.map(inJavaScript))),
-  ].join('\n');
+  const made = '// Made by tables.mjs out of src/engine/messages.inc';
+  const core = [
+    `${made} and wire.inc, in their order: the core gives places in these lists.\n`,
+    '/** The texts of errors; those of the other part are empty. */',
+    'export interface ErrorTables {',
+    '  /** Of arguments, options and functions. */',
+    '  readonly names: readonly string[];',
+    '  readonly axes: readonly string[];',
+    '  /** Templates, in turns of what was expected and of what came. */',
+    '  readonly messages: readonly string[];',
+    '}\n',
+    '/** What multihead/core can report. */',
+    ...written('coreTables', true),
+  ];
+  const modules = [
+    `${made}.`,
+    "import type { ErrorTables } from './tables.js';\n",
+    '/** What only modules and training report. */',
+    ...written('moduleTables', false),
+  ];
+  return [core.join('\n'), modules.join('\n')];
 }
 
 /** Of all macros of wire.inc with this name, what `write` makes. */

@@ -16,6 +16,7 @@ import { WasmPreparedAttention } from './prepared.js';
 import { rotate } from './rope.js';
 import { ScopeStack } from './scope.js';
 import { scores } from './scores.js';
+import type { ErrorTables } from './tables.js';
 import { makeTensor } from './tensor.js';
 import type { Backend, DType, Shape, SourceOf, Tensor, TensorOptions } from './types.js';
 import { attentionVarlen } from './varlen.js';
@@ -24,9 +25,9 @@ import { readSimdTarget } from './wire.js';
 /** What the loader knows of a backend. */
 export type LoadedBackend = Omit<Backend, 'target'>;
 
-export function createRuntime(raw: GuardedModule): Runtime {
+export function createRuntime(raw: GuardedModule, moduleTables?: ErrorTables): Runtime {
   const scopes = new ScopeStack();
-  return { raw, args: new Arguments(raw), heap: new Heap(raw, scopes), scopes };
+  return { raw, args: new Arguments(raw), heap: new Heap(raw, scopes), scopes, moduleTables };
 }
 
 /** The object that load() of multihead/core returns. */

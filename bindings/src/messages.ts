@@ -1,16 +1,19 @@
 // Makes the sentences of the core's errors. In the core an error is a message number, an argument and numbers.
 
-import { axes, dtypes, messages, names } from './tables.js';
+import { coreTables, dtypes, type ErrorTables } from './tables.js';
 import { formatShape } from './shape.js';
 import type { CoreError } from './wire.js';
 
 const dtypeNames = Object.keys(dtypes);
 
-export function sentencesOf(error: CoreError): { argument: string; expected: string; got: string } {
+/** `more` has the texts that multihead/core does without. */
+export function sentencesOf(error: CoreError, more?: ErrorTables): { argument: string; expected: string; got: string } {
   const { text, real, shape, given } = error;
-  const [expected, got] = messages[error.message] as readonly [string, string];
-  const argument = names[error.argument] as string;
-  const letters = axes[error.axes] as string;
+  const textOf = (table: keyof ErrorTables, at: number): string => coreTables[table][at] || more?.[table][at] || '';
+  const expected = textOf('messages', 2 * error.message);
+  const got = textOf('messages', 2 * error.message + 1);
+  const argument = textOf('names', error.argument);
+  const letters = textOf('axes', error.axes);
   const numbers = [error.number0, error.number1, error.number2, error.number3];
   const values: Readonly<Record<string, () => string>> = {
     text: () => text,

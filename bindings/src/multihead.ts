@@ -6,6 +6,7 @@ import { WasmExperiment } from './experiment.js';
 import type { GuardedModule } from './guard.js';
 import { headStatistics } from './head_statistics.js';
 import { latentAttention } from './latent_attention.js';
+import { moduleTables } from './module_tables.js';
 import { WasmMultiHeadAttention } from './multi_head_attention.js';
 import type { Runtime } from './operands.js';
 import { WasmPreparedBackward } from './prepared_backward.js';
@@ -19,7 +20,7 @@ import { attentionVarlenBackward } from './varlen.js';
 export const runtimeOf = new WeakMap<Multihead, Runtime>();
 
 export function createMultihead(raw: GuardedModule, backend: LoadedBackend): Multihead {
-  const runtime = createRuntime(raw);
+  const runtime = createRuntime(raw, moduleTables);
   const { scopes } = runtime;
   const multihead: Multihead = {
     ...coreOperations(runtime, backend),

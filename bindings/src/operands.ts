@@ -6,7 +6,7 @@ import type { GuardedModule } from './guard.js';
 import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js';
 import { sentencesOf } from './messages.js';
 import type { ScopeStack } from './scope.js';
-import { callStatus } from './tables.js';
+import { callStatus, type ErrorTables } from './tables.js';
 import { formatShape, maxExtent, sameShape, type Ranks } from './shape.js';
 import { checkData, checkShape, coreOf, describe, isProxyOfTensor, unreadable, WasmTensor, type TensorCore } from './tensor.js';
 import { lengthOf, typedArrayName } from './typed_arrays.js';
@@ -19,6 +19,8 @@ export interface Runtime {
   readonly args: Arguments;
   readonly heap: Heap;
   readonly scopes: ScopeStack;
+  /** The texts of errors that multihead/core cannot report. */
+  readonly moduleTables: ErrorTables | undefined;
 }
 
 /** Inputs that are kept for later calls, by a prepared operation. */
@@ -220,14 +222,14 @@ export class Operands {
 }
 
 /** Throws the error that a CallStatus stands for, unless it is ok. */
-export function checkStatus({ raw, args, heap }: Runtime, status: number): void {
+export function checkStatus({ raw, args, heap, moduleTables }: Runtime, status: number): void {
   if (status === callStatus.ok) return;
   if (status === callStatus.otherArguments) throw otherArguments();
   if (status === callStatus.nothingLeft) {
     throw outOfMemory('memory', 'a megabyte for the call itself', heap.buffer.byteLength);
   }
   raw.lastError();
-  const error = sentencesOf(readCoreError(args.results()));
+  const error = sentencesOf(readCoreError(args.results()), moduleTables);
   if (status === callStatus.memory) {
     throw outOfMemory(error.argument, error.expected, heap.buffer.byteLength);
   }

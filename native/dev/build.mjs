@@ -42,7 +42,7 @@ export async function buildForWasmBenchmarks() {
 
 /** bindings/dist: what the npm package holds. */
 export function buildPackage() {
-  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/order_functions.mjs', 'bindings/sbom.mjs', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine/messages.inc', 'bindings/package.json', 'bindings/tsconfig.json'];
+  const inputs = ['build/wasm/bindings', 'bindings/src', 'bindings/build.mjs', 'bindings/order_functions.mjs', 'bindings/sbom.mjs', 'bindings/tables.mjs', 'bindings/wire.inc', 'src/engine', 'bindings/package.json', 'bindings/tsconfig.json'];
   return buildOnce('Build package', inputs, 'bindings/dist/index.js', 'multihead');
 }
 
@@ -90,8 +90,8 @@ export function fingerprint(paths) {
     if (!entry) return;
     if (!entry.isDirectory()) return hash.update(`${relative(ROOT, path)}\0`).update(readFileSync(path));
     for (const name of readdirSync(path).sort()) {
-      // CMake's own bookkeeping lies beside the modules, and the package's build makes tables.ts and wire.ts.
-      if (!['CMakeFiles', 'cmake_install.cmake', 'node_modules', 'tables.ts', 'wire.ts'].includes(name)) add(join(path, name));
+      // CMake's own bookkeeping lies beside the modules, and the package's build makes the others.
+      if (!['CMakeFiles', 'cmake_install.cmake', 'node_modules', 'module_tables.ts', 'tables.ts', 'wire.ts'].includes(name)) add(join(path, name));
     }
   };
   for (const path of paths) add(join(ROOT, path));
