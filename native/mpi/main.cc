@@ -14,6 +14,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,24 @@ Status run(const Problem::Shard& shard, std::vector<float>& out, const Arguments
       {.out = Tensor(out.data(), shard.q_shape)}, sharding, communicator, context);
 }
 
+// MPI_Barrier(), but with an error after the time limit if a rank does not come.
+Status barrier(double time_limit) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    int done = 0;
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done != 0) return {};
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    if (waited.count() > time_limit) {
+      return {multihead::StatusCode::kExchange, "communicator", "every rank between two calls",
+              "none from at least one"};
+    }
+    std::this_thread::yield();
+  }
+}
+
 void print(const Arguments& arguments, const std::vector<Report>& reports) {
   std::printf("%-5s %12s %12s %9s %9s", "rank", "bytes sent", "formula", "ms", "waited");
   std::printf(arguments.check ? " %10s\n" : "\n", "difference");
@@ -147,7 +166,7 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
 
   Report report{.seconds = 0, .waited = 0, .exposed = 0, .difference = 0, .sent = 0, .formula = 0};
   for (int repeat = 0; repeat < arguments.repeats; ++repeat) {
-    MPI_Barrier(MPI_COMM_WORLD);
+    if (Status status = barrier(arguments.time_limit); !status.ok()) return refuse(rank, status);
     before = communicator.traffic();
     const double exposed_before = exposed_seconds();
     const auto start = std::chrono::steady_clock::now();

@@ -82,15 +82,26 @@ Context::~Context() = default;
 Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&&) noexcept = default;
 
+Context::Internals& Context::Internals::of(Context& context) {
+  if (context.internals_ == nullptr) {
+    context.internals_ = std::make_unique<Internals>(context.threads_);
+  }
+  return *context.internals_;
+}
+
 std::string Context::last_kernel() const {
-  return internals_->last_call ? engine::explain(*internals_->last_call) : std::string();
+  if (internals_ == nullptr || !internals_->last_call) return {};
+  return engine::explain(*internals_->last_call);
 }
 
 std::string Context::last_linear_kernel() const {
-  return internals_->last_linear ? engine::explain(*internals_->last_linear) : std::string();
+  if (internals_ == nullptr || !internals_->last_linear) return {};
+  return engine::explain(*internals_->last_linear);
 }
 
-size_t Context::scratch_bytes() const { return internals_->scratch.bytes(); }
+size_t Context::scratch_bytes() const {
+  return internals_ == nullptr ? 0 : internals_->scratch.bytes();
+}
 
 const char* simd_target() { return cpu::target_name(); }
 

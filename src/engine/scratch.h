@@ -78,14 +78,16 @@ struct multihead::Context::Internals {
   std::optional<engine::LinearChoice> last_linear;
 
   explicit Internals(int threads) : scratch(threads) {}
-  static engine::Scratch& scratch_of(Context& context) { return context.internals_->scratch; }
+  // A context that was moved from gets new ones.
+  static Internals& of(Context& context);
+  static engine::Scratch& scratch_of(Context& context) { return of(context).scratch; }
   static std::optional<engine::PathChoice>& last_call_of(Context& context) {
-    return context.internals_->last_call;
+    return of(context).last_call;
   }
   static std::optional<engine::LinearChoice>& last_linear_of(Context& context) {
-    return context.internals_->last_linear;
+    return of(context).last_linear;
   }
-  static engine::Team*& team_of(Context& context) { return context.internals_->team; }
+  static engine::Team*& team_of(Context& context) { return of(context).team; }
 };
 
 namespace multihead::engine {

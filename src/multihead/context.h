@@ -21,7 +21,7 @@ class Context {
   /// of the results.
   explicit Context(int threads = 0);
   ~Context();
-  Context(Context&&) noexcept;             ///< Movable, not copyable.
+  Context(Context&&) noexcept;             ///< Movable; what was moved from is like new.
   Context& operator=(Context&&) noexcept;  ///< Movable, not copyable.
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

@@ -106,7 +106,8 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
   if (Status status = nn::validate_initialisation(initialisation); !status.ok()) return status;
   const bool gpt2 = names == ParameterNames::kGpt2;
   const int64_t width = config_.block.attention.embed_dim;
-  if (width == 0) return option_error(Name::kModel, Message::kCreated);
+  const bool moved_from = config_.num_layers > 0 && layers_ == nullptr;
+  if (width == 0 || moved_from) return option_error(Name::kModel, Message::kCreated);
   if (Status status = nn::validate_names(names, config_.block.attention); !status.ok()) {
     return status;
   }

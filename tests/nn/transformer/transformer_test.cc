@@ -13,6 +13,7 @@
 #include <numbers>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/closeness.h"
@@ -365,6 +366,26 @@ TEST(Transformer, NamesWhatIsWrongInEveryLayer) {
   TransformerConfig config;
   broken.erase("wpe.weight");
   EXPECT_EQ(gpt2_config(broken, 3, config).expected(), "a matrix wpe.weight");
+}
+
+TEST(Transformer, MovedFromIsRefused) {
+  TransformerConfig config;
+  config.block.attention.embed_dim = 8;
+  config.block.attention.num_heads = 2;
+  config.num_layers = 1;
+  config.vocab_size = 5;
+  Transformer model;
+  ASSERT_TRUE(Transformer::create(config, model).ok());
+  ASSERT_TRUE(model.initialise({}).ok());
+  StateDict dict;
+  const Transformer moved = std::move(model);
+  ASSERT_TRUE(moved.state_dict(dict).ok());
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_EQ(model.initialise({}).argument(), "model");
+  EXPECT_EQ(model.load_state_dict(dict).argument(), "model");
+  // NOLINTEND(bugprone-use-after-move)
+  ASSERT_TRUE(Transformer::create(config, model).ok());
+  EXPECT_TRUE(model.load_state_dict(dict).ok());
 }
 
 TEST(Transformer, RefusesWhatDoesNotFit) {
