@@ -726,9 +726,9 @@ const operations = {
       pos_emb: optional(f32(2)),
       unembed: f32(2),
     },
-    layerInputs: { w_q: f32(2), w_k: f32(2), w_v: f32(2), w_o: f32(2) },
+    moduleInputs: { w_q: f32(2), w_k: f32(2), w_v: f32(2), w_o: f32(2) },
     outputs: ['logits'],
-    layerOutput: 'hidden',
+    moduleOutput: 'hidden',
     attributes: {
       layers: 'integer',
       num_heads: 'integer',
@@ -786,17 +786,17 @@ function checkedAttributes({ attributes }, attrs) {
 }
 
 /** Rules of `layers.0.w_q` and so on, for those of the layers that the case has. */
-function layerRules({ layerInputs = {} }, { layers }, inputs) {
+function moduleRules({ moduleInputs = {} }, { layers }, inputs) {
   const rules = {};
   for (const name of Object.keys(inputs)) {
     const [, layer, part] = /^layers\.(0|[1-9]\d*)\.(.*)$/.exec(name) ?? [];
-    if (Number(layer) < layers && Object.hasOwn(layerInputs, part)) rules[name] = layerInputs[part];
+    if (Number(layer) < layers && Object.hasOwn(moduleInputs, part)) rules[name] = moduleInputs[part];
   }
   return rules;
 }
 
 function checkInputs(operation, attrs, inputs) {
-  const rules = { ...operation.inputs, ...layerRules(operation, attrs, inputs) };
+  const rules = { ...operation.inputs, ...moduleRules(operation, attrs, inputs) };
   for (const name of Object.keys(inputs)) {
     if (!Object.hasOwn(rules, name)) throw new NotSupported(`input ${name}`);
   }
@@ -816,15 +816,15 @@ function checkInputs(operation, attrs, inputs) {
 }
 
 /** `hidden_0` and so on, of the layers that the case has. */
-function isLayerOutput({ layerOutput }, { layers }, name) {
+function isModuleOutput({ moduleOutput }, { layers }, name) {
   const [, output, layer] = /^(.*)_(0|[1-9]\d*)$/.exec(name) ?? [];
-  return output !== undefined && output === layerOutput && Number(layer) < layers;
+  return output !== undefined && output === moduleOutput && Number(layer) < layers;
 }
 
 function checkGoldens(operation, attrs, goldens) {
   let elements = 0;
   for (const [name, { dtype, data }] of Object.entries(goldens)) {
-    const known = operation.outputs.includes(name) || isLayerOutput(operation, attrs, name);
+    const known = operation.outputs.includes(name) || isModuleOutput(operation, attrs, name);
     if (!known) throw new NotSupported(`output ${name}`);
     check(dtype === 'f32', name, 'a golden of f32', dtype);
     elements += data.length;

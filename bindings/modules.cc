@@ -247,7 +247,7 @@ int32_t module_cache_create(int32_t handle) {
   return cache_for<MultiHeadAttentionCache>(at<MultiHeadAttention>(handle));
 }
 void module_cache_release(int32_t handle) { release_object<ModuleCache>(handle); }
-int32_t module_cache_rewind(int32_t handle, int32_t length) {
+int32_t module_cache_truncate(int32_t handle, int32_t length) {
   return run([&] {
     return agreed([&] {
       return is_of_transformer(handle) ? cache_at<TransformerCache>(handle).truncate(length)

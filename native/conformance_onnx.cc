@@ -150,8 +150,8 @@ Outcome run_onnx_attention(const Case& c, Context& context) {
 
   Outcome outcome;
   Dims out_shape = given_q.shape;
-  const int64_t value_width = v.shape[3];
-  out_shape[out_shape.rank() - 1] = out_shape.rank() == 3 ? q_heads * value_width : value_width;
+  const int64_t value_dim = v.shape[3];
+  out_shape[out_shape.rank() - 1] = out_shape.rank() == 3 ? q_heads * value_dim : value_dim;
   Values out(out_shape);
   Values scores({q.shape[0], q.shape[1], q.shape[2], keys});
   std::vector<ScoreCapture> captures;

@@ -35,7 +35,7 @@ async function stepInPool(pool, { shape }) {
   return {
     run: async () => {
       ({ logits } = await model.step(token, cache));
-      await cache.rewind(capacity - 1);
+      await cache.truncate(capacity - 1);
     },
     output: () => logits.data,
     dispose: () => model.dispose(),

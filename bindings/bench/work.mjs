@@ -57,7 +57,7 @@ function cacheWork(mh, { shape, dtype }) {
   const { batch, heads, kvHeads, keys, width } = shape;
   const [query, key, value] = inputsOf(shape);
   const q = mh.tensor(query.shape, query.data);
-  const cache = mh.createCache({ batch, kvHeads, keyWidth: width, capacity: keys, dtype });
+  const cache = mh.createCache({ batch, kvHeads, headDim: width, capacity: keys, dtype });
   // In steps, so that no second copy of a long cache is needed.
   const kept = [key, value].map(() => new Float32Array(key.data.length));
   const step = 1024;
@@ -205,7 +205,7 @@ function stepWork(mh, { shape }) {
   const out = mh.tensor([1, 1, STEP.vocabulary]);
   const run = () => {
     model.step(token, cache, { out });
-    cache.rewind(keys - 1);
+    cache.truncate(keys - 1);
   };
   return {
     run,

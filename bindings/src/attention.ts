@@ -32,10 +32,10 @@ export function attention<
   const options = readOptions(given, optionNames, 'attention');
 
   return call(runtime, (operands) => {
-    const { query, key, value, extents, valueWidth } = attentionInputs(operands, q, k, v);
+    const { query, key, value, extents, valueDim } = attentionInputs(operands, q, k, v);
     const masking = attentionOptions(options, operands, extents);
 
-    const shapes = outputShapes(extents, valueWidth);
+    const shapes = outputShapes(extents, valueDim);
     const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
     pushCaptures(runtime, outputs, operands);
     const { args, raw } = runtime;
@@ -79,7 +79,7 @@ export function attentionInputs(
   const { query, key, value } = readInputs(operands, q, k, v, axes);
   // By index, because iterators are slow on frozen arrays: see checkExtents().
   const { 0: batch = 0, 1: heads = 0, 2: queries = 0, 3: width = 0 } = query.shape;
-  const { 2: keys = 0, 3: valueWidth = 0 } = value.shape;
+  const { 2: keys = 0, 3: valueDim = 0 } = value.shape;
   const extents: CallExtents = { batch, heads, queries, keys, width };
-  return { query, key, value, extents, valueWidth };
+  return { query, key, value, extents, valueDim };
 }

@@ -68,9 +68,9 @@ export function divideAttention(
   runtime.raw.assertAlive();
   const operands = new UncopiedOperands(runtime);
   try {
-    const { query, key, value, extents, valueWidth } = attentionInputs(operands, q, k, v);
+    const { query, key, value, extents, valueDim } = attentionInputs(operands, q, k, v);
     const masking = attentionOptions(options, operands, extents);
-    const shapes = outputShapes(extents, valueWidth);
+    const shapes = outputShapes(extents, valueDim);
     const wanted = checkNames(options.return ?? [], attentionReturns, 'return');
     const outDtype = options.outDtype === undefined ? 'f32' : checkChoice(options.outDtype, floatDTypes, 'outDtype');
     const at = <D extends DType>(dtype: D, shape: Shape): Operand<D> => ({ address: nowhere, dtype, shape });

@@ -101,7 +101,7 @@ export type VarlenBackwardResult<R extends readonly VarlenGradientName[] | undef
  * Gradients of a loss: the result of {@link MultiHeadAttention.backward}. The caller disposes the tensors;
  * the gradients of parameters are on the JavaScript heap.
  */
-export interface LayerGradients {
+export interface ModuleGradients {
   /** The shape of the query. Of an input that is also key or value by default: the sum of all its uses. */
   readonly dQuery: Tensor;
   /** The shape of the key; only if there was one. */

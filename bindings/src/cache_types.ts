@@ -31,9 +31,9 @@ export interface KVCacheConfig {
   /** H_kv */
   readonly kvHeads: number;
   /** d_k, the head dim of keys. */
-  readonly keyWidth: number;
-  /** d_v, the head dim of values. Default `keyWidth`. */
-  readonly valueWidth?: number | undefined;
+  readonly headDim: number;
+  /** d_v, the head dim of values. Default `headDim`. */
+  readonly valueDim?: number | undefined;
   /** The most tokens that one batch entry holds. */
   readonly capacity: number;
   /** Default `'contiguous'`. */
@@ -72,9 +72,9 @@ export interface KVCache {
   /** Number of key/value heads, H_kv. */
   readonly kvHeads: number;
   /** Head dim of keys, d_k. */
-  readonly keyWidth: number;
+  readonly headDim: number;
   /** Head dim of values, d_v. */
-  readonly valueWidth: number;
+  readonly valueDim: number;
   /** The most tokens that one entry holds. */
   readonly capacity: number;
   /** How tokens lie in memory. */

@@ -54,7 +54,7 @@ export function checkStorage(config: Storage): CheckedStorage {
   };
 }
 
-type HeadExtents = Pick<wire.KVCacheConfig, 'kvHeads' | 'keyWidth' | 'valueWidth'>;
+type HeadExtents = Pick<wire.KVCacheConfig, 'kvHeads' | 'headDim' | 'valueDim'>;
 
 /** The core's calls for caches of one kind. */
 export interface CacheDoor {
@@ -79,8 +79,8 @@ export abstract class CoreCache extends CoreObject {
       wire.cacheConfig(args, {
         batch: storage.batch,
         kvHeads: heads.kvHeads,
-        keyWidth: heads.keyWidth,
-        valueWidth: heads.valueWidth,
+        headDim: heads.headDim,
+        valueDim: heads.valueDim,
         capacity: storage.capacity,
         layout: cacheLayouts[storage.layout],
         dtype: dtypes[storage.dtype],

@@ -2,12 +2,12 @@
 
 import { CoreObject, type ObjectName } from './core_object.js';
 import { MultiheadError } from './errors.js';
-import { WasmLayerCache } from './layer_cache.js';
+import { WasmModuleCache } from './module_cache.js';
 import { bytesPerElement } from './memory.js';
 import { call, type Operands, type Runtime } from './operands.js';
 import { SharedParameters } from './shared_parameters.js';
 import { loadStateDict, takeStateDict } from './state_dict.js';
-import type { LayerCacheConfig, PlainTensor } from './types.js';
+import type { ModuleCacheConfig, PlainTensor } from './types.js';
 
 /** The core's calls for modules of one kind. */
 export interface ModuleDoor extends ObjectName {
@@ -73,11 +73,11 @@ export abstract class CoreModule extends CoreObject {
     });
   }
 
-  createCache(config: LayerCacheConfig): WasmLayerCache {
+  createCache(config: ModuleCacheConfig): WasmModuleCache {
     const { runtime } = this;
     this.assertLive();
     const make = (): number => this.#door.createCache(this.handle);
-    return runtime.scopes.track(new WasmLayerCache(runtime, make, config));
+    return runtime.scopes.track(new WasmModuleCache(runtime, make, config));
   }
 
   /** Throws `E_DISPOSED`, or `E_OPTION` if it has no parameters yet. */

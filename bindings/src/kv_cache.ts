@@ -21,7 +21,7 @@ import type {
 import * as wire from './wire.js';
 
 const configNames = [
-  ...(['kvHeads', 'keyWidth', 'valueWidth'] as const),
+  ...(['kvHeads', 'headDim', 'valueDim'] as const),
   ...storageNames,
 ] as const satisfies readonly (keyof KVCacheConfig)[];
 
@@ -40,26 +40,26 @@ const elsewhere = {
 
 export class WasmKVCache extends CoreCache implements KVCache {
   readonly kvHeads: number;
-  readonly keyWidth: number;
-  readonly valueWidth: number;
+  readonly headDim: number;
+  readonly valueDim: number;
 
   constructor(runtime: Runtime, given: KVCacheConfig) {
     const config = readOptions(given, configNames, 'createCache');
-    const { kvHeads, keyWidth, valueWidth = keyWidth } = config;
+    const { kvHeads, headDim, valueDim = headDim } = config;
     const storage = checkStorage(config);
     checkCount(kvHeads, 'kvHeads');
-    checkCount(keyWidth, 'keyWidth');
-    checkCount(valueWidth, 'valueWidth');
+    checkCount(headDim, 'headDim');
+    checkCount(valueDim, 'valueDim');
     const { raw } = runtime;
-    super(runtime, storage, { kvHeads, keyWidth, valueWidth }, {
+    super(runtime, storage, { kvHeads, headDim, valueDim }, {
       create: () => raw.cacheCreate(),
       bytes: (cache) => raw.cacheBytes(cache),
       release: (cache) => raw.cacheRelease(cache),
       what: (bytes) => `a cache of ${bytes} bytes`,
     });
     this.kvHeads = kvHeads;
-    this.keyWidth = keyWidth;
-    this.valueWidth = valueWidth;
+    this.headDim = headDim;
+    this.valueDim = valueDim;
     Object.freeze(this);
   }
 
@@ -92,7 +92,7 @@ export class WasmKVCache extends CoreCache implements KVCache {
       const extents = { batch, heads, queries, keys, width };
       const masking = attentionOptions(options, operands, extents);
 
-      const shapes = outputShapes(extents, this.valueWidth);
+      const shapes = outputShapes(extents, this.valueDim);
       const outputs = prepareOutputs(options, attentionReturns, shapes, operands);
       pushCaptures(this.runtime, outputs, operands);
       const { args, raw } = this.runtime;

@@ -2,28 +2,28 @@
 
 import type { CallExtents } from './attention_options.js';
 import { CoreModule } from './core_module.js';
-import { ownCache } from './layer_cache.js';
-import { checkConfig, moduleRecord } from './layer_config.js';
+import { ownCache } from './module_cache.js';
+import { checkConfig, moduleRecord } from './module_config.js';
 import {
   backwardNames,
   forwardNames,
   moduleOptions,
   notInBackward,
   notInStep,
-  runLayer,
+  runModule,
   stepNames,
-} from './layer_options.js';
+} from './module_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkOptions, copyOf, readOptions } from './options.js';
 import { takeStateDict } from './state_dict.js';
 import { coreOf } from './tensor.js';
 import type {
   ForwardOptions,
-  LayerBackwardOptions,
-  LayerGradients,
-  LayerInputs,
-  LayerResult,
-  LayerReturn,
+  ModuleBackwardOptions,
+  ModuleGradients,
+  ModuleInputs,
+  ModuleResult,
+  ModuleReturn,
   MultiHeadAttention,
   MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
@@ -59,10 +59,10 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     this.load(dict);
   }
 
-  forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
-    query: TensorLike | LayerInputs,
+  forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
+    query: TensorLike | ModuleInputs,
     given: ForwardOptions<R, T> = {},
-  ): LayerResult<R, T> {
+  ): ModuleResult<R, T> {
     this.ready();
     const options = readOptions(given, forwardNames, 'forward');
     const inputs = inputsOf(query);
@@ -77,21 +77,21 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const appended = (config.addBiasKv ? 1 : 0) + (config.addZeroAttn ? 1 : 0);
       const shapes = this.#outputShapes(q.shape, extents.keys + appended, record.skipOutProj);
       const { args, raw } = runtime;
-      return runLayer(runtime, operands, {
+      return runModule(runtime, operands, {
         options,
         shapes,
         write: (outputs, steps) =>
           wire.moduleForward(args, { query: q, key: k, value: v }, record, outputs, steps),
         run: () => raw.moduleForward(this.handle),
-      }) as unknown as LayerResult<R, T>;
+      }) as unknown as ModuleResult<R, T>;
     });
   }
 
   backward(
-    query: TensorLike | LayerInputs,
+    query: TensorLike | ModuleInputs,
     dOut: TensorLike,
-    given: LayerBackwardOptions = {},
-  ): LayerGradients {
+    given: ModuleBackwardOptions = {},
+  ): ModuleGradients {
     this.takeAll();
     const options = readOptions(given, backwardNames, 'backward', notInBackward);
     const inputs = inputsOf(query);
@@ -115,11 +115,11 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
     });
   }
 
-  step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+  step<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: MultiHeadAttentionCache,
     given: StepOptions<R, T> = {},
-  ): LayerResult<R, T> {
+  ): ModuleResult<R, T> {
     this.ready();
     const options = readOptions(given, stepNames, 'step', notInStep);
     const { config, runtime } = this;
@@ -134,12 +134,12 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
       const record = moduleOptions(options, operands, extents);
       const shapes = this.#outputShapes(input.shape, keys, record.skipOutProj);
       const { args, raw } = runtime;
-      return runLayer(runtime, operands, {
+      return runModule(runtime, operands, {
         options,
         shapes,
         write: (outputs, steps) => wire.moduleStep(args, input, record, outputs, steps),
         run: () => raw.moduleStep(this.handle, own.handle),
-      }) as unknown as LayerResult<R, T>;
+      }) as unknown as ModuleResult<R, T>;
     });
   }
 
@@ -171,7 +171,7 @@ export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAtten
 }
 
 /** Query, key and value of forward()'s first argument; throws `E_OPTION`. */
-function inputsOf(given: TensorLike | LayerInputs): LayerInputs {
+function inputsOf(given: TensorLike | ModuleInputs): ModuleInputs {
   if (coreOf(given) !== undefined) return { query: given as TensorLike };
   const inputs = copyOf(given, 'query', ['query', 'key', 'value', 'data', 'shape', 'dtype']);
   const several = typeof inputs === 'object' && inputs !== null && 'query' in inputs;

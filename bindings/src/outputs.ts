@@ -25,10 +25,10 @@ export interface OutputShapes {
 
 export function outputShapes(
   { batch, heads, queries, keys }: CallExtents,
-  valueWidth: number,
+  valueDim: number,
 ): OutputShapes {
   return {
-    out: [batch, heads, queries, valueWidth],
+    out: [batch, heads, queries, valueDim],
     lse: [batch, heads, queries],
     scores: [batch, heads, queries, keys],
   };

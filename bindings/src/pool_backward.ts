@@ -102,8 +102,8 @@ function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: 
   if ([q, k, v].some(({ shape }) => shape.length !== 4)) return false;
   const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
   const [, kvHeads = 0, keys = 0] = k.shape;
-  const [, , , valueWidth = 0] = v.shape;
-  const result = [batch, heads, queries, valueWidth];
+  const [, , , valueDim = 0] = v.shape;
+  const result = [batch, heads, queries, valueDim];
   const spreads = ({ shape }: Numbers): boolean => {
     const whole = [batch, heads, queries, keys].slice(-shape.length);
     const hasRank = shape.length === 2 || shape.length === 4;
@@ -119,7 +119,7 @@ function canBeDivided({ q, k, v, out, lse, dOut, mask, bias, options, wanted }: 
   ] as const;
   const hasShape = [
     [k, [batch, kvHeads, keys, width]],
-    [v, [batch, kvHeads, keys, valueWidth]],
+    [v, [batch, kvHeads, keys, valueDim]],
     ...[out, dOut].map((each) => [each, result] as const),
     [lse, result.slice(0, 3)],
   ] as const;

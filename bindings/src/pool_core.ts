@@ -230,7 +230,7 @@ export class PoolCore {
     });
   }
 
-  /** Makes a cache of a layer or transformer, where that lives. */
+  /** Makes a cache of a module or transformer, where that lives. */
   makeCache(of: Handle, given: readonly unknown[]): Promise<Made> {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);

@@ -120,17 +120,17 @@ function poolOf(core: PoolCore): Pool {
   return Object.freeze(pool) as unknown as Pool;
 }
 
-const layerMethods = ['loadStateDict', 'stateDict', 'forward', 'backward', 'step'];
+const moduleMethods = ['loadStateDict', 'stateDict', 'forward', 'backward', 'step'];
 const stateMethods = ['stateDict', 'loadStateDict', 'checkpoint', 'restore', 'steps', 'bytes'];
 /** What the proxies of each kind of object forward; `createCache` gives another proxy. */
-const methods: Readonly<Record<Maker | 'layerCache', readonly string[]>> = {
-  multiHeadAttention: [...layerMethods, 'createCache'],
-  transformerBlock: [...layerMethods, 'createCache'],
+const methods: Readonly<Record<Maker | 'moduleCache', readonly string[]>> = {
+  multiHeadAttention: [...moduleMethods, 'createCache'],
+  transformerBlock: [...moduleMethods, 'createCache'],
   transformer: ['loadStateDict', 'initialise', 'stateDict', 'forward', 'step', 'createCache'],
   trainer: [...stateMethods, 'step', 'accumulate', 'update', 'setLearningRate', 'gradients'],
   experiment: [...stateMethods, 'step', 'evaluate'],
   createCache: ['append', 'attend', 'truncate', 'clear', 'length', 'firstKept'],
-  layerCache: ['length', 'bytes', 'rewind'],
+  moduleCache: ['length', 'bytes', 'truncate'],
   scores: [],
 };
 
@@ -150,7 +150,7 @@ function proxyOf(core: PoolCore, handle: Handle, facts: object, names: readonly 
   if (names.includes('createCache')) {
     proxy['createCache'] = async (...args: unknown[]): Promise<unknown> => {
       const { handle: cache, facts: ofCache } = await core.makeCache(handle, args);
-      return proxyOf(core, cache, ofCache as object, methods.layerCache);
+      return proxyOf(core, cache, ofCache as object, methods.moduleCache);
     };
   }
   handleOf.set(proxy, handle);

@@ -18,11 +18,11 @@ import type {
   ForwardOptions,
   InitialiseOptions,
   KVCache,
-  LayerBackwardOptions,
-  LayerCacheConfig,
-  LayerInputs,
-  LayerResult,
-  LayerReturn,
+  ModuleBackwardOptions,
+  ModuleCacheConfig,
+  ModuleInputs,
+  ModuleResult,
+  ModuleReturn,
   LoadStateDictOptions,
   MultiHeadAttention,
   MultiHeadAttentionCache,
@@ -126,7 +126,7 @@ export interface PoolObject {
 export interface PoolKVCache
   extends
     PoolObject,
-    Pick<KVCache, 'batch' | 'kvHeads' | 'keyWidth' | 'valueWidth' | 'capacity' | 'layout' | 'dtype'> {
+    Pick<KVCache, 'batch' | 'kvHeads' | 'headDim' | 'valueDim' | 'capacity' | 'layout' | 'dtype'> {
   /** As {@link KVCache.append}. */
   append(k: FloatTensorLike, v: FloatTensorLike, counts?: Int32Array, options?: PoolCallOptions): Promise<void>;
   /** As {@link KVCache.attend}. */
@@ -149,14 +149,14 @@ export interface PoolKVCache
 }
 
 /** A {@link MultiHeadAttentionCache} in the workers of its layer. */
-export interface PoolLayerCache
+export interface PoolModuleCache
   extends PoolObject, Pick<MultiHeadAttentionCache, 'batch' | 'capacity' | 'layout' | 'dtype'> {
   /** As {@link MultiHeadAttentionCache.length}. */
   length(options?: PoolCallOptions): Promise<number>;
   /** As {@link MultiHeadAttentionCache.bytes}, of the part that the first of its workers has. */
   bytes(options?: PoolCallOptions): Promise<number>;
-  /** As {@link MultiHeadAttentionCache.rewind}. */
-  rewind(length: number, options?: PoolCallOptions): Promise<void>;
+  /** As {@link MultiHeadAttentionCache.truncate}. */
+  truncate(length: number, options?: PoolCallOptions): Promise<void>;
 }
 
 /** A {@link MultiHeadAttention} in a worker. */
@@ -166,24 +166,24 @@ export interface PoolMultiHeadAttention extends PoolObject, Pick<MultiHeadAttent
   /** As {@link MultiHeadAttention.stateDict}. */
   stateDict(options?: PoolCallOptions): Promise<Record<string, PlainTensor>>;
   /** As {@link MultiHeadAttention.forward}. */
-  forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
-    query: TensorLike | LayerInputs,
+  forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
+    query: TensorLike | ModuleInputs,
     options?: Pooled<ForwardOptions<R, T>>,
-  ): Promise<Plain<LayerResult<R, T>>>;
+  ): Promise<Plain<ModuleResult<R, T>>>;
   /** As {@link MultiHeadAttention.backward}. */
   backward(
-    query: TensorLike | LayerInputs,
+    query: TensorLike | ModuleInputs,
     dOut: TensorLike,
-    options?: Pooled<LayerBackwardOptions>,
+    options?: Pooled<ModuleBackwardOptions>,
   ): Promise<Plain<ReturnType<MultiHeadAttention['backward']>>>;
   /** As {@link MultiHeadAttention.createCache}. */
-  createCache(config: LayerCacheConfig, options?: PoolCallOptions): Promise<PoolLayerCache>;
+  createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
   /** As {@link MultiHeadAttention.step}. */
-  step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+  step<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
-    cache: PoolLayerCache,
+    cache: PoolModuleCache,
     options?: Pooled<StepOptions<R, T>>,
-  ): Promise<Plain<LayerResult<R, T>>>;
+  ): Promise<Plain<ModuleResult<R, T>>>;
 }
 
 /** A {@link TransformerBlock} in a worker. */
@@ -201,14 +201,14 @@ export interface PoolTransformerBlock extends PoolObject, Pick<TransformerBlock,
   backward(
     x: TensorLike,
     dOut: TensorLike,
-    options?: Pooled<LayerBackwardOptions>,
+    options?: Pooled<ModuleBackwardOptions>,
   ): Promise<Plain<ReturnType<TransformerBlock['backward']>>>;
   /** As {@link TransformerBlock.createCache}. */
-  createCache(config: LayerCacheConfig, options?: PoolCallOptions): Promise<PoolLayerCache>;
+  createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
   /** As {@link TransformerBlock.step}. */
   step<const R extends readonly BlockReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
-    cache: PoolLayerCache,
+    cache: PoolModuleCache,
     options?: Pooled<BlockStepOptions<R, T>>,
   ): Promise<Plain<BlockResult<R, T>>>;
 }
@@ -227,11 +227,11 @@ export interface PoolTransformer extends PoolObject, Pick<Transformer, 'config'>
     options?: Pooled<TransformerOptions<R, T>>,
   ): Promise<Plain<TransformerResult<R, T>>>;
   /** As {@link Transformer.createCache}. */
-  createCache(config: LayerCacheConfig, options?: PoolCallOptions): Promise<PoolLayerCache>;
+  createCache(config: ModuleCacheConfig, options?: PoolCallOptions): Promise<PoolModuleCache>;
   /** As {@link Transformer.step}. */
   step<const R extends readonly TransformerReturn[] = ['logits'], const T extends TraceOption = false>(
     tokens: Int32Array,
-    cache: PoolLayerCache,
+    cache: PoolModuleCache,
     options?: Pooled<TransformerStepOptions<R, T>>,
   ): Promise<Plain<TransformerResult<R, T>>>;
 }

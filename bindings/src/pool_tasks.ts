@@ -144,7 +144,7 @@ export class TaskRunner {
 
 /** Properties that a proxy has too. */
 const factNames = [
-  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'kvHeads', 'keyWidth', 'valueWidth'],
+  ...['config', 'batch', 'capacity', 'layout', 'dtype', 'kvHeads', 'headDim', 'valueDim'],
   ...['jobs', 'patterns', 'options'],
 ];
 

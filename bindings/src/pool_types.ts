@@ -58,7 +58,7 @@ export type {
   PoolCallOptions,
   PoolExperiment,
   PoolKVCache,
-  PoolLayerCache,
+  PoolModuleCache,
   PoolLendingOptions,
   PoolMultiHeadAttention,
   PoolObject,

@@ -14,7 +14,7 @@ import type { FloatDType, PreparedCallOptions, PreparedShapes, Shape } from './t
 
 /** The names in {@link PreparedCallOptions}. */
 export const preparedNames = [
-  ...(['q', 'kvHeads', 'keys', 'valueWidth', 'dtype', 'kvDtype', 'outDtype'] as const),
+  ...(['q', 'kvHeads', 'keys', 'valueDim', 'dtype', 'kvDtype', 'outDtype'] as const),
   ...maskNames,
 ] as const satisfies readonly (keyof PreparedCallOptions)[];
 
@@ -42,19 +42,19 @@ export interface PreparedExtents {
 /** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`. */
 export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   const [batch, heads, queries, width] = checkQueries(options.q);
-  const { kvHeads = heads, keys = queries, valueWidth = width } = options;
+  const { kvHeads = heads, keys = queries, valueDim = width } = options;
   const { dtype = 'f32', kvDtype = dtype, outDtype = 'f32' } = options;
   checkCount(kvHeads, 'kvHeads', 0);
   checkCount(keys, 'keys', 0);
-  checkCount(valueWidth, 'valueWidth', 0);
+  checkCount(valueDim, 'valueDim', 0);
   for (const [name, value] of Object.entries({ dtype, kvDtype, outDtype })) {
     checkChoice(value, floatDTypes, name);
   }
   const shapes = {
     q: [batch, heads, queries, width],
     k: [batch, kvHeads, keys, width],
-    v: [batch, kvHeads, keys, valueWidth],
-    out: [batch, heads, queries, valueWidth],
+    v: [batch, kvHeads, keys, valueDim],
+    out: [batch, heads, queries, valueDim],
     lse: [batch, heads, queries],
   };
   for (const shape of Object.values(shapes)) Object.freeze(shape);

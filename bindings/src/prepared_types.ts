@@ -23,7 +23,7 @@ export interface PreparedCallOptions extends MaskOptions {
   /** N_k. Default N_q. */
   readonly keys?: number | undefined;
   /** d_v. Default d_k. */
-  readonly valueWidth?: number | undefined;
+  readonly valueDim?: number | undefined;
   /** The dtype of q. Default `'f32'`. */
   readonly dtype?: FloatDType | undefined;
   /** The dtype of k and v. Default `dtype`. */

@@ -5,7 +5,7 @@ import { isCoreObject } from './core_object.js';
 import { CoreTrainer, TrainerMemory } from './core_trainer.js';
 import { MultiheadError } from './errors.js';
 import { IntegerInput } from './integer_input.js';
-import { forwardNames, moduleOptions, noModuleOptions } from './layer_options.js';
+import { forwardNames, moduleOptions, noModuleOptions } from './module_options.js';
 import type { Heap } from './memory.js';
 import { call, checkStatus, type Runtime } from './operands.js';
 import {

@@ -1,6 +1,6 @@
 // Training of transformers.
 
-import type { ForwardOptions, StateDict } from './layer_types.js';
+import type { ForwardOptions, StateDict } from './module_types.js';
 import type { PlainTensor } from './tensor_types.js';
 
 /** `'adamW'` (arXiv:1711.05101, as `torch.optim.AdamW`) or `'sgd'` with momentum (as `torch.optim.SGD`). */

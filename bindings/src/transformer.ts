@@ -3,8 +3,8 @@
 import { seedWords } from './attention_options.js';
 import { CoreModule } from './core_module.js';
 import { MultiheadError } from './errors.js';
-import { ownCache } from './layer_cache.js';
-import { forwardNames, moduleOptions, notInStep, stepNames } from './layer_options.js';
+import { ownCache } from './module_cache.js';
+import { forwardNames, moduleOptions, notInStep, stepNames } from './module_options.js';
 import { call, type Runtime } from './operands.js';
 import { checkCount, checkNames, checkNumber, readOptions } from './options.js';
 import type { SharedParameters } from './shared_parameters.js';

@@ -1,7 +1,7 @@
 // mh.transformerBlock: a handle to a transformer block in the core.
 
 import { CoreModule } from './core_module.js';
-import { ownCache } from './layer_cache.js';
+import { ownCache } from './module_cache.js';
 import {
   backwardNames,
   forwardNames,
@@ -9,7 +9,7 @@ import {
   notInBackward,
   notInStep,
   stepNames,
-} from './layer_options.js';
+} from './module_options.js';
 import { call, checkRank, type Operands, type Runtime } from './operands.js';
 import { checkNames, readOptions } from './options.js';
 import { takeStateDict } from './state_dict.js';
@@ -23,7 +23,7 @@ import type {
   BlockReturn,
   BlockStepOptions,
   ForwardOptions,
-  LayerBackwardOptions,
+  ModuleBackwardOptions,
   LoadStateDictOptions,
   MultiHeadAttentionCache,
   Shape,
@@ -71,7 +71,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     return this.#call(x, 0, read, () => this.runtime.raw.blockForward(this.handle));
   }
 
-  backward(x: TensorLike, dOut: TensorLike, given: LayerBackwardOptions = {}): BlockGradients {
+  backward(x: TensorLike, dOut: TensorLike, given: ModuleBackwardOptions = {}): BlockGradients {
     this.takeAll();
     const options = readOptions(given, backwardNames, 'backward', notInBackward);
     const { runtime } = this;

@@ -1,7 +1,7 @@
 // Configurations of blocks and stacks: checks, defaults, and the records of the wire.
 
 import { MultiheadError } from './errors.js';
-import { checkConfig, checkProbability, configNames, moduleRecord } from './layer_config.js';
+import { checkConfig, checkProbability, configNames, moduleRecord } from './module_config.js';
 import type { Operands } from './operands.js';
 import {
   checkChoice,
@@ -39,7 +39,7 @@ const activationNames = namesOf(activations) satisfies readonly Activation[];
 const normNames = namesOf(norms) satisfies readonly Norm[];
 const namings = namesOf(parameterNames) satisfies readonly ParameterNames[];
 
-/** Options of a layer that a block does not have: in a block all tokens have one width, and the batch is first. */
+/** Options of a module that a block does not have: in a block all tokens have one width, and the batch is first. */
 const outside = ['kdim', 'vdim', 'outDim', 'batchFirst'] as const;
 const elsewhere = {
   kdim: 'a block has embedDim',

@@ -3,13 +3,13 @@
 import type { BlockGradients } from './backward_types.js';
 import type {
   ForwardOptions,
-  LayerBackwardOptions,
-  LayerCacheConfig,
+  ModuleBackwardOptions,
+  ModuleCacheConfig,
   MultiHeadAttentionCache,
   MultiHeadAttentionConfig,
   StateDict,
   StepOptions,
-} from './layer_types.js';
+} from './module_types.js';
 import type { PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 import type { TraceOf, TraceOption } from './trace_types.js';
 
@@ -203,9 +203,9 @@ export interface TransformerBlock {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
    * nothing allocated.
    */
-  backward(x: TensorLike, dOut: TensorLike, options?: LayerBackwardOptions): BlockGradients;
+  backward(x: TensorLike, dOut: TensorLike, options?: ModuleBackwardOptions): BlockGradients;
   /** See {@link MultiHeadAttention.createCache}. */
-  createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
+  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
   /**
    * A causal pass over the next tokens, one or several, which are appended to the cache. The output
    * equals the last n rows of a causal forward() over all tokens so far.
@@ -321,7 +321,7 @@ export interface Transformer {
    *
    * @throws {MultiheadError} as {@link MultiHeadAttention.createCache}
    */
-  createCache(config: LayerCacheConfig): TransformerCache;
+  createCache(config: ModuleCacheConfig): TransformerCache;
   /**
    * A pass over the next n tokens of every batch entry, which are appended to the cache. The results
    * equal the last n rows of forward() over all tokens so far.

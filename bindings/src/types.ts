@@ -32,7 +32,7 @@ import type { KVCache, KVCacheConfig } from './cache_types.js';
 import type { Experiment, ExperimentOptions } from './experiment_types.js';
 import type { HeadStatistics, HeadStatisticsOptions } from './head_statistics_types.js';
 import type { Backend, LoadOptions } from './load_types.js';
-import type { MultiHeadAttention, MultiHeadAttentionConfig } from './layer_types.js';
+import type { MultiHeadAttention, MultiHeadAttentionConfig } from './module_types.js';
 import type {
   PreparedAttention,
   PreparedBackward,
@@ -62,7 +62,7 @@ export type * from './backward_types.js';
 export type * from './cache_types.js';
 export type * from './experiment_types.js';
 export type * from './head_statistics_types.js';
-export type * from './layer_types.js';
+export type * from './module_types.js';
 export type * from './load_types.js';
 export type * from './prepared_types.js';
 export type * from './safetensors_types.js';

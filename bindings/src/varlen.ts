@@ -50,10 +50,10 @@ export function attentionVarlen<R extends readonly 'lse'[], O extends FloatDType
   return call(runtime, (operands) => {
     const { query, key, value, cuQ, cuK, masking, extents } = readPacked(operands, { q, k, v }, options);
     const { queries, heads } = extents;
-    const [, , valueWidth = 0] = value.shape;
+    const [, , valueDim = 0] = value.shape;
 
     const shapes = {
-      out: [queries, heads, valueWidth],
+      out: [queries, heads, valueDim],
       lse: [heads, queries],
       scores: [],
     };

@@ -101,21 +101,21 @@ interface Extents {
   kvHeads?: number;
   queries?: number;
   keys?: number;
-  valueWidth?: number;
+  valueDim?: number;
   dtype?: 'f32' | 'f16' | 'bf16';
 }
 const width = 4;
 
 function callOf(options: Call['options'], extents: Extents = {}): Call {
-  const { batch = 1, heads = 2, kvHeads = heads, queries = 3, keys = 5, valueWidth = 4 } = extents;
+  const { batch = 1, heads = 2, kvHeads = heads, queries = 3, keys = 5, valueDim = 4 } = extents;
   const r = random(7);
   const tensor = (...shape: number[]) =>
     stored(extents.dtype ?? 'f32', shape, r.floats(product(shape)));
   return {
     q: tensor(batch, heads, queries, width),
     k: tensor(batch, kvHeads, keys, width),
-    v: tensor(batch, kvHeads, keys, valueWidth),
-    dOut: filled(r, batch, heads, queries, valueWidth),
+    v: tensor(batch, kvHeads, keys, valueDim),
+    dOut: filled(r, batch, heads, queries, valueDim),
     options,
   };
 }
@@ -130,7 +130,7 @@ hidingBias.data[2] = -Infinity;
 
 const calls: [what: string, call: Call][] = [
   ['no options', callOf({}, { batch: 2 })],
-  ['grouped heads', callOf({ scale: -0.7 }, { heads: 4, kvHeads: 2, valueWidth: 3 })],
+  ['grouped heads', callOf({ scale: -0.7 }, { heads: 4, kvHeads: 2, valueDim: 3 })],
   ['causal: top left', callOf({ causal: 'topLeft' })],
   ['rows that see no key', callOf({ causal: 'bottomRight' }, { queries: 5, keys: 3 })],
   ['a mask with a row that sees no key', callOf({ mask })],
@@ -304,7 +304,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
     ['no queries', { queries: 0 }],
     ['no keys', { keys: 0 }],
     ['no batch entries', { batch: 0 }],
-    ['values of width 0', { valueWidth: 0 }],
+    ['values of width 0', { valueDim: 0 }],
   ])('takes %s', (_, extents: Extents) => {
     mh.scope(() => {
       const { batch = 1, queries = 3, keys = 5 } = extents;

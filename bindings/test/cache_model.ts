@@ -23,7 +23,7 @@ function kept(row: number[], dtype: CacheDType): number[] {
   });
 }
 
-type Sizes = Record<'batch' | 'kvHeads' | 'keyWidth' | 'valueWidth' | 'capacity', number>;
+type Sizes = Record<'batch' | 'kvHeads' | 'headDim' | 'valueDim' | 'capacity', number>;
 
 /** The contents of a cache as lists: per batch entry and token, the rows of all heads. */
 export class CacheModel {

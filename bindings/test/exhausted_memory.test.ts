@@ -64,7 +64,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const expected = await attended(numbers);
     mh.scope(() => {
       const x = mh.tensor([1, 2, 128, 16], numbers);
-      const cache = mh.createCache({ kvHeads: 2, keyWidth: 16, capacity: 128 });
+      const cache = mh.createCache({ kvHeads: 2, headDim: 16, capacity: 128 });
       cache.append(x, x);
       const { out } = cache.attend(x, { causal: 'bottomRight' });
       expect(x.data.byteOffset).toBeGreaterThan(full(mh) - 16 * 2 ** 20);
@@ -86,9 +86,9 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const x = mh.tensor(shape, new Float32Array(64).fill(0.5));
     const out = mh.tensor(shape);
     const layer = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
-    const parameters = layerParameters();
+    const parameters = moduleParameters();
     layer.loadStateDict(parameters);
-    const cache = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 16 });
+    const cache = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 16 });
     const past = layer.createCache({ capacity: 16 });
     const tokens = mh.tensor([1, 8, 4], new Float32Array(32));
     const op = mh.prepare({ q: shape });
@@ -113,7 +113,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
       ['E_OPTION', () => mh.attention(x, x, x, { out, scale: NaN })],
       ['E_OPTION', () => cache.attend(x, { out, softcap: -1 })],
       ['E_OPTION', () => cache.truncate(0, 12)],
-      ['E_OPTION', () => past.rewind(-3)],
+      ['E_OPTION', () => past.truncate(-3)],
       ['E_OPTION', () => mh.multiHeadAttention({ embedDim: 8, numHeads: 4, numKvHeads: 3 })],
       ['E_OPTION', () => mh.prepare({ q: shape, scale: NaN })],
       ['E_OPTION', () => op.run(x, x, x, x)],
@@ -126,7 +126,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
       ['E_MEMORY', () => mh.attention(x, x, x, { out, sinks: new Float32Array(2) })],
       ['E_MEMORY', () => mh.attentionBackward(inputs)],
       ['E_MEMORY', () => mh.attentionBackward(inputs, { out: { dQ: out }, return: ['dQ'], qkNorm: {} })],
-      ['E_MEMORY', () => mh.createCache({ kvHeads: 8, keyWidth: 64, capacity: 4096 })],
+      ['E_MEMORY', () => mh.createCache({ kvHeads: 8, headDim: 64, capacity: 4096 })],
       ['E_MEMORY', () => layer.loadStateDict({ ...parameters, [long]: parameters.in_proj_bias })],
       ['E_MEMORY', () => layer.loadStateDict(parameters)],
       ['E_MEMORY', () => layer.forward(tokens, { trace: true })],
@@ -161,7 +161,7 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
   });
 });
 
-function layerParameters() {
+function moduleParameters() {
   const tensor = (...shape: number[]) => ({
     shape,
     data: new Float32Array(shape.reduce((a, b) => a * b)).fill(0.1),

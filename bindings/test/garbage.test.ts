@@ -66,11 +66,11 @@ describe('a tensor that is not disposed', () => {
 describe('a module and its cache that are not disposed', () => {
   it('are freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
-      const layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
+      const module = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
       const square = { shape: [2, 2], data: new Float32Array(4) };
       const inProj = { shape: [6, 2], data: new Float32Array(12) };
-      layer.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
-      layer.createCache({ capacity: 4 });`);
+      module.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
+      module.createCache({ capacity: 4 });`);
     expect(result).toEqual({
       before: 2,
       live: 0,
@@ -99,7 +99,7 @@ describe('a cache that is not disposed, and rows of scores that are not read to 
   it('are freed by the garbage collector, with one warning', async () => {
     const result = await afterForgetting(`
       const x = { shape: [1, 1, 9, 4], data: new Float32Array(36) };
-      mh.createCache({ kvHeads: 1, keyWidth: 4, capacity: 8, layout: 'paged' }).append(
+      mh.createCache({ kvHeads: 1, headDim: 4, capacity: 8, layout: 'paged' }).append(
         { shape: [1, 1, 2, 4], data: new Float32Array(8) },
         { shape: [1, 1, 2, 4], data: new Float32Array(8) },
       );

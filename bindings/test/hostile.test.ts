@@ -128,7 +128,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       return fresh;
     });
   const cache = () => {
-    const given = kept('cache', () => mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 16 }));
+    const given = kept('cache', () => mh.createCache({ kvHeads: 2, headDim: 4, capacity: 16 }));
     given.clear();
     return given;
   };
@@ -137,9 +137,9 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     given.append(k, v);
     return given;
   };
-  const past = (name: string, of: { createCache: (config: { capacity: number }) => Resource & { rewind(n: number): void } }) => {
+  const past = (name: string, of: { createCache: (config: { capacity: number }) => Resource & { truncate(n: number): void } }) => {
     const given = kept(name, () => of.createCache({ capacity: 8 }));
-    given.rewind(0);
+    given.truncate(0);
     return given;
   };
   const op = () => kept('op', () => mh.prepare({ q: q.shape, keys: 5, causal: 'topLeft' }));
@@ -268,7 +268,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       arguments: () => [x, past('past', layer()), { return: ['weights'], trace: true }],
       call: (tokens, given, options) => layer().step(tokens, given, options),
     },
-    createLayerCache: {
+    createModuleCache: {
       arguments: () => [{ batch: 2, capacity: 8, layout: 'paged', pageSize: 4, pages: 4, dtype: 'int8' }],
       call: (config) => layer().createCache(config),
     },
@@ -379,7 +379,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       call: (weights, options) => mh.headStatistics(weights, options),
     },
     createCache: {
-      arguments: () => [{ batch: 2, kvHeads: 2, keyWidth: 4, valueWidth: 3, capacity: 8, layout: 'ring', dtype: 'f16' }],
+      arguments: () => [{ batch: 2, kvHeads: 2, headDim: 4, valueDim: 3, capacity: 8, layout: 'ring', dtype: 'f16' }],
       call: (config) => mh.createCache(config),
     },
     append: {
@@ -410,7 +410,7 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
   });
 
   /** Every operation once, on tensors and caches that no case can reach. */
-  const bird = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 8 });
+  const bird = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 8 });
   bird.append(k, v);
   const flown = mh.prepare({ q: q.shape, keys: 5, causal: 'bottomRight' });
   const [ownQ, ownK, ownV, ownOut] = [q, k, v, q].map(({ shape, data }) => mh.tensor(shape, data));

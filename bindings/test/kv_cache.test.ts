@@ -58,14 +58,14 @@ describe.each(builds)('KV cache, %s', async (simd) => {
   describe.each(kinds)('%s, %s', (layout, dtype) => {
     it('decodes token by token with the results of one pass over all tokens', () => {
       const r = random(51);
-      const [heads, kvHeads, tokens, width, valueWidth] = [4, 2, 45, 8, 5];
+      const [heads, kvHeads, tokens, width, valueDim] = [4, 2, 45, 8, 5];
       const window = 6;
       const q = filled(r, 1, heads, tokens, width);
       const k = filled(r, 1, kvHeads, tokens, width);
-      const v = filled(r, 1, kvHeads, tokens, valueWidth);
+      const v = filled(r, 1, kvHeads, tokens, valueDim);
       const windowed = layout === 'ring' ? { window: { left: window } } : {};
       const model = new CacheModel(
-        { batch: 1, kvHeads, keyWidth: width, valueWidth, capacity: tokens },
+        { batch: 1, kvHeads, headDim: width, valueDim, capacity: tokens },
         'contiguous',
         dtype,
       );
@@ -73,14 +73,14 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       const onePass = reference.attention(
         q,
         model.tensor(model.keys, width),
-        model.tensor(model.values, valueWidth),
+        model.tensor(model.values, valueDim),
         { causal: 'topLeft', ...windowed },
       );
       // A ring with no more capacity than the window needs.
       const capacity = layout === 'ring' ? window + 1 : tokens;
       mh.scope(() => {
         const cache = mh.createCache({
-          ...{ kvHeads, keyWidth: width, valueWidth, capacity, layout, dtype },
+          ...{ kvHeads, headDim: width, valueDim, capacity, layout, dtype },
           ...(layout === 'paged' ? { pageSize: 4 } : {}),
         });
         for (let i = 0; i < tokens; i += 1) {
@@ -100,8 +100,8 @@ describe.each(builds)('KV cache, %s', async (simd) => {
             });
             for (let h = 0; h < heads; h += 1) {
               const at = h * tokens + i;
-              const wanted = onePass.out.subarray(at * valueWidth, (at + 1) * valueWidth);
-              const got = out.data.subarray(h * valueWidth, (h + 1) * valueWidth);
+              const wanted = onePass.out.subarray(at * valueDim, (at + 1) * valueDim);
+              const got = out.data.subarray(h * valueDim, (h + 1) * valueDim);
               expect(reference.maxDifference(got, wanted), `head ${h}, token ${i}`).toBeLessThan(
                 2e-6,
               );
@@ -124,8 +124,8 @@ describe.each(builds)('KV cache, %s', async (simd) => {
           const kvHeads = r.int(1, 2);
           const heads = kvHeads * r.pick([1, 2]);
           const [batch, capacity] = [r.int(1, 3), r.pick([1, 7, 20, 70])];
-          const [keyWidth, valueWidth] = [r.pick([1, 4, 8, 33]), r.pick([1, 5, 8])];
-          const config = { batch, kvHeads, keyWidth, valueWidth, capacity };
+          const [headDim, valueDim] = [r.pick([1, 4, 8, 33]), r.pick([1, 5, 8])];
+          const config = { batch, kvHeads, headDim, valueDim, capacity };
           const model = new CacheModel(config, layout, dtype);
           mh.scope(() => {
             const pageSize = r.pick([1, 3, 16]);
@@ -150,7 +150,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       const bad = { shape: [1, 1, 3, 4], data: new Float32Array(12).fill(NaN) };
       const q = filled(r, 1, 1, 2, 4);
       mh.scope(() => {
-        const cache = mh.createCache({ kvHeads: 1, keyWidth: 4, capacity: 9, layout, dtype });
+        const cache = mh.createCache({ kvHeads: 1, headDim: 4, capacity: 9, layout, dtype });
         cache.append(k, v);
         const before = cache.attend(q, { causal: 'bottomRight' }).out.data.slice();
         cache.append(bad, bad);
@@ -167,7 +167,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
 
   /** One append, truncation or clearing, applied to the cache and to its model. */
   function change(r: Random, cache: KVCache, model: CacheModel): void {
-    const { batch, kvHeads, keyWidth, valueWidth, capacity } = model.config;
+    const { batch, kvHeads, headDim, valueDim, capacity } = model.config;
     const what = r.next();
     if (what < 0.05) {
       cache.clear();
@@ -189,7 +189,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
         const shape = [batch, kvHeads, count, width];
         return stored(dtype, shape, r.floats(product(shape)));
       };
-      const [k, v] = [tokens(keyWidth), tokens(valueWidth)];
+      const [k, v] = [tokens(headDim), tokens(valueDim)];
       cache.append(k.given, v.given, given);
       model.append(k.plain, v.plain, all ? counts.map(() => even) : counts);
     }
@@ -206,17 +206,17 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     heads: number,
     label: string,
   ): void {
-    const { batch, keyWidth, valueWidth } = model.config;
+    const { batch, headDim, valueDim } = model.config;
     const queries = r.pick([1, 1, 3, 9]);
-    const q = filled(r, batch, heads, queries, keyWidth);
+    const q = filled(r, batch, heads, queries, headDim);
     const { options, plain, captures } = randomAttend(r, model, heads, queries);
     const expected = reference.attention(
       q,
-      model.tensor(model.keys, keyWidth),
-      model.tensor(model.values, valueWidth),
+      model.tensor(model.keys, headDim),
+      model.tensor(model.values, valueDim),
       plain,
     );
-    const allowed = tolerance(keyWidth, plain as object, expected);
+    const allowed = tolerance(headDim, plain as object, expected);
     const result = cache.attend(q, options);
     const text = `${label}, ${JSON.stringify(plain, (_, x: unknown) => (typeof x === 'bigint' ? `${x}n` : x))}`;
     const extents = [batch, heads, queries, model.longest] as const;
@@ -241,9 +241,9 @@ describe.each(builds)('KV cache, %s', async (simd) => {
 
   it('has its configuration as properties, counts in memory(), and is disposed like a tensor', () => {
     const before = mh.memory();
-    const cache = mh.createCache({ kvHeads: 2, keyWidth: 8, capacity: 16, layout: 'paged' });
+    const cache = mh.createCache({ kvHeads: 2, headDim: 8, capacity: 16, layout: 'paged' });
     expect(cache).toMatchObject({
-      ...{ batch: 1, kvHeads: 2, keyWidth: 8, valueWidth: 8, capacity: 16 },
+      ...{ batch: 1, kvHeads: 2, headDim: 8, valueDim: 8, capacity: 16 },
       ...{ layout: 'paged', dtype: 'f32', disposed: false },
     });
     expect(cache.bytes).toBeGreaterThanOrEqual(2 * 16 * 2 * 8 * 4);
@@ -269,8 +269,8 @@ describe.each(builds)('KV cache, %s', async (simd) => {
       expect(errorOf(call)).toMatchObject({ code: 'E_DISPOSED', argument: 'cache' });
     }
     const result = mh.scope(() => {
-      mh.createCache({ kvHeads: 1, keyWidth: 1, capacity: 1 });
-      return { cache: mh.createCache({ kvHeads: 1, keyWidth: 1, capacity: 1 }) };
+      mh.createCache({ kvHeads: 1, headDim: 1, capacity: 1 });
+      return { cache: mh.createCache({ kvHeads: 1, headDim: 1, capacity: 1 }) };
     });
     expect(mh.memory().live).toBe(before.live + 1);
     result.cache.dispose();
@@ -279,7 +279,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
   it('takes less memory with smaller dtypes', () => {
     mh.scope(() => {
       const bytes = dtypes.map(
-        (dtype) => mh.createCache({ kvHeads: 4, keyWidth: 64, capacity: 100, dtype }).bytes,
+        (dtype) => mh.createCache({ kvHeads: 4, headDim: 64, capacity: 100, dtype }).bytes,
       );
       const [f32 = 0, f16 = 0, bf16 = 0, int8 = 0] = bytes;
       expect(f16).toBeLessThan(0.51 * f32);
@@ -292,7 +292,7 @@ describe.each(builds)('KV cache, %s', async (simd) => {
     const token = (count: number) => filled(random(3), 2, 1, count, 4);
     mh.scope(() => {
       const cache = mh.createCache({
-        ...{ batch: 2, kvHeads: 1, keyWidth: 4, capacity: 12 },
+        ...{ batch: 2, kvHeads: 1, headDim: 4, capacity: 12 },
         ...{ layout: 'paged', pageSize: 4, pages: 4 },
       });
       const append = (first: number, second: number) =>

@@ -33,16 +33,16 @@ describe.each(builds)('memory, %s', (simd) => {
         mh.attentionBackward({ ...inputs, ...normed }, { qkNorm: {}, return: ['dQ', 'dQGain'] });
         expect(() => mh.attentionBackward(inputs, { return: ['dK', 'dBias', 'dSinks'] })).toThrow();
         const square = { shape: [16, 16], data: new Float32Array(256) };
-        const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, bias: false });
-        expect(() => layer.loadStateDict({ in_proj_weight: square })).toThrow();
+        const module = mh.multiHeadAttention({ embedDim: 16, numHeads: 4, bias: false });
+        expect(() => module.loadStateDict({ in_proj_weight: square })).toThrow();
         const inProj = { shape: [48, 16], data: new Float32Array(768) };
-        layer.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
-        layer.loadStateDict({ ...layer.stateDict(), 'out_proj.weight': square });
+        module.loadStateDict({ in_proj_weight: inProj, 'out_proj.weight': square });
+        module.loadStateDict({ ...module.stateDict(), 'out_proj.weight': square });
         const tokens = { shape: [1, 8, 16], data: new Float32Array(128) };
-        const seen = layer.forward(tokens, { trace: true, return: ['weights', 'meanWeights'] });
+        const seen = module.forward(tokens, { trace: true, return: ['weights', 'meanWeights'] });
         mh.headStatistics(seen.weights, { tokens: new Int32Array(8) });
-        layer.backward(tokens, tokens, { causal: 'topLeft' });
-        expect(() => layer.backward(tokens, square)).toThrow();
+        module.backward(tokens, tokens, { causal: 'topLeft' });
+        expect(() => module.backward(tokens, square)).toThrow();
         const model = mh.transformer({ numLayers: 1, vocabSize: 9, embedDim: 16, numHeads: 4 });
         model.initialise();
         const trainer = mh.trainer(model, { recompute: true });
@@ -53,9 +53,9 @@ describe.each(builds)('memory, %s', (simd) => {
         const experiment = mh.experiment({ batch: 1 });
         experiment.step();
         experiment.model.forward(experiment.heldOut(0, 1).tokens);
-        const past = layer.createCache({ capacity: 8 });
-        layer.step(tokens, past, { trace: ['scores'], heads: { scales: new Float32Array(4) } });
-        expect(() => layer.step(tokens, past, { trace: true })).toThrow();
+        const past = module.createCache({ capacity: 8 });
+        module.step(tokens, past, { trace: ['scores'], heads: { scales: new Float32Array(4) } });
+        expect(() => module.step(tokens, past, { trace: true })).toThrow();
         expect(() => mh.attention(x, x, x, { scale: NaN })).toThrow();
         mh.attention(x, x, x, {
           ...{ kvLengths: new Int32Array([9]), alibi: true, sinks: new Float32Array(2) },
@@ -69,7 +69,7 @@ describe.each(builds)('memory, %s', (simd) => {
         expect(() => mh.prepare({ ...prepared, scale: NaN })).toThrow();
         mh.prepareBackward({ ...prepared, out: { dBias: mh.tensor([1, 16]) } });
         expect(() => mh.prepareBackward(prepared)).toThrow();
-        const cache = mh.createCache({ kvHeads: 2, keyWidth: 16, capacity: 64, layout: 'paged' });
+        const cache = mh.createCache({ kvHeads: 2, headDim: 16, capacity: 64, layout: 'paged' });
         cache.append(x, mh.rotate(x, new Int32Array(64), { style: 'half' }));
         cache.attend(x, { causal: 'bottomRight' });
         expect(() => cache.append(x, x)).toThrow();

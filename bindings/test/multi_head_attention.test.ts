@@ -8,17 +8,17 @@ import type {
 } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, loadBuild } from './builds.ts';
-import * as layerReference from './layer_reference.ts';
+import * as moduleReference from './module_reference.ts';
 import { random, runSeed } from './random.ts';
 import { caseCount, chance, filled, product } from './random_case.ts';
 import {
   described,
   parameters,
   randomForward,
-  randomLayer,
+  randomModule,
   resolved,
   swapAxes,
-} from './random_layer.ts';
+} from './random_module.ts';
 import * as reference from './reference.ts';
 
 const selfSteps: TraceName[] = [
@@ -33,22 +33,22 @@ const allowed = (expected: Float64Array): number =>
 describe.each(builds)('multiHeadAttention, %s', async (simd) => {
   const mh = await loadBuild(simd);
 
-  const makeLayer = (given: MultiHeadAttentionConfig, dict: StateDict) => {
-    const layer = mh.multiHeadAttention(given);
-    layer.loadStateDict(dict);
-    return layer;
+  const makeModule = (given: MultiHeadAttentionConfig, dict: StateDict) => {
+    const module = mh.multiHeadAttention(given);
+    module.loadStateDict(dict);
+    return module;
   };
   /** A module with embedDim 8 and 2 heads. */
-  const smallLayer = (seed: number, more: Partial<MultiHeadAttentionConfig> = {}) => {
+  const smallModule = (seed: number, more: Partial<MultiHeadAttentionConfig> = {}) => {
     const given = { embedDim: 8, numHeads: 2, ...more };
     const dict = parameters(random(seed), resolved(given));
-    return { layer: makeLayer(given, dict), dict };
+    return { module: makeModule(given, dict), dict };
   };
 
   it(`agrees with float64 in every step (MULTIHEAD_SEED=${runSeed})`, { timeout: 0 }, () => {
     for (let round = 0; round < caseCount(120); round += 1) {
       const r = random(runSeed + round);
-      const { given, config, dict } = randomLayer(r);
+      const { given, config, dict } = randomModule(r);
       const { embedDim, kdim, vdim } = config;
       const crosses = kdim !== embedDim || vdim !== embedDim || chance(r, 0.3);
       const unbatched = chance(r, 0.15);
@@ -61,7 +61,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
           ? filled(r, batch, keys, vdim)
           : undefined;
       const options = randomForward(r, config, batch, queries, keys);
-      const expected = layerReference.layer({ config, dict, query, key, value, options });
+      const expected = moduleReference.module({ config, dict, query, key, value, options });
 
       const laidOut = <X extends { shape: number[]; data: Float32Array }>(x: X) => {
         if (unbatched) return { shape: x.shape.slice(1), data: x.data };
@@ -73,9 +73,9 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
           : { query: laidOut(query), key: laidOut(key), ...(value && { value: laidOut(value) }) };
       const label = `seed ${runSeed + round}: ${described(given)}, query (${query.shape}), ${keys} keys, ${described(options)}`;
       mh.scope(() => {
-        const layer = makeLayer(given, dict);
-        expect(layer.config, label).toEqual(config);
-        const result = layer.forward(inputs, {
+        const module = makeModule(given, dict);
+        expect(module.config, label).toEqual(config);
+        const result = module.forward(inputs, {
           ...(options as ForwardOptions),
           trace: true,
           return: ['weights', 'meanWeights'],
@@ -101,7 +101,7 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
         expect({ shape: [...result.output.shape], data: result.output.data }, label).toEqual(
           laidOut({ shape, data }),
         );
-        const plain = layer.forward(inputs, options as ForwardOptions);
+        const plain = module.forward(inputs, options as ForwardOptions);
         expect(plain.trace).toBeUndefined();
         expect(plain).not.toHaveProperty('weights');
         // Without a trace the work may be split differently, but the bits are the same.
@@ -138,12 +138,12 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     const names = Object.keys(every) as (keyof typeof every)[];
     mh.scope(() => {
       const given = { embedDim: 16, numHeads: heads, headDim };
-      const layer = makeLayer(given, parameters(r, resolved(given)));
+      const module = makeModule(given, parameters(r, resolved(given)));
       const x = filled(r, batch, tokens, 16);
       // Each option alone (with lengths, which some of them need), and all together.
       const alone = names.map((name) => ({ kvLengths: every.kvLengths, [name]: every[name] }));
       for (const options of [...alone, every]) {
-        const { trace } = layer.forward(x, { ...(options as object), trace: true });
+        const { trace } = module.forward(x, { ...(options as object), trace: true });
         // The heads in the trace are already normalised and rotated.
         const { qkNorm: _norm, rope: _rope, ...rest } = options as typeof every;
         const { out, weights, captures } = mh.attention(trace.qHeads, trace.kHeads, trace.vHeads, {
@@ -164,15 +164,15 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
   it('copies out only the requested steps, in the order of computation, as separate arrays', () => {
     const r = random(1);
     mh.scope(() => {
-      const { layer } = smallLayer(1);
+      const { module } = smallModule(1);
       const x = filled(r, 1, 3, 8);
-      const { trace } = layer.forward(x, { trace: ['weights', 'qHeads', 'xKey'] });
+      const { trace } = module.forward(x, { trace: ['weights', 'qHeads', 'xKey'] });
       expect(Object.keys(trace)).toEqual(['qHeads', 'weights']);
       expect(trace.weights.shape).toEqual([1, 2, 3, 3]);
       expect(trace.qHeads.shape).toEqual([1, 2, 3, 4]);
       expect(trace.weights.data.byteLength).toBe(trace.weights.data.buffer.byteLength);
-      expect(layer.forward(x, { trace: [] }).trace).toEqual({});
-      expect(Object.keys(layer.forward(x, { trace: true }).trace)).toEqual(selfSteps);
+      expect(module.forward(x, { trace: [] }).trace).toEqual({});
+      expect(Object.keys(module.forward(x, { trace: true }).trace)).toEqual(selfSteps);
     });
   });
 
@@ -184,11 +184,11 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
         [3, 6],
         [4, 8],
       ] as const) {
-        const { layer } = smallLayer(12, { embedDim: 3, numHeads, headDim: 2, outProj: false });
-        expect(layer.forward(x).output.shape).toEqual([6, width]);
+        const { module } = smallModule(12, { embedDim: 3, numHeads, headDim: 2, outProj: false });
+        expect(module.forward(x).output.shape).toEqual([6, width]);
       }
-      const { layer } = smallLayer(13, { embedDim: 64, numHeads: 8 });
-      const { output, trace } = layer.forward(filled(random(13), 2, 5, 64), { trace: true });
+      const { module } = smallModule(13, { embedDim: 64, numHeads: 8 });
+      const { output, trace } = module.forward(filled(random(13), 2, 5, 64), { trace: true });
       expect(trace.qHeads.shape).toEqual([2, 8, 5, 8]);
       expect(trace.scores.shape).toEqual([2, 8, 5, 5]);
       expect(output.shape).toEqual([2, 5, 64]);
@@ -198,8 +198,8 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
   it("has an output that is the sum of headShares", () => {
     const r = random(7);
     mh.scope(() => {
-      const { layer } = smallLayer(7, { bias: false });
-      const { output, trace } = layer.forward(filled(r, 1, 5, 8), { trace: ['headShares'] });
+      const { module } = smallModule(7, { bias: false });
+      const { output, trace } = module.forward(filled(r, 1, 5, 8), { trace: ['headShares'] });
       const [first, second] = [0, 40].map((from) =>
         trace.headShares?.data.subarray(from, from + 40),
       );
@@ -216,34 +216,34 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     mh.scope(() => {
       const { shape, data } = dict['out_proj.weight'] as { shape: number[]; data: Float32Array };
       const outProj = mh.tensor(shape, data);
-      const layer = makeLayer(given, { ...dict, 'out_proj.weight': outProj });
-      const before = layer.forward(x).output.data.slice();
+      const module = makeModule(given, { ...dict, 'out_proj.weight': outProj });
+      const before = module.forward(x).output.data.slice();
       outProj.data.fill(0);
       outProj.dispose();
-      const copy = layer.stateDict();
+      const copy = module.stateDict();
       expect(copy).toEqual(dict);
       dict['in_proj_weight']?.data.fill(0);
       copy['in_proj_weight']?.data.fill(0);
-      expect(layer.forward(x).output.data).toEqual(before);
-      expect(makeLayer(given, layer.stateDict()).forward(x).output.data).toEqual(before);
+      expect(module.forward(x).output.data).toEqual(before);
+      expect(makeModule(given, module.stateDict()).forward(x).output.data).toEqual(before);
     });
   });
 
   it('takes half-precision parameters, which replace the earlier ones', () => {
     const r = random(8);
     mh.scope(() => {
-      const { layer, dict } = smallLayer(8);
+      const { module, dict } = smallModule(8);
       const { bytes } = mh.memory();
       for (const dtype of ['f16', 'bf16'] as const) {
         const halves = Object.entries(dict).map(([name, { shape, data }]) => {
           return [name, mh.tensor(shape, data as Float32Array, { dtype })] as const;
         });
-        layer.loadStateDict(Object.fromEntries(halves));
+        module.loadStateDict(Object.fromEntries(halves));
         for (const [name, half] of halves) {
-          expect(layer.stateDict()[name]?.data, name).toEqual(half.toFloat32());
+          expect(module.stateDict()[name]?.data, name).toEqual(half.toFloat32());
           half.dispose();
         }
-        expect(layer.forward(filled(r, 1, 2, 8)).output.data.every(Number.isFinite)).toBe(true);
+        expect(module.forward(filled(r, 1, 2, 8)).output.data.every(Number.isFinite)).toBe(true);
       }
       expect(mh.memory().bytes - bytes).toBe(2 * 4 * 2 * 8);
     });
@@ -252,38 +252,38 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
   it('writes to `out`', () => {
     const r = random(9);
     mh.scope(() => {
-      const { layer } = smallLayer(9);
+      const { module } = smallModule(9);
       const x = mh.tensor([1, 2, 8], r.floats(16));
       const out = mh.tensor([1, 2, 8]);
-      const { output } = layer.forward(x, { out });
+      const { output } = module.forward(x, { out });
       expect(output).toBe(out);
-      expect(out.data).toEqual(layer.forward(x).output.data);
-      expectRefused(mh, () => layer.forward(x, { out: x }), 'E_OPTION', 'out', 'query');
+      expect(out.data).toEqual(module.forward(x).output.data);
+      expectRefused(mh, () => module.forward(x, { out: x }), 'E_OPTION', 'out', 'query');
       const narrow = mh.tensor([1, 2, 7]);
-      expectRefused(mh, () => layer.forward(x, { out: narrow }), 'E_SHAPE', 'out', '(1, 2, 8)');
+      expectRefused(mh, () => module.forward(x, { out: narrow }), 'E_SHAPE', 'out', '(1, 2, 8)');
     });
   });
 
   it('is disposed like a tensor', () => {
     const r = random(3);
     const before = mh.memory();
-    const { layer } = smallLayer(3);
+    const { module } = smallModule(3);
     expect(mh.memory().live).toBe(before.live + 1);
     expect(mh.memory().bytes).toBe(before.bytes + 4 * (24 * 8 + 24 + 8 * 8 + 8));
-    const cache = layer.createCache({ capacity: 4 });
-    expect(layer.disposed).toBe(false);
-    layer.dispose();
-    layer.dispose();
-    layer[Symbol.dispose]();
-    expect(layer.disposed).toBe(true);
+    const cache = module.createCache({ capacity: 4 });
+    expect(module.disposed).toBe(false);
+    module.dispose();
+    module.dispose();
+    module[Symbol.dispose]();
+    expect(module.disposed).toBe(true);
     const x = filled(r, 1, 3, 8);
-    const layerGone = (fn: () => unknown) =>
+    const moduleGone = (fn: () => unknown) =>
       expectRefused(mh, fn, 'E_DISPOSED', 'multiHeadAttention');
-    layerGone(() => layer.forward(x));
-    layerGone(() => layer.step(x, cache));
-    layerGone(() => layer.createCache({ capacity: 4 }));
-    layerGone(() => layer.stateDict());
-    layerGone(() => layer.loadStateDict({}));
+    moduleGone(() => module.forward(x));
+    moduleGone(() => module.step(x, cache));
+    moduleGone(() => module.createCache({ capacity: 4 }));
+    moduleGone(() => module.stateDict());
+    moduleGone(() => module.loadStateDict({}));
     cache.dispose();
     expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
   });
@@ -291,9 +291,9 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
   it('gives empty results for an empty batch and for no tokens', () => {
     const r = random(4);
     mh.scope(() => {
-      const { layer } = smallLayer(4);
-      expect(layer.forward(filled(r, 0, 3, 8)).output.shape).toEqual([0, 3, 8]);
-      const { output, trace } = layer.forward(filled(r, 2, 0, 8), { trace: true });
+      const { module } = smallModule(4);
+      expect(module.forward(filled(r, 0, 3, 8)).output.shape).toEqual([0, 3, 8]);
+      const { output, trace } = module.forward(filled(r, 2, 0, 8), { trace: true });
       expect(output.shape).toEqual([2, 0, 8]);
       expect(trace.scores.shape).toEqual([2, 2, 0, 0]);
     });
@@ -341,9 +341,9 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
     });
 
     it('a state dict that does not fit, with one error that names every tensor, and keeps its parameters', () => {
-      const { layer, dict } = smallLayer(10);
+      const { module, dict } = smallModule(10);
       const x = filled(random(11), 1, 2, 8);
-      const expected = mh.scope(() => layer.forward(x).output.data.slice());
+      const expected = mh.scope(() => module.forward(x).output.data.slice());
       const { in_proj_bias: _, ...missing } = dict;
       const wrong: Record<string, TensorLike> = {
         ...(missing as Record<string, TensorLike>),
@@ -352,40 +352,40 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
         extra_weight: filled(random(1), 1),
       };
       expectRefused(
-        ...([mh, () => layer.loadStateDict(wrong), 'E_SHAPE', 'stateDict'] as const),
+        ...([mh, () => module.loadStateDict(wrong), 'E_SHAPE', 'stateDict'] as const),
         ...[/missing: in_proj_bias \(24\)/, /unexpected: extra_weight/],
         ...[/out_proj\.weight \(8, 7\) instead of \(8, 8\)/, /out_proj\.bias \(1, 8\)/],
       );
-      expectRefused(mh, () => layer.loadStateDict({}), 'E_SHAPE', 'stateDict', 'in_proj_weight');
+      expectRefused(mh, () => module.loadStateDict({}), 'E_SHAPE', 'stateDict', 'in_proj_weight');
       const typed = { ...dict, in_proj_bias: [1, 2] as never };
       const at = 'stateDict["in_proj_bias"]';
-      expectRefused(mh, () => layer.loadStateDict(typed), 'E_OPTION', at, '{ data: typed array');
+      expectRefused(mh, () => module.loadStateDict(typed), 'E_OPTION', at, '{ data: typed array');
       const bool = { ...dict, in_proj_bias: { shape: [24], data: new Uint8Array(24) } as never };
-      expectRefused(mh, () => layer.loadStateDict(bool), 'E_OPTION', at, 'Uint8Array');
+      expectRefused(mh, () => module.loadStateDict(bool), 'E_OPTION', at, 'Uint8Array');
       const gone = mh.tensor([24]);
       gone.dispose();
       const disposed = { ...dict, in_proj_bias: gone };
-      expectRefused(mh, () => layer.loadStateDict(disposed), 'E_DISPOSED', at);
+      expectRefused(mh, () => module.loadStateDict(disposed), 'E_DISPOSED', at);
       for (const value of [null, [dict], new Float32Array(2), 'dict']) {
-        const load = () => layer.loadStateDict(value as never);
+        const load = () => module.loadStateDict(value as never);
         expectRefused(mh, load, 'E_OPTION', 'stateDict', 'an object');
       }
-      mh.scope(() => expect(layer.forward(x).output.data).toEqual(expected));
-      layer.dispose();
+      mh.scope(() => expect(module.forward(x).output.data).toEqual(expected));
+      module.dispose();
     });
 
     it('calls before parameters are loaded', () => {
-      const layer = mh.multiHeadAttention({ embedDim: 8, numHeads: 2 });
-      const cache = layer.createCache({ capacity: 4 });
+      const module = mh.multiHeadAttention({ embedDim: 8, numHeads: 2 });
+      const cache = module.createCache({ capacity: 4 });
       const x = filled(random(1), 1, 2, 8);
       for (const fn of [
-        () => layer.forward(x),
-        () => layer.step(x, cache),
-        () => layer.stateDict(),
+        () => module.forward(x),
+        () => module.step(x, cache),
+        () => module.stateDict(),
       ]) {
         expectRefused(mh, fn, 'E_OPTION', 'multiHeadAttention', 'loadStateDict()');
       }
-      layer.dispose();
+      module.dispose();
       cache.dispose();
     });
 
@@ -485,26 +485,26 @@ describe.each(builds)('multiHeadAttention, %s', async (simd) => {
       ],
       ['an unknown tool', x, { heads: { mute: [1] } }, 'E_OPTION', 'mute', 'scales'],
     ])('inputs and options that do not fit: %s', (_, input, options, code, argument, ...words) => {
-      const { layer } = smallLayer(5);
-      const fn = () => layer.forward(input as TensorLike, options);
+      const { module } = smallModule(5);
+      const fn = () => module.forward(input as TensorLike, options);
       expectRefused(mh, fn, code as 'E_SHAPE', argument, ...words);
-      layer.dispose();
+      module.dispose();
     });
 
     it('ALiBi together with appended keys', () => {
-      const { layer } = smallLayer(5, { addZeroAttn: true });
-      expectRefused(mh, () => layer.forward(x, { alibi: true }), 'E_OPTION', 'alibi', 'appends');
-      layer.dispose();
+      const { module } = smallModule(5, { addZeroAttn: true });
+      expectRefused(mh, () => module.forward(x, { alibi: true }), 'E_OPTION', 'alibi', 'appends');
+      module.dispose();
     });
 
     it('a trace that the memory cannot hold', () => {
       const given = { embedDim: 1, numHeads: 1, bias: false };
-      const layer = makeLayer(given, parameters(random(1), resolved(given)));
+      const module = makeModule(given, parameters(random(1), resolved(given)));
       const long = { shape: [1, 30_000, 1], data: new Float32Array(30_000) };
-      const fn = () => layer.forward(long, { trace: true });
+      const fn = () => module.forward(long, { trace: true });
       expectRefused(mh, fn, 'E_MEMORY', 'memory', 'heap');
       expect(errorOf(fn).message).toMatch('bytes');
-      layer.dispose();
+      module.dispose();
     });
   });
 });

@@ -175,7 +175,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
   it('has types that a strict project accepts, library files included', async () => {
     const types = `
       import { load, MultiheadError, type AttentionBackwardOptions, type FloatDType, type Tensor, type TraceStep } from 'multihead';
-      import type { Evaluation, Experiment, LayerGradients, PlainTensor, Trainer, TrainingStep } from 'multihead';
+      import type { Evaluation, Experiment, ModuleGradients, PlainTensor, Trainer, TrainingStep } from 'multihead';
       import { train, type Training } from 'multihead/training';
       import { readSafetensors, writeSafetensors } from 'multihead';
       import { createPool, type Pool, type PoolTransformer } from 'multihead/pool';
@@ -222,20 +222,20 @@ describe('the packed package', { timeout: 120_000 }, () => {
       op.run(x, x, x, out, lse);
       // @ts-expect-error a run takes only tensors
       op.run({ data: new Float32Array(4), shape: [1, 1, 2, 2] }, x, x, out);
-      using layer = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
-      layer.loadStateDict({ in_proj_weight: { shape: [6, 2], data: new Uint16Array(12), dtype: 'bf16' } });
-      using past = layer.createCache({ capacity: 8, dtype: 'int8' });
-      const { trace, meanWeights } = layer.forward(x, { trace: ['weights', 'xKey'], return: ['meanWeights'] });
+      using module = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false });
+      module.loadStateDict({ in_proj_weight: { shape: [6, 2], data: new Uint16Array(12), dtype: 'bf16' } });
+      using past = module.createCache({ capacity: 8, dtype: 'int8' });
+      const { trace, meanWeights } = module.forward(x, { trace: ['weights', 'xKey'], return: ['meanWeights'] });
       const step: TraceStep = trace.weights;
       const mean: Tensor = meanWeights;
       const perhaps: TraceStep | undefined = trace.xKey;
       // @ts-expect-error scores were not requested
       trace.scores;
       // @ts-expect-error the weights of each head were not requested
-      layer.step({ shape: [1, 1, 2], data: new Float32Array(2) }, past).weights;
+      module.step({ shape: [1, 1, 2], data: new Float32Array(2) }, past).weights;
       // @ts-expect-error a step is always causal
-      layer.step(x, past, { causal: 'topLeft' });
-      layer.forward({ query: x, key: x }, { heads: { temperature: 2 } }).output.dispose();
+      module.step(x, past, { causal: 'topLeft' });
+      module.forward({ query: x, key: x }, { heads: { temperature: 2 } }).output.dispose();
       const statistics = mh.headStatistics(mean, { tokens: new Int32Array(2) });
       const numbers: Float32Array | undefined = statistics.induction;
       const every = mh.attention(x, x, x, {
@@ -264,7 +264,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error packed sequences have no masks
       mh.attentionVarlen(x, x, x, { cuQ: cu, cuK: cu, mask: x });
       const merged: { out: Tensor; lse: Tensor } = mh.mergeAttention(packed, packed);
-      using cache = mh.createCache({ kvHeads: 1, keyWidth: 2, capacity: 4, dtype: 'int8' });
+      using cache = mh.createCache({ kvHeads: 1, headDim: 2, capacity: 4, dtype: 'int8' });
       cache.append(x, x, new Int32Array([1]));
       const decoded: Tensor = cache.attend(x, { causal: 'bottomRight', return: ['lse'] }).lse;
       // @ts-expect-error queries are the newest tokens
@@ -276,16 +276,16 @@ describe('the packed package', { timeout: 120_000 }, () => {
       if (ids?.dtype === 'i64') console.log(ids.data satisfies BigInt64Array);
       if (ids?.dtype === 'f8_e4m3' || ids?.dtype === 'f4') console.log(ids.data satisfies Uint8Array);
       const parameter: Float32Array | Uint16Array | undefined = stateDict['weight']?.data;
-      layer.loadStateDict(stateDict);
+      module.loadStateDict(stateDict);
       // @ts-expect-error a BigInt64Array is not an Int32Array
       writeSafetensors({ x: { dtype: 'i64', shape: [1], data: new Int32Array(1) } });
       // @ts-expect-error parameters are floats
       stateDict['weight']?.dtype === 'i64';
       op.setKvLengths(cu);
-      const cross: LayerGradients = layer.backward({ query: x, key: x }, x, { causal: 'topLeft' });
+      const cross: ModuleGradients = module.backward({ query: x, key: x }, x, { causal: 'topLeft' });
       const ofInputs: [Tensor, Tensor | undefined, PlainTensor | undefined] = [cross.dQuery, cross.dKey, cross.parameters['sinks']];
       // @ts-expect-error backward() has no traces
-      layer.backward(x, x, { trace: true });
+      module.backward(x, x, { trace: true });
       using model = mh.transformer({ numLayers: 1, vocabSize: 5, embedDim: 4, numHeads: 2, numReadouts: 2, outDropout: 0.1 });
       model.initialise({ seed: 1n, residual: 0.5, names: 'gpt2' });
       using trainer: Trainer = mh.trainer(model, { optimiser: 'adamW', decay: 'cosine', decaySteps: 9, clipNorm: 1 });
@@ -297,7 +297,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       // @ts-expect-error not an optimiser
       mh.trainer(model, { optimiser: 'adam' });
       // @ts-expect-error not a model
-      mh.trainer(layer);
+      mh.trainer(module);
       trainer.restore(trainer.checkpoint());
       const training: Training = train({ trainer, batches: async (step) => ({ tokens: cu, targets: cu, batch: step }), every: 5 });
       for await (const progress of training) console.log(progress.gradientNorm satisfies number);
@@ -346,7 +346,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const model = await pool.transformer({ embedDim: 4, numHeads: 1, numLayers: 1, vocabSize: 4 }, own);
       await model.initialise({ seed: 1, ...own });
       const cache = await model.createCache({ capacity: 4 }, own);
-      await cache.rewind(await cache.length(own), own);
+      await cache.truncate(await cache.length(own), own);
       const trainer = await pool.trainer(model, { seed: 1, ...own });
       await trainer.restore(await trainer.checkpoint(own), own);
       // @ts-expect-error not a signal

@@ -218,7 +218,7 @@ describe('workers that cannot be had', () => {
     const expected = mh.attention(small.q, small.k, small.v);
     expect((await attention(pool)).out.data).toEqual(expected.out.toFloat32());
     expected.out.dispose();
-    const cache = await pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 });
+    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 });
     expect([cache.capacity, await cache.length()]).toEqual([4, 0]);
   });
 
@@ -245,7 +245,7 @@ describe('workers that cannot be had', () => {
 describe('workers that end', () => {
   test('are reported with their call and replaced', async () => {
     const pool = await open({ workers: 1 });
-    const cache = await pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 });
+    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 });
     const thread = await onlyThread();
     const busy = rejectionOf(attention(pool, large));
     await new Promise((resolve) => setTimeout(resolve, 20));
@@ -276,7 +276,7 @@ describe('workers that end', () => {
     const inputs = { q, k, v, out: plain(whole.out), lse: plain(whole.lse), dOut: filled(r, 1, 2, 20, 8) };
     const ofTokens = { q: tokens, k: tokens, v: tokens, out: plain(packed.out), lse: plain(packed.lse), dOut: filled(r, 40, 2, 8) };
     const copied = () => [plain(q), plain(k), plain(v)] as const;
-    const ofCache = { kvHeads: 2, keyWidth: 8, capacity: 40 };
+    const ofCache = { kvHeads: 2, headDim: 8, capacity: 40 };
     const attendToCache = async (): Promise<object> => {
       using cache = await pool.createCache(ofCache, { workers: 'all' });
       await cache.append(k, v);
@@ -302,7 +302,7 @@ describe('workers that end', () => {
       const chosen = Array.from({ length: 6 }, () => random_.pick(kinds));
       const calls: Promise<unknown>[] = chosen.map(([run]) => run());
       if (round % 5 === 0) {
-        calls.push(pool.createCache({ kvHeads: 2, keyWidth: 8, capacity: 4 }).then((cache) => cache.length()));
+        calls.push(pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 }).then((cache) => cache.length()));
       }
       const settled = Promise.allSettled(calls);
       const threads = [...running];

@@ -10,7 +10,7 @@ import { sameResults, type Results } from './pool_results.ts';
 import { running, until } from './pool_threads.ts';
 import { random, runSeed, type Random } from './random.ts';
 import { chance, filled, randomBias, randomCaptures, randomDropout, randomMask, randomScoring } from './random_case.ts';
-import { described, parameters, resolved } from './random_layer.ts';
+import { described, parameters, resolved } from './random_module.ts';
 
 let mh: Multihead;
 const pools: Pool[] = [];
@@ -52,9 +52,9 @@ async function sameOfBoth({ local, remote }: Calls, label: string): Promise<void
 function randomConfig(r: Random): KVCacheConfig {
   const layout = r.pick(layouts);
   return {
-    ...{ batch: r.int(1, 2), kvHeads: r.int(1, 6), keyWidth: r.pick([4, 16, 33]), capacity: r.pick([20, 300]) },
+    ...{ batch: r.int(1, 2), kvHeads: r.int(1, 6), headDim: r.pick([4, 16, 33]), capacity: r.pick([20, 300]) },
     ...{ layout, dtype: r.pick(dtypes) },
-    ...(chance(r, 0.3) && { valueWidth: r.pick([5, 16]) }),
+    ...(chance(r, 0.3) && { valueDim: r.pick([5, 16]) }),
     ...(layout === 'paged' && { pageSize: r.pick([1, 7, 16]), ...(chance(r, 0.3) && { pages: r.int(3, 20) }) }),
   };
 }
@@ -82,7 +82,7 @@ describe.each(kinds.map((name, index) => ({ name, index })))('in $name', ({ inde
     for (let seed = runSeed; seed < runSeed + 12; seed += 1) {
       const r = random(seed);
       const config = randomConfig(r);
-      const { batch = 1, kvHeads, keyWidth, valueWidth = keyWidth } = config;
+      const { batch = 1, kvHeads, headDim, valueDim = headDim } = config;
       const label = `seed ${seed}, ${described(config)}`;
       const [local, remote] = [mh.createCache(config), await pool.createCache(config, { workers: 'all' })];
       expect([remote.kvHeads, remote.capacity, remote.layout], label).toEqual([kvHeads, local.capacity, local.layout]);
@@ -92,14 +92,14 @@ describe.each(kinds.map((name, index) => ({ name, index })))('in $name', ({ inde
         if (kind < 0.4) {
           const tokens = r.pick([1, 1, 5, 90]);
           const counts = chance(r, 0.4) ? Int32Array.from({ length: batch }, () => r.int(0, tokens)) : undefined;
-          const [k, v] = [filled(r, batch, kvHeads, tokens, keyWidth), filled(r, batch, kvHeads, tokens, valueWidth)];
+          const [k, v] = [filled(r, batch, kvHeads, tokens, headDim), filled(r, batch, kvHeads, tokens, valueDim)];
           await sameOfBoth({ local: () => local.append(k, v, counts), remote: () => remote.append(k, v, counts) }, label);
         } else if (kind < 0.9) {
           const heads = kvHeads * r.pick([1, 2, 3]);
           const queries = r.pick([1, 1, 2, 30]);
           const keys = Math.max(...Array.from({ length: batch }, (_, b) => local.length(b)));
           const options = randomAttend(r, batch, heads, queries, keys);
-          const q = filled(r, batch, heads, queries, chance(r, 0.05) ? keyWidth + 1 : keyWidth);
+          const q = filled(r, batch, heads, queries, chance(r, 0.05) ? headDim + 1 : headDim);
           await sameOfBoth(
             { local: () => local.attend(q, options), remote: () => remote.attend(q, options) },
             `${label}, call ${call}: ${queries} queries, ${described(options)}`,
@@ -145,7 +145,7 @@ describe.each(kinds.map((name, index) => ({ name, index })))('in $name', ({ inde
       for (let call = 0; call < 10; call += 1) {
         if (chance(r, 0.2)) {
           const length = r.int(0, caches[0].length);
-          await sameOfBoth({ local: () => caches[0].rewind(length), remote: () => caches[1].rewind(length) }, label);
+          await sameOfBoth({ local: () => caches[0].truncate(length), remote: () => caches[1].truncate(length) }, label);
         }
         const x = filled(r, batch, r.pick([1, 1, 3, 9]), given.embedDim);
         const options = {

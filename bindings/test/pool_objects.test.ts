@@ -83,7 +83,7 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
       expected.dispose();
     }
     expect(await caches[1].length()).toBe(145);
-    await caches[1].rewind(10);
+    await caches[1].truncate(10);
     expect(await caches[1].length()).toBe(10);
     for (const each of [local, remote, ...caches]) each.dispose();
   });
@@ -136,9 +136,9 @@ describe.each([1, 2, 3])('a transformer in %s workers', (workers) => {
 
 test('a cache of keys and values', async () => {
   const r = random(4);
-  const config = { batch: 1, kvHeads: 2, keyWidth: 16, capacity: 64, dtype: 'int8' } as const;
+  const config = { batch: 1, kvHeads: 2, headDim: 16, capacity: 64, dtype: 'int8' } as const;
   const [local, remote] = [mh.createCache(config), await pool.createCache(config)];
-  expect([remote.kvHeads, remote.dtype, remote.valueWidth]).toEqual([2, 'int8', 16]);
+  expect([remote.kvHeads, remote.dtype, remote.valueDim]).toEqual([2, 'int8', 16]);
   const [k, v, q] = [filled(r, 1, 2, 20, 16), filled(r, 1, 2, 20, 16), filled(r, 1, 4, 1, 16)];
   local.append(k, v);
   await remote.append(k, v);

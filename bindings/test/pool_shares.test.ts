@@ -1,4 +1,4 @@
-// Workers that hold a share of the parameters of a layer or model each: the bits of one thread, and how much memory.
+// Workers that hold a share of the parameters of a module or model each: the bits of one thread, and how much memory.
 
 import { load, type Multihead, type MultiHeadAttentionConfig, type PlainTensor, type TransformerConfig } from 'multihead';
 import { createPool, type Pool, type PoolTransformer } from 'multihead/pool';
@@ -8,7 +8,7 @@ import { sameResults } from './pool_results.ts';
 import { running } from './pool_threads.ts';
 import { random, runSeed, type Random } from './random.ts';
 import { chance, filled } from './random_case.ts';
-import { described, parameters, resolved } from './random_layer.ts';
+import { described, parameters, resolved } from './random_module.ts';
 
 let mh: Multihead;
 const pools = new Map<number, Pool>();
@@ -19,7 +19,7 @@ beforeAll(async () => {
 afterAll(() => pools.forEach((pool) => pool.dispose()));
 
 /** Wide enough that most of its matrices are divided. Heads need not be a multiple of the workers. */
-function wideLayer(r: Random): MultiHeadAttentionConfig {
+function wideModule(r: Random): MultiHeadAttentionConfig {
   const numKvHeads = r.int(1, 4);
   const numHeads = numKvHeads * r.pick([1, 2, 3]);
   const headDim = r.pick([8, 20, 32, 64]);
@@ -44,7 +44,7 @@ describe.each([1, 2, 3, 5])('in %s workers', (workers) => {
     const pool = pools.get(workers) as Pool;
     for (let seed = runSeed; seed < runSeed + 8; seed += 1) {
       const r = random(seed);
-      const given = wideLayer(r);
+      const given = wideModule(r);
       const config = resolved(given);
       const label = `seed ${seed}, ${described(given)}`;
       const [local, remote] = [mh.multiHeadAttention(given), await pool.multiHeadAttention(given, { workers })];
@@ -128,7 +128,7 @@ const large: TransformerConfig = { embedDim: 512, numHeads: 8, numLayers: 3, voc
 const bytesOf = (dict: Record<string, PlainTensor>): number =>
   Object.values(dict).reduce((sum, { data }) => sum + data.byteLength, 0);
 
-test('a layer of which only the values are divided', async () => {
+test('a module of which only the values are divided', async () => {
   const config = { embedDim: 40, numHeads: 2, headDim: 32, valueDim: 34 };
   const r = random(6);
   const dict = parameters(r, resolved(config));
@@ -198,7 +198,7 @@ test('a load that is refused, in part or by all workers, changes nothing', async
 
 test('a getter that disposes a tensor of the dict, or detaches its numbers', () => {
   const config = { embedDim: 64, numHeads: 4, bias: false };
-  const layer = mh.multiHeadAttention(config);
+  const module = mh.multiHeadAttention(config);
   const r = random(5);
   const first = mh.tensor([192, 64]);
   const disposing = {
@@ -208,7 +208,7 @@ test('a getter that disposes a tensor of the dict, or detaches its numbers', () 
       return filled(r, 64, 64);
     },
   };
-  expect(() => layer.loadStateDict(disposing)).toThrow(/dispose/);
+  expect(() => module.loadStateDict(disposing)).toThrow(/dispose/);
   const weight = filled(r, 192, 64);
   const detaching = {
     in_proj_weight: weight,
@@ -217,11 +217,11 @@ test('a getter that disposes a tensor of the dict, or detaches its numbers', () 
       return filled(r, 64, 64);
     },
   };
-  expect(() => layer.loadStateDict(detaching)).toThrow(/in_proj_weight/);
+  expect(() => module.loadStateDict(detaching)).toThrow(/in_proj_weight/);
   const dict = { in_proj_weight: filled(r, 192, 64), 'out_proj.weight': filled(r, 64, 64) };
-  layer.loadStateDict(dict);
-  sameResults(layer.stateDict(), dict, 'loaded');
-  layer.dispose();
+  module.loadStateDict(dict);
+  sameResults(module.stateDict(), dict, 'loaded');
+  module.dispose();
 });
 
 test('a worker that ends in the middle of a load', async () => {

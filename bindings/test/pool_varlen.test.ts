@@ -26,7 +26,7 @@ function packedCall(seed: number) {
   const dtype = r.pick(['f32', 'f32', 'bf16'] as const);
   const tensor = (...shape: number[]) => stored(dtype, shape, r.floats(product(shape))).given;
   const width = r.pick([16, 24]);
-  const valueWidth = r.pick([8, 24]);
+  const valueDim = r.pick([8, 24]);
   const [queries, keys] = [cuQ.at(-1) as number, cuK.at(-1) as number];
   const options = {
     ...{ cuQ, cuK, ...randomScoring(r, heads) },
@@ -37,8 +37,8 @@ function packedCall(seed: number) {
     ...(chance(r, 0.2) ? { qkNorm: { qGain: r.floats(width) } } : {}),
   } satisfies VarlenOptions;
   return {
-    ...{ q: tensor(queries, heads, width), k: tensor(keys, kvHeads, width), v: tensor(keys, kvHeads, valueWidth) },
-    dOut: filled(r, queries, heads, valueWidth),
+    ...{ q: tensor(queries, heads, width), k: tensor(keys, kvHeads, width), v: tensor(keys, kvHeads, valueDim) },
+    dOut: filled(r, queries, heads, valueDim),
     options,
     label: `seed ${seed}: ${choice}, ${JSON.stringify({ ...options, dropout: !!options.dropout })}`,
   };

@@ -28,7 +28,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     label = '',
   ): void {
     mh.scope(() => {
-      const { q: _q, kvHeads: _h, keys: _k, valueWidth: _w, ...rest } = options;
+      const { q: _q, kvHeads: _h, keys: _k, valueDim: _w, ...rest } = options;
       const { dtype: _d, kvDtype: _e, ...same } = rest;
       const expected = mh.attention(q, k, v, { ...same, return: ['lse'] });
       const out = mh.tensor(expected.out.shape, undefined, { dtype: expected.out.dtype });
@@ -54,7 +54,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
           }) as [Tensor<FloatDType>, Tensor<FloatDType>, Tensor<FloatDType>];
           const options: PrepareOptions = {
             ...masking,
-            ...{ q: q.shape, kvHeads: k.shape[1], keys: k.shape[2], valueWidth: v.shape[3] },
+            ...{ q: q.shape, kvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
             ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, return: ['lse'] },
           };
           const op = mh.prepare(options);
@@ -70,7 +70,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
   );
 
   it('has the shapes that its runs take', () => {
-    using op = mh.prepare({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueWidth: 4 });
+    using op = mh.prepare({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueDim: 4 });
     expect(op.shapes).toEqual({
       q: [2, 6, 5, 8],
       k: [2, 3, 7, 8],
@@ -223,7 +223,7 @@ describe.each(builds)('prepare, %s', async (simd) => {
     refused({ q: [1, 4, 2 ** 31, 0] }, 'E_OPTION', 'q', '2147483648');
     refused({ q: tiny, kvHeads: 3 }, 'E_SHAPE', 'k', '3', '4');
     refused({ q: tiny, keys: 1.5 }, 'E_OPTION', 'keys', '1.5');
-    refused({ q: tiny, valueWidth: -1 }, 'E_OPTION', 'valueWidth', '-1');
+    refused({ q: tiny, valueDim: -1 }, 'E_OPTION', 'valueDim', '-1');
     refused({ q: tiny, dtype: 'f64' }, 'E_OPTION', 'dtype', 'f64');
     refused({ q: tiny, kvDtype: 'bool' }, 'E_OPTION', 'kvDtype', 'bool');
     refused({ q: tiny, outDtype: 1 }, 'E_OPTION', 'outDtype', '1');

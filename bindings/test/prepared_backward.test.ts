@@ -75,7 +75,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
           const dBias = options.bias && mh.tensor([...options.bias.shape]);
           const op = mh.prepareBackward({
             ...options,
-            ...{ q: q.shape, kvHeads: k.shape[1], keys: k.shape[2], valueWidth: v.shape[3] },
+            ...{ q: q.shape, kvHeads: k.shape[1], keys: k.shape[2], valueDim: v.shape[3] },
             ...{ dtype: q.dtype, kvDtype: k.dtype, outDtype: c.outDtype, dOutDtype },
             ...{ return: names, out: { dBias } },
           });
@@ -101,7 +101,7 @@ describe.each(builds)('prepareBackward, %s', async (simd) => {
   );
 
   it('has the shapes that its runs take', () => {
-    using op = mh.prepareBackward({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueWidth: 4 });
+    using op = mh.prepareBackward({ q: [2, 6, 5, 8], kvHeads: 3, keys: 7, valueDim: 4 });
     expect(op.shapes).toEqual({
       ...{ q: [2, 6, 5, 8], k: [2, 3, 7, 8], v: [2, 3, 7, 4] },
       ...{ out: [2, 6, 5, 4], lse: [2, 6, 5] },

@@ -21,16 +21,16 @@ function membersOf(object: object): string[] {
 /** One object of every kind that the package makes. */
 function makeAll(mh: Multihead): Record<string, object> {
   const config = { embedDim: 4, numHeads: 2, bias: false };
-  const layer = mh.multiHeadAttention(config);
+  const module = mh.multiHeadAttention(config);
   const model = mh.transformer({ ...config, numLayers: 1, vocabSize: 5 });
   model.initialise();
   return {
     tensor: mh.tensor([1, 1, 2, 2]),
     prepared: mh.prepare({ q: [1, 1, 2, 2], kvLengths: Int32Array.of(1) }),
     preparedBackward: mh.prepareBackward({ q: [1, 1, 2, 2] }),
-    cache: mh.createCache({ kvHeads: 1, keyWidth: 2, capacity: 4 }),
-    layer,
-    layerCache: layer.createCache({ capacity: 4 }),
+    cache: mh.createCache({ kvHeads: 1, headDim: 2, capacity: 4 }),
+    module,
+    moduleCache: module.createCache({ capacity: 4 }),
     block: mh.transformerBlock(config),
     model,
     trainer: mh.trainer(model),
@@ -76,10 +76,10 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
       const cu = Int32Array.of(0, 2);
       const packed = tensor(2, 3, 4);
       const op = mh.prepare({ q: x.shape, return: ['lse'] });
-      const cache = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 9 });
-      const layer = mh.multiHeadAttention({ embedDim: 4, numHeads: 2, bias: false });
+      const cache = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 9 });
+      const module = mh.multiHeadAttention({ embedDim: 4, numHeads: 2, bias: false });
       const dict = { in_proj_weight: tensor(12, 4), 'out_proj.weight': tensor(4, 4) };
-      layer.loadStateDict(dict);
+      module.loadStateDict(dict);
       const [tokens, matrix] = [tensor(1, 3, 4), tensor(3, 4)];
       const lse = mh.attention(x, x, x, { return: ['lse'] }).lse;
       const positions = Int32Array.of(0, 1, 2);
@@ -109,12 +109,12 @@ describe.each(builds)('behind a proxy, %s', async (simd) => {
         () => mh.headStatistics(p),
         () => cache.append(p, x),
         () => cache.attend(p),
-        () => layer.forward(proxied(tokens)),
-        () => layer.forward({ query: tokens, key: proxied(tokens) }),
-        () => layer.backward(proxied(tokens), tokens),
-        () => layer.backward(tokens, proxied(tokens)),
-        () => layer.loadStateDict({ ...dict, in_proj_weight: proxied(dict.in_proj_weight) }),
-        () => layer.step(proxied(tokens), layer.createCache({ capacity: 3 })),
+        () => module.forward(proxied(tokens)),
+        () => module.forward({ query: tokens, key: proxied(tokens) }),
+        () => module.backward(proxied(tokens), tokens),
+        () => module.backward(tokens, proxied(tokens)),
+        () => module.loadStateDict({ ...dict, in_proj_weight: proxied(dict.in_proj_weight) }),
+        () => module.step(proxied(tokens), module.createCache({ capacity: 3 })),
         () => writeSafetensors({ x: p }),
         () => mh.scope(() => p),
         () => mh.scope(() => ({ kept: [p] })),

@@ -167,14 +167,14 @@ export function randomCase(seed: number) {
   const heads = kvHeads * r.pick([1, 1, 2, 4]);
   const extents = [r.int(1, 2), heads, r.int(1, 40), r.pick([0, 1, 7, 16, 33, 70])] as const;
   const [batch, , queries, keys] = extents;
-  const [width, valueWidth] = [r.pick([1, 3, 7, 8, 20, 33, 64]), r.pick([1, 4, 5, 20, 64])];
+  const [width, valueDim] = [r.pick([1, 3, 7, 8, 20, 33, 64]), r.pick([1, 4, 5, 20, 64])];
   const dtype = randomDType(r);
   const qDType = chance(r, 0.2) ? randomDType(r) : dtype;
   const tensor = (of: FloatDType, ...shape: number[]) =>
     stored(of, shape, r.floats(product(shape)));
   const q = tensor(qDType, batch, heads, queries, width);
   const k = tensor(dtype, batch, kvHeads, keys, width);
-  const v = tensor(dtype, batch, kvHeads, keys, valueWidth);
+  const v = tensor(dtype, batch, kvHeads, keys, valueDim);
 
   const masking = {
     ...randomOrder(r, extents),

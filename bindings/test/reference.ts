@@ -148,7 +148,7 @@ export function attention(
 ): ReferenceResult {
   const [batch = 0, heads = 0, queries = 0, width = 0] = q.shape;
   const [, kvHeads = 0, keys = 0] = k.shape;
-  const valueWidth = at(v.shape, 3);
+  const valueDim = at(v.shape, 3);
   const group = kvHeads === 0 ? 1 : heads / kvHeads;
   const scale = options.scale ?? 1 / Math.sqrt(width);
   const { causal = false, window = {}, softcap = 0, sinks, qkNorm, rope } = options;
@@ -163,7 +163,7 @@ export function attention(
 
   const rows = batch * heads * queries;
   const result: ReferenceResult = {
-    out: new Float64Array(rows * valueWidth),
+    out: new Float64Array(rows * valueDim),
     lse: new Float64Array(rows),
     weights: new Float64Array(rows * keys),
     scores: new Float64Array(rows * keys),
@@ -216,10 +216,10 @@ export function attention(
           const weight = Math.exp(masked(j) - max) / sum;
           result.weights[row * keys + j] = weight;
           const kept = keeps(b, h, i, j) ? weight / (1 - Math.fround(probability)) : 0;
-          for (let d = 0; kept !== 0 && d < valueWidth; d += 1) {
-            const index = row * valueWidth + d;
+          for (let d = 0; kept !== 0 && d < valueDim; d += 1) {
+            const index = row * valueDim + d;
             result.out[index] =
-              at(result.out, index) + kept * at(v.data, (kvRow + j) * valueWidth + d);
+              at(result.out, index) + kept * at(v.data, (kvRow + j) * valueDim + d);
           }
         }
       }

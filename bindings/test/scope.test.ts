@@ -73,9 +73,9 @@ describe('scope', () => {
     const { out, lse } = mh.scope(() => mh.attention(x, x, x, { return: ['lse'] }));
     expect([out.disposed, lse.disposed]).toEqual([false, false]);
     const config = { embedDim: 2, numHeads: 1 };
-    const layer = mh.scope(() => mh.multiHeadAttention(config));
-    const cache = mh.scope(() => layer.createCache({ capacity: 4 }));
-    expect([layer.disposed, cache.disposed]).toEqual([false, false]);
+    const module = mh.scope(() => mh.multiHeadAttention(config));
+    const cache = mh.scope(() => module.createCache({ capacity: 4 }));
+    expect([module.disposed, cache.disposed]).toEqual([false, false]);
     const gone = mh.scope(() => {
       const inner = mh.multiHeadAttention(config);
       return { nested: { inner, cache: inner.createCache({ capacity: 4 }) } };

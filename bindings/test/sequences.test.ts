@@ -6,10 +6,10 @@ import type { KVCache, Multihead, MultiHeadAttention, PreparedAttention, Tensor,
 import { describe, expect, it, vi } from 'vitest';
 import { builds, loadBuild } from './builds.ts';
 import { CacheModel, layouts } from './cache_model.ts';
-import { layer as layerReference } from './layer_reference.ts';
+import { module as moduleReference } from './module_reference.ts';
 import { random, runSeed, type Random } from './random.ts';
 import { caseCount, filled, product } from './random_case.ts';
-import { parameters } from './random_layer.ts';
+import { parameters } from './random_module.ts';
 import * as reference from './reference.ts';
 import { model as modelReference } from './transformer_reference.ts';
 
@@ -87,7 +87,7 @@ class World {
       return this.#tensorEntry(this.#mh.tensor(shape, numbers), numbers, {});
     },
     (r) => this.#cacheEntry(r),
-    (r) => this.#layerEntry(r),
+    (r) => this.#moduleEntry(r),
     (r) => this.#modelEntry(r),
     (r) => this.#preparedEntry(r),
   ];
@@ -109,7 +109,7 @@ class World {
 
   #cacheEntry(r: Random): Entry {
     const config = {
-      ...{ batch: r.int(1, 2), kvHeads: r.int(1, 2), keyWidth: r.int(1, 9), valueWidth: r.int(1, 5) },
+      ...{ batch: r.int(1, 2), kvHeads: r.int(1, 2), headDim: r.int(1, 9), valueDim: r.int(1, 5) },
       capacity: 24,
     };
     const layout = r.pick(layouts);
@@ -122,18 +122,18 @@ class World {
         model = new CacheModel(config, layout, 'f32');
       } else if (way < 5 && (layout === 'ring' || model.longest <= 20)) {
         const rows = r_.int(1, 4);
-        const k = filled(r_, config.batch, config.kvHeads, rows, config.keyWidth);
-        const v = filled(r_, config.batch, config.kvHeads, rows, config.valueWidth);
+        const k = filled(r_, config.batch, config.kvHeads, rows, config.headDim);
+        const v = filled(r_, config.batch, config.kvHeads, rows, config.valueDim);
         cache.append(k, v);
         model.append(k, v, new Array<number>(config.batch).fill(rows));
       } else if (model.longest > 0) {
         const heads = config.kvHeads * r_.int(1, 2);
-        const q = filled(r_, config.batch, heads, r_.int(1, 3), config.keyWidth);
+        const q = filled(r_, config.batch, heads, r_.int(1, 3), config.headDim);
         const lengths = Int32Array.from({ length: config.batch }, (_, b) => model.length(b));
         const wanted = reference.attention(
           q,
-          model.tensor(model.keys, config.keyWidth),
-          model.tensor(model.values, config.valueWidth),
+          model.tensor(model.keys, config.headDim),
+          model.tensor(model.values, config.valueDim),
           { causal: 'bottomRightOfLength', kvLengths: lengths, firstKept: model.firsts },
         );
         const { out } = cache.attend(q, { causal: 'bottomRight' });
@@ -145,7 +145,7 @@ class World {
     return { what: `a ${layout} cache`, bytes: cache.bytes, made: cache, use };
   }
 
-  #layerEntry(r: Random): Entry {
+  #moduleEntry(r: Random): Entry {
     const numHeads = r.int(1, 3);
     const layer: MultiHeadAttention = this.#mh.multiHeadAttention({
       ...{ embedDim: 6, numHeads, headDim: r.int(1, 4), sinks: r.int(0, 1) === 0 },
@@ -162,7 +162,7 @@ class World {
         return;
       }
       const x = filled(r_, r_.int(1, 2), r_.int(1, 5), 6);
-      const wanted = layerReference({ config, dict, query: x, options: { causal: 'topLeft' } });
+      const wanted = moduleReference({ config, dict, query: x, options: { causal: 'topLeft' } });
       const { output } = layer.forward(x, { causal: 'topLeft', trace: r_.int(0, 1) === 0 });
       expect(reference.maxDifference(output.data, wanted.output)).toBeLessThan(allowed);
       // The same by step(), with a new cache.

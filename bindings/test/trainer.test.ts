@@ -465,15 +465,15 @@ describe.each(builds)('training, %s', async (simd) => {
     const other = await loadBuild(simd);
     const foreign = modelOf(other);
     const empty = mh.transformer(small);
-    const layer = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
-    for (const wrong of [undefined, null, {}, layer, mh, 'model']) {
+    const module = mh.multiHeadAttention({ embedDim: 4, numHeads: 2 });
+    for (const wrong of [undefined, null, {}, module, mh, 'model']) {
       expectRefused(mh, () => mh.trainer(wrong as never), 'E_OPTION', 'model', 'transformer()');
     }
     expectRefused(mh, () => mh.trainer(foreign), 'E_OPTION', 'model', 'another');
     expectRefused(mh, () => mh.trainer(empty), 'E_OPTION', 'transformer', 'initialise()');
     foreign.dispose();
     empty.dispose();
-    layer.dispose();
+    module.dispose();
   });
 
   it('refuses bad steps, and is as before', () => {

@@ -14,7 +14,7 @@ import {
 import { afterEach, describe, expect, it } from 'vitest';
 import { builds, errorOf, expectRefused, expectWorks, loadBuild } from './builds.ts';
 import { random, runSeed, type Random } from './random.ts';
-import * as layers from './layer_reference.ts';
+import * as moduleReference from './module_reference.ts';
 import { maxDifference } from './reference.ts';
 import * as reference from './transformer_reference.ts';
 
@@ -196,13 +196,13 @@ describe.each(builds)('transformers: %s', async (simd) => {
       };
       expectStep(0, 3);
       expectStep(3, 2);
-      cache.rewind(4);
+      cache.truncate(4);
       for (let n = 4; n < 8; n += 1) expectStep(n, 1);
       expect(cache.length).toBe(8);
-      cache.rewind(0);
+      cache.truncate(0);
       expectStep(0, 8);
       // A step without logits.
-      cache.rewind(0);
+      cache.truncate(0);
       const prompt = model.step(Int32Array.of(3, 1, 10, 0), cache, { return: [] });
       expect(Object.keys(prompt)).toEqual(['traces']);
       expectStep(2, 1);
@@ -211,7 +211,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       const length = 'tokens';
       const many = new Int32Array(14);
       expectRefused(mh, () => model.step(many, cache), 'E_OPTION', length, 'maxPositions = 9', '10');
-      expectRefused(mh, () => cache.rewind(4), 'E_OPTION', 'length', '0 to 3');
+      expectRefused(mh, () => cache.truncate(4), 'E_OPTION', 'length', '0 to 3');
       expect(cache.length).toBe(3);
       expectStep(3, 5);
     });
@@ -357,7 +357,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       ]);
       const config = { ...model.config, kdim: width, vdim: width, outDim: width, batchFirst: true };
       traced.traces.forEach((trace, index) => {
-        const expected = layers.layer({
+        const expected = moduleReference.module({
           config,
           dict: reference.under(torch, `layers.${index}.self_attn.`),
           query: trace.x,
@@ -571,7 +571,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
             expect(maxDifference(step.subarray(b * 8, b * 8 + 8), whole), what).toBeLessThan(1e-5);
           }
         }
-        cache.rewind(2);
+        cache.truncate(2);
         expect(cache.length).toBe(2);
       });
     }

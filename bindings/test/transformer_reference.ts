@@ -1,7 +1,7 @@
-// Transformer blocks and transformers in float64, written from their definitions, with layer_reference.ts.
+// Transformer blocks and transformers in float64, written from their definitions, with module_reference.ts.
 
 import type { PlainTensor, Transformer, TransformerBlock } from 'multihead';
-import { layer } from './layer_reference.ts';
+import { module } from './module_reference.ts';
 import type { Plain } from './reference.ts';
 import * as reference from './reference.ts';
 
@@ -71,7 +71,7 @@ export function block(
   const { normFirst: first, mlpDim, gated, activation } = config;
   const { embedDim: width } = config;
   const attentionConfig = { ...config, kdim: width, vdim: width, outDim: width, batchFirst: true };
-  const attended = layer({
+  const attended = module({
     config: attentionConfig,
     dict: under(dict, 'self_attn.'),
     query: first ? normalised(x, dict, 'norm1', config) : x,

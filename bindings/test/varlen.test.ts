@@ -13,14 +13,14 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
       const r = random(runSeed + round);
       const kvHeads = r.int(1, 2);
       const heads = kvHeads * r.pick([1, 3]);
-      const [width, valueWidth] = [r.pick([2, 7, 16]), r.pick([1, 5, 16])];
+      const [width, valueDim] = [r.pick([2, 7, 16]), r.pick([1, 5, 16])];
       const sequences = r.int(1, 5);
       const [cuQ, cuK] = [cumulative(r, sequences), cumulative(r, sequences)];
       const dtype = r.pick(['f32', 'f16', 'bf16'] as const);
       const tensor = (...shape: number[]) => stored(dtype, shape, r.floats(product(shape)));
       const q = tensor(cuQ.at(-1) as number, heads, width);
       const k = tensor(cuK.at(-1) as number, kvHeads, width);
-      const v = tensor(cuK.at(-1) as number, kvHeads, valueWidth);
+      const v = tensor(cuK.at(-1) as number, kvHeads, valueDim);
       const causal = r.pick([false, 'topLeft', 'bottomRight', { offset: 2 }] as const);
       const align = causal === false ? { align: 'bottomRight' as const } : {};
       const options: MaskOptions = {
@@ -36,7 +36,7 @@ describe.each(builds)('attentionVarlen, %s', async (simd) => {
       mh.scope(() => {
         const call = { ...(options as VarlenOptions), cuQ, cuK, return: ['lse'] as const };
         const { out, lse } = mh.attentionVarlen(q.given, k.given, v.given, call);
-        expect(out.shape, label).toEqual([q.plain.shape[0], heads, valueWidth]);
+        expect(out.shape, label).toEqual([q.plain.shape[0], heads, valueDim]);
         expect(lse.shape, label).toEqual([heads, q.plain.shape[0]]);
         for (let s = 0; s < sequences; s += 1) {
           const [fromQ = 0, toQ = 0] = cuQ.subarray(s);

@@ -16,7 +16,7 @@ describe.each(builds)('attentionVarlenBackward, %s', async (simd) => {
       const r = random(seed);
       const kvHeads = r.int(1, 2);
       const heads = kvHeads * r.pick([1, 3]);
-      const [width, valueWidth] = [r.pick([2, 7, 16]), r.pick([1, 5, 16])];
+      const [width, valueDim] = [r.pick([2, 7, 16]), r.pick([1, 5, 16])];
       const sequences = r.int(1, 5);
       const [cuQ, cuK] = [cumulative(r, sequences), cumulative(r, sequences)];
       const [queries, keys] = [cuQ.at(-1) as number, cuK.at(-1) as number];
@@ -24,8 +24,8 @@ describe.each(builds)('attentionVarlenBackward, %s', async (simd) => {
       const tensor = (...shape: number[]) => stored(dtype, shape, r.floats(product(shape)));
       const q = tensor(queries, heads, width);
       const k = tensor(keys, kvHeads, width);
-      const v = tensor(keys, kvHeads, valueWidth);
-      const dOut = filled(r, queries, heads, valueWidth);
+      const v = tensor(keys, kvHeads, valueDim);
+      const dOut = filled(r, queries, heads, valueDim);
       const causal = r.pick([false, 'topLeft', 'bottomRight', { offset: 2 }] as const);
       const options = {
         causal,

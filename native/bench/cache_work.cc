@@ -47,8 +47,8 @@ class CacheWork : public Work {
         out_(q_.size()) {
     const KVCacheConfig config{.batch = shape_.batch,
                                .kv_heads = shape_.kv_heads,
-                               .key_width = shape_.width,
-                               .value_width = shape_.width,
+                               .head_dim = shape_.width,
+                               .value_dim = shape_.width,
                                .capacity = shape_.keys,
                                .type = type_of(which.dtype)};
     require(KVCache::create(config, cache_));

@@ -300,8 +300,8 @@ AttentionGradients DeviceWork::gradients() const {
 cuda::CacheView DeviceWork::cache() const {
   return {.config = {.batch = shape_.batch,
                      .kv_heads = shape_.kv_heads,
-                     .key_width = shape_.width,
-                     .value_width = shape_.width,
+                     .head_dim = shape_.width,
+                     .value_dim = shape_.width,
                      .capacity = shape_.keys,
                      .type = k_.dtype},
           .keys = k_rows_.copy(copy_),

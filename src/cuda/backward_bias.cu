@@ -66,16 +66,16 @@ __device__ __forceinline__ void add_tile(const BackwardParams& p, const Tiles& t
   };
   // Every warp has used the tile before.
   sync_threads();
-  copy_queries<kHeld>(p, tiles, entry, tiles.held_keys, tiles.key_width, tiles.held_values,
-                      tiles.value_width, place_of);
+  copy_queries<kHeld>(p, tiles, entry, tiles.held_keys, tiles.head_dim, tiles.held_values,
+                      tiles.value_dim, place_of);
   copy_keys<kStreamed>(p, tiles, entry, tile.head / call.group(), tile.first_key, end_key,
                        tiles.keys, tiles.key_stride, tiles.values, tiles.value_stride);
   sync_threads();
   scale_held(tiles, call.scale.of_queries);
   sync_threads();
   float product[kHeldOfWarp], d_weight[kHeldOfWarp];
-  multiply(tiles.held_keys, tiles.keys, tiles.key_width, tiles.key_stride, product);
-  multiply(tiles.held_values, tiles.values, tiles.value_width, tiles.value_stride, d_weight);
+  multiply(tiles.held_keys, tiles.keys, tiles.head_dim, tiles.key_stride, product);
+  multiply(tiles.held_values, tiles.values, tiles.value_dim, tiles.value_stride, d_weight);
 #pragma unroll
   for (int r = 0; r < kHeldOfWarp; ++r) {
     const Place place = place_of(warp() * kHeldOfWarp + r);

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto& [entry, kv_head, first_key, last_key] = tile;
   const Tiles tiles(call);
   copy_keys<kHeld>(p, tiles, entry, kv_head, first_key, last_key + 1, tiles.held_keys,
-                   tiles.key_width, tiles.held_values, tiles.value_width);
+                   tiles.head_dim, tiles.held_values, tiles.value_dim);
   sync_threads();
   scale_held(tiles, call.scale.of_queries);
 
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads)
     }
     float product[kHeldOfWarp], d_weight[kHeldOfWarp], d_product[kHeldOfWarp];
     uint32_t visible[kHeldOfWarp], kept[kHeldOfWarp];
-    multiply(tiles.held_keys, tiles.keys, tiles.key_width, tiles.key_stride, product);
-    multiply(tiles.held_values, tiles.values, tiles.value_width, tiles.value_stride, d_weight);
+    multiply(tiles.held_keys, tiles.keys, tiles.head_dim, tiles.key_stride, product);
+    multiply(tiles.held_values, tiles.values, tiles.value_dim, tiles.value_stride, d_weight);
 #pragma unroll
     for (int r = 0; r < kHeldOfWarp; ++r) {
       const PairGradient pair = pair_gradient(call, entry, row, key + r, product[r], d_weight[r]);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     sync_warp();
     if (p.d_v.data != nullptr) {
-      add_rows(tiles.factors, kept, tiles.values, tiles.value_width, tiles.value_stride, d_values);
+      add_rows(tiles.factors, kept, tiles.values, tiles.value_dim, tiles.value_stride, d_values);
     }
     if (p.d_k.data == nullptr) continue;
     sync_warp();
@@ -101,17 +101,17 @@ __global__ void __launch_bounds__(kThreads)
       tiles.factors[r * kStreamed + lane()] = d_product[r];
     }
     sync_warp();
-    add_rows(tiles.factors, visible, tiles.keys, tiles.key_width, tiles.key_stride, d_keys);
+    add_rows(tiles.factors, visible, tiles.keys, tiles.head_dim, tiles.key_stride, d_keys);
   }
 #pragma unroll
   for (int r = 0; r < kHeldOfWarp; ++r) {
     if (key + r > last_key) continue;
     const int64_t at = entry.first_key + key + r;
     if (p.d_k.data != nullptr) {
-      store(d_keys[r], p.scale, tiles.key_width, p.d_k.row(entry.batch, kv_head, at));
+      store(d_keys[r], p.scale, tiles.head_dim, p.d_k.row(entry.batch, kv_head, at));
     }
     if (p.d_v.data != nullptr) {
-      store(d_values[r], 1.0F, tiles.value_width, p.d_v.row(entry.batch, kv_head, at));
+      store(d_values[r], 1.0F, tiles.value_dim, p.d_v.row(entry.batch, kv_head, at));
     }
   }
 }
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t row = first_row + i;
     return Place{row <= last_row, kv_head * group + row % group, row / group};
   };
-  copy_queries<kHeld>(p, tiles, entry, tiles.held_keys, tiles.key_width, tiles.held_values,
-                      tiles.value_width, place_of);
+  copy_queries<kHeld>(p, tiles, entry, tiles.held_keys, tiles.head_dim, tiles.held_values,
+                      tiles.value_dim, place_of);
   sync_threads();
   scale_held(tiles, call.scale.of_queries);
 
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kThreads)
     sync_threads();
     float product[kHeldOfWarp], d_weight[kHeldOfWarp];
     uint32_t visible[kHeldOfWarp];
-    multiply(tiles.held_keys, tiles.keys, tiles.key_width, tiles.key_stride, product);
-    multiply(tiles.held_values, tiles.values, tiles.value_width, tiles.value_stride, d_weight);
+    multiply(tiles.held_keys, tiles.keys, tiles.head_dim, tiles.key_stride, product);
+    multiply(tiles.held_values, tiles.values, tiles.value_dim, tiles.value_stride, d_weight);
 #pragma unroll
     for (int r = 0; r < kHeldOfWarp; ++r) {
       const PairGradient pair =
@@ -161,13 +161,13 @@ __global__ void __launch_bounds__(kThreads)
       tiles.factors[r * kStreamed + lane()] = pair.d_product;
     }
     sync_warp();
-    add_rows(tiles.factors, visible, tiles.keys, tiles.key_width, tiles.key_stride, d_queries);
+    add_rows(tiles.factors, visible, tiles.keys, tiles.head_dim, tiles.key_stride, d_queries);
   }
 #pragma unroll
   for (int r = 0; r < kHeldOfWarp; ++r) {
     const Place place = place_of(warp() * kHeldOfWarp + r);
     if (!place.exists) continue;
-    store(d_queries[r], p.scale, tiles.key_width,
+    store(d_queries[r], p.scale, tiles.head_dim,
           p.d_q.row(entry.batch, place.head, entry.first_query + place.query));
   }
 }
@@ -194,14 +194,14 @@ static_assert(columns_of(kMaxWidth) <= 8);
 int launch_backward_f32(const BackwardParams& params, const Device&, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
   if ((params.d_k.data != nullptr || params.d_v.data != nullptr) && call.keys > 0) {
-    const int64_t columns = backward::columns_of(rules::most_of(call.key_width, call.value_width));
+    const int64_t columns = backward::columns_of(rules::most_of(call.head_dim, call.value_dim));
     const int error = columns <= 2   ? backward::launch_keys<2>(params, stream)
                       : columns <= 4 ? backward::launch_keys<4>(params, stream)
                                      : backward::launch_keys<8>(params, stream);
     if (error != 0) return error;
   }
   if (params.d_q.data == nullptr || call.rows() == 0) return 0;
-  const int64_t columns = backward::columns_of(call.key_width);
+  const int64_t columns = backward::columns_of(call.head_dim);
   if (columns <= 2) return backward::launch_queries<2>(params, stream);
   if (columns <= 4) return backward::launch_queries<4>(params, stream);
   return backward::launch_queries<8>(params, stream);

@@ -39,7 +39,7 @@ int launch_gradients(const BackwardParams& params, StreamHandle stream) {
 template <bool kOptions, class T>
 int launch_width(const BackwardParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
-  const int64_t width = rules::most_of(call.key_width, call.value_width);
+  const int64_t width = rules::most_of(call.head_dim, call.value_dim);
   if (width <= 64) return launch_gradients<kOptions, T, 64>(params, stream);
   if (width <= 128) return launch_gradients<kOptions, T, 128>(params, stream);
   static_assert(kMaxWidth <= 256);

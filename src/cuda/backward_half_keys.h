@@ -57,8 +57,8 @@ struct KeysBlock {
         return row < left ? start + row * from.stride[2] : int64_t{-1};
       });
     };
-    copy(call.k, call.key_width, shared);
-    copy(call.v, call.value_width, shared + Shape::kKeptElements);
+    copy(call.k, call.head_dim, shared);
+    copy(call.v, call.value_dim, shared + Shape::kKeptElements);
   }
 
   // Describes the rows of a step.
@@ -99,8 +99,8 @@ struct KeysBlock {
         return rules::row_offset(from.stride, entry.batch, row.head, entry.first_query + row.query);
       });
     };
-    copy(call.q, call.key_width, queries);
-    copy(p.d_out, call.value_width, queries + Shape::kPassingElements);
+    copy(call.q, call.head_dim, queries);
+    copy(p.d_out, call.value_dim, queries + Shape::kPassingElements);
     if (thread_index() < kStep) {
       const PassingRow& row = passing[thread_index()];
       const bool exists = row.head >= 0;
@@ -199,19 +199,19 @@ __global__ void __launch_bounds__(kThreads)
     const T* const queries = passing_rows<T, kWidth>(shared, step % 2);
     const T* const d_out = queries + Shape::kPassingElements;
     float weights[Shape::kTiles][4], gradients[Shape::kTiles][4];
-    multiply_keys<T, kWidth>(shared, queries, static_cast<int>(call.key_width), weights);
+    multiply_keys<T, kWidth>(shared, queries, static_cast<int>(call.head_dim), weights);
     if (kOfKeys) {
       multiply_keys<T, kWidth>(shared + Shape::kKeptElements, d_out,
-                               static_cast<int>(call.value_width), gradients);
+                               static_cast<int>(call.value_dim), gradients);
     } else {
       clear(gradients);
     }
     b.differentiate(step, weights, gradients);
     if constexpr (kOfValues) {
-      multiply_values<T, kWidth>(weights, d_out, static_cast<int>(call.value_width), d_values);
+      multiply_values<T, kWidth>(weights, d_out, static_cast<int>(call.value_dim), d_values);
     }
     if constexpr (kOfKeys) {
-      multiply_values<T, kWidth>(gradients, queries, static_cast<int>(call.key_width), d_keys);
+      multiply_values<T, kWidth>(gradients, queries, static_cast<int>(call.head_dim), d_keys);
     }
   }
 
@@ -230,13 +230,13 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kOfKeys) {
       if (writes_d_k) {
         store_row(d_keys, half, p.scale, p.d_k.row(tile.entry.batch, tile.kv_head, row),
-                  call.key_width);
+                  call.head_dim);
       }
     }
     if constexpr (kOfValues) {
       if (writes_d_v) {
         store_row(d_values, half, 1.0F, p.d_v.row(tile.entry.batch, tile.kv_head, row),
-                  call.value_width);
+                  call.value_dim);
       }
     }
   }

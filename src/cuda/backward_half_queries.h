@@ -48,8 +48,8 @@ struct QueriesBlock {
                                  state.entry.first_query + state.rows[r].query);
       });
     };
-    copy(call.q, call.key_width, shared);
-    copy(p.d_out, call.value_width, shared + Shape::kKeptElements);
+    copy(call.q, call.head_dim, shared);
+    copy(p.d_out, call.value_dim, shared + Shape::kKeptElements);
   }
 
   __device__ __forceinline__ void start_copy(int64_t first, int stage) const {
@@ -63,8 +63,8 @@ struct QueriesBlock {
         return row < left ? start + row * from.stride[2] : int64_t{-1};
       });
     };
-    copy(call.k, call.key_width, passing);
-    copy(call.v, call.value_width, passing + Shape::kPassingElements);
+    copy(call.k, call.head_dim, passing);
+    copy(call.v, call.value_dim, passing + Shape::kPassingElements);
     commit_copies();
   }
 
@@ -149,11 +149,11 @@ __global__ void __launch_bounds__(kThreads)
       b.start_copy(first + kStep, stage);
     }
     float products[Shape::kTiles][4], gradients[Shape::kTiles][4];
-    multiply_keys<T, kWidth>(shared, keys, static_cast<int>(call.key_width), products);
+    multiply_keys<T, kWidth>(shared, keys, static_cast<int>(call.head_dim), products);
     multiply_keys<T, kWidth>(shared + Shape::kKeptElements, keys + Shape::kPassingElements,
-                             static_cast<int>(call.value_width), gradients);
+                             static_cast<int>(call.value_dim), gradients);
     b.differentiate(first, products, gradients);
-    multiply_values<T, kWidth>(gradients, keys, static_cast<int>(call.key_width), d_queries);
+    multiply_values<T, kWidth>(gradients, keys, static_cast<int>(call.head_dim), d_queries);
   }
 
   const uint32_t not_finite = rows_not_finite(d_queries);
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads)
     const BackwardRow& row = state.rows[at];
     store_row(d_queries, half, p.scale,
               p.d_q.row(state.entry.batch, row.head, state.entry.first_query + row.query),
-              call.key_width);
+              call.head_dim);
   }
   for (int r = 0; r < kRowsOfWarp; ++r) {
     const int at = warp() * kRowsOfWarp + r;

@@ -53,7 +53,7 @@ int launch_tile(const BackwardParams& params, StreamHandle stream) {
 template <class T>
 int launch_queries(const BackwardParams& params, StreamHandle stream) {
   constexpr HopperSums kSums = HopperSums::kQueries;
-  switch (params.forward.call.key_width) {
+  switch (params.forward.call.head_dim) {
     case 64:
       return launch_tile<T, HopperBackwardTile<kSums, 64, 128, 3, 3>>(params, stream);
     case 128:
@@ -66,7 +66,7 @@ int launch_queries(const BackwardParams& params, StreamHandle stream) {
 template <class T>
 int launch_keys(const BackwardParams& params, StreamHandle stream) {
   constexpr HopperSums kBoth = HopperSums::kKeysAndValues;
-  switch (params.forward.call.key_width) {
+  switch (params.forward.call.head_dim) {
     case 64:
       return launch_tile<T, HopperBackwardTile<kBoth, 64, 112, 3, 3>>(params, stream);
     case 128:

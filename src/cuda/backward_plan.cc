@@ -57,7 +57,7 @@ void lay_out(BackwardPlan& plan, void* workspace) {
   }
   for (auto* const back : {&plan.back_q, &plan.back_k}) {
     if (!back->has_value() || (*back)->d_gain == nullptr) continue;
-    arena((*back)->parts, static_cast<uint64_t>(gain_parts((*back)->rotate) * call.key_width));
+    arena((*back)->parts, static_cast<uint64_t>(gain_parts((*back)->rotate) * call.head_dim));
   }
   plan.workspace_bytes = arena.bytes();
 }

@@ -71,8 +71,8 @@ __device__ __forceinline__ PairGradient pair_gradient_singly(const BackwardParam
         start(call.k, kv_head, entry.first_key + key),
         start(call.v, kv_head, entry.first_key + key),
         start(p.d_out, row.head, entry.first_query + row.query)};
-  const float product = product_of_rows(call.q, at.q, call.k, at.k, call.key_width);
-  const float d_weight = product_of_rows(p.d_out, at.d_out, call.v, at.v, call.value_width);
+  const float product = product_of_rows(call.q, at.q, call.k, at.k, call.head_dim);
+  const float d_weight = product_of_rows(p.d_out, at.d_out, call.v, at.v, call.value_dim);
   return pair_gradient(call, entry, row, key, product * call.scale.of_queries, d_weight);
 }
 
@@ -90,14 +90,14 @@ __device__ __forceinline__ void write_key_singly(const BackwardParams& p, const 
     PairRows at{};
     const PairGradient pair = pair_gradient_singly(p, entry, row, key, at);
     if (!pair.visible) continue;
-    if (writes_d_k) d_k.add(pair.d_product, call.q, at.q, call.key_width);
-    if (writes_d_v && pair.kept) d_v.add(pair.weight, p.d_out, at.d_out, call.value_width);
+    if (writes_d_k) d_k.add(pair.d_product, call.q, at.q, call.head_dim);
+    if (writes_d_v && pair.kept) d_v.add(pair.weight, p.d_out, at.d_out, call.value_dim);
   }
   if (writes_d_k) {
-    d_k.store(p.scale, p.d_k.row(entry.batch, kv_head, entry.first_key + key), call.key_width);
+    d_k.store(p.scale, p.d_k.row(entry.batch, kv_head, entry.first_key + key), call.head_dim);
   }
   if (writes_d_v) {
-    d_v.store(1.0F, p.d_v.row(entry.batch, kv_head, entry.first_key + key), call.value_width);
+    d_v.store(1.0F, p.d_v.row(entry.batch, kv_head, entry.first_key + key), call.value_dim);
   }
 }
 
@@ -111,9 +111,9 @@ __device__ __forceinline__ void write_query_singly(const BackwardParams& p, cons
   for (int64_t key = row.row.seen.first; key < row.row.seen.last; ++key) {
     PairRows at{};
     const PairGradient pair = pair_gradient_singly(p, entry, row, key, at);
-    if (pair.visible) d_q.add(pair.d_product, call.k, at.k, call.key_width);
+    if (pair.visible) d_q.add(pair.d_product, call.k, at.k, call.head_dim);
   }
-  d_q.store(p.scale, p.d_q.row(entry.batch, head, entry.first_query + query), call.key_width);
+  d_q.store(p.scale, p.d_q.row(entry.batch, head, entry.first_query + query), call.head_dim);
 }
 
 }  // namespace multihead::cuda

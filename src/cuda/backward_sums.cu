@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, 1)
   const int64_t of_out = rules::row_offset(p.out.stride, batch, head, row);
   const int64_t of_d_out = rules::row_offset(p.d_out.stride, batch, head, row);
   float sum = 0.0F;
-  for (int64_t c = lane(); c < call.value_width; c += kWarpSize) {
+  for (int64_t c = lane(); c < call.value_dim; c += kWarpSize) {
     sum += element(p.out.data, p.out.type, of_out + c) *
            element(p.d_out.data, p.d_out.type, of_d_out + c);
   }

@@ -23,7 +23,7 @@ inline constexpr int kStreamed = kWarpSize;
 
 // Shared memory. All arrays hold floats.
 struct Tiles {
-  int key_width, value_width;
+  int head_dim, value_dim;
   // Of streamed rows; odd, so that the lanes of a warp read from different banks.
   int key_stride, value_stride;
   float *keys, *values;            // streamed
@@ -31,19 +31,19 @@ struct Tiles {
   float* factors;                  // [held row of this warp][streamed row]
 
   __device__ __forceinline__ explicit Tiles(const rules::AttentionParams& call)
-      : key_width(static_cast<int>(call.key_width)),
-        value_width(static_cast<int>(call.value_width)),
-        key_stride(key_width | 1),
-        value_stride(value_width | 1),
+      : head_dim(static_cast<int>(call.head_dim)),
+        value_dim(static_cast<int>(call.value_dim)),
+        key_stride(head_dim | 1),
+        value_stride(value_dim | 1),
         keys(reinterpret_cast<float*>(shared_memory())),
         values(keys + kStreamed * key_stride),
         held_keys(values + kStreamed * value_stride),
-        held_values(held_keys + kHeld * key_width),
-        factors(held_values + kHeld * value_width + warp() * kHeldOfWarp * kStreamed) {}
+        held_values(held_keys + kHeld * head_dim),
+        factors(held_values + kHeld * value_dim + warp() * kHeldOfWarp * kStreamed) {}
 
   static size_t bytes(const rules::AttentionParams& call) {
-    const int64_t floats = kStreamed * ((call.key_width | 1) + (call.value_width | 1)) +
-                           kHeld * (call.key_width + call.value_width) + kHeld * kStreamed;
+    const int64_t floats = kStreamed * ((call.head_dim | 1) + (call.value_dim | 1)) +
+                           kHeld * (call.head_dim + call.value_dim) + kHeld * kStreamed;
     return static_cast<size_t>(floats) * sizeof(float);
   }
 };
@@ -67,9 +67,9 @@ __device__ __forceinline__ void copy_queries(const BackwardParams& p, const Tile
                                              float* d_out, int out_stride,
                                              const PlaceOf& place_of) {
   const rules::StoredRows& q = p.forward.call.q;
-  copy_rows<kRows>(q.data, q.type, tiles.key_width, queries, query_stride,
+  copy_rows<kRows>(q.data, q.type, tiles.head_dim, queries, query_stride,
                    [&](int i) { return row_at(q, entry, place_of(i)); });
-  copy_rows<kRows>(p.d_out.data, p.d_out.type, tiles.value_width, d_out, out_stride,
+  copy_rows<kRows>(p.d_out.data, p.d_out.type, tiles.value_dim, d_out, out_stride,
                    [&](int i) { return row_at(p.d_out, entry, place_of(i)); });
 }
 
@@ -86,13 +86,13 @@ __device__ __forceinline__ void copy_keys(const BackwardParams& p, const Tiles& 
       return rules::row_offset(of.stride, entry.batch, kv_head, entry.first_key + key);
     });
   };
-  copy(p.forward.call.k, tiles.key_width, keys, key_stride);
-  copy(p.forward.call.v, tiles.value_width, values, value_stride);
+  copy(p.forward.call.k, tiles.head_dim, keys, key_stride);
+  copy(p.forward.call.v, tiles.value_dim, values, value_stride);
 }
 
 // Multiplies the held rows of Q or K by the part of the scale that comes before the products.
 __device__ __forceinline__ void scale_held(const Tiles& tiles, float factor) {
-  for (int i = thread_index(); i < kHeld * tiles.key_width; i += kThreads) {
+  for (int i = thread_index(); i < kHeld * tiles.head_dim; i += kThreads) {
     tiles.held_keys[i] *= factor;
   }
 }

@@ -72,7 +72,7 @@ Status validate_longest(const PackedSequences& sequences) {
 
 Status validate_widths(const engine::AttentionShape& shape) {
   for (const auto& [argument, name, width] :
-       {std::tuple{"q", "d_k", shape.key_width}, {"v", "d_v", shape.value_width}}) {
+       {std::tuple{"q", "d_k", shape.head_dim}, {"v", "d_v", shape.value_dim}}) {
     if (width > kMaxWidth) {
       return {StatusCode::kShape, argument,
               std::string(name) + " up to " + std::to_string(kMaxWidth) + " on a GPU",

@@ -41,7 +41,7 @@ Status validate_view(const CacheView& cache) {
     const char* argument;
     int64_t value, least;
   } extents[] = {{"batch", config.batch, 0},         {"kv_heads", config.kv_heads, 1},
-                 {"key_width", config.key_width, 1}, {"value_width", config.value_width, 1},
+                 {"head_dim", config.head_dim, 1},   {"value_dim", config.value_dim, 1},
                  {"capacity", config.capacity, 0},   {"max_length", cache.max_length, 0},
                  {"page_size", config.page_size, 1}, {"pages", config.pages, 0}};
   for (const auto& [argument, value, least] : extents) {
@@ -56,9 +56,9 @@ Status validate_view(const CacheView& cache) {
   if (config.layout == Layout::kRing && config.capacity == 0 && cache.max_length > 0) {
     return wrong("capacity", "1 or more in a ring", 0);
   }
-  if (config.values_in_keys && config.value_width > config.key_width) {
-    return wrong("value_width", "at most key_width = " + std::to_string(config.key_width),
-                 config.value_width);
+  if (config.values_in_keys && config.value_dim > config.head_dim) {
+    return wrong("value_dim", "at most head_dim = " + std::to_string(config.head_dim),
+                 config.value_dim);
   }
   const bool paged = config.layout == Layout::kPaged;
   const struct {

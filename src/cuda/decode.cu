@@ -31,12 +31,12 @@ struct Layout {
   int stride;  // of a row of the tile; odd, so that the lanes of a warp read from different banks
   int weights, shrink, queries, floats;
 
-  __host__ __device__ Layout(int64_t key_width, int64_t value_width)
-      : stride(static_cast<int>(rules::most_of(key_width, value_width)) | 1),
+  __host__ __device__ Layout(int64_t head_dim, int64_t value_dim)
+      : stride(static_cast<int>(rules::most_of(head_dim, value_dim)) | 1),
         weights(kKeys * stride),
         shrink(weights + kRows * kKeys),
         queries(shrink + kRows),
-        floats(queries + kRows * static_cast<int>(key_width)) {}
+        floats(queries + kRows * static_cast<int>(head_dim)) {}
 };
 
 // Copies rows first .. first + 31 into the tile, those from `end` on as zeros.
@@ -76,14 +76,14 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
   const auto head_of = [&](int r) { return kv_head * group + (first_row + r) % group; };
   const auto query_of = [&](int r) { return (first_row + r) / group; };
 
-  const Layout layout(call.key_width, call.value_width);
+  const Layout layout(call.head_dim, call.value_dim);
   float* const tile = reinterpret_cast<float*>(shared_memory());
   float* const weights = tile + layout.weights;
   float* const shrink = tile + layout.shrink;
   float* const queries = tile + layout.queries;
-  const int key_width = static_cast<int>(call.key_width);
-  for (int at = thread_index(); at < kRows * key_width; at += kThreads) {
-    const int r = at / key_width, c = at % key_width;
+  const int head_dim = static_cast<int>(call.head_dim);
+  for (int at = thread_index(); at < kRows * head_dim; at += kThreads) {
+    const int r = at / head_dim, c = at % head_dim;
     queries[at] =
         r < rows ? element(call.q.data, call.q.type,
                            rules::row_offset(call.q.stride, batch, head_of(r), query_of(r)) + c) *
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
 
   for (; first < end; first += kKeys) {
     sync_threads();  // the tile of the step before, and the queries
-    load_tile<T>(call.k, p.pool_pages, batch, kv_head, first, end, call.key_width, layout.stride,
+    load_tile<T>(call.k, p.pool_pages, batch, kv_head, first, end, call.head_dim, layout.stride,
                  tile);
     sync_threads();
     const int64_t key = first + lane();
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
       float score = -INFINITY;
       if (visible) {
         float product = 0.0F;
-        for (int c = 0; c < key_width; ++c) {
-          product += queries[r * key_width + c] * tile[lane() * layout.stride + c];
+        for (int c = 0; c < head_dim; ++c) {
+          product += queries[r * head_dim + c] * tile[lane() * layout.stride + c];
         }
         score = biased_score(call, row[i], key, capped_score(call, product));
       }
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
       if (lane() == 0) shrink[r] = rescale;
     }
     sync_threads();
-    load_tile<T>(call.v, p.pool_pages, batch, kv_head, first, end, call.value_width, layout.stride,
+    load_tile<T>(call.v, p.pool_pages, batch, kv_head, first, end, call.value_dim, layout.stride,
                  tile);
     sync_threads();
 #pragma unroll
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int c = thread_index() + i * kThreads;
-      if (c >= call.value_width) break;
+      if (c >= call.value_dim) break;
       for (int j = 0; j < kKeys; ++j) {
         const float value = tile[j * layout.stride + c];
 #pragma unroll
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
     }
   }
 
-  const int64_t width = call.value_width + 2;
+  const int64_t width = call.value_dim + 2;
   const auto partial = [&](int r) {
     return p.partials +
            (((batch * call.kv_heads + kv_head) * all_rows + first_row + r) * p.splits + split) *
@@ -187,15 +187,15 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int c = thread_index() + i * kThreads;
-      if (r < rows && c < call.value_width) partial(r)[c] = values[r][i];
+      if (r < rows && c < call.value_dim) partial(r)[c] = values[r][i];
     }
   }
 #pragma unroll
   for (int i = 0; i < kRowsOfWarp; ++i) {
     const int r = warp() + i * kWarps;
     if (r >= rows || lane() != 0) continue;
-    partial(r)[call.value_width] = largest[i];
-    partial(r)[call.value_width + 1] = sum[i];
+    partial(r)[call.value_dim] = largest[i];
+    partial(r)[call.value_dim + 1] = sum[i];
   }
 }
 
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParam
   const int64_t head = index / all_rows % call.kv_heads * group + row % group;
   const int64_t batch = index / all_rows / call.kv_heads;
   const int64_t query = row / group;
-  const int64_t width = call.value_width;
+  const int64_t width = call.value_dim;
   const float* const partials = p.partials + index * p.splits * (width + 2);
   const auto largest_of = [&](int64_t split) { return partials[split * (width + 2) + width]; };
   const auto sum_of = [&](int64_t split) { return partials[split * (width + 2) + width + 1]; };
@@ -252,7 +252,7 @@ int launch_decode(const SplitParams& params, StreamHandle stream) {
   const int64_t all_rows = call.queries * call.group();
   const int64_t blocks =
       call.batch * call.kv_heads * ((all_rows + kRows - 1) / kRows) * params.splits;
-  const size_t floats = static_cast<size_t>(Layout(call.key_width, call.value_width).floats);
+  const size_t floats = static_cast<size_t>(Layout(call.head_dim, call.value_dim).floats);
   const LaunchShape shape{.grid = {static_cast<uint32_t>(blocks), 1, 1},
                           .threads = kThreads,
                           .shared_bytes = floats * sizeof(float),

@@ -26,7 +26,7 @@ static_assert(std::is_trivially_copyable_v<SplitParams> && sizeof(SplitParams) <
 inline uint64_t partial_bytes(const SplitParams& params) {
   const rules::AttentionParams& call = params.forward.call;
   return static_cast<uint64_t>(call.batch * call.heads * call.queries * params.splits) *
-         static_cast<uint64_t>(call.value_width + 2) * sizeof(float);
+         static_cast<uint64_t>(call.value_dim + 2) * sizeof(float);
 }
 
 // Cuts the keys so that the blocks fill the device about twice. Depends on nothing but the shape

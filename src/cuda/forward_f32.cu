@@ -34,12 +34,12 @@ struct Layout {
   int key_stride;
   int values, weights, queries, floats;
 
-  __host__ __device__ Layout(int64_t key_width, int64_t value_width)
-      : key_stride(static_cast<int>(key_width) | 1),
+  __host__ __device__ Layout(int64_t head_dim, int64_t value_dim)
+      : key_stride(static_cast<int>(head_dim) | 1),
         values(kKeys * key_stride),
-        weights(values + kKeys * static_cast<int>(value_width)),
+        weights(values + kKeys * static_cast<int>(value_dim)),
         queries(weights + kRows * kKeys),
-        floats(queries + kRows * static_cast<int>(key_width)) {}
+        floats(queries + kRows * static_cast<int>(head_dim)) {}
 };
 
 // kColumns: output columns of a lane.
@@ -51,14 +51,14 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
   if (tile.empty()) return;
   const auto& [entry, kv_head, first_row, last_row] = tile;
 
-  const Layout layout(call.key_width, call.value_width);
+  const Layout layout(call.head_dim, call.value_dim);
   float* const keys = reinterpret_cast<float*>(shared_memory());
   float* const values = keys + layout.values;
   float* const weights = keys + layout.weights + warp() * kRowsOfWarp * kKeys;
   float* const queries =
-      keys + layout.queries + warp() * kRowsOfWarp * static_cast<int>(call.key_width);
-  const int key_width = static_cast<int>(call.key_width);
-  const int value_width = static_cast<int>(call.value_width);
+      keys + layout.queries + warp() * kRowsOfWarp * static_cast<int>(call.head_dim);
+  const int head_dim = static_cast<int>(call.head_dim);
+  const int value_dim = static_cast<int>(call.value_dim);
 
   QueryRow rows[kRowsOfWarp];
   float largest[kRowsOfWarp], sum[kRowsOfWarp], out[kRowsOfWarp][kColumns];
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) out[r][n] = 0.0F;
     if (row_of(r) > last_row) {
-      for (int c = lane(); c < key_width; c += kWarpSize) queries[r * key_width + c] = 0.0F;
+      for (int c = lane(); c < head_dim; c += kWarpSize) queries[r * head_dim + c] = 0.0F;
       continue;
     }
     rows[r] = query_row(call, entry, head_of(r), query_of(r));
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
     }
     const int64_t row =
         rules::row_offset(call.q.stride, entry.batch, head_of(r), entry.first_query + query_of(r));
-    for (int c = lane(); c < key_width; c += kWarpSize) {
-      queries[r * key_width + c] =
+    for (int c = lane(); c < head_dim; c += kWarpSize) {
+      queries[r * head_dim + c] =
           element(call.q.data, call.q.type, row + c) * call.scale.of_queries;
     }
   }
@@ -100,15 +100,15 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
         return rules::row_offset(of.stride, entry.batch, kv_head, entry.first_key + key);
       });
     };
-    copy(call.k, key_width, keys, layout.key_stride);
-    copy(call.v, value_width, values, value_width);
+    copy(call.k, head_dim, keys, layout.key_stride);
+    copy(call.v, value_dim, values, value_dim);
     sync_threads();
 
     float product[kRowsOfWarp] = {};
-    for (int c = 0; c < key_width; ++c) {
+    for (int c = 0; c < head_dim; ++c) {
       const float k = keys[lane() * layout.key_stride + c];
 #pragma unroll
-      for (int r = 0; r < kRowsOfWarp; ++r) product[r] += queries[r * key_width + c] * k;
+      for (int r = 0; r < kRowsOfWarp; ++r) product[r] += queries[r * head_dim + c] * k;
     }
     const int64_t key = first + lane();
     float shrink[kRowsOfWarp];
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         const int c = lane() + n * kWarpSize;
-        value[n] = c < value_width ? values[k * value_width + c] : 0.0F;
+        value[n] = c < value_dim ? values[k * value_dim + c] : 0.0F;
       }
 #pragma unroll
       for (int r = 0; r < kRowsOfWarp; ++r) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
       const int c = lane() + n * kWarpSize;
-      if (c < value_width) {
+      if (c < value_dim) {
         set_element(call.out.data, call.out.type, row + c, out[r][n] * factor);
       }
     }
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads) forward_f32(const __grid_constant__ 
 
 template <int kColumns>
 int launch_columns(const ForwardParams& params, StreamHandle stream) {
-  const Layout layout(params.call.key_width, params.call.value_width);
+  const Layout layout(params.call.head_dim, params.call.value_dim);
   return launch_row_tiles<kRows>(params.call, kThreads,
                                  static_cast<size_t>(layout.floats) * sizeof(float), stream,
                                  forward_f32<kColumns>, params);
@@ -186,7 +186,7 @@ int launch_columns(const ForwardParams& params, StreamHandle stream) {
 }  // namespace
 
 int launch_forward_f32(const ForwardParams& params, const Device&, StreamHandle stream) {
-  const int64_t columns = (params.call.value_width + kWarpSize - 1) / kWarpSize;
+  const int64_t columns = (params.call.value_dim + kWarpSize - 1) / kWarpSize;
   if (columns <= 2) return launch_columns<2>(params, stream);
   if (columns <= 4) return launch_columns<4>(params, stream);
   static_assert(kMaxWidth <= 8 * kWarpSize);

@@ -89,8 +89,8 @@ __device__ __forceinline__ void start_copy(const BlockOfRows<kOptions>& b, int64
       return row < left ? start + row * rows.stride[2] : int64_t{-1};
     });
   };
-  copy(call.k, call.key_width, keys);
-  copy(call.v, call.value_width, values);
+  copy(call.k, call.head_dim, keys);
+  copy(call.v, call.value_dim, values);
   commit_copies();
 }
 
@@ -140,7 +140,7 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
     }
 
     float scores[kKeys / 8][4];
-    multiply_keys<T, kWidth>(shared, keys, static_cast<int>(call.key_width), scores);
+    multiply_keys<T, kWidth>(shared, keys, static_cast<int>(call.head_dim), scores);
 
     // Keys of the tile that each row sees by position.
     int begin[2], end[2];
@@ -216,7 +216,7 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
       add_values_singly<T, kWidth>(
           scores, values, reinterpret_cast<float*>(stages + 2 * Shape::kElements), sums.out);
     } else {
-      multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_width), sums.out);
+      multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_dim), sums.out);
     }
   }
 }
@@ -249,12 +249,12 @@ __device__ __forceinline__ void write_rows(const BlockOfRows<kOptions>& b,
       const int c = n * 8 + 2 * (lane() % 4);
       const float first = sums.out[n][2 * half] * factor;
       const float second = sums.out[n][2 * half + 1] * factor;
-      if (in_pairs && c + 1 < call.value_width) {
+      if (in_pairs && c + 1 < call.value_dim) {
         *reinterpret_cast<uint32_t*>(static_cast<T*>(to.data) + start + c) = pack<T>(first, second);
         continue;
       }
-      if (c < call.value_width) set_element(to.data, to.type, start + c, first);
-      if (c + 1 < call.value_width) set_element(to.data, to.type, start + c + 1, second);
+      if (c < call.value_dim) set_element(to.data, to.type, start + c, first);
+      if (c + 1 < call.value_dim) set_element(to.data, to.type, start + c + 1, second);
     }
   }
 }
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kThreads) forward_half(const __grid_constant__
 
   // These copies belong to the group of the first tile. Without one nothing waits for them.
   if (b.first_key < b.end_key) {
-    copy_tile<T, kWidth, kRows>(call.q.data, static_cast<int>(call.key_width), shared, [&](int r) {
+    copy_tile<T, kWidth, kRows>(call.q.data, static_cast<int>(call.head_dim), shared, [&](int r) {
       const int64_t row = first_row + r;
       if (row > last_row) return int64_t{-1};
       return rules::row_offset(call.q.stride, entry.batch, b.head_of(row),
@@ -335,7 +335,7 @@ int launch_tiles(const ForwardParams& params, StreamHandle stream) {
 
 template <bool kOptions, class T>
 int launch_width(const ForwardParams& params, StreamHandle stream) {
-  const int64_t width = rules::most_of(params.call.key_width, params.call.value_width);
+  const int64_t width = rules::most_of(params.call.head_dim, params.call.value_dim);
   if (width <= 64) return launch_tiles<kOptions, T, 64>(params, stream);
   if (width <= 128) return launch_tiles<kOptions, T, 128>(params, stream);
   static_assert(kMaxWidth <= 256);

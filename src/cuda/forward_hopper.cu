@@ -42,7 +42,7 @@ template <class T>
 int launch_width(const ForwardParams& params, StreamHandle stream) {
   const rules::Visibility& visibility = params.call.visibility;
   const bool open = !visibility.causal && visibility.left < 0 && visibility.right < 0;
-  switch (params.call.key_width) {
+  switch (params.call.head_dim) {
     case 64:
       return launch_tile<T, HopperTile<64, 128, 3, true>>(params, stream);
     case 128:

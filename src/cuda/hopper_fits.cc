@@ -49,8 +49,8 @@ const char* objection_to_inputs(const ForwardParams& params) {
   if (!call.q.in_order() || !call.k.in_order() || !call.v.in_order()) {
     return "k and v are in a ring or in pages";
   }
-  if (call.key_width != call.value_width ||
-      (call.key_width != 64 && call.key_width != 128 && call.key_width != 256)) {
+  if (call.head_dim != call.value_dim ||
+      (call.head_dim != 64 && call.head_dim != 128 && call.head_dim != 256)) {
     return "the head dims of q, k and v are not all 64, 128 or 256";
   }
   if (call.mask.given() || call.bias.given()) return "there is a mask or a bias";

@@ -150,7 +150,7 @@ const char* objection_to_half(const ForwardParams& params) {
   if (!is_half(call.q) || call.k.type != call.q.type || call.v.type != call.q.type) {
     return "q, k and v are not all bf16 or all f16";
   }
-  if (call.key_width % 8 != 0 || call.value_width % 8 != 0) {
+  if (call.head_dim % 8 != 0 || call.value_dim % 8 != 0) {
     return "d_k or d_v is not a multiple of 8";
   }
   if (!is_aligned(call.q) || !is_aligned(call.k) || !is_aligned(call.v)) {
@@ -178,8 +178,8 @@ engine::AttentionShape shape_of_all(const ConstAnyTensor& q, const ConstAnyTenso
           .kv_heads = k.shape[1],
           .queries = q.shape[0],
           .keys = k.shape[0],
-          .key_width = q.shape[2],
-          .value_width = v.shape[2]};
+          .head_dim = q.shape[2],
+          .value_dim = v.shape[2]};
 }
 
 void set_sequences(ForwardParams& params, const PackedSequences& sequences) {

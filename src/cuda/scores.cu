@@ -20,7 +20,7 @@ struct ScoredRow {
     if (!find_row(call.k, p.pool_pages, entry.batch, key, slot)) return -INFINITY;
     const int64_t k_row = rules::row_offset(call.k.stride, entry.batch, kv_head, slot);
     float sum = 0.0F;
-    for (int64_t c = 0; c < call.key_width; ++c) {
+    for (int64_t c = 0; c < call.head_dim; ++c) {
       sum += element(call.q.data, call.q.type, q_row + c) * call.scale.of_queries *
              element(call.k.data, call.k.type, k_row + c);
     }

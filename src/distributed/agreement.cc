@@ -65,7 +65,7 @@ std::vector<Field> fields_of(const Call& call) {
       {"sharding.keys", Digest().add(sharding.keys).value()},
       {"batch", Digest().add(s.batch).value()},
       {"heads", Digest().add(s.heads).add(s.kv_heads).value()},
-      {"d_k and d_v", Digest().add(s.key_width).add(s.value_width).value()},
+      {"d_k and d_v", Digest().add(s.head_dim).add(s.value_dim).value()},
       {"element types", Digest().add(call.q.dtype).add(call.k.dtype).add(call.v.dtype).value()},
       {"cu_q", Digest().add(call.cu_q).value()},
       {"cu_k", Digest().add(call.cu_k).value()},

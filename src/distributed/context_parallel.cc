@@ -47,7 +47,7 @@ Status validate_packed_results(const ConstAnyTensor& q, const ConstAnyTensor& v,
 // One more score of each row, without a value.
 void add_sinks(const Call& call, const PartialResult& total, Context& context) {
   if (call.options.sinks.empty()) return;
-  const std::vector<float> no_value(static_cast<size_t>(call.shape.value_width));
+  const std::vector<float> no_value(static_cast<size_t>(call.shape.value_dim));
   merge(total, ConstTensor(no_value.data(), total.out.shape, {0, 0, 0, 1}),
         ConstTensor(call.options.sinks.data(), total.lse.shape, {0, 1, 0}), context);
 }

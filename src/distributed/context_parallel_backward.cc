@@ -28,7 +28,7 @@ Status validate_method(const Call& call) {
 
 // d_sink = -(sum over the rank's rows of the sink's weight * sum of out * d_out).
 void differentiate_sinks(const Call& call, const BackwardInputs& inputs, std::span<float> d_sinks) {
-  const auto width = static_cast<size_t>(call.shape.value_width);
+  const auto width = static_cast<size_t>(call.shape.value_dim);
   std::vector<float> out(width), d_out(width);
   for (int64_t head = 0; head < std::ssize(d_sinks); ++head) {
     const auto sink = static_cast<double>(call.options.sinks[static_cast<size_t>(head)]);
@@ -37,7 +37,7 @@ void differentiate_sinks(const Call& call, const BackwardInputs& inputs, std::sp
       for (int64_t row = 0; row < call.shape.queries; ++row) {
         const auto read = [&](const ConstAnyTensor& x, std::vector<float>& to) {
           const int64_t at = batch * x.strides[0] + head * x.strides[1] + row * x.strides[2];
-          rules::read_floats(x.data, x.dtype, at, call.shape.value_width, to.data());
+          rules::read_floats(x.data, x.dtype, at, call.shape.value_dim, to.data());
         };
         read(inputs.out, out);
         read(inputs.d_out, d_out);

@@ -15,9 +15,9 @@ namespace multihead::distributed {
 namespace {
 
 std::array<Exchanged, 3> exchanged_inputs(const Call& call, const Layouts& layouts) {
-  return {{{.type = layouts.q_type(), .of_queries = true, .width = call.shape.key_width},
-           {.type = layouts.k_type(), .of_queries = false, .width = call.shape.key_width},
-           {.type = layouts.v_type(), .of_queries = false, .width = call.shape.value_width}}};
+  return {{{.type = layouts.q_type(), .of_queries = true, .width = call.shape.head_dim},
+           {.type = layouts.k_type(), .of_queries = false, .width = call.shape.head_dim},
+           {.type = layouts.v_type(), .of_queries = false, .width = call.shape.value_dim}}};
 }
 
 // Transforms q and k where the call says so, and starts to exchange q, k and v.
@@ -52,7 +52,7 @@ Status heads_attention(const Call& call, const Shards& shards, Communicator::Int
   const HeadExchange exchange(call, shards, transport, context);
   const Heads heads = exchange.heads();
   std::array<Exchanged, 3> inputs = exchanged_inputs(call, layouts);
-  Exchanged out{.width = call.shape.value_width}, lse{.width = 1};
+  Exchanged out{.width = call.shape.value_dim}, lse{.width = 1};
   KeyMemory moved;
   PartialResult part;
   float* moved_q = nullptr;
@@ -62,7 +62,7 @@ Status heads_attention(const Call& call, const Shards& shards, Communicator::Int
     exchange.take(arena, lse);
     layouts.take(arena, total, call.shape.queries);
     const int64_t batch = call.shape.batch, queries = call.sharding.queries;
-    take(arena, part.out, {batch, heads.count, queries, call.shape.value_width});
+    take(arena, part.out, {batch, heads.count, queries, call.shape.value_dim});
     take(arena, part.lse, {batch, heads.count, queries});
     if (call.transforms()) layouts.take(arena, moved, call.shape.keys);
     arena(moved_q, transformed_queries(call, layouts));
@@ -100,14 +100,14 @@ Status heads_backward(const Call& call, const BackwardInputs& results, const Sha
   const Layouts layouts(call, shards);
   const HeadExchange exchange(call, shards, transport, context);
   const Heads heads = exchange.heads();
-  const int64_t key_width = call.shape.key_width, value_width = call.shape.value_width;
+  const int64_t head_dim = call.shape.head_dim, value_dim = call.shape.value_dim;
   std::array<Exchanged, 3> inputs = exchanged_inputs(call, layouts);
-  std::array<Exchanged, 3> of_results{{{.type = results.out.dtype, .width = value_width},
-                                       {.type = results.d_out.dtype, .width = value_width},
+  std::array<Exchanged, 3> of_results{{{.type = results.out.dtype, .width = value_dim},
+                                       {.type = results.d_out.dtype, .width = value_dim},
                                        {.width = 1}}};
-  std::array<Exchanged, 3> gradients{{{.width = key_width},
-                                      {.of_queries = false, .width = key_width},
-                                      {.of_queries = false, .width = value_width}}};
+  std::array<Exchanged, 3> gradients{{{.width = head_dim},
+                                      {.of_queries = false, .width = head_dim},
+                                      {.of_queries = false, .width = value_dim}}};
   KeyMemory moved;
   GradientSums part;
   float* moved_q = nullptr;

@@ -155,8 +155,8 @@ engine::AttentionShape shape_of(const Call& call, const Heads& heads, const Rect
           .kv_heads = heads.kv_count,
           .queries = rectangle.queries.count,
           .keys = rectangle.keys.count,
-          .key_width = call.shape.key_width,
-          .value_width = call.shape.value_width};
+          .head_dim = call.shape.head_dim,
+          .value_dim = call.shape.value_dim};
 }
 
 void clear(const PartialResult& result) {

@@ -28,16 +28,16 @@ class Layouts {
   int64_t rows(int rank) const { return shards_.keys[static_cast<size_t>(rank)]; }
 
   Dims q_shape(int64_t queries) const {
-    return {call_.shape.batch, call_.shape.heads, queries, call_.shape.key_width};
+    return {call_.shape.batch, call_.shape.heads, queries, call_.shape.head_dim};
   }
   Dims k_shape(int64_t rows) const {
-    return {call_.shape.batch, call_.shape.kv_heads, rows, call_.shape.key_width};
+    return {call_.shape.batch, call_.shape.kv_heads, rows, call_.shape.head_dim};
   }
   Dims v_shape(int64_t rows) const {
-    return {call_.shape.batch, call_.shape.kv_heads, rows, call_.shape.value_width};
+    return {call_.shape.batch, call_.shape.kv_heads, rows, call_.shape.value_dim};
   }
   Dims out_shape(int64_t queries) const {
-    return {call_.shape.batch, call_.shape.heads, queries, call_.shape.value_width};
+    return {call_.shape.batch, call_.shape.heads, queries, call_.shape.value_dim};
   }
   Dims lse_shape(int64_t queries) const { return {call_.shape.batch, call_.shape.heads, queries}; }
 

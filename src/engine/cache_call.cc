@@ -11,8 +11,8 @@ Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory, i
                        const AttentionOutputs& outputs, Values values, CacheCall& call) {
   if (Status status = validate_rank(Name::kQ, Axes::kQ, q, 4); !status.ok()) return status;
   // Only the shapes of these are used: the cache has another layout.
-  const Dims k_shape{config.batch, config.kv_heads, keys, config.key_width};
-  const Dims v_shape{config.batch, config.kv_heads, keys, config.value_width};
+  const Dims k_shape{config.batch, config.kv_heads, keys, config.head_dim};
+  const Dims v_shape{config.batch, config.kv_heads, keys, config.value_dim};
   const ConstAnyTensor k(memory.keys, DType::kF32, k_shape, contiguous_strides(k_shape));
   const ConstAnyTensor v(memory.values, DType::kF32, v_shape, contiguous_strides(v_shape));
   if (Status status = validate_inputs(q, k, v, call.shape); !status.ok()) return status;
@@ -45,9 +45,9 @@ Status make_cache_call(const KVCacheConfig& config, const CacheMemory& memory, i
   }
   call.inputs.q = stored_rows(q);
   call.inputs.k =
-      cached_rows(config, memory.keys, memory.key_scales, memory.page_table, config.key_width);
+      cached_rows(config, memory.keys, memory.key_scales, memory.page_table, config.head_dim);
   call.inputs.v = cached_rows(config, memory.values, memory.value_scales, memory.page_table,
-                              config.values_in_keys ? config.key_width : config.value_width);
+                              config.values_in_keys ? config.head_dim : config.value_dim);
   call.inputs.firsts = memory.firsts;
   return {};
 }

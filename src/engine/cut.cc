@@ -20,7 +20,7 @@ int64_t rows_worth_a_job(const AttentionParams& p) {
   constexpr int64_t kMultiplyAdds = int64_t{1} << 17;
   // Divided one after the other, because their product may overflow.
   return kMultiplyAdds / std::max<int64_t>(1, p.keys) /
-         std::max<int64_t>(1, p.key_width + p.value_width);
+         std::max<int64_t>(1, p.head_dim + p.value_dim);
 }
 
 // Few rows (short sequences) and few heads get smaller blocks, so that many threads have work.
@@ -46,9 +46,9 @@ int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
 bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
   constexpr int64_t kRowsWorthACopy = 32;
   constexpr int64_t kSmall = 2048;  // floats that fit in the first-level cache at any addresses
-  const bool spread = p.v.stride[2] != p.value_width || p.value_width > target.strip_lanes;
-  return !p.v.dense_floats() || p.value_width % target.lanes != 0 ||
-         (rows >= kRowsWorthACopy && p.keys * p.value_width > kSmall && spread);
+  const bool spread = p.v.stride[2] != p.value_dim || p.value_dim > target.strip_lanes;
+  return !p.v.dense_floats() || p.value_dim % target.lanes != 0 ||
+         (rows >= kRowsWorthACopy && p.keys * p.value_dim > kSmall && spread);
 }
 
 // Bytes of keys and values in a block of decoding. Compared with 32 kB, 64 kB reads 64 MB 4 %
@@ -84,7 +84,7 @@ BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits&
   g.key_blocks = g.key_block == 0 ? 0 : blocks_of(params.keys, g.key_block);
   g.copies_values = copies_values(params, g.rows, target);
   g.stores_vectors = params.out.data != nullptr && params.out.type == DType::kF32 &&
-                     params.value_width % target.lanes == 0;
+                     params.value_dim % target.lanes == 0;
   // Rows are evenly spaced, and nothing changes them after the product with V.
   g.stores_normalised =
       g.stores_vectors && params.group() == 1 && !params.mask.given() && params.sinks == nullptr;
@@ -110,8 +110,8 @@ SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits&
   g.tile_rows = g.rows <= target.decode_few_rows ? g.rows : g.rows <= 2 ? 1 : cpu::kDecodeTileRows;
   g.tiles = blocks_of(g.rows, g.tile_rows);
 
-  g.row_bytes = std::max({int64_t{1}, params.key_width * bytes_of(params.k.type),
-                          params.value_width * bytes_of(params.v.type)});
+  g.row_bytes = std::max({int64_t{1}, params.head_dim * bytes_of(params.k.type),
+                          params.value_dim * bytes_of(params.v.type)});
   const double bytes = 2.0 * static_cast<double>(params.batch) *
                        static_cast<double>(params.kv_heads) * static_cast<double>(params.keys) *
                        static_cast<double>(g.row_bytes);

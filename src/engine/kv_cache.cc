@@ -62,8 +62,8 @@ Status validate(const KVCacheConfig& config) {
     int64_t least;
   } extents[] = {{Name::kBatch, config.batch, 1},
                  {Name::kKvHeads, config.kv_heads, 1},
-                 {Name::kKeyWidth, config.key_width, 0},
-                 {Name::kValueWidth, config.value_width, 0},
+                 {Name::kHeadDim, config.head_dim, 0},
+                 {Name::kValueDim, config.value_dim, 0},
                  {Name::kCapacity, config.capacity, 1},
                  {Name::kPageSize, config.layout == Layout::kPaged ? config.page_size : 1, 1},
                  {Name::kPages, config.pages, 0}};
@@ -72,9 +72,9 @@ Status validate(const KVCacheConfig& config) {
       return option_error(name, Message::kRange, least, kMostExtent, value);
     }
   }
-  if (config.values_in_keys && config.value_width > config.key_width) {
-    return option_error(Name::kValueWidth, Message::kValueWidthInKeys, config.key_width,
-                        config.value_width);
+  if (config.values_in_keys && config.value_dim > config.head_dim) {
+    return option_error(Name::kValueDim, Message::kValueDimInKeys, config.head_dim,
+                        config.value_dim);
   }
   return {};
 }
@@ -119,8 +119,8 @@ Status KVCache::create_share(const KVCacheConfig& config, const engine::Team* te
         take(store.rows, static_cast<uint64_t>(product({rows, width * element})));
         if (has_scales) take(store.scales, static_cast<uint64_t>(rows));
       };
-      take_rows(parts.keys, config.key_width);
-      if (!config.values_in_keys) take_rows(parts.values, config.value_width);
+      take_rows(parts.keys, config.head_dim);
+      if (!config.values_in_keys) take_rows(parts.values, config.value_dim);
       take(parts.lengths, static_cast<uint64_t>(config.batch));
       take(parts.firsts, static_cast<uint64_t>(config.batch));
       if (paged) {
@@ -177,11 +177,11 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
     const int64_t tokens = k.shape[2];
     for (Status status :
          {engine::validate_exact(Name::kK, Axes::kCacheK, k,
-                                 {config_.batch, config_.kv_heads, tokens, config_.key_width}),
+                                 {config_.batch, config_.kv_heads, tokens, config_.head_dim}),
           config_.values_in_keys ? Status()
                                  : engine::validate_exact(Name::kV, Axes::kCacheV, v,
                                                           {config_.batch, config_.kv_heads, tokens,
-                                                           config_.value_width})}) {
+                                                           config_.value_dim})}) {
       if (!status.ok()) return status;
     }
     if (config_.values_in_keys && v.given()) {
@@ -225,10 +225,10 @@ Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
         for (int64_t h = first_head_; h < end_head_; ++h) {
           const int64_t row = row_of(b, h, slot);
           write(parts_.keys, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n,
-                config_.key_width, row);
+                config_.head_dim, row);
           if (config_.values_in_keys) continue;
           write(parts_.values, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
-                config_.value_width, row);
+                config_.value_dim, row);
         }
       }
       auto& length_of_entry = parts_.lengths[b];
@@ -292,9 +292,8 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                                  {.rows = store.rows, .scales = store.scales}, parts_.page_table,
                                  width);
     };
-    plan.params.k = stored(parts_.keys, config_.key_width);
-    plan.params.v =
-        stored(values(), config_.values_in_keys ? config_.key_width : config_.value_width);
+    plan.params.k = stored(parts_.keys, config_.head_dim);
+    plan.params.v = stored(values(), config_.values_in_keys ? config_.head_dim : config_.value_dim);
     return engine::run_stored_heads(plan, first_head_, end_head_, context);
   });
 }

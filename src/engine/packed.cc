@@ -24,8 +24,8 @@ AttentionShape PackedInputs::shape_of(size_t sequence) const {
           .kv_heads = k.shape[1],
           .queries = cu_q[sequence + 1] - cu_q[sequence],
           .keys = cu_k[sequence + 1] - cu_k[sequence],
-          .key_width = q.shape[2],
-          .value_width = v.shape[2]};
+          .head_dim = q.shape[2],
+          .value_dim = v.shape[2]};
 }
 
 PackedTransforms::PackedTransforms(const PackedInputs& inputs)

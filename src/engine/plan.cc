@@ -54,7 +54,7 @@ rules::DropoutParams dropout_params(const Dropout& dropout) {
 
 float scale_of(const AttentionShape& shape, const AttentionOptions& options) {
   return options.scale.value_or(
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.key_width))));
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim))));
 }
 
 AttentionParams params_of(const AttentionInputs& inputs, const AttentionShape& shape,
@@ -68,8 +68,8 @@ AttentionParams params_of(const AttentionInputs& inputs, const AttentionShape& s
   params.kv_heads = shape.kv_heads;
   params.queries = shape.queries;
   params.keys = shape.keys;
-  params.key_width = shape.key_width;
-  params.value_width = shape.value_width;
+  params.head_dim = shape.head_dim;
+  params.value_dim = shape.value_dim;
   params.first_query = 0;
   params.end_query = shape.queries;
   params.visibility = rules::make_visibility(options, shape.queries, shape.keys);
@@ -132,7 +132,7 @@ Objection objection_to_bf16(const AttentionParams& p, float scale, Precision pre
   const auto fits = [](const StoredRows& rows) {
     return rows.type == DType::kBF16 && rows.in_order();
   };
-  if (!fits(p.q) || !fits(p.k) || !fits(p.v) || p.key_width % 2 != 0) return Objection::kNotBf16;
+  if (!fits(p.q) || !fits(p.k) || !fits(p.v) || p.head_dim % 2 != 0) return Objection::kNotBf16;
   if (p.captures_anything()) return Objection::kCapture;
   // Pairs of keys start at even keys, and queries that are pairs cannot be scaled.
   if (p.changes_scores() || p.visibility.left >= 0 || p.visibility.firsts != nullptr ||
@@ -156,7 +156,7 @@ Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits&
   }
   const double bytes = sizeof(float) * static_cast<double>(p.batch) * static_cast<double>(p.heads) *
                        static_cast<double>(p.queries + p.keys) *
-                       static_cast<double>(p.key_width + p.value_width);
+                       static_cast<double>(p.head_dim + p.value_dim);
   if (bytes > kMaxCacheResidentBytes) return Objection::kBeyondCache;
   if (p.captures_anything() || p.dropout_mask.data != nullptr) return Objection::kCapture;
   if (p.changes_scores() || p.visibility.left >= 0 || p.visibility.firsts != nullptr ||
@@ -175,7 +175,7 @@ void choose_path(AttentionPlan& plan, float scale, Precision precision, bool pac
   }
   const TargetTraits target = cpu::target_traits();
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
-                    static_cast<double>(p.keys) * static_cast<double>(p.key_width + p.value_width);
+                    static_cast<double>(p.keys) * static_cast<double>(p.head_dim + p.value_dim);
   plan.not_decode = objection_to_decode(p, packed);
   if (plan.not_decode == Objection::kNone) {
     plan.path = Path::kDecode;
@@ -327,7 +327,7 @@ BackwardPlan plan_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
   const AttentionParams& p = params.forward;
   plan.operations = 2.0 * static_cast<double>(p.batch * p.kv_heads * p.rows()) *
                     static_cast<double>(p.keys) *
-                    static_cast<double>(3 * p.key_width + 2 * p.value_width);
+                    static_cast<double>(3 * p.head_dim + 2 * p.value_dim);
   plan.geometry = cut_into_backward(params, cpu::target_traits(), part.jobs);
   plan.scratch_bytes = cpu::backward_scratch_bytes(params, plan.geometry);
   return plan;

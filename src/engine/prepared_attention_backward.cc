@@ -78,12 +78,10 @@ Status PreparedAttentionBackward::run(const Data& data) {
       Name name;
       const void* address;
       int64_t elements;
-    } inputs[] = {{Name::kQ, data.q, queries * s.key_width},
-                  {Name::kK, data.k, keys * s.key_width},
-                  {Name::kV, data.v, keys * s.value_width},
-                  {Name::kOut, data.out, queries * s.value_width},
-                  {Name::kLse, data.lse, queries},
-                  {Name::kDOut, data.d_out, queries * s.value_width}};
+    } inputs[] = {
+        {Name::kQ, data.q, queries * s.head_dim}, {Name::kK, data.k, keys * s.head_dim},
+        {Name::kV, data.v, keys * s.value_dim},   {Name::kOut, data.out, queries * s.value_dim},
+        {Name::kLse, data.lse, queries},          {Name::kDOut, data.d_out, queries * s.value_dim}};
     for (const auto& [name, address, elements] : inputs) {
       if (address == nullptr && elements != 0) return engine::no_address(name);
     }

@@ -226,7 +226,7 @@ Status run_share(const AttentionPlan& plan, Team& team, Context& context) {
     void* const out = p.out.data == nullptr
                           ? nullptr
                           : static_cast<char*>(p.out.data) + batch * p.out.stride[0] * bytes;
-    Status status = exchange_heads(team, p, out, p.out.stride, p.queries, p.value_width, bytes);
+    Status status = exchange_heads(team, p, out, p.out.stride, p.queries, p.value_dim, bytes);
     if (status.ok() && p.lse.data != nullptr) {
       status = exchange_heads(team, p, p.lse.row(batch, 0, 0), p.lse.stride, p.queries, 1,
                               sizeof(float));

@@ -122,8 +122,8 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
            .kv_heads = k.shape[1],
            .queries = q.shape[2],
            .keys = k.shape[2],
-           .key_width = q.shape[3],
-           .value_width = v.shape[3]};
+           .head_dim = q.shape[3],
+           .value_dim = v.shape[3]};
   if (k.dtype != v.dtype) {
     return shape_error(Name::kV, Message::kDtypeOfKeys, static_cast<int>(k.dtype),
                        static_cast<int>(v.dtype));
@@ -133,9 +133,9 @@ Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const C
                                validate_rows_contiguous(Name::kV, v.shape, v.strides)}) {
     if (!status.ok()) return status;
   }
-  if (k.shape[0] != shape.batch || k.shape[3] != shape.key_width) {
+  if (k.shape[0] != shape.batch || k.shape[3] != shape.head_dim) {
     return shape_error(Name::kK, Message::kKeysAsQueries, Axes::kK, q.shape, k.shape, shape.batch,
-                       shape.key_width);
+                       shape.head_dim);
   }
   if (v.shape[0] != shape.batch || v.shape[1] != shape.kv_heads || v.shape[2] != shape.keys) {
     return shape_error(Name::kV, Message::kValuesAsKeys, Axes::kV, k.shape, v.shape, shape.batch,
@@ -199,7 +199,7 @@ Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape
 
 Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape) {
   if (Status status = validate_exact(Name::kOut, Axes::kOut, outputs.out,
-                                     {shape.batch, shape.heads, shape.queries, shape.value_width});
+                                     {shape.batch, shape.heads, shape.queries, shape.value_dim});
       !status.ok()) {
     return status;
   }
@@ -233,8 +233,8 @@ Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& s
 Status validate_backward(const AttentionOptions& options, const AttentionResults& results,
                          const ConstAnyTensor& d_out, const AttentionGradients& gradients,
                          const AttentionShape& shape) {
-  const auto& [batch, heads, kv_heads, queries, keys, key_width, value_width] = shape;
-  const Dims out_shape{batch, heads, queries, value_width};
+  const auto& [batch, heads, kv_heads, queries, keys, head_dim, value_dim] = shape;
+  const Dims out_shape{batch, heads, queries, value_dim};
   for (const Status& status :
        {validate_exact(Name::kOut, Axes::kOut, results.out, out_shape),
         validate_exact(Name::kLse, Axes::kLse, results.lse, {batch, heads, queries}),
@@ -248,9 +248,9 @@ Status validate_backward(const AttentionOptions& options, const AttentionResults
     Dims shape;
   };
   for (const Gradient& gradient :
-       {Gradient{Name::kDQ, Axes::kQ, gradients.d_q, {batch, heads, queries, key_width}},
-        Gradient{Name::kDK, Axes::kK, gradients.d_k, {batch, kv_heads, keys, key_width}},
-        Gradient{Name::kDV, Axes::kV, gradients.d_v, {batch, kv_heads, keys, value_width}},
+       {Gradient{Name::kDQ, Axes::kQ, gradients.d_q, {batch, heads, queries, head_dim}},
+        Gradient{Name::kDK, Axes::kK, gradients.d_k, {batch, kv_heads, keys, head_dim}},
+        Gradient{Name::kDV, Axes::kV, gradients.d_v, {batch, kv_heads, keys, value_dim}},
         Gradient{Name::kDBias, Axes::kAsBias, gradients.d_bias, options.bias.shape}}) {
     if (!gradient.tensor.given()) continue;
     if (gradient.name == Name::kDBias && !options.bias.given()) {
@@ -275,7 +275,7 @@ Status validate_backward(const AttentionOptions& options, const AttentionResults
                options.qk_norm.enabled,
                Message::kGradientOfNoNorm,
                Message::kValuePerElement,
-               key_width};
+               head_dim};
   };
   for (const Row& row :
        {Row{Name::kDSinks, gradients.d_sinks, !options.sinks.empty(), Message::kGradientOfNoSinks,

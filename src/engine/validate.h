@@ -12,7 +12,7 @@
 namespace multihead::engine {
 
 struct AttentionShape {
-  int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, key_width = 0, value_width = 0;
+  int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dim = 0, value_dim = 0;
   Dims scores() const { return {batch, heads, queries, keys}; }
   bool operator==(const AttentionShape&) const = default;
 };

@@ -87,9 +87,9 @@ Status validate_norm(const QkNorm& norm, const AttentionShape& shape) {
   }
   for (const Status& status : {validate_not_negative(Name::kQkNormEpsilon, norm.epsilon),
                                validate_count(Name::kQkNormQGain, norm.q_gain.size(),
-                                              shape.key_width, Message::kValuePerElement),
+                                              shape.head_dim, Message::kValuePerElement),
                                validate_count(Name::kQkNormKGain, norm.k_gain.size(),
-                                              shape.key_width, Message::kValuePerElement)}) {
+                                              shape.head_dim, Message::kValuePerElement)}) {
     if (!status.ok()) return status;
   }
   return {};
@@ -102,7 +102,7 @@ Status validate_options(const AttentionOptions& options, const AttentionShape& s
   if (options.scale && !std::isfinite(*options.scale)) {
     return real_error(Name::kScale, Message::kFinite, *options.scale);
   }
-  if (shape.key_width == 0 && !options.scale) {
+  if (shape.head_dim == 0 && !options.scale) {
     return option_error(Name::kScale, Message::kScaleOfWidthZero);
   }
   if (Status status = validate_not_negative(Name::kSoftcap, options.softcap); !status.ok()) {
@@ -127,7 +127,7 @@ Status validate_options(const AttentionOptions& options, const AttentionShape& s
         validate_count(Name::kSinks, options.sinks.size(), shape.heads,
                        Message::kValuePerQueryHead),
         validate_finite(Name::kSinks, options.sinks, values), validate_norm(options.qk_norm, shape),
-        validate_rope(options.rope, shape.key_width)}) {
+        validate_rope(options.rope, shape.head_dim)}) {
     if (!status.ok()) return status;
   }
   const Rope& rope = options.rope;

@@ -159,7 +159,7 @@ class PackedBackward {
                                .kv_heads = 1,
                                .queries = checked.q.shape[2],
                                .keys = checked.k.shape[2],
-                               .key_width = checked.k.shape[3]};
+                               .head_dim = checked.k.shape[3]};
     return engine::plan_scores_call(checked.q, checked.k, shape, checked.options, capture).plan;
   }
 

@@ -30,11 +30,11 @@ struct KVCacheConfig {
   /// Element type of storage; kInt8 has one scale per token and head.
   using Type = DType;
 
-  int64_t batch = 1;        ///< batch entries, B
-  int64_t kv_heads = 0;     ///< key and value heads, H_kv; 1 or more
-  int64_t key_width = 0;    ///< d_k; 1 or more
-  int64_t value_width = 0;  ///< d_v; 1 or more
-  /// A token's value is the first value_width numbers of its key and is not stored again. For
+  int64_t batch = 1;      ///< batch entries, B
+  int64_t kv_heads = 0;   ///< key and value heads, H_kv; 1 or more
+  int64_t head_dim = 0;   ///< d_k; 1 or more
+  int64_t value_dim = 0;  ///< d_v; 1 or more
+  /// A token's value is the first value_dim numbers of its key and is not stored again. For
   /// latent attention (arXiv:2405.04434), where the latent is both. append() then takes no values.
   bool values_in_keys = false;
   int64_t capacity = 0;                 ///< tokens of one entry

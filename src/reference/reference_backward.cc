@@ -30,7 +30,7 @@ std::vector<double> zeros(const Dims& shape) {
 ReferenceGradients attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                       const ConstAnyTensor& v, const AttentionOptions& options,
                                       const ConstAnyTensor& d_out) {
-  const int64_t width = q.shape[3], value_width = v.shape[3];
+  const int64_t width = q.shape[3], value_dim = v.shape[3];
   ReferenceGradients result{.d_q = zeros(q.shape),
                             .d_k = zeros(k.shape),
                             .d_v = zeros(v.shape),
@@ -50,7 +50,7 @@ ReferenceGradients attention_backward(const ConstAnyTensor& q, const ConstAnyTen
       const Head head(q, k, v, options, b, h);
       const Matrix out_gradient = head_of(d_out, b, h);
       Matrix d_query = Matrix::Zero(head.queries, width), d_key = Matrix::Zero(head.keys, width);
-      Matrix d_value = Matrix::Zero(head.keys, value_width);
+      Matrix d_value = Matrix::Zero(head.keys, value_dim);
       for (int64_t i = 0; i < head.queries; ++i) {
         const Head::Softmax row = head.softmax(i);
         if (row.sees_nothing()) continue;

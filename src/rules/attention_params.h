@@ -92,7 +92,7 @@ struct AttentionParams {
   std::span<const ScoreCapture> captures;
   ScoreCapture weights;  // out.data may be null
 
-  int64_t batch, heads, kv_heads, queries, keys, key_width, value_width;
+  int64_t batch, heads, kv_heads, queries, keys, head_dim, value_dim;
   int64_t first_query, end_query;  // the queries that are computed
   Coordinates first;
   Visibility visibility;

@@ -163,12 +163,12 @@ struct PackedCall {
         options(c.options()),
         q(c.q.data(), {c.queries(), c.heads, c.width}),
         k(c.k.data(), {c.keys(), c.kv_heads, c.width}),
-        v(c.v.data(), {c.keys(), c.kv_heads, c.value_width}),
-        out(poisoned(c.queries() * c.heads * c.value_width)),
+        v(c.v.data(), {c.keys(), c.kv_heads, c.value_dim}),
+        out(poisoned(c.queries() * c.heads * c.value_dim)),
         lse(poisoned(c.queries() * c.heads)),
         sequences{.cu_q = c.cu_q, .cu_k = c.cu_k} {
     Random random(seed + 77);
-    d_out = random.floats(c.queries() * c.heads * c.value_width);
+    d_out = random.floats(c.queries() * c.heads * c.value_dim);
     for (size_t s = 0; s + 1 < c.cu_q.size(); ++s) {
       sequences.max_queries = std::max<int64_t>(sequences.max_queries, c.cu_q[s + 1] - c.cu_q[s]);
       sequences.max_keys = std::max<int64_t>(sequences.max_keys, c.cu_k[s + 1] - c.cu_k[s]);
@@ -180,7 +180,7 @@ struct PackedCall {
     EXPECT_TRUE(status.ok()) << status.message();
   }
 
-  Dims out_shape() const { return {c.queries(), c.heads, c.value_width}; }
+  Dims out_shape() const { return {c.queries(), c.heads, c.value_dim}; }
   AttentionResults results() const {
     return {.out = ConstTensor(out.data(), out_shape()),
             .lse = {lse.data(), {c.heads, c.queries()}}};

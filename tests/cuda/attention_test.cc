@@ -121,12 +121,12 @@ TEST(CudaAttention, PackedSequencesEqualThoseOfTheCpu) {
     const AttentionOptions options = c.options();
     const ConstTensor q(c.q.data(), {c.queries(), c.heads, c.width});
     const ConstTensor k(c.k.data(), {c.keys(), c.kv_heads, c.width});
-    const ConstTensor v(c.v.data(), {c.keys(), c.kv_heads, c.value_width});
+    const ConstTensor v(c.v.data(), {c.keys(), c.kv_heads, c.value_dim});
     const auto size = static_cast<size_t>(c.queries() * c.heads);
-    std::vector<float> out(size * static_cast<size_t>(c.value_width), NAN), lse(size, NAN);
+    std::vector<float> out(size * static_cast<size_t>(c.value_dim), NAN), lse(size, NAN);
     std::vector<float> cpu_out = out, cpu_lse = lse;
     const auto outputs_in = [&](std::vector<float>& o, std::vector<float>& l) {
-      return AttentionOutputs{.out = {o.data(), {c.queries(), c.heads, c.value_width}},
+      return AttentionOutputs{.out = {o.data(), {c.queries(), c.heads, c.value_dim}},
                               .lse = {l.data(), {c.heads, c.queries()}}};
     };
     Context context(1);

@@ -56,7 +56,7 @@ std::vector<double> dense(const ConstAnyTensor& x) {
 AbsoluteSums absolute_sums(const RandomCase& c, const ConstAnyTensor& d_out,
                            const ReferenceOutputs& exact, const std::vector<float>& delta) {
   const auto width = static_cast<size_t>(c.q.shape[3]);
-  const auto value_width = static_cast<size_t>(c.v.shape[3]);
+  const auto value_dim = static_cast<size_t>(c.v.shape[3]);
   const auto queries = static_cast<size_t>(c.q.shape[2]), keys = static_cast<size_t>(c.k.shape[2]);
   const std::vector<double> q = dense(c.q), k = dense(c.k), v = dense(c.v), g = dense(d_out);
   const Dropout& dropout = c.options.dropout;
@@ -84,8 +84,8 @@ AbsoluteSums absolute_sums(const RandomCase& c, const ConstAnyTensor& d_out,
         rules::dropout_keeps(dropout.seed, of_batch, of_head, static_cast<int64_t>(row % queries),
                              static_cast<int64_t>(pair % keys), threshold);
     double d_weight = 0.0;
-    for (size_t x = 0; kept && x < value_width; ++x) {
-      d_weight += survivor * g[row * value_width + x] * v[key * value_width + x];
+    for (size_t x = 0; kept && x < value_dim; ++x) {
+      d_weight += survivor * g[row * value_dim + x] * v[key * value_dim + x];
     }
     const double d_score = weight * (d_weight - static_cast<double>(delta[row]));
     for (size_t x = 0; x < width; ++x) {
@@ -95,10 +95,10 @@ AbsoluteSums absolute_sums(const RandomCase& c, const ConstAnyTensor& d_out,
       add(sums.terms.d_k[of_k], scale * d_score * q[of_q]);
       add(sums.factors.d_k[of_k], scale * q[of_q]);
     }
-    for (size_t x = 0; kept && x < value_width; ++x) {
-      const size_t of_v = key * value_width + x;
-      add(sums.terms.d_v[of_v], survivor * weight * g[row * value_width + x]);
-      add(sums.factors.d_v[of_v], g[row * value_width + x]);
+    for (size_t x = 0; kept && x < value_dim; ++x) {
+      const size_t of_v = key * value_dim + x;
+      add(sums.terms.d_v[of_v], survivor * weight * g[row * value_dim + x]);
+      add(sums.factors.d_v[of_v], g[row * value_dim + x]);
     }
   }
   return sums;
@@ -178,7 +178,7 @@ TEST(CudaBackwardHalf, PackedSequencesEqualThoseOfTheCpu) {
     Random random(seed);
     const DType type = random.pick({DType::kF16, DType::kBF16});
     const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 3);
-    const int64_t width = 8 * random.integer(1, 5), value_width = 8 * random.integer(1, 5);
+    const int64_t width = 8 * random.integer(1, 5), value_dim = 8 * random.integer(1, 5);
     std::vector<int32_t> cu_q{0}, cu_k{0};
     PackedSequences sequences;
     for (int64_t s = random.integer(1, 4); s > 0; --s) {
@@ -198,8 +198,8 @@ TEST(CudaBackwardHalf, PackedSequencesEqualThoseOfTheCpu) {
     };
     const int64_t queries = cu_q.back(), keys = cu_k.back();
     const ConstAnyTensor q = rows(queries, heads, width), k = rows(keys, kv_heads, width);
-    const ConstAnyTensor v = rows(keys, kv_heads, value_width);
-    const ConstAnyTensor d_out = rows(queries, heads, value_width);
+    const ConstAnyTensor v = rows(keys, kv_heads, value_dim);
+    const ConstAnyTensor d_out = rows(queries, heads, value_dim);
     AttentionOptions options;
     if (random.chance(0.5)) options.causal = Causal::bottom_right();
     if (random.chance(0.3)) options.window.left = random.integer(0, 50);

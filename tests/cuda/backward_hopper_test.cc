@@ -230,8 +230,8 @@ void check_call(uint64_t seed, bool packed) {
                                      .kv_heads = call.kv_heads,
                                      .queries = call.queries,
                                      .keys = call.keys,
-                                     .key_width = call.width,
-                                     .value_width = call.width};
+                                     .head_dim = call.width,
+                                     .value_dim = call.width};
   forward.call =
       engine::plan_call(q.view(), k.view(), v.view(), sizes, call.options, {}).plan.params;
   if (packed) {

@@ -40,8 +40,8 @@ SplitParams params_of(const RandomCase& c, const AttentionOutputs& outputs) {
        .kv_heads = c.k.shape[1],
        .queries = c.q.shape[2],
        .keys = c.k.shape[2],
-       .key_width = c.q.shape[3],
-       .value_width = c.v.shape[3]},
+       .head_dim = c.q.shape[3],
+       .value_dim = c.v.shape[3]},
       c.options, outputs);
   return params;
 }
@@ -96,10 +96,10 @@ class DeviceCache {
     config.type = random.pick({DType::kF32, DType::kF16, DType::kBF16, DType::kInt8});
     config.batch = random.integer(1, 3);
     config.kv_heads = random.integer(1, 2);
-    config.key_width = random.integer(1, 40);
+    config.head_dim = random.integer(1, 40);
     config.values_in_keys = random.chance(0.2);
-    config.value_width =
-        config.values_in_keys ? random.integer(1, config.key_width) : random.integer(1, 40);
+    config.value_dim =
+        config.values_in_keys ? random.integer(1, config.head_dim) : random.integer(1, 40);
     config.capacity = random.integer(1, 300);
     config.page_size = random.integer(1, 20);
     const bool is_ring = config.layout == KVCacheConfig::Layout::kRing;
@@ -111,13 +111,13 @@ class DeviceCache {
     }
     view_.max_length = *std::max_element(lengths_.begin(), lengths_.end());
     if (config.layout == KVCacheConfig::Layout::kPaged) take_pages(random);
-    keys_ = store(random, config.key_width);
+    keys_ = store(random, config.head_dim);
     view_.keys = keys_.rows.data();
     view_.key_scales = keys_.scales.data();
     if (config.values_in_keys) {
-      values_.dense = first_columns(keys_.dense, config.key_width, config.value_width);
+      values_.dense = first_columns(keys_.dense, config.head_dim, config.value_dim);
     } else {
-      values_ = store(random, config.value_width);
+      values_ = store(random, config.value_dim);
       view_.values = values_.rows.data();
       view_.value_scales = values_.scales.data();
     }
@@ -133,10 +133,10 @@ class DeviceCache {
   int64_t first(int64_t batch) const { return firsts_[static_cast<size_t>(batch)]; }
   // The tokens of one entry, (1, H_kv, length, width).
   ConstAnyTensor keys_of(int64_t batch) const {
-    return rows_of(keys_, batch, view_.config.key_width);
+    return rows_of(keys_, batch, view_.config.head_dim);
   }
   ConstAnyTensor values_of(int64_t batch) const {
-    return rows_of(values_, batch, view_.config.value_width);
+    return rows_of(values_, batch, view_.config.value_dim);
   }
   void map(Mapping& mapping) const {
     for (const Store* const store : {&keys_, &values_}) {
@@ -287,8 +287,8 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
     const KVCacheConfig& config = cache.view().config;
     SCOPED_TRACE("seed " + std::to_string(seed));
     const int64_t heads = config.kv_heads * random.integer(1, 3), queries = random.integer(1, 4);
-    const Dims q_shape{config.batch, heads, queries, config.key_width};
-    const Dims out_shape{config.batch, heads, queries, config.value_width};
+    const Dims q_shape{config.batch, heads, queries, config.head_dim};
+    const Dims out_shape{config.batch, heads, queries, config.value_dim};
     const Dims lse_shape{config.batch, heads, queries};
     const std::vector<float> q = random.floats(q_shape.elements());
     std::vector<float> slopes, sinks;
@@ -321,13 +321,13 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
       // An entry with no key needs no mask.
       if (length > 0) of_entry.mask = {kept.data(), {1, 1, 1, length}};
       const int64_t rows = heads * queries;
-      const ConstAnyTensor q_of_entry(q.data() + b * rows * config.key_width,
-                                      {1, heads, queries, config.key_width});
+      const ConstAnyTensor q_of_entry(q.data() + b * rows * config.head_dim,
+                                      {1, heads, queries, config.head_dim});
       const auto expected =
           reference::attention(q_of_entry, cache.keys_of(b), cache.values_of(b), of_entry);
-      const auto from_out = out.begin() + b * rows * config.value_width;
+      const auto from_out = out.begin() + b * rows * config.value_dim;
       const auto from_lse = lse.begin() + b * rows;
-      ASSERT_LE(largest_difference({from_out, from_out + rows * config.value_width}, expected.out),
+      ASSERT_LE(largest_difference({from_out, from_out + rows * config.value_dim}, expected.out),
                 2e-5);
       ASSERT_LE(largest_difference({from_lse, from_lse + rows}, expected.lse), 2e-5);
     }

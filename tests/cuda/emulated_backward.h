@@ -70,11 +70,11 @@ inline Gradients run_backward(const BackwardCall& call, const ConstAnyTensor& d_
                               int64_t width, const char* name) {
       memory.map_rows(of, heads, forward.batch, positions, width, name);
     };
-    map_rows(forward.q, forward.heads, forward.queries, forward.key_width, "q");
-    map_rows(forward.k, forward.kv_heads, forward.keys, forward.key_width, "k");
-    map_rows(forward.v, forward.kv_heads, forward.keys, forward.value_width, "v");
-    map_rows(params.out, forward.heads, forward.queries, forward.value_width, "out");
-    map_rows(params.d_out, forward.heads, forward.queries, forward.value_width, "d_out");
+    map_rows(forward.q, forward.heads, forward.queries, forward.head_dim, "q");
+    map_rows(forward.k, forward.kv_heads, forward.keys, forward.head_dim, "k");
+    map_rows(forward.v, forward.kv_heads, forward.keys, forward.value_dim, "v");
+    map_rows(params.out, forward.heads, forward.queries, forward.value_dim, "out");
+    map_rows(params.d_out, forward.heads, forward.queries, forward.value_dim, "d_out");
     memory.map_input(call.lse, "lse");
     memory.map_scores(forward.mask, c.weights_shape, "mask");
     memory.map_scores(forward.bias, c.weights_shape, "bias");

@@ -99,9 +99,9 @@ inline ForwardResult run_forward(const RandomCase& c, Launch launch) {
   }
   {
     Mapped memory;
-    memory.map_rows(call.q, call.heads, call.batch, call.queries, call.key_width, "q");
-    memory.map_rows(call.k, call.kv_heads, call.batch, call.keys, call.key_width, "k");
-    memory.map_rows(call.v, call.kv_heads, call.batch, call.keys, call.value_width, "v");
+    memory.map_rows(call.q, call.heads, call.batch, call.queries, call.head_dim, "q");
+    memory.map_rows(call.k, call.kv_heads, call.batch, call.keys, call.head_dim, "k");
+    memory.map_rows(call.v, call.kv_heads, call.batch, call.keys, call.value_dim, "v");
     memory.map(stored.data(), stored.size(), Use::kOutput, "out");
     memory.map(result.lse.data(), result.lse.size() * sizeof(float), Use::kOutput, "lse");
     memory.map_scores(call.mask, c.weights_shape, "mask");

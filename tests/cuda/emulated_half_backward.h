@@ -108,10 +108,10 @@ inline HalfGradients run_backward_half(const RandomCase& c, const ConstAnyTensor
   params.d_v = d_v.rows();
   {
     Mapped memory;
-    memory.map_rows(call.q, call.heads, call.batch, call.queries, call.key_width, "q");
-    memory.map_rows(call.k, call.kv_heads, call.batch, call.keys, call.key_width, "k");
-    memory.map_rows(call.v, call.kv_heads, call.batch, call.keys, call.value_width, "v");
-    memory.map_rows(params.d_out, call.heads, call.batch, call.queries, call.value_width, "d_out");
+    memory.map_rows(call.q, call.heads, call.batch, call.queries, call.head_dim, "q");
+    memory.map_rows(call.k, call.kv_heads, call.batch, call.keys, call.head_dim, "k");
+    memory.map_rows(call.v, call.kv_heads, call.batch, call.keys, call.value_dim, "v");
+    memory.map_rows(params.d_out, call.heads, call.batch, call.queries, call.value_dim, "d_out");
     memory.map_input(delta, "delta");
     memory.map_input(reference, "reference");
     memory.map_scores(call.mask, c.weights_shape, "mask");

@@ -107,8 +107,8 @@ void check_call(uint64_t seed, bool packed) {
                                      .kv_heads = call.kv_heads,
                                      .queries = call.queries,
                                      .keys = call.keys,
-                                     .key_width = call.width,
-                                     .value_width = call.width};
+                                     .head_dim = call.width,
+                                     .value_dim = call.width};
   params.call =
       engine::plan_call(q.view(), k.view(), v.view(), sizes, call.options, outputs).plan.params;
   params.call.captures = {};

@@ -37,7 +37,7 @@ ForwardParams fitting_params() {
   call.kv_heads = 2;
   call.queries = call.end_query = 100;
   call.keys = 200;
-  call.key_width = call.value_width = 64;
+  call.head_dim = call.value_dim = 64;
   call.scale.of_queries = 0.125F;
   return params;
 }
@@ -63,8 +63,8 @@ TEST(HopperFits, SaysWhyItDoesNotTakeACall) {
       [](auto& call) { call.k.type = DType::kF16; },
       [](auto& call) { call.q.type = call.k.type = call.v.type = DType::kF32; },
       [](auto& call) { call.k.page_size = 16, call.k.pages = reinterpret_cast<int32_t*>(16); },
-      [](auto& call) { call.key_width = call.value_width = 96; },
-      [](auto& call) { call.value_width = 128; },
+      [](auto& call) { call.head_dim = call.value_dim = 96; },
+      [](auto& call) { call.value_dim = 128; },
       [](auto& call) { call.out.data = nullptr; },
       [](auto& call) { call.out.type = DType::kF16; },
       [](auto& call) { call.softcap = 1.0F; },
@@ -109,7 +109,7 @@ TEST(HopperFits, TakesGradientsOfTheCallsThatItTakes) {
   EXPECT_EQ(hopper_backward_objection(fitting_gradients()), nullptr);
   BackwardParams params = fitting_gradients();
   params.d_q = params.d_k = {};
-  params.forward.call.key_width = params.forward.call.value_width = 256;
+  params.forward.call.head_dim = params.forward.call.value_dim = 256;
   EXPECT_EQ(hopper_backward_objection(params), nullptr);
 }
 

@@ -31,7 +31,7 @@ ForwardParams one_query(DType type, int64_t width) {
   for (rules::StoredRows* const rows : {&call.q, &call.k, &call.v}) rows->type = type;
   call.out.type = type;
   call.batch = call.heads = call.kv_heads = call.queries = call.end_query = 1;
-  call.key_width = call.value_width = width;
+  call.head_dim = call.value_dim = width;
   return params;
 }
 

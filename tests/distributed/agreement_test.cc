@@ -24,7 +24,7 @@ using testing::ThreadRanksOptions;
 
 // A call of one rank, with even shards, before a test changes it.
 struct OwnCall {
-  int64_t heads = 4, kv_heads = 4, rows, key_rows, width = 8, value_width = 6;
+  int64_t heads = 4, kv_heads = 4, rows, key_rows, width = 8, value_dim = 6;
   AttentionOptions options;
   Sharding sharding;
   std::vector<float> q, k, v, out, lse, extra;
@@ -40,19 +40,19 @@ struct OwnCall {
     Random random(seed);
     q = random.floats(heads * all_rows * width);
     k = random.floats(kv_heads * all_rows * width);
-    v = random.floats(kv_heads * all_rows * value_width);
+    v = random.floats(kv_heads * all_rows * value_dim);
   }
 
   Status run(Communicator& communicator) {
-    out.assign(static_cast<size_t>(heads * rows * value_width), -7.0F);
+    out.assign(static_cast<size_t>(heads * rows * value_dim), -7.0F);
     lse.assign(static_cast<size_t>(heads * rows), -7.0F);
     Context context(1);
-    AttentionOutputs outputs{.out = Tensor(out.data(), {1, heads, rows, value_width}),
+    AttentionOutputs outputs{.out = Tensor(out.data(), {1, heads, rows, value_dim}),
                              .lse = {lse.data(), {1, heads, rows}}};
     if (captures) outputs.captures = {&capture, 1};
     return attention(ConstTensor(q.data(), {1, heads, rows, width}),
                      ConstTensor(k.data(), {1, kv_heads, key_rows, width}),
-                     ConstTensor(v.data(), {1, kv_heads, key_rows, value_width}), options, outputs,
+                     ConstTensor(v.data(), {1, kv_heads, key_rows, value_dim}), options, outputs,
                      sharding, communicator, context);
   }
   bool has_written() const {
@@ -112,7 +112,7 @@ TEST(Agreement, RefusesOptionsThatDiffer) {
       {"sharding.queries", [](OwnCall& c) { ++c.sharding.queries; }},
       {"sharding.keys", [](OwnCall& c) { ++c.sharding.keys; }},
       {"sharding.layout", [](OwnCall& c) { c.sharding.layout = Layout::kZigzag; }},
-      {"d_k and d_v", [](OwnCall& c) { c.value_width = 5; }},
+      {"d_k and d_v", [](OwnCall& c) { c.value_dim = 5; }},
   };
   for (const auto& [name, change] : changes) {
     const std::vector<Refusal> got = refusals(3, Method::kRing, [&](OwnCall& call, int rank) {

@@ -142,10 +142,10 @@ void expect_equals_one_process(Method method, uint64_t seed) {
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     const Gradients& part = parts[rank];
     const RowList &queries = divided.queries[rank], &keys = divided.keys[rank];
-    const int64_t width = c.q.shape[3], value_width = c.v.shape[3];
+    const int64_t width = c.q.shape[3], value_dim = c.v.shape[3];
     expect_near("d_q", part.d_q, rows_of(expected.d_q, c.q.shape[2], width, queries), allowed);
     expect_near("d_k", part.d_k, rows_of(expected.d_k, c.k.shape[2], width, keys), allowed);
-    expect_near("d_v", part.d_v, rows_of(expected.d_v, c.k.shape[2], value_width, keys), allowed);
+    expect_near("d_v", part.d_v, rows_of(expected.d_v, c.k.shape[2], value_dim, keys), allowed);
     add(sums.d_sinks, part.d_sinks);
     add(sums.d_q_gain, part.d_q_gain);
     add(sums.d_k_gain, part.d_k_gain);
@@ -192,15 +192,15 @@ Status packed_call(const testing::PackedCase& c, const RowList& queries, const R
                    const std::vector<float>& d_out, PackedGradients& to, const Run& run) {
   const auto rows = static_cast<int64_t>(queries.size());
   const auto key_rows = static_cast<int64_t>(keys.size());
-  const int64_t out_width = c.heads * c.value_width;
+  const int64_t out_width = c.heads * c.value_dim;
   const std::vector<float> q = testing::rows_of(c.q, c.heads * c.width, queries),
                            k = testing::rows_of(c.k, c.kv_heads * c.width, keys),
-                           v = testing::rows_of(c.v, c.kv_heads * c.value_width, keys),
+                           v = testing::rows_of(c.v, c.kv_heads * c.value_dim, keys),
                            own_out = testing::rows_of(out, out_width, queries),
                            own_d_out = testing::rows_of(d_out, out_width, queries),
                            own_lse = rows_of(lse, c.queries(), 1, queries);
   const Dims q_shape{rows, c.heads, c.width}, k_shape{key_rows, c.kv_heads, c.width},
-      v_shape{key_rows, c.kv_heads, c.value_width}, out_shape{rows, c.heads, c.value_width};
+      v_shape{key_rows, c.kv_heads, c.value_dim}, out_shape{rows, c.heads, c.value_dim};
   const AttentionOptions options = c.options();
   to = {.d_q = poisoned(q_shape.elements()),
         .d_k = poisoned(k_shape.elements()),
@@ -224,13 +224,13 @@ void expect_packed_equals_one_process(Method method, uint64_t seed) {
   const testing::PackedCase c(seed);
   const AttentionOptions options = c.options();
   Context alone(1);
-  std::vector<float> out(static_cast<size_t>(c.queries() * c.heads * c.value_width));
+  std::vector<float> out(static_cast<size_t>(c.queries() * c.heads * c.value_dim));
   std::vector<float> lse(static_cast<size_t>(c.queries() * c.heads));
   Status status = multihead::attention_varlen(
       ConstTensor(c.q.data(), {c.queries(), c.heads, c.width}),
       ConstTensor(c.k.data(), {c.keys(), c.kv_heads, c.width}),
-      ConstTensor(c.v.data(), {c.keys(), c.kv_heads, c.value_width}), c.cu_q, c.cu_k, options,
-      {.out = Tensor(out.data(), {c.queries(), c.heads, c.value_width}),
+      ConstTensor(c.v.data(), {c.keys(), c.kv_heads, c.value_dim}), c.cu_q, c.cu_k, options,
+      {.out = Tensor(out.data(), {c.queries(), c.heads, c.value_dim}),
        .lse = {lse.data(), {c.heads, c.queries()}}},
       alone);
   ASSERT_TRUE(status.ok()) << status.message();
@@ -272,8 +272,8 @@ void expect_packed_equals_one_process(Method method, uint64_t seed) {
                 kAllowed);
     expect_near("d_k", parts[rank].d_k, testing::rows_of(whole.d_k, c.kv_heads * c.width, keys),
                 kAllowed);
-    expect_near("d_v", parts[rank].d_v,
-                testing::rows_of(whole.d_v, c.kv_heads * c.value_width, keys), kAllowed);
+    expect_near("d_v", parts[rank].d_v, testing::rows_of(whole.d_v, c.kv_heads * c.value_dim, keys),
+                kAllowed);
     add(sums.d_sinks, parts[rank].d_sinks);
     add(sums.d_gain, parts[rank].d_gain);
   }

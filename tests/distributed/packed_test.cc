@@ -31,13 +31,13 @@ Status call(const PackedCase& c, const RowList& queries, const RowList& keys,
   const auto key_rows = static_cast<int64_t>(keys.size());
   const std::vector<float> q = testing::rows_of(c.q, c.heads * c.width, queries);
   const std::vector<float> k = testing::rows_of(c.k, c.kv_heads * c.width, keys);
-  const std::vector<float> v = testing::rows_of(c.v, c.kv_heads * c.value_width, keys);
-  out.assign(static_cast<size_t>(rows * c.heads * c.value_width), kNan);
+  const std::vector<float> v = testing::rows_of(c.v, c.kv_heads * c.value_dim, keys);
+  out.assign(static_cast<size_t>(rows * c.heads * c.value_dim), kNan);
   lse.assign(static_cast<size_t>(rows * c.heads), kNan);
   return run(ConstTensor(q.data(), {rows, c.heads, c.width}),
              ConstTensor(k.data(), {key_rows, c.kv_heads, c.width}),
-             ConstTensor(v.data(), {key_rows, c.kv_heads, c.value_width}),
-             AttentionOutputs{.out = Tensor(out.data(), {rows, c.heads, c.value_width}),
+             ConstTensor(v.data(), {key_rows, c.kv_heads, c.value_dim}),
+             AttentionOutputs{.out = Tensor(out.data(), {rows, c.heads, c.value_dim}),
                               .lse = {lse.data(), {c.heads, rows}}});
 }
 
@@ -71,7 +71,7 @@ void expect_equals_one_process(Method method, uint64_t seed) {
   });
   for (size_t rank = 0; rank < outs.size(); ++rank) {
     const RowList& rows = divided.queries[rank];
-    const std::vector<float> expected = testing::rows_of(out, c.heads * c.value_width, rows);
+    const std::vector<float> expected = testing::rows_of(out, c.heads * c.value_dim, rows);
     for (size_t i = 0; i < expected.size(); ++i) {
       ASSERT_NEAR(outs[rank][i], expected[i], 6e-6) << "rank " << rank << " element " << i;
     }

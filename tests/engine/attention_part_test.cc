@@ -117,28 +117,28 @@ TEST(AttentionPart, HasTheBitsOfAPackedSequence) {
       Random random(seed);
       const int64_t kv_heads = random.integer(1, 3), heads = kv_heads * random.integer(1, 2);
       const int64_t queries = random.integer(1, 120), keys = random.integer(1, 600);
-      const int64_t width = random.pick({8, 17, 64}), value_width = random.pick({8, 33});
+      const int64_t width = random.pick({8, 17, 64}), value_dim = random.pick({8, 33});
       const auto q = random.floats(queries * heads * width);
       const auto k = random.floats(keys * kv_heads * width);
-      const auto v = random.floats(keys * kv_heads * value_width);
+      const auto v = random.floats(keys * kv_heads * value_dim);
       AttentionOptions options;
       if (random.chance(0.5)) options.causal = Causal::bottom_right();
       if (random.chance(0.5)) options.rope.style = Rope::Style::kHalf, options.rope.rotary_dim = 8;
       if (random.chance(0.3)) options.dropout = {.probability = 0.3F, .seed = seed};
       const Dims q_shape{1, heads, queries, width}, k_shape{1, kv_heads, keys, width},
-          v_shape{1, kv_heads, keys, value_width}, out_shape{1, heads, queries, value_width};
+          v_shape{1, kv_heads, keys, value_dim}, out_shape{1, heads, queries, value_dim};
       const std::vector<float> own_q = by_heads(q, queries, heads, width),
                                own_k = by_heads(k, keys, kv_heads, width),
-                               own_v = by_heads(v, keys, kv_heads, value_width);
+                               own_v = by_heads(v, keys, kv_heads, value_dim);
       std::vector<float> expected(static_cast<size_t>(out_shape.elements()));
       std::vector<float> expected_lse(static_cast<size_t>(heads * queries));
       const int32_t cu_q[] = {0, static_cast<int32_t>(queries)};
       const int32_t cu_k[] = {0, static_cast<int32_t>(keys)};
       ASSERT_TRUE(attention_varlen(ConstTensor(q.data(), {queries, heads, width}),
                                    ConstTensor(k.data(), {keys, kv_heads, width}),
-                                   ConstTensor(v.data(), {keys, kv_heads, value_width}), cu_q, cu_k,
+                                   ConstTensor(v.data(), {keys, kv_heads, value_dim}), cu_q, cu_k,
                                    options,
-                                   {.out = Tensor(expected.data(), {queries, heads, value_width}),
+                                   {.out = Tensor(expected.data(), {queries, heads, value_dim}),
                                     .lse = {expected_lse.data(), {heads, queries}}},
                                    context)
                       .ok());
@@ -161,7 +161,7 @@ TEST(AttentionPart, HasTheBitsOfAPackedSequence) {
               engine::attention_part(part_q, part_k, part_v, options, outputs, part, context).ok());
         }
       }
-      EXPECT_EQ(by_heads(expected, queries, heads, value_width), out) << "seed " << seed;
+      EXPECT_EQ(by_heads(expected, queries, heads, value_dim), out) << "seed " << seed;
       EXPECT_EQ(expected_lse, lse) << "seed " << seed;
     }
   });

@@ -197,18 +197,18 @@ TEST_F(AttentionOnTargets, EqualsOracleOnSmallRandomCalls) {
 // Head dims that are no multiple of a lane count, and large ones.
 TEST_F(AttentionOnTargets, EqualsOracleOnAnyHeadWidth) {
   for (const int64_t width : {1, 2, 3, 7, 20, 33, 80, 96, 128, 255, 256}) {
-    for (const int64_t value_width : {width, int64_t{5}}) {
+    for (const int64_t value_dim : {width, int64_t{5}}) {
       RandomCase c;
       Random random(static_cast<uint64_t>(width));
-      const Dims q{1, 2, 19, width}, k{1, 1, 37, width}, v{1, 1, 37, value_width};
+      const Dims q{1, 2, 19, width}, k{1, 1, 37, width}, v{1, 1, 37, value_dim};
       c.q = stored(c, random.floats(q.elements()), DType::kF32, q, contiguous_strides(q));
       c.k = stored(c, random.floats(k.elements()), DType::kF32, k, contiguous_strides(k));
       c.v = stored(c, random.floats(v.elements()), DType::kF32, v, contiguous_strides(v));
       c.options.causal = Causal::bottom_right();
-      c.out_shape = {1, 2, 19, value_width};
+      c.out_shape = {1, 2, 19, value_dim};
       c.lse_shape = {1, 2, 19};
       c.weights_shape = {1, 2, 19, 37};
-      SCOPED_TRACE("d_k " + std::to_string(width) + ", d_v " + std::to_string(value_width));
+      SCOPED_TRACE("d_k " + std::to_string(width) + ", d_v " + std::to_string(value_dim));
       expect_equals_oracle(c, context_);
     }
   }
@@ -318,22 +318,21 @@ TEST_P(AttentionOnTarget, BFloat16ProductsStayWithinTheirBound) {
     Random random(seed);
     const int64_t heads = 2, group = random.integer(1, 2);
     const int64_t queries = random.integer(9, 150), keys = random.integer(1, 400);
-    const int64_t width = 2 * random.integer(1, 40), value_width = random.integer(1, 80);
+    const int64_t width = 2 * random.integer(1, 40), value_dim = random.integer(1, 80);
     const auto values = [&](const Dims& shape) {
       std::vector<BFloat16> result(static_cast<size_t>(shape.elements()));
       for (BFloat16& value : result) value = rules::to_bfloat16(random.uniform(-1.0F, 1.0F));
       return result;
     };
     const Dims q_shape{1, heads * group, queries, width}, k_shape{1, heads, keys, width};
-    const Dims v_shape{1, heads, keys, value_width},
-        out_shape{1, heads * group, queries, value_width};
+    const Dims v_shape{1, heads, keys, value_dim}, out_shape{1, heads * group, queries, value_dim};
     const std::vector<BFloat16> q = values(q_shape), k = values(k_shape);
     std::vector<BFloat16> v = values(v_shape);
     const auto length = static_cast<int32_t>(random.integer(0, keys));
     AttentionOptions options{.scale = 0.7F, .kv_lengths = {&length, 1}};
     if (random.integer(0, 1) == 1) options.causal = Causal::bottom_right();
     if (seed % 4 == 0 && length < keys) {
-      v[static_cast<size_t>(length * value_width)] = rules::to_bfloat16(kNaN);
+      v[static_cast<size_t>(length * value_dim)] = rules::to_bfloat16(kNaN);
     }
     std::vector<float> out[2];
     for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
@@ -760,7 +759,7 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
       if (*alignment == Alignment::kBottomRightOfLength) *alignment = Alignment::kBottomRight;
     }
     const int64_t heads = c.q.shape[1], kv_heads = c.k.shape[1];
-    const int64_t width = c.q.shape[3], value_width = c.v.shape[3];
+    const int64_t width = c.q.shape[3], value_dim = c.v.shape[3];
     if (seed % 4 == 0 && width >= 2) {
       // Positions that depend on the query and key lengths of each sequence.
       options.causal = Causal::bottom_right();
@@ -782,8 +781,8 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
     };
     const ConstAnyTensor q = packed(total_q, heads, width, c.q.dtype);
     const ConstAnyTensor k = packed(total_k, kv_heads, width, c.k.dtype);
-    const ConstAnyTensor v = packed(total_k, kv_heads, value_width, c.v.dtype);
-    StoredOutput packed_out(c.out_type, {total_q, heads, value_width});
+    const ConstAnyTensor v = packed(total_k, kv_heads, value_dim, c.v.dtype);
+    StoredOutput packed_out(c.out_type, {total_q, heads, value_dim});
     std::vector<float> lse = poisoned({heads, total_q});
     const Status status = attention_varlen(
         q, k, v, cu_q, cu_k, options,
@@ -808,7 +807,7 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
       single.out_type = c.out_type;
       single.options = options;
       single.options.dropout.seed += static_cast<uint64_t>(s) << 32U;
-      single.out_shape = {1, heads, rows, value_width};
+      single.out_shape = {1, heads, rows, value_dim};
       single.lse_shape = {1, heads, rows};
       single.weights_shape = {1, heads, rows, cu_k[s + 1] - cu_k[s]};
       // A call with few rows takes the decode path, which packed sequences never take.
@@ -828,9 +827,9 @@ TEST_P(AttentionOnTarget, PackedSequencesEqualOneCallEach) {
           const int64_t row = cu_q[s] + i;
           expect_close(lse[static_cast<size_t>(h * total_q + row)],
                        expected.lse[static_cast<size_t>(h * rows + i)], DType::kF32);
-          for (int64_t d = 0; d < value_width; ++d) {
-            expect_close(out[static_cast<size_t>((row * heads + h) * value_width + d)],
-                         expected.out[static_cast<size_t>((h * rows + i) * value_width + d)],
+          for (int64_t d = 0; d < value_dim; ++d) {
+            expect_close(out[static_cast<size_t>((row * heads + h) * value_dim + d)],
+                         expected.out[static_cast<size_t>((h * rows + i) * value_dim + d)],
                          c.out_type);
           }
         }

@@ -159,18 +159,18 @@ TEST_F(Backward, PartsHaveTheBitsOfTheWholeCall) {
     const int64_t batch = random.integer(1, 3), kv_heads = random.integer(1, 3);
     const int64_t group = random.integer(1, 2), heads = kv_heads * group;
     const int64_t queries = random.integer(1, 80), keys = random.integer(1, 1500);
-    const int64_t width = random.pick({8, 20}), value_width = random.pick({8, 19});
+    const int64_t width = random.pick({8, 20}), value_dim = random.pick({8, 19});
     const auto q = random.floats(batch * heads * queries * width);
     const auto k = random.floats(batch * kv_heads * keys * width);
-    const auto v = random.floats(batch * kv_heads * keys * value_width);
-    const auto d_out = random.floats(batch * heads * queries * value_width);
+    const auto v = random.floats(batch * kv_heads * keys * value_dim);
+    const auto d_out = random.floats(batch * heads * queries * value_dim);
     AttentionOptions options{.causal = Causal::bottom_right()};
     if (random.chance(0.5)) options.dropout = {.probability = 0.3F, .seed = seed};
     std::vector<float> out(d_out.size()), lse(static_cast<size_t>(batch * heads * queries));
     ASSERT_TRUE(attention(ConstTensor(q.data(), {batch, heads, queries, width}),
                           ConstTensor(k.data(), {batch, kv_heads, keys, width}),
-                          ConstTensor(v.data(), {batch, kv_heads, keys, value_width}), options,
-                          {.out = Tensor(out.data(), {batch, heads, queries, value_width}),
+                          ConstTensor(v.data(), {batch, kv_heads, keys, value_dim}), options,
+                          {.out = Tensor(out.data(), {batch, heads, queries, value_dim}),
                            .lse = {lse.data(), {batch, heads, queries}}},
                           context_)
                     .ok());
@@ -178,19 +178,19 @@ TEST_F(Backward, PartsHaveTheBitsOfTheWholeCall) {
                          const engine::BackwardPart& part, Gradients& to) {
       const int64_t first_q = first * group * queries;
       const Dims of_q{count_b, count_h * group, queries, width},
-          of_k{count_b, count_h, keys, width}, of_v{count_b, count_h, keys, value_width},
-          of_out{count_b, count_h * group, queries, value_width};
+          of_k{count_b, count_h, keys, width}, of_v{count_b, count_h, keys, value_dim},
+          of_out{count_b, count_h * group, queries, value_dim};
       ASSERT_TRUE(
           engine::attention_backward_part(
               ConstTensor(&q[static_cast<size_t>(first_q * width)], of_q),
               ConstTensor(&k[static_cast<size_t>(first * keys * width)], of_k),
-              ConstTensor(&v[static_cast<size_t>(first * keys * value_width)], of_v), options,
-              {.out = ConstTensor(&out[static_cast<size_t>(first_q * value_width)], of_out),
+              ConstTensor(&v[static_cast<size_t>(first * keys * value_dim)], of_v), options,
+              {.out = ConstTensor(&out[static_cast<size_t>(first_q * value_dim)], of_out),
                .lse = {&lse[static_cast<size_t>(first_q)], {count_b, count_h * group, queries}}},
-              ConstTensor(&d_out[static_cast<size_t>(first_q * value_width)], of_out),
+              ConstTensor(&d_out[static_cast<size_t>(first_q * value_dim)], of_out),
               {.d_q = Tensor(&to.d_q[static_cast<size_t>(first_q * width)], of_q),
                .d_k = Tensor(&to.d_k[static_cast<size_t>(first * keys * width)], of_k),
-               .d_v = Tensor(&to.d_v[static_cast<size_t>(first * keys * value_width)], of_v)},
+               .d_v = Tensor(&to.d_v[static_cast<size_t>(first * keys * value_dim)], of_v)},
               part, context_)
               .ok());
     };

@@ -246,8 +246,8 @@ TEST(ExhaustedMemory, CachesRun) {
     for (const auto type : {KVCacheConfig::Type::kF32, KVCacheConfig::Type::kInt8}) {
       const KVCacheConfig config{.batch = 2,
                                  .kv_heads = 2,
-                                 .key_width = 8,
-                                 .value_width = 8,
+                                 .head_dim = 8,
+                                 .value_dim = 8,
                                  .capacity = 7,
                                  .layout = layout,
                                  .type = type,

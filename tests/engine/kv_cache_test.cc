@@ -37,7 +37,7 @@ using Layout = KVCacheConfig::Layout;
 using Type = KVCacheConfig::Type;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kWidth = 20, kValueWidth = 12;
+constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kWidth = 20, kValueDim = 12;
 
 // (B, H, N, d), contiguous.
 struct Rows {
@@ -85,8 +85,8 @@ class CacheTest : public ::testing::Test {
   static KVCacheConfig config(Layout layout, Type type, int64_t capacity) {
     return {.batch = kBatch,
             .kv_heads = kKvHeads,
-            .key_width = kWidth,
-            .value_width = kValueWidth,
+            .head_dim = kWidth,
+            .value_dim = kValueDim,
             .capacity = capacity,
             .layout = layout,
             .type = type,
@@ -107,7 +107,7 @@ class CacheTest : public ::testing::Test {
   }
 
   Result attend(const KVCache& cache, const ConstTensor& q, const AttentionOptions& options) {
-    const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueWidth};
+    const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueDim};
     const Dims lse_shape{q.shape[0], q.shape[1], q.shape[2]};
     Result result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
                   std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
@@ -120,7 +120,7 @@ class CacheTest : public ::testing::Test {
 
   Result one_pass(const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
                   const AttentionOptions& options) {
-    const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueWidth};
+    const Dims out_shape{q.shape[0], q.shape[1], q.shape[2], kValueDim};
     const Dims lse_shape{q.shape[0], q.shape[1], q.shape[2]};
     Result result{std::vector<float>(static_cast<size_t>(out_shape.elements()), kNaN),
                   std::vector<float>(static_cast<size_t>(lse_shape.elements()), kNaN)};
@@ -139,9 +139,9 @@ class CacheTest : public ::testing::Test {
         const int64_t from = head * rows + first + i, to = head * count + i;
         ASSERT_NEAR(got.lse[static_cast<size_t>(to)], whole.lse[static_cast<size_t>(from)], 4e-6)
             << what << ", head " << head << ", row " << first + i;
-        for (int64_t d = 0; d < kValueWidth; ++d) {
-          ASSERT_NEAR(got.out[static_cast<size_t>(to * kValueWidth + d)],
-                      whole.out[static_cast<size_t>(from * kValueWidth + d)], 2e-6)
+        for (int64_t d = 0; d < kValueDim; ++d) {
+          ASSERT_NEAR(got.out[static_cast<size_t>(to * kValueDim + d)],
+                      whole.out[static_cast<size_t>(from * kValueDim + d)], 2e-6)
               << what << ", head " << head << ", row " << first + i;
         }
       }
@@ -168,7 +168,7 @@ TEST_P(CacheOfEveryFormat, TokenByTokenEqualsOnePass) {
     Random random(1);
     const Rows q(random, {kBatch, kHeads, kTokens, kWidth});
     const Rows k(random, {kBatch, kKvHeads, kTokens, kWidth});
-    const Rows v(random, {kBatch, kKvHeads, kTokens, kValueWidth});
+    const Rows v(random, {kBatch, kKvHeads, kTokens, kValueDim});
     const std::vector<float> sinks = random.floats(kHeads);
     for (const AttentionOptions& options : {AttentionOptions{.causal = Causal::bottom_right()},
                                             AttentionOptions{.causal = Causal::bottom_right(),
@@ -207,7 +207,7 @@ TEST_P(CacheOfEveryFormat, KeysHoldTheValues) {
     const Rows k(random, {kBatch, kKvHeads, kTokens, kWidth});
     const Rows kept = rounded(k, type());
     const ConstTensor v{
-        kept.data.data(), {kBatch, kKvHeads, kTokens, kValueWidth}, contiguous_strides(k.shape)};
+        kept.data.data(), {kBatch, kKvHeads, kTokens, kValueDim}, contiguous_strides(k.shape)};
     const AttentionOptions options{.causal = Causal::bottom_right()};
     const Result whole = one_pass(q.view(), kept.view(), v, options);
     KVCacheConfig shared = config(layout(), type(), kTokens + 3);
@@ -231,7 +231,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   Random random(2);
   constexpr int64_t kTokens = 30, kQueries = 3;
   const Rows k(random, {kBatch, kKvHeads, kTokens, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, kTokens, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, kTokens, kValueDim});
   const Rows q(random, {kBatch, kHeads, kQueries, kWidth});
   KVCache cache = made(config(layout(), type(), kTokens));
   // Entry 0 takes all of 10 and 5 of the next, entry 1 nothing and then 7.
@@ -241,7 +241,7 @@ TEST_P(CacheOfEveryFormat, EntriesOfDifferentLengths) {
   const Result half_empty = attend(cache, q.view(), causal);
   const auto entry = static_cast<size_t>(kHeads * kQueries);
   EXPECT_EQ(half_empty.lse[entry], -INFINITY);
-  EXPECT_EQ(half_empty.out[entry * kValueWidth], 0.0F);
+  EXPECT_EQ(half_empty.out[entry * kValueDim], 0.0F);
   append(cache, k.part(10, 9), v.part(10, 9), std::vector<int32_t>{5, 7});
   EXPECT_EQ(cache.length(0), 15);
   EXPECT_EQ(cache.length(1), 7);
@@ -276,7 +276,7 @@ TEST_P(CacheOfEveryFormat, OptionsAndOutputsOverTheKeptTokens) {
   Random random(3);
   constexpr int64_t kTokens = 11;
   const Rows k(random, {kBatch, kKvHeads, kTokens, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, kTokens, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, kTokens, kValueDim});
   const Rows q(random, {kBatch, kHeads, 2, kWidth});
   KVCache cache = made(config(layout(), type(), 16));
   append(cache, k.view(), v.view());
@@ -289,7 +289,7 @@ TEST_P(CacheOfEveryFormat, OptionsAndOutputsOverTheKeptTokens) {
                                  .bias = {bias.data(), {1, kHeads, 1, kTokens}},
                                  .alibi_slopes = slopes,
                                  .dropout = {.probability = 0.5F, .seed = 5}};
-  const Dims out_shape{kBatch, kHeads, 2, kValueWidth}, scores{kBatch, kHeads, 2, kTokens};
+  const Dims out_shape{kBatch, kHeads, 2, kValueDim}, scores{kBatch, kHeads, 2, kTokens};
   struct Outputs {
     std::vector<float> out, weights, masked;
   };
@@ -325,9 +325,9 @@ TEST_P(CacheOfEveryFormat, OptionsAndOutputsOverTheKeptTokens) {
 TEST_P(CacheOfEveryFormat, TruncatedEqualsFresh) {
   Random random(4);
   const Rows k(random, {kBatch, kKvHeads, 20, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, 20, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, 20, kValueDim});
   const Rows other_k(random, {kBatch, kKvHeads, 9, kWidth});
-  const Rows other_v(random, {kBatch, kKvHeads, 9, kValueWidth});
+  const Rows other_v(random, {kBatch, kKvHeads, 9, kValueDim});
   const Rows q(random, {kBatch, kHeads, 2, kWidth});
   KVCache cache = made(config(layout(), type(), 24));
   append(cache, k.view(), v.view());
@@ -354,7 +354,7 @@ TEST_P(CacheOfEveryFormat, TruncatedEqualsFresh) {
 TEST_P(CacheOfEveryFormat, TruncatedTokensNeverLeak) {
   Random random(14);
   const Rows k(random, {kBatch, kKvHeads, 11, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, 11, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, 11, kValueDim});
   Rows bad_k = k, bad_v = v;
   std::fill(bad_k.data.begin(), bad_k.data.end(), kNaN);
   std::fill(bad_v.data.begin(), bad_v.data.end(), std::numeric_limits<float>::infinity());
@@ -387,7 +387,7 @@ TEST_P(CacheOfEveryFormat, EmptyCacheSeesNothing) {
 TEST_P(CacheOfEveryFormat, TakesHalfPrecisionTokens) {
   Random random(6);
   const Rows k(random, {kBatch, kKvHeads, 5, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, 5, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, 5, kValueDim});
   const Rows q(random, {kBatch, kHeads, 1, kWidth});
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     const Type as = dtype == DType::kF16 ? Type::kF16 : Type::kBF16;
@@ -424,7 +424,7 @@ TEST_P(CacheRing, DecodesAWindowForever) {
   Random random(7);
   const Rows q(random, {kBatch, kHeads, kTokens, kWidth});
   const Rows k(random, {kBatch, kKvHeads, kTokens, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, kTokens, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, kTokens, kValueDim});
   const Rows kept_k = rounded(k, GetParam()), kept_v = rounded(v, GetParam());
   for (const int64_t left : {kCapacity - 1, int64_t{6}}) {
     const AttentionOptions options{.causal = Causal::bottom_right(), .window = {left, -1}};
@@ -449,7 +449,7 @@ TEST_P(CacheRing, DecodesAWindowForever) {
 TEST_P(CacheRing, KeepsTheNewest) {
   Random random(8);
   const Rows k(random, {kBatch, kKvHeads, 50, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, 50, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, 50, kValueDim});
   const Rows q(random, {kBatch, kHeads, 1, kWidth});
   KVCache at_once = made(config(Layout::kRing, GetParam(), 16));
   append(at_once, k.view(), v.view());
@@ -465,7 +465,7 @@ TEST_P(CacheRing, TruncationLeavesAGap) {
   constexpr int64_t kCapacity = 8;
   Random random(9);
   const Rows k(random, {kBatch, kKvHeads, 20, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, 20, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, 20, kValueDim});
   const Rows q(random, {kBatch, kHeads, 1, kWidth});
   const Rows kept_k = rounded(k, GetParam()), kept_v = rounded(v, GetParam());
   KVCache cache = made(config(Layout::kRing, GetParam(), kCapacity));
@@ -499,7 +499,7 @@ INSTANTIATE_TEST_SUITE_P(Types, CacheRing,
 TEST_F(CacheTest, PagesComeFromOnePoolAndGoBack) {
   Random random(10);
   const Rows k(random, {kBatch, kKvHeads, 12, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, 12, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, 12, kValueDim});
   KVCacheConfig paged = config(Layout::kPaged, Type::kF32, 12);
   paged.pages = 4;
   KVCache cache = made(paged);
@@ -534,7 +534,7 @@ TEST_F(CacheTest, PagesComeFromOnePoolAndGoBack) {
 
 TEST_F(CacheTest, BytesFollowTheType) {
   const auto bytes = [&](Type type) { return made(config(Layout::kContiguous, type, 64)).bytes(); };
-  const int64_t numbers = kBatch * kKvHeads * 64 * (kWidth + kValueWidth);
+  const int64_t numbers = kBatch * kKvHeads * 64 * (kWidth + kValueDim);
   EXPECT_GE(bytes(Type::kF32), 4 * numbers);
   EXPECT_LT(bytes(Type::kF32), 4 * numbers + 256);
   EXPECT_LT(bytes(Type::kF16), 2 * numbers + 256);
@@ -545,20 +545,20 @@ TEST_F(CacheTest, BytesFollowTheType) {
 
 // Rows that are difficult for int8.
 TEST_F(CacheTest, Int8OfZerosAndOfOneLargeNumber) {
-  std::vector<float> k(kBatch * kKvHeads * kWidth), v(kBatch * kKvHeads * kValueWidth);
+  std::vector<float> k(kBatch * kKvHeads * kWidth), v(kBatch * kKvHeads * kValueDim);
   v[0] = -1000.0F;
   v[1] = 1000.0F;
   v[2] = 3.0F;
   KVCache cache = made(config(Layout::kContiguous, Type::kInt8, 4));
   append(cache, {k.data(), {kBatch, kKvHeads, 1, kWidth}},
-         {v.data(), {kBatch, kKvHeads, 1, kValueWidth}});
+         {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
   Random random(11);
   const Rows q(random, {kBatch, kHeads, 1, kWidth});
   const Result got = attend(cache, q.view(), {});
   EXPECT_FLOAT_EQ(got.out[0], -1000.0F);
   EXPECT_FLOAT_EQ(got.out[1], 1000.0F);
   EXPECT_EQ(got.out[2], 0.0F);  // less than half a step of 1000 / 127
-  EXPECT_EQ(got.out[2 * kValueWidth], 0.0F);
+  EXPECT_EQ(got.out[2 * kValueDim], 0.0F);
 }
 
 TEST_F(CacheTest, CreateRefuses) {
@@ -573,13 +573,13 @@ TEST_F(CacheTest, CreateRefuses) {
   };
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.batch = 0; }), "batch");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.kv_heads = -1; }), "kv_heads");
-  EXPECT_EQ(argument([](KVCacheConfig& c) { c.key_width = -1; }), "key_width");
-  EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_width = -2; }), "value_width");
+  EXPECT_EQ(argument([](KVCacheConfig& c) { c.head_dim = -1; }), "head_dim");
+  EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_dim = -2; }), "value_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) {
               c.values_in_keys = true;
-              c.value_width = kWidth + 1;
+              c.value_dim = kWidth + 1;
             }),
-            "value_width");
+            "value_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.capacity = 0; }), "capacity");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.capacity = int64_t{1} << 40; }), "capacity");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.page_size = 0; }), "page_size");
@@ -603,7 +603,7 @@ TEST_F(CacheTest, MovedFromHasNothing) {
 TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
   Random random(21);
   const Rows q(random, {kBatch, kHeads, 2, kWidth}), k(random, {kBatch, kKvHeads, 12, kWidth});
-  const Rows v(random, {kBatch, kKvHeads, 12, kValueWidth});
+  const Rows v(random, {kBatch, kKvHeads, 12, kValueDim});
   KVCache cache = made(config(Layout::kContiguous, Type::kF32, 12));
   append(cache, k.view(), v.view(), std::vector<int32_t>{12, 7});
   const Result expected =
@@ -618,7 +618,7 @@ TEST_F(CacheTest, WindowsMayStateTheCausalAlignment) {
 TEST_F(CacheTest, CreateBeyondMemory) {
   KVCache cache;
   KVCacheConfig huge = config(Layout::kContiguous, Type::kF32, 2147483647);
-  huge.key_width = huge.batch = 2147483647;
+  huge.head_dim = huge.batch = 2147483647;
   EXPECT_EQ(KVCache::create(huge, cache).code(), StatusCode::kMemory);
 }
 
@@ -647,9 +647,9 @@ class RefusedByCache : public CacheTest, public ::testing::WithParamInterface<La
 
   void expect_attend_refused(const AttentionOptions& options, StatusCode code,
                              const std::string& argument) {
-    std::vector<float> out(static_cast<size_t>(kBatch * kHeads * 2 * kValueWidth), 42.0F);
+    std::vector<float> out(static_cast<size_t>(kBatch * kHeads * 2 * kValueDim), 42.0F);
     const Status status = cache_.attend(
-        q_.view(), options, {.out = {out.data(), {kBatch, kHeads, 2, kValueWidth}}}, context_);
+        q_.view(), options, {.out = {out.data(), {kBatch, kHeads, 2, kValueDim}}}, context_);
     expect_refused(status, code, argument);
     EXPECT_EQ(out, std::vector<float>(out.size(), 42.0F));
   }
@@ -657,7 +657,7 @@ class RefusedByCache : public CacheTest, public ::testing::WithParamInterface<La
   Random random_{12};
   Rows q_{random_, {kBatch, kHeads, 2, kWidth}};
   Rows k_{random_, {kBatch, kKvHeads, 20, kWidth}};
-  Rows v_{random_, {kBatch, kKvHeads, 20, kValueWidth}};
+  Rows v_{random_, {kBatch, kKvHeads, 20, kValueDim}};
   KVCache cache_;
   Result before_;
 };
@@ -728,8 +728,8 @@ TEST_P(RefusedByCache, OptionsOfAttend) {
 }
 
 TEST_P(RefusedByCache, ShapesOfAttend) {
-  std::vector<float> out(static_cast<size_t>(kBatch * kHeads * 2 * kValueWidth), 42.0F);
-  const AttentionOutputs outputs{.out = {out.data(), {kBatch, kHeads, 2, kValueWidth}}};
+  std::vector<float> out(static_cast<size_t>(kBatch * kHeads * 2 * kValueDim), 42.0F);
+  const AttentionOutputs outputs{.out = {out.data(), {kBatch, kHeads, 2, kValueDim}}};
   const auto attend_to = [&](const ConstTensor& q, const AttentionOutputs& to) {
     return cache_.attend(q, {}, to, context_);
   };
@@ -739,7 +739,7 @@ TEST_P(RefusedByCache, ShapesOfAttend) {
   EXPECT_FALSE(attend_to({data, {kBatch, kHeads, 2, kWidth - 1}}, outputs).ok());
   EXPECT_FALSE(attend_to({data, {1, kHeads, 2, kWidth}}, outputs).ok());
   EXPECT_FALSE(attend_to({data, {kBatch, 3, 2, kWidth}}, outputs).ok());
-  expect_refused(attend_to(q_.view(), {.out = {out.data(), {kBatch, kHeads, 1, kValueWidth}}}),
+  expect_refused(attend_to(q_.view(), {.out = {out.data(), {kBatch, kHeads, 1, kValueDim}}}),
                  StatusCode::kShape, "out");
   expect_refused(attend_to(q_.view(), {}), StatusCode::kShape, "out");
   EXPECT_EQ(out, std::vector<float>(out.size(), 42.0F));

@@ -237,8 +237,8 @@ void run_shard(const Problem& p, const Part& batch, const Part& heads, const Par
                              .kv_heads = kv_heads,
                              .queries = q.shape[2],
                              .keys = k.shape[2],
-                             .key_width = p.width,
-                             .value_width = p.width};
+                             .head_dim = p.width,
+                             .value_dim = p.width};
   const Shard shard{.first = {.batch = batch.first,
                               .head = heads.first,
                               .query = queries.first,

@@ -131,7 +131,7 @@ TEST(Team, SharesTheHeadsOfAttention) {
 
 // All that a cache gives: outputs, and captures, of which one has listed heads.
 struct Attended {
-  static constexpr int64_t kBatch = 2, kWidth = 16, kValueWidth = 12;
+  static constexpr int64_t kBatch = 2, kWidth = 16, kValueDim = 12;
   std::vector<float> floats;
   std::vector<uint8_t> kept;
 
@@ -139,7 +139,7 @@ struct Attended {
     const int64_t heads = 2 * cache.config().kv_heads;
     const int64_t keys = std::max(cache.length(0), cache.length(1));
     const std::vector<float> q = random.floats(kBatch * heads * queries * kWidth);
-    const Dims scores{kBatch, heads, queries, keys}, out{kBatch, heads, queries, kValueWidth};
+    const Dims scores{kBatch, heads, queries, keys}, out{kBatch, heads, queries, kValueDim};
     const Dims lse{kBatch, heads, queries};
     const std::vector<int32_t> listed{static_cast<int32_t>(heads - 1), 0};
     const Dims captured{kBatch, 2, 1, keys};
@@ -180,8 +180,8 @@ TEST(Team, SharesTheHeadsOfACache) {
           const engine::Team* const team = engine::team_of(context);
           const KVCacheConfig config{.batch = kBatch,
                                      .kv_heads = kv_heads,
-                                     .key_width = Attended::kWidth,
-                                     .value_width = Attended::kValueWidth,
+                                     .head_dim = Attended::kWidth,
+                                     .value_dim = Attended::kValueDim,
                                      // A ring overwrites tokens.
                                      .capacity = layout == KVCacheConfig::Layout::kRing ? 80 : 140,
                                      .layout = layout,
@@ -199,11 +199,11 @@ TEST(Team, SharesTheHeadsOfACache) {
             const std::vector<float> k =
                 random.floats(kBatch * kv_heads * kTokens * Attended::kWidth);
             const std::vector<float> v =
-                random.floats(kBatch * kv_heads * kTokens * Attended::kValueWidth);
+                random.floats(kBatch * kv_heads * kTokens * Attended::kValueDim);
             const std::vector<int32_t> counts{kTokens, 45};
             EXPECT_TRUE(cache
                             .append({k.data(), {kBatch, kv_heads, kTokens, Attended::kWidth}},
-                                    {v.data(), {kBatch, kv_heads, kTokens, Attended::kValueWidth}},
+                                    {v.data(), {kBatch, kv_heads, kTokens, Attended::kValueDim}},
                                     counts)
                             .ok());
             attended.attend(cache, random, queries, queries > 1, context);

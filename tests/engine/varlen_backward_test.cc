@@ -33,7 +33,7 @@ TEST(VarlenBackward, HasTheBitsOfAPlainCallForEachSequence) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const int64_t kv_heads = random.integer(1, 3), heads = kv_heads * random.integer(1, 2);
-    const int64_t width = 2 * random.integer(1, 6), value_width = random.integer(1, 9);
+    const int64_t width = 2 * random.integer(1, 6), value_dim = random.integer(1, 9);
     std::vector<int32_t> cu_q{0}, cu_k{0};
     for (int64_t s = random.integer(0, 5); s > 0; --s) {
       const int64_t longest = random.chance(0.1) ? 1500 : 12;
@@ -43,8 +43,8 @@ TEST(VarlenBackward, HasTheBitsOfAPlainCallForEachSequence) {
     const int64_t queries = cu_q.back(), keys = cu_k.back();
     const std::vector<float> q = random.floats(queries * heads * width),
                              k = random.floats(keys * kv_heads * width),
-                             v = random.floats(keys * kv_heads * value_width),
-                             d_out = random.floats(queries * heads * value_width),
+                             v = random.floats(keys * kv_heads * value_dim),
+                             d_out = random.floats(queries * heads * value_dim),
                              sinks = random.floats(heads), gain = random.floats(width, 0.5F, 1.5F),
                              slopes = random.floats(heads, 0.0F, 0.5F);
     AttentionOptions options;
@@ -61,8 +61,8 @@ TEST(VarlenBackward, HasTheBitsOfAPlainCallForEachSequence) {
     std::vector<float> out(d_out.size()), lse(static_cast<size_t>(heads * queries));
     const ConstTensor packed_q(q.data(), {queries, heads, width}),
         packed_k(k.data(), {keys, kv_heads, width}),
-        packed_v(v.data(), {keys, kv_heads, value_width}),
-        packed_out(out.data(), {queries, heads, value_width});
+        packed_v(v.data(), {keys, kv_heads, value_dim}),
+        packed_out(out.data(), {queries, heads, value_dim});
     Status status = attention_varlen(
         packed_q, packed_k, packed_v, cu_q, cu_k, options,
         {.out = Tensor(out.data(), packed_out.shape), .lse = {lse.data(), {heads, queries}}},
@@ -98,14 +98,14 @@ TEST(VarlenBackward, HasTheBitsOfAPlainCallForEachSequence) {
       };
       std::vector<float> part_sinks(d_sinks.size()), part_gain(d_gain.size());
       status = attention_backward(
-          of_q(q.data(), width), of_k(k.data(), width), of_k(v.data(), value_width), alone,
-          {.out = ConstTensor(of_q(out.data(), value_width)),
+          of_q(q.data(), width), of_k(k.data(), width), of_k(v.data(), value_dim), alone,
+          {.out = ConstTensor(of_q(out.data(), value_dim)),
            .lse = ConstTensor(lse.data() + cu_q[s], {1, heads, cu_q[s + 1] - cu_q[s]},
                               {0, queries, 1})},
-          of_q(d_out.data(), value_width),
+          of_q(d_out.data(), value_dim),
           {.d_q = of_q(one_q.data(), width),
            .d_k = of_k(one_k.data(), width),
-           .d_v = of_k(one_v.data(), value_width),
+           .d_v = of_k(one_v.data(), value_dim),
            .d_sinks = part_sinks,
            .d_q_gain = part_gain},
           context);

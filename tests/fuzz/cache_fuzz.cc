@@ -83,11 +83,10 @@ class Sequence {
     KVCacheConfig config;
     config.batch = from_.integer(from_.one_in(64) ? -1 : 1, 3);
     config.kv_heads = from_.integer(from_.one_in(64) ? 0 : 1, 2);
-    config.key_width = from_.integer(from_.one_in(64) ? -1 : 1, 9);
+    config.head_dim = from_.integer(from_.one_in(64) ? -1 : 1, 9);
     config.values_in_keys = from_.one_in(4);
-    config.value_width = from_.integer(
-        1,
-        config.values_in_keys && config.key_width > 0 && !from_.one_in(16) ? config.key_width : 9);
+    config.value_dim = from_.integer(
+        1, config.values_in_keys && config.head_dim > 0 && !from_.one_in(16) ? config.head_dim : 9);
     config.capacity = from_.integer(from_.one_in(64) ? 0 : 1, 12);
     config.layout = static_cast<Layout>(from_.integer(0, from_.one_in(64) ? 255 : 2));
     config.type = static_cast<Type>(from_.integer(0, from_.one_in(64) ? 255 : 3));
@@ -134,8 +133,8 @@ class Sequence {
     const KVCacheConfig& c = model_.config;
     const int64_t tokens = from_.integer(0, 4);
     const bool wrong = from_.one_in(24);
-    std::vector<float> k(static_cast<size_t>(c.batch * c.kv_heads * tokens * c.key_width));
-    std::vector<float> v(static_cast<size_t>(c.batch * c.kv_heads * tokens * c.value_width));
+    std::vector<float> k(static_cast<size_t>(c.batch * c.kv_heads * tokens * c.head_dim));
+    std::vector<float> v(static_cast<size_t>(c.batch * c.kv_heads * tokens * c.value_dim));
     for (float& value : k) value = small(from_);
     for (float& value : v) value = small(from_);
     std::vector<int32_t> counts;
@@ -145,8 +144,8 @@ class Sequence {
       }
       if (from_.one_in(32)) counts.push_back(0);
     }
-    Dims k_shape{c.batch, c.kv_heads, tokens, c.key_width};
-    const Dims v_shape{c.batch, c.kv_heads, tokens, c.value_width};
+    Dims k_shape{c.batch, c.kv_heads, tokens, c.head_dim};
+    const Dims v_shape{c.batch, c.kv_heads, tokens, c.value_dim};
     if (wrong) k_shape[from_.pick({0, 1, 3})] = from_.integer(-2, 4);
     ConstAnyTensor key = ConstTensor(k.data(), k_shape);
     if (from_.one_in(32)) key.dtype = static_cast<DType>(from_.integer(3, 255));
@@ -155,7 +154,7 @@ class Sequence {
     const auto count_of = [&](int64_t b) {
       return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
     };
-    bool legal = k_shape == Dims{c.batch, c.kv_heads, tokens, c.key_width} &&
+    bool legal = k_shape == Dims{c.batch, c.kv_heads, tokens, c.head_dim} &&
                  key.dtype <= DType::kBF16 &&
                  (counts.empty() || static_cast<int64_t>(counts.size()) == c.batch);
     int64_t pages = 0;
@@ -182,13 +181,13 @@ class Sequence {
             const auto* const first = rows.data() + ((b * c.kv_heads + h) * tokens + n) * width;
             return std::vector<float>(first, first + width);
           };
-          token.keys.push_back(kept(row(k, c.key_width), c.type));
+          token.keys.push_back(kept(row(k, c.head_dim), c.type));
           std::vector<float> of_value;
           if (c.values_in_keys) {
             of_value = token.keys.back();
-            of_value.resize(static_cast<size_t>(c.value_width));
+            of_value.resize(static_cast<size_t>(c.value_dim));
           } else {
-            of_value = kept(row(v, c.value_width), c.type);
+            of_value = kept(row(v, c.value_dim), c.type);
           }
           token.values.push_back(std::move(of_value));
         }
@@ -201,25 +200,25 @@ class Sequence {
     const KVCacheConfig& c = model_.config;
     const int64_t group = from_.integer(1, 3), heads = c.kv_heads * group;
     const int64_t queries = from_.integer(0, 3), keys = model_.longest();
-    std::vector<float> q(static_cast<size_t>(c.batch * heads * queries * c.key_width));
+    std::vector<float> q(static_cast<size_t>(c.batch * heads * queries * c.head_dim));
     for (float& value : q) value = small(from_);
     AttentionOptions options;
-    if (c.key_width == 0) options.scale = 1.0F;  // there is no default for width 0
+    if (c.head_dim == 0) options.scale = 1.0F;  // there is no default for width 0
     const bool causal = from_.one_in(2);
     if (causal) options.causal = Causal::bottom_right();
     if (from_.one_in(3)) options.window.left = from_.integer(0, 5);
     if (from_.one_in(6)) options.window.right = from_.integer(0, 3);
-    const Dims out_shape{c.batch, heads, queries, c.value_width};
+    const Dims out_shape{c.batch, heads, queries, c.value_dim};
     const Dims lse_shape{c.batch, heads, queries};
     std::vector<float> out(static_cast<size_t>(out_shape.elements()), 42.0F);
     std::vector<float> lse(static_cast<size_t>(lse_shape.elements()), 42.0F);
     const Status status = cache_.attend(
-        ConstTensor(q.data(), {c.batch, heads, queries, c.key_width}), options,
+        ConstTensor(q.data(), {c.batch, heads, queries, c.head_dim}), options,
         {.out = Tensor(out.data(), out_shape), .lse = {lse.data(), lse_shape}}, context_);
     fuzz::check_words(status);
     FUZZ_CHECK(status.ok(), "attend over %lld: %s", static_cast<long long>(keys),
                status.message().c_str());
-    const double scale = c.key_width == 0 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(c.key_width));
+    const double scale = c.head_dim == 0 ? 1.0 : 1.0 / std::sqrt(static_cast<double>(c.head_dim));
     for (int64_t b = 0; b < c.batch; ++b) {
       const auto& entry = model_.entries[static_cast<size_t>(b)];
       const auto length = static_cast<int64_t>(entry.size());
@@ -228,7 +227,7 @@ class Sequence {
           const int64_t row = (b * heads + h) * queries + i;
           const int64_t position = i + length - queries;
           double sum = 0;
-          std::vector<double> expected(static_cast<size_t>(c.value_width));
+          std::vector<double> expected(static_cast<size_t>(c.value_dim));
           for (int64_t j = 0; j < length; ++j) {
             const Token& token = entry[static_cast<size_t>(j)];
             const bool visible = !token.gone && (!causal || j <= position) &&
@@ -237,8 +236,8 @@ class Sequence {
             if (!visible) continue;
             const auto head = static_cast<size_t>(h / group);
             double score = 0;
-            for (int64_t d = 0; d < c.key_width; ++d) {
-              score += static_cast<double>(q[static_cast<size_t>(row * c.key_width + d)]) *
+            for (int64_t d = 0; d < c.head_dim; ++d) {
+              score += static_cast<double>(q[static_cast<size_t>(row * c.head_dim + d)]) *
                        static_cast<double>(token.keys[head][static_cast<size_t>(d)]);
             }
             const double weight = std::exp(score * scale);
@@ -252,7 +251,7 @@ class Sequence {
                      "lse %g of %g", got_lse, std::log(sum));
           for (size_t d = 0; d < expected.size(); ++d) {
             const double value = sum > 0 ? expected[d] / sum : 0.0;
-            const auto got = static_cast<double>(out[static_cast<size_t>(row * c.value_width) + d]);
+            const auto got = static_cast<double>(out[static_cast<size_t>(row * c.value_dim) + d]);
             FUZZ_CHECK(std::abs(got - value) < 1e-4, "entry %lld head %lld query %lld: %g, not %g",
                        static_cast<long long>(b), static_cast<long long>(h),
                        static_cast<long long>(i), got, value);

@@ -22,7 +22,7 @@ using fuzz::Bytes;
 using fuzz::Operands;
 
 struct Shape {
-  int64_t batch, heads, kv_heads, queries, keys, width, value_width;
+  int64_t batch, heads, kv_heads, queries, keys, width, value_dim;
 };
 
 Shape shape_of(Bytes& from) {
@@ -33,7 +33,7 @@ Shape shape_of(Bytes& from) {
   s.queries = from.integer(from.one_in(16) ? 0 : 1, from.one_in(8) ? 40 : 5);
   s.keys = from.one_in(32) ? 270 : from.integer(from.one_in(16) ? 0 : 1, 9);
   s.width = from.integer(from.one_in(32) ? 0 : 1, 10);
-  s.value_width = from.integer(from.one_in(32) ? 0 : 1, 10);
+  s.value_dim = from.integer(from.one_in(32) ? 0 : 1, 10);
   return s;
 }
 
@@ -185,10 +185,10 @@ void attend(Bytes& from) {
   const DType q_type = dtype_of(from), kv_type = dtype_of(from);
   const ConstAnyTensor q = operands.input({s.batch, s.heads, s.queries, s.width}, q_type);
   const ConstAnyTensor k = operands.input({s.batch, s.kv_heads, s.keys, s.width}, kv_type);
-  const ConstAnyTensor v = operands.input({s.batch, s.kv_heads, s.keys, s.value_width}, kv_type);
+  const ConstAnyTensor v = operands.input({s.batch, s.kv_heads, s.keys, s.value_dim}, kv_type);
   const AttentionOptions options = options_of(operands, from, s, false);
   AttentionOutputs outputs{
-      .out = operands.output({s.batch, s.heads, s.queries, s.value_width}, dtype_of(from))};
+      .out = operands.output({s.batch, s.heads, s.queries, s.value_dim}, dtype_of(from))};
   if (from.one_in(2)) outputs.lse = operands.float_output({s.batch, s.heads, s.queries});
   const Dims scores{s.batch, s.heads, s.queries, s.keys};
   if (from.one_in(3)) outputs.weights = operands.float_output(scores);
@@ -289,10 +289,10 @@ void attend_packed(Bytes& from) {
   const DType q_type = dtype_of(from), kv_type = dtype_of(from);
   const ConstAnyTensor q = operands.input({cu_q.back(), s.heads, s.width}, q_type);
   const ConstAnyTensor k = operands.input({cu_k.back(), s.kv_heads, s.width}, kv_type);
-  const ConstAnyTensor v = operands.input({cu_k.back(), s.kv_heads, s.value_width}, kv_type);
+  const ConstAnyTensor v = operands.input({cu_k.back(), s.kv_heads, s.value_dim}, kv_type);
   AttentionOptions options = options_of(operands, from, s, !from.one_in(32));
   AttentionOutputs outputs{
-      .out = operands.output({cu_q.back(), s.heads, s.value_width}, dtype_of(from))};
+      .out = operands.output({cu_q.back(), s.heads, s.value_dim}, dtype_of(from))};
   if (from.one_in(2)) outputs.lse = operands.float_output({s.heads, cu_q.back()});
   Context context(static_cast<int>(from.integer(1, 2)));
   const Status status = attention_varlen(q, k, v, cu_q, cu_k, options, outputs, context);
@@ -409,11 +409,11 @@ void attend_latents(Bytes& from) {
       .latent = operands.floats({s.batch, s.keys, rank}),
       .k_rope = operands.floats({s.batch, s.keys, rope}),
       .w_uk = operands.floats({s.heads, s.width, rank}),
-      .w_uv = operands.floats({s.heads, s.value_width, rank})};
+      .w_uv = operands.floats({s.heads, s.value_dim, rank})};
   AttentionOptions options = options_of(operands, from, s, false);
   if (!from.one_in(32)) options.rope = {};
   if (!from.one_in(32)) options.qk_norm = {};
-  const Tensor out = operands.float_output({s.batch, s.heads, s.queries, s.value_width});
+  const Tensor out = operands.float_output({s.batch, s.heads, s.queries, s.value_dim});
   const auto form = enumerator<LatentForm>(from, 2);
   Context context(1);
   Status status = latent_attention(inputs, form, options, {.out = out}, context);

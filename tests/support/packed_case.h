@@ -11,7 +11,7 @@
 namespace multihead::testing {
 
 struct PackedCase {
-  int64_t heads, kv_heads, width, value_width;
+  int64_t heads, kv_heads, width, value_dim;
   std::vector<int32_t> cu_q{0}, cu_k{0};
   std::vector<float> q, k, v, sinks, gain, slopes;
 
@@ -20,7 +20,7 @@ struct PackedCase {
     kv_heads = random.integer(1, 3);
     heads = kv_heads * random.integer(1, 2);
     width = 2 * random.integer(1, 6);
-    value_width = random.integer(1, 9);
+    value_dim = random.integer(1, 9);
     const int64_t longest = random.pick<int64_t>({4, 12, 70});
     for (int64_t s = random.integer(0, 7); s > 0; --s) {
       cu_q.push_back(cu_q.back() + static_cast<int32_t>(random.integer(0, longest)));
@@ -28,7 +28,7 @@ struct PackedCase {
     }
     q = random.floats(queries() * heads * width);
     k = random.floats(keys() * kv_heads * width);
-    v = random.floats(keys() * kv_heads * value_width);
+    v = random.floats(keys() * kv_heads * value_dim);
     sinks = random.floats(heads);
     gain = random.floats(width, 0.5F, 1.5F);
     slopes = random.floats(heads, 0.0F, 0.5F);

@@ -284,9 +284,9 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
   const int64_t queries = random.chance(0.02) ? 0 : size(limits.max_queries);
   const int64_t keys = random.chance(0.02) ? 0 : size(limits.max_keys);
   const int64_t width = size(limits.max_width);
-  const int64_t value_width = random.chance(0.02)  ? 0
-                              : random.chance(0.5) ? width
-                                                   : size(limits.max_width);
+  const int64_t value_dim = random.chance(0.02)  ? 0
+                            : random.chance(0.5) ? width
+                                                 : size(limits.max_width);
 
   const DType type = random_type(random);
   const bool mixed = random.chance(0.1);
@@ -294,9 +294,9 @@ RandomCase random_case(uint64_t seed, const CaseLimits& limits) {
   const DType kv_type = own();  // the same for k and v, as in a cache
   result.q = random_tensor(random, {batch, heads, queries, width}, own(), result);
   result.k = random_tensor(random, {batch, kv_heads, keys, width}, kv_type, result);
-  result.v = random_tensor(random, {batch, kv_heads, keys, value_width}, kv_type, result);
+  result.v = random_tensor(random, {batch, kv_heads, keys, value_dim}, kv_type, result);
   result.out_type = random.chance(0.3) ? random_type(random) : type;
-  result.out_shape = {batch, heads, queries, value_width};
+  result.out_shape = {batch, heads, queries, value_dim};
   result.lse_shape = {batch, heads, queries};
   result.weights_shape = {batch, heads, queries, keys};
 

@@ -9,7 +9,7 @@ import { buildWeights, headDim, type ModuleWeights } from './patterns.js';
 import { identityOf } from './tokens.js';
 
 interface Module {
-  readonly layer: MultiHeadAttention;
+  readonly module: MultiHeadAttention;
   readonly weights: ModuleWeights;
 }
 
@@ -26,7 +26,7 @@ export function createForward(mh: Multihead): Forward {
 
   function moduleFor(heads: ForwardInput['heads']): Module {
     if (current && key === heads.join()) return current;
-    current?.layer.dispose();
+    current?.module.dispose();
     current = undefined;
     current = makeModule(mh, heads);
     key = heads.join();
@@ -36,11 +36,11 @@ export function createForward(mh: Multihead): Forward {
   const embedded = ({ tokens }: ForwardInput) => ({ data: embed(tokens), shape: [1, tokens.length, embedDim] });
 
   function forward(input: ForwardInput): ForwardResult {
-    const { layer, weights } = moduleFor(input.heads);
+    const { module, weights } = moduleFor(input.heads);
     const numbers = mh.scope(() => {
       const x = embedded(input);
-      const trace = traceOf(mh, layer, weights, x, input);
-      const plain = isUnbent(input.bend) ? null : traceOf(mh, layer, weights, x, { ...input, bend: unbent });
+      const trace = traceOf(mh, module, weights, x, input);
+      const plain = isUnbent(input.bend) ? null : traceOf(mh, module, weights, x, { ...input, bend: unbent });
       return {
         trace,
         straight: plain && {
@@ -58,8 +58,8 @@ export function createForward(mh: Multihead): Forward {
   let timed: { input: ForwardInput; x: Matrix } | undefined;
   function pass(input: ForwardInput): void {
     if (timed?.input !== input) timed = { input, x: embedded(input) };
-    const { layer } = moduleFor(input.heads);
-    layer.forward(timed.x, options(input.causal, input.bend, input.heads.length)).output.dispose();
+    const { module } = moduleFor(input.heads);
+    module.forward(timed.x, options(input.causal, input.bend, input.heads.length)).output.dispose();
   }
 
   return Object.assign(forward, { pass });
@@ -68,14 +68,14 @@ export function createForward(mh: Multihead): Forward {
 function makeModule(mh: Multihead, heads: ForwardInput['heads']): Module {
   const weights = buildWeights(heads);
   const wide = [heads.length * headDim, embedDim];
-  const layer = mh.multiHeadAttention({ embedDim, numHeads: heads.length, headDim, bias: false });
-  layer.loadStateDict({
+  const module = mh.multiHeadAttention({ embedDim, numHeads: heads.length, headDim, bias: false });
+  module.loadStateDict({
     q_proj_weight: { data: weights.qProj, shape: wide },
     k_proj_weight: { data: weights.kProj, shape: wide },
     v_proj_weight: { data: weights.vProj, shape: wide },
     'out_proj.weight': { data: weights.outProj, shape: [embedDim, heads.length * headDim] },
   });
-  return { layer, weights };
+  return { module, weights };
 }
 
 function options(causal: boolean, bend: Bend, heads: number) {
@@ -97,12 +97,12 @@ function options(causal: boolean, bend: Bend, heads: number) {
 
 function traceOf(
   mh: Multihead,
-  layer: MultiHeadAttention,
+  module: MultiHeadAttention,
   weights: ModuleWeights,
   x: Matrix,
   { tokens, heads, causal, bend }: ForwardInput,
 ): Trace {
-  const { trace, output } = layer.forward(x, {
+  const { trace, output } = module.forward(x, {
     ...options(causal, bend, heads.length),
     trace: tracedSteps,
   });
@@ -193,9 +193,9 @@ function splitOf(mh: Multihead, x: Matrix, heads: number): Split {
   );
   const square = { data: identity, shape: [embedDim, embedDim] };
   try {
-    const layer = mh.multiHeadAttention({ embedDim, numHeads: heads, bias: false, outProj: false });
-    layer.loadStateDict({ q_proj_weight: square, k_proj_weight: square, v_proj_weight: square });
-    const { trace } = layer.forward(x, { trace: ['qHeads'] });
+    const module = mh.multiHeadAttention({ embedDim, numHeads: heads, bias: false, outProj: false });
+    module.loadStateDict({ q_proj_weight: square, k_proj_weight: square, v_proj_weight: square });
+    const { trace } = module.forward(x, { trace: ['qHeads'] });
     const { shape, data } = trace.qHeads;
     const tensor = mh.tensor(x.shape, x.data);
     const reshaped = tensor.reshape(shape).toFloat32();

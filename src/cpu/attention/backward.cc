@@ -82,7 +82,7 @@ void store_queries(const BackwardBlock& block, const BackwardGeometry& geometry,
   for (size_t row = 0; row < b.rows; ++row) {
     store(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1, params.scale,
           params.d_q.row(b.batch, b.head_of(row), b.s.place[row].query), 0,
-          static_cast<size_t>(b.p.key_width));
+          static_cast<size_t>(b.p.head_dim));
   }
   if (turn != nullptr) turn->store(before + 1, std::memory_order_release);
 }
@@ -117,8 +117,8 @@ void store_keys(const BackwardParams& params, const BackwardGeometry& geometry,
       size_t lanes;
       float factor;
       int64_t width;
-    } of[] = {{params.d_k, s.d_keys, s.key_lanes, params.scale, p.key_width},
-              {params.d_v, s.d_values, s.value_lanes, 1.0F, p.value_width}};
+    } of[] = {{params.d_k, s.d_keys, s.key_lanes, params.scale, p.head_dim},
+              {params.d_v, s.d_values, s.value_lanes, 1.0F, p.value_dim}};
     for (const auto& [to, part, lanes, factor, width] : of) {
       if (to.data == nullptr) continue;
       if (!sees_keys) std::fill_n(part, keys * lanes, 0.0F);
@@ -174,7 +174,7 @@ void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const
 void rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
   const DF d;
   const AttentionParams& p = params.forward;
-  const auto width = static_cast<size_t>(p.value_width);
+  const auto width = static_cast<size_t>(p.value_dim);
   const size_t lanes = round_up(width, hn::Lanes(d));
   auto* const of_out = static_cast<float*>(scratch);
   for (int64_t query = 0; query < p.queries; ++query) {

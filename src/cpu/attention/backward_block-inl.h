@@ -56,8 +56,8 @@ inline BackwardScratch lay_out_backward(const BackwardParams& params, const Back
   const auto chunk = static_cast<uint64_t>(g.chunk_keys);
   const auto block = static_cast<uint64_t>(g.blocks.key_block);
   BackwardScratch s{};
-  s.key_lanes = round_up(static_cast<size_t>(p.key_width), hn::Lanes(DF()));
-  s.value_lanes = round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()));
+  s.key_lanes = round_up(static_cast<size_t>(p.head_dim), hn::Lanes(DF()));
+  s.value_lanes = round_up(static_cast<size_t>(p.value_dim), hn::Lanes(DF()));
   s.row_lanes = static_cast<size_t>(g.blocks.rows);
   rules::Arena take(memory);
   take(s.d_keys, chunk * s.key_lanes);
@@ -66,12 +66,12 @@ inline BackwardScratch lay_out_backward(const BackwardParams& params, const Back
   take(s.queries, s.row_lanes * s.key_lanes);
   take(s.d_out, s.row_lanes * s.value_lanes);
   take(s.d_out_transposed,
-       round_up(s.row_lanes, score_lanes()) * static_cast<uint64_t>(p.value_width));
+       round_up(s.row_lanes, score_lanes()) * static_cast<uint64_t>(p.value_dim));
   take(s.weights, block * s.row_lanes);
   take(s.d_scores, block * s.row_lanes);
   take(s.d_cap, p.softcap > 0.0F ? block * s.row_lanes : 0);
   take(s.keys, block * s.key_lanes);
-  take(s.values, p.v.dense_floats() ? 0 : block * static_cast<uint64_t>(p.value_width));
+  take(s.values, p.v.dense_floats() ? 0 : block * static_cast<uint64_t>(p.value_dim));
   take(s.first_row, block);
   take(s.last_row, block);
   take(s.delta, s.row_lanes);
@@ -129,14 +129,14 @@ inline void load_backward_rows(BackwardBlock& block) {
   QueryBlock<F32Products>& b = block.b;
   const BackwardScratch& s = block.s;
   const AttentionParams& p = b.p;
-  const auto key_width = static_cast<size_t>(p.key_width);
-  const auto value_width = static_cast<size_t>(p.value_width);
+  const auto head_dim = static_cast<size_t>(p.head_dim);
+  const auto value_dim = static_cast<size_t>(p.value_dim);
   for (size_t row = 0; row < b.rows; ++row) {
     const int64_t head = b.head_of(row), query = b.s.place[row].query;
     float* const of_query = s.queries + row * block.s.key_lanes;
     float* const of_out = s.d_out + row * block.s.value_lanes;
-    read_row(b.d, p.q, b.batch, head, query, key_width, block.s.key_lanes, of_query);
-    read_row(b.d, block.p.d_out, b.batch, head, query, value_width, block.s.value_lanes, of_out);
+    read_row(b.d, p.q, b.batch, head, query, head_dim, block.s.key_lanes, of_query);
+    read_row(b.d, block.p.d_out, b.batch, head, query, value_dim, block.s.value_lanes, of_out);
     block.rows_are_finite = block.rows_are_finite && all_finite(b.d, of_query, block.s.key_lanes) &&
                             all_finite(b.d, of_out, block.s.value_lanes);
   }
@@ -151,21 +151,19 @@ inline void load_backward_rows(BackwardBlock& block) {
     for (size_t i = 0; i < b.vector; ++i) {
       rows[i] = s.d_out + std::min(lane + i, b.rows - 1) * block.s.value_lanes;
     }
-    float* const strip = s.d_out_transposed + lane / score_lanes() * score_lanes() * value_width;
-    transpose_rows(b.d, rows.data(), value_width, 1.0F, strip + lane % score_lanes(),
-                   score_lanes());
+    float* const strip = s.d_out_transposed + lane / score_lanes() * score_lanes() * value_dim;
+    transpose_rows(b.d, rows.data(), value_dim, 1.0F, strip + lane % score_lanes(), score_lanes());
   }
 }
 
 inline BackwardKeys load_backward_keys(const BackwardBlock& block, const rules::KeyRange& range) {
   const QueryBlock<F32Products>& b = block.b;
   const auto count = static_cast<size_t>(range.last - range.first);
-  const auto value_width = static_cast<size_t>(b.p.value_width);
-  const FloatRows k =
-      read_rows(b.d, b.p.k, b.batch, b.kv_head, range.first, count,
-                static_cast<size_t>(b.p.key_width), block.s.key_lanes, block.s.keys);
-  const FloatRows v = read_rows(b.d, b.p.v, b.batch, b.kv_head, range.first, count, value_width,
-                                value_width, block.s.values);
+  const auto value_dim = static_cast<size_t>(b.p.value_dim);
+  const FloatRows k = read_rows(b.d, b.p.k, b.batch, b.kv_head, range.first, count,
+                                static_cast<size_t>(b.p.head_dim), block.s.key_lanes, block.s.keys);
+  const FloatRows v = read_rows(b.d, b.p.v, b.batch, b.kv_head, range.first, count, value_dim,
+                                value_dim, block.s.values);
   bool finite = true;
   for (size_t key = 0; key < count; ++key) {
     const float* const row = k.data + static_cast<ptrdiff_t>(key) * k.stride;

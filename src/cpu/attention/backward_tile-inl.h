@@ -147,18 +147,18 @@ inline void weigh_panel(BackwardBlock& block, const Panel& panel, const Backward
   }
 
   const ScoreTile gradients = panel_tile(block, panel, s.d_scores, keys.range);
-  const auto value_width = static_cast<size_t>(b.p.value_width);
+  const auto value_dim = static_cast<size_t>(b.p.value_dim);
   for_visible_parts(vectors, visible_end, [&](size_t v, size_t vecs, size_t from, size_t to) {
     const size_t lane = panel.lane + v * b.vector;
     const size_t strip = lane / score_lanes() * score_lanes();
     const Product<> p{.a = keys.v + static_cast<ptrdiff_t>(from) * keys.v_stride,
                       .a_stride = keys.v_stride,
-                      .b = s.d_out_transposed + strip * value_width + lane % score_lanes(),
+                      .b = s.d_out_transposed + strip * value_dim + lane % score_lanes(),
                       .b_stride = static_cast<ptrdiff_t>(score_lanes()),
-                      .b_strip = static_cast<ptrdiff_t>(score_lanes() * value_width),
+                      .b_strip = static_cast<ptrdiff_t>(score_lanes() * value_dim),
                       .c = gradients.scores + from * gradients.stride + v * b.vector,
                       .c_stride = static_cast<ptrdiff_t>(gradients.stride),
-                      .depth = value_width};
+                      .depth = value_dim};
     multiply_scores(p, to - from, vecs);
   });
   if (b.p.dropout.given()) {

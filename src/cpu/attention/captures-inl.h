@@ -87,7 +87,7 @@ void add_visible_values(const QueryBlock<Products>& b, const Panel& panel, const
         weight = kept ? weight * p.dropout.scale : 0.0F;
       }
       const auto at = static_cast<size_t>(key - block.keys.first);
-      for (size_t c = 0; c < static_cast<size_t>(p.value_width); ++c) {
+      for (size_t c = 0; c < static_cast<size_t>(p.value_dim); ++c) {
         out[c] += weight * block.v.at(at, c);
       }
     }

@@ -31,8 +31,8 @@ struct DecodeSizes {
         heads(static_cast<size_t>(g.heads)),
         block(static_cast<size_t>(g.key_block)),
         prefetch_rows(static_cast<size_t>(g.prefetch_rows)),
-        key_lanes(round_up(static_cast<size_t>(p.key_width), hn::Lanes(DF()))),
-        value_lanes(round_up(static_cast<size_t>(p.value_width), hn::Lanes(DF()))),
+        key_lanes(round_up(static_cast<size_t>(p.head_dim), hn::Lanes(DF()))),
+        value_lanes(round_up(static_cast<size_t>(p.value_dim), hn::Lanes(DF()))),
         row_bytes(static_cast<size_t>(g.row_bytes)) {}
 
   size_t padded_rows() const { return tiles * tile_rows; }

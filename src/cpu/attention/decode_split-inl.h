@@ -70,7 +70,7 @@ class KvSplit {
     for (int64_t key = keys_.first; key < keys_.last; key += block()) {
       std::swap(s_.slots, s_.next_slots);
       std::copy_n(s_.next_keys, sizes_.heads * sizes_.block, s_.keys);
-      if (p_.value_width > 0) find_rows(p_.v, s_.slots, s_.values);
+      if (p_.value_dim > 0) find_rows(p_.v, s_.slots, s_.values);
       if (find_slots(key + block(), s_.next_slots)) find_rows(p_.k, s_.next_slots, s_.next_keys);
       attend(key);
     }
@@ -106,7 +106,7 @@ class KvSplit {
 
   void load_queries() {
     const auto factor = hn::Set(d_, p_.scale.of_queries);
-    const auto width = static_cast<size_t>(p_.key_width);
+    const auto width = static_cast<size_t>(p_.head_dim);
     std::fill_n(s_.queries, static_cast<size_t>(heads_) * sizes_.padded_rows() * sizes_.key_lanes,
                 0.0F);
     unmasked_ = {0, p_.keys};
@@ -166,8 +166,8 @@ class KvSplit {
     const size_t step = heads_ == 1 ? round_up(count, static_cast<size_t>(kDecodeKeyStep))
                                     : static_cast<size_t>(kDecodeKeyStep);
     if (!kPrefetches && !g_.first_row_leads) {
-      if (p_.value_width > 0) touch_all(s_.values, p_.v, p_.value_width, count);
-      touch_all(s_.keys, p_.k, p_.key_width, count);
+      if (p_.value_dim > 0) touch_all(s_.values, p_.v, p_.value_dim, count);
+      touch_all(s_.keys, p_.k, p_.head_dim, count);
     }
     for (size_t j = 0; j < count; j += step) {
       for (int64_t head = 0; head < heads_; ++head) {
@@ -220,9 +220,9 @@ class KvSplit {
           d_, {.q = queries(head) + tile * sizes_.tile_rows * sizes_.key_lanes,
                .keys = rows_of(s_.keys, head) + j,
                .count = count,
-               .width = static_cast<size_t>(p_.key_width),
+               .width = static_cast<size_t>(p_.head_dim),
                .scores = tile_scores(head, tile) + j * sizes_.tile_rows,
-               .prefetched = tile > 0 || p_.value_width == 0
+               .prefetched = tile > 0 || p_.value_dim == 0
                                  ? nullptr
                                  : rows_of(s_.keys, head) + j + sizes_.prefetch_rows,
                .prefetched_bytes = sizes_.row_bytes});
@@ -321,11 +321,11 @@ class KvSplit {
                          [](float scale) { return std::isfinite(scale); });
     }
     return value_kernels_.all_finite(d_, rows_of(s_.values, head), count,
-                                     static_cast<size_t>(p_.value_width));
+                                     static_cast<size_t>(p_.value_dim));
   }
 
   void add_seen_values(int64_t head, int64_t first, size_t count) {
-    const auto width = static_cast<size_t>(p_.value_width);
+    const auto width = static_cast<size_t>(p_.value_dim);
     for (size_t j = 0; j < count; ++j) {
       const int64_t key = first + static_cast<int64_t>(j);
       value_kernels_.read_floats(d_, rows_of(s_.values, head)[j], width, s_.row);
@@ -351,7 +351,7 @@ class KvSplit {
             {.weights = tile_scores(head, tile) + j * sizes_.tile_rows,
              .keys = std::min(step, count - j),
              .values = rows_of(s_.values, head) + j,
-             .width = static_cast<size_t>(p_.value_width),
+             .width = static_cast<size_t>(p_.value_dim),
              .out = recent(head, tile * sizes_.tile_rows),
              .out_stride = sizes_.value_lanes,
              .prefetched = tile > 0 ? nullptr : rows_of(s_.values, head) + j + sizes_.prefetch_rows,

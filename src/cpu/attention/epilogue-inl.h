@@ -61,7 +61,7 @@ void store_out_row(const QueryBlock<Products>& b, size_t row) {
   rules::visit_element(b.p.out.type, [&]<class T>(std::type_identity<T>) HWY_ATTR {
     if constexpr (!std::is_same_v<T, int8_t>) {
       using Stored = typename SimdElement<T>::type;
-      narrow(b.d, from, static_cast<size_t>(b.p.value_width), out_row<Stored>(b, row));
+      narrow(b.d, from, static_cast<size_t>(b.p.value_dim), out_row<Stored>(b, row));
     }
   });
 }

@@ -48,7 +48,7 @@ constexpr int64_t kSmall = 2048;
 template <class Products>
 void compute(QueryBlock<Products>& b, const BlockJob* next) {
   start_head(b);
-  const bool is_small = b.p.keys * (b.p.key_width + b.p.value_width) <= kSmall;
+  const bool is_small = b.p.keys * (b.p.head_dim + b.p.value_dim) <= kSmall;
   if (kPrefetches && !Products::kTiles && !is_small) prefetch_next(b, next);
   if (!b.p.needs_softmax()) return;
   for_weight_captures(b, [&](const ScoreCapture& capture) { fill_unvisited(b, capture); });

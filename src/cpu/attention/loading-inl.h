@@ -29,7 +29,7 @@ void transpose_queries(QueryBlock<Products>& b, Panel& panel) {
   if (panel.transposed) return;
   panel.transposed = true;
   const StoredRows& q = b.p.q;
-  const auto width = static_cast<size_t>(b.p.key_width);
+  const auto width = static_cast<size_t>(b.p.head_dim);
   const bool in_place = !Products::kTiles && (!std::is_same_v<Key, float> || q.dense_floats());
   const int64_t head_stride = q.stride[1], query_stride = q.stride[2];
   const auto* const queries =
@@ -70,7 +70,7 @@ Values load_values(const QueryBlock<Products>& b, int64_t first, size_t count) {
                             b.s.value);
       return {b.s.values, strip, strip_step};
     }
-    const auto width = static_cast<size_t>(b.p.value_width);
+    const auto width = static_cast<size_t>(b.p.value_dim);
     const FloatRows rows =
         read_rows(b.d, b.p.v, b.batch, b.kv_head, first, count, width, width, nullptr);
     return {rows.data, rows.stride, strip};
@@ -103,23 +103,23 @@ void prefetch_next(QueryBlock<Products>& b, const BlockJob* next) {
                          .group = group,
                          .first = b.first_row,
                          .last = b.first_row + static_cast<int64_t>(b.rows),
-                         .width = p.value_width});
+                         .width = p.value_dim});
   if (next != nullptr) {
     b.prefetched.add(p.q, {.batch = next->batch,
                            .head = next->kv_head * group,
                            .group = group,
                            .first = next->first_row,
                            .last = std::min(p.end_row(), next->first_row + b.g.rows),
-                           .width = p.key_width});
+                           .width = p.head_dim});
     if (next->batch != b.batch || next->kv_head != b.kv_head) {
       PrefetchedRows::Part keys{.batch = next->batch,
                                 .head = next->kv_head,
                                 .group = 1,
                                 .first = 0,
                                 .last = std::min(b.g.key_block, p.keys),
-                                .width = p.key_width};
+                                .width = p.head_dim};
       b.prefetched.add(p.k, keys);
-      keys.width = p.value_width;
+      keys.width = p.value_dim;
       b.prefetched.add(p.v, keys);
     }
   }

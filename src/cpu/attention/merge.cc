@@ -101,8 +101,8 @@ void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batc
     // If all scores are -inf by overflow, not because keys are hidden, the softmax is undefined.
     if (sum == 0.0 && row.sees_a_key(p)) sum = std::numeric_limits<double>::quiet_NaN();
     if (p.out.data != nullptr) {
-      normalise(out, static_cast<size_t>(p.value_width), sum);
-      rules::write_floats(out, p.value_width, p.out.data, p.out.type,
+      normalise(out, static_cast<size_t>(p.value_dim), sum);
+      rules::write_floats(out, p.value_dim, p.out.data, p.out.type,
                           row_offset(p.out.stride, batch, row.head, row.query));
     }
     if (p.lse.data != nullptr) {

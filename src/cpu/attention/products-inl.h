@@ -40,13 +40,13 @@ struct F32Products {
   // K in place if it is dense floats, else converted to floats in `scratch`.
   static HWY_INLINE FloatRows keys(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                                    int64_t first, size_t count, float* scratch) {
-    const auto width = static_cast<size_t>(p.key_width);
+    const auto width = static_cast<size_t>(p.head_dim);
     return read_rows(d, p.k, batch, head, first, count, width, width, scratch);
   }
   // Rows first .. first + count - 1 of V in strips. `row` is scratch for one row.
   static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                           int64_t first, size_t count, float* to, ptrdiff_t strip, float* row) {
-    const auto width = static_cast<size_t>(p.value_width);
+    const auto width = static_cast<size_t>(p.value_dim);
     if (p.v.dense_floats()) {
       const FloatRows rows = read_rows(d, p.v, batch, head, first, count, width, width, nullptr);
       copy_to_strips<TileSize::kMaxVecs>(d, rows, count, width, to, strip);
@@ -120,7 +120,7 @@ struct Bf16PairProducts {
                           int64_t first, size_t count, float* to, ptrdiff_t strip, float*) {
     copy_pairs_to_strips<TileSize::kMaxVecs>(d, row(p.v, batch, head, first),
                                              static_cast<ptrdiff_t>(p.v.stride[2]), count,
-                                             static_cast<size_t>(p.value_width), to, strip);
+                                             static_cast<size_t>(p.value_dim), to, strip);
   }
   static HWY_INLINE void convert_weights(DF d, float* weights, size_t stride, size_t keys) {
     pair_weights(d, weights, stride, keys);

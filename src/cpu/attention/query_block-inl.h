@@ -80,23 +80,23 @@ inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry&
                                        round_up(static_cast<size_t>(p.keys), 8));
   // Of rows that a tile reads beyond the last key.
   const uint64_t tile_rows = g.tiles ? kTileSide : 0;
-  const uint64_t key_width = round_up(static_cast<size_t>(p.key_width), g.tiles ? kTileDepth : 1);
-  const auto value_width = static_cast<uint64_t>(p.value_width);
+  const uint64_t head_dim = round_up(static_cast<size_t>(p.head_dim), g.tiles ? kTileDepth : 1);
+  const auto value_dim = static_cast<uint64_t>(p.value_dim);
   const uint64_t vector = hn::Lanes(DF());
-  const uint64_t value_lanes = round_up(static_cast<size_t>(p.value_width), vector);
+  const uint64_t value_lanes = round_up(static_cast<size_t>(p.value_dim), vector);
 
   BlockScratch s{};
   rules::Arena take(memory);
-  take(s.queries, round_up(rows, score_lanes()) * key_width);
-  take(s.query, p.q.dense_floats() && !g.tiles ? 0 : vector * key_width);
+  take(s.queries, round_up(rows, score_lanes()) * head_dim);
+  take(s.query, p.q.dense_floats() && !g.tiles ? 0 : vector * head_dim);
   take(s.scores, (keys + tile_rows) * std::min<uint64_t>(rows, panel_lanes()));
   take(s.out, rows * value_lanes);
   take(s.out_columns, g.tiles ? round_up(rows, panel_lanes()) * value_lanes : 0);
-  take(s.keys, p.k.dense_floats() && !g.tiles ? 0 : (keys + tile_rows) * key_width);
+  take(s.keys, p.k.dense_floats() && !g.tiles ? 0 : (keys + tile_rows) * head_dim);
   // Tiles need half as much for each number, and zeros after the last key.
   take(s.values, std::max(g.copies_values ? keys * round_up(value_lanes, strip_lanes()) : 0,
                           g.tiles ? value_lanes * tile_value_stride(keys) / 2 : 0));
-  take(s.value, std::max(g.copies_values && !p.v.dense_floats() ? value_width : 0,
+  take(s.value, std::max(g.copies_values && !p.v.dense_floats() ? value_dim : 0,
                          g.tiles ? value_lanes * kTileDepth / 2 : 0));
   take(s.row_max, rows);
   take(s.reference, rows);
@@ -178,13 +178,13 @@ struct QueryBlock {
         // Without an output V is not read.
         value_lanes(params.out.data == nullptr
                         ? 0
-                        : round_up(static_cast<size_t>(params.value_width), vector)),
+                        : round_up(static_cast<size_t>(params.value_dim), vector)),
         captures_weights(params.captures_weights()) {}
 
   int64_t first_head() const { return kv_head * p.group(); }
   int64_t head_of(size_t row) const { return first_head() + s.place[row].head_in_group; }
   // Length of a row of Q or K, in elements of the products.
-  size_t depth() const { return Products::depth(static_cast<size_t>(p.key_width)); }
+  size_t depth() const { return Products::depth(static_cast<size_t>(p.head_dim)); }
   // True if no pass changes or hides single scores.
   bool plain() const { return !p.changes_scores() && !p.mask.given() && scale.of_scores == 1.0F; }
 

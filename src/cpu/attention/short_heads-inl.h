@@ -29,7 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The arrays of a job in its scratch memory.
 struct ShortScratch {
-  float* queries;     // [key_width][lanes of a strip], transposed
+  float* queries;     // [head_dim][lanes of a strip], transposed
   float* scores;      // [key][lanes of a strip]
   float* row_max;     // [lane of a strip]
   float* row_sum;     // [lane of a strip] sum of the weights
@@ -41,7 +41,7 @@ struct ShortScratch {
 inline ShortScratch lay_out_short(const AttentionParams& p, const BlockGeometry& g, void* memory) {
   ShortScratch s{};
   rules::Arena take(memory);
-  take(s.queries, score_lanes() * static_cast<uint64_t>(p.key_width));
+  take(s.queries, score_lanes() * static_cast<uint64_t>(p.head_dim));
   take(s.scores, score_lanes() * static_cast<uint64_t>(p.keys));
   take(s.row_max, score_lanes());
   take(s.row_sum, score_lanes());
@@ -210,7 +210,7 @@ class ShortHeads {
     const ShortScores scores{.k = row_of(p_.k, 0),
                              .k_stride = static_cast<ptrdiff_t>(p_.k.stride[2]),
                              .queries = s_.queries,
-                             .depth = static_cast<size_t>(p_.key_width),
+                             .depth = static_cast<size_t>(p_.head_dim),
                              .scores = s_.scores,
                              .stride = stride,
                              .last = last,
@@ -256,7 +256,7 @@ class ShortHeads {
         rows[i] = row;
         if (row != last) row += p_.q.stride[2];
       }
-      transpose_rows(d_, rows.data(), static_cast<size_t>(p_.key_width), p_.scale.of_queries,
+      transpose_rows(d_, rows.data(), static_cast<size_t>(p_.head_dim), p_.scale.of_queries,
                      s_.queries + v * vector_, kVecs * vector_);
       hn::StoreU(hn::Set(d_, kNegInf), d_, s_.row_max + v * vector_);
     }
@@ -286,7 +286,7 @@ class ShortHeads {
   }
 
   HWY_INLINE bool store(const ShortOutput& output, size_t rows) {
-    const auto width = static_cast<size_t>(p_.value_width);
+    const auto width = static_cast<size_t>(p_.value_dim);
     bool sound = true;
     for (size_t column = 0; column < width; column += strip_lanes()) {
       switch (std::min(strip_lanes(), width - column) / vector_) {

@@ -65,7 +65,7 @@ struct TileProducts {
   static HWY_INLINE const uint16_t* read_query(DF d, const AttentionParams& p, int64_t batch,
                                                int64_t head, int64_t query, size_t i,
                                                float* scratch) {
-    const auto width = static_cast<size_t>(p.key_width);
+    const auto width = static_cast<size_t>(p.head_dim);
     const size_t padded = round_up(width, kTileDepth);
     auto* const to = reinterpret_cast<uint16_t*>(scratch) + i * padded;
     read_bf16_row(d, p.q, batch, head, query, width, padded, to);
@@ -75,7 +75,7 @@ struct TileProducts {
   // copied.
   static HWY_INLINE Keys keys(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                               int64_t first, size_t count, float* scratch) {
-    const auto width = static_cast<size_t>(p.key_width);
+    const auto width = static_cast<size_t>(p.head_dim);
     const size_t padded = round_up(width, kTileDepth);
     const auto end = first + static_cast<int64_t>(count);
     if (p.k.type == DType::kBF16 && p.k.in_order() && width == padded && width != 0 &&
@@ -95,7 +95,7 @@ struct TileProducts {
   // `staged` has room for kTileDepth rows.
   static void copy_values(DF d, const AttentionParams& p, int64_t batch, int64_t head,
                           int64_t first, size_t count, float* to, float* staged) {
-    const auto width = static_cast<size_t>(p.value_width);
+    const auto width = static_cast<size_t>(p.value_dim);
     const size_t columns = round_up(width, kTileSide);
     const size_t stride = tile_value_stride(count);
     auto* const scratch = reinterpret_cast<uint16_t*>(staged);

@@ -65,8 +65,8 @@ Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
   KVCacheConfig of_layer = config;
   const bool latent = c.kv_latent_dim > 0;
   of_layer.kv_heads = latent ? 1 : c.num_kv_heads;
-  of_layer.key_width = latent ? c.kv_latent_dim + c.rope_head_dim : c.head_dim;
-  of_layer.value_width = latent ? c.kv_latent_dim : c.value_dim;
+  of_layer.head_dim = latent ? c.kv_latent_dim + c.rope_head_dim : c.head_dim;
+  of_layer.value_dim = latent ? c.kv_latent_dim : c.value_dim;
   of_layer.values_in_keys = latent;
   if (of_layer.layout == KVCacheConfig::Layout::kRing &&
       (c.window.left < 0 || of_layer.capacity <= c.window.left)) {

@@ -93,8 +93,8 @@ Status check_call(const MultiHeadAttentionConfig& config, const MultiHeadAttenti
                 .kv_heads = config.num_kv_heads,
                 .queries = call.query.tokens,
                 .keys = call.key.tokens,
-                .key_width = transformed_width(config),
-                .value_width = config.value_dim};
+                .head_dim = transformed_width(config),
+                .value_dim = config.value_dim};
   call.options = options;
   call.options.attention = resolved_options(config, weights, options);
   const AttentionOptions& attention = call.options.attention;

@@ -78,8 +78,8 @@ Status validate_model_options(const MultiHeadAttentionConfig& c) {
                                      .kv_heads = c.num_kv_heads,
                                      .queries = 1,
                                      .keys = 1,
-                                     .key_width = nn::transformed_width(c),
-                                     .value_width = c.value_dim};
+                                     .head_dim = nn::transformed_width(c),
+                                     .value_dim = c.value_dim};
   return engine::validate_options(options, shape);
 }
 

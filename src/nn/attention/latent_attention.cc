@@ -63,8 +63,8 @@ Status validate(const LatentAttentionInputs& in, const AttentionOptions& options
                                      .kv_heads = s.heads,
                                      .queries = s.queries,
                                      .keys = s.keys,
-                                     .key_width = s.nope + s.rope,
-                                     .value_width = s.value};
+                                     .head_dim = s.nope + s.rope,
+                                     .value_dim = s.value};
   for (const Status& status :
        {engine::validate_options(options, shape), engine::validate_outputs(outputs, shape)}) {
     if (!status.ok()) return status;

@@ -121,8 +121,8 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
                                      .kv_heads = config_.num_kv_heads,
                                      .queries = tokens,
                                      .keys = keys,
-                                     .key_width = nn::transformed_width(config_),
-                                     .value_width = config_.value_dim};
+                                     .head_dim = nn::transformed_width(config_),
+                                     .value_dim = config_.value_dim};
   const Dims per_head = rank == 2 ? Dims{heads, tokens, keys} : scores;
   const Dims mean = rank == 2 ? Dims{tokens, keys} : Dims{batch, tokens, keys};
   for (const Status& status :
@@ -142,7 +142,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
 
   const bool unscaled = tracer.wants("scores");
   const bool needs_weights = outputs.weights.given() || outputs.mean_weights.given();
-  const Dims attended_shape{batch, heads, tokens, kept.value_width};
+  const Dims attended_shape{batch, heads, tokens, kept.value_dim};
   int32_t* positions = nullptr;
   float *kept_weights = nullptr, *ignored_out = nullptr;
   Status reserved = nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {

@@ -136,15 +136,15 @@ TEST_F(Decode, EqualsOracleOnRandomCalls) {
 
 // One query row for each of `group` heads that share a key/value head, without options.
 RandomCase plain_case(int64_t group, int64_t kv_heads, int64_t keys, int64_t width,
-                      int64_t value_width) {
+                      int64_t value_dim) {
   RandomCase c;
   Random random(static_cast<uint64_t>(group * 1000 + width));
   const int64_t heads = kv_heads * group;
-  const Dims q{1, heads, 1, width}, k{1, kv_heads, keys, width}, v{1, kv_heads, keys, value_width};
+  const Dims q{1, heads, 1, width}, k{1, kv_heads, keys, width}, v{1, kv_heads, keys, value_dim};
   c.q = stored(c, random.floats(q.elements()), DType::kF32, q, contiguous_strides(q));
   c.k = stored(c, random.floats(k.elements()), DType::kF32, k, contiguous_strides(k));
   c.v = stored(c, random.floats(v.elements()), DType::kF32, v, contiguous_strides(v));
-  c.out_shape = {1, heads, 1, value_width};
+  c.out_shape = {1, heads, 1, value_dim};
   c.lse_shape = {1, heads, 1};
   return c;
 }
@@ -152,11 +152,11 @@ RandomCase plain_case(int64_t group, int64_t kv_heads, int64_t keys, int64_t wid
 // Groups of 1 to 16 rows; widths that no lane count divides, and those of latent attention.
 TEST_F(Decode, EqualsOracleOnAnyGroupAndWidth) {
   for (const int64_t group : {1, 2, 3, 4, 5, 7, 8, 16}) {
-    for (const auto& [width, value_width] :
+    for (const auto& [width, value_dim] :
          {std::pair{1, 1}, {3, 5}, {20, 33}, {64, 64}, {100, 0}, {128, 128}, {576, 512}}) {
-      const RandomCase c = plain_case(group, 2, 75, width, value_width);
+      const RandomCase c = plain_case(group, 2, 75, width, value_dim);
       SCOPED_TRACE("group " + std::to_string(group) + ", widths " + std::to_string(width) + ", " +
-                   std::to_string(value_width));
+                   std::to_string(value_dim));
       expect_equals_oracle(c, context_);
       if (HasFatalFailure()) return;
     }
@@ -167,10 +167,10 @@ TEST_F(Decode, EqualsOracleOnAnyGroupAndWidth) {
 // last tile of a width has a partial vector, or a single one.
 TEST_F(Decode, EqualsOracleOnMoreThanCachesHold) {
   struct Extents {
-    int64_t group, width, value_width;
+    int64_t group, width, value_dim;
   };
-  for (const auto& [group, width, value_width] : {Extents{3, 132, 133}, {4, 133, 132}}) {
-    const RandomCase c = plain_case(group, 1, 16421, width, value_width);
+  for (const auto& [group, width, value_dim] : {Extents{3, 132, 133}, {4, 133, 132}}) {
+    const RandomCase c = plain_case(group, 1, 16421, width, value_dim);
     SCOPED_TRACE("group " + std::to_string(group));
     expect_equals_oracle(c, context_);
     if (HasFatalFailure()) return;
@@ -265,8 +265,8 @@ TEST_F(Decode, LongCachesOfEveryFormatEqualTheOracle) {
       const std::vector<float> k = random.floats(kv.elements()), v = random.floats(kv.elements());
       KVCache cache;
       ASSERT_TRUE(KVCache::create({.kv_heads = kKvHeads,
-                                   .key_width = kWidth,
-                                   .value_width = kWidth,
+                                   .head_dim = kWidth,
+                                   .value_dim = kWidth,
                                    .capacity = layout == Layout::kRing ? kCapacity : kTokens,
                                    .layout = layout,
                                    .type = type,

@@ -32,7 +32,7 @@ RandomCase short_case(uint64_t seed) {
   const int64_t queries = random.chance(0.05) ? random.integer(100, 400) : random.integer(13, 70);
   const int64_t keys = random.chance(0.4) ? queries % 64 + 1 : random.integer(1, 64);
   const int64_t width = random.chance(0.5) ? random.integer(1, 5) * 16 : random.integer(1, 40);
-  const int64_t value_width = random.integer(1, 20) * (random.chance(0.2) ? 1 : 16);
+  const int64_t value_dim = random.integer(1, 20) * (random.chance(0.2) ? 1 : 16);
   const auto tensor = [&](int64_t rows, int64_t columns) {
     const Dims shape{batch, heads, rows, columns};
     const int64_t row = columns + (random.chance(0.2) ? random.integer(1, 9) : 0);
@@ -43,8 +43,8 @@ RandomCase short_case(uint64_t seed) {
   };
   c.q = tensor(queries, width);
   c.k = tensor(keys, width);
-  c.v = tensor(keys, value_width);
-  c.out_shape = {batch, heads, queries, value_width};
+  c.v = tensor(keys, value_dim);
+  c.out_shape = {batch, heads, queries, value_dim};
   c.lse_shape = {batch, heads, queries};
   if (random.chance(0.5)) {
     c.options.causal = random.chance(0.5) ? Causal::top_left() : Causal::bottom_right();

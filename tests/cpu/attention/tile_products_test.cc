@@ -251,8 +251,8 @@ TEST(TileProducts, AttendToCaches) {
                  contiguous_strides(q_shape));
     KVCache cache;
     Status status = KVCache::create({.kv_heads = 2,
-                                     .key_width = 32,
-                                     .value_width = 32,
+                                     .head_dim = 32,
+                                     .value_dim = 32,
                                      .capacity = 64,
                                      .layout = layout,
                                      .type = DType::kBF16},

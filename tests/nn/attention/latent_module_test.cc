@@ -358,8 +358,8 @@ TEST(LatentModule, CachesKeepTheLatentAlone) {
   ASSERT_TRUE(m.module.create_cache({.batch = 2, .capacity = 1000}, cache).ok());
   const KVCacheConfig& kept = cache.kv().config();
   EXPECT_EQ(kept.kv_heads, 1);
-  EXPECT_EQ(kept.key_width, 8 + 4);
-  EXPECT_EQ(kept.value_width, 8);
+  EXPECT_EQ(kept.head_dim, 8 + 4);
+  EXPECT_EQ(kept.value_dim, 8);
   EXPECT_TRUE(kept.values_in_keys);
   EXPECT_LT(cache.kv().bytes(), 2 * 1000 * (8 + 4) * 4 + 1000);
 }

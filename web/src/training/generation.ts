@@ -40,10 +40,10 @@ export class Generation {
     const held = this.#cache.length;
     const rest = all.subarray(held);
     const milliseconds = timeOf(() => {
-      this.#cache.rewind(held);
+      this.#cache.truncate(held);
       this.#model.step(rest, this.#cache).logits.dispose();
     });
-    this.#cache.rewind(held);
+    this.#cache.truncate(held);
     const { logits } = this.#model.step(rest, this.#cache);
     const token = largestInLastRow(logits.data as Float32Array, this.#size.vocabSize);
     logits.dispose();

@@ -7,21 +7,21 @@ import type { Heap } from './memory.js';
 import { call, type Runtime } from './operands.js';
 import { checkWhole, readOptions } from './options.js';
 import { describe } from './tensor.js';
-import type { LayerCacheConfig, MultiHeadAttentionCache } from './types.js';
+import type { ModuleCacheConfig, MultiHeadAttentionCache } from './types.js';
 
 const elsewhere = {
   kvHeads: 'the module knows it',
-  keyWidth: 'the module knows it',
-  valueWidth: 'the module knows it',
+  headDim: 'the module knows it',
+  valueDim: 'the module knows it',
 };
 
-export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache {
+export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCache {
   /** `make` calls the core for a module that is not disposed. */
-  constructor(runtime: Runtime, make: () => number, given: LayerCacheConfig) {
+  constructor(runtime: Runtime, make: () => number, given: ModuleCacheConfig) {
     const config = readOptions(given, storageNames, 'createCache', elsewhere);
     const { raw } = runtime;
     // Placeholders: the core takes the number of heads and both head dims from the module.
-    super(runtime, checkStorage(config), { kvHeads: 1, keyWidth: 1, valueWidth: 1 }, {
+    super(runtime, checkStorage(config), { kvHeads: 1, headDim: 1, valueDim: 1 }, {
       create: make,
       bytes: (cache) => raw.moduleCacheBytes(cache),
       release: (cache) => raw.moduleCacheRelease(cache),
@@ -34,11 +34,11 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
     return this.runtime.raw.moduleCacheLength(this.handle);
   }
 
-  rewind(length: number): void {
+  truncate(length: number): void {
     this.assertLive();
     const rest = checkWhole(length, 'length');
     call(this.runtime, (operands) => {
-      operands.run(() => this.runtime.raw.moduleCacheRewind(this.handle, rest));
+      operands.run(() => this.runtime.raw.moduleCacheTruncate(this.handle, rest));
     });
   }
 }
@@ -47,8 +47,8 @@ export class WasmLayerCache extends CoreCache implements MultiHeadAttentionCache
  * `given` as a cache in the memory of `heap`. The core then checks that it belongs to the module of the
  * call. Throws `E_OPTION`.
  */
-export function ownCache(given: unknown, heap: Heap): WasmLayerCache {
-  const isCache = isCoreObject(given) && given instanceof WasmLayerCache;
+export function ownCache(given: unknown, heap: Heap): WasmModuleCache {
+  const isCache = isCoreObject(given) && given instanceof WasmModuleCache;
   if (isCache && given.livesIn(heap)) return given;
   throw new MultiheadError('E_OPTION', {
     argument: 'cache',

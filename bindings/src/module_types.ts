@@ -1,7 +1,7 @@
-// The multi-head attention module and its cache. "Layer" in the names of types means this module.
+// The multi-head attention module and its cache.
 
 import type { MaskOptions, RopeRotation, Window } from './attention_types.js';
-import type { LayerGradients } from './backward_types.js';
+import type { ModuleGradients } from './backward_types.js';
 import type { KVCacheConfig, CacheDType, CacheLayout } from './cache_types.js';
 import type { FloatDType, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 import type { TraceOf, TraceOption } from './trace_types.js';
@@ -103,11 +103,11 @@ export interface HeadTools {
  * - `'weights'` (B, H, N_q, N): the softmax before dropout; 0 for hidden keys
  * - `'meanWeights'` (B, N_q, N): the mean of the weights over the heads, PyTorch's `average_attn_weights`
  */
-export type LayerReturn = 'weights' | 'meanWeights';
+export type ModuleReturn = 'weights' | 'meanWeights';
 
 /** The options that {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step} share. */
-export interface LayerOptions<
-  R extends readonly LayerReturn[] = readonly LayerReturn[],
+export interface ModuleOptions<
+  R extends readonly ModuleReturn[] = readonly ModuleReturn[],
   T extends TraceOption = TraceOption,
 > {
   /** Results besides `output`. Default none. `'weights'` has N_q × N elements per head. */
@@ -133,10 +133,10 @@ export interface LayerOptions<
  * attend. PyTorch's masks mean the opposite; `attnMaskBlocked` and `keyPaddingBlocked` take those.
  */
 export interface ForwardOptions<
-  R extends readonly LayerReturn[] = readonly LayerReturn[],
+  R extends readonly ModuleReturn[] = readonly ModuleReturn[],
   T extends TraceOption = TraceOption,
 >
-  extends MaskOptions, LayerOptions<R, T> {
+  extends MaskOptions, ModuleOptions<R, T> {
   /**
    * `attn_mask` of `nn.MultiheadAttention`: true = may NOT attend. (N_q, N_k); (B, H, N_q, N_k), where
    * an extent of 1 is shared along its axis; or PyTorch's (B · H, N_q, N_k). Default none.
@@ -153,16 +153,16 @@ export interface ForwardOptions<
  * including the new ones.
  */
 export interface StepOptions<
-  R extends readonly LayerReturn[] = readonly LayerReturn[],
+  R extends readonly ModuleReturn[] = readonly ModuleReturn[],
   T extends TraceOption = TraceOption,
 >
-  extends Omit<MaskOptions, 'causal' | 'window' | 'kvLengths' | 'rope'>, LayerOptions<R, T> {}
+  extends Omit<MaskOptions, 'causal' | 'window' | 'kvLengths' | 'rope'>, ModuleOptions<R, T> {}
 
 /** Options of {@link MultiHeadAttention.backward}: those that the call of forward() had. */
-export type LayerBackwardOptions = Omit<ForwardOptions, 'return' | 'trace' | 'out'>;
+export type ModuleBackwardOptions = Omit<ForwardOptions, 'return' | 'trace' | 'out'>;
 
-/** The tensor of each {@link LayerReturn}. */
-export interface LayerTensors {
+/** The tensor of each {@link ModuleReturn}. */
+export interface ModuleTensors {
   /** (B, H, N_q, N_k), before dropout; appended keys are the last ones. */
   readonly weights: Tensor;
   /** The mean of the weights over the heads, (B, N_q, N_k). */
@@ -170,17 +170,17 @@ export interface LayerTensors {
 }
 
 /** Result of {@link MultiHeadAttention.forward} and {@link MultiHeadAttention.step}. The caller disposes its tensors. */
-export type LayerResult<R extends readonly LayerReturn[] = [], T extends TraceOption = false> = {
+export type ModuleResult<R extends readonly ModuleReturn[] = [], T extends TraceOption = false> = {
   /** The query's shape with last extent `outDim`; numHeads · valueDim without an output projection. */
   readonly output: Tensor;
   /** `undefined` without the option `trace`. */
   readonly trace: TraceOf<T>;
 } & (number extends R['length']
-  ? Partial<Pick<LayerTensors, R[number]>>
-  : Pick<LayerTensors, R[number]>);
+  ? Partial<Pick<ModuleTensors, R[number]>>
+  : Pick<ModuleTensors, R[number]>);
 
 /** Queries, keys and values of cross-attention. */
-export interface LayerInputs {
+export interface ModuleInputs {
   /** (B, N_q, embedDim) */
   readonly query: TensorLike;
   /** (B, N_k, kdim). Default the query. */
@@ -193,7 +193,7 @@ export interface LayerInputs {
  * Configuration of {@link MultiHeadAttention.createCache}: that of {@link Multihead.createCache} without
  * heads and head dims, which the module knows.
  */
-export type LayerCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'keyWidth' | 'valueWidth'>;
+export type ModuleCacheConfig = Omit<KVCacheConfig, 'kvHeads' | 'headDim' | 'valueDim'>;
 
 /** The KV cache of a module. All batch entries have the same length. */
 export interface MultiHeadAttentionCache {
@@ -221,7 +221,7 @@ export interface MultiHeadAttentionCache {
    *
    * @throws {MultiheadError} `E_OPTION` for a `length` out of range, `E_DISPOSED`
    */
-  rewind(length: number): void;
+  truncate(length: number): void;
   /** Frees the memory. A second call does nothing. */
   dispose(): void;
   /** As dispose(), for `using`. */
@@ -281,10 +281,10 @@ export interface MultiHeadAttention {
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`. A call that throws leaves
    * nothing allocated.
    */
-  forward<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
-    query: TensorLike | LayerInputs,
+  forward<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
+    query: TensorLike | ModuleInputs,
     options?: ForwardOptions<R, T>,
-  ): LayerResult<R, T>;
+  ): ModuleResult<R, T>;
 
   /**
    * The gradients of a loss, given its gradient `dOut` with respect to the output of forward(). All other
@@ -296,10 +296,10 @@ export interface MultiHeadAttention {
    * nothing allocated.
    */
   backward(
-    query: TensorLike | LayerInputs,
+    query: TensorLike | ModuleInputs,
     dOut: TensorLike,
-    options?: LayerBackwardOptions,
-  ): LayerGradients;
+    options?: ModuleBackwardOptions,
+  ): ModuleGradients;
 
   /**
    * Makes an empty cache for {@link MultiHeadAttention.step} of this module. Dispose it like a tensor.
@@ -307,7 +307,7 @@ export interface MultiHeadAttention {
    * @throws {MultiheadError} `E_OPTION`, also if the module appends keys, if `kdim` or `vdim` is not
    * embedDim, or if a ring cannot hold the module's window; `E_DISPOSED`; `E_MEMORY`
    */
-  createCache(config: LayerCacheConfig): MultiHeadAttentionCache;
+  createCache(config: ModuleCacheConfig): MultiHeadAttentionCache;
 
   /**
    * Causal self-attention of the next tokens, one or several, which are appended to the cache. The
@@ -318,11 +318,11 @@ export interface MultiHeadAttention {
    * cache's capacity is exceeded; `E_DISPOSED`; `E_MEMORY`. A call that throws leaves the cache
    * unchanged.
    */
-  step<const R extends readonly LayerReturn[] = [], const T extends TraceOption = false>(
+  step<const R extends readonly ModuleReturn[] = [], const T extends TraceOption = false>(
     x: TensorLike,
     cache: MultiHeadAttentionCache,
     options?: StepOptions<R, T>,
-  ): LayerResult<R, T>;
+  ): ModuleResult<R, T>;
 
   /** Frees the parameters. A second call does nothing. */
   dispose(): void;

@@ -1,20 +1,20 @@
 // Random modules with their parameters, and random calls of them. A seed determines each, whatever ran before it.
 
 import type { ForwardOptions, MultiHeadAttentionConfig, PlainTensor } from 'multihead';
-import type { LayerConfig } from './layer_reference.ts';
+import type { ModuleConfig } from './module_reference.ts';
 import { chance, filled, product, randomBias, randomMask } from './random_case.ts';
 import type { Random } from './random.ts';
 
-export interface RandomLayer {
+export interface RandomModule {
   readonly given: MultiHeadAttentionConfig;
-  readonly config: LayerConfig;
+  readonly config: ModuleConfig;
   readonly dict: Record<string, PlainTensor>;
 }
 
 /** Random parameters, scaled so that activations stay near 1. */
 export function parameters(
   r: Random,
-  config: LayerConfig,
+  config: ModuleConfig,
   separate = config.kdim !== config.embedDim || config.vdim !== config.embedDim,
 ): Record<string, PlainTensor> {
   const { embedDim, numHeads, headDim, numKvHeads, valueDim, kdim, vdim, outDim } = config;
@@ -44,7 +44,7 @@ export function parameters(
 }
 
 /** The configuration with defaults filled in, independently of the package. */
-export function resolved(given: MultiHeadAttentionConfig): LayerConfig {
+export function resolved(given: MultiHeadAttentionConfig): ModuleConfig {
   const { embedDim, numHeads, headDim = embedDim / numHeads, valueDim = headDim } = given;
   const { outProj = true, outDim = embedDim } = given;
   return {
@@ -63,11 +63,11 @@ export function resolved(given: MultiHeadAttentionConfig): LayerConfig {
     ...(given as object),
     ...{ embedDim, numHeads, headDim, valueDim, outProj },
     outDim: outProj ? outDim : numHeads * valueDim,
-  } as LayerConfig;
+  } as ModuleConfig;
 }
 
 /** A random module; with `decodes`, one that supports a cache. */
-export function randomLayer(r: Random, decodes = false): RandomLayer {
+export function randomModule(r: Random, decodes = false): RandomModule {
   const numKvHeads = r.int(1, 3);
   const numHeads = numKvHeads * r.pick([1, 1, 2, 4]);
   const free = chance(r, 0.4);
@@ -124,7 +124,7 @@ function scoresShape(
 
 export function randomForward(
   r: Random,
-  config: LayerConfig,
+  config: ModuleConfig,
   batch: number,
   queries: number,
   keys: number,

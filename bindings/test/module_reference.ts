@@ -11,7 +11,7 @@ import type {
 import * as reference from './reference.ts';
 import { product } from './random_case.ts';
 
-export type LayerConfig = MultiHeadAttention['config'];
+export type ModuleConfig = MultiHeadAttention['config'];
 type Shape4 = readonly [number, number, number, number];
 
 /** (B, N, H·d) ↔ (B, H, N, d): swaps the two middle axes of (B, first, second, d). */
@@ -45,8 +45,8 @@ function rows(
 }
 
 /** Inputs are batch-first, (B, N, width). Options are those of a call; PyTorch's mask may be (B · H, N_q, N_k). */
-export interface LayerCase {
-  readonly config: LayerConfig;
+export interface ModuleCase {
+  readonly config: ModuleConfig;
   readonly dict: Readonly<Record<string, PlainTensor>>;
   readonly query: reference.Plain;
   readonly key?: reference.Plain | undefined;
@@ -54,10 +54,10 @@ export interface LayerCase {
   readonly options: ForwardOptions;
 }
 
-export type LayerSteps = Partial<Record<TraceName, Float64Array>> &
+export type ModuleSteps = Partial<Record<TraceName, Float64Array>> &
   Record<'weights' | 'meanWeights' | 'output', Float64Array>;
 
-export function layer({ config, dict, query, key, value, options }: LayerCase): LayerSteps {
+export function module({ config, dict, query, key, value, options }: ModuleCase): ModuleSteps {
   const { numHeads: heads, numKvHeads: kvHeads, headDim, valueDim } = config;
   const [batch = 0, queries = 0] = query.shape;
   const keys = (key ?? query).shape[1] as number;
@@ -172,7 +172,7 @@ export function layer({ config, dict, query, key, value, options }: LayerCase): 
     const to = b * queries * all + row;
     meanWeights[to] = (meanWeights[to] as number) + weight / heads;
   });
-  const steps: LayerSteps = {
+  const steps: ModuleSteps = {
     ...{ x: Float64Array.from(query.data), q, k, v },
     ...{
       qHeads: query4.data,

@@ -3,7 +3,7 @@
 import type { ForwardOptions, MultiHeadAttentionConfig, PlainTensor } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { builds, expectRefused, loadBuild } from './builds.ts';
-import { layer as referenceLayer, type LayerCase } from './layer_reference.ts';
+import { module as referenceModule, type ModuleCase } from './module_reference.ts';
 import { random } from './random.ts';
 import { filled, product } from './random_case.ts';
 
@@ -68,8 +68,8 @@ describe.each(builds)('backward() of a module, %s', async (simd) => {
       const dOut = of(queries, embed);
       const loss = (changed: object, parameters: object): number => {
         const each = { ...inputs, ...changed } as Inputs;
-        const params = { ...dict, ...parameters } as LayerCase['dict'];
-        const { output } = referenceLayer({ config: module.config, dict: params, ...each, options });
+        const params = { ...dict, ...parameters } as ModuleCase['dict'];
+        const { output } = referenceModule({ config: module.config, dict: params, ...each, options });
         return output.reduce((sum, x, i) => sum + x * (dOut.data[i] as number), 0);
       };
       const slope = ({ shape, data }: PlainTensor, direction: Float32Array, at: (moved: object) => number) => {

@@ -1,4 +1,4 @@
-// From the options of a layer's call to the records of the wire, and the tensors that it writes to.
+// From the options of a module's call to the records of the wire, and the tensors that it writes to.
 
 import {
   attentionOptions,
@@ -15,30 +15,30 @@ import { takeTrace, traceBits } from './trace.js';
 import type {
   ForwardOptions,
   HeadTools,
-  LayerOptions,
-  LayerReturn,
+  ModuleOptions,
+  ModuleReturn,
   Shape,
   StepOptions,
   Tensor,
 } from './types.js';
 import type * as wire from './wire.js';
 
-const layerNames = [
+const moduleNames = [
   'return',
   'trace',
   'out',
   'training',
   'dropoutSeed',
   'heads',
-] as const satisfies readonly (keyof LayerOptions)[];
+] as const satisfies readonly (keyof ModuleOptions)[];
 
 export const forwardNames = [
   ...maskNames,
   ...(['attnMaskBlocked', 'keyPaddingBlocked', 'keyPaddingBias'] as const),
-  ...layerNames,
+  ...moduleNames,
 ] as const satisfies readonly (keyof ForwardOptions)[];
 
-/** The names in {@link LayerBackwardOptions}. */
+/** The names in {@link ModuleBackwardOptions}. */
 export const backwardNames = forwardNames.filter(
   (name) => name !== 'return' && name !== 'trace' && name !== 'out',
 );
@@ -51,14 +51,14 @@ export const notInBackward = {
 const decidedByStep = ['causal', 'window', 'kvLengths', 'rope'] as const;
 export const stepNames = [
   ...maskNames.filter((name) => !decidedByStep.some((decided) => decided === name)),
-  ...layerNames,
+  ...moduleNames,
 ] as readonly (keyof StepOptions)[];
 
 const inMask = 'give a mask over all tokens so far: true = may attend';
 export const notInStep = {
   causal: 'a step is causal',
-  window: 'it is part of the layer',
-  rope: 'it is part of the layer, and positions go on from those in the cache',
+  window: 'it is part of the module',
+  rope: 'it is part of the module, and positions go on from those in the cache',
   kvLengths: 'the cache knows its length',
   attnMaskBlocked: inMask,
   keyPaddingBlocked: inMask,
@@ -114,7 +114,7 @@ export function moduleOptions(
   };
 }
 
-interface LayerShapes {
+interface ModuleShapes {
   readonly out: Shape;
   /** (B, H, N_q, N), or (H, N_q, N) for a call without a batch. */
   readonly weights: Shape;
@@ -128,26 +128,26 @@ interface Result {
   meanWeights?: Tensor;
 }
 
-const layerReturns: readonly LayerReturn[] = ['weights', 'meanWeights'];
+const moduleReturns: readonly ModuleReturn[] = ['weights', 'meanWeights'];
 
-interface LayerCall {
-  readonly options: LayerOptions;
-  readonly shapes: LayerShapes;
+interface ModuleCall {
+  readonly options: ModuleOptions;
+  readonly shapes: ModuleShapes;
   /** Writes the arguments of the call. */
   write(outputs: wire.MultiHeadAttentionOutputs, steps: number): void;
   run(): number;
 }
 
 /** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */
-export function runLayer(
+export function runModule(
   runtime: Runtime,
   operands: Operands,
-  { options, shapes, write, run }: LayerCall,
+  { options, shapes, write, run }: ModuleCall,
 ): Result {
-  const wanted = checkNames(options.return ?? [], layerReturns, 'return');
+  const wanted = checkNames(options.return ?? [], moduleReturns, 'return');
   const bits = traceBits(options.trace);
   const out = operands.output(shapes.out, 'f32', 'out', options.out);
-  const [weights, meanWeights] = layerReturns.map((name) =>
+  const [weights, meanWeights] = moduleReturns.map((name) =>
     wanted.includes(name) ? operands.output(shapes[name], 'f32', name) : undefined,
   );
   const outputs = {

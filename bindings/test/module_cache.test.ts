@@ -1,11 +1,11 @@
-import type { LayerCacheConfig, MultiHeadAttention, StepOptions } from 'multihead';
+import type { ModuleCacheConfig, MultiHeadAttention, StepOptions } from 'multihead';
 import { describe, expect, it } from 'vitest';
 import { layouts } from './cache_model.ts';
 import { builds, expectRefused, loadBuild } from './builds.ts';
-import type { LayerConfig } from './layer_reference.ts';
+import type { ModuleConfig } from './module_reference.ts';
 import { random, runSeed, type Random } from './random.ts';
 import { caseCount, chance, filled, product, randomBias, randomMask } from './random_case.ts';
-import { described, parameters, randomLayer, swapAxes } from './random_layer.ts';
+import { described, parameters, randomModule, swapAxes } from './random_module.ts';
 import { maxDifference } from './reference.ts';
 
 interface Plain<A extends Float32Array | Uint8Array = Float32Array> {
@@ -40,10 +40,10 @@ function rowsSeen<A extends Float32Array | Uint8Array>(x: Plain<A>, done: number
 /** A random layout that the module supports, with capacity for that many tokens. */
 function randomStorage(
   r: Random,
-  config: LayerConfig,
+  config: ModuleConfig,
   batch: number,
   tokens: number,
-): LayerCacheConfig {
+): ModuleCacheConfig {
   const left = config.window?.left ?? -1;
   const layout = r.pick(layouts.filter((each) => each !== 'ring' || left >= 0));
   if (layout === 'ring') return { batch, layout, capacity: left + r.int(1, 6) };
@@ -56,7 +56,7 @@ function randomStorage(
 /** Random options of step() for all tokens at once: full masks, from which each step takes its rows. */
 function randomOptions(
   r: Random,
-  { numHeads, headDim }: LayerConfig,
+  { numHeads, headDim }: ModuleConfig,
   batch: number,
   tokens: number,
 ) {
@@ -88,7 +88,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
     () => {
       for (let round = 0; round < caseCount(80); round += 1) {
         const r = random(runSeed + round);
-        const { given, config, dict } = randomLayer(r, true);
+        const { given, config, dict } = randomModule(r, true);
         const unbatched = chance(r, 0.15);
         const [batch, tokens] = [unbatched ? 1 : r.int(1, 3), r.int(1, 24)];
         const storage = randomStorage(r, config, batch, tokens);
@@ -101,15 +101,15 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
         };
         const tokenAxis = unbatched || !config.batchFirst ? 0 : 1;
         mh.scope(() => {
-          const layer = mh.multiHeadAttention(given);
-          layer.loadStateDict(dict);
-          const whole = layer.forward(laidOut(x), {
+          const module = mh.multiHeadAttention(given);
+          module.loadStateDict(dict);
+          const whole = module.forward(laidOut(x), {
             ...(options as object),
             ...({ causal: 'topLeft', mask, bias, return: ['weights', 'meanWeights'] } as const),
           });
           const expected = { shape: [...whole.output.shape], data: whole.output.data };
-          const cache = layer.createCache(storage);
-          const twin = layer.createCache(storage);
+          const cache = module.createCache(storage);
+          const twin = module.createCache(storage);
           const size = expected.data.reduce((most, y) => Math.max(most, Math.abs(y)), 1);
 
           /** A step of n tokens, compared with the same rows of one pass. */
@@ -123,7 +123,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
             };
             mh.scope(() => {
               const part = laidOut(slice(x, 1, done, n));
-              const result = layer.step(part, cache, {
+              const result = module.step(part, cache, {
                 ...(stepOptions as object),
                 ...({ return: ['weights', 'meanWeights'], trace: true } as const),
               });
@@ -144,7 +144,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
               expect(result.trace.weights.data, where).toEqual(result.weights.data);
               expect(laidOut(result.trace.output).data, where).toEqual(result.output.data);
               // Neither trace nor weights change the output.
-              const plain = layer.step(part, twin, stepOptions);
+              const plain = module.step(part, twin, stepOptions);
               expect(plain.output.data, where).toEqual(result.output.data);
               expect(plain.trace).toBeUndefined();
             });
@@ -158,8 +158,8 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
           run();
           // A ring has lost the overwritten tokens.
           const back = ring ? tokens : r.int(0, tokens);
-          cache.rewind(back);
-          twin.rewind(back);
+          cache.truncate(back);
+          twin.truncate(back);
           expect(cache.length, label).toBe(back);
           run();
         });
@@ -171,15 +171,15 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
   it.each(['f16', 'bf16', 'int8'] as const)('stores keys and values in %s', (dtype) => {
     const r = random(2);
     mh.scope(() => {
-      const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 2 });
-      layer.loadStateDict(parameters(r, layer.config));
+      const module = mh.multiHeadAttention({ embedDim: 16, numHeads: 2 });
+      module.loadStateDict(parameters(r, module.config));
       const x = filled(r, 1, 9, 16);
-      const { output } = layer.forward(x, { causal: 'topLeft' });
-      const cache = layer.createCache({ capacity: 16, dtype });
-      const exact = layer.createCache({ capacity: 16 });
+      const { output } = module.forward(x, { causal: 'topLeft' });
+      const cache = module.createCache({ capacity: 16, dtype });
+      const exact = module.createCache({ capacity: 16 });
       expect(cache).toMatchObject({ batch: 1, capacity: 16, layout: 'contiguous', dtype });
       expect(cache.bytes).toBeLessThan(exact.bytes);
-      const steps = layer.step(x, cache).output;
+      const steps = module.step(x, cache).output;
       const off = maxDifference(steps.data, output.data);
       expect(off).toBeGreaterThan(0);
       expect(off).toBeLessThan(dtype === 'f16' ? 2e-3 : 3e-2);
@@ -188,32 +188,32 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
 
   it('is disposed like a tensor, and counted in the memory', () => {
     const before = mh.memory();
-    const layer = mh.multiHeadAttention({ embedDim: 16, numHeads: 2, numKvHeads: 1 });
-    const cache = layer.createCache({ batch: 2, capacity: 10 });
+    const module = mh.multiHeadAttention({ embedDim: 16, numHeads: 2, numKvHeads: 1 });
+    const cache = module.createCache({ batch: 2, capacity: 10 });
     // Keys and values, and two numbers per batch entry.
     expect(cache.bytes).toBe(2 * 10 * (8 + 8) * 4 + 2 * 8);
     expect(mh.memory()).toMatchObject({
       live: before.live + 2,
       bytes: before.bytes + cache.bytes,
     });
-    layer.loadStateDict(parameters(random(1), layer.config));
+    module.loadStateDict(parameters(random(1), module.config));
     cache.dispose();
     cache.dispose();
     cache[Symbol.dispose]();
     expect(cache.disposed).toBe(true);
     const x = filled(random(1), 2, 1, 16);
-    for (const fn of [() => layer.step(x, cache), () => cache.length, () => cache.rewind(0)]) {
+    for (const fn of [() => module.step(x, cache), () => cache.length, () => cache.truncate(0)]) {
       expectRefused(mh, fn, 'E_DISPOSED', 'cache');
     }
-    layer.dispose();
+    module.dispose();
     expect(mh.memory()).toMatchObject({ live: before.live, bytes: before.bytes });
   });
 
   describe('refuses', () => {
     const small = (more: object = {}): MultiHeadAttention => {
-      const layer = mh.multiHeadAttention({ embedDim: 8, numHeads: 2, ...more });
-      layer.loadStateDict(parameters(random(3), layer.config));
-      return layer;
+      const module = mh.multiHeadAttention({ embedDim: 8, numHeads: 2, ...more });
+      module.loadStateDict(parameters(random(3), module.config));
+      return module;
     };
     const tokens = (n: number, batch = 1) => filled(random(4), batch, n, 8);
     /** Runs `fn` in a scope, which then disposes everything that it made. */
@@ -222,17 +222,17 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
     it(
       'the cache of another module, of another kind or load, and values that are no cache',
       scoped(() => {
-        const [layer, other] = [small(), small()];
-        const cache = layer.createCache({ capacity: 4 });
+        const [module, other] = [small(), small()];
+        const cache = module.createCache({ capacity: 4 });
         const x = tokens(2);
         expectRefused(mh, () => other.step(x, cache), 'E_OPTION', 'cache', /another module/);
-        const plain = mh.createCache({ kvHeads: 2, keyWidth: 4, capacity: 4 });
+        const plain = mh.createCache({ kvHeads: 2, headDim: 4, capacity: 4 });
         for (const wrong of [plain, {}, undefined, 4]) {
-          const step = () => layer.step(x, wrong as never);
+          const step = () => module.step(x, wrong as never);
           expectRefused(mh, step, 'E_OPTION', 'cache', /createCache\(\)/);
         }
         expect(cache.length).toBe(0);
-        layer.step(x, cache);
+        module.step(x, cache);
         expect(cache.length).toBe(2);
       }),
     );
@@ -241,9 +241,9 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
       const elsewhere = await loadBuild(simd);
       const foreign = elsewhere.multiHeadAttention({ embedDim: 8, numHeads: 2 });
       const cache = foreign.createCache({ capacity: 4 });
-      const layer = small();
-      expectRefused(mh, () => layer.step(tokens(1), cache), 'E_OPTION', 'cache', 'another load()');
-      layer.dispose();
+      const module = small();
+      expectRefused(mh, () => module.step(tokens(1), cache), 'E_OPTION', 'cache', 'another load()');
+      module.dispose();
       foreign.dispose();
       cache.dispose();
     });
@@ -251,34 +251,34 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
     it(
       'steps past the capacity, and leaves the cache unchanged',
       scoped(() => {
-        const layer = small();
+        const module = small();
         const x = tokens(8);
-        const expected = layer.forward(x, { causal: 'topLeft' }).output;
-        const cache = layer.createCache({ capacity: 8 });
-        layer.step(slice(x, 1, 0, 5), cache);
-        const past = () => layer.step(tokens(4), cache, { trace: true, return: ['weights'] });
+        const expected = module.forward(x, { causal: 'topLeft' }).output;
+        const cache = module.createCache({ capacity: 8 });
+        module.step(slice(x, 1, 0, 5), cache);
+        const past = () => module.step(tokens(4), cache, { trace: true, return: ['weights'] });
         expectRefused(mh, past, 'E_OPTION', 'x', 'at most 3', 'capacity 8', '4');
         expect(cache.length).toBe(5);
-        const rest = layer.step(slice(x, 1, 5, 3), cache).output;
+        const rest = module.step(slice(x, 1, 5, 3), cache).output;
         const wanted = expected.data.subarray(5 * 8);
         expect(maxDifference(rest.data, wanted)).toBeLessThan(2e-6);
-        expectRefused(mh, () => layer.step(tokens(1), cache), 'E_OPTION', 'x', 'at most 0');
+        expectRefused(mh, () => module.step(tokens(1), cache), 'E_OPTION', 'x', 'at most 0');
       }),
     );
 
     it(
       'to truncate to a length that it does not have',
       scoped(() => {
-        const layer = small({ window: { left: 2 } });
-        const cache = layer.createCache({ capacity: 8 });
-        layer.step(tokens(3), cache);
-        expectRefused(mh, () => cache.rewind(4), 'E_OPTION', 'length', '0 to 3', '4');
-        expectRefused(mh, () => cache.rewind(-1), 'E_OPTION', 'length', '-1');
-        expectRefused(mh, () => cache.rewind(1.5), 'E_OPTION', 'length', 'whole number');
+        const module = small({ window: { left: 2 } });
+        const cache = module.createCache({ capacity: 8 });
+        module.step(tokens(3), cache);
+        expectRefused(mh, () => cache.truncate(4), 'E_OPTION', 'length', '0 to 3', '4');
+        expectRefused(mh, () => cache.truncate(-1), 'E_OPTION', 'length', '-1');
+        expectRefused(mh, () => cache.truncate(1.5), 'E_OPTION', 'length', 'whole number');
         expect(cache.length).toBe(3);
-        const ring = layer.createCache({ capacity: 3, layout: 'ring' });
-        for (let n = 0; n < 5; n += 1) layer.step(tokens(1), ring);
-        expectRefused(mh, () => ring.rewind(1), 'E_OPTION', 'length', 'at least 2');
+        const ring = module.createCache({ capacity: 3, layout: 'ring' });
+        for (let n = 0; n < 5; n += 1) module.step(tokens(1), ring);
+        expectRefused(mh, () => ring.truncate(1), 'E_OPTION', 'length', 'at least 2');
       }),
     );
 
@@ -287,7 +287,7 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
       ['a batch of 0', {}, 'batch', { capacity: 4, batch: 0 }],
       ['an unknown layout', {}, 'layout', { capacity: 4, layout: 'linked' }, 'ring'],
       ['pages without paging', {}, 'pageSize', { capacity: 4, pageSize: 2 }, 'paged'],
-      ["head dims, which the module knows", {}, 'keyWidth', { capacity: 4, keyWidth: 4 }, 'the module knows it'],
+      ["head dims, which the module knows", {}, 'headDim', { capacity: 4, headDim: 4 }, 'the module knows it'],
       ['a ring without a window', {}, 'capacity', { capacity: 4, layout: 'ring' }, 'window'],
       [
         ...(['a ring that is too small', { window: { left: 4 } }, 'capacity'] as const),
@@ -296,24 +296,24 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
       ['appended keys', { addBiasKv: true }, 'addBiasKv', { capacity: 4 }],
       ['zero attention', { addZeroAttn: true }, 'addZeroAttn', { capacity: 4 }],
       ['keys of another width', { kdim: 6 }, 'kdim', { capacity: 4 }, 'self-attention'],
-    ])('to be made with %s', (_, layer, argument, config, word = '') => {
+    ])('to be made with %s', (_, module, argument, config, word = '') => {
       mh.scope(() => {
-        const made = small(layer);
-        const create = () => made.createCache(config as LayerCacheConfig);
+        const made = small(module);
+        const create = () => made.createCache(config as ModuleCacheConfig);
         expectRefused(mh, create, 'E_OPTION', argument, word);
       });
     });
 
     it('more than the available memory', () => {
-      const layer = small();
-      const create = () => layer.createCache({ capacity: 2 ** 30 });
+      const module = small();
+      const create = () => module.createCache({ capacity: 2 ** 30 });
       expectRefused(mh, create, 'E_MEMORY', 'memory', 'heap');
-      layer.dispose();
+      module.dispose();
     });
 
     it.each<[string, object, string, string, ...string[]]>([
       ['causal', { causal: 'topLeft' }, 'E_OPTION', 'causal', 'a step is causal'],
-      ['a window', { window: { left: 1 } }, 'E_OPTION', 'window', 'part of the layer'],
+      ['a window', { window: { left: 1 } }, 'E_OPTION', 'window', 'part of the module'],
       ['rope', { rope: { style: 'half' } }, 'E_OPTION', 'rope', 'positions go on'],
       ['lengths', { kvLengths: new Int32Array(1) }, 'E_OPTION', 'kvLengths', 'knows its length'],
       ['a blocked mask', { attnMaskBlocked: 1 }, 'E_OPTION', 'attnMaskBlocked', 'may attend'],
@@ -328,10 +328,10 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
       ['unknown steps', { trace: ['keys'] }, 'E_OPTION', 'trace', 'kHeads'],
     ])('a step with %s', (_, options, code, argument, ...words) => {
       mh.scope(() => {
-        const layer = small();
-        const cache = layer.createCache({ capacity: 8 });
-        layer.step(tokens(3), cache);
-        const step = () => layer.step(tokens(2), cache, options);
+        const module = small();
+        const cache = module.createCache({ capacity: 8 });
+        module.step(tokens(3), cache);
+        const step = () => module.step(tokens(2), cache, options);
         expectRefused(mh, step, code as 'E_SHAPE', argument, ...words);
         expect(cache.length).toBe(3);
       });
@@ -344,9 +344,9 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
       ['no batch', filled(random(1), 1, 8), '2 batch entries'],
     ])('a step of tokens with %s', (_, x, ...words) => {
       mh.scope(() => {
-        const layer = small();
-        const cache = layer.createCache({ capacity: 8, batch: 2 });
-        expectRefused(mh, () => layer.step(x, cache), 'E_SHAPE', 'x', ...words);
+        const module = small();
+        const cache = module.createCache({ capacity: 8, batch: 2 });
+        expectRefused(mh, () => module.step(x, cache), 'E_SHAPE', 'x', ...words);
         expect(cache.length).toBe(0);
       });
     });

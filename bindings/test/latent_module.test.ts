@@ -34,17 +34,17 @@ describe.each(builds)(`latent module, %s (MULTIHEAD_SEED=${runSeed})`, async (si
 
   const tokens = 7;
   const x = { shape: [2, tokens, 24], data: floats(runSeed + 20, 2 * tokens * 24) };
-  const makeLayer = () => {
-    const layer = mh.multiHeadAttention(config);
-    layer.loadStateDict(parameters);
-    return layer;
+  const makeModule = () => {
+    const module = mh.multiHeadAttention(config);
+    module.loadStateDict(parameters);
+    return module;
   };
 
   it('traces its latents, and attention over them gives its output', () => {
     mh.scope(() => {
-      const layer = makeLayer();
-      expect(layer.config.valueDim).toBe(8);
-      const { output, trace } = layer.forward(x, { causal: 'topLeft', trace: true });
+      const module = makeModule();
+      expect(module.config.valueDim).toBe(8);
+      const { output, trace } = module.forward(x, { causal: 'topLeft', trace: true });
       expect(trace.kvLatent?.shape).toEqual([2, tokens, 16]);
       expect(trace.qLatent?.shape).toEqual([2, tokens, 10]);
       expect(trace.kRope?.shape).toEqual([2, tokens, 4]);
@@ -59,9 +59,9 @@ describe.each(builds)(`latent module, %s (MULTIHEAD_SEED=${runSeed})`, async (si
 
   it('step() over a cache of latents gives the results of forward()', () => {
     mh.scope(() => {
-      const layer = makeLayer();
-      const { output } = layer.forward(x, { causal: 'topLeft' });
-      const cache = layer.createCache({ batch: 2, capacity: tokens });
+      const module = makeModule();
+      const { output } = module.forward(x, { causal: 'topLeft' });
+      const cache = module.createCache({ batch: 2, capacity: tokens });
       const whole = mh.multiHeadAttention({ embedDim: 24, numHeads: 3, headDim: 12 });
       expect(cache.bytes).toBeLessThan(whole.createCache({ batch: 2, capacity: tokens }).bytes);
       for (let token = 0; token < tokens; token += 1) {
@@ -70,7 +70,7 @@ describe.each(builds)(`latent module, %s (MULTIHEAD_SEED=${runSeed})`, async (si
           const at = (b * tokens + token) * 24;
           row.set(x.data.subarray(at, at + 24), b * 24);
         }
-        const step = layer.step({ shape: [2, 1, 24], data: row }, cache).output.data;
+        const step = module.step({ shape: [2, 1, 24], data: row }, cache).output.data;
         step.forEach((y, i) => {
           const at = (Math.floor(i / 24) * tokens + token) * 24 + (i % 24);
           expect(y).toBeCloseTo(output.data[at] ?? NaN, 4);

@@ -1,4 +1,4 @@
-// The configuration of a layer: checks, defaults, and the record of the wire.
+// The configuration of a module: checks, defaults, and the record of the wire.
 
 import { attentionOptions, rotationNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
