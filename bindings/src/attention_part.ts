@@ -6,7 +6,7 @@ import { attentionInputs, attentionReturns } from './attention.js';
 import { attentionOptions, maskNames } from './attention_options.js';
 import { readCapture } from './capture.js';
 import { bytesPerElement } from './memory.js';
-import { call, Operands, type Runtime } from './operands.js';
+import { call, checkExtents, Operands, type Runtime } from './operands.js';
 import { checkChoice, checkNames, readOptions } from './options.js';
 import { outputShapes } from './outputs.js';
 import { ReadTensor } from './read_tensor.js';
@@ -40,6 +40,7 @@ class UncopiedOperands extends Operands {
 
   override input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
     const tensor = new ReadTensor(value, dtypes, argument, ranks);
+    checkExtents(tensor.shape, argument);
     this.#read.set(argument, tensor);
     return { address: nowhere, dtype: tensor.dtype, shape: tensor.shape };
   }

@@ -12,6 +12,7 @@ import { Heap } from './memory.js';
 import { mergeAttention } from './merge.js';
 import type { Runtime } from './operands.js';
 import { readOptions } from './options.js';
+import type { PlatformFloat16Array } from './platform_types.js';
 import { WasmPreparedAttention } from './prepared.js';
 import { rotate } from './rope.js';
 import { ScopeStack } from './scope.js';
@@ -43,6 +44,7 @@ export function coreOperations(runtime: Runtime, backend: LoadedBackend): Multih
 
   function tensor(shape: Shape, data?: Float32Array, options?: { readonly dtype?: undefined }): Tensor;
   function tensor(shape: Shape, data: Uint8Array, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
+  function tensor(shape: Shape, data: PlatformFloat16Array, options?: { readonly dtype?: undefined }): Tensor<'f16'>;
   function tensor<D extends DType>(
     shape: Shape,
     data: SourceOf<D> | undefined,

@@ -3,11 +3,11 @@
 import type { MaskOptions, RopeRotation, Window } from './attention_types.js';
 import type { ModuleGradients } from './backward_types.js';
 import type { KVCacheConfig, CacheDType, CacheLayout } from './cache_types.js';
-import type { FloatDType, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
+import type { FloatTensorLike, PlainTensor, Tensor, TensorLike } from './tensor_types.js';
 import type { TraceOf, TraceOption } from './trace_types.js';
 
 /** Tensors by name, as `torch.nn.Module.state_dict()` returns them. */
-export type StateDict<T = TensorLike<FloatDType>> = Readonly<Record<string, T>>;
+export type StateDict<T = FloatTensorLike> = Readonly<Record<string, T>>;
 
 /**
  * Configuration of {@link Multihead.multiHeadAttention}: the arguments of

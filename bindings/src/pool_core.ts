@@ -151,8 +151,8 @@ export class PoolCore {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(abortedError(signal, name));
       const settled = whenAborted(signal, () => {
-        // Members of a team wait for each other: none may be left out.
         if (team === undefined) this.crew.cancel(work);
+        else this.crew.cancelTeam(team);
         reject(abortedError(signal as AbortSignal, name));
       });
       const work: Work = {

@@ -94,6 +94,14 @@ export class Crew {
     if (work.seat !== undefined) work.seat.waiting = work.seat.waiting.filter(keep);
   }
 
+  /** Takes back a call of a team. Members wait for each other, so that none may be left out once one has begun. */
+  cancelTeam({ control, members }: TeamCall): void {
+    const isOther = ({ team }: Work): boolean => team?.control !== control;
+    const waiting = this.#seats.filter((seat) => !seat.waiting.every(isOther));
+    if (waiting.length < members) return;
+    for (const seat of waiting) seat.waiting = seat.waiting.filter(isOther);
+  }
+
   /** Frees an object in its worker. */
   release(seat: Seat, object: number): void {
     seat.objects -= 1;

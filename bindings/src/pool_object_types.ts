@@ -47,7 +47,7 @@ import type {
 export interface PoolCallOptions {
   /**
    * Aborting rejects the call with `E_ABORTED` at once. What a worker is computing at the moment it still finishes, for
-   * nobody. Default none.
+   * nobody; a call that no worker has begun is not run. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
   /**

@@ -1,6 +1,6 @@
 // The types of reading and writing safetensors files.
 
-import type { DType, FloatDType, Shape, TensorLike } from './tensor_types.js';
+import type { DType, Float16Numbers, FloatDType, Shape, TensorLike } from './tensor_types.js';
 
 /** The dtypes of the format, under this package's names, and the typed array of each. */
 export interface SafetensorsArrays {
@@ -87,7 +87,7 @@ export interface SafetensorsFile {
 /**
  * The tensors to write, by name: tensors, typed arrays with a shape, or tensors from `readSafetensors()`.
  */
-export type SafetensorsSource = Readonly<Record<string, TensorLike<DType> | SafetensorsTensor>>;
+export type SafetensorsSource = Readonly<Record<string, TensorLike<DType> | Float16Numbers | SafetensorsTensor>>;
 
 /** Options of `writeSafetensors()`. */
 export interface WriteSafetensorsOptions {

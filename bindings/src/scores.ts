@@ -22,7 +22,6 @@ import type {
   ScoreRows,
   ScoresOptions,
   Tensor,
-  TensorLike,
 } from './types.js';
 import * as wire from './wire.js';
 
@@ -128,7 +127,7 @@ class HeldInputs {
     this.#runtime = runtime;
   }
 
-  keep<D extends DType>(value: TensorLike<D>, dtypes: readonly D[], argument: string): Tensor<D> {
+  keep<D extends DType>(value: unknown, dtypes: readonly D[], argument: string): Tensor<D> {
     const { heap } = this.#runtime;
     const { data, dtype, shape } = checkTensorLike(value, dtypes, argument);
     if (coreOf(value)?.heap === heap) return value as Tensor<D>;

@@ -5,7 +5,7 @@ import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
 import { bytesPerElement, onJavaScriptHeap, type Block, type Heap, type Holding } from './memory.js';
 import { elements, formatShape, type Ranks } from './shape.js';
-import { bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
+import { bitsOf, bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
 /** Of the operands of calls. */
@@ -101,10 +101,11 @@ function readExtents(shape: unknown, most: number, argument: string): unknown[] 
   }
 }
 
-/** The dtype of a typed array; for a Uint16Array it is `stated`, which must be 'f16' or 'bf16'. */
+/** The dtype of a typed array; for a Uint16Array it is `stated`, which must be 'f16' or 'bf16'. A Float16Array is f16. */
 function dtypeOf(data: unknown, stated: unknown): DType | undefined {
   const name = typedArrayName(data);
   if (name === 'Float32Array') return 'f32';
+  if (name === 'Float16Array') return 'f16';
   if (name === 'Uint8Array') return 'bool';
   return name === 'Uint16Array' && isHalf(stated) ? stated : undefined;
 }
@@ -153,7 +154,7 @@ export function checkData<D extends DType>(
       got: `${length}${detached}`,
     });
   }
-  return { dtype: dtype as D, data: typed };
+  return { dtype: dtype as D, data: dtype === 'f16' ? (bitsOf(typed) as DataOf<D>) : typed };
 }
 
 /** Throws `E_OPTION` unless it is a dtype or undefined. */

@@ -2,6 +2,8 @@
 
 // Tensors, and the typed arrays that calls also take as arguments.
 
+import type { PlatformFloat16Array } from './platform_types.js';
+
 /**
  * 16-bit floats: IEEE 754 binary16 (`'f16'`), or bfloat16, the upper 16 bits of a 32-bit float. They
  * are for storage only: all arithmetic is in 32 bits.
@@ -104,16 +106,29 @@ export type PlainTensor<D extends DType = 'f32'> =
  */
 export type TensorLike<D extends DType = 'f32'> = Tensor<D> | PlainTensor<D>;
 
+/** A `Float16Array` with a shape, as an argument, in engines that have this class. It is `'f16'`. */
+export interface Float16Numbers {
+  /** Row-major. */
+  readonly data: PlatformFloat16Array;
+  /** Extents, outermost first. */
+  readonly shape: Shape;
+  /** May be left out, unlike with a `Uint16Array`. */
+  readonly dtype?: 'f16' | undefined;
+}
+
 /** A {@link TensorLike} of 32-bit or half-precision floats. */
-export type FloatTensorLike = TensorLike<FloatDType>;
+export type FloatTensorLike = TensorLike<FloatDType> | Float16Numbers;
 
 /** The typed arrays from which {@link Multihead.tensor} makes a tensor of this dtype. */
-export type SourceOf<D extends DType> = DataOf<D> | (D extends HalfDType ? Float32Array : never);
+export type SourceOf<D extends DType> =
+  | DataOf<D>
+  | (D extends HalfDType ? Float32Array : never)
+  | (D extends 'f16' ? PlatformFloat16Array : never);
 
 /** Options of {@link Multihead.tensor}. */
 export interface TensorOptions<D extends DType = DType> {
   /**
-   * Default: `'f32'` for a `Float32Array`, `'bool'` for a `Uint8Array`. With `'f16'` or `'bf16'`, a
+   * Default: `'f32'` for a `Float32Array`, `'f16'` for a `Float16Array`, `'bool'` for a `Uint8Array`. With `'f16'` or `'bf16'`, a
    * `Float32Array` is rounded to nearest, ties to even, and a `Uint16Array` holds the bits. A
    * `Uint16Array` requires this option.
    */

@@ -8,6 +8,7 @@ import { abortable, abortedError, checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
 import { checkCount, readFlat } from './options.js';
 import type { PlatformAbortSignal } from './platform_types.js';
+import type { PoolExperiment, PoolTrainer } from './pool_object_types.js';
 import { describe, unreadable } from './tensor.js';
 import type { Experiment, Trainer, TrainerStepOptions, TrainingStep } from './types.js';
 
@@ -32,16 +33,16 @@ export type TrainingBatches =
 /** A trainer with its batches, or an experiment, which has its own. */
 export type Trained =
   | {
-      /** What makes the steps. */
-      readonly trainer: Trainer;
+      /** What makes the steps, on this thread or in the workers of a pool. */
+      readonly trainer: Trainer | PoolTrainer;
       /** What it learns. */
       readonly batches: TrainingBatches;
       /** Not with a trainer. */
       readonly experiment?: undefined;
     }
   | {
-      /** What makes the steps. */
-      readonly experiment: Experiment;
+      /** What makes the steps, on this thread or in a worker of a pool. */
+      readonly experiment: Experiment | PoolExperiment;
       /** Not with an experiment. */
       readonly trainer?: undefined;
       /** Not with an experiment. */
@@ -100,37 +101,39 @@ export function train(given: TrainOptions): Training {
   return new TrainingLoop({ trainer, batches, steps, every, signal });
 }
 
-/** What the loop needs of a trainer. An experiment's step() ignores the batch. */
+/** What the loop needs of a trainer. Those of a pool give promises. */
 interface Stepping {
-  readonly steps: number;
-  step(tokens: Int32Array, targets: Int32Array, options?: TrainerStepOptions): TrainingStep;
+  steps(): number | Promise<number>;
+  step(batch: TrainingBatch): TrainingStep | Promise<TrainingStep>;
+}
+
+/** The number of updates so far; in the objects of a pool it is a method. */
+function stepsOf({ steps }: Trainer | Experiment | PoolTrainer | PoolExperiment): number | Promise<number> {
+  return typeof steps === 'function' ? steps() : steps;
 }
 
 /** Throws `E_OPTION`. */
-function trainedOf(options: Trained): {
-  trainer: Stepping;
-  batches: TrainingBatches;
-  end: number;
-} {
+function trainedOf(options: Trained): { trainer: Stepping; batches: TrainingBatches; end: number } {
   const { trainer, batches, experiment } = options;
   if (experiment === undefined) {
-    const isTrainer = hasMethod(trainer, ['step'], 'trainer');
-    // That of a pool, which gives promises, has a method `steps`.
-    const steps = isTrainer ? Object.getOwnPropertyDescriptor(trainer, 'steps')?.value : undefined;
-    if (!isTrainer || typeof steps === 'function') throw refused('trainer', 'a trainer made by mh.trainer()', trainer);
-    return { trainer, batches, end: Infinity };
+    if (!hasMethod(trainer, ['step'], 'trainer')) {
+      throw refused('trainer', 'a trainer made by mh.trainer() or pool.trainer()', trainer);
+    }
+    const step = ({ tokens, targets, ...others }: TrainingBatch) => trainer.step(tokens, targets, others);
+    return { trainer: { steps: () => stepsOf(trainer), step }, batches, end: Infinity };
   }
-  if (!hasMethod(experiment, ['heldOut'], 'experiment')) {
+  if (!hasMethod(experiment, ['evaluate'], 'experiment')) {
     throw refused('experiment', 'an experiment', experiment);
   }
   if (trainer !== undefined) throw refused('trainer', 'none with an experiment', trainer);
   if (batches !== undefined) throw refused('batches', 'none with an experiment', batches);
   const none = { tokens: new Int32Array(), targets: new Int32Array() };
-  return { trainer: experiment, batches: () => none, end: endOf(experiment) };
+  const own = { steps: () => stepsOf(experiment), step: () => experiment.step() };
+  return { trainer: own, batches: () => none, end: endOf(experiment) };
 }
 
 /** Throws `E_OPTION` for an object that is no experiment. */
-function endOf(experiment: Experiment): number {
+function endOf(experiment: Experiment | PoolExperiment): number {
   try {
     return experiment.options.steps;
   } catch (cause) {
@@ -203,27 +206,30 @@ class TrainingLoop implements Training {
       let drawnAt = 0;
       let sinceProgress = 0;
       let progress: TrainingStep | undefined;
-      while (trainer.steps < steps) {
+      for (;;) {
+        const made = await trainer.steps();
+        if (made >= steps) break;
         if (signal?.aborted) throw abortedError(signal, 'train');
         if (this.#paused && this.#single === 0) {
           await this.#resumed(signal);
           continue;
         }
-        const restored = source.byStep && drawnAt !== trainer.steps;
+        const restored = source.byStep && drawnAt !== made;
         if (batch === undefined || restored) {
-          drawnAt = trainer.steps;
+          drawnAt = made;
           batch = await abortable(source.next(drawnAt), signal, 'train');
           if (batch === undefined) break;
           // While it waited, it may have been aborted, paused or restored.
           continue;
         }
-        const { tokens, targets, ...options } = batch;
+        const next = batch;
         batch = undefined;
-        progress = trainer.step(tokens, targets, options);
-        sinceProgress += 1;
+        // Before the step: while a pool makes it, pause() and resume() may be called.
         const single = this.#paused;
         if (single) this.#single -= 1;
-        if (single || sinceProgress === every || trainer.steps >= steps) {
+        progress = await trainer.step(next);
+        sinceProgress += 1;
+        if (single || sinceProgress === every || progress.step >= steps) {
           sinceProgress = 0;
           yield progress;
         }

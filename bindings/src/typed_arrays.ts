@@ -39,6 +39,13 @@ export function pristine<T extends TypedArray>(data: T): T {
   return new Same(bufferOf(data), byteOffsetOf(data), length) as T;
 }
 
+/** The bits of 16-bit floats, which may come as a Float16Array. Node 20 has no such class, so the package uses none. */
+export function bitsOf(data: TypedArray): Uint16Array {
+  if (typedArrayName(data) !== 'Float16Array') return data as Uint16Array;
+  const length = lengthOf(data);
+  return length === 0 ? new Uint16Array() : new Uint16Array(bufferOf(data), byteOffsetOf(data), length);
+}
+
 const byteLengthGetter = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')
   ?.get as Getter;
 

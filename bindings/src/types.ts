@@ -39,6 +39,7 @@ import type {
   PrepareBackwardOptions,
   PrepareOptions,
 } from './prepared_types.js';
+import type { PlatformFloat16Array } from './platform_types.js';
 import type {
   DType,
   FloatDType,
@@ -120,6 +121,8 @@ export interface Multihead {
   tensor(shape: Shape, data?: Float32Array, options?: { readonly dtype?: undefined }): Tensor;
   /** Makes a tensor of booleans from a copy of `data`: 0 is false, everything else true. Throws as above. */
   tensor(shape: Shape, data: Uint8Array, options?: { readonly dtype?: undefined }): Tensor<'bool'>;
+  /** Makes an f16 tensor from a copy of `data`, in engines that have this class. Throws as above. */
+  tensor(shape: Shape, data: PlatformFloat16Array, options?: { readonly dtype?: undefined }): Tensor<'f16'>;
   /**
    * Makes a tensor of this dtype from a copy of `data`; without `data`, a tensor of zeros. For `'f16'` and
    * `'bf16'`, a `Uint16Array` holds the bits, and a `Float32Array` is rounded to nearest, ties to even. Throws

@@ -210,6 +210,24 @@ test('a call of a team that is aborted is over at once, and the team works on', 
   model.dispose();
 });
 
+test('calls of a team that wait when they are aborted are not run', async () => {
+  const model = await pool.transformer(configs['GPT-2'] as TransformerConfig, { workers: 'all' });
+  await model.initialise();
+  const cache = await model.createCache({ capacity: 400 });
+  const tokens = Int32Array.from({ length: 100 }, (_, at) => at);
+  const controller = new AbortController();
+  const { signal } = controller;
+  const first = model.step(tokens, cache);
+  const aborted = [1, 2].map(() => rejectionOf(model.step(tokens, cache, { signal })));
+  const last = model.step(tokens.subarray(0, 3), cache);
+  await new Promise((resolve) => setTimeout(resolve, 5));
+  controller.abort();
+  for (const error of await Promise.all(aborted)) expect(error.code).toBe('E_ABORTED');
+  await Promise.all([first, last]);
+  expect(await cache.length()).toBe(103);
+  for (const each of [cache, model]) each.dispose();
+});
+
 test('proxies and pools that nobody holds are freed, and their calls settle', async () => {
   const script = `
     import { createPool } from 'multihead/pool';

@@ -3,30 +3,56 @@
 import type { Simd, Tensor } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
 import { expect } from 'vitest';
+import { rejectionOf } from './builds.ts';
 
-export interface Sent {
-  readonly data: ArrayBufferView;
-  readonly shape: readonly number[];
-}
 export type Results = Record<string, Tensor | Tensor[]>;
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer =>
   Buffer.from(buffer as ArrayBuffer, byteOffset, byteLength);
 
-function sameBits(actual: Sent, expected: Sent, label: string): void {
-  expect(actual.shape, label).toEqual([...expected.shape]);
-  expect(bytesOf(actual.data).equals(bytesOf(expected.data)), label).toBe(true);
+const isTensor = (value: object): value is { data: ArrayBufferView; shape: readonly number[] } => 'data' in value && 'shape' in value;
+
+/** Compares the bits of all results: tensors, arrays and numbers, by their names. */
+export function sameResults(actual: unknown, expected: unknown, label: string): void {
+  if (ArrayBuffer.isView(expected)) {
+    expect(ArrayBuffer.isView(actual) && bytesOf(actual).equals(bytesOf(expected)), label).toBe(true);
+  } else if (typeof expected !== 'object' || expected === null) {
+    expect(actual, label).toBe(expected);
+  } else if (isTensor(expected)) {
+    const { data, shape } = actual as typeof expected;
+    expect(shape, label).toEqual([...expected.shape]);
+    sameResults(data, expected.data, label);
+  } else {
+    expect(Object.keys(actual as object).sort(), label).toEqual(Object.keys(expected).sort());
+    for (const [name, each] of Object.entries(expected)) {
+      sameResults((actual as Record<string, unknown>)[name], each, `${name}, ${label}`);
+    }
+  }
 }
 
-/** Compares the bits of all results. */
-export function sameResults(actual: object, expected: object, label: string): void {
-  expect(Object.keys(actual).sort(), label).toEqual(Object.keys(expected).sort());
-  for (const [name, given] of Object.entries(actual)) {
-    const wanted = (expected as Record<string, Tensor | Tensor[] | Float32Array>)[name] as Tensor | Tensor[] | Float32Array;
-    if (ArrayBuffer.isView(wanted)) expect(bytesOf(given as Float32Array).equals(bytesOf(wanted)), `${name}, ${label}`).toBe(true);
-    else if (!Array.isArray(wanted)) sameBits(given as Sent, wanted, `${name}, ${label}`);
-    else wanted.forEach((each, i) => sameBits((given as Sent[])[i] as Sent, each, `${name} ${i}, ${label}`));
+/** Disposes the tensors of a result. */
+function free(result: unknown): void {
+  if (typeof result !== 'object' || result === null || ArrayBuffer.isView(result)) return;
+  if ('dispose' in result) (result as Tensor).dispose();
+  else Object.values(result).forEach(free);
+}
+
+/**
+ * Compares a call of one thread, whose results it frees, with that of a pool: their results, or the messages of their
+ * errors. Gives whether there were results.
+ */
+export async function sameOfBoth(local: () => unknown, remote: () => Promise<unknown>, label: string): Promise<boolean> {
+  let expected: unknown;
+  try {
+    expected = local();
+  } catch (error) {
+    expect((await rejectionOf(remote())).message, label).toBe((error as Error).message);
+    return false;
   }
+  const actual = await remote();
+  if (expected !== undefined) sameResults(actual, expected, label);
+  free(expected);
+  return true;
 }
 
 /** With 1, 2, 3 and 5 workers, by both exchanges. Even small calls are divided. */

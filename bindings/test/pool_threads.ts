@@ -25,3 +25,9 @@ export async function until(condition: () => boolean): Promise<void> {
   for (let wait = 0; wait < 500 && !condition(); wait += 1) await new Promise((resolve) => setTimeout(resolve, 10));
   if (!condition()) throw new Error('not within five seconds');
 }
+
+/** The thread of the only worker. Threads of pools that were disposed may still be ending. */
+export async function onlyThread(): Promise<Worker | undefined> {
+  await until(() => running.size === 1);
+  return [...running][0];
+}

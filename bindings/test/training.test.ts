@@ -1,6 +1,7 @@
 // The loop of multihead/training: progress, pausing, single steps, restoring, aborting, and the sources of batches.
 
 import { load, type Multihead, type TrainingStep } from 'multihead';
+import { createPool } from 'multihead/pool';
 import { train, type TrainingBatch, type TrainingBatches, type TrainOptions } from 'multihead/training';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { errorOf } from './builds.ts';
@@ -229,10 +230,38 @@ describe('train()', () => {
     expect(await all(train({ trainer, batches: batchOf, steps: 1 }))).toEqual([1]);
   });
 
-  it("refuses a pool's trainer, which has promises", () => {
-    const trainer = { step: async () => {}, steps: async () => 0 };
-    const error = errorOf(() => train({ trainer, batches: batchOf } as unknown as TrainOptions));
-    expect([error.code, error.argument]).toEqual(['E_OPTION', 'trainer']);
+  it('makes the steps of trainers and experiments of a pool', async () => {
+    using pool = await createPool({ workers: 2, simd: 'simd128' });
+    const model = await pool.transformer({ numLayers: 1, vocabSize: 5, embedDim: 8, numHeads: 2 }, { workers: 'all' });
+    await model.initialise({ seed: 1 });
+    const [trainer, local] = [await pool.trainer(model, { learningRate: 0.01 }), trainerOf()];
+    const losses = async (options: TrainOptions) => {
+      const seen = [];
+      for await (const { step, loss } of train(options)) seen.push([step, loss]);
+      return seen;
+    };
+    for (const steps of [5, 8]) {
+      const same = { batches: batchOf, steps, every: 2 };
+      expect(await losses({ trainer, ...same })).toEqual(await losses({ trainer: local, ...same }));
+    }
+    const options = { kind: 'induction', batch: 2, steps: 3 } as const;
+    const experiments = [await pool.experiment(options), mh.experiment(options)] as const;
+    made.push(experiments[1]);
+    expect(await losses({ experiment: experiments[0] })).toEqual(await losses({ experiment: experiments[1] }));
+
+    // While a worker makes a step, the loop can be paused, and resumed.
+    const training = train({ trainer, batches: batchOf, steps: 12 });
+    training.step();
+    const ended = all(training);
+    await vi.waitUntil(async () => (await trainer.steps()) === 9);
+    await turn();
+    expect([training.paused, await trainer.steps()]).toEqual([true, 9]);
+    training.step();
+    training.resume();
+    expect(await ended).toEqual([9, 10, 11, 12]);
+    await expect(all(train({ trainer, batches: batchOf, signal: AbortSignal.abort() }))).rejects.toMatchObject({ code: 'E_ABORTED' });
+    trainer.dispose();
+    await expect(all(train({ trainer, batches: batchOf }))).rejects.toMatchObject({ code: 'E_DISPOSED' });
   });
 
   it('throws the errors of steps and batches', async () => {

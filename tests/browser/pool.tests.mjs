@@ -39,6 +39,13 @@ async function compare() {
   const copies = [q, k, v].map(({ shape, data }) => ({ shape, data: data.slice() }));
   const { out, lse, lent } = await pool.attention(...copies, { causal: 'topLeft', return: ['lse'], transfer: true });
   const taken = copies.filter(({ data }) => data.length === 0).length;
+  // The class exists in browsers since 2025, in Node only since version 24.
+  const halves = [q, k, v].map(({ shape, data }) => ({ shape, data: new Float16Array(data) }));
+  const bits = halves.map(({ shape, data }) => ({ shape, data: new Uint16Array(data.buffer), dtype: 'f16' }));
+  const ofBits = mh.attention(...bits).out.toFloat32();
+  const half = mh.tensor([3, 200 * 32], halves[0].data);
+  const isHalf = half.dtype === 'f16' && same(half.data, bits[0].data);
+  const float16 = [mh.attention(...halves), await pool.attention(...halves), await pool.attention(...halves, { transfer: true })];
   const inputs = { q, k, v, out, lse, dOut: tensor(4) };
   const wantedGradients = mh.attentionBackward(inputs, { causal: 'topLeft' });
   const gradients = await pool.attentionBackward(inputs, { causal: 'topLeft' });
@@ -55,6 +62,7 @@ async function compare() {
   return {
     ...{ workers, exchange, why, refused, taken, parts: parts.length },
     attention: same(actual.out.data, expected) && same(out.data, expected),
+    float16: isHalf && float16.every(({ out: { data } }) => same(data, ofBits)),
     lent: [q, k, v].every(({ data }, at) => same(lent['qkv'[at]].data, data)),
     gradients: ['dQ', 'dK', 'dV'].every((name) => same(gradients[name].data, wantedGradients[name].data)),
     transformer: same(logits.data, wanted),
@@ -75,7 +83,7 @@ async function onPage(browser, headers) {
   }
 }
 
-const exact = { refused: 'E_SHAPE', attention: true, lent: true, gradients: true, transformer: true };
+const exact = { refused: 'E_SHAPE', attention: true, float16: true, lent: true, gradients: true, transformer: true };
 
 export const tests = [
   {

@@ -1,0 +1,172 @@
+// Workers that end: each is reported with the call that it ran, and replaced; no call hangs, and nothing is left behind.
+
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { load, type Multihead, type MultiheadError, type TransformerConfig } from 'multihead';
+import { createPool, type Pool } from 'multihead/pool';
+import { afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { rejectionOf } from './builds.ts';
+import { sameResults } from './pool_results.ts';
+import { onlyThread, running, until } from './pool_threads.ts';
+import { random } from './random.ts';
+import { filled } from './random_case.ts';
+
+let mh: Multihead;
+beforeAll(async () => {
+  mh = await load();
+});
+afterEach(() => until(() => running.size === 0));
+
+const r = random(1);
+const small = { q: filled(r, 1, 2, 20, 8), k: filled(r, 1, 2, 30, 8), v: filled(r, 1, 2, 30, 8) };
+const large = { q: filled(r, 1, 4, 2000, 64), k: filled(r, 1, 4, 2000, 64), v: filled(r, 1, 4, 2000, 64) };
+const attention = (pool: Pool, of = small) => pool.attention(of.q, of.k, of.v);
+
+test('a worker that ends is reported with its call and replaced', async () => {
+  using pool = await createPool({ workers: 1 });
+  const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 4 });
+  const thread = await onlyThread();
+  const busy = rejectionOf(attention(pool, large));
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  const errors = Promise.all([busy, rejectionOf(cache.length())]);
+  await thread?.terminate();
+  const [first, second] = await errors;
+  expect(first?.code).toBe('E_WORKER');
+  expect(first?.message).toContain('another takes its place');
+  expect(second?.code).toBe('E_WORKER');
+  expect((await rejectionOf(cache.length())).message).toContain('lost');
+  expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
+  expect(pool.backend.workers).toBe(1);
+});
+
+/** Memory of this process after a garbage collection. Threads that end free theirs a little later. */
+async function memory(): Promise<{ heap: number; buffers: number; rss: number }> {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  for (let times = 0; times < 5; times += 1) {
+    collect();
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  const { heapUsed, arrayBuffers, rss } = process.memoryUsage();
+  return { heap: heapUsed, buffers: arrayBuffers, rss };
+}
+
+type Arrays = { readonly data: Float32Array; readonly shape: readonly number[] };
+const plain = ({ data, shape }: Arrays) => ({ data: data.slice(), shape });
+
+/** Calls of all kinds that are divided, lent something, or of objects; with what one thread gives. */
+const kindsOf = (pool: Pool) => mh.scope((): [run: () => Promise<object>, expected: object][] => {
+  const all = { workers: 'all' } as const;
+  const { q, k, v } = small;
+  const lse = { return: ['lse'] } as const;
+  const tokens = filled(r, 40, 2, 8);
+  const cu = { cuQ: Int32Array.of(0, 30, 40), cuK: Int32Array.of(0, 30, 40) };
+  const [whole, packed] = [mh.attention(q, k, v, lse), mh.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse })];
+  const inputs = { q, k, v, out: plain(whole.out), lse: plain(whole.lse), dOut: filled(r, 1, 2, 20, 8) };
+  const ofTokens = { q: tokens, k: tokens, v: tokens, out: plain(packed.out), lse: plain(packed.lse), dOut: filled(r, 40, 2, 8) };
+  const ofCache = { kvHeads: 2, headDim: 8, capacity: 40 };
+  const stage = { stage: 'weights', chunk: 6 } as const;
+  const config: TransformerConfig = { embedDim: 160, numHeads: 4, numLayers: 2, vocabSize: 300, mlpDim: 160, rope: { style: 'half' } };
+  const ids = Int32Array.from({ length: 12 }, (_, at) => (at * 37) % 300);
+
+  const calls = {
+    attention: () => pool.attention(q, k, v, lse),
+    async lending() {
+      const { lent: _, ...results } = await pool.attention(plain(q), plain(k), plain(v), { ...lse, transfer: true });
+      return results;
+    },
+    varlen: () => pool.attentionVarlen(tokens, tokens, tokens, { ...cu, ...lse }),
+    backward: () => pool.attentionBackward(inputs),
+    varlenBackward: () => pool.attentionVarlenBackward(ofTokens, cu),
+    async scores() {
+      const chunks = [];
+      for await (const chunk of pool.scores(q, k, stage)) chunks.push(chunk);
+      return chunks;
+    },
+    async cache() {
+      using cache = await pool.createCache(ofCache, all);
+      await cache.append(k, v);
+      return await cache.attend(q, lse);
+    },
+    async transformer() {
+      using model = await pool.transformer(config, all);
+      await model.initialise({ seed: 1 });
+      using cache = await model.createCache({ capacity: 20 });
+      const { logits } = await model.step(ids, cache);
+      return [logits, (await model.step(ids.subarray(3, 4), cache)).logits];
+    },
+    async trainer() {
+      using model = await pool.transformer(config, all);
+      await model.initialise({ seed: 1 });
+      using trainer = await pool.trainer(model);
+      return [await trainer.step(ids, ids), await trainer.step(ids, ids)];
+    },
+  };
+
+  const cache = mh.createCache(ofCache);
+  cache.append(k, v);
+  const model = mh.transformer(config);
+  model.initialise({ seed: 1 });
+  const kept = model.createCache({ capacity: 20 });
+  const logits = [ids, ids.subarray(3, 4)].map((each) => model.step(each, kept).logits);
+  const trainer = mh.trainer(model);
+  const expected: Record<keyof typeof calls, object> = {
+    ...{ attention: whole, lending: whole, varlen: packed },
+    ...{ backward: mh.attentionBackward(inputs), varlenBackward: mh.attentionVarlenBackward(ofTokens, cu) },
+    ...{ scores: [...mh.scores(q, k, stage)], cache: cache.attend(q, lse), transformer: logits },
+    trainer: [trainer.step(ids, ids), trainer.step(ids, ids)],
+  };
+  // Tensors do not outlive the scope.
+  return Object.entries(calls).map(([name, run]) => [run, copied(expected[name as keyof typeof calls])]);
+});
+
+/** Results with copies in place of tensors. */
+function copied<T>(value: T): T {
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return value;
+  if ('dispose' in value) return plain(value as unknown as Arrays) as T;
+  if (Array.isArray(value)) return value.map(copied) as T;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, copied(each)])) as T;
+}
+
+// A thousand of each take some minutes.
+const rounds = Number(process.env['MULTIHEAD_KILL_ROUNDS'] ?? 60);
+
+describe.each(['auto', 'messages'] as const)('a random worker ends under load, exchange: %s', (exchange) => {
+  test(`${rounds} times: every promise settles, and memory does not grow`, { timeout: 60_000 + 2000 * rounds }, async () => {
+    using pool = await createPool({ workers: 2, leastWork: 1, exchange });
+    const kinds = kindsOf(pool);
+    await until(() => running.size === 2);
+    let [ok, lost] = [0, 0];
+    let before: Awaited<ReturnType<typeof memory>> | undefined;
+    let ended: Promise<number> | undefined;
+    const choose = random(5);
+    for (let round = 0; round < rounds; round += 1) {
+      const chosen = Array.from({ length: 6 }, () => choose.pick(kinds));
+      const settled = Promise.allSettled(chosen.map(([run]) => run()));
+      const threads = [...running];
+      if (choose.next() < 0.5) await new Promise((resolve) => setTimeout(resolve, choose.int(0, 4)));
+      ended = threads[choose.int(0, threads.length - 1)]?.terminate();
+      (await settled).forEach((result, index) => {
+        if (result.status === 'rejected') {
+          expect((result.reason as MultiheadError).code, String(result.reason)).toBe('E_WORKER');
+          lost += 1;
+        } else {
+          sameResults(result.value, chosen[index]?.[1], `round ${round}`);
+          ok += 1;
+        }
+      });
+      if (round === Math.floor(rounds / 3)) before = await memory();
+    }
+    expect([ok > rounds, lost > 0]).toEqual([true, true]);
+    // Else the last one to end could still take a call along.
+    await ended;
+    await until(() => running.size === 2 && pool.backend.workers === 2);
+    await attention(pool);
+    for (const { live } of await Promise.all([pool.memory(), pool.memory()])) expect(live).toBe(0);
+    const after = await memory();
+    const grown = (what: keyof typeof after): number => (after[what] - (before?.[what] ?? 0)) / 2 ** 20;
+    expect(grown('heap')).toBeLessThan(10);
+    expect(grown('buffers')).toBeLessThan(10);
+    expect(grown('rss')).toBeLessThan(150);
+  });
+});
