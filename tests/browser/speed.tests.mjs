@@ -32,7 +32,7 @@ export const tests = [
       for (const [at, pattern] of [
         /^multihead, one worker.* ms \(.* to .*\).*times as fast.*outputs within \d × 10[⁻⁰¹²³⁴-⁹]+$/,
         /^multihead, all workers ?(\d+ workers?, (shared memory|messages)|).* ms .*outputs within/,
-        /^Plain JavaScript ?one thread.* ms .*the yardstick$/,
+        /^Plain JavaScript ?one thread.* ms .*the baseline$/,
       ].entries()) {
         assert.match(rows[at].replaceAll('\u00a0', ' '), pattern);
       }
@@ -64,6 +64,24 @@ export const tests = [
       const rows = await run(page);
       assert.match(rows[0], /outputs differ by .*so the times are not compared$/);
       assert.doesNotMatch(rows.join(' '), /times as fast/);
+      await close();
+      await server.close();
+    },
+  },
+  {
+    name: 'speed: a worker that ends during the measurement is noticed, and the next one measures',
+    async run({ browser }) {
+      const server = await startBrokenServer(async (folder, assets) => {
+        const file = join(folder, 'assets', assets.find((name) => /^speed_worker.*\.js$/.test(name)));
+        const end = `addEventListener('message', ({ data }) => data.size === 'page' && setTimeout(close, 300));`;
+        await writeFile(file, `${end}\n${await readFile(file, 'utf8')}`);
+      });
+      const { page, close } = await openPage(browser, `${server.url}#speed=page`);
+      await page.$eval('#run-speed', (button) => button.click());
+      await until(page, () => document.querySelector('#speed [role=status]').textContent.startsWith('The measurement has stopped: its worker has ended'));
+      assert.equal(await page.$eval('#run-speed', (button) => button.textContent), 'Run');
+      await page.evaluate(() => (location.hash = '#speed=sentence'));
+      await run(page);
       await close();
       await server.close();
     },

@@ -3,6 +3,7 @@
 import { firstLine, makeContenders } from './speed/contenders.js';
 import { inTurns, largestDifference, usualPace, warmUp, type Contender } from './speed/measure.js';
 import { sizes, type Engine, type Row, type SpeedAnswer, type SpeedRequest } from './speed/messages.js';
+import { holdForLife } from './worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {
@@ -10,6 +11,8 @@ interface Scope {
   postMessage(answer: SpeedAnswer): void;
 }
 const scope = self as unknown as Scope;
+
+holdForLife((lock) => scope.postMessage({ kind: 'lock', lock }));
 
 interface Runner {
   readonly contender: Contender;

@@ -6,6 +6,7 @@ import { el } from '../parts/dom.js';
 import { download } from '../parts/save_map.js';
 import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedAnswer } from '../speed/messages.js';
 import { comparison, csvOfSpeed, machineName, reported, significant, type Reported } from '../speed/report.js';
+import { whenEnded } from '../worker_life.js';
 
 const peerTitles: Readonly<Record<PeerName, string>> = {
   onnxruntime: 'ONNX Runtime Web (14 MB)',
@@ -42,14 +43,19 @@ export function speedSection(app: App): HTMLElement {
     save.hidden = machine.hidden = about.hidden = true;
     button.textContent = 'Stop';
     status.textContent = 'Starting';
-    worker = new Worker(new URL('../speed_worker.ts', import.meta.url), { type: 'module', name: 'speed' });
-    worker.onmessage = ({ data }: MessageEvent<SpeedAnswer>) => receive(data);
-    worker.onerror = ({ message }) => stop(`The measurement could not start: ${message || 'its script could not be loaded'}.`);
+    const started = new Worker(new URL('../speed_worker.ts', import.meta.url), { type: 'module', name: 'speed' });
+    const lose = () => started === worker && stop('The measurement has stopped: its worker has ended, perhaps for lack of memory.');
+    started.onmessage = ({ data }: MessageEvent<SpeedAnswer>) => {
+      if (data.kind === 'lock') whenEnded(data.lock, lose);
+      else receive(data);
+    };
+    started.onerror = ({ message }) => stop(`The measurement could not start: ${message || 'its script could not be loaded'}.`);
     const peers = boxes.filter(({ box }) => box.checked).map(({ name }) => name);
-    worker.postMessage({ size: lastSize, peers });
+    started.postMessage({ size: lastSize, peers });
+    worker = started;
   }
 
-  function receive(answer: SpeedAnswer): void {
+  function receive(answer: Exclude<SpeedAnswer, { kind: 'lock' }>): void {
     if (answer.kind === 'step') status.textContent = `${answer.what}…`;
     else if (answer.kind === 'failed') stop(`The measurement failed: ${answer.message}`);
     else if (answer.kind === 'done') stop(`Done: ${describe(lastSize)}, median of ${last?.rounds ?? 0} rounds.`);

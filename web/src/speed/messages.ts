@@ -56,4 +56,6 @@ export type SpeedAnswer =
   | { readonly kind: 'step'; readonly what: string }
   | { readonly kind: 'rows'; readonly engine: Engine; readonly rows: readonly Row[]; readonly round: number; readonly rounds: number }
   | { readonly kind: 'done' }
-  | { readonly kind: 'failed'; readonly message: string };
+  | { readonly kind: 'failed'; readonly message: string }
+  /** The lock that the worker holds for life. */
+  | { readonly kind: 'lock'; readonly lock: string };

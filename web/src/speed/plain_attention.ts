@@ -1,4 +1,4 @@
-// Causal attention in plain JavaScript, as one writes it with typed arrays: the yardstick of the speed section.
+// Causal attention in plain JavaScript, as one writes it with typed arrays: the baseline of the speed section.
 
 import type { Shape } from './messages.js';
 

@@ -59,7 +59,7 @@ const factor = (value: number): string => value.toFixed(value >= 10 ? 0 : 1);
 /** How a row stands to plain JavaScript, or why there is no comparison. */
 export function comparison({ name, failure, timesPlain, difference }: Reported): string {
   if (failure) return '';
-  if (isPlain({ name })) return 'the yardstick';
+  if (isPlain({ name })) return 'the baseline';
   if (timesPlain === null) return `outputs differ by ${power(difference)}, so the times are not compared`;
   const outputs = `outputs within ${power(difference)}`;
   return timesPlain < 1
