@@ -75,7 +75,7 @@ const sources = {
   softmax: row(
     sub(i('w'), ij),
     op('='),
-    frac(sup(i('e'), sub(i('m'), ij)), row(sum(row(i('l'), op('='), n('1')), i('N')), sup(i('e'), sub(i('m'), row(i('i'), i('l')))))),
+    frac(sup(i('e'), sub(i('m'), ij)), row(sub(op('∑'), i('l')), sup(i('e'), sub(i('m'), row(i('i'), i('l')))))),
   ),
   values: row(sub(i('o'), i('i')), op('='), sum(row(i('j'), op('='), n('1')), i('N')), sub(i('w'), ij), sub(i('v'), i('j'))),
   merge: row(

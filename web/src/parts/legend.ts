@@ -22,22 +22,35 @@ function strip(name: ScaleName): HTMLElement {
   return canvas;
 }
 
-export interface Legend {
-  readonly element: HTMLElement;
-  /** `masked`: whether to explain hatched cells. `limit`: the end of the scale of signed values. */
-  show(masked: boolean, limit?: number): void;
+/** What the maps beside a legend have. */
+export interface Marks {
+  /** Hatched cells. */
+  readonly masked: boolean;
+  /** Cells with a mark in a corner. */
+  readonly edited?: boolean;
+  /** The end of the scale of signed values. */
+  readonly limit?: number;
 }
 
+export interface Legend {
+  readonly element: HTMLElement;
+  show(marks: Marks): void;
+}
+
+/** Without a limit, the scale of signed values has no numbers. */
 export function createLegend(name: ScaleName): Legend {
-  const from = el('span', { class: 'number' }, 'weight 0');
-  const to = el('span', { class: 'number' }, '1');
-  const meaning = name === 'weights' ? 'masked, exactly 0' : 'masked, −∞';
-  const hatch = el('span', { class: 'legend-hatch', 'aria-hidden': 'true' });
-  const note = el('span', { class: 'legend-item', hidden: true }, hatch, meaning);
+  const [least, most] = name === 'weights' ? ['weight 0', '1'] : ['negative', 'positive'];
+  const from = el('span', { class: 'number' }, least!);
+  const to = el('span', { class: 'number' }, most!);
+  const item = (kind: string, meaning: string) =>
+    el('span', { class: 'legend-item', hidden: true }, el('span', { class: kind, 'aria-hidden': 'true' }), meaning);
+  const hatch = item('legend-hatch', name === 'weights' ? 'masked, exactly 0' : 'masked, −∞');
+  const corner = item('legend-corner', 'set by hand');
   return {
-    element: el('p', { class: 'legend' }, el('span', { class: 'legend-item' }, from, strip(name), to), note),
-    show(masked, limit) {
-      note.hidden = !masked;
+    element: el('p', { class: 'legend' }, el('span', { class: 'legend-item' }, from, strip(name), to), hatch, corner),
+    show({ masked, edited = false, limit }) {
+      hatch.hidden = !masked;
+      corner.hidden = !edited;
       if (limit === undefined || name === 'weights') return;
       from.textContent = formatNumber(-limit, 2);
       to.textContent = formatNumber(limit, 2);

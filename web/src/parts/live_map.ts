@@ -6,6 +6,7 @@ import { patternOf } from '../patterns.js';
 import { viewOf } from '../steps.js';
 import { tokenise, tokenNames } from '../tokens.js';
 import { el, headBadge } from './dom.js';
+import { createLegend } from './legend.js';
 import { createMapFrame } from './map_frame.js';
 import { createViewSwitch } from './view_switch.js';
 import { whenSeen } from './when_seen.js';
@@ -21,9 +22,10 @@ export function liveMap(app: App): HTMLElement {
     'the weights of the head in view',
   );
   const { map } = frame;
+  const legend = createLegend('weights');
   const views = createViewSwitch(app, 'liveView', 'Show the head in view as');
   const under = el('div', { class: 'live-under' }, frame.saves, views.element);
-  const element = el('div', { class: 'live', id: 'live-map' }, title, frame.body, under);
+  const element = el('div', { class: 'live', id: 'live-map' }, title, frame.body, legend.element, under);
 
   function draw(): void {
     const result = app.result.get();
@@ -33,11 +35,12 @@ export function liveMap(app: App): HTMLElement {
 
   /** Takes the room of the map before there are numbers, so that nothing moves once they come. */
   function drawEmpty(): void {
-    const { heads, head, text } = app.state.get();
+    const { heads, head, text, causal, window, edits } = app.state.get();
     const names = tokenNames(tokenise(text).tokens);
     element.hidden = names.length === 0;
     if (element.hidden) return;
     name(heads[head]!, head);
+    legend.show({ masked: causal || window >= 0, edited: edits.length > 0 });
     const size = names.length;
     const data = new Float32Array(size * size);
     const view = { rows: size, cols: size, data, rowLabels: names, colLabels: names, scale: 'weights' } as const;
@@ -49,6 +52,7 @@ export function liveMap(app: App): HTMLElement {
     element.hidden = false;
     const view = viewOf(result, 'weights', head);
     name(result.heads[head]!, head);
+    legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined });
     const title = `Attention weights of head ${head + 1}, ${patternOf(result.heads[head]!).name}`;
     frame.show({ view, title }, `head ${head + 1}`, views.current());
     drawMark();

@@ -65,7 +65,7 @@ function weightsMap(app: App): HTMLElement {
     const { head } = chosen(app, result);
     const view = viewOf(result, 'weights', head);
     showPicker(result, head);
-    legend.show(view.hidden !== undefined);
+    legend.show({ masked: view.hidden !== undefined, edited: view.edited !== undefined });
     frame.show({ view, title: titleOf(result, head) }, `head ${head + 1}`, views.current());
     point();
   }

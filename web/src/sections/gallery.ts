@@ -14,6 +14,8 @@ import { createCard, galleryFrame, pairText, strongest, type Card } from './gall
 
 export function gallerySection(app: App): HTMLElement {
   const legend = createLegend('weights');
+  const vectors = createLegend('signed');
+  vectors.element.prepend('query, key, value:');
   const cards = el('div', { class: 'cards' });
   const mean = createMean(app);
   const views = createViewSwitch(app, 'galleryView', 'Show the maps as');
@@ -37,7 +39,7 @@ export function gallerySection(app: App): HTMLElement {
     ),
     cards,
     mean.element,
-    legend.element,
+    el('div', { class: 'legends' }, legend.element, vectors.element),
     meanings(),
   );
 
@@ -71,7 +73,8 @@ export function gallerySection(app: App): HTMLElement {
       list = result.heads.map(cardFor);
       refill(cards, ...list.map((card) => card.element));
     }
-    legend.show(viewOf(result, 'weights', 0).hidden !== undefined);
+    const views = result.heads.map((_, head) => viewOf(result, 'weights', head));
+    legend.show({ masked: views[0]!.hidden !== undefined, edited: views.some(({ edited }) => edited !== undefined) });
     cards.dataset['columns'] = String(columnsFor(list.length, result.tokens.length, as));
     list.forEach((card, head) => card.show(result, head, as));
     mean.show(result, as);

@@ -167,7 +167,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     refill(cards, ...list.map((head) => head.element));
     cards.dataset['columns'] = String(columnsFor(count, look.ids.length, views.current()));
     for (const head of list) head.show(matrix, look.labels, index + 1, views.current());
-    legend.show(true);
+    legend.show({ masked: true });
   }
 
   function point(cell: { row: number; col: number } | null): void {

@@ -190,7 +190,7 @@ function stepDetail(app: App): HTMLElement {
     for (const [scale, legend] of Object.entries(legends)) {
       legend.element.classList.toggle('is-idle', scale !== view.scale);
     }
-    legends[view.scale].show(view.hidden !== undefined, largestOf(view));
+    legends[view.scale].show({ masked: view.hidden !== undefined, edited: view.edited !== undefined, limit: largestOf(view) });
     fixHeight(result);
     const label = `${name}${perHead ? ` of head ${head + 1}` : ''}, ${view.rows} by ${view.cols}`;
     if (views.current() === 'numbers') {

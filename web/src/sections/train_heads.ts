@@ -43,7 +43,7 @@ export function trainHeads(app: App): HTMLElement {
   const layers = el('div', { class: 'train-layers' });
   const readout = el('p', { class: 'readout' }, '\u00a0');
   const legend = createLegend('weights');
-  legend.show(true);
+  legend.show({ masked: true });
   let cards: readonly Card[] = [];
   let built = '';
   let pointed: Cell | null = null;
