@@ -106,7 +106,7 @@ export async function openPage(
  * Sets the size of the page. Puppeteer also sends a command that sets the orientation, which Firefox 140 rejects; the
  * separate command for the size has been sent by then, so wait for its effect.
  */
-async function setViewport(page, size) {
+export async function setViewport(page, size) {
   await page.setViewport(size).catch((error) => {
     if (!/setScreenOrientationOverride/.test(error.message)) throw error;
   });

@@ -239,7 +239,7 @@ export const tests = [
     },
   },
   {
-    name: 'the page survives storage that is full or forbidden',
+    name: 'the page survives storage that is full or forbidden, and nothing typed is lost',
     async run({ browser }) {
       const server = await startBrokenServer(async (folder) => {
         const file = join(folder, 'service_worker.js');
@@ -259,6 +259,13 @@ export const tests = [
       assert.match(await isDark(), /dark|light/);
       await setSentenceOnly(page, 'still here');
       assert.deepEqual((await snapshot(page)).tokens, ['still', 'here']);
+      await (await page.$$('.preset'))[2].click();
+      assert.notDeepEqual((await snapshot(page)).tokens, ['still', 'here']);
+      await page.click('.preset.is-own');
+      assert.deepEqual((await snapshot(page)).tokens, ['still', 'here'], 'nothing typed is lost to an example');
+      await setSentenceOnly(page, 'typed at the last moment');
+      await page.reload();
+      assert.deepEqual((await snapshot(page)).tokens, ['typed', 'at', 'the', 'last', 'moment'], 'nor to a reload');
       await close();
       await server.close();
     },
