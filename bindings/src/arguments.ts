@@ -3,6 +3,7 @@
 import { MultiheadError } from './errors.js';
 import { blockLength, dtypes } from './tables.js';
 import type { DType, Shape } from './types.js';
+import { utf8Decoder } from './utf8.js';
 
 /** The numbers of dtypes on the wire. The core does not look at that of booleans. */
 const dtypeCodes: Record<DType, number> = { ...dtypes, bool: 0 };
@@ -35,7 +36,8 @@ interface Core {
   argumentBlock(): number;
 }
 
-const decoder = new TextDecoder();
+/** Made by the first load(): importing the package runs nothing. */
+let decoder: TextDecoder | undefined;
 
 /** A function of wire.ts calls begin() and writes. After close() comes the call: nothing may allocate in between. */
 export class Arguments {
@@ -173,6 +175,7 @@ export class Results {
 
   text(): string {
     const address = this.number();
+    decoder ??= utf8Decoder();
     return decoder.decode(this.#core.HEAPU8.subarray(address, address + this.number()));
   }
 }

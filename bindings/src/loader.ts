@@ -15,6 +15,7 @@ import { makeDisposable } from './symbol_dispose.js';
 import { wireVersion } from './tables.js';
 import { describe, WasmTensor } from './tensor.js';
 import type { LoadOptions, Simd } from './types.js';
+import { utf8Decoder } from './utf8.js';
 import { version } from './version.js';
 
 type Exchange = NonNullable<ModuleOverrides['exchange']>;
@@ -117,7 +118,7 @@ async function instantiate<Api extends object>(
 function checkIdentity(build: string, wasm: CompiledWasm): void {
   const wanted = `${version} wire ${wireVersion} ${build}`;
   const [section] = WebAssembly.Module.customSections(wasm.module, 'multihead');
-  const found = section === undefined ? undefined : new TextDecoder().decode(section);
+  const found = section === undefined ? undefined : utf8Decoder().decode(section);
   if (found === wanted) return;
   const got = found === undefined ? 'it does not say that it is multihead' : `it is "${found}"`;
   throw loadError(wasm, `it is not multihead ${version}'s module for this build (${got})`);

@@ -13,6 +13,7 @@ import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './pool_part
 import type { Box, PartCall, Place, SentTensor } from './pool_protocol.js';
 import { elements, formatShape, sameShape } from './shape.js';
 import { coreOf, describe } from './tensor.js';
+import { isArrayBuffer } from './typed_arrays.js';
 import type { AttentionOptions, DType, FloatTensorLike, Shape } from './types.js';
 
 const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
@@ -162,7 +163,7 @@ function makePart(
   const extents = { heads, queries, group, blockRows: call.parts.blockRows };
   const slot = core.slots.take(Math.max(bytes, resultBytes(call.outputs, boxes, extents)));
   for (const { from, offset } of copies) new Uint8Array(slot, offset, from.length).set(from);
-  return { part, slot, transfer: slot instanceof ArrayBuffer ? [slot] : [] };
+  return { part, slot, transfer: isArrayBuffer(slot) ? [slot] : [] };
 }
 
 /** The results of a whole call, which come in parts. */

@@ -223,7 +223,7 @@ function pieceOfRectangle(
     (args) => ({ kind: 'backwardPart', args, part: { firstBatch: batches[0], firstHead: heads[0], jobs } }),
     (value) => {
       for (const [name, part] of Object.entries(value as Gradients) as [GradientName, Numbers | Float32Array][]) {
-        if (part instanceof Float32Array) {
+        if (ArrayBuffer.isView(part)) {
           (results[name] as Float32Array).set(part, heads[0]);
           continue;
         }

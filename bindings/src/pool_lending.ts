@@ -27,7 +27,7 @@ export class Lending {
     const buffers = [...new Set(given.filter((buffer) => buffer !== undefined))];
     this.#sizes = buffers.map(({ byteLength }) => byteLength);
     try {
-      this.#buffers = structuredClone(buffers, { transfer: buffers });
+      this.#buffers = buffers.length === 0 ? [] : structuredClone(buffers, { transfer: buffers });
     } catch (cause) {
       throw notTransferable('transfer', String(cause));
     }

@@ -10,7 +10,7 @@ import { disposedObject, sentError } from './pool_errors.js';
 import type { Answer, Argument, Maker, Task } from './pool_protocol.js';
 import { TeamLink, type TeamCall } from './team.js';
 import { coreOf } from './tensor.js';
-import { bufferOf, lengthOf } from './typed_arrays.js';
+import { bufferOf, isArrayBuffer, lengthOf } from './typed_arrays.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -47,7 +47,7 @@ export class TaskRunner {
     const slot = task.kind === 'part' ? task.slot : undefined;
     const lent = 'lent' in task ? (task.lent ?? []) : [];
     const back = { slot, lent };
-    const buffers = [...(slot instanceof ArrayBuffer ? [slot] : []), ...lent];
+    const buffers = [...(isArrayBuffer(slot) ? [slot] : []), ...lent];
     try {
       const result = team === undefined ? this.#perform(task) : this.#performInTeam(task, team);
       const { value, transfer } = packed(result);
@@ -211,7 +211,7 @@ function packed(value: unknown): { value: unknown; transfer: ArrayBuffer[] } {
     if (ArrayBuffer.isView(each)) {
       const array = each as Uint8Array;
       const buffer = bufferOf(array);
-      if (!(buffer instanceof ArrayBuffer) || buffer.byteLength !== array.byteLength) {
+      if (!isArrayBuffer(buffer) || buffer.byteLength !== array.byteLength) {
         const copy = lengthOf(array) === 0 ? array : array.slice();
         if (copy !== array) transfer.add(copy.buffer as ArrayBuffer);
         return copy;

@@ -206,7 +206,7 @@ function piecesOfHeads(core: PoolCore, call: PackedCall, results: Gradients): Pi
       (value) => {
         for (const [name, part] of Object.entries(value as Gradients) as [GradientName, Numbers | Float32Array][]) {
           const whole = results[name] as Numbers;
-          if (part instanceof Float32Array) (results[name] as Float32Array).set(part, ofQueries[0]);
+          if (ArrayBuffer.isView(part)) (results[name] as Float32Array).set(part, ofQueries[0]);
           else writeSlice(whole, part, [0, whole.shape[0] as number], name === 'dQ' ? ofQueries : own);
         }
       },

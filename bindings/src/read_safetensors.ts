@@ -25,6 +25,7 @@ import type {
 import { formatShape, parameterRanks } from './shape.js';
 import { describe } from './tensor.js';
 import { isArrayBuffer, pristine, typedArrayName } from './typed_arrays.js';
+import { utf8Decoder } from './utf8.js';
 
 /**
  * Reads a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
@@ -95,7 +96,7 @@ function parseHeader(encoded: Uint8Array): Record<string, unknown> {
   let json: unknown;
   try {
     // ignoreBOM keeps a byte order mark in the text, so that JSON.parse() rejects it.
-    text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(encoded);
+    text = utf8Decoder({ fatal: true, ignoreBOM: true }).decode(encoded);
     json = JSON.parse(text);
   } catch (error) {
     const got = error instanceof Error ? error.message : String(error);

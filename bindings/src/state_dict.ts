@@ -10,9 +10,8 @@ import { parameterRanks } from './shape.js';
 import { describe, floatDTypes } from './tensor.js';
 import { takeListed } from './trace.js';
 import type { FloatDType, PlainTensor } from './types.js';
+import { toUtf8 } from './utf8.js';
 import * as wire from './wire.js';
-
-const encoder = new TextEncoder();
 
 /** Throws `E_OPTION`. */
 function entriesOf(given: unknown): [name: string, tensor: unknown][] {
@@ -30,7 +29,7 @@ function entriesOf(given: unknown): [name: string, tensor: unknown][] {
 const argumentOf = (name: string): string => `stateDict[${JSON.stringify(name)}]`;
 
 function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonly [name: string, tensor: Operand][]): void {
-  const encoded = tensors.map(([name, tensor]) => ({ name: encoder.encode(name), tensor }));
+  const encoded = tensors.map(([name, tensor]) => ({ name: toUtf8(name), tensor }));
   const longest = encoded.reduce((most, { name }) => Math.max(most, name.length), 0);
   const { address } = operands.temporary(longest, 'stateDict');
   for (const { name, tensor } of encoded) {

@@ -24,6 +24,7 @@ import { formatShape, parameterRanks } from './shape.js';
 import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf } from './tensor.js';
 import type { DType, FloatDType } from './tensor_types.js';
 import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
+import { toUtf8 } from './utf8.js';
 
 /**
  * Makes a safetensors file (huggingface.co/docs/safetensors). Needs no `load()`.
@@ -157,7 +158,7 @@ function checkMetadata(given: unknown): Record<string, string> {
 
 /** The header as JSON in UTF-8, padded with spaces to a multiple of 8 bytes. */
 function paddedHeader(entries: readonly [string, unknown][]): Uint8Array {
-  const text = new TextEncoder().encode(JSON.stringify(Object.fromEntries(entries)));
+  const text = toUtf8(JSON.stringify(Object.fromEntries(entries)));
   const header = new Uint8Array(Math.ceil(text.length / 8) * 8).fill(0x20);
   header.set(text);
   if (header.length <= mostHeaderBytes) return header;

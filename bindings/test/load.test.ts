@@ -1,8 +1,10 @@
+import { execFile } from 'node:child_process';
 import { statSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
 import { load, type LoadOptions } from 'multihead';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { expectWorks, freshLoad } from './builds.ts';
@@ -308,6 +310,25 @@ describe('load', () => {
       argument: 'wasm',
     });
     await expect(load(null as never)).rejects.toMatchObject({ code: 'E_OPTION', argument: 'load' });
+  });
+
+  it('needs no class that Jest hides from tests in its jsdom', async () => {
+    const script = `
+      for (const name of ['TextDecoder', 'TextEncoder', 'structuredClone', 'fetch', 'Response', 'MessageChannel']) delete globalThis[name];
+      const { load, readSafetensors, writeSafetensors } = await import('multihead');
+      const { createPool } = await import('multihead/pool');
+      const mh = await load();
+      const x = { shape: [1, 1, 2, 2], data: Float32Array.of(1, 2, 3, 4) };
+      const module = mh.multiHeadAttention({ embedDim: 2, numHeads: 1, bias: false, outProj: false });
+      module.loadStateDict(readSafetensors(writeSafetensors({ in_proj_weight: { shape: [6, 2], data: new Float32Array(12) } })).stateDict);
+      const pool = await createPool({ workers: 2, leastWork: 1 });
+      const { out, lent } = await pool.attention(x, x, x, { causal: 'topLeft', transfer: true });
+      console.log(out.data[0], lent.q.data[3], Object.keys(module.stateDict())[0]);
+      try { mh.attention(x, x, x, { scale: NaN }); } catch (error) { console.log(error.code); }
+      pool.dispose();`;
+    const cwd = fileURLToPath(new URL('..', import.meta.url));
+    const { stdout } = await promisify(execFile)(process.execPath, ['--input-type=module', '-e', script], { cwd });
+    expect(stdout).toBe('1 4 in_proj_weight\nE_OPTION\n');
   });
 
   it('importing the package has no effect', async () => {

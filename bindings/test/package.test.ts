@@ -363,6 +363,22 @@ describe('the packed package', { timeout: 120_000 }, () => {
       await load({ signal: { aborted: false } });`;
     await writeFile(join(folder, 'dom.ts'), dom);
     await expectTypes('--lib', 'es2022,dom', 'dom.ts');
+    const half = `
+      import { load, writeSafetensors, type Tensor } from 'multihead';
+      const mh = await load();
+      const data = new Float16Array(4);
+      export const tensor: Tensor<'f16'> = mh.tensor([2, 2], data);
+      export const again: Tensor<'f16'> = mh.tensor([2, 2], data, { dtype: 'f16' });
+      const x = { shape: [1, 1, 2, 2], data };
+      mh.attention(x, x, { ...x, dtype: 'f16' }).out.dispose();
+      writeSafetensors({ x });
+      mh.multiHeadAttention({ embedDim: 2, numHeads: 1 }).loadStateDict({ x });
+      // @ts-expect-error products of matrices are f32
+      mh.linear(x, x);
+      // @ts-expect-error not bf16
+      mh.tensor([4], data, { dtype: 'bf16' });`;
+    await writeFile(join(folder, 'half.ts'), half);
+    await expectTypes('--lib', 'es2022,esnext.float16', 'half.ts');
   });
 
   it('has types for every way in which TypeScript finds modules', async () => {

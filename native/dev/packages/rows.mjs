@@ -50,6 +50,23 @@ const typescriptRow = (version) => ({
   },
 });
 
+/** Under a test runner, in Node and in a simulated browser. Jest's has no workers. */
+const testRunnerRow = (name, tools, { needs, env, command, imports = '', inJsdom = FILES }) => ({
+  name: `${name}: \`node\` and \`jsdom\` environments`,
+  tools,
+  needs,
+  async run(project) {
+    const tests = `${imports}import { call } from './call.js';
+test('a call', async () => expect(await call()).toMatch(/^ok/));
+`;
+    for (const [environment, modules] of [['node', FILES], ['jsdom', inJsdom]]) {
+      await project.write({ 'call.js': call(modules), 'call.test.js': tests });
+      await project.run([...command, environment], { env: { ...project.env, ...env } });
+      project.seen.add(environment);
+    }
+  },
+});
+
 const viteRow = (version, what, { modules, needs, config = '', worker, dev }) => ({
   name: `Vite ${version}, ${what}`,
   tools: [`vite@${version}`],
@@ -207,6 +224,16 @@ export const ROWS = [
   runtimeRow('Bun 1', 'bun@1', ['bun', 'run', 'main.js']),
   typescriptRow('5.9'),
   typescriptRow('7'),
+  testRunnerRow('Vitest 4', ['vitest@4', 'jsdom@27'], {
+    command: ['vitest', 'run', '--environment'],
+    imports: "import { expect, test } from 'vitest';\n",
+  }),
+  testRunnerRow('Jest 30', ['jest@30', 'jest-environment-jsdom@30'], {
+    needs: '`NODE_OPTIONS=--experimental-vm-modules`, as for every ES module',
+    env: { NODE_OPTIONS: '--experimental-vm-modules' },
+    command: ['jest', '--env'],
+    inJsdom: { load: FILES.load },
+  }),
   plainRow('No bundler: module under a Content-Security-Policy', inModule, FILES),
   plainRow('No bundler: module worker', inWorker, FILES),
   plainRow('No bundler: module service worker', inServiceWorker, FILES),
