@@ -3,6 +3,7 @@
 
 import type { Answer, ForwardInput, ForwardResult, Request } from './messages.js';
 import type { Trouble } from './parts/failure.js';
+import { whenEnded } from './worker_life.js';
 
 export interface AttentionClient {
   /** Requests a forward pass, which replaces a request that has not started yet. */
@@ -38,11 +39,15 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
   let restarted = false;
   /** The worker's script is missing or wrong, and the page says so. */
   let broken = false;
-  let port = open();
+  /** Undefined after a worker that ended with nothing to do: the next request starts another one. */
+  let port: Port | undefined = open();
 
   function open(): Port {
     const opened = start();
-    opened.onmessage = ({ data }) => receive(data);
+    opened.onmessage = ({ data }) => {
+      if (data.kind === 'lock') whenEnded(data.lock, () => opened === port && lose());
+      else receive(data);
+    };
     opened.onerror = (event) => {
       stop();
       broken = !answered;
@@ -59,6 +64,7 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
 
   function send(request: Request): void {
     running = request;
+    port ??= open();
     port.postMessage(request);
     clearTimeout(timer);
     if (!broken) timer = setTimeout(() => replace(request), patience);
@@ -66,18 +72,28 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
 
   /** Before its first answer a worker may still be loading. Afterwards its silence means that it was ended, or hangs. */
   function replace(request: Request): void {
-    if (!answered) return listener.onTrouble({ kind: 'late' });
+    if (answered) restart(request);
+    else listener.onTrouble({ kind: 'late' });
+  }
+
+  /** The worker has ended. */
+  function lose(): void {
+    if (running) restart(running);
+    else port = undefined;
+  }
+
+  function restart(request: Request): void {
     // The same request again only once: it may be what the worker does not survive.
     const next = waiting ?? (restarted ? undefined : request);
     listener.onTrouble({ kind: restarted ? 'silent' : 'restarted' });
     restarted = true;
     stop();
-    port.terminate();
+    port?.terminate();
     port = open();
     if (next) send(next);
   }
 
-  function receive(answer: Answer): void {
+  function receive(answer: Exclude<Answer, { kind: 'lock' }>): void {
     if (answer.kind === 'timed') {
       if (answer.id === lastId) listener.onTimed?.(answer.milliseconds);
       return;

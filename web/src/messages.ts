@@ -65,4 +65,6 @@ export interface Request extends ForwardInput {
 export type Answer =
   | { readonly kind: 'result'; readonly id: number; readonly result: ForwardResult }
   | { readonly kind: 'timed'; readonly id: number; readonly milliseconds: number }
-  | { readonly kind: 'failed'; readonly id: number; readonly message: string };
+  | { readonly kind: 'failed'; readonly id: number; readonly message: string }
+  /** The lock that the worker holds for life. */
+  | { readonly kind: 'lock'; readonly lock: string };

@@ -3,6 +3,7 @@
 import { load } from 'multihead';
 import type { Reply, Request } from './training/messages.js';
 import { Run } from './training/run.js';
+import { holdForLife } from './worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {
@@ -10,6 +11,8 @@ interface Scope {
   postMessage(reply: Reply): void;
 }
 const scope = self as unknown as Scope;
+
+holdForLife((lock) => scope.postMessage({ kind: 'lock', lock }));
 
 const made = load().then((mh) => new Run(mh, (progress) => scope.postMessage({ kind: 'report', progress })));
 made.catch(() => {}); // each call reports it

@@ -4,6 +4,7 @@ import { load, type Multihead } from 'multihead';
 import { createForward, type Forward } from './forward.js';
 import type { Answer, ForwardResult, Request } from './messages.js';
 import { medianTime } from './timing.js';
+import { holdForLife } from './worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
 interface Scope {
@@ -11,6 +12,8 @@ interface Scope {
   postMessage(answer: Answer, transfer: Transferable[]): void;
 }
 const scope = self as unknown as Scope;
+
+holdForLife((lock) => scope.postMessage({ kind: 'lock', lock }, []));
 
 let current: { mh: Multihead; forward: Forward } | undefined;
 /** The number of the request that came last. */

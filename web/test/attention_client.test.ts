@@ -118,4 +118,24 @@ describe('attention client', () => {
     reply({ kind: 'timed', id: sent[1]!.id, milliseconds: 2 });
     expect(times).toEqual([2]);
   });
+
+  it('starts another worker at once where one ends at work, and on demand where one ends with nothing to do', () => {
+    const locks: Record<string, () => void> = {};
+    vi.stubGlobal('navigator', { locks: { request: async (name: string, got: () => void) => void (locks[name] = got) } });
+    const { sent, results, troubles, ports, ask, reply, finish } = setUp();
+    reply({ kind: 'lock', lock: 'first' });
+    ask('a');
+    locks['first']!();
+    expect([troubles, ports.length, sent.length]).toEqual([['restarted'], 2, 2]);
+    reply({ kind: 'lock', lock: 'second' });
+    finish(sent[1]!);
+    expect(results).toEqual(['a']);
+    locks['first']!(); // of a worker that was replaced
+    locks['second']!();
+    expect([troubles.length, ports.length]).toEqual([1, 2]);
+    ask('b');
+    finish(sent[2]!);
+    expect([results, ports.length]).toEqual([['a', 'b'], 3]);
+    vi.unstubAllGlobals();
+  });
 });

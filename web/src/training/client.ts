@@ -1,6 +1,7 @@
 // The page's connection to a training worker: calls that return promises, reports of a run, and a watch over the worker.
 
 import { WorkerCalls } from '../worker_calls.js';
+import { whenEnded } from '../worker_life.js';
 import type { Calls, CallName, Progress, Reply, Request } from './messages.js';
 
 /** The part of Worker that the client uses. */
@@ -60,6 +61,7 @@ export function connect(port: Port, listener: Listener): Client {
   }
 
   port.onmessage = ({ data: reply }) => {
+    if (reply.kind === 'lock') return whenEnded(reply.lock, () => lose('perhaps for lack of memory'));
     silence = 0;
     heard = true;
     if (reply.kind === 'report') listener.onReport(reply.progress, () => lost ?? port.postMessage({ name: 'seen' }));

@@ -115,4 +115,6 @@ export type Reply =
   | { readonly kind: 'done'; readonly id: number; readonly value: unknown }
   | { readonly kind: 'failed'; readonly id: number; readonly message: string }
   | { readonly kind: 'report'; readonly progress: Progress }
-  | { readonly kind: 'pong' };
+  | { readonly kind: 'pong' }
+  /** The lock that the worker holds for life. */
+  | { readonly kind: 'lock'; readonly lock: string };

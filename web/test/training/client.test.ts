@@ -73,6 +73,20 @@ describe('training client', () => {
     await failed;
   });
 
+  it('learns at once that the worker has ended, and leaves a slow one its time', async () => {
+    const locks: Record<string, () => void> = {};
+    vi.stubGlobal('navigator', { locks: { request: async (name: string, got: () => void) => void (locks[name] = got) } });
+    const { lost, client, reply, ended } = setUp();
+    const failed = expect(client.call('pause')).rejects.toThrow('lack of memory');
+    reply({ kind: 'lock', lock: 'worker 1' });
+    vi.advanceTimersByTime(15_000);
+    expect(lost).toEqual([]);
+    locks['worker 1']!();
+    expect([lost, ended()]).toEqual([['perhaps for lack of memory'], true]);
+    await failed;
+    vi.unstubAllGlobals();
+  });
+
   it('says that the script is missing', async () => {
     const { lost, client, port } = setUp();
     const failed = expect(client.call('pause')).rejects.toThrow('could not be loaded');
