@@ -1,4 +1,4 @@
-// "Generate": a pattern continued with a cache and without one.
+// Induction, trained to the end, and "Generate": a pattern continued with a cache and without one.
 
 import assert from 'node:assert/strict';
 import { until } from './harness.mjs';
@@ -15,17 +15,39 @@ const whole = (text) => Number(text.replaceAll(/[^\d.]/g, ''));
 
 export const tests = [
   {
-    name: 'the trained model continues the pattern, with the same tokens with a cache as without',
+    name: 'induction is learned with two layers and not with one; the model continues the pattern, with the same tokens with a cache as without',
     limit: 200_000,
-    async run({ browser, url }) {
-      const { page, close } = await openTraining(browser, url, '#train=induction');
-      await trainToTheEnd(page);
+    async run({ browser, kind, url }) {
+      const { page, close } = await openTraining(browser, url, '#train=induction', {
+        // A visitor follows the tokens one by one, 260 ms after each other.
+        prepare: (fresh) =>
+          fresh.evaluateOnNewDocument(() => {
+            const wait = window.setTimeout;
+            window.setTimeout = (run, delay, ...rest) => wait(run, delay === 260 ? 10 : delay, ...rest);
+          }),
+      });
+      const { step, measured, beside, milliseconds } = await trainToTheEnd(page);
+      assert.equal(step, 400);
+      assert.ok(measured.accuracy >= 0.99, `two layers: ${measured.accuracy}`);
+      assert.equal(beside.settings.layers, 1);
+      assert.ok(beside.accuracy.at(-1).value < 0.3, `one layer: ${beside.accuracy.at(-1).value}`);
+      const badges = await page.$$eval('.head-job.is-earned', (list) => list.map(({ textContent }) => textContent));
+      assert.ok(badges.includes('previous token') && badges.includes('induction'), badges.join());
+
       await page.click('#generate-one');
       await until(page, () => document.querySelectorAll('.generated > li:not(.is-given)').length === 1);
       const first = await lane(page, 'cached');
       assert.deepEqual(first.now, (await lane(page, 'plain')).now, 'the first tick reads the prompt');
+      await page.evaluate(() => {
+        const list = document.querySelector('.generated');
+        window.lengths = [];
+        new MutationObserver(() => window.lengths.push(list.childElementCount)).observe(list, { childList: true });
+      });
       await page.click('#generate-go');
       await untilTrained(page, () => document.querySelectorAll('.generated > li').length === 48);
+      const lengths = await page.evaluate(() => window.lengths);
+      // Firefox has reduced motion, which shows the end at once.
+      if (kind === 'chromium') lengths.forEach((length, i) => assert.equal(length, 48 - lengths.length + 1 + i, 'a token a tick'));
       const [cached, plain] = [await lane(page, 'cached'), await lane(page, 'plain')];
       assert.deepEqual([cached.now, cached.kept], [1, 46]);
       assert.deepEqual([plain.now, plain.kept], [47, 0]);
@@ -44,7 +66,7 @@ export const tests = [
       await until(page, () => document.querySelectorAll('.generated > li').length === 0);
       await until(page, () => location.hash.includes('pattern=2'));
       await close();
-      return `with the cache ${cached.numbers[2]}, without ${plain.numbers[2]}`;
+      return `${(milliseconds / 1000).toFixed(1)} s; with the cache ${cached.numbers[2]}, without ${plain.numbers[2]}`;
     },
   },
   {

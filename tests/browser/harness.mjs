@@ -10,7 +10,6 @@ import { serve } from '../../web/serve.mjs';
 
 const at = (path) => fileURLToPath(new URL(`../../${path}`, import.meta.url));
 export const site = at('build/web');
-export const screenshotFolder = at('build/screenshots');
 export const resultFile = at('build/test-results/browser.json');
 
 /** A server on its own port; it adds requested paths to `requested`, and counts the bytes that it sends. */

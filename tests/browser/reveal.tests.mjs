@@ -1,7 +1,7 @@
 // "Split into heads": where the columns go, the wrong reshape, 7 heads, and the animation.
 
 import assert from 'node:assert/strict';
-import { openPage, settled, snapshot } from './harness.mjs';
+import { openPage, settled, snapshot, until } from './harness.mjs';
 
 const sentence = 'text=the+black+cat+sat+on+the+mat';
 
@@ -99,8 +99,7 @@ export const tests = [
       assert.ok((await shift(page)) > 20, 'together');
       await page.click('#split-apart');
       assert.equal(await shift(page), 0, 'apart');
-      await new Promise((resolve) => setTimeout(resolve, 300));
-      assert.match(await page.evaluate(() => location.hash), /splitApart=1/);
+      await until(page, () => location.hash.includes('splitApart=1'));
       await close();
     },
   },

@@ -5,7 +5,7 @@
 import { mkdir, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { findBrowsers, whyTooOld } from './browsers.mjs';
-import { compressAhead, resultFile, screenshotFolder, site, startServer } from './harness.mjs';
+import { compressAhead, resultFile, site, startServer } from './harness.mjs';
 import { tests as accessibility } from './accessibility.tests.mjs';
 import { tests as bend } from './bend.tests.mjs';
 import { tests as generation } from './generation.tests.mjs';
@@ -117,7 +117,6 @@ await stat(join(site, 'index.html')).catch(() => {
   console.error('build/web is missing; build the page first: npm run build -w @multihead/web');
   process.exit(1);
 });
-await mkdir(screenshotFolder, { recursive: true });
 await compressAhead();
 const outcome = { passed: 0, failed: 0, again: [], skipped: [], failures: [] };
 const start = performance.now();

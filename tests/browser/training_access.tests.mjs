@@ -1,9 +1,8 @@
 // "Train live" and "Generate" by keyboard alone, for screen readers, on narrow screens, and with reduced motion.
 
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
 import { seriousFindings } from './axe.mjs';
-import { screenshotFolder, until } from './harness.mjs';
+import { until } from './harness.mjs';
 import { openTraining, trainFor, trainingOf, untilTrained } from './training_steps.mjs';
 
 const findings = (page) => seriousFindings(page, '#train', '#generate');
@@ -24,7 +23,7 @@ export const tests = [
     name: `training and generation: axe-core finds nothing serious, nothing scrolls sideways, ${scheme}, ${width} px`,
     limit: 120_000,
     skip: (kind) => (kind === 'chromium' || (width === 360 && scheme === 'light') ? null : 'the same page as in Chromium'),
-    async run({ browser, kind, url }) {
+    async run({ browser, url }) {
       const hash = width === 320 ? '#train=induction' : '';
       const { page, close } = await openTraining(browser, url, hash, { width, height: 900, scheme });
       assert.deepEqual(await findings(page), [], 'before the training');
@@ -38,10 +37,6 @@ export const tests = [
       assert.deepEqual(await findings(page), [], 'with a muted head');
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
       assert.ok(wide <= 0, `the page is ${wide} px too wide`);
-      const shot = async (id) =>
-        (await page.$(`#${id}`)).screenshot({ path: join(screenshotFolder, `${kind}-${id}-${width}-${scheme}.png`) });
-      await shot('train');
-      await shot('generate');
       await page.evaluate(() => {
         for (const button of document.querySelectorAll('#train .segments button')) {
           if (['Numbers', 'Right answers'].includes(button.textContent)) button.click();
