@@ -156,7 +156,7 @@ int32_t head_statistics() {
 int32_t cache_create() {
   const CacheConfigCall call;
   return make<KVCache>(call.from, [&](KVCache& cache) {
-    return engine::CacheAccess::create(call.config, engine::team_of(context()), cache);
+    return KVCache::Internals::create(call.config, engine::team_of(context()), cache);
   });
 }
 void cache_release(int32_t handle) { release_object<KVCache>(handle); }

@@ -74,7 +74,7 @@ int32_t run_traced(const Arguments& from, Work work) {
 template <class Module>
 int32_t list_parameters(int32_t handle, int32_t shares_alone) {
   const Module& module = at<Module>(handle);
-  const nn::Parameters* const own = nn::ModuleAccess::parameters(module);
+  const nn::Parameters* const own = nn::parameters_of(module);
   const bool shares = own != nullptr && own->is_share();
   if (!shares && shares_alone != 0) return 0;
   return run_listing([&](StateDict& dict) {
@@ -107,8 +107,8 @@ int32_t load_named(int32_t handle, int32_t names, int32_t whole) {
     constexpr uint64_t kBytes = nn::Loading::kMostRead * sizeof(float);
     if (!last_read.reserve(kBytes)) return Status::out_of_memory(kBytes);
     engine::Team* const team = whole == 0 ? engine::team_of(context()) : nullptr;
-    return nn::ModuleAccess::load(at<Module>(handle), dict, static_cast<ParameterNames>(names),
-                                  {.team = team, .read = read_parameter});
+    return nn::load_parameters(at<Module>(handle), dict, static_cast<ParameterNames>(names),
+                               {.team = team, .read = read_parameter});
   });
   last_read = {};
   return status;
@@ -135,8 +135,7 @@ template <class Cache, class Module>
 int32_t cache_for(const Module& module) {
   const CacheConfigCall call;
   return make<ModuleCache>(call.from, [&](ModuleCache& made) {
-    return nn::ModuleAccess::create_cache(module, call.config, engine::team_of(context()),
-                                          made.emplace<Cache>());
+    return nn::create_cache(module, call.config, engine::team_of(context()), made.emplace<Cache>());
   });
 }
 
@@ -307,8 +306,8 @@ int32_t transformer_load(int32_t handle, int32_t names, int32_t whole) {
 int32_t transformer_initialise(int32_t handle) {
   const InitialiseCall call;
   return run(call.from, [&] {
-    return nn::ModuleAccess::initialise(at<Transformer>(handle), call.initialisation, call.names,
-                                        {.team = engine::team_of(context())});
+    return nn::initialise_parameters(at<Transformer>(handle), call.initialisation, call.names,
+                                     {.team = engine::team_of(context())});
   });
 }
 double transformer_parameters(int32_t handle) { return count_parameters<Transformer>(handle); }

@@ -4,14 +4,12 @@
 #include "engine/team.h"
 #include "multihead/kv_cache.h"
 
-namespace multihead::engine {
+namespace multihead {
 
-struct CacheAccess {
+struct KVCache::Internals {
   // KVCache::create(). With a team, the cache stores the key/value heads that this member computes,
   // if there is more than one head: attend() then exchanges the results with the other members.
-  static Status create(const KVCacheConfig& config, const Team* team, KVCache& cache) {
-    return KVCache::create_share(config, team, cache);
-  }
+  static Status create(const KVCacheConfig& config, const engine::Team* team, KVCache& cache);
 
   // Whether attend() divides the heads of a cache among the members of a team.
   static bool is_share(const KVCache& cache) {
@@ -19,4 +17,4 @@ struct CacheAccess {
   }
 };
 
-}  // namespace multihead::engine
+}  // namespace multihead

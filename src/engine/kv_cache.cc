@@ -82,11 +82,11 @@ Status validate(const KVCacheConfig& config) {
 }  // namespace
 
 Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
-  return create_share(config, nullptr, cache);
+  return Internals::create(config, nullptr, cache);
 }
 
-Status KVCache::create_share(const KVCacheConfig& config, const engine::Team* team,
-                             KVCache& cache) {
+Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Team* team,
+                                  KVCache& cache) {
   return engine::memory_guard([&]() -> Status {
     if (Status status = validate(config); !status.ok()) return status;
     KVCache made;

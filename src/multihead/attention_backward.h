@@ -49,10 +49,9 @@ struct AttentionGradients {
 ///
 /// Deterministic: the same bits for the same inputs, whatever the number of threads.
 ///
-/// Errors: kShape and kOption as of attention(); a gradient of something that the call does not
-/// have (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm) is kOption, as is
-/// an lse that is not that of the inputs, which one row of it is checked for; kMemory. Nothing is
-/// written then.
+/// Errors: those of attention(); kOption also for a gradient of something that the call does not
+/// have (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm), and for an lse
+/// that does not belong to the inputs, of which one row is checked. Nothing is written then.
 [[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, const AttentionOptions& options,
                                         const AttentionResults& results,

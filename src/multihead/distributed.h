@@ -16,12 +16,13 @@
 ///   Partial results are exchanged once and merged by their log-sum-exp.
 ///
 /// With kRing and kAllGather, keys that causal order, the window or kv_lengths hide from all
-/// queries of a rank are not sent to it, unless a later rank of the ring sees them. Masks are not
-/// looked at.
+/// queries of a rank are not sent to it, unless a later rank of the ring sees them. A mask does not
+/// change what is sent.
 ///
-/// Partial outputs are f32. Results equal those of one process up to rounding and are the same bits
-/// in every run with as many ranks; with kDecode all ranks have the same bits. Merging weighs parts
-/// by their log-sum-exp in f32, so the error of a weight is that of rounding a log-sum-exp.
+/// Partial outputs are f32. Results equal those of one process up to rounding. Every run with the
+/// same number of ranks gives the same bits; with kDecode all ranks have the same bits. Partial
+/// results are merged by their log-sum-exp in f32, so the relative error of their weights is the
+/// rounding error of a log-sum-exp.
 #pragma once
 
 #include <array>
@@ -41,7 +42,7 @@ namespace multihead::distributed {
 
 /// How a call is computed; see the head of this file.
 enum class Method : uint8_t {
-  kRing,       ///< keys and values go round
+  kRing,       ///< keys and values are passed from rank to rank
   kAllGather,  ///< all ranks receive all keys and values
   kHeads,      ///< each rank computes some heads
   kDecode,     ///< all ranks have all queries
@@ -57,7 +58,7 @@ enum class Layout : uint8_t {
   kZigzag,
 };
 
-/// How a call is divided. The same on every rank, but for the time limit.
+/// How a call is divided. The same on every rank, except the time limit.
 struct Sharding {
   Method method = Method::kRing;        ///< see the head of this file
   Layout layout = Layout::kContiguous;  ///< kDecode: kContiguous, of the keys
@@ -149,12 +150,12 @@ class Communicator {
                                       const AttentionOutputs& outputs, const Sharding& sharding,
                                       Communicator& communicator, Context& context);
 
-/// attention_backward() of a divided sequence, with any method but kDecode. Everything is the
-/// rank's own rows, `results` those of attention() above; gradients of keys and values are sums
-/// over all ranks. Gradients of what the ranks share are this rank's part of a sum over all of
-/// them, as with any parameter in training with several processes: d_sinks, d_q_gain, d_k_gain, and
-/// d_bias along the axes that the bias shares. The bits are the same in every run with as many
-/// ranks. Unlike with one process, lse is not checked.
+/// attention_backward() of a divided sequence, with any method except kDecode. All tensors hold the
+/// rank's own rows; `results` are those of attention() above; d_k and d_v include the queries of
+/// all ranks. d_sinks, d_q_gain, d_k_gain, and d_bias along the axes that the bias shares, are
+/// partial sums: the caller adds up those of all ranks, as for any parameter in data-parallel
+/// training. Every run with the same number of ranks gives the same bits. Unlike with one process,
+/// lse is not checked.
 [[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, const AttentionOptions& options,
                                         const AttentionResults& results,

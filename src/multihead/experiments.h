@@ -67,7 +67,7 @@ struct ExperimentOptions {
 
 /// Options of Experiment::evaluate().
 struct EvaluationOptions {
-  int64_t sequences = 128;  ///< the first of the held-out stream
+  int64_t sequences = 128;  ///< how many, from the beginning of the held-out stream
   bool attention = true;    ///< measures Evaluation::attention
   bool ablation = false;    ///< measures Evaluation::muted_accuracy: a forward pass for each head
   /// A factor on the output of each head, (num_layers * H), those of layer 0 first; empty for none.
@@ -99,8 +99,8 @@ class Experiment {
   /// "induction" (all keys that follow an earlier occurrence of the query's token).
   static std::span<const std::string_view> patterns(ExperimentKind kind);
 
-  /// An experiment that refuses every call until create() fills it. Other members than create() and
-  /// the calls that return a Status need a created one.
+  /// An experiment without a model: calls that return a Status refuse it, and other members must
+  /// not be called before create() has filled it.
   Experiment();
   ~Experiment();
   Experiment(Experiment&&) noexcept;             ///< Movable, not copyable.

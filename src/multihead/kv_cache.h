@@ -11,11 +11,6 @@
 #include "multihead/attention.h"
 #include "multihead/export.h"
 
-namespace multihead::engine {
-class Team;
-struct CacheAccess;
-}  // namespace multihead::engine
-
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -99,11 +94,9 @@ class KVCache {
   /// kPaged: (B, pages per entry) page numbers, -1 where there is none yet.
   std::span<const int32_t> page_table() const;
 
- private:
-  friend struct engine::CacheAccess;
-  // With a team, of the heads that this member computes.
-  static Status create_share(const KVCacheConfig& config, const engine::Team* team, KVCache& cache);
+  struct Internals;  ///< the library's own
 
+ private:
   // (B, heads, capacity, width), or for pages (pages * page_size, heads, width), where heads are
   // those that are stored.
   struct Store {

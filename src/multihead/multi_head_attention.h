@@ -17,11 +17,6 @@
 #include "multihead/state_dict.h"
 #include "multihead/trace.h"
 
-namespace multihead::nn {
-struct Loading;
-struct ModuleAccess;
-}  // namespace multihead::nn
-
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -61,8 +56,8 @@ struct MultiHeadAttentionConfig {
   bool qk_norm = false;       ///< parameters `q_norm.weight`, `k_norm.weight`
   float qk_norm_eps = 1e-6F;  ///< QkNorm::epsilon
   float softcap = 0.0F;       ///< bound on the scores; 0 is none
-  Window window = {};         ///< alignment: none; it is the call's
-  Rope rope = {};             ///< positions: none; they are the call's
+  Window window = {};         ///< without an alignment, which each call states
+  Rope rope = {};             ///< without positions, which each call states
   /// Probability of dropout of the weights, from 0 to less than 1; applied if
   /// MultiHeadAttentionOptions::training is true.
   float dropout = 0.0F;
@@ -137,12 +132,12 @@ struct MultiHeadAttentionOptions {
   ConstTensor key_padding_bias = {};  ///< (B, N_k), added to the scores; -inf hides
   bool training = false;              ///< applies config.dropout, with dropout_seed
   uint64_t dropout_seed = 0;          ///< of dropout and out_dropout
-  HeadInterventions heads = {};       ///< scales, mutes and breaks single heads
+  HeadInterventions heads = {};       ///< changes to single heads
 };
 
 /// What forward() computed and backward() needs again: queries, keys and values after QK-norm and
-/// RoPE, the merged heads, the log-sum-exp, and for QK-norm and latent attention what went into
-/// them. Its memory grows to the largest call and is kept.
+/// RoPE, the merged heads, the log-sum-exp, and the inputs of QK-norm and of latent attention's
+/// norms. Its memory grows to the largest call and is kept.
 class MultiHeadAttentionActivations {
  public:
   /// Without a call, and without memory.
@@ -173,11 +168,11 @@ struct MultiHeadAttentionOutputs {
 };
 
 /// Gradients of MultiHeadAttention::backward(). All optional, and contiguous in their last axis.
-/// Those of the inputs are overwritten. To those of the weights gradients are added, so that they
-/// accumulate over calls. A bias's gradient needs the bias.
+/// backward() overwrites those of the inputs and adds to those of the weights, which so accumulate
+/// over calls. The gradient of a bias needs the bias.
 struct MultiHeadAttentionGradients {
-  /// Like the inputs. If an input is not given because it defaults to another, its gradient is part
-  /// of the other's: in self-attention, d_query is the sum of all three.
+  /// Like the inputs. If an input is not given and therefore equals another, its gradient is added
+  /// to that of the other: in self-attention, d_query is the sum of all three.
   Tensor d_query = {};
   Tensor d_key = {};                                    ///< like the key; see d_query
   Tensor d_value = {};                                  ///< like the value; see d_query
@@ -292,16 +287,14 @@ class MultiHeadAttention {
   /// Views of the parameters, of loaded ones too.
   const MultiHeadAttentionWeights& weights() const { return weights_; }
 
+  struct Internals;  ///< the library's own
+
  private:
   // Copied parameters, and values computed once from weights. Copies of the module share them.
   struct Memory;
 
   // The public call of the same name turns an exception of these into kMemory.
   static Status create_or_throw(const MultiHeadAttentionConfig& config, MultiHeadAttention& module);
-  Status load_or_throw(const StateDict& dict, const nn::Loading& loading);
-  // Takes weights that are valid, or shares of them.
-  Status take_weights(const MultiHeadAttentionWeights& weights, std::shared_ptr<Memory> memory,
-                      const nn::Loading& loading);
   Status forward_or_throw(const MultiHeadAttentionInputs& inputs,
                           const MultiHeadAttentionOptions& options,
                           const MultiHeadAttentionOutputs& outputs, Trace* trace,
@@ -310,9 +303,6 @@ class MultiHeadAttention {
                            const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
                            const MultiHeadAttentionActivations* activations,
                            const MultiHeadAttentionGradients& gradients, Context& context) const;
-  // With a team: for the heads of this member.
-  Status create_cache_or_throw(const KVCacheConfig& config, const engine::Team* team,
-                               MultiHeadAttentionCache& cache) const;
   Status step_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                        const MultiHeadAttentionOutputs& outputs, MultiHeadAttentionCache& cache,
                        Trace* trace, Context& context) const;
@@ -323,7 +313,6 @@ class MultiHeadAttention {
   void weights_changed();
   friend class Transformer;
   friend class TransformerBlock;
-  friend struct nn::ModuleAccess;
 
   std::shared_ptr<Memory> memory_;
   uint64_t id_ = 0;

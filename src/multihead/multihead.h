@@ -1,6 +1,7 @@
 /// \file
-/// Everything that the library multihead declares, in one include. Only safetensors.h and
-/// distributed.h are apart: they belong to multihead::safetensors and multihead::distributed.
+/// Everything that the library multihead declares, in one include. safetensors.h, distributed.h and
+/// cuda.h are not part of it: they belong to the libraries multihead::safetensors,
+/// multihead::distributed and multihead::cuda.
 
 /// \namespace multihead
 /// All that is public.

@@ -1,5 +1,5 @@
 /// \file
-/// The numbers that products multiply.
+/// The type of the numbers that are multiplied.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
-/// The numbers that products multiply. Their sums are f32 in both cases.
+/// The type to which the factors of a product are converted. Sums are f32 in both cases.
 enum class Precision : uint8_t {
   kF32,  ///< f32; bf16 and f16 operands are converted, which is exact
   /// bf16 where this CPU has instructions that make it faster, else f32: see

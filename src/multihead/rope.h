@@ -26,7 +26,7 @@ struct Rope {
   };
   Style style = Style::kNone;  ///< which elements form a pair
   double base = 10000.0;       ///< of the angles; finite, more than 0
-  int64_t rotary_dim = 0;      ///< even; elements from there on stay; 0 is the whole width
+  int64_t rotary_dim = 0;      ///< even; later elements are not rotated; 0 is the whole width
   /// Positions of queries and keys: (N) shared by the batch, or (B * N) row-major. Empty: keys at
   /// 0, 1, 2, ..., queries at i + offset of the call's alignment (0 where it has none).
   std::span<const int32_t> q_positions = {};

@@ -73,8 +73,8 @@ class Safetensors {
   static Status read(const std::string& path, Safetensors& result);
 
   /// Views of the F32, F16 and BF16 tensors, and of the F64 ones, which parse() rounded to the
-  /// nearest f32. Left out are integers, booleans, complex numbers, and floating point of 8 bits
-  /// and fewer, whose scales the format does not hold. The views are valid until this object is
+  /// nearest f32. Integers, booleans, complex numbers, and floating point of 8 bits and fewer,
+  /// whose scales the format does not hold, are left out. The views are valid until this object is
   /// destroyed or assigned to. Errors: kFormat, naming a tensor whose offset is not a multiple of
   /// its element size; kMemory.
   Status state_dict(StateDict& dict) const;

@@ -21,11 +21,6 @@
 #include "multihead/status.h"
 #include "multihead/transformer.h"
 
-// Not exported, so not between the marks.
-namespace multihead::nn {
-struct TrainerState;
-}
-
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -47,7 +42,7 @@ struct TrainerOptions {
   float learning_rate = 1e-3F;              ///< more than 0
   float beta1 = 0.9F;     ///< of AdamW: decay of the mean of gradients, from 0 to less than 1
   float beta2 = 0.999F;   ///< of AdamW: decay of the mean of their squares, likewise
-  float epsilon = 1e-8F;  ///< of AdamW: added to the root of that mean
+  float epsilon = 1e-8F;  ///< of AdamW: added to the square root of the mean of squares
   float momentum = 0.0F;  ///< of SGD
   bool nesterov = false;  ///< of SGD; needs momentum
   /// Of matrices and embeddings; biases, gains of norms and sinks do not decay.
@@ -55,8 +50,8 @@ struct TrainerOptions {
   /// Step s of the first warmup_steps, counted from 1, uses learning_rate * s / warmup_steps.
   int64_t warmup_steps = 0;
   LearningRateDecay decay = LearningRateDecay::kConstant;  ///< after the warm-up
-  int64_t decay_steps = 0;           ///< steps of the cosine, after the warm-up; it ends at ...
-  float final_learning_rate = 0.0F;  ///< ... this rate, which later steps keep
+  int64_t decay_steps = 0;           ///< length of the cosine in steps, after the warm-up
+  float final_learning_rate = 0.0F;  ///< at the end of the cosine and after it
   /// Gradients are scaled down to this norm over all parameters if theirs is larger; 0 for none.
   float clip_norm = 0.0F;
   /// false keeps the activations of all layers between forward and backward. true keeps only each
@@ -152,8 +147,10 @@ class Trainer {
   /// Errors: also kFormat (no safetensors file, a truncated one).
   [[nodiscard]] Status load(const std::string& path);
 
+  struct Internals;  ///< the library's own
+
  private:
-  std::unique_ptr<nn::TrainerState> state_;
+  std::unique_ptr<Internals> internals_;
 };
 
 }  // namespace multihead

@@ -15,12 +15,6 @@
 #include "multihead/export.h"
 #include "multihead/multi_head_attention.h"
 
-// Not exported, so not between the marks.
-namespace multihead::nn {
-struct BlockArrays;
-struct BlockBackwardArrays;
-}  // namespace multihead::nn
-
 MULTIHEAD_PUBLIC_BEGIN
 namespace multihead {
 
@@ -42,8 +36,8 @@ struct TransformerBlockConfig {
   bool norm_first = true;                     ///< true: pre-norm; false: post-norm
   float norm_eps = 1e-5F;                     ///< epsilon of the norms; finite, 0 or more
   bool norm_affine = true;  ///< false: norms have no parameters. PyTorch's elementwise_affine
-  /// Probability, used in training: of the outputs of the attention and of the MLP, before they are
-  /// added. In GPT-2's code: resid_pdrop.
+  /// Probability of dropout of the outputs of attention and MLP before they are added, in training.
+  /// In GPT-2's code: resid_pdrop.
   float residual_dropout = 0.0F;
 };
 
@@ -135,11 +129,11 @@ class TransformerBlock {
   /// The block's attention module.
   const MultiHeadAttention& attention() const { return attention_; }
 
+  struct Internals;  ///< the library's own
+
  private:
   friend class Transformer;
   static Status create_or_throw(const TransformerBlockConfig& config, TransformerBlock& block);
-  friend struct nn::ModuleAccess;
-  Status load_or_throw(const StateDict& dict, ParameterNames names, const nn::Loading& loading);
   struct Weights {
     ConstTensor norm1_weight, norm1_bias, norm2_weight, norm2_bias;
     ConstTensor linear1_weight, linear1_bias, gate_weight, gate_bias, linear2_weight, linear2_bias;
@@ -149,16 +143,9 @@ class TransformerBlock {
   Status call(const ConstTensor& x, const MultiHeadAttentionOptions& options,
               const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache, Trace* trace,
               Context& context) const;
-  Status run(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache, Trace* trace,
-             const nn::BlockArrays& arrays, Context& context) const;
   Status backward_or_throw(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                            const ConstTensor& d_out, const TransformerBlockActivations& activations,
                            const Tensor& d_x, std::span<float> gradients, Context& context) const;
-  // d (B, N, embed_dim) is the gradient of the output, and becomes that of x.
-  Status back(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-              const nn::BlockArrays& arrays, const nn::BlockBackwardArrays& back, const Tensor& d,
-              float* gradients, Context& context) const;
 
   TransformerBlockConfig config_ = {};
   MultiHeadAttention attention_ = {};
@@ -175,10 +162,10 @@ struct TransformerConfig {
   bool final_norm = true;             ///< a norm after the last layer, if the blocks have norms
   bool tied_output = false;           ///< the embedding is also the weight of the output
   bool causal = true;                 ///< false: every token sees every other
-  /// Each position has so many predictions, each with a matrix of its own: output.weight has
-  /// num_readouts * vocab_size rows. More than 1 contradicts tied_output.
+  /// Predictions for each position, each with a matrix of its own: output.weight has num_readouts *
+  /// vocab_size rows. More than 1 contradicts tied_output.
   int64_t num_readouts = 1;
-  /// Probability, used in training: of the embeddings. In GPT-2's code: embd_pdrop.
+  /// Probability of dropout of the embeddings, in training. In GPT-2's code: embd_pdrop.
   float embedding_dropout = 0.0F;
 };
 
@@ -197,9 +184,9 @@ struct Initialisation {
 /// What forward() computed and backward() needs again. Its memory is kept for the next call.
 class TransformerActivations {
  public:
-  /// Of each layer all activations, or with `recompute` only its input: backward() then computes
-  /// the others again, layer by layer, which takes the time of one more forward() and the memory of
-  /// one layer instead of all. The gradients are the same, bit for bit.
+  /// Keeps all activations of each layer, or with `recompute` only each layer's input. backward()
+  /// then computes the others again, layer by layer, which takes the time of one more forward() and
+  /// the memory of one layer instead of all. The gradients are the same, bit for bit.
   explicit TransformerActivations(bool recompute = false);
   ~TransformerActivations();
   /// Movable, not copyable.
@@ -299,13 +286,10 @@ class Transformer {
   /// A block; index is from 0 to less than num_layers.
   const TransformerBlock& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
 
+  struct Internals;  ///< the library's own
+
  private:
   static Status create_or_throw(const TransformerConfig& config, Transformer& model);
-  // Parameters from `dict`, or new ones if it is null.
-  Status take_parameters(const StateDict* dict, const Initialisation& initialisation,
-                         ParameterNames names, const nn::Loading& loading);
-  Status create_cache_or_throw(const KVCacheConfig& config, const engine::Team* team,
-                               TransformerCache& cache) const;
   Status embed(std::span<const int32_t> tokens, int64_t before, int64_t length, float* gathered,
                int32_t* places, float* to, Context& context) const;
   Status validate_call(std::span<const int32_t> tokens, int64_t batch, int64_t before,
@@ -334,7 +318,6 @@ class Transformer {
   std::shared_ptr<TransformerBlock::Memory> memory_;  // the layers share it
 
   friend class Trainer;
-  friend struct nn::ModuleAccess;
   // A model of the same parameters, in the same memory.
   Status share(Transformer& model) const;
   // Computes again what was computed from parameters.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/guard.h"
+#include "engine/team.h"
 #include "multihead/transformer.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/parameters.h"
@@ -11,39 +12,39 @@
 
 namespace multihead::nn {
 
-struct ModuleAccess {
-  // load_state_dict() of a module. A layer has only one kind of names.
-  static Status load(MultiHeadAttention& module, const StateDict& dict, ParameterNames,
-                     const Loading& loading) {
-    return engine::memory_guard([&] { return module.load_or_throw(dict, loading); });
-  }
-  static Status load(TransformerBlock& block, const StateDict& dict, ParameterNames names,
-                     const Loading& loading) {
-    return engine::memory_guard([&] { return block.load_or_throw(dict, names, loading); });
-  }
-  static Status load(Transformer& model, const StateDict& dict, ParameterNames names,
-                     const Loading& loading) {
-    return engine::memory_guard([&] { return model.take_parameters(&dict, {}, names, loading); });
-  }
+// load_state_dict() of a block or a transformer.
+template <class Module>
+Status load_parameters(Module& module, const StateDict& dict, ParameterNames names,
+                       const Loading& loading) {
+  return engine::memory_guard(
+      [&] { return Module::Internals::load(module, dict, names, loading); });
+}
+// An attention module has only one kind of names.
+inline Status load_parameters(MultiHeadAttention& module, const StateDict& dict, ParameterNames,
+                              const Loading& loading) {
+  return engine::memory_guard(
+      [&] { return MultiHeadAttention::Internals::load(module, dict, loading); });
+}
 
-  static Status initialise(Transformer& model, const Initialisation& initialisation,
-                           ParameterNames names, const Loading& loading) {
-    return engine::memory_guard(
-        [&] { return model.take_parameters(nullptr, initialisation, names, loading); });
-  }
+inline Status initialise_parameters(Transformer& model, const Initialisation& initialisation,
+                                    ParameterNames names, const Loading& loading) {
+  return engine::memory_guard([&] {
+    return Transformer::Internals::take_parameters(model, nullptr, initialisation, names, loading);
+  });
+}
 
-  // create_cache() of a module; with a team, for the heads of this member.
-  template <class Module, class Cache>
-  static Status create_cache(const Module& module, const KVCacheConfig& config,
-                             const engine::Team* team, Cache& cache) {
-    return engine::memory_guard([&] { return module.create_cache_or_throw(config, team, cache); });
-  }
+// create_cache() of a module; with a team, for the heads of this member.
+template <class Module, class Cache>
+Status create_cache(const Module& module, const KVCacheConfig& config, const engine::Team* team,
+                    Cache& cache) {
+  return engine::memory_guard(
+      [&] { return Module::Internals::create_cache(module, config, team, cache); });
+}
 
-  // Null if a module has none of its own.
-  template <class Module>
-  static const Parameters* parameters(const Module& module) {
-    return module.memory_ == nullptr ? nullptr : &module.memory_->parameters;
-  }
-};
+// Null if a module has none of its own.
+template <class Module>
+const Parameters* parameters_of(const Module& module) {
+  return Module::Internals::parameters(module);
+}
 
 }  // namespace multihead::nn

@@ -188,7 +188,7 @@ TEST(Team, SharesTheHeadsOfACache) {
                                      .type = type,
                                      .page_size = 7};
           KVCache cache, whole;
-          EXPECT_TRUE(engine::CacheAccess::create(config, team, cache).ok());
+          EXPECT_TRUE(KVCache::Internals::create(config, team, cache).ok());
           EXPECT_TRUE(KVCache::create(config, whole).ok());
           if (team != nullptr && kv_heads == 4) {
             EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
@@ -236,12 +236,12 @@ TEST(Team, SharesTheCachesOfAModel) {
       engine::Team* const team = engine::team_of(context);
       Transformer model;
       EXPECT_TRUE(Transformer::create(config, model).ok());
-      EXPECT_TRUE(nn::ModuleAccess::initialise(model, {.seed = 6}, ParameterNames::kTorch,
-                                               {.team = shares ? team : nullptr})
+      EXPECT_TRUE(nn::initialise_parameters(model, {.seed = 6}, ParameterNames::kTorch,
+                                            {.team = shares ? team : nullptr})
                       .ok());
       TransformerCache cache, whole;
       const KVCacheConfig kept{.batch = 2, .capacity = 30};
-      EXPECT_TRUE(nn::ModuleAccess::create_cache(model, kept, team, cache).ok());
+      EXPECT_TRUE(nn::create_cache(model, kept, team, cache).ok());
       EXPECT_TRUE(model.create_cache(kept, whole).ok());
       if (team != nullptr) EXPECT_LT(cache.bytes(), whole.bytes() * 11 / 20);
       if (team != nullptr && !shares) {
@@ -317,7 +317,6 @@ TEST(Team, SharesTheParametersOfAModel) {
         StateDict dict;
         EXPECT_TRUE(source.state_dict(dict).ok());
         EXPECT_TRUE(Transformer::create(model_config(vocab), model).ok());
-        using Access = nn::ModuleAccess;
         if (reads) {
           // Tensors are contiguous there.
           static thread_local std::vector<float> copy;
@@ -337,11 +336,11 @@ TEST(Team, SharesTheParametersOfAModel) {
             EXPECT_LE(first + count, tensor.shape.elements());
             return static_cast<const void*>(static_cast<const float*>(tensor.data) + first);
           };
-          EXPECT_TRUE(Access::load(model, dict, names, {.team = team, .read = read}).ok());
+          EXPECT_TRUE(nn::load_parameters(model, dict, names, {.team = team, .read = read}).ok());
         } else {
-          EXPECT_TRUE(Access::initialise(model, {.seed = 4}, names, {.team = team}).ok());
+          EXPECT_TRUE(nn::initialise_parameters(model, {.seed = 4}, names, {.team = team}).ok());
         }
-        const nn::Parameters& own = *Access::parameters(model);
+        const nn::Parameters& own = *nn::parameters_of(model);
         EXPECT_EQ(own.is_share(), team != nullptr);
         if (team != nullptr && vocab == 1003) {
           EXPECT_LT(model.num_parameters(), source.num_parameters() * 2 / kMembers);

@@ -157,12 +157,13 @@ Status validate_weight_gradients(const MultiHeadAttentionConfig& config,
 }  // namespace nn
 
 Status MultiHeadAttention::load_state_dict(const StateDict& dict) {
-  return engine::memory_guard([&] { return load_or_throw(dict, {}); });
+  return engine::memory_guard([&] { return Internals::load(*this, dict, {}); });
 }
 
-Status MultiHeadAttention::load_or_throw(const StateDict& dict, const nn::Loading& loading) {
-  const MultiHeadAttentionConfig& c = config_;
-  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
+Status MultiHeadAttention::Internals::load(MultiHeadAttention& module, const StateDict& dict,
+                                           const nn::Loading& loading) {
+  const MultiHeadAttentionConfig& c = module.config_;
+  if (module.id_ == 0) return option_error(Name::kModule, Message::kCreated);
   const nn::AttentionNames names{.separate = c.kdim != c.embed_dim || c.vdim != c.embed_dim ||
                                              dict.contains("q_proj_weight")};
   MultiHeadAttentionWeights weights;
@@ -170,11 +171,11 @@ Status MultiHeadAttention::load_or_throw(const StateDict& dict, const nn::Loadin
   nn::list_attention(c, "", names, weights, list);
   auto memory = std::make_shared<Memory>();
   if (Status status = memory->parameters.load(list, dict, loading); !status.ok()) return status;
-  return take_weights(weights, std::move(memory), loading);
+  return take_weights(module, weights, std::move(memory), loading);
 }
 
 Status MultiHeadAttention::state_dict(StateDict& dict) const {
-  return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
+  return nn::read_state_dict(Internals::parameters(*this), dict);
 }
 
 int64_t MultiHeadAttention::num_parameters() const {
@@ -182,12 +183,12 @@ int64_t MultiHeadAttention::num_parameters() const {
 }
 
 Status MultiHeadAttention::named(std::span<const float> block, StateDict& dict) const {
-  return nn::read_block(memory_ == nullptr ? nullptr : &memory_->parameters, block, dict);
+  return nn::read_block(Internals::parameters(*this), block, dict);
 }
 
 Status MultiHeadAttention::gradients_in(std::span<float> block,
                                         BasicMultiHeadAttentionWeights<Tensor>& gradients) const {
-  const nn::Parameters* const own = memory_ == nullptr ? nullptr : &memory_->parameters;
+  const nn::Parameters* const own = Internals::parameters(*this);
   if (Status status = nn::validate_block(own, block.size()); !status.ok()) return status;
   gradients = nn::gradients_of(weights_, {own->values(), block.data()});
   return {};
@@ -197,7 +198,7 @@ Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights)
   return engine::memory_guard([&]() -> Status {
     if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
     if (Status status = nn::validate_weights(config_, weights); !status.ok()) return status;
-    return take_weights(weights, std::make_shared<Memory>(), {});
+    return Internals::take_weights(*this, weights, std::make_shared<Memory>(), {});
   });
 }
 
@@ -207,16 +208,18 @@ void MultiHeadAttention::weights_changed() {
   (void)nn::make_absorbed_keys(config_, weights_.kv_b_proj, memory_->absorbed_keys);
 }
 
-Status MultiHeadAttention::take_weights(const MultiHeadAttentionWeights& weights,
-                                        std::shared_ptr<Memory> memory,
-                                        const nn::Loading& loading) {
-  if (config_.kv_latent_dim > 0) {
-    Status status = nn::make_absorbed_keys(config_, weights.kv_b_proj, memory->absorbed_keys);
+Status MultiHeadAttention::Internals::take_weights(MultiHeadAttention& module,
+                                                   const MultiHeadAttentionWeights& weights,
+                                                   std::shared_ptr<Memory> memory,
+                                                   const nn::Loading& loading) {
+  if (module.config_.kv_latent_dim > 0) {
+    Status status =
+        nn::make_absorbed_keys(module.config_, weights.kv_b_proj, memory->absorbed_keys);
     if (!status.ok()) return status;
   }
   if (Status status = loading.agree(); !status.ok()) return status;
-  weights_ = weights;
-  memory_ = std::move(memory);
+  module.weights_ = weights;
+  module.memory_ = std::move(memory);
   return {};
 }
 

@@ -2,11 +2,13 @@
 // and under which names a state dict holds them, alone or within a block.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/error.h"
 #include "engine/scratch.h"
+#include "engine/team.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/parameters.h"
 
@@ -15,6 +17,22 @@ namespace multihead {
 struct MultiHeadAttention::Memory {
   nn::Parameters parameters;     // copies that load_state_dict() made; empty after use_weights()
   engine::Buffer absorbed_keys;  // of latent attention; see nn::make_absorbed_keys()
+};
+
+// What the library does with modules, beyond their public calls. Failed allocations throw.
+struct MultiHeadAttention::Internals {
+  // load_state_dict()
+  static Status load(MultiHeadAttention& module, const StateDict& dict, const nn::Loading& loading);
+  // Takes weights that are valid, or shares of them.
+  static Status take_weights(MultiHeadAttention& module, const MultiHeadAttentionWeights& weights,
+                             std::shared_ptr<Memory> memory, const nn::Loading& loading);
+  // create_cache(); with a team, for the heads of this member.
+  static Status create_cache(const MultiHeadAttention& module, const KVCacheConfig& config,
+                             const engine::Team* team, MultiHeadAttentionCache& cache);
+  // Null if the module has none of its own.
+  static const nn::Parameters* parameters(const MultiHeadAttention& module) {
+    return module.memory_ == nullptr ? nullptr : &module.memory_->parameters;
+  }
 };
 
 namespace nn {

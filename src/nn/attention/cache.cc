@@ -7,6 +7,7 @@
 #include "engine/error.h"
 #include "engine/guard.h"
 #include "multihead/multi_head_attention.h"
+#include "nn/attention/attention_parameters.h"
 
 namespace multihead {
 
@@ -41,14 +42,16 @@ Status MultiHeadAttentionCache::truncate_or_throw(int64_t length) {
 
 Status MultiHeadAttention::create_cache(const KVCacheConfig& config,
                                         MultiHeadAttentionCache& cache) const {
-  return engine::memory_guard([&] { return create_cache_or_throw(config, nullptr, cache); });
+  return engine::memory_guard(
+      [&] { return Internals::create_cache(*this, config, nullptr, cache); });
 }
 
-Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
-                                                 const engine::Team* team,
-                                                 MultiHeadAttentionCache& cache) const {
-  const MultiHeadAttentionConfig& c = config_;
-  if (id_ == 0) return option_error(Name::kModule, Message::kCreated);
+Status MultiHeadAttention::Internals::create_cache(const MultiHeadAttention& module,
+                                                   const KVCacheConfig& config,
+                                                   const engine::Team* team,
+                                                   MultiHeadAttentionCache& cache) {
+  const MultiHeadAttentionConfig& c = module.config_;
+  if (module.id_ == 0) return option_error(Name::kModule, Message::kCreated);
   if (c.add_bias_kv || c.add_zero_attn) {
     return option_error(c.add_bias_kv ? Name::kAddBiasKv : Name::kAddZeroAttn,
                         Message::kFalseWithCache);
@@ -73,10 +76,10 @@ Status MultiHeadAttention::create_cache_or_throw(const KVCacheConfig& config,
     return option_error(Name::kCapacity, Message::kRingCapacity, of_layer.capacity, c.window.left);
   }
   MultiHeadAttentionCache made;
-  if (Status status = engine::CacheAccess::create(of_layer, team, made.kv_); !status.ok()) {
+  if (Status status = KVCache::Internals::create(of_layer, team, made.kv_); !status.ok()) {
     return status;
   }
-  made.layer_ = id_;
+  made.layer_ = module.id_;
   cache = std::move(made);
   return {};
 }

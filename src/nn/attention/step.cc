@@ -161,8 +161,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     // it needs no others.
     engine::Team* const team = engine::team_of(context);
     const bool keeps_own = team != nullptr && trace == nullptr &&
-                           engine::CacheAccess::is_share(cache.kv_) &&
-                           run.projects_own_heads(*team);
+                           KVCache::Internals::is_share(cache.kv_) && run.projects_own_heads(*team);
     const engine::KeepOwnOutputs own(keeps_own ? team : nullptr);
     if (Status status = run.project_inputs(); !status.ok()) return status;
   }

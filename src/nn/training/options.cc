@@ -7,7 +7,7 @@
 
 #include "engine/enumerators.h"
 #include "engine/error.h"
-#include "nn/training/trainer_state.h"
+#include "nn/training/trainer.h"
 
 namespace multihead::nn {
 

@@ -6,7 +6,7 @@
 
 #include "engine/guard.h"
 #include "engine/validate.h"
-#include "nn/training/trainer_state.h"
+#include "nn/training/trainer.h"
 
 namespace multihead {
 namespace {
@@ -18,7 +18,7 @@ using engine::option_error;
 constexpr const char* kState = "trainer.state";
 constexpr int kDigits = 4;  // of a number of 64 bits
 
-const char* moment_prefix(const nn::TrainerState& t, int which) {
+const char* moment_prefix(const Trainer::Internals& t, int which) {
   if (t.options.optimiser == Optimiser::kSgd) return "optimiser.momentum.";
   return which == 0 ? "optimiser.mean." : "optimiser.variance.";
 }
@@ -40,7 +40,7 @@ bool read_digits(const float* digits, uint64_t& number) {
 }
 
 // All tensors of state_dict(): their names, and one block for their values.
-nn::ParameterList list_state(const nn::TrainerState& t) {
+nn::ParameterList list_state(const Trainer::Internals& t) {
   nn::ParameterList list;
   for (const nn::Parameter& parameter : t.parameters.list())
     list.add_like(parameter.name, parameter);
@@ -61,8 +61,8 @@ nn::ParameterList list_state(const nn::TrainerState& t) {
 
 Status Trainer::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
-    nn::TrainerState& t = *state_;
+    if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    Trainer::Internals& t = *internals_;
     if (t.parts > 0) return option_error(Name::kTrainer, Message::kNoPendingGradients, t.parts);
     StateDict all = t.parameters.state_dict();
     for (int which = 0; which < t.moment_count(); ++which) {
@@ -80,8 +80,8 @@ Status Trainer::state_dict(StateDict& dict) const {
 
 Status Trainer::load_state_dict(const StateDict& dict) {
   return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
-    nn::TrainerState& t = *state_;
+    if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    Trainer::Internals& t = *internals_;
     if (t.parts > 0) return option_error(Name::kTrainer, Message::kNoPendingGradients, t.parts);
     nn::Parameters loaded;
     // A program may keep numbers of its own beside them.

@@ -14,7 +14,7 @@
 #include "engine/guard.h"
 #include "engine/optimiser.h"
 #include "engine/validate.h"
-#include "nn/training/trainer_state.h"
+#include "nn/training/trainer.h"
 #include "nn/transformer/transformer_block.h"
 #include "rules/dropout_mask.h"
 
@@ -50,14 +50,14 @@ std::string first_not_finite(const nn::Parameters& parameters, const float* bloc
   return {};
 }
 
-Status not_finite(const nn::TrainerState& t, const float* block, Message named, Message other) {
+Status not_finite(const Trainer::Internals& t, const float* block, Message named, Message other) {
   std::string name = first_not_finite(t.parameters, block);
   const int64_t step = t.steps + 1;
   if (name.empty()) return option_error(Name::kTargets, other, step);
   return engine::text_error(StatusCode::kOption, Name::kTargets, named, std::move(name), step);
 }
 
-void optimise(const nn::TrainerState& t, float scale, float learning_rate, Context& context) {
+void optimise(const Trainer::Internals& t, float scale, float learning_rate, Context& context) {
   const TrainerOptions& o = t.options;
   const auto step = static_cast<double>(t.steps + 1);
   const auto correction = [&](float beta) {
@@ -102,7 +102,7 @@ void optimise(const nn::TrainerState& t, float scale, float learning_rate, Conte
 
 }  // namespace
 
-void nn::TrainerState::forget_gradients() {
+void Trainer::Internals::forget_gradients() {
   std::memset(gradients.data(), 0, bytes_of_block());
   parts = counted = correct = 0;
   loss = 0;
@@ -118,9 +118,10 @@ Status Trainer::create(const Transformer& model, const TrainerOptions& options, 
     if (model.memory_ == nullptr) return option_error(Name::kModel, Message::kParametersToTrain);
     if (Status status = nn::validate_options(options); !status.ok()) return status;
     Trainer made;
-    made.state_.reset(new (std::nothrow) nn::TrainerState(options, model.memory_->parameters));
-    if (made.state_ == nullptr) return Status::out_of_memory(sizeof(nn::TrainerState));
-    nn::TrainerState& t = *made.state_;
+    made.internals_.reset(new (std::nothrow)
+                              Trainer::Internals(options, model.memory_->parameters));
+    if (made.internals_ == nullptr) return Status::out_of_memory(sizeof(Trainer::Internals));
+    Trainer::Internals& t = *made.internals_;
     if (Status status = model.share(t.model); !status.ok()) return status;
     // A byte more: a block of no parameters has memory too.
     const uint64_t bytes = t.bytes_of_block() + 1;
@@ -146,8 +147,8 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
                            std::span<const int32_t> targets,
                            const MultiHeadAttentionOptions& options, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
-    nn::TrainerState& t = *state_;
+    if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    Trainer::Internals& t = *internals_;
     const TransformerConfig& config = t.model.config();
     const int64_t readouts = config.num_readouts, classes = config.vocab_size;
     const int64_t count = static_cast<int64_t>(tokens.size()) * readouts;
@@ -198,8 +199,8 @@ Status Trainer::accumulate(std::span<const int32_t> tokens, int64_t batch,
 
 Status Trainer::update(TrainingStep& result, Context& context) {
   return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
-    nn::TrainerState& t = *state_;
+    if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    Trainer::Internals& t = *internals_;
     if (t.counted == 0) {
       t.forget_gradients();
       return option_error(Name::kTargets, Message::kSomeTarget);
@@ -232,36 +233,36 @@ Status Trainer::update(TrainingStep& result, Context& context) {
 
 Status Trainer::set_learning_rate(float learning_rate) {
   return engine::memory_guard([&]() -> Status {
-    if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
-    TrainerOptions changed = state_->options;
+    if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+    TrainerOptions changed = internals_->options;
     changed.learning_rate = learning_rate;
     if (Status status = nn::validate_options(changed); !status.ok()) return status;
-    state_->options = changed;
+    internals_->options = changed;
     return {};
   });
 }
 
 Status Trainer::gradients(StateDict& dict) const {
-  if (state_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
-  const nn::TrainerState& t = *state_;
+  if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
+  const Trainer::Internals& t = *internals_;
   return t.model.named({t.gradient(), static_cast<size_t>(t.parameters.elements())}, dict);
 }
 
 const Transformer& Trainer::model() const {
   static const Transformer none;
-  return state_ == nullptr ? none : state_->model;
+  return internals_ == nullptr ? none : internals_->model;
 }
 
 const TrainerOptions& Trainer::options() const {
   static const TrainerOptions none;
-  return state_ == nullptr ? none : state_->options;
+  return internals_ == nullptr ? none : internals_->options;
 }
 
-int64_t Trainer::steps() const { return state_ == nullptr ? 0 : state_->steps; }
+int64_t Trainer::steps() const { return internals_ == nullptr ? 0 : internals_->steps; }
 
 int64_t Trainer::bytes() const {
-  if (state_ == nullptr) return 0;
-  const nn::TrainerState& t = *state_;
+  if (internals_ == nullptr) return 0;
+  const Trainer::Internals& t = *internals_;
   size_t sum = t.bytes_of_block() + t.gradients.bytes() + t.logits.bytes();
   for (const engine::Buffer& moment : t.moments) sum += moment.bytes();
   return static_cast<int64_t>(sum) + t.activations.bytes();

@@ -19,24 +19,28 @@ namespace multihead {
 using engine::Message;
 using engine::Name;
 
-Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-                              const nn::BlockArrays& arrays, const nn::BlockBackwardArrays& back,
-                              const Tensor& d, float* gradients, Context& context) const {
-  const int64_t width = config_.attention.embed_dim, inner_width = config_.mlp_dim;
+Status TransformerBlock::Internals::back(const TransformerBlock& block, const ConstTensor& x,
+                                         const MultiHeadAttentionOptions& options,
+                                         const nn::BlockArrays& arrays,
+                                         const nn::BlockBackwardArrays& back, const Tensor& d,
+                                         float* gradients, Context& context) {
+  const TransformerBlockConfig& config = block.config_;
+  const Weights& weights = block.weights_;
+  const int64_t width = config.attention.embed_dim, inner_width = config.mlp_dim;
   const int64_t rows = x.shape[0] * x.shape[1], floats = rows * width;
   const Dims flat{rows, width}, wide{rows, inner_width};
-  const bool norms = config_.norm != Norm::kNone;
-  const bool before = norms && config_.norm_first, after = norms && !config_.norm_first;
-  const nn::GradientBlock block{memory_->parameters.values(), gradients};
+  const bool norms = config.norm != Norm::kNone;
+  const bool before = norms && config.norm_first, after = norms && !config.norm_first;
+  const nn::GradientBlock to{block.memory_->parameters.values(), gradients};
   const auto norm_back = [&](const float* from, bool first, const float* d_y, bool adds) {
-    return nn::normalise_back(config_, from, first ? weights_.norm1_weight : weights_.norm2_weight,
-                              first ? weights_.norm1_bias : weights_.norm2_bias, d_y,
-                              {d.data, flat}, adds, block, context);
+    return nn::normalise_back(config, from, first ? weights.norm1_weight : weights.norm2_weight,
+                              first ? weights.norm1_bias : weights.norm2_bias, d_y, {d.data, flat},
+                              adds, to, context);
   };
   // The gradient of a branch before its dropout.
   const auto undropped = [&](nn::DropoutSite site) -> const float* {
-    if (!options.training || config_.residual_dropout == 0.0F) return d.data;
-    engine::drop_rows(d.data, {config_.residual_dropout, options.dropout_seed, site}, rows, width,
+    if (!options.training || config.residual_dropout == 0.0F) return d.data;
+    engine::drop_rows(d.data, {config.residual_dropout, options.dropout_seed, site}, rows, width,
                       back.d_branch, context);
     return back.d_branch;
   };
@@ -49,41 +53,41 @@ Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOpti
     const float* const mlp_in = norms ? arrays.mlp_in : arrays.residual;
     const Tensor d_hidden(back.d_hidden, wide), d_gate(back.d_gate, wide);
     status = engine::linear_backward({.x = {arrays.hidden, wide},
-                                      .weight = weights_.linear2_weight,
+                                      .weight = weights.linear2_weight,
                                       .d_y = {undropped(nn::kMlpBranch), flat},
                                       .d_x = d_hidden,
-                                      .d_weight = block.of(weights_.linear2_weight),
-                                      .d_bias = block.of(weights_.linear2_bias).data,
+                                      .d_weight = to.of(weights.linear2_weight),
+                                      .d_bias = to.of(weights.linear2_bias).data,
                                       .precision = options.attention.precision},
                                      context);
     if (!status.ok()) return status;
-    engine::activation_backward({.gate = config_.gated ? arrays.gate : arrays.inner,
-                                 .x = config_.gated ? arrays.inner : nullptr,
+    engine::activation_backward({.gate = config.gated ? arrays.gate : arrays.inner,
+                                 .x = config.gated ? arrays.inner : nullptr,
                                  .d_y = back.d_hidden,
-                                 .d_gate = config_.gated ? back.d_gate : back.d_hidden,
-                                 .d_x = config_.gated ? back.d_hidden : nullptr,
+                                 .d_gate = config.gated ? back.d_gate : back.d_hidden,
+                                 .d_x = config.gated ? back.d_hidden : nullptr,
                                  .count = rows * inner_width,
-                                 .activation = config_.activation},
+                                 .activation = config.activation},
                                 context);
     // Without a norm before it, the MLP's input is what its output was added to.
     const Tensor d_in(before ? back.d_normed : d.data, flat);
     status = engine::linear_backward({.x = {mlp_in, flat},
-                                      .weight = weights_.linear1_weight,
+                                      .weight = weights.linear1_weight,
                                       .d_y = d_hidden,
                                       .d_x = d_in,
                                       .adds_to_d_x = !before,
-                                      .d_weight = block.of(weights_.linear1_weight),
-                                      .d_bias = block.of(weights_.linear1_bias).data,
+                                      .d_weight = to.of(weights.linear1_weight),
+                                      .d_bias = to.of(weights.linear1_bias).data,
                                       .precision = options.attention.precision},
                                      context);
-    if (status.ok() && config_.gated) {
+    if (status.ok() && config.gated) {
       status = engine::linear_backward({.x = {mlp_in, flat},
-                                        .weight = weights_.gate_weight,
+                                        .weight = weights.gate_weight,
                                         .d_y = d_gate,
                                         .d_x = d_in,
                                         .adds_to_d_x = true,
-                                        .d_weight = block.of(weights_.gate_weight),
-                                        .d_bias = block.of(weights_.gate_bias).data,
+                                        .d_weight = to.of(weights.gate_weight),
+                                        .d_bias = to.of(weights.gate_bias).data,
                                         .precision = options.attention.precision},
                                        context);
     }
@@ -96,10 +100,10 @@ Status TransformerBlock::back(const ConstTensor& x, const MultiHeadAttentionOpti
   }
   const ConstTensor input(before ? arrays.normed : x.data, x.shape);
   const ConstTensor d_attended(undropped(nn::kAttentionBranch), x.shape);
-  status = attention_.backward(
-      {.query = input}, options, d_attended, arrays.attention,
-      {.d_query = {back.d_normed, x.shape}, .weights = gradients_of(attention_.weights(), block)},
-      context);
+  status = block.attention_.backward({.query = input}, options, d_attended, arrays.attention,
+                                     {.d_query = {back.d_normed, x.shape},
+                                      .weights = gradients_of(block.attention_.weights(), to)},
+                                     context);
   if (!status.ok()) return status;
   if (before) return norm_back(x.data, true, back.d_normed, true);
   engine::add(d.data, back.d_normed, d.data, floats, context);
@@ -146,7 +150,7 @@ Status TransformerBlock::backward_or_throw(const ConstTensor& x,
     const Dims one_head{1, 1, rows, shape[2]};
     engine::copy_rows({d_out.data, one_head}, {d.data, one_head}, context);
   }
-  return back(x, options, kept->arrays, arrays, d, gradients.data(), context);
+  return Internals::back(*this, x, options, kept->arrays, arrays, d, gradients.data(), context);
 }
 
 int64_t TransformerBlock::num_parameters() const {
@@ -154,7 +158,7 @@ int64_t TransformerBlock::num_parameters() const {
 }
 
 Status TransformerBlock::named(std::span<const float> block, StateDict& dict) const {
-  return nn::read_block(memory_ == nullptr ? nullptr : &memory_->parameters, block, dict);
+  return nn::read_block(Internals::parameters(*this), block, dict);
 }
 
 }  // namespace multihead

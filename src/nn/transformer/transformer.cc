@@ -94,21 +94,24 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
 }
 
 Status Transformer::load_state_dict(const StateDict& dict, ParameterNames names) {
-  return engine::memory_guard([&] { return take_parameters(&dict, {}, names, {}); });
+  return engine::memory_guard([&] { return Internals::load(*this, dict, names, {}); });
 }
 
 Status Transformer::initialise(const Initialisation& initialisation, ParameterNames names) {
-  return engine::memory_guard([&] { return take_parameters(nullptr, initialisation, names, {}); });
+  return engine::memory_guard(
+      [&] { return Internals::take_parameters(*this, nullptr, initialisation, names, {}); });
 }
 
-Status Transformer::take_parameters(const StateDict* dict, const Initialisation& initialisation,
-                                    ParameterNames names, const nn::Loading& loading) {
+Status Transformer::Internals::take_parameters(Transformer& model, const StateDict* dict,
+                                               const Initialisation& initialisation,
+                                               ParameterNames names, const nn::Loading& loading) {
+  const TransformerConfig& config = model.config_;
   if (Status status = nn::validate_initialisation(initialisation); !status.ok()) return status;
   const bool gpt2 = names == ParameterNames::kGpt2;
-  const int64_t width = config_.block.attention.embed_dim;
-  const bool moved_from = config_.num_layers > 0 && layers_ == nullptr;
+  const int64_t width = config.block.attention.embed_dim;
+  const bool moved_from = config.num_layers > 0 && model.layers_ == nullptr;
   if (width == 0 || moved_from) return option_error(Name::kModel, Message::kCreated);
-  if (Status status = nn::validate_names(names, config_.block.attention); !status.ok()) {
+  if (Status status = nn::validate_names(names, config.block.attention); !status.ok()) {
     return status;
   }
   const std::string prefix = gpt2 && dict != nullptr ? nn::gpt2_prefix(*dict) : "";
@@ -118,20 +121,20 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
   const std::string output = gpt2 ? "lm_head.weight" : "output.weight";
 
   // Loads copies of the layers, so that an error leaves this model unchanged.
-  const auto blocks = layers();
+  const auto blocks = model.layers();
   std::unique_ptr<TransformerBlock[]> loaded;
   std::unique_ptr<MultiHeadAttentionWeights[]> attention;
-  if (Status status = allocate_array(config_.num_layers, loaded); !status.ok()) return status;
-  if (Status status = allocate_array(config_.num_layers, attention); !status.ok()) return status;
+  if (Status status = allocate_array(config.num_layers, loaded); !status.ok()) return status;
+  if (Status status = allocate_array(config.num_layers, attention); !status.ok()) return status;
   Weights weights;
   nn::ParameterList list(loading.team);
   const auto add_share = [&](const std::string& name, int64_t rows, nn::ParameterRole role,
                              ConstTensor& view) {
     list.add(name, {rows, width}, role, view, nn::DictLayout::kAsInMemory, nn::Held::kShare);
   };
-  add_share(embedding, config_.vocab_size, nn::ParameterRole::kEmbedding, weights.embedding);
-  if (config_.max_positions > 0) {
-    list.add(position, {config_.max_positions, width}, nn::ParameterRole::kEmbedding,
+  add_share(embedding, config.vocab_size, nn::ParameterRole::kEmbedding, weights.embedding);
+  if (config.max_positions > 0) {
+    list.add(position, {config.max_positions, width}, nn::ParameterRole::kEmbedding,
              weights.position);
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
@@ -139,15 +142,15 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
     TransformerBlock::Memory::list(loaded[layer], nn::layer_name(prefix, names, layer), names,
                                    attention[layer], list);
   }
-  if (config_.final_norm) {
-    nn::list_norm(norm, config_.block, weights.norm_weight, weights.norm_bias, list);
+  if (config.final_norm) {
+    nn::list_norm(norm, config.block, weights.norm_weight, weights.norm_bias, list);
   }
-  if (!config_.tied_output) {
-    add_share(output, config_.num_readouts * config_.vocab_size, nn::ParameterRole::kOutput,
+  if (!config.tied_output) {
+    add_share(output, config.num_readouts * config.vocab_size, nn::ParameterRole::kOutput,
               weights.output);
   }
   const auto ignored = [&](std::string_view name) {
-    return (gpt2 && nn::is_gpt2_buffer(name)) || (config_.tied_output && name == output);
+    return (gpt2 && nn::is_gpt2_buffer(name)) || (config.tied_output && name == output);
   };
   auto memory = std::make_shared<TransformerBlock::Memory>();
   if (dict != nullptr) {
@@ -158,21 +161,22 @@ Status Transformer::take_parameters(const StateDict* dict, const Initialisation&
     nn::initialise(initialisation, memory->parameters);
   }
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    Status status = loaded[layer].attention_.take_weights(
-        attention[layer], std::make_shared<MultiHeadAttention::Memory>(), {});
+    Status status = MultiHeadAttention::Internals::take_weights(
+        loaded[layer].attention_, attention[layer], std::make_shared<MultiHeadAttention::Memory>(),
+        {});
     if (!status.ok()) return status;
     loaded[layer].memory_ = memory;
   }
   if (Status status = loading.agree(); !status.ok()) return status;
-  if (config_.tied_output) weights.output = weights.embedding;
-  layers_ = std::move(loaded);
-  weights_ = weights;
-  memory_ = std::move(memory);
+  if (config.tied_output) weights.output = weights.embedding;
+  model.layers_ = std::move(loaded);
+  model.weights_ = weights;
+  model.memory_ = std::move(memory);
   return {};
 }
 
 Status Transformer::state_dict(StateDict& dict) const {
-  return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
+  return nn::read_state_dict(Internals::parameters(*this), dict);
 }
 
 Status Transformer::share(Transformer& model) const {
@@ -195,24 +199,25 @@ int64_t Transformer::num_parameters() const {
 }
 
 Status Transformer::named(std::span<const float> block, StateDict& dict) const {
-  return nn::read_block(memory_ == nullptr ? nullptr : &memory_->parameters, block, dict);
+  return nn::read_block(Internals::parameters(*this), block, dict);
 }
 
 Status Transformer::create_cache(const KVCacheConfig& config, TransformerCache& cache) const {
-  return engine::memory_guard([&] { return create_cache_or_throw(config, nullptr, cache); });
+  return engine::memory_guard(
+      [&] { return Internals::create_cache(*this, config, nullptr, cache); });
 }
 
-Status Transformer::create_cache_or_throw(const KVCacheConfig& config, const engine::Team* team,
-                                          TransformerCache& cache) const {
+Status Transformer::Internals::create_cache(const Transformer& model, const KVCacheConfig& config,
+                                            const engine::Team* team, TransformerCache& cache) {
   TransformerCache made;
-  const std::span<const TransformerBlock> blocks = layers();
-  if (Status status = allocate_array(config_.num_layers, made.layers_); !status.ok()) {
+  const std::span<const TransformerBlock> blocks = model.layers();
+  if (Status status = allocate_array(model.config_.num_layers, made.layers_); !status.ok()) {
     return status;
   }
   made.count_ = blocks.size();
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
-    Status status =
-        blocks[layer].attention().create_cache_or_throw(config, team, made.layers_[layer]);
+    Status status = MultiHeadAttention::Internals::create_cache(blocks[layer].attention(), config,
+                                                                team, made.layers_[layer]);
     if (!status.ok()) return status;
   }
   cache = std::move(made);
@@ -355,11 +360,11 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
     const Tensor x(input_of(layer), {batch, length, width});
     const Tensor out(input_of(layer + 1), x.shape);
     const bool keeps_all = kept != nullptr && !kept->recomputes();
-    Status status =
-        blocks[layer].run(x, options_of(options, layer, config_.causal && cache == nullptr),
-                          {.out = out}, cache == nullptr ? nullptr : &cache->layers_[layer],
-                          outputs.traces.empty() ? nullptr : &outputs.traces[layer],
-                          keeps_all ? kept->of_layer(layer) : arrays, context);
+    Status status = TransformerBlock::Internals::run(
+        blocks[layer], x, options_of(options, layer, config_.causal && cache == nullptr),
+        {.out = out}, cache == nullptr ? nullptr : &cache->layers_[layer],
+        outputs.traces.empty() ? nullptr : &outputs.traces[layer],
+        keeps_all ? kept->of_layer(layer) : arrays, context);
     // Report the layer's error on `x` as an error on `tokens`.
     if (!status.ok()) return engine::renamed(status, Name::kX, Name::kTokens);
     if (outputs.hidden.given()) {

@@ -85,11 +85,12 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
     if (kept->recomputes()) {
       // The layer's output is kept as the next layer's input, so it is written over with itself.
       const Tensor out(kept->input(layer + 1), gradient.shape);
-      status = blocks[layer].run(x, of_layer, {.out = out}, nullptr, nullptr, of_forward, context);
+      status = TransformerBlock::Internals::run(blocks[layer], x, of_layer, {.out = out}, nullptr,
+                                                nullptr, of_forward, context);
     }
     if (status.ok()) {
-      status =
-          blocks[layer].back(x, of_layer, of_forward, arrays, gradient, gradients.data(), context);
+      status = TransformerBlock::Internals::back(blocks[layer], x, of_layer, of_forward, arrays,
+                                                 gradient, gradients.data(), context);
     }
     if (!status.ok()) return status;
   }

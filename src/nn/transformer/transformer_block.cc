@@ -173,17 +173,18 @@ void TransformerBlock::Memory::list(TransformerBlock& block, const std::string& 
 }
 
 Status TransformerBlock::load_state_dict(const StateDict& dict, ParameterNames names) {
-  return engine::memory_guard([&] { return load_or_throw(dict, names, {}); });
+  return engine::memory_guard([&] { return Internals::load(*this, dict, names, {}); });
 }
 
-Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames names,
-                                       const nn::Loading& loading) {
-  if (config_.attention.embed_dim == 0) {
+Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDict& dict,
+                                         ParameterNames names, const nn::Loading& loading) {
+  if (block.config_.attention.embed_dim == 0) {
     return option_error(Name::kBlock, Message::kCreated);
   }
-  if (Status status = nn::validate_names(names, config_.attention); !status.ok()) return status;
+  if (Status status = nn::validate_names(names, block.config_.attention); !status.ok())
+    return status;
   // Loads a copy, so that an error leaves this block unchanged.
-  TransformerBlock loaded = *this;
+  TransformerBlock loaded = block;
   MultiHeadAttentionWeights attention;
   nn::ParameterList list(loading.team);
   Memory::list(loaded, "", names, attention, list);
@@ -192,17 +193,17 @@ Status TransformerBlock::load_or_throw(const StateDict& dict, ParameterNames nam
   auto memory = std::make_shared<Memory>();
   Status status = memory->parameters.load(list, dict, loading, ignored);
   if (status.ok()) {
-    status = loaded.attention_.take_weights(
-        attention, std::make_shared<MultiHeadAttention::Memory>(), loading);
+    status = MultiHeadAttention::Internals::take_weights(
+        loaded.attention_, attention, std::make_shared<MultiHeadAttention::Memory>(), loading);
   }
   if (!status.ok()) return status;
   loaded.memory_ = std::move(memory);
-  *this = std::move(loaded);
+  block = std::move(loaded);
   return {};
 }
 
 Status TransformerBlock::state_dict(StateDict& dict) const {
-  return nn::read_state_dict(memory_ == nullptr ? nullptr : &memory_->parameters, dict);
+  return nn::read_state_dict(Internals::parameters(*this), dict);
 }
 
 Status TransformerBlock::forward(const ConstTensor& x, const MultiHeadAttentionOptions& options,
@@ -252,7 +253,9 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
     TransformerBlockActivations::Internals* kept = nullptr;
     Status status = TransformerBlockActivations::Internals::make(*outputs.activations, kept);
     if (status.ok()) status = kept->begin(config_, memory_.get(), shape);
-    if (status.ok()) status = run(x, options, outputs, nullptr, trace, kept->arrays, context);
+    if (status.ok()) {
+      status = Internals::run(*this, x, options, outputs, nullptr, trace, kept->arrays, context);
+    }
     kept->filled = status.ok();
     return status;
   }
@@ -261,7 +264,8 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
   Status reserved = nn::reserve(engine::scratch_of(context).transformer(), [&](rules::Arena& take) {
     arrays.lay_out(config_, rows, false, take);
   });
-  return reserved.ok() ? run(x, options, outputs, cache, trace, arrays, context) : reserved;
+  if (!reserved.ok()) return reserved;
+  return Internals::run(*this, x, options, outputs, cache, trace, arrays, context);
 }
 
 void nn::BlockArrays::lay_out(const TransformerBlockConfig& config, int64_t rows, bool keeps,
@@ -292,24 +296,28 @@ void nn::BlockBackwardArrays::lay_out(const TransformerBlockConfig& config, int6
   take(d_gate, config.gated ? wide : 0);
 }
 
-Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptions& options,
-                             const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
-                             Trace* trace, const nn::BlockArrays& arrays, Context& context) const {
-  const int64_t width = config_.attention.embed_dim, inner_width = config_.mlp_dim;
+Status TransformerBlock::Internals::run(const TransformerBlock& block, const ConstTensor& x,
+                                        const MultiHeadAttentionOptions& options,
+                                        const TransformerBlockOutputs& outputs,
+                                        MultiHeadAttentionCache* cache, Trace* trace,
+                                        const nn::BlockArrays& arrays, Context& context) {
+  const TransformerBlockConfig& config = block.config_;
+  const Weights& weights = block.weights_;
+  const int64_t width = config.attention.embed_dim, inner_width = config.mlp_dim;
   const int64_t rows = x.shape[0] * x.shape[1], floats = rows * width;
   const Dims flat{rows, width};
-  const bool norms = config_.norm != Norm::kNone;
-  const bool before = norms && config_.norm_first, after = norms && !config_.norm_first;
+  const bool norms = config.norm != Norm::kNone;
+  const bool before = norms && config.norm_first, after = norms && !config.norm_first;
   const auto normalise = [&](const float* from, bool first, float* to) {
     return nn::normalise(
-        config_.norm, {from, flat}, first ? weights_.norm1_weight : weights_.norm2_weight,
-        first ? weights_.norm1_bias : weights_.norm2_bias, config_.norm_eps, {to, flat}, context);
+        config.norm, {from, flat}, first ? weights.norm1_weight : weights.norm2_weight,
+        first ? weights.norm1_bias : weights.norm2_bias, config.norm_eps, {to, flat}, context);
   };
   const auto add = [&](const float* to, nn::DropoutSite site, float* sum) {
-    if (!options.training || config_.residual_dropout == 0.0F) {
+    if (!options.training || config.residual_dropout == 0.0F) {
       return engine::add(to, arrays.branch, sum, floats, context);
     }
-    engine::add_dropped(to, arrays.branch, {config_.residual_dropout, options.dropout_seed, site},
+    engine::add_dropped(to, arrays.branch, {config.residual_dropout, options.dropout_seed, site},
                         rows, width, sum, context);
   };
   const float* attended_to = x.data;
@@ -321,9 +329,10 @@ Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptio
   const Tensor attended(arrays.branch, x.shape);
   Status status =
       cache == nullptr
-          ? attention_.forward({.query = input}, options,
-                               {.out = attended, .activations = arrays.attention}, trace, context)
-          : attention_.step(input, options, {.out = attended}, *cache, trace, context);
+          ? block.attention_.forward({.query = input}, options,
+                                     {.out = attended, .activations = arrays.attention}, trace,
+                                     context)
+          : block.attention_.step(input, options, {.out = attended}, *cache, trace, context);
   if (!status.ok()) return status;
   // Outputs are written from here on. x may be out, and is not read after the sum.
   if (outputs.attention_out.given()) {
@@ -353,17 +362,17 @@ Status TransformerBlock::run(const ConstTensor& x, const MultiHeadAttentionOptio
   const ConstTensor from(mlp_in, flat);
   const Precision precision = options.attention.precision;
   const Tensor inner(arrays.inner, wide), gate(arrays.gate, wide), hidden(arrays.hidden, wide);
-  status = linear(from, weights_.linear1_weight, weights_.linear1_bias, inner, context, precision);
+  status = linear(from, weights.linear1_weight, weights.linear1_bias, inner, context, precision);
   if (!status.ok()) return status;
-  if (config_.gated) {
-    status = linear(from, weights_.gate_weight, weights_.gate_bias, gate, context, precision);
+  if (config.gated) {
+    status = linear(from, weights.gate_weight, weights.gate_bias, gate, context, precision);
     if (!status.ok()) return status;
-    status = activate_gated(gate, inner, config_.activation, hidden, context);
+    status = activate_gated(gate, inner, config.activation, hidden, context);
   } else {
-    status = activate(inner, config_.activation, hidden, context);
+    status = activate(inner, config.activation, hidden, context);
   }
   if (!status.ok()) return status;
-  status = linear(hidden, weights_.linear2_weight, weights_.linear2_bias, {arrays.branch, flat},
+  status = linear(hidden, weights.linear2_weight, weights.linear2_bias, {arrays.branch, flat},
                   context, precision);
   if (!status.ok()) return status;
   float* const sum = after && arrays.sum != nullptr ? arrays.sum : out;

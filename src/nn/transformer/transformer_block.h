@@ -8,6 +8,7 @@
 
 #include "engine/error.h"
 #include "engine/gradients.h"
+#include "engine/team.h"
 #include "multihead/transformer.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"
@@ -23,6 +24,52 @@ struct TransformerBlock::Memory {
   // `attention`, for MultiHeadAttention::use_weights().
   static void list(TransformerBlock& block, const std::string& prefix, ParameterNames names,
                    MultiHeadAttentionWeights& attention, nn::ParameterList& list);
+};
+
+namespace nn {
+struct BlockArrays;
+struct BlockBackwardArrays;
+}  // namespace nn
+
+// What the library does with blocks, beyond their public calls. Failed allocations throw.
+struct TransformerBlock::Internals {
+  // load_state_dict()
+  static Status load(TransformerBlock& block, const StateDict& dict, ParameterNames names,
+                     const nn::Loading& loading);
+  // Null if the block has none of its own.
+  static const nn::Parameters* parameters(const TransformerBlock& block) {
+    return block.memory_ == nullptr ? nullptr : &block.memory_->parameters;
+  }
+
+  // forward() of checked arguments, or step() if there is a cache.
+  static Status run(const TransformerBlock& block, const ConstTensor& x,
+                    const MultiHeadAttentionOptions& options,
+                    const TransformerBlockOutputs& outputs, MultiHeadAttentionCache* cache,
+                    Trace* trace, const nn::BlockArrays& arrays, Context& context);
+  // backward() of checked arguments. d (B, N, embed_dim) is the gradient of the output, and becomes
+  // that of x.
+  static Status back(const TransformerBlock& block, const ConstTensor& x,
+                     const MultiHeadAttentionOptions& options, const nn::BlockArrays& arrays,
+                     const nn::BlockBackwardArrays& back, const Tensor& d, float* gradients,
+                     Context& context);
+};
+
+// The same for transformers.
+struct Transformer::Internals {
+  // load_state_dict(), or initialise() if `dict` is null.
+  static Status take_parameters(Transformer& model, const StateDict* dict,
+                                const Initialisation& initialisation, ParameterNames names,
+                                const nn::Loading& loading);
+  static Status load(Transformer& model, const StateDict& dict, ParameterNames names,
+                     const nn::Loading& loading) {
+    return take_parameters(model, &dict, {}, names, loading);
+  }
+  static Status create_cache(const Transformer& model, const KVCacheConfig& config,
+                             const engine::Team* team, TransformerCache& cache);
+  // Null if the model has none.
+  static const nn::Parameters* parameters(const Transformer& model) {
+    return model.memory_ == nullptr ? nullptr : &model.memory_->parameters;
+  }
 };
 
 namespace nn {

@@ -9,10 +9,9 @@
 #include "nn/parameters.h"
 
 namespace multihead {
-namespace nn {
 
-struct TrainerState {
-  TrainerState(const TrainerOptions& given, nn::Parameters& of_model)
+struct Trainer::Internals {
+  Internals(const TrainerOptions& given, nn::Parameters& of_model)
       : options(given), parameters(of_model), activations(given.recompute) {}
 
   TrainerOptions options;
@@ -40,6 +39,8 @@ struct TrainerState {
   }
   void forget_gradients();
 };
+
+namespace nn {
 
 // Errors: kOption.
 Status validate_options(const TrainerOptions& options);
