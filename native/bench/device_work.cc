@@ -14,7 +14,7 @@
 
 #include "multihead/attention_backward.h"
 #include "multihead/context.h"
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace multihead::bench {
 namespace {
@@ -78,10 +78,6 @@ bool write(const std::string& path, const void* data, int64_t bytes) {
   file.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
   file.close();
   return !file.fail();
-}
-
-const char* dtype_name(DType dtype) {
-  return dtype == DType::kF16 ? "f16" : dtype == DType::kBF16 ? "bf16" : "f32";
 }
 
 }  // namespace
@@ -201,10 +197,7 @@ std::vector<float> DeviceWork::output() const {
   }
   std::vector<uint16_t> bits(values.size());
   out_.download(bits.data());
-  for (size_t i = 0; i < bits.size(); ++i) {
-    values[i] = q_.dtype == DType::kF16 ? rules::to_float(Float16{bits[i]})
-                                        : rules::to_float(BFloat16{bits[i]});
-  }
+  rules::read_floats(bits.data(), q_.dtype, 0, static_cast<int64_t>(bits.size()), values.data());
   return values;
 }
 
@@ -258,8 +251,8 @@ bool DeviceWork::save(const std::string& stem, const std::vector<float>& output)
       which_.name().c_str(), static_cast<long long>(shape_.batch),
       static_cast<long long>(shape_.heads), static_cast<long long>(shape_.kv_heads),
       static_cast<long long>(shape_.queries), static_cast<long long>(shape_.keys),
-      static_cast<long long>(shape_.width), name_of(which_.mask), dtype_name(q_.dtype),
-      dtype_name(k_.dtype));
+      static_cast<long long>(shape_.width), name_of(which_.mask), name_of(q_.dtype),
+      name_of(k_.dtype));
   return write(stem + ".json", text, length) && write(stem + ".q", stored(q_), stored_bytes(q_)) &&
          write(stem + ".k", stored(k_), stored_bytes(k_)) &&
          write(stem + ".v", stored(v_), stored_bytes(v_)) &&

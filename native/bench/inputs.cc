@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
-#include "rules/half.h"
+#include "rules/element.h"
 
 namespace multihead::bench {
 namespace {
@@ -44,19 +45,16 @@ Precision precision_of(const char* name) {
 
 Numbers::Numbers(int64_t count, uint32_t seed, DType dtype_)
     : floats(random_floats(count, seed)), dtype(dtype_) {
-  if (dtype == DType::kF32) return;
-  halves.reserve(floats.size());
-  for (float& value : floats) {
-    if (dtype == DType::kF16) {
-      const Float16 rounded = rules::to_float16(value);
-      halves.push_back(rounded.bits);
-      value = rules::to_float(rounded);
-    } else {
-      const BFloat16 rounded = rules::to_bfloat16(value);
-      halves.push_back(rounded.bits);
-      value = rules::to_float(rounded);
+  rules::visit_element(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+      halves.reserve(floats.size());
+      for (float& value : floats) {
+        const T rounded = rules::from_float<T>(value);
+        halves.push_back(rounded.bits);
+        value = rules::to_float(rounded);
+      }
     }
-  }
+  });
 }
 
 ConstAnyTensor Numbers::view(const Dims& shape, const Dims& strides) const {

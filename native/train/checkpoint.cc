@@ -2,12 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "multihead/safetensors.h"
+#include "nn/io/safetensors_format.h"
 #include "run_options.h"
 
 namespace multihead::train {
@@ -36,14 +35,7 @@ void save_checkpoint(const Trainer& trainer, const std::vector<KeptOption>& opti
   const std::vector<float> rows = packed(curve);
   const auto count = static_cast<int64_t>(curve.points.size());
   dict.emplace(kCurve, ConstTensor(rows.data(), {count, packed_width(curve)}));
-  const std::string beside = path + ".part";
-  check(write_safetensors(dict, SafetensorsType::kAsGiven, beside), kExitIo);
-  std::error_code error;
-  std::filesystem::rename(beside, path, error);
-  if (!error) return;
-  const std::string reason = error.message();
-  std::filesystem::remove(beside, error);
-  throw Failure(kExitIo, "--checkpoint: " + path + " cannot be written (" + reason + ")");
+  check(nn::replace_safetensors(dict, path), kExitIo);
 }
 
 void load_checkpoint(Trainer& trainer, const std::vector<KeptOption>& options, Curve& curve,

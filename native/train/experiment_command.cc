@@ -221,7 +221,7 @@ ExitCode run_experiment(ExperimentOptions options, RunOptions run_options) {
                 run.seconds);
     print_report(options, evaluation);
   }
-  return ended(run, run_options);
+  return end(run, learner, run_options);
 }
 
 }  // namespace multihead::train

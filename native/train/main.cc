@@ -5,11 +5,13 @@
 // Trains small models: the two experiments of multihead/experiments.h, or one on any text.
 #include <CLI/CLI.hpp>
 #include <cctype>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "exit_code.h"
@@ -52,6 +54,22 @@ std::string command_to_resume(const std::vector<std::string>& arguments,
   return command + "--resume " + quoted(checkpoint);
 }
 
+// CLI11 would take -1 as 2^64 - 1.
+std::string check_seed(const std::string& text) {
+  uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [parsed, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && parsed == end) return {};
+  return "expected an integer from 0 to 2^64 - 1, got " + text;
+}
+
+// CLI::Range lets NaN pass.
+std::string check_temperature(const std::string& text) {
+  double number = 0;
+  if (CLI::detail::lexical_cast(text, number) && number >= 0 && number <= 100) return {};
+  return "expected a number from 0 to 100, got " + text;
+}
+
 void add_common(CLI::App& command, RunOptions& run) {
   command
       .add_option("--steps", run.steps, "Updates of the parameters, those before --resume included")
@@ -63,6 +81,7 @@ void add_common(CLI::App& command, RunOptions& run) {
   command.add_option("--learning-rate", run.learning_rate, "Of AdamW, after the warm-up")
       ->capture_default_str();
   command.add_option("--seed", run.seed, "Seed of the first parameters and the data")
+      ->check(check_seed)
       ->capture_default_str();
   command.add_option("--positions", run.positions, "How the model knows the order of tokens")
       ->check(CLI::IsMember(multihead::train::kPositionNames))
@@ -115,7 +134,7 @@ void add_text(CLI::App& command, multihead::train::TextOptions& options) {
   command
       .add_option("--temperature", options.temperature,
                   "Below 1 likely characters are preferred; 0 takes the likeliest")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(check_temperature)
       ->capture_default_str();
 }
 
@@ -163,6 +182,7 @@ int main(int argc, char** argv) {
     ExitCode code = multihead::kExitOk;
     if (four_jobs.parsed()) code = train::run_experiment(of_jobs, jobs_run);
     if (induction.parsed()) code = train::run_experiment(of_induction, induction_run);
+    text_run.input = of_text.file;
     if (text.parsed()) code = train::run_text(of_text, text_run);
     return multihead::finished(code);
   } catch (const CLI::ParseError& error) {

@@ -22,6 +22,7 @@ struct RunOptions {
   int64_t checkpoint_every = 100;
   bool json = false;
   std::string csv = {}, chart = {};
+  std::string input = {};              // a file that the command learns from
   std::string command_to_resume = {};  // this command line, for the user to continue with
 };
 

@@ -72,7 +72,7 @@ ExitCode run_text(const TextOptions& options, const RunOptions& run_options) {
                 100 * static_cast<double>(held_out.accuracy));
     if (!sample.empty()) std::printf("\n%s\n", sample.c_str());
   }
-  return ended(run, run_options);
+  return end(run, learner, run_options);
 }
 
 }  // namespace multihead::train

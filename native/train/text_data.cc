@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rules/dropout_mask.h"
@@ -18,9 +19,10 @@ namespace multihead::train {
 namespace {
 
 constexpr size_t kMostCodePoints = 1024;
+constexpr size_t kMostBytes = size_t{1} << 30;
 
 // The bytes of the code point that begins at `at`, or 0 if there is none (RFC 3629, section 4).
-size_t code_point_length(const std::string& text, size_t at) {
+size_t code_point_length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
   };
@@ -42,29 +44,17 @@ size_t code_point_length(const std::string& text, size_t at) {
   return length;
 }
 
-// The text cut into code points; empty if it is not UTF-8.
-std::vector<std::string> code_points(const std::string& text) {
-  std::vector<std::string> points;
+// Calls visit(part) for each byte of the text, or for each code point: false at the first byte that
+// is not UTF-8.
+template <class Visit>
+bool for_each_part(std::string_view text, bool of_bytes, const Visit& visit) {
   for (size_t at = 0; at < text.size();) {
-    const size_t length = code_point_length(text, at);
-    if (length == 0) return {};
-    points.push_back(text.substr(at, length));
+    const size_t length = of_bytes ? 1 : code_point_length(text, at);
+    if (length == 0) return false;
+    visit(text.substr(at, length));
     at += length;
   }
-  return points;
-}
-
-std::vector<std::string> bytes_of(const std::string& text) {
-  std::vector<std::string> bytes;
-  bytes.reserve(text.size());
-  for (const char c : text) bytes.emplace_back(1, c);
-  return bytes;
-}
-
-std::vector<std::string> distinct(std::vector<std::string> parts) {
-  std::sort(parts.begin(), parts.end());
-  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
-  return parts;
+  return true;
 }
 
 std::string contents(const std::string& path) {
@@ -75,11 +65,15 @@ std::string contents(const std::string& path) {
     std::array<char, 1 << 16> block{};
     while (const size_t count = std::fread(block.data(), 1, block.size(), file)) {
       text.append(block.data(), count);
+      if (text.size() > kMostBytes) break;  // a device such as /dev/zero has no end
     }
     failed = std::ferror(file) != 0;  // a folder, for example
   }
   const int error = errno;
   if (file != nullptr) std::fclose(file);
+  if (text.size() > kMostBytes) {
+    throw Failure(kExitUsage, path + ": expected a text of at most 1 GiB, got more");
+  }
   if (!failed) return text;
   throw Failure(kExitIo, path + ": cannot be read (" + std::strerror(error) + ")");
 }
@@ -94,19 +88,26 @@ void add_window(const TextData& data, int64_t begin, int64_t context, Windows& w
 
 TextData tokenise(const std::string& text) {
   TextData data;
-  std::vector<std::string> parts = code_points(text);
-  data.vocabulary = distinct(parts);
-  data.of_bytes = parts.empty() || data.vocabulary.size() > kMostCodePoints;
+  std::map<std::string_view, int32_t> number_of;
+  size_t parts = 0;
+  const auto collect = [&](std::string_view part) {
+    number_of.try_emplace(part, 0);
+    ++parts;
+  };
+  const bool is_utf8 = for_each_part(text, false, collect);
+  data.of_bytes = !is_utf8 || number_of.size() > kMostCodePoints;
   if (data.of_bytes) {
-    parts = bytes_of(text);
-    data.vocabulary = distinct(parts);
+    number_of.clear();
+    parts = 0;
+    for_each_part(text, true, collect);
   }
-  std::map<std::string, int32_t> number_of;
-  for (const std::string& part : data.vocabulary) {
-    number_of.emplace(part, static_cast<int32_t>(number_of.size()));
+  for (auto& [part, number] : number_of) {
+    number = static_cast<int32_t>(data.vocabulary.size());
+    data.vocabulary.emplace_back(part);
   }
-  data.tokens.reserve(parts.size());
-  for (const std::string& part : parts) data.tokens.push_back(number_of.at(part));
+  data.tokens.reserve(parts);
+  for_each_part(text, data.of_bytes,
+                [&](std::string_view part) { data.tokens.push_back(number_of.at(part)); });
   data.training = data.size() - data.size() / 10;
   return data;
 }
@@ -127,16 +128,16 @@ TextData read_text(const std::string& path, int64_t context) {
 
 std::vector<int32_t> encode(const TextData& data, const char* option, const std::string& text) {
   std::vector<int32_t> tokens;
-  for (const std::string& part : data.of_bytes ? bytes_of(text) : code_points(text)) {
+  const bool is_valid = for_each_part(text, data.of_bytes, [&](std::string_view part) {
     const auto found = std::lower_bound(data.vocabulary.begin(), data.vocabulary.end(), part);
     if (found == data.vocabulary.end() || *found != part) {
       throw Failure(kExitUsage, std::string(option) +
-                                    ": expected characters that occur in the text, got \"" + part +
-                                    "\"");
+                                    ": expected characters that occur in the text, got \"" +
+                                    std::string(part) + "\"");
     }
     tokens.push_back(static_cast<int32_t>(found - data.vocabulary.begin()));
-  }
-  if (tokens.empty() && !text.empty()) {
+  });
+  if (!is_valid) {
     throw Failure(kExitUsage, std::string(option) + ": expected UTF-8, got \"" + text + "\"");
   }
   return tokens;

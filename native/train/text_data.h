@@ -20,8 +20,9 @@ struct TextData {
 
 TextData tokenise(const std::string& text);
 
-// Reads a file and splits it. Throws a Failure if it cannot be read, is empty, or is too short for
-// a window of `context` tokens and the next one, both in training and held out.
+// Reads a file and splits it. Throws a Failure if it cannot be read, is empty, has more than 1 GiB,
+// or is too short for a window of `context` tokens and the next one, both in training and held
+// out.
 TextData read_text(const std::string& path, int64_t context);
 
 // The tokens of `text`. Throws a Failure that names `option` if one is not in the vocabulary.

@@ -1,5 +1,7 @@
 #include "training_loop.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -25,27 +27,64 @@ extern "C" void stop_after_step(int signal) {
   std::signal(signal, SIG_DFL);  // a second Ctrl-C ends the program at once
 }
 
-// Before the run, so that it is not lost for a mistyped path.
-void check_folder(const char* option, const std::string& path) {
+// A file of the command line.
+struct NamedFile {
+  const char* option;
+  const std::string& path;  // empty if it is not given
+};
+
+[[noreturn]] void refuse(const char* option, const std::string& expected, const std::string& got) {
+  throw Failure(kExitUsage, std::string(option) + ": expected " + expected + ", got " + got);
+}
+
+[[noreturn]] void cannot_be_written(const char* option, const std::string& path, int error) {
+  throw Failure(kExitIo, std::string(option) + ": " + path + " cannot be written (" +
+                             std::strerror(error) + ")");
+}
+
+// Before the run, so that it is not lost for a wrong path. A checkpoint is written beside its file
+// and renamed, which would replace a device; the other files may be devices, such as /dev/stdout.
+void check_output(const NamedFile& file, bool is_renamed) {
+  const auto& [option, path] = file;
   if (path.empty()) return;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    throw Failure(kExitUsage, std::string(option) + ": expected a file, got the folder " + path);
+  const std::filesystem::file_status there = std::filesystem::status(path, error);
+  const bool exists = std::filesystem::exists(there);
+  if (std::filesystem::is_directory(there)) refuse(option, "a file", "the folder " + path);
+  if (is_renamed && exists && !std::filesystem::is_regular_file(there)) {
+    refuse(option, "a file", "the device " + path);
   }
-  if (folder.empty() || std::filesystem::is_directory(folder, error)) return;
-  throw Failure(kExitUsage,
-                std::string(option) + ": expected a file in a folder that exists, got " + path);
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  if (!std::filesystem::is_directory(folder, error)) {
+    refuse(option, "a file in a folder that exists", path);
+  }
+  const bool is_written = exists && !is_renamed;
+  if (access(is_written ? path.c_str() : folder.c_str(), W_OK) != 0) {
+    cannot_be_written(option, path, errno);
+  }
+}
+
+// Refuses an output that would overwrite another file of the command line.
+void check_distinct(const NamedFile& output, const NamedFile& other) {
+  if (output.path.empty() || other.path.empty()) return;
+  std::error_code error;
+  const auto canonical = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(path, error);
+  };
+  // Two outputs may share a device.
+  if (canonical(output.path) != canonical(other.path) ||
+      std::filesystem::is_other(std::filesystem::status(output.path, error))) {
+    return;
+  }
+  refuse(output.option, std::string("another file than ") + other.option, output.path);
 }
 
 void write_file(const char* option, const std::string& path, const std::string& text) {
-  if (path.empty()) return;
   std::FILE* const file = std::fopen(path.c_str(), "wb");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (file != nullptr) written = std::fclose(file) == 0 && written;
-  if (written) return;
-  throw Failure(kExitIo, std::string(option) + ": " + path + " cannot be written (" +
-                             std::strerror(errno) + ")");
+  if (!written) cannot_be_written(option, path, errno);
 }
 
 std::string header(const Curve& curve) {
@@ -86,9 +125,18 @@ void check_step(const Status& status, const RunOptions& options, int64_t saved_s
 }  // namespace
 
 Curve prepare(Learner& learner, const RunOptions& options) {
-  check_folder("--checkpoint", options.checkpoint);
-  check_folder("--csv", options.csv);
-  check_folder("--chart", options.chart);
+  const NamedFile input{"the text", options.input}, resume{"--resume", options.resume};
+  const NamedFile checkpoint{"--checkpoint", options.checkpoint}, csv{"--csv", options.csv},
+      chart{"--chart", options.chart};
+  check_output(checkpoint, true);
+  check_output(csv, false);
+  check_output(chart, false);
+  check_distinct(checkpoint, input);
+  for (const NamedFile& other : {input, resume, checkpoint}) {
+    check_distinct(csv, other);
+    check_distinct(chart, other);
+  }
+  check_distinct(chart, csv);
   Curve curve{learner.jobs(), {}};
   if (!options.resume.empty()) {
     load_checkpoint(learner.trainer(), learner.kept_options(), curve, options.resume);
@@ -112,7 +160,7 @@ Run train(Learner& learner, Curve so_far, const RunOptions& options, Context& co
   stop_wanted = false;
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop_after_step);
   bool titled = false;
-  int64_t saved_step = 0;
+  int64_t saved_step = options.resume == options.checkpoint ? begin : 0;
   for (int64_t step = begin + 1; step <= options.steps && !run.interrupted; ++step) {
     TrainingStep trained;
     check_step(learner.step(trained, context), options, saved_step);
@@ -137,22 +185,24 @@ Run train(Learner& learner, Curve so_far, const RunOptions& options, Context& co
   run.steps_done = learner.trainer().steps();
   run.seconds = progress.seconds();
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
-  write_file("--csv", options.csv, options.csv.empty() ? "" : csv(run.curve));
-  write_file("--chart", options.chart,
-             options.chart.empty() ? "" : chart(run.curve, learner.title()));
   return run;
 }
 
-ExitCode ended(const Run& run, const RunOptions& options) {
-  if (!run.interrupted) return kExitOk;
-  std::fprintf(stderr, "Stopped after step %lld of %lld.", static_cast<long long>(run.steps_done),
-               static_cast<long long>(options.steps));
-  if (options.checkpoint.empty()) {
-    std::fputs(" Nothing was kept: --checkpoint FILE does that.\n", stderr);
-  } else {
-    std::fprintf(stderr, " To continue:\n  %s\n", options.command_to_resume.c_str());
+ExitCode end(const Run& run, const Learner& learner, const RunOptions& options) {
+  if (run.interrupted) {
+    std::fprintf(stderr, "Stopped after step %lld of %lld.", static_cast<long long>(run.steps_done),
+                 static_cast<long long>(options.steps));
+    if (options.checkpoint.empty()) {
+      std::fputs(" Nothing was kept: --checkpoint FILE does that.\n", stderr);
+    } else {
+      std::fprintf(stderr, " To continue:\n  %s\n", options.command_to_resume.c_str());
+    }
   }
-  return kExitInterrupted;
+  if (!options.csv.empty()) write_file("--csv", options.csv, csv(run.curve));
+  if (!options.chart.empty()) {
+    write_file("--chart", options.chart, chart(run.curve, learner.title()));
+  }
+  return run.interrupted ? kExitInterrupted : kExitOk;
 }
 
 }  // namespace multihead::train

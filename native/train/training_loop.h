@@ -42,12 +42,12 @@ struct Run {
 // the curve so far. Throws a Failure.
 Curve prepare(Learner& learner, const RunOptions& options);
 
-// Trains up to options.steps steps, counted from the beginning of the first run, and writes the
-// files of the options. Throws a Failure.
+// Trains up to options.steps steps, counted from the beginning of the first run, and writes
+// checkpoints. Throws a Failure.
 Run train(Learner& learner, Curve so_far, const RunOptions& options, Context& context);
 
-// What follows when all is printed: kExitOk, or the exit code of an interrupted run, after telling
-// how to continue it.
-ExitCode ended(const Run& run, const RunOptions& options);
+// After all results are printed: tells how to continue an interrupted run, and writes the curve to
+// the files of the options. Throws a Failure. Returns the exit code.
+ExitCode end(const Run& run, const Learner& learner, const RunOptions& options);
 
 }  // namespace multihead::train

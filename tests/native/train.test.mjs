@@ -4,10 +4,11 @@
 
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, lstatSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
+import { setTimeout as delay } from 'node:timers/promises';
 import { NATIVE_PROGRAM } from '../../native/dev/bench/programs.mjs';
 
 const program = join(dirname(NATIVE_PROGRAM), 'multihead-train');
@@ -209,12 +210,55 @@ test('wrong arguments give 2 and name the option', () => {
   refused(2, /^learning_rate: .*, got NaN$/m, 'four-jobs', '--learning-rate', 'nan');
   refused(2, /^--csv: expected a file in a folder that exists, got .*none/, 'four-jobs', '--csv', at('none/curve.csv'));
   refused(2, /^--checkpoint: expected a file, got the folder /, 'four-jobs', '--checkpoint', folder);
+  refused(2, /^--seed: expected an integer from 0 to 2\^64 - 1, got -1$/m, 'four-jobs', '--seed', '-1');
+  refused(2, /^--seed: .*, got 18446744073709551616$/m, 'four-jobs', '--seed', '18446744073709551616');
+  refused(2, /^--temperature: expected a number from 0 to 100, got nan$/m, 'text', at('text.txt'), '--temperature', 'nan');
   refused(2, /file is required/, 'text');
   writeFileSync(at('empty'), '');
   refused(2, /empty: expected a text, got an empty file$/m, 'text', at('empty'));
   writeFileSync(at('short'), 'x'.repeat(649));
   refused(2, /short: expected at least 650 characters for a --context of 64, got 649$/m, 'text', at('short'));
   refused(2, /^--prompt: expected characters that occur in the text, got "Q"$/m, 'text', at('text.txt'), '--prompt', 'Q');
+});
+
+test('no output replaces a device or another file of the command line', () => {
+  // A link, which renaming a finished checkpoint would replace as it would the device itself.
+  symlinkSync('/dev/null', at('device'));
+  refused(2, /^--checkpoint: expected a file, got the device .*device$/m, 'four-jobs', '--checkpoint', at('device'));
+  assert.ok(lstatSync(at('device')).isSymbolicLink());
+  const text = readFileSync(at('text.txt'));
+  for (const option of ['--checkpoint', '--csv', '--chart']) {
+    const message = new RegExp(`^${option}: expected another file than the text, got `, 'm');
+    refused(2, message, 'text', at('text.txt'), option, join(folder, '.', 'text.txt'));
+  }
+  assert.deepEqual(readFileSync(at('text.txt')), text);
+  refused(2, /^--csv: expected another file than --checkpoint, got /m, 'four-jobs', '--checkpoint', at('same'), '--csv', at('same'));
+  refused(2, /^--chart: expected another file than --csv, got /m, 'four-jobs', '--csv', at('same'), '--chart', at('same'));
+  printed('four-jobs', ...QUICK, '--csv', '/dev/null', '--chart', '/dev/null');
+});
+
+test('a curve that cannot be written gives 3 after the results are printed', { skip: !existsSync('/dev/full') }, () => {
+  const { status, stdout, stderr } = run('four-jobs', ...QUICK, '--csv', '/dev/full');
+  assert.equal(status, 3);
+  assert.match(stdout, /^Accuracy with one head muted$/m);
+  assert.match(stderr, /^--csv: \/dev\/full cannot be written \(No space left/);
+});
+
+test('killed at any moment and resumed, the curve is that of one run', async () => {
+  const args = ['four-jobs', '--steps', '150', '--batch', '1', '--threads', '1', '--checkpoint-every', '1'];
+  printed(...args, '--csv', at('unharmed.csv'));
+  const checkpoint = at('killed');
+  for (let kill = 0; kill < 6; kill += 1) {
+    const resume = existsSync(checkpoint) ? ['--resume', checkpoint] : [];
+    const child = spawn(program, [...args, ...resume, '--checkpoint', checkpoint], { stdio: 'ignore' });
+    const closed = new Promise((resolve) => child.on('close', resolve));
+    await delay(20 + Math.random() * 60);
+    child.kill('SIGKILL');
+    await closed;
+  }
+  const resume = existsSync(checkpoint) ? ['--resume', checkpoint] : [];
+  printed(...args, ...resume, '--csv', at('harmed.csv'));
+  assert.deepEqual(rowsOf('harmed.csv'), rowsOf('unharmed.csv'));
 });
 
 test('files that cannot be read give 3', () => {

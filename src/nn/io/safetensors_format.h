@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "multihead/state_dict.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 
@@ -18,6 +19,11 @@ inline Status format_error(const std::string& what, const std::string& expected,
                            const std::string& got) {
   return {StatusCode::kFormat, what, expected, got};
 }
+
+// Writes all tensors of `dict` beside the file and then renames, so that a crash or an error leaves
+// the old file. Refuses a path that is there and is no regular file, such as a device, because
+// renaming would replace it. Errors: those of write_safetensors().
+Status replace_safetensors(const StateDict& dict, const std::string& path);
 
 // Size in bits of a tensor without negative extents; nullopt if the number overflows 64 bits.
 inline std::optional<uint64_t> bit_size(const Dims& shape, uint64_t element_bits) {

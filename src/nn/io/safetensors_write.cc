@@ -2,9 +2,11 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,6 +21,8 @@ namespace {
 
 using engine::memory_guard;
 using nn::format_error;
+
+constexpr const char* kWritable = "a file that can be written";
 
 DType dtype_of(SafetensorsType type, DType given) {
   switch (type) {
@@ -38,6 +42,18 @@ const char* format_name(DType dtype) {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
 }
 
+// The bits of a number as To: float, Float16 or BFloat16.
+template <class To, class From>
+auto bits_as(From from) {
+  if constexpr (std::is_same_v<To, float>) {
+    return std::bit_cast<uint32_t>(rules::to_float(from));
+  } else if constexpr (std::is_same_v<To, From>) {
+    return from.bits;  // so that a NaN keeps its payload
+  } else {
+    return rules::from_float<To>(rules::to_float(from)).bits;
+  }
+}
+
 // Writes one element as little-endian bytes.
 void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte*& to) {
   const auto put = [&](auto bits) {
@@ -45,16 +61,11 @@ void write_element(const ConstAnyTensor& from, int64_t at, DType type, std::byte
       *to++ = static_cast<std::byte>(bits >> (8 * i) & 0xFFU);
     }
   };
-  rules::visit_element(from.dtype, [&]<class T>(std::type_identity<T>) {
-    const T stored = static_cast<const T*>(from.data)[at];
-    // Copies the bits, so that a NaN keeps its payload.
-    if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-      if (type == kDTypeOf<T>) return put(stored.bits);
-    }
-    const float value = rules::to_float(stored);
-    if (type == DType::kF16) return put(rules::to_float16(value).bits);
-    if (type == DType::kBF16) return put(rules::to_bfloat16(value).bits);
-    put(std::bit_cast<uint32_t>(value));
+  rules::visit_element(from.dtype, [&]<class From>(std::type_identity<From>) {
+    const From stored = static_cast<const From*>(from.data)[at];
+    rules::visit_element(type, [&]<class To>(std::type_identity<To>) {
+      if constexpr (!std::is_same_v<To, int8_t>) put(bits_as<To>(stored));
+    });
   });
 }
 
@@ -252,7 +263,29 @@ Status write_safetensors(const StateDict& dict, SafetensorsType type, const std:
     file.write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));
     file.close();
-    return file ? Status() : format_error(path, "a file that can be written", "a write error");
+    return file ? Status() : format_error(path, kWritable, "a write error");
+  });
+}
+
+Status nn::replace_safetensors(const StateDict& dict, const std::string& path) {
+  return memory_guard([&]() -> Status {
+    std::error_code error;
+    const std::filesystem::file_status there = std::filesystem::status(path, error);
+    if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+      return format_error(path, kWritable,
+                          std::filesystem::is_directory(there) ? "a folder" : "a device");
+    }
+    const std::string beside = path + ".part";
+    Status status = write_safetensors(dict, SafetensorsType::kAsGiven, beside);
+    if (status.ok()) {
+      std::filesystem::rename(beside, path, error);
+      if (!error) return {};
+      status = format_error(path, kWritable, error.message());
+    } else if (status.argument() == beside) {
+      status = format_error(path, kWritable, status.got());
+    }
+    std::filesystem::remove(beside, error);
+    return status;
   });
 }
 

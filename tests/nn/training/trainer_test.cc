@@ -294,7 +294,7 @@ TEST(Trainer, RefusesCheckpointsThatDoNotFit) {
 #if !defined(__EMSCRIPTEN__)
   // A device stays what it is; here a link to one would be replaced.
   std::filesystem::create_symlink("/dev/null", path);
-  EXPECT_EQ(trainer.save(path).code(), StatusCode::kFormat);
+  EXPECT_NE(trainer.save(path).message().find("got a device"), std::string::npos);
   EXPECT_TRUE(std::filesystem::is_symlink(path));
   std::filesystem::remove(path);
 #endif
