@@ -110,7 +110,7 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     }
     if (answer.id !== lastId) return;
     if (answer.kind === 'result') listener.onResult(answer.result);
-    else listener.onTrouble({ kind: 'failed', reason: answer.message });
+    else listener.onTrouble({ ...answer, reason: answer.message });
   }
 
   return {

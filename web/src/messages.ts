@@ -65,6 +65,7 @@ export interface Request extends ForwardInput {
 export type Answer =
   | { readonly kind: 'result'; readonly id: number; readonly result: ForwardResult }
   | { readonly kind: 'timed'; readonly id: number; readonly milliseconds: number }
-  | { readonly kind: 'failed'; readonly id: number; readonly message: string }
+  /** `argument` is that of a MultiheadError. */
+  | { readonly kind: 'failed'; readonly id: number; readonly message: string; readonly argument?: string }
   /** The lock that the worker holds for life. */
   | { readonly kind: 'lock'; readonly lock: string };

@@ -1,6 +1,6 @@
 // The worker: runs the WebAssembly module outside the page's main thread.
 
-import { load, type Multihead } from 'multihead';
+import { load, MultiheadError, type Multihead } from 'multihead';
 import { createForward, type Forward } from './forward.js';
 import type { Answer, ForwardResult, Request } from './messages.js';
 import { medianTime } from './timing.js';
@@ -45,6 +45,7 @@ scope.onmessage = ({ data: request }) => {
   latest = request.id;
   answer(request).catch((error: unknown) => {
     const message = error instanceof Error ? error.message : String(error);
-    scope.postMessage({ kind: 'failed', id: request.id, message }, []);
+    const named = error instanceof MultiheadError ? { argument: error.argument } : {};
+    scope.postMessage({ kind: 'failed', id: request.id, message, ...named }, []);
   });
 };

@@ -4,7 +4,7 @@ import { wordsFor } from '../src/parts/failure.js';
 describe('failure', () => {
   it('says what a visitor can do, not what a programmer can', () => {
     const reason = 'WebAssembly SIMD is missing: multihead needs a browser of 2023 or later, or Node 20.19';
-    const text = wordsFor({ kind: 'failed', reason }, false).join('');
+    const text = wordsFor({ kind: 'failed', reason, argument: 'WebAssembly' }, false).join('');
     expect(text).toMatch(/SIMD is missing in this browser/);
     expect(text).not.toMatch(/Node/);
   });

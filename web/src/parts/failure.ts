@@ -3,8 +3,8 @@
 import { el } from './dom.js';
 
 export type Trouble =
-  /** The engine could not be loaded, or could not compute. */
-  | { readonly kind: 'failed'; readonly reason: string }
+  /** The engine could not be loaded, or could not compute; `argument` is that of a MultiheadError. */
+  | { readonly kind: 'failed'; readonly reason: string; readonly argument?: string }
   /** There is no first answer yet. */
   | { readonly kind: 'late' }
   /** The worker stopped answering; another one was started. */
@@ -21,9 +21,9 @@ export interface Failure {
 }
 
 /** In the visitor's words; the package's own message is for programmers. */
-function plainReason(reason: string): string {
+function plainReason(reason: string, argument?: string): string {
   if (typeof WebAssembly !== 'object') return 'this browser has no WebAssembly, or it is switched off';
-  if (/SIMD is missing/.test(reason)) return 'WebAssembly SIMD is missing in this browser; browsers since 2023 have it';
+  if (argument === 'WebAssembly') return 'WebAssembly SIMD is missing in this browser; browsers since 2023 have it';
   return reason.replace(/\.$/, '');
 }
 
@@ -31,7 +31,7 @@ function plainReason(reason: string): string {
 export function wordsFor(trouble: Trouble, hasNumbers: boolean): readonly [string, string] {
   switch (trouble.kind) {
     case 'failed': {
-      const rest = ` The reason: ${plainReason(trouble.reason)}.`;
+      const rest = ` The reason: ${plainReason(trouble.reason, trouble.argument)}.`;
       if (hasNumbers) return ['The attention engine could not compute this; the numbers below are older.', rest];
       const what = 'The attention engine could not start, so there are no numbers to show.';
       return [what, `${rest} Reloading the page may help.`];
