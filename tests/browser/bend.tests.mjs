@@ -108,6 +108,10 @@ export const tests = [
       assert.ok(row.slice(3).every((weight) => Object.is(weight, 0)));
       const label = await page.$eval('#bend [aria-colindex="2"]', (cell) => cell.ariaLabel);
       assert.equal(label, 'head 1, query cat, key black, 0.75, set by hand');
+      for (const place of ['#live-map', '#steps', '#gallery', '#bend']) {
+        const legend = await page.$$eval(`${place} .legend`, (list) => list.map((each) => each.innerText).join());
+        assert.match(legend, /masked, exactly 0[^]*set by hand/, `${place} says what its marks mean`);
+      }
       await page.focus('#bend .map-cell[tabindex="0"]');
       for (const key of ['End', 'Enter']) await page.keyboard.press(key);
       await until(page, () => document.querySelector('#edit-weight').ariaDisabled === 'true');

@@ -47,11 +47,8 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     el(
       'div',
       { class: 'step-controls' },
-      el('label', { for: 'own-layer', class: 'control-name' }, 'Layer'),
-      layer,
-      layerValue,
-      el('label', { for: 'own-heads', class: 'control-name' }, 'Heads'),
-      heads,
+      el('span', { class: 'own-choice' }, el('label', { for: 'own-layer', class: 'control-name' }, 'Layer'), layer, layerValue),
+      el('span', { class: 'own-choice' }, el('label', { for: 'own-heads', class: 'control-name' }, 'Heads'), heads),
       views.element,
     ),
     cards,

@@ -14,6 +14,7 @@ export function muteProof(app: App): HTMLElement {
   const { training } = app;
   const text = el('p', { class: 'proof-text', role: 'status' });
   const bars = el('ul', { class: 'proof-bars' });
+  const key = el('p', { class: 'legend' }, keyOf('before', 'with every head'), keyOf('after', 'without what is muted'));
   const clear = el('button', { type: 'button', class: 'walk', id: 'train-unmute' }, 'Unmute');
   clear.addEventListener('click', () => {
     void training.mute([]);
@@ -21,7 +22,7 @@ export function muteProof(app: App): HTMLElement {
   });
   training.view.watch((view, previous) => {
     setText(text, sentence(view));
-    clear.hidden = bars.hidden = view.muted.length === 0;
+    clear.hidden = bars.hidden = key.hidden = view.muted.length === 0;
     if (view.muting !== previous?.muting) bars.replaceChildren(...rows(view));
   });
   return el(
@@ -30,6 +31,7 @@ export function muteProof(app: App): HTMLElement {
     el('h3', {}, 'Mute a head, and its job goes with it'),
     el('div', { class: 'proof-line' }, text, clear),
     bars,
+    key,
   );
 }
 
@@ -72,6 +74,9 @@ function rows({ muting, curve }: TrainingView): HTMLElement[] {
     );
   });
 }
+
+const keyOf = (when: 'before' | 'after', meaning: string): HTMLElement =>
+  el('span', { class: 'legend-item' }, el('span', { class: `proof-bar is-${when}`, 'aria-hidden': 'true' }), meaning);
 
 function bar(share: number, when: 'before' | 'after'): HTMLElement {
   const element = el('span', { class: `proof-bar is-${when}` });
