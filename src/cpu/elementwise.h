@@ -1,4 +1,4 @@
-// The door to the kernels of elementwise.cc: rows of floats, checked already.
+// The interface of the kernels in elementwise.cc. Rows of floats; arguments are already checked.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The door to the kernels of gradients.cc and cross_entropy.cc: dense rows of floats, checked
-// already.
+// The interface of the kernels in gradients.cc and cross_entropy.cc. Dense rows of floats;
+// arguments are already checked.
 #pragma once
 
 #include <cstdint>

@@ -58,21 +58,21 @@ uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockGeo
 // alone; may be null.
 void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
                    const BlockJob& job, const BlockJob* next, void* scratch);
-// With products of bf16 pairs, where the plan found that they fit.
+// The same with products of bf16 pairs. Only where the plan chose them.
 void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
                         const BlockJob& job, const BlockJob* next, void* scratch);
-// With products of tiles of bf16, on AMX: where geometry.tiles is set and tile_unit() is not null.
+// The same with products of bf16 tiles (AMX). Needs geometry.tiles, and tile_unit() not null.
 void forward_tile_block(const AttentionParams& params, const BlockGeometry& geometry,
                         const BlockJob& job, const BlockJob* next, void* scratch);
-// For up to TargetTraits::short_keys keys and few options; the same bits as forward_block().
+// The same for up to TargetTraits::short_keys keys and few options; the bits of forward_block().
 void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,
                          const BlockJob& job, void* scratch);
 
 // Decoding: few query rows against many keys, see attention/decode.cc. The keys that the rows see
 // are split; splits may be computed in any order and on any threads, then they are merged.
-inline constexpr int64_t kMostDecodeRows = 12;  // of a key/value head: blocks are faster beyond
-inline constexpr int64_t kDecodeTileRows = 4;   // that share a row of K or V, if there are many
-inline constexpr int64_t kDecodeKeyStep = 8;    // keys, a multiple of which a prefetch distance is
+inline constexpr int64_t kMostDecodeRows = 12;  // of a key/value head; with more, blocks are faster
+inline constexpr int64_t kDecodeTileRows = 4;   // query rows that share each read of K or V
+inline constexpr int64_t kDecodeKeyStep = 8;    // prefetch distances are multiples of so many keys
 
 struct DecodeJob {
   int64_t batch, kv_head, split;  // the first of geometry.heads heads
@@ -82,8 +82,8 @@ uint64_t decode_scratch_bytes(const AttentionParams& params, const SplitGeometry
 // Of the result of one head and split.
 uint64_t decode_partial_bytes(const AttentionParams& params, const SplitGeometry& geometry);
 
-// The result of the job's first head goes to `partials`, that of each next one geometry.splits *
-// decode_partial_bytes() behind it.
+// The result of the job's first head is written to `partials`. From one head's result to the next
+// are geometry.splits * decode_partial_bytes() bytes.
 void decode_split(const AttentionParams& params, const SplitGeometry& geometry,
                   const DecodeJob& job, void* partials, void* scratch);
 

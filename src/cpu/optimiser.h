@@ -1,4 +1,4 @@
-// The door to the kernels of optimiser.cc.
+// The interface of the kernels in optimiser.cc.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Which keys the queries of a rank see, so that only those travel. Causal order, the window and the
-// lengths decide; masks are not looked at. All ranks compute the same.
+// Which keys the queries of a rank see, so that only those are sent. Causal order, the window and
+// the lengths decide this, masks do not. All ranks compute the same.
 #pragma once
 
 #include <cstdint>

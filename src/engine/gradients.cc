@@ -74,7 +74,7 @@ void embed_backward(std::span<const int32_t> tokens, const float* d_y, int64_t w
                                 .sequence = sequence,
                                 .d_tokens = d_tokens,
                                 .d_positions = d_positions};
-  // Cut into columns, not rows, no two jobs add to the same number.
+  // Jobs take columns, not rows, so that no two jobs add to the same number.
   constexpr int64_t kColumns = 128;
   parallel_for(threads_for_floats(call.rows * width, context), (width + kColumns - 1) / kColumns,
                [&](int64_t job, int) {

@@ -24,8 +24,8 @@ Objection objection_to_amx_here() {
 }
 
 LinearChoice choose_linear(Precision precision, int64_t rows, DType weight) {
-  // With fewer rows the weights are read once, which takes most of the time whatever multiplies
-  // them.
+  // With fewer rows most of the time is spent reading the weights once, with AMX as well as without
+  // it.
   constexpr int64_t kLeastRows = 33;
   if (precision == Precision::kF32) return {Objection::kNotAsked};
   if (rows < kLeastRows) return {Objection::kFewRows};

@@ -114,7 +114,7 @@ struct BackwardPlan {
     return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.chunks);
   }
 };
-// Its parameters, with q and k as they are; without memory of the call's own.
+// The parameters of a backward call for the given q and k, without the arrays that jobs share.
 MULTIHEAD_SHARED rules::BackwardParams backward_params(
     const AttentionInputs& inputs, const AttentionShape& shape, const AttentionOptions& options,
     const AttentionResults& results, const ConstAnyTensor& d_out,

@@ -17,7 +17,7 @@ using rules::AttentionParams;
 using rules::BlockGeometry;
 using rules::SplitGeometry;
 
-// Within a head the last rows first: with causal order they see the most keys, and long jobs that
+// The last rows of a head come first: with causal order they see the most keys, and long jobs that
 // start late would leave the other threads idle.
 cpu::BlockJob block_job(const AttentionParams& p, const BlockGeometry& g, int64_t index) {
   const int64_t heads = index / g.row_parts;
@@ -149,8 +149,8 @@ void run_heads(AttentionPlan plan, const AttentionPart& part, Context& context) 
   });
 }
 
-// Whether the members of a team divide a call: its heads then, and it has no results but out and
-// lse.
+// Whether the members of a team divide the heads of a call. Calls with captures, weights or a
+// dropout mask, and calls of some rows alone, are not divided.
 bool divides(const AttentionPlan& plan, const Team& team) {
   const AttentionParams& p = plan.params;
   return team.is_worth(plan.operations) && p.kv_heads > 1 && !p.captures_anything() &&
@@ -158,7 +158,7 @@ bool divides(const AttentionPlan& plan, const Team& team) {
          p.end_query == p.queries;
 }
 
-// Exchanges rows of one batch entry, `rows` of each head, of which each member has those of its
+// Exchanges `rows` rows of each head of one batch entry. Before, each member has the rows of its
 // query heads.
 Status exchange_heads(Team& team, const AttentionParams& p, void* data,
                       const rules::RowStrides& stride, int64_t rows, int64_t width,
@@ -187,7 +187,7 @@ Status exchange_capture(Team& team, const AttentionParams& p, const ScoreCapture
   if (capture.heads.empty()) {
     return exchange_heads(team, p, data, stride, rows, width, sizeof(float));
   }
-  // One by one: they have any order.
+  // One by one, because they may have any order.
   int64_t place = 0;
   for (const int32_t head : capture.heads) {
     Status status = team.exchange_rows(
@@ -210,7 +210,7 @@ Status exchange_captures(Team& team, const AttentionParams& p, int64_t batch) {
   return status;
 }
 
-// This member's heads, and those of the others from them. Scratch memory is reserved.
+// Computes this member's heads and receives those of the others. Scratch memory is reserved.
 Status run_share(const AttentionPlan& plan, Team& team, Context& context) {
   const AttentionParams& p = plan.params;
   const int64_t bytes = bytes_of(p.out.type);

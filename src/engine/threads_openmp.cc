@@ -23,8 +23,8 @@ void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, i
     for (int64_t job = 0; job < jobs; ++job) run(state, job, 0);
     return;
   }
-  // Not schedule(dynamic), of which LLVM's library gives each thread a range at first, and so does
-  // not begin the jobs in order. The counter has a cache line of its own.
+  // Not schedule(dynamic): LLVM's library first gives each thread a range, so jobs would not begin
+  // in order. The counter has a cache line of its own.
   struct alignas(kCacheLine) {
     std::atomic<int64_t> next = 0;
   } counter;

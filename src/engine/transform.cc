@@ -148,9 +148,9 @@ int64_t token_jobs(const ConstAnyTensor& x) {
   return (x.shape[0] * x.shape[2] + kTokensOfJob - 1) / kTokensOfJob;
 }
 
-// Calls visit(token, job) for every token of x that is read, with its angles times `direction`. Row
-// by row of all batch entries, which usually have the same position: of a batch of 32, the angles
-// take a thirtieth of the time.
+// Calls visit(token, job) for every token of x that is read, with its angles times `direction`.
+// Visits a row of all batch entries before the next row: these usually have the same position, so
+// that a batch of 32 needs the angles once instead of 32 times.
 template <class Visit>
 Status for_tokens(const ConstAnyTensor& x, const Transform& transform, double direction,
                   Context& context, const Visit& visit) {

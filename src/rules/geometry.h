@@ -36,7 +36,7 @@ struct BackwardGeometry {
   int64_t job_blocks = 0;  // blocks of rows of a job
   int64_t row_jobs = 1;    // that all rows take, for each chunk
   // Batch entries and key/value heads of a job, one after the other: those that share a bias whose
-  // gradient is asked for, else one.
+  // gradient is requested, else one.
   int64_t batches = 1, heads = 1;
   int64_t batch_parts = 0, head_parts = 0;
   int64_t jobs = 0;
@@ -53,7 +53,7 @@ struct SplitGeometry {
   int64_t split_keys = 0;   // keys of a split
   int64_t key_block = 0;    // keys that are scored, weighted and used before the next ones
   int64_t rows = 0;         // query rows of a key/value head
-  int64_t tile_rows = 0;    // of which a tile takes so many
+  int64_t tile_rows = 0;    // query rows of a tile
   int64_t tiles = 0;
   int64_t row_bytes = 0;      // of K or V, the wider one
   int64_t prefetch_rows = 0;  // distance, in rows of K or V, from the row in use to the prefetched

@@ -6,7 +6,7 @@
 
 namespace multihead::rules {
 
-// A stream of numbers, of which number i is the same however many are taken at a time.
+// A stream of numbers. Number i is the same however many numbers are taken at a time.
 class NormalStream {
  public:
   NormalStream(uint64_t seed, uint64_t stream);

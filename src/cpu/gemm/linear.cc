@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 
-// Up to so many rows W is not packed. Zen 4, GFLOP/s packed and not packed: with 32 registers 83
+// Up to this many rows W is not packed. Zen 4, GFLOP/s packed and not packed: with 32 registers 83
 // and 103 (16 rows), 94 and 100 (32 rows); with 16 registers 74 and 82, 83 and 83.
 constexpr int64_t kFewRows = kManyRegisters ? 32 : 16;
 
@@ -138,7 +138,7 @@ void few_dots(const Job& job, const WeightRows<DF>& weights, size_t row, size_t 
   }
 }
 
-// Outputs outside, rows inside: the weights of a vector of outputs stay in L1 or L2 for all rows.
+// The inner loop is over rows: the weights of a vector of outputs stay in L1 or L2 for all rows.
 void few_rows(const Job& job, float* HWY_RESTRICT widened) {
   for (size_t column = 0; column < job.columns; column += hn::Lanes(DF())) {
     const WeightRows<DF> weights = weights_of(job, column, 0, job.depth, widened);

@@ -44,7 +44,7 @@ HWY_INLINE float element_of_a(const uint16_t* at) {
 struct FusedExp {
   float to_log2;
   const float* reference;  // [column]
-  float* sum;              // [column] grows by the weights
+  float* sum;              // [column] the weights are added to it
 };
 
 // Rows of C are stored elsewhere, each times its factor. `nan` is a vector of flags: lanes where a
@@ -257,7 +257,7 @@ template <ALayout kLayout, class Arithmetic = F32Arithmetic, size_t kStrip = Til
           Result kResult = Result::kProduct, class D, class A, class Depth>
 HWY_INLINE void product(D d, const Product<A>& p, size_t rows, size_t vecs, const Depth& depth) {
   const float* b = p.b;
-  // Strips outside, rows inside: a strip of B is read once from L2 and then reused.
+  // The inner loop is over rows: a strip of B is read once from L2 and then reused.
   for (size_t v = 0; v < vecs; v += kStrip, b += p.b_strip) {
     const size_t column = v * hn::Lanes(d);
     switch (HWY_MIN(kStrip, vecs - v)) {

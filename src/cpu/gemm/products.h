@@ -1,5 +1,5 @@
-// The door to the kernels of products.cc and tile_products.cc: matrix products whose second operand
-// is read row by row, as the backward of a linear projection needs them.
+// The interface of the kernels in products.cc and tile_products.cc: matrix products whose second
+// operand is read row by row, as the backward of a linear projection needs them.
 #pragma once
 
 #include <cstdint>

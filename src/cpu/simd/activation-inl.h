@@ -52,8 +52,8 @@ HWY_INLINE Erfc<V> erfc_positive(D d, V z) {
   return {hn::Mul(hn::Mul(exponential, t), poly), exponential};
 }
 
-// An activation and its derivative. Whoever needs only one leaves the other to the compiler, which
-// removes it.
+// An activation and its derivative. If a caller uses only one of them, the compiler removes the
+// other.
 template <class V>
 struct Activated {
   V value, slope;

@@ -57,7 +57,7 @@ HWY_INLINE void over_columns(int64_t width, Each&& each) {
   if (column < columns) each(column, FirstLanes{columns - column});
 }
 
-// Either of them.
+// AllLanes or FirstLanes, decided at run time.
 struct UpToLanes {
   size_t rest;  // of the row
   hn::Vec<DF> load(const float* from) const { return load_up_to(DF(), from, rest); }
