@@ -162,9 +162,9 @@ export interface MaskOptions {
   /** Dropout on the weights, for training. Default none. */
   readonly dropout?: Dropout | undefined;
   /**
-   * The numbers that products multiply; sums are in 32 bits in both cases. `'bf16'` allows bf16 where
-   * the processor's instructions for it are faster. WebAssembly has none, so here both give the same
-   * bits; the option is for calls written for the C++ library too. Default `'f32'`.
+   * The type in which numbers are multiplied; sums are in 32 bits in both cases. `'bf16'` allows bf16
+   * where the processor's instructions for it are faster. WebAssembly has none, so here both give the
+   * same bits; the option exists for calls that are also made with the C++ library. Default `'f32'`.
    */
   readonly precision?: 'f32' | 'bf16' | undefined;
 }

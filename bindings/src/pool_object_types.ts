@@ -46,28 +46,29 @@ import type {
 /** What each call of a pool may be given among its options. */
 export interface PoolCallOptions {
   /**
-   * Aborting rejects the call with `E_ABORTED` at once. What a worker is computing at the moment it still finishes, for
-   * nobody; a call that no worker has begun is not run. Default none.
+   * Aborting rejects the call with `E_ABORTED` at once. A worker finishes the part that it is computing, whose result is
+   * dropped; a call that no worker has begun is not run. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
   /**
-   * Called when one more of the parts of a call is done. Only calls that are divided have several. What it throws rejects
-   * the call. Default none.
+   * Called after each part of a call is done. Only calls that are divided have several parts. If it throws, the call is
+   * rejected with that error. Default none.
    */
   readonly progress?: ((done: number, total: number) => void) | undefined;
 }
 
-/** What calls may be given that can take their operands instead of copying them. */
+/** Options of calls that can transfer their operands instead of copying them. */
 export interface PoolLendingOptions<T extends boolean = boolean> {
   /**
-   * `true` takes the arrays of all operands, which must be `{ data, shape }`: their buffers are transferred, with all that
-   * lies in them, and the arrays are detached when the call returns its promise. A call that one worker runs copies
-   * nothing on this thread then; one that is divided copies the parts. The operands come back in `lent` of the result, in
-   * new arrays over the same memory. Where the pool has shared memory, nothing is transferred, and `lent` holds the arrays
-   * themselves, so that the same code works.
+   * `true` transfers the arrays of all operands, which must be `{ data, shape }`: their whole buffers are transferred, and
+   * the arrays are detached when the call returns its promise. A call that one worker runs then copies nothing on this
+   * thread; a divided call copies the parts. The operands come back in `lent` of the result, in new arrays over the same
+   * memory. If the pool has shared memory, nothing is transferred, and `lent` holds the given arrays, so that the same
+   * code works.
    *
-   * A call that is refused because of its arguments takes nothing, or has the operands in `error.lent`. So has one that is
-   * aborted or disposed while it waits. If a worker is at it, they are lost: `error.lent` is missing.
+   * A call that is refused because of its arguments transfers nothing, or has the operands in `error.lent`; so does a call
+   * that is aborted or disposed while it waits. If a worker has begun the call, the operands are lost, and `error.lent` is
+   * missing.
    */
   readonly transfer?: T | undefined;
 }
@@ -101,11 +102,11 @@ export type Pooled<O> = Omit<O, 'out'> & PoolCallOptions;
 /** Options of modules, transformers and caches of a pool. */
 export interface PoolObjectOptions {
   /**
-   * How many workers share the work of each call: every projection by its outputs, attention by its key/value heads. Each
-   * holds the rows of the matrices for its outputs, a copy of small parameters, and of a cache the keys and values of its
-   * heads; a cache with a single head, such as that of latent attention, lies in each worker. From the first `backward()`
-   * or trainer on, each holds all parameters. More than one needs shared memory, and is one otherwise. `'all'` takes as
-   * many as there are. Default 1: calls of other objects then run at the same time.
+   * How many workers share the work of each call: a projection is divided by its outputs, attention by its key/value
+   * heads. Each worker holds the rows of the matrices for its outputs, a copy of small parameters, and the cached keys and
+   * values of its heads; a cache with a single head, such as that of latent attention, is held by each worker. From the
+   * first `backward()` or trainer on, each worker holds all parameters. Without shared memory, one worker is used. `'all'`
+   * takes all workers of the pool. Default 1: calls of other objects can then run at the same time.
    */
   readonly workers?: number | 'all' | undefined;
   /** Aborting rejects the call with `E_ABORTED`. Default none. */

@@ -78,13 +78,13 @@ export interface PoolOptions extends LoadOptions {
   /** How many calls may wait or run at a time; one more is refused with `E_BUSY`. Default 1000. */
   readonly queue?: number | undefined;
   /**
-   * `'messages'` does without shared memory where there is some. Default `'auto'`: shared memory in Node and on
+   * `'messages'` does not use shared memory, even where it exists. Default `'auto'`: shared memory in Node and on
    * cross-origin isolated pages, else messages.
    */
   readonly exchange?: 'auto' | 'messages' | undefined;
   /**
-   * `attention` and `attentionVarlen` use one more worker for every so many multiplications and additions of a call: with
-   * fewer, sending the operands takes longer than another worker saves. Default 4 000 000.
+   * `attention` and `attentionVarlen` use one more worker for each `leastWork` multiplications and additions of a call:
+   * with fewer, sending the operands takes longer than another worker saves. Default 4 000 000.
    */
   readonly leastWork?: number | undefined;
 }
@@ -93,7 +93,10 @@ export interface PoolOptions extends LoadOptions {
 export interface PoolBackend {
   /** Workers that run; 0 if calls run on the calling thread. */
   readonly workers: number;
-  /** How operands and results go to workers and back. Shared memory needs no transfer, and takes the caller's own. */
+  /**
+   * How operands and results are passed to workers and back. With shared memory, arrays in a `SharedArrayBuffer` of the
+   * caller are used without a copy.
+   */
   readonly exchange: 'messages' | 'shared memory';
   /** The build that the workers loaded. */
   readonly simd: Simd;
@@ -154,9 +157,9 @@ export interface Pool {
   ): AsyncGenerator<ScoreRows, void, undefined>;
 
   /**
-   * {@link Multihead.attentionBackward}, divided by batch entries and key/value heads. What a gradient is a sum over stays
-   * in one worker: all batch entries for `dSinks`, all entries or heads that share a bias for its `dBias`, and the whole
-   * call for `dQGain` and `dKGain`.
+   * {@link Multihead.attentionBackward}, divided by batch entries and key/value heads. The terms of a sum stay in one
+   * worker: all batch entries for `dSinks`, all entries or heads that share a bias for its `dBias`, and the whole call for
+   * `dQGain` and `dKGain`.
    */
   attentionBackward<
     const R extends readonly GradientName[] | undefined = undefined,

@@ -30,7 +30,7 @@ export interface TrainerOptions {
    * decay; biases, gains of norms and sinks do not. Default 0.
    */
   readonly weightDecay?: number | undefined;
-  /** Step s of so many, counted from 1, has the learning rate `learningRate` · s / `warmupSteps`. Default 0. */
+  /** Step s of the first `warmupSteps`, counted from 1, has the learning rate `learningRate` · s / `warmupSteps`. Default 0. */
   readonly warmupSteps?: number | undefined;
   /** Default `'constant'`. */
   readonly decay?: LearningRateDecay | undefined;
@@ -39,8 +39,8 @@ export interface TrainerOptions {
   /** The learning rate at the end of the cosine and after it, a finite number ≥ 0. Default 0. */
   readonly finalLearningRate?: number | undefined;
   /**
-   * If the norm of all gradients together is larger, they are scaled down to this norm; a finite number
-   * ≥ 0, 0 for none. Default 0.
+   * If the norm over all gradients is larger, they are scaled down to this norm; a finite number ≥ 0,
+   * 0 for no limit. Default 0.
    */
   readonly clipNorm?: number | undefined;
   /**
@@ -80,7 +80,7 @@ export interface TrainerStepOptions extends Omit<
   readonly batch?: number | undefined;
 }
 
-/** What continues a training: of a {@link Trainer}, or of an {@link Experiment} and its trainer. */
+/** The state from which a training continues: that of a {@link Trainer}, or of an {@link Experiment} and its trainer. */
 export interface TrainingState {
   /**
    * Number of updates so far.
