@@ -83,10 +83,9 @@ Status run(const Problem::Shard& shard, std::vector<float>& out, const Arguments
       {.out = Tensor(out.data(), shard.q_shape)}, sharding, communicator, context);
 }
 
-// MPI_Barrier(), but with an error after the time limit if a rank does not come.
-Status barrier(double time_limit) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+// Waits for a collective operation that has started. An error if a rank does not take part within
+// the time limit: the operations that wait by themselves would wait for ever.
+Status finish(MPI_Request request, double time_limit) {
   const auto start = std::chrono::steady_clock::now();
   for (;;) {
     int done = 0;
@@ -94,11 +93,32 @@ Status barrier(double time_limit) {
     if (done != 0) return {};
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
     if (waited.count() > time_limit) {
-      return {multihead::StatusCode::kExchange, "communicator", "every rank between two calls",
+      return {multihead::StatusCode::kExchange, "communicator",
+              "every rank within the time limit, between and after calls",
               "none from at least one"};
     }
     std::this_thread::yield();
   }
+}
+
+Status barrier(double time_limit) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  return finish(request, time_limit);
+}
+
+// The reports of all ranks, on every rank.
+Status gather(const Report& own, std::vector<Report>& reports, double time_limit) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&own, sizeof(Report), MPI_BYTE, reports.data(), sizeof(Report), MPI_BYTE,
+                 MPI_COMM_WORLD, &request);
+  return finish(request, time_limit);
+}
+
+// Outputs that differ by more than rounding, or traffic other than the formula's.
+constexpr double kAllowed = 2e-6;
+bool is_wrong(const Report& of, bool checked) {
+  return (checked && !(of.difference <= kAllowed)) || of.sent != of.formula;
 }
 
 void print(const Arguments& arguments, const std::vector<Report>& reports) {
@@ -116,8 +136,9 @@ void print(const Arguments& arguments, const std::vector<Report>& reports) {
   double exposed = 0;
   for (const Report& of : reports) exposed += of.exposed / ranks;
   const double delayed = (ranks - 1) * arguments.delay_ms / 1e3;
-  std::printf("%.0f %% of the delay of %.0f transfers hidden behind computation\n",
-              100 * std::clamp(1 - exposed / delayed, 0.0, 1.0), ranks - 1);
+  std::printf("%.0f %% of the delay of %.0f %s hidden behind computation\n",
+              100 * std::clamp(1 - exposed / delayed, 0.0, 1.0), ranks - 1,
+              ranks == 2 ? "transfer" : "transfers");
 }
 
 ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
@@ -196,22 +217,20 @@ ExitCode run(const Arguments& arguments, const Shape& shape, int rank) {
     report.difference = multihead::mpi::largest_difference(shape, queries, shard.out, whole.out);
   }
   std::vector<Report> reports(static_cast<size_t>(ranks));
-  MPI_Gather(&report, sizeof(Report), MPI_BYTE, reports.data(), sizeof(Report), MPI_BYTE, 0,
-             MPI_COMM_WORLD);
+  if (Status status = gather(report, reports, arguments.time_limit); !status.ok()) {
+    return refuse(rank, status);
+  }
+  const bool any_wrong = std::any_of(reports.begin(), reports.end(), [&](const Report& of) {
+    return is_wrong(of, arguments.check);
+  });
   if (rank == 0) print(arguments, reports);
-  int wrong = 0;
-  constexpr double kAllowed = 2e-6;
-  const int own_wrong =
-      (arguments.check && !(report.difference <= kAllowed)) || report.sent != report.formula ? 1
-                                                                                             : 0;
-  MPI_Allreduce(&own_wrong, &wrong, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  if (wrong != 0 && rank == 0) {
+  if (any_wrong && rank == 0) {
     std::fprintf(stderr,
                  "a rank's outputs differ by more than %g, or it sent other bytes than the "
                  "formula says\n",
                  kAllowed);
   }
-  return wrong != 0 ? multihead::kExitFailed : multihead::kExitOk;
+  return any_wrong ? multihead::kExitFailed : multihead::kExitOk;
 }
 
 ExitCode run(int argc, char** argv, int rank) {

@@ -1,8 +1,11 @@
 #include "distributed/checks.h"
 
+#include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "distributed/communicator.h"
@@ -14,6 +17,12 @@ namespace multihead::distributed {
 
 Status option(const char* name, const char* expected, std::string got) {
   return {StatusCode::kOption, name, expected, std::move(got)};
+}
+
+std::string text_of(double number) {
+  char text[32];
+  const auto [end, error] = std::to_chars(std::begin(text), std::end(text), number);
+  return {text, error == std::errc() ? end : text};
 }
 
 Status validate_sharding(const Sharding& sharding) {
@@ -37,7 +46,7 @@ Status validate_sharding(const Sharding& sharding) {
   }
   if (!(sharding.time_limit > 0.0) || std::isinf(sharding.time_limit)) {
     return option("sharding.time_limit", "seconds, finite and more than 0",
-                  std::to_string(sharding.time_limit));
+                  text_of(sharding.time_limit));
   }
   return {};
 }

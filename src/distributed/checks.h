@@ -12,6 +12,9 @@ namespace multihead::distributed {
 // kOption.
 Status option(const char* name, const char* expected, std::string got);
 
+// A number with as many digits as it needs, in every locale.
+std::string text_of(double number);
+
 Status validate_communicator(const Communicator& communicator);
 Status validate_sharding(const Sharding& sharding);
 

@@ -3,10 +3,10 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <string>
 #include <thread>
 #include <utility>
 
+#include "distributed/checks.h"
 #include "distributed/transport.h"
 #include "multihead/distributed.h"
 #include "multihead/status.h"
@@ -54,8 +54,7 @@ Status Communicator::Internals::finish(double seconds) {
   if (transport->finish(std::chrono::duration<double>(seconds))) return {};
   broken = true;
   return {StatusCode::kExchange, "communicator",
-          "an answer of every rank within " + std::to_string(seconds) + " s",
-          "none from at least one"};
+          "an answer of every rank within " + text_of(seconds) + " s", "none from at least one"};
 }
 
 Communicator::Communicator() = default;

@@ -1,11 +1,12 @@
 // The sentences of errors, made of the templates in messages.inc.
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "engine/error.h"
@@ -38,9 +39,11 @@ constexpr Template kMessages[] = {
 std::string text_of(double real) {
   if (std::isnan(real)) return "NaN";
   if (std::isinf(real)) return real < 0 ? "-infinity" : "infinity";
+  // As "%g", but with a point in every locale.
   char text[32];
-  std::snprintf(text, std::size(text), "%g", real);
-  return text;
+  const auto [end, error] =
+      std::to_chars(std::begin(text), std::end(text), real, std::chars_format::general, 6);
+  return {text, error == std::errc() ? end : text};
 }
 
 std::string dtype_name(int64_t number) { return name_of(static_cast<DType>(number)); }

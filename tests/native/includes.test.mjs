@@ -20,7 +20,7 @@ const NAMES = {
   atomic: 'atomic atomic_ref memory_order_acq_rel memory_order_acquire memory_order_relaxed memory_order_release',
   bit: 'bit_cast bit_ceil bit_floor bit_width countl_zero countr_zero endian has_single_bit popcount',
   cctype: 'isalnum isalpha isdigit isprint ispunct isspace isxdigit tolower toupper',
-  charconv: 'from_chars to_chars',
+  charconv: 'chars_format from_chars to_chars',
   chrono: 'chrono',
   cmath:
     'atan ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma fmax fmin fmod frexp hypot ilogb isfinite isinf isnan ldexp llround log log10 log1p log2 lround nan nearbyint nextafter pow rint round signbit sin sqrt tan tanh trunc',

@@ -45,6 +45,24 @@ for (const layout of ['contiguous', 'zigzag']) {
   }
 }
 
+test('--delay prints how much of it the computation hides', { skip }, () => {
+  const args = ['--shape', 'gpt2-1k', '--layout', 'zigzag', '--causal', '--delay', '5', '--check'];
+  const { status, stdout, stderr } = ranks(2, ...args);
+  assert.equal(status, 0, stdout + stderr);
+  const [, share] = /^(\d+) % of the delay of 1 transfer hidden behind computation$/m.exec(stdout) ?? [];
+  assert.ok(Number(share) >= 0 && Number(share) <= 100, stdout);
+});
+
+test('a rank that others wait for too long ends the run', { skip }, () => {
+  // The second rank is the only one that compares with one process, which takes longer than the first one waits.
+  const args = ['--shape', 'long-8k', '--repeats', '1'];
+  const others = [':', '-n', '1', program, ...args, '--check'];
+  const { status, signal, stderr } = mpirun(1, program, ...args, '--time-limit', '0.3', ...others);
+  assert.equal(signal, null, stderr);
+  assert.notEqual(status, 0, stderr); // 1, or that of the rank that was stopped
+  assert.match(stderr, /^rank 0: communicator: expected .*every rank/m);
+});
+
 test('bad arguments are named, and give 2', { skip }, () => {
   for (const [args, message] of [
     [['--shape', 'large'], /--shape: expected one of tiny, .*, got large/],

@@ -170,6 +170,28 @@ for (const kind of kinds) {
     assert.match(output([join(build, 'with-cuda')]), /^(available|device: expected .*)\n$/);
   });
 
+  test(`safetensors is a component, and one that does not exist is named: ${kind}`, () => {
+    const project = join(folder, 'components');
+    mkdirSync(project, { recursive: true });
+    writeFileSync(
+      join(project, 'CMakeLists.txt'),
+      `cmake_minimum_required(VERSION 3.25)
+       project(components LANGUAGES CXX)
+       find_package(multihead 0.1 REQUIRED COMPONENTS \${COMPONENT})
+       get_target_property(type multihead::safetensors TYPE)`,
+    );
+    const configure = (component) => {
+      const options = [`-Dmultihead_ROOT=${prefixes[kind]}`, `-DCOMPONENT=${component}`];
+      const build = join(folder, `${kind}-components`);
+      return spawnSync('cmake', ['-S', project, '-B', build, '-G', 'Ninja', ...options], { encoding: 'utf8' });
+    };
+    const good = configure('safetensors');
+    assert.equal(good.status, 0, good.stderr);
+    const wrong = configure('safetensor');
+    assert.equal(wrong.status, 1);
+    assert.match(wrong.stderr.replace(/\s+/g, ' '), /are safetensors, distributed and cuda; it has no "safetensor"/);
+  });
+
   test(`the guide's command without CMake: ${kind}`, { skip: noPkgConfig }, () => {
     const command = blocks('sh')[1];
     output(['sh', '-c', command.replace('g++', cxx.path)], { cwd: app, env: environment({ PREFIX: prefixes[kind] }) });
