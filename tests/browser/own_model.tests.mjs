@@ -144,6 +144,13 @@ export const tests = [
         const { width: across, height: down, ...ink } = await pictureSaved(page, words.length);
         assert.ok(across >= 2 * 44 * 7 && down >= 2 * 44 * 7, `${across} × ${down}`);
         for (const [place, pixels] of Object.entries(ink)) assert.ok(pixels > 200, `${place}: ${pixels} pixels`);
+        await page.$$eval('#own .segments button', (buttons) => buttons.find(({ textContent }) => textContent === 'Numbers').click());
+        await until(page, () => document.querySelectorAll('#own .card table').length === 3);
+        const written = await page.$$eval('#own .card:nth-child(2) tbody td', (cells) => cells.map(({ textContent }) => Number(textContent)));
+        assert.equal(written.length, 49);
+        written.forEach((value, i) => assert.ok(Math.abs(value - expected[1][i]) < 0.00051, `table, ${i}`));
+        await page.evaluate(() => history.back());
+        await until(page, () => document.querySelectorAll('#own .card table').length === 0);
         await page.click('#own-continue');
         await until(page, () => /^.+ 24 tokens; the sentence took/.test(document.querySelector('#own-text').textContent));
         await setSentence(page, 'the cat');

@@ -176,6 +176,46 @@ export const tests = [
     },
   },
   {
+    name: 'on a phone, by touch alone: an example, a word, a cell, a head, the next step, a switch, and undo',
+    async run({ browser, url }) {
+      const { page, close } = await openPage(browser, url, { width: 360, height: 740 });
+      /** Touches an element, at this part of its width and height, and gives the address. */
+      const touch = async (selector, across = 0.5, down = 0.5) => {
+        const place = await page.$eval(
+          selector,
+          (element, dx, dy) => {
+            element.scrollIntoView({ block: 'center' });
+            const { left, top, width, height } = element.getBoundingClientRect();
+            return [left + dx * width, top + dy * height];
+          },
+          across,
+          down,
+        );
+        await page.touchscreen.tap(...place);
+        await settled(page);
+        return page.evaluate(() => location.hash);
+      };
+      assert.match(await touch('.preset:nth-child(2)'), /^#text=The\+bank.*&query=2$/);
+      assert.match(await touch('.token:first-child'), /&query=1$/);
+      const chosen = /&query=(\d)&key=(\d)/.exec(await touch('#live-map canvas', 0.7, 0.8));
+      assert.ok(chosen, 'a cell of the map');
+      assert.equal(await page.$eval('.token[aria-pressed=true]', (token) => [...token.parentElement.children].indexOf(token) + 1), Number(chosen[1]));
+      assert.match(await touch('.strip-head:nth-child(3)'), /&head=3$/);
+      assert.match(await touch('.walks .walk:last-child'), /&step=values$/);
+      assert.match(await touch('#gallery .card:nth-child(2) canvas', 0.8, 0.8), /&head=2&/);
+      const { trace } = await snapshot(page);
+      const { query, key } = Object.fromEntries(new URLSearchParams(await page.evaluate(() => location.hash.slice(1))));
+      const value = trace.weights.data[64 + (query - 1) * 8 + Number(key) - 1].toFixed(3);
+      assert.match(await textOf(page, '#gallery .card:nth-child(2) .readout'), new RegExp(`${value}row sum`), 'the number of the cell touched');
+      const before = await page.evaluate(() => location.hash);
+      assert.match(await touch('#causal + .switch-track'), /&causal=1&/);
+      await touch('#undo');
+      await until(page, () => !location.hash.includes('causal'));
+      assert.equal(await page.evaluate(() => location.hash), before);
+      await close();
+    },
+  },
+  {
     name: 'the token strip tells what a word looks at',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);

@@ -19,7 +19,7 @@ import { reference } from './reference.mjs';
 /** Waits for the failure message, and checks that the console shows no other errors. */
 async function failureOn(browser, server, options = {}) {
   const { page, close } = await openPage(browser, server.url, { ready: false, ...options });
-  await page.waitForSelector('#failure:not([hidden])', { timeout: 10_000 });
+  await page.waitForSelector('#failure:not([hidden])', { timeout: 5000 });
   const text = await page.$eval('#failure', (element) => element.textContent);
   assert.match(text, /could not start/);
   assert.equal(
