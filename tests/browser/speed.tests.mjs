@@ -73,10 +73,10 @@ export const tests = [
     async run({ browser }) {
       const server = await startBrokenServer(async (folder, assets) => {
         const file = join(folder, 'assets', assets.find((name) => /^speed_worker.*\.js$/.test(name)));
-        const end = `addEventListener('message', ({ data }) => data.size === 'page' && setTimeout(close, 300));`;
+        const end = `addEventListener('message', ({ data }) => data.size === 'paragraph' && setTimeout(close, 300));`;
         await writeFile(file, `${end}\n${await readFile(file, 'utf8')}`);
       });
-      const { page, close } = await openPage(browser, `${server.url}#speed=page`);
+      const { page, close } = await openPage(browser, server.url);
       await page.$eval('#run-speed', (button) => button.click());
       await until(page, () => document.querySelector('#speed [role=status]').textContent.startsWith('The measurement has stopped: its worker has ended'));
       assert.equal(await page.$eval('#run-speed', (button) => button.textContent), 'Run');
