@@ -11,6 +11,7 @@ export default defineConfig({
     maxWorkers: 2,
     execArgv: relaxed,
     testTimeout: 60_000,
+    hookTimeout: 60_000,
     // The package as it is published runs in Node itself, not rewritten by Vite.
     server: { deps: { external: [/\/bindings\/dist\//] } },
   },

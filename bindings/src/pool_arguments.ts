@@ -5,8 +5,9 @@ import { MultiheadError } from './errors.js';
 import { checkFlag, copyEntries } from './options.js';
 import type { Crew, Seat } from './pool_crew.js';
 import { disposedObject, objectsApart } from './pool_errors.js';
-import type { Argument } from './pool_protocol.js';
-import { coreOf, describe, unreadable } from './tensor.js';
+import type { Argument, SentValue, StandIn } from './pool_protocol.js';
+import type { Heap } from './memory.js';
+import { coreOf, copiedClasses, describe, unreadable, WasmTensor } from './tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
 
 /** An object in one worker, or in each worker of a team. Its proxy and its calls hold it. */
@@ -41,9 +42,10 @@ export interface SentArguments {
 
 /**
  * Copies the numbers of the arguments into buffers of their own, which are transferred. Shared memory is sent as it is.
- * Throws `E_OPTION` for what cannot be sent, and for objects of different workers; `E_DISPOSED`.
+ * Throws `E_OPTION` for what cannot be read, and for objects of different workers; `E_DISPOSED`.
  *
- * @param options.several whether several workers get the arguments: large buffers are then shared memory
+ * @param options.several whether several workers get the arguments, also if none of them is an object that lives in
+ * several: large buffers are then shared memory
  * @param options.lent buffers that are not copied, since the task sends them along
  */
 export function packArguments(
@@ -51,11 +53,13 @@ export function packArguments(
   { several = false, lent = [] }: { several?: boolean; lent?: readonly ArrayBufferLike[] | undefined } = {},
 ): SentArguments {
   const transfer: ArrayBuffer[] = [];
-  const copied = several ? copiedForSeveral : (numbers: Numbers) => copiedForOne(numbers, transfer, lent);
+  const handles = given.map((each) => (typeof each === 'object' && each !== null ? handleOf.get(each) : undefined));
+  const toSeveral = several || handles.some((handle) => handle !== undefined && handle.seats.length > 1);
+  const copied = toSeveral ? copiedForSeveral : (numbers: Numbers) => copiedForOne(numbers, transfer, lent);
   let beside: Handle | undefined;
-  const args = given.map((each): Argument => {
-    const handle = typeof each === 'object' && each !== null ? handleOf.get(each) : undefined;
-    if (handle === undefined) return { value: readable(each, copied) };
+  const args = given.map((each, index): Argument => {
+    const handle = handles[index];
+    if (handle === undefined) return readable(each, copied);
     if (handle.disposed) throw disposedObject();
     if (beside !== undefined && !sameSeats(beside, handle)) throw objectsApart();
     beside = handle;
@@ -69,37 +73,58 @@ const sameSeats = (a: Handle, b: Handle): boolean =>
 
 type Copy = (numbers: Numbers) => Numbers;
 
-function readable(value: unknown, copied: Copy): unknown {
+function readable(value: unknown, copied: Copy): SentValue {
   try {
-    return packed(value, copied, mostLevels);
+    return packed(value, copied);
   } catch (cause) {
     throw unreadable(cause, 'arguments');
   }
 }
 
-function packed(value: unknown, copied: Copy, levels: number): unknown {
-  if (typeof value === 'function' || typeof value === 'symbol') {
-    throw new MultiheadError('E_OPTION', {
-      argument: 'arguments',
-      expected: 'values that can be sent to a worker',
-      got: describe(value),
-    });
+function packed(argument: unknown, copied: Copy): SentValue {
+  const standIns: StandIn[] = [];
+  const pack = (value: unknown, levels: number, path: readonly string[]): unknown => {
+    if (typeof value === 'function') return void standIns.push({ path, kind: 'function' });
+    if (typeof value === 'symbol') return void standIns.push({ path, kind: 'symbol', text: value.description });
+    if (typeof value !== 'object' || value === null || levels === 0) return value;
+    const core = coreOf(value);
+    if (core !== undefined) {
+      const { dtype, shape } = core;
+      if (core.disposed) return void standIns.push({ path, kind: 'disposed tensor', dtype, shape });
+      return { data: copied(core.view()), shape: [...shape], dtype };
+    }
+    if (ArrayBuffer.isView(value)) {
+      if (value instanceof DataView) return value;
+      return copied(value as Uint8Array);
+    }
+    if (isArrayBuffer(value)) return value.slice(0);
+    if (Array.isArray(value)) {
+      let index = 0;
+      return copyEntries(value, 'arguments', (each) => pack(each, levels - 1, [...path, String(index++)]));
+    }
+    const copy = propertiesOf(value);
+    const name = describe(value).slice('a '.length);
+    if (name !== 'Object') standIns.push({ path, kind: 'class', name });
+    copiedClasses.set(copy, name);
+    for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
+    return copy;
+  };
+  return { value: pack(argument, mostLevels, []), standIns };
+}
+
+/** The argument, with what stands for the values that a message cannot carry. */
+export function restored(heap: Heap, { value, standIns }: SentValue): unknown {
+  const root: Record<string, unknown> = { value };
+  for (const standIn of standIns) {
+    const path = ['value', ...standIn.path];
+    const last = path.pop() as string;
+    const holder = path.reduce((of, name) => of[name] as Record<string, unknown>, root);
+    if (standIn.kind === 'class') copiedClasses.set(holder[last] as object, standIn.name);
+    else if (standIn.kind === 'function') holder[last] = () => {};
+    else if (standIn.kind === 'symbol') holder[last] = Symbol(standIn.text);
+    else holder[last] = WasmTensor.disposed(heap, standIn.dtype, standIn.shape);
   }
-  if (typeof value !== 'object' || value === null || levels === 0) return value;
-  const core = coreOf(value);
-  if (core !== undefined) {
-    core.assertLive('tensor');
-    return { data: copied(core.view()), shape: [...core.shape], dtype: core.dtype };
-  }
-  if (ArrayBuffer.isView(value)) {
-    if (value instanceof DataView) return value;
-    return copied(value as Uint8Array);
-  }
-  if (isArrayBuffer(value)) return value.slice(0);
-  if (Array.isArray(value)) return copyEntries(value, 'arguments', (each) => packed(each, copied, levels - 1));
-  const copy = propertiesOf(value);
-  for (const [name, each] of Object.entries(copy)) copy[name] = packed(each, copied, levels - 1);
-  return copy;
+  return root['value'];
 }
 
 /**

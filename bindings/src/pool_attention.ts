@@ -67,12 +67,12 @@ export function partTasks(
   };
   const { mask: _, bias: __, ...others } = options;
   // Copied now: views may lie in large buffers, which would be sent whole, and the caller may change them.
-  const [compact] = packArguments([others]).args as [{ value: AttentionOptions }];
+  const [{ value }] = packArguments([others]).args as unknown as [{ value: AttentionOptions }];
   const lent = pieces.length === 1 ? lending : undefined;
   const inPlace = lent?.buffers ?? [];
   return pieces.map((boxes) => {
     const read = { ...operands, inPlace };
-    const { part, slot, transfer } = makePart(core, call, read, compact.value, boxes, joined.sharedOut(core));
+    const { part, slot, transfer } = makePart(core, call, read, value, boxes, joined.sharedOut(core));
     const task = { kind: 'part', part, slot, lent: inPlace } as const;
     return async (signal) => {
       const answer = await core.send('attention', { task, transfer, lent }, signal);

@@ -279,7 +279,7 @@ export class PoolCore {
     return this.#rejecting(() => {
       const { args, options } = splitOptions(given);
       return this.call(name, options, () => {
-        const packed = packArguments([proxyOf(handle), ...args], { several: handle.seats.length > 1 });
+        const packed = packArguments([proxyOf(handle), ...args]);
         const task = { kind: 'call', object: handle.id, method, args: packed.args.slice(1) } as const;
         return this.#sendToAll(name, handle, task, packed.transfer, options.signal);
       });

@@ -68,8 +68,22 @@ export interface PartCall {
   readonly sharedOut: Place | undefined;
 }
 
+/** What a message cannot carry of a value: where in the argument, and what it was. The call is refused as it would be on one thread. */
+export type StandIn = { readonly path: readonly string[] } & (
+  | { readonly kind: 'function' }
+  | { readonly kind: 'symbol'; readonly text: string | undefined }
+  | { readonly kind: 'disposed tensor'; readonly dtype: DType; readonly shape: Shape }
+  /** Messages keep the properties of an object, and not its class. */
+  | { readonly kind: 'class'; readonly name: string }
+);
+
+export interface SentValue {
+  readonly value: unknown;
+  readonly standIns: readonly StandIn[];
+}
+
 /** An argument of a call: a value, or an object that lives in the worker. */
-export type Argument = { readonly value: unknown } | { readonly object: number };
+export type Argument = SentValue | { readonly object: number };
 
 /** Operations of `mh` that a worker runs whole. */
 export type Verb =

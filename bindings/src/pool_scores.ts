@@ -1,8 +1,11 @@
 // pool.scores(): workers compute chunks of rows ahead of the loop that reads them.
 
+import { runtimeOf } from './multihead.js';
+import type { Runtime } from './operands.js';
 import type { Handle } from './pool_arguments.js';
-import { packArguments, splitOptions } from './pool_arguments.js';
+import { packArguments, restored, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
+import type { SentValue } from './pool_protocol.js';
 import type { FloatTensorLike, ScoreRows, ScoresOptions } from './types.js';
 
 export async function* poolScores(
@@ -14,8 +17,9 @@ export async function* poolScores(
   const { args, options: own } = splitOptions([given]);
   const { signal } = own;
   // Read once, for all workers.
-  const copies = packArguments([q, k, args[0]]).args as { value: unknown }[];
-  const [ownQ, ownK, options] = copies.map(({ value }) => value) as [FloatTensorLike, FloatTensorLike, ScoresOptions];
+  const copies = packArguments([q, k, args[0]]).args as SentValue[];
+  const { heap } = runtimeOf.get(core.mh) as Runtime;
+  const [ownQ, ownK, options] = copies.map((each) => restored(heap, each)) as [FloatTensorLike, FloatTensorLike, ScoresOptions];
   const held: Handle[] = [];
   const hold = async (): Promise<Handle> => {
     const { handle } = await core.make('scores', [ownQ, ownK, options, { signal }]);
@@ -33,7 +37,11 @@ export async function* poolScores(
     const starts: number[] = [];
     for (let row = begin + chunk; row < begin + count; row += chunk) starts.push(row);
     const others = Math.min(core.crew.workers - 1, starts.length - 1);
-    const workers = [first, ...(await Promise.all(Array.from({ length: Math.max(0, others) }, hold)))];
+    // All of them, so that those that succeed are released below if one fails.
+    const holding = await Promise.allSettled(Array.from({ length: Math.max(0, others) }, hold));
+    const failed = holding.find(({ status }) => status === 'rejected');
+    if (failed !== undefined) throw (failed as PromiseRejectedResult).reason;
+    const workers = [...held];
 
     const ahead: Promise<ScoreRows>[] = [];
     const rowsOf = (index: number): void => {

@@ -6,6 +6,7 @@ import { isCoreObject } from './core_object.js';
 import { socketOf, type TeamSocket } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
+import { restored } from './pool_arguments.js';
 import { disposedObject, sentError } from './pool_errors.js';
 import type { Answer, Argument, Maker, Task } from './pool_protocol.js';
 import { TeamLink, type TeamCall } from './team.js';
@@ -132,7 +133,7 @@ export class TaskRunner {
   }
 
   #read(args: readonly Argument[]): unknown[] {
-    return args.map((each) => ('object' in each ? this.#object(each.object) : each.value));
+    return args.map((each) => ('object' in each ? this.#object(each.object) : restored(this.#runtime.heap, each)));
   }
 
   #object(id: number): Disposable {

@@ -9,8 +9,8 @@ import { TaskRunner } from './pool_tasks.js';
 
 interface Scope {
   postMessage(message: Reply, transfer: ArrayBuffer[]): void;
-  addEventListener?(type: 'message', listener: (event: { data: Request }) => void): void;
-  on?(type: 'message', listener: (data: Request) => void): void;
+  addEventListener?(type: 'message' | 'messageerror', listener: (event: { data: Request }) => void): void;
+  on?(type: 'message' | 'messageerror', listener: (data: Request) => void): void;
 }
 interface NodeProcess {
   getBuiltinModule?(name: 'node:worker_threads'): { parentPort: Scope | null };
@@ -46,5 +46,17 @@ function receive(request: Request): void {
   }
 }
 
-if (port.on !== undefined) port.on('message', receive);
-else port.addEventListener?.('message', ({ data }) => receive(data));
+/** The engine could not read a request: it is answered, so that its call does not wait for ever. */
+function refuse(): void {
+  const error = sentError(new Error('the message with the call could not be read'));
+  const back = { slot: undefined, lent: [] };
+  port.postMessage(runner === undefined ? { kind: 'broken', error } : { kind: 'failed', error, dead: false, back }, []);
+}
+
+if (port.on !== undefined) {
+  port.on('message', receive);
+  port.on('messageerror', refuse);
+} else {
+  port.addEventListener?.('message', ({ data }) => receive(data));
+  port.addEventListener?.('messageerror', refuse);
+}

@@ -22,6 +22,7 @@ export function describe(value: unknown): string {
     if (value === null) return 'null';
     if (Array.isArray(value)) return `an array of ${value.length} (number[] is never converted)`;
     if (typeof value === 'string') return JSON.stringify(value);
+    if (coreOf(value) !== undefined) return 'a tensor';
     if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
     if (typeof value === 'object') return `a ${className(value)}`;
     if (typeof value === 'function') return 'a function';
@@ -311,6 +312,13 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   ): WasmTensor<D> {
     const block = heap.allocateCopy(dtype, data, argument);
     return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
+  }
+
+  /** A tensor as it is after dispose(). */
+  static disposed<D extends DType>(heap: Heap, dtype: D, shape: Shape): WasmTensor<D> {
+    const tensor = new WasmTensor(heap, dtype, shape, { block: { address: 0, bytes: 0 }, tensors: 0 });
+    tensor.dispose();
+    return tensor;
   }
 
   get shape(): Shape {

@@ -17,6 +17,7 @@ async function open(options: PoolOptions = {}): Promise<Pool> {
 afterEach(() => {
   for (const pool of pools.splice(0)) pool.dispose();
   sabotage.script = sabotage.refuse = undefined;
+  sabotage.unreadable = false;
 });
 
 const r = random(1);
@@ -135,6 +136,18 @@ describe('errors of calls', () => {
     expect((await rejectionOf(pool.attentionVarlen(tokens, tokens, tokens, packed))).argument).toBe('sinks');
     const rows = pool.scores(small.q, small.k, { stage: 'raw', rows: [0, 99] });
     expect((await rejectionOf(rows.next())).argument).toBe('rows');
+  });
+
+  test('a message that a worker cannot read rejects its call, and the next call works', async () => {
+    const pool = await open();
+    const model = await pool.transformer({ embedDim: 160, numHeads: 2, numLayers: 1, vocabSize: 4 }, { workers: 'all' });
+    await model.initialise();
+    sabotage.unreadable = true;
+    const calls = [rejectionOf(attention(pool)), rejectionOf(pool.linear(small.q, small.k)), rejectionOf(model.forward(Int32Array.of(1)))];
+    for (const { code } of await Promise.all(calls)) expect(['E_WORKER', 'E_OPTION']).toContain(code);
+    sabotage.unreadable = false;
+    expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
+    expect((await model.forward(Int32Array.of(1))).logits.shape).toEqual([1, 1, 4]);
   });
 
   test('out must be arrays of the right shape', async () => {

@@ -4,7 +4,7 @@ import { load, type Multihead } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { rejectionOf } from './builds.ts';
-import { sameResults } from './pool_results.ts';
+import { sameOfBoth, sameResults } from './pool_results.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
 
@@ -121,4 +121,75 @@ test('an object of another pool is refused', async () => {
   const error = await rejectionOf(pool.trainer(model));
   expect([error.code, error.message]).toEqual(['E_OPTION', expect.stringContaining('this pool')]);
   other.dispose();
+});
+
+describe('wrong arguments get the error of one thread, word for word', () => {
+  class Ours {}
+  const wrongs: [string, () => unknown][] = [
+    ['nothing', () => undefined],
+    ['null', () => null],
+    ['a number', () => 1],
+    ['a function', () => () => 1],
+    ['a symbol', () => Symbol('s')],
+    ['an array', () => [1, 2]],
+    ['an object of a class', () => new Ours()],
+    ['a promise', () => Promise.resolve(1)],
+    ['a typed array', () => new Float32Array(6)],
+    ['a misspelt option', () => ({ cuasal: 'topLeft' })],
+    ['a function as an option', () => ({ bias: () => 1, rope: { style: Symbol('half') } })],
+    ['a disposed tensor', () => disposed()],
+    ['disposed tensors', () => ({ in_proj_weight: disposed(), qNope: disposed(), bias: disposed() })],
+    ['a detached array', () => detached()],
+  ];
+  const disposed = () => {
+    const tensor = mh.tensor([5, 8]);
+    tensor.dispose();
+    return tensor;
+  };
+  const detached = () => {
+    const data = new Float32Array(8);
+    structuredClone(data, { transfer: [data.buffer] });
+    return { shape: [1, 8], data };
+  };
+  test.each(wrongs)('%s', async (_, make) => {
+    const config = { embedDim: 8, numHeads: 2, bias: false };
+    const model = { embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 4 };
+    const all = { workers: 'all' } as const;
+    const locals = { mha: mh.multiHeadAttention(config), model: mh.transformer(model), cache: mh.createCache({ kvHeads: 2, headDim: 8, capacity: 8 }) };
+    const remotes = {
+      mha: await pool.multiHeadAttention(config, all),
+      model: await pool.transformer(model, all),
+      cache: await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 8 }, all),
+    };
+    const dict = { in_proj_weight: filled(r, 24, 8), 'out_proj.weight': filled(r, 8, 8) };
+    locals.mha.loadStateDict(dict);
+    await remotes.mha.loadStateDict(dict);
+    locals.model.initialise();
+    await remotes.model.initialise();
+    const given = (): never => make() as never;
+    const calls: [local: () => unknown, remote: () => Promise<unknown>][] = [
+      [() => mh.linear(given(), weight), () => pool.linear(given(), weight)],
+      [() => mh.linear(x, given()), () => pool.linear(x, given())],
+      [() => mh.rotate(x, given(), { style: 'half' }), () => pool.rotate(x, given(), { style: 'half' })],
+      [() => mh.rotate(q, Int32Array.of(1), given()), () => pool.rotate(q, Int32Array.of(1), given())],
+      [() => mh.latentAttention(given(), { form: 'absorbed' }), () => pool.latentAttention(given(), { form: 'absorbed' })],
+      [() => mh.headStatistics(given()), () => pool.headStatistics(given())],
+      [() => mh.attention(q, given(), v), () => pool.attention(q, given(), v)],
+      [() => mh.scores(q, given(), { stage: 'raw' }).next(), () => pool.scores(q, given(), { stage: 'raw' }).next()],
+      [() => mh.createCache(given()), () => pool.createCache(given())],
+      [() => mh.transformer(given()), () => pool.transformer(given(), all)],
+      [() => locals.mha.loadStateDict(given()), () => remotes.mha.loadStateDict(given())],
+      [() => locals.mha.forward(x, given()), () => remotes.mha.forward(x, given())],
+      [() => locals.model.forward(given()), () => remotes.model.forward(given())],
+      [() => mh.trainer(locals.model, given()).dispose(), () => pool.trainer(remotes.model, given()).then((made) => made.dispose())],
+      [() => locals.cache.append(given(), v), () => remotes.cache.append(given(), v)],
+      [() => locals.cache.attend(q, given()), () => remotes.cache.attend(q, given())],
+    ];
+    let refused = 0;
+    await mh.scope(async () => {
+      for (const [local, remote] of calls) refused += Number(!(await sameOfBoth(local, remote, String(local))));
+    });
+    expect(refused).toBeGreaterThan(8);
+    for (const each of [...Object.values(locals), ...Object.values(remotes)]) each.dispose();
+  });
 });

@@ -10,7 +10,11 @@ export const running = new Set<Worker>();
 
 const Original = threads.Worker;
 /** Set to make every new thread fail. */
-export const sabotage: { script: string | undefined; refuse: Error | undefined } = { script: undefined, refuse: undefined };
+export const sabotage: { script: string | undefined; refuse: Error | undefined; unreadable: boolean } = {
+  ...{ script: undefined, refuse: undefined },
+  /** Every message to a thread has a detached array, which Node 20 takes, and the thread cannot read. */
+  unreadable: false,
+};
 
 threads.Worker = class extends Original {
   constructor(url: URL, options: object) {
@@ -18,6 +22,14 @@ threads.Worker = class extends Original {
     super(sabotage.script === undefined ? url : new URL(sabotage.script, url), options);
     running.add(this);
     this.on('exit', () => running.delete(this));
+  }
+
+  override postMessage(message: unknown, transfer: readonly ArrayBuffer[] = []): void {
+    if (!sabotage.unreadable) return super.postMessage(message, transfer);
+    const array = new Float32Array(4);
+    const { buffer } = array;
+    structuredClone(buffer, { transfer: [buffer] });
+    super.postMessage({ message, array }, [buffer]);
   }
 } as typeof Worker;
 
