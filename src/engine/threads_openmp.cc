@@ -1,5 +1,9 @@
 #include <omp.h>
 
+#if defined(__unix__) && !defined(__clang__)
+#include <pthread.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -7,6 +11,25 @@
 #include "engine/threads.h"
 
 namespace multihead::engine {
+
+namespace {
+
+#if defined(__unix__) && !defined(__clang__)
+std::atomic<bool> is_forked_after_calls = false;
+
+// GCC's OpenMP keeps its threads for the next region. A process that was forked has none of them,
+// but its regions would wait for them for ever. LLVM's OpenMP starts new ones.
+bool has_lost_its_threads() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { is_forked_after_calls = true; });
+  static_cast<void>(registered);
+  return is_forked_after_calls;
+}
+#else
+bool has_lost_its_threads() { return false; }
+#endif
+
+}  // namespace
 
 int available_threads() { return std::max(1, omp_get_max_threads()); }
 
@@ -19,7 +42,7 @@ void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, i
   if (run_jobs_instead != nullptr) return run_jobs_instead(threads, jobs, run, state);
   const auto team = static_cast<int>(std::min<int64_t>(threads, jobs));
   // A team of one would still cost OpenMP's entry, a microsecond on a tiny call.
-  if (team <= 1) {
+  if (team <= 1 || has_lost_its_threads()) {
     for (int64_t job = 0; job < jobs; ++job) run(state, job, 0);
     return;
   }
