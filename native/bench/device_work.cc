@@ -181,7 +181,9 @@ double DeviceWork::bytes() const {
 }
 
 std::string DeviceWork::explanation() const {
-  if (which_.op == Op::kCache) return "decode over a cache";
+  if (which_.op == Op::kCache) {
+    return cuda::explain_decode(q(), cache(), options_, outputs());
+  }
   if (which_.op == Op::kBackward) {
     return cuda::explain_backward(q(), keys(k_, k_rows_), keys(v_, v_rows_), options_, results(),
                                   d_out(), gradients());

@@ -1,17 +1,17 @@
 // Assembles the CUDA kernels and prints of each what ptxas says (registers, spills, stack), its instructions of the tensor
-// cores and of local memory where cuobjdump is found, and how many blocks a multiprocessor holds.
+// cores and of local memory where cuobjdump is found, how many blocks a multiprocessor holds, and how many are planned.
 //
-//   node native/dev/cuda_assembly.mjs [decode.cu …]      needs nvcc, no GPU
+//   node native/dev/cuda_assembly.mjs [decode.cu …]      needs nvcc, no GPU; exit code 1 if a kernel has fewer blocks than planned
 //
 // Threads and shared memory of a block are those that the host code asks for when it launches the kernel. They come from
-// multihead-cuda-launches: cmake --build --preset native --target multihead-cuda-launches
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+// multihead-cuda-launches, which this builds if the preset native is configured; it needs Boost.Context.
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { ROOT } from './build.mjs';
 import { SetupError, ask, run, say } from './console.mjs';
 import { findCuda } from './cuda.mjs';
-import { occupancy, readLaunches, shortName } from './cuda_occupancy.mjs';
+import { occupancy, plannedBlocks, readLaunches, shortName } from './cuda_occupancy.mjs';
 import { findProgram } from './find.mjs';
 import { runAsProgram } from './program.mjs';
 
@@ -94,28 +94,36 @@ export function withOccupancy(kernel, launches) {
 }
 
 const TITLES = ['file', 'for', 'kernel', 'registers', 'spills', 'stack', 'HGMMA', 'HMMA', 'LDL, STL'].concat(
-  ['d up to', 'threads', 'shared', 'blocks', 'warps', '% of 64', 'limited by'],
+  ['d up to', 'threads', 'shared', 'blocks', 'planned', 'warps', '% of 64', 'limited by'],
 );
 
 function rowsOf(kernel, launches) {
   const { file, architecture, registers, spills, stack, hgmma = '–', hmma = '–', local = '–' } = kernel;
   const own = [file, architecture, `\`${kernel.kernel}\``, registers, spills, stack, hgmma, hmma, local];
   const places = withOccupancy(kernel, launches);
-  if (places.length === 0) return [[...own, '–', '–', '–', '–', '–', '–', 'not known']];
+  if (places.length === 0) return [[...own, '–', '–', '–', '–', plannedBlocks(kernel.kernel), '–', '–', 'not known']];
   return places.map(({ width, threads, bytes, blocks, warps, percent, limit }) => [
     ...own,
-    ...[width, threads, bytes, blocks, warps, percent.toFixed(0), limit],
+    ...[width, threads, bytes, blocks, plannedBlocks(kernel.kernel), warps, percent.toFixed(0), limit],
   ]);
 }
 
 runAsProgram(import.meta.url, async (...args) => {
   const nvcc = (await cuda())?.path;
   if (!nvcc) throw new SetupError('No nvcc was found', 'npm run setup -- cuda gets one');
+  const native = join(ROOT, 'build', 'native');
+  if (existsSync(join(native, 'CMakeCache.txt'))) {
+    const built = await ask(['cmake', '--build', native, '--target', 'multihead-cuda-launches']);
+    if (built === null) say('Occupancy is not known: multihead-cuda-launches could not be built.');
+  }
   const launches = readLaunches();
   const line = (cells) => say(`| ${cells.join(' | ')} |`);
   line(TITLES);
   line(TITLES.map(() => '---'));
   for (const file of args.length ? args.map((name) => basename(name)) : kernelFiles()) {
-    for (const kernel of await assemble(nvcc, file)) rowsOf(kernel, launches).forEach(line);
+    for (const kernel of await assemble(nvcc, file)) {
+      rowsOf(kernel, launches).forEach(line);
+      if (withOccupancy(kernel, launches).some(({ blocks }) => blocks < plannedBlocks(kernel.kernel))) process.exitCode = 1;
+    }
   }
 });

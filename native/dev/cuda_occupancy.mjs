@@ -40,6 +40,16 @@ export function occupancy(architecture, { registers, threads, shared }) {
   return { blocks, warps, percent: (100 * warps) / most.warps, limit };
 }
 
+/**
+ * Kernels of which a multiprocessor holds one block: Hopper's are planned so, and the others leave no room for a second one
+ * in 164 kB of shared memory.
+ */
+const ONE_BLOCK =
+  /^(\w+_hopper<.*|forward_f32<8>|forward_half<true, \w+, 128>|decode_half<\w+, 256>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
+
+/** How many blocks of a kernel, by its short name, a multiprocessor is to hold: two, where possible, hide each other's waits. */
+export const plannedBlocks = (kernel) => (ONE_BLOCK.test(kernel) ? 1 : 2);
+
 /** A kernel's name without its namespaces and its parameters. */
 export const shortName = (name) =>
   name.replace(/multihead::(cuda::)?|mma::|\(anonymous namespace\)::|void /g, '').replace(/\(\w*\)$/, '');

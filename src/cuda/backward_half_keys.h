@@ -199,9 +199,10 @@ __global__ void __launch_bounds__(kThreads)
     const T* const queries = passing_rows<T, kWidth>(shared, step % 2);
     const T* const d_out = queries + Shape::kPassingElements;
     float weights[Shape::kTiles][4], gradients[Shape::kTiles][4];
-    multiply_keys<T, kWidth>(shared, queries, static_cast<int>(call.head_dim), weights);
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), queries, static_cast<int>(call.head_dim),
+                             weights);
     if (kOfKeys) {
-      multiply_keys<T, kWidth>(shared + Shape::kKeptElements, d_out,
+      multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared + Shape::kKeptElements), d_out,
                                static_cast<int>(call.value_dim), gradients);
     } else {
       clear(gradients);

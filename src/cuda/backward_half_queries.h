@@ -149,9 +149,11 @@ __global__ void __launch_bounds__(kThreads)
       b.start_copy(first + kStep, stage);
     }
     float products[Shape::kTiles][4], gradients[Shape::kTiles][4];
-    multiply_keys<T, kWidth>(shared, keys, static_cast<int>(call.head_dim), products);
-    multiply_keys<T, kWidth>(shared + Shape::kKeptElements, keys + Shape::kPassingElements,
-                             static_cast<int>(call.value_dim), gradients);
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, static_cast<int>(call.head_dim),
+                             products);
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared + Shape::kKeptElements),
+                             keys + Shape::kPassingElements, static_cast<int>(call.value_dim),
+                             gradients);
     b.differentiate(first, products, gradients);
     multiply_values<T, kWidth>(gradients, keys, static_cast<int>(call.head_dim), d_queries);
   }

@@ -164,4 +164,12 @@ Status decode(const ConstAnyTensor& q, const CacheView& cache, const AttentionOp
   });
 }
 
+std::string explain_decode(const ConstAnyTensor& q, const CacheView& cache,
+                           const AttentionOptions& options, const AttentionOutputs& outputs) {
+  const Device device = device_to_explain();
+  CallPlan plan;
+  const Status status = Call{q, cache, options, outputs}.plan(device, plan);
+  return status.ok() ? explain(plan, device) : std::string();
+}
+
 }  // namespace multihead::cuda

@@ -1,13 +1,13 @@
-// Split-KV decoding. A block takes kDecodeRows query rows of one key/value head and one split of
-// the keys, and goes through 32 keys at a time, with products and sums in f32:
+// Split-KV decoding of rows of any type. A block takes kDecodeRows query rows of one key/value head
+// and one split of the keys, and goes through 32 keys at a time, with products and sums in f32:
 //
 //   1. All warps copy 32 rows of K into shared memory, as floats.
 //   2. A warp scores its rows against them, a key for each lane, and updates the rows' largest
 //      score and sum (online softmax, arXiv:1805.02867).
 //   3. All warps copy 32 rows of V into the same memory; each thread adds its columns of all rows.
 //
-// A second kernel merges the splits. Rows of K and V may be of any storage type and lie in a
-// tensor, a ring or pages.
+// A second kernel merges the splits, of this file or of decode_half.cu. Rows of K and V may lie in
+// a tensor, a ring or pages.
 #include "cuda/decode.h"
 #include "cuda/launch.h"
 #include "cuda/rows.h"
@@ -24,6 +24,7 @@ constexpr int kRows = static_cast<int>(kDecodeRows);
 constexpr int kRowsOfWarp = kRows / kWarps;
 constexpr int kKeys = static_cast<int>(kDecodeKeyStep);
 static_assert(kKeys == kWarpSize && kRows % kWarps == 0);
+constexpr float kNoWeight = -1.0F;                                // of a hidden or dropped key
 constexpr int kColumns = static_cast<int>(kMaxWidth) / kThreads;  // of a thread
 
 // Shared memory, in floats.
@@ -58,8 +59,9 @@ __device__ void load_tile(const rules::StoredRows& rows, int64_t pool_pages, int
   }
 }
 
+// Without a number of blocks, ptxas takes 128 registers and spills.
 template <class T>
-__global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
+__global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p) {
   const rules::AttentionParams& call = p.forward.call;
   const int64_t group = call.group();
   const int64_t all_rows = call.queries * group;
@@ -141,12 +143,15 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
       // Before the first visible key, everything is 0.
       const float rescale =
           largest[i] == -INFINITY ? 0.0F : exp2f((largest[i] - reference) * factor);
-      float weight = visible && score != -INFINITY ? exp2f((score - reference) * factor) : 0.0F;
+      const bool counts = visible && score != -INFINITY;
+      float weight = counts ? exp2f((score - reference) * factor) : 0.0F;
       sum[i] = sum[i] * rescale + warp_sum(weight);
       largest[i] = reference;
-      if (weight != 0.0F && call.dropout.given()) {
+      if (!counts) {
+        weight = kNoWeight;
+      } else if (call.dropout.given()) {
         const bool kept = keeps(call, entry, head_of(r), query_of(r), key);
-        weight = kept ? weight * call.dropout.scale : 0.0F;
+        weight = kept ? weight * call.dropout.scale : kNoWeight;
       }
       weights[r * kKeys + lane()] = weight;
       if (lane() == 0) shrink[r] = rescale;
@@ -168,9 +173,10 @@ __global__ void __launch_bounds__(kThreads) decode_split(const SplitParams p) {
         const float value = tile[j * layout.stride + c];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          // A value that a row does not see may be NaN.
+          // A value that a row does not see may be NaN; one that it sees counts even with a weight
+          // of 0. A weight may be NaN too.
           const float weight = weights[r * kKeys + j];
-          if (weight != 0.0F) values[r][i] += weight * value;
+          if (!(weight < 0.0F)) values[r][i] += weight * value;
         }
       }
     }
@@ -233,8 +239,7 @@ __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParam
     for (int64_t c = lane(); c < width; c += kWarpSize) {
       float value = 0.0F;
       for (int64_t split = 0; split < p.splits; ++split) {
-        const float share = share_of(split);
-        if (share != 0.0F) value += share * partials[split * (width + 2) + c];
+        value += share_of(split) * partials[split * (width + 2) + c];
       }
       set_element(call.out.data, call.out.type, at + c, sum == 0.0F ? 0.0F : value / sum);
     }
@@ -245,21 +250,23 @@ __global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParam
   }
 }
 
+int launch_f32(const SplitParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  const size_t floats = static_cast<size_t>(Layout(call.head_dim, call.value_dim).floats);
+  const LaunchShape shape{.grid = {static_cast<uint32_t>(params.tiles() * params.splits), 1, 1},
+                          .threads = kThreads,
+                          .shared_bytes = floats * sizeof(float),
+                          .stream = stream};
+  return rules::visit_element(call.k.type, [&]<class T>(std::type_identity<T>) {
+    return launch(shape, decode_split<T>, params);
+  });
+}
+
 }  // namespace
 
 int launch_decode(const SplitParams& params, StreamHandle stream) {
   const rules::AttentionParams& call = params.forward.call;
-  const int64_t all_rows = call.queries * call.group();
-  const int64_t blocks =
-      call.batch * call.kv_heads * ((all_rows + kRows - 1) / kRows) * params.splits;
-  const size_t floats = static_cast<size_t>(Layout(call.head_dim, call.value_dim).floats);
-  const LaunchShape shape{.grid = {static_cast<uint32_t>(blocks), 1, 1},
-                          .threads = kThreads,
-                          .shared_bytes = floats * sizeof(float),
-                          .stream = stream};
-  const int error = rules::visit_element(call.k.type, [&]<class T>(std::type_identity<T>) {
-    return launch(shape, decode_split<T>, params);
-  });
+  const int error = params.half ? launch_decode_half(params, stream) : launch_f32(params, stream);
   if (error != 0) return error;
   const int64_t rows = call.batch * call.heads * call.queries;
   return launch_warp_rows(rows, stream, decode_merge, params);

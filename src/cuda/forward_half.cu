@@ -140,7 +140,8 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
     }
 
     float scores[kKeys / 8][4];
-    multiply_keys<T, kWidth>(shared, keys, static_cast<int>(call.head_dim), scores);
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, static_cast<int>(call.head_dim),
+                             scores);
 
     // Keys of the tile that each row sees by position.
     int begin[2], end[2];
@@ -214,7 +215,9 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
     }
     if (kSingly) {
       add_values_singly<T, kWidth>(
-          scores, values, reinterpret_cast<float*>(stages + 2 * Shape::kElements), sums.out);
+          scores, values,
+          reinterpret_cast<float*>(stages + 2 * Shape::kElements) + warp() * kRowsOfWarp * kKeys,
+          sums.out);
     } else {
       multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_dim), sums.out);
     }

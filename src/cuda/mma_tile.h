@@ -51,7 +51,13 @@ __device__ __forceinline__ void copy_tile(const void* data, int width, T* tile,
   }
 }
 
-// scores = Q K^T of the 16 rows of a warp and 8 * kTiles keys.
+// The rows of this warp in a tile of kRows rows.
+template <int kWidth, class T>
+__device__ __forceinline__ const T* rows_of_warp(const T* tile) {
+  return tile + warp() * kRowsOfWarp * kWidth;
+}
+
+// scores = Q K^T of 16 rows and 8 * kTiles keys, both tiles of their own.
 template <class T, int kWidth, int kTiles>
 __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, int width,
                                               float (&scores)[kTiles][4]) {
@@ -65,7 +71,7 @@ __device__ __forceinline__ void multiply_keys(const T* queries, const T* keys, i
   for (int k = 0; k < kWidth / 16; ++k) {
     if (k * 16 >= width) break;
     uint32_t a[4];
-    load_matrix_x4(a, queries + Shape::at(warp() * kRowsOfWarp + lane() % 16, 2 * k + lane() / 16));
+    load_matrix_x4(a, queries + Shape::at(lane() % 16, 2 * k + lane() / 16));
 #pragma unroll
     for (int n = 0; n < kTiles / 2; ++n) {
       uint32_t b[4];
@@ -100,25 +106,25 @@ __device__ __forceinline__ void multiply_values(const float (&weights)[kTiles][4
   }
 }
 
-// The same key by key, without those of kNoWeight. `exchange` has room for the weights of all
-// warps.
-template <class T, int kWidth>
-__device__ __forceinline__ void add_values_singly(
-    const float (&weights)[Tile<kWidth>::kKeys / 8][4], const T* values, float* exchange,
-    float (&out)[kWidth / 8][4]) {
+// The same key by key, without those of kNoWeight. `exchange` is shared memory of the warp with
+// room for the weights.
+template <class T, int kWidth, int kTiles>
+__device__ __forceinline__ void add_values_singly(const float (&weights)[kTiles][4],
+                                                  const T* values, float* exchange,
+                                                  float (&out)[kWidth / 8][4]) {
   using Shape = Tile<kWidth>;
+  constexpr int kKeys = 8 * kTiles;
   const int row = lane() / 4, pair = 2 * (lane() % 4);
-  float* const own = exchange + warp() * kRowsOfWarp * Shape::kKeys;
 #pragma unroll
-  for (int n = 0; n < Shape::kKeys / 8; ++n) {
+  for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      own[(row + i / 2 * 8) * Shape::kKeys + n * 8 + pair + i % 2] = weights[n][i];
+      exchange[(row + i / 2 * 8) * kKeys + n * 8 + pair + i % 2] = weights[n][i];
     }
   }
   sync_warp();
-  for (int key = 0; key < Shape::kKeys; ++key) {
-    const float weight[2] = {own[row * Shape::kKeys + key], own[(row + 8) * Shape::kKeys + key]};
+  for (int key = 0; key < kKeys; ++key) {
+    const float weight[2] = {exchange[row * kKeys + key], exchange[(row + 8) * kKeys + key]};
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
 #pragma unroll

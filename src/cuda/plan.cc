@@ -32,6 +32,14 @@ const char* objection_to_decode(const ForwardParams& params) {
   return nullptr;
 }
 
+void choose_decode(CallPlan& plan, const Device& device) {
+  plan.kernel = Kernel::kDecode;
+  plan.not_half = objection_to_half(plan.params);
+  plan.splits.forward = plan.params;
+  plan.splits.half = plan.not_half == nullptr;
+  cut_keys(plan.splits, device);
+}
+
 // The one place where a kernel is chosen, the fastest first.
 void choose_kernel(CallPlan& plan, const Device& device) {
   const AttentionParams& call = plan.params.call;
@@ -39,7 +47,7 @@ void choose_kernel(CallPlan& plan, const Device& device) {
   if (call.batch * call.heads * call.queries == 0) return;
   plan.not_decode = objection_to_decode(plan.params);
   if (plan.not_decode == nullptr) {
-    plan.kernel = Kernel::kDecode;
+    choose_decode(plan, device);
     return;
   }
   // wgmma is an instruction of this compute capability alone.
@@ -68,10 +76,6 @@ void finish(CallPlan& plan, const Device& device) {
   // Rotated rows are aligned, whatever the tensors are.
   lay_out(plan, nullptr);
   choose_kernel(plan, device);
-  if (plan.kernel == Kernel::kDecode) {
-    plan.splits.forward = plan.params;
-    cut_keys(plan.splits, device);
-  }
   lay_out(plan, nullptr);
 }
 
@@ -223,10 +227,8 @@ CallPlan plan_cache(const engine::CacheCall& cache, const AttentionOutputs& outp
   // The other kernels read tensors only.
   const bool has_rows = call.batch * call.heads * call.queries != 0;
   if (has_rows && (call.out.data != nullptr || call.lse.data != nullptr)) {
-    plan.kernel = Kernel::kDecode;
+    choose_decode(plan, device);
   }
-  plan.splits.forward = plan.params;
-  cut_keys(plan.splits, device);
   lay_out(plan, nullptr);
   return plan;
 }
@@ -254,7 +256,8 @@ std::string explain(const CallPlan& plan, const Device& device) {
     case Kernel::kNone:
       return "nothing to compute";
     case Kernel::kDecode:
-      text = "decode: " + std::to_string(plan.splits.splits) + " splits of " +
+      text = std::string("decode, ") + (plan.splits.half ? "mma.sync" : "f32") + ": " +
+             std::to_string(plan.splits.splits) + " splits of " +
              std::to_string(plan.splits.split_keys) + " keys";
       break;
     case Kernel::kHopper:

@@ -20,7 +20,7 @@ namespace multihead::cuda {
 // Computes out and lse.
 enum class Kernel : uint8_t {
   kNone,    // there is nothing to compute
-  kDecode,  // few query rows: the keys are split, and the results merged
+  kDecode,  // few query rows: the keys are split, and the results merged; see SplitParams::half
   kHopper,  // wgmma and TMA
   kHalf,    // mma.sync
   kF32,     // supports everything

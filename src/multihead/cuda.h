@@ -167,6 +167,10 @@ struct CacheView {
                             const AttentionOptions& options, const AttentionOutputs& outputs,
                             const Workspace& workspace, Stream stream);
 
+/// Which kernel serves a call of decode(), as explain() does for attention().
+std::string explain_decode(const ConstAnyTensor& q, const CacheView& cache,
+                           const AttentionOptions& options, const AttentionOutputs& outputs);
+
 /// merge_attention() of attention.h on the device.
 [[nodiscard]] Status merge_attention(const Tensor& out_a, const Tensor& lse_a,
                                      const ConstTensor& out_b, const ConstTensor& lse_b,

@@ -261,9 +261,11 @@ TEST(CudaAttention, ExplainsItsKernel) {
             "each key/value head; not wgmma, since the compute capability is not 9.0; not "
             "mma.sync, since q, k and v are not all bf16 or all f16");
   const AttentionOutputs of_few{.out = {memory.data(), Dims{1, 2, 1, 40}}};
-  EXPECT_EQ(explain(shaped({1, 2, 1, 40}), shaped({1, 2, 1000, 40}), shaped({1, 2, 1000, 40}), {},
-                    of_few),
-            "decode: 4 splits of 256 keys on compute capability 8.0");
+  EXPECT_EQ(
+      explain(shaped({1, 2, 1, 40}), shaped({1, 2, 1000, 40}), shaped({1, 2, 1000, 40}), {},
+              of_few),
+      "decode, f32: 4 splits of 256 keys on compute capability 8.0; not mma.sync, since q, k and "
+      "v are not all bf16 or all f16");
   EXPECT_EQ(explain(few, keys, rows, {}, of_few), "");
 }
 

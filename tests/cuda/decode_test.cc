@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/hopper_case.h"
 #include "cuda/mapped_case.h"
 #include "engine/plan.h"
 #include "multihead/cuda.h"
@@ -100,6 +101,11 @@ class DeviceCache {
     config.values_in_keys = random.chance(0.2);
     config.value_dim =
         config.values_in_keys ? random.integer(1, config.head_dim) : random.integer(1, 40);
+    // As the kernel of decode_half.cu needs them.
+    if (random.chance(0.5)) {
+      config.head_dim = (config.head_dim + 7) / 8 * 8;
+      config.value_dim = (config.value_dim + 7) / 8 * 8;
+    }
     config.capacity = random.integer(1, 300);
     config.page_size = random.integer(1, 20);
     const bool is_ring = config.layout == KVCacheConfig::Layout::kRing;
@@ -281,7 +287,9 @@ AttentionOptions random_options(Random& random, int64_t heads, std::vector<float
 }
 
 TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
-  for (const uint64_t seed : random_seeds(500)) {
+  const std::vector<uint64_t> seeds = random_seeds(500);
+  size_t through_mma = 0;
+  for (const uint64_t seed : seeds) {
     Random random(seed);
     const DeviceCache cache(random);
     const KVCacheConfig& config = cache.view().config;
@@ -290,7 +298,10 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
     const Dims q_shape{config.batch, heads, queries, config.head_dim};
     const Dims out_shape{config.batch, heads, queries, config.value_dim};
     const Dims lse_shape{config.batch, heads, queries};
-    const std::vector<float> q = random.floats(q_shape.elements());
+    const std::vector<float> floats = random.floats(q_shape.elements());
+    const Halves halves(random, q_shape, config.type == DType::kF16 ? DType::kF16 : DType::kBF16);
+    const ConstAnyTensor q =
+        random.chance(0.7) ? halves.view() : ConstAnyTensor(floats.data(), q_shape);
     std::vector<float> slopes, sinks;
     const AttentionOptions options = random_options(random, heads, slopes, sinks);
     std::vector<float> out(static_cast<size_t>(out_shape.elements()));
@@ -298,18 +309,21 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
     const AttentionOutputs outputs{.out = {out.data(), out_shape}, .lse = {lse.data(), lse_shape}};
     Mapping mapping;
     cache.map(mapping);
-    mapping.add(q, emulator::Use::kInput, "q");
+    mapping.add(floats, emulator::Use::kInput, "q");
+    mapping.add(halves.storage, emulator::Use::kInput, "q");
     mapping.add(slopes, emulator::Use::kInput, "slopes");
     mapping.add(sinks, emulator::Use::kInput, "sinks");
     mapping.add(out, emulator::Use::kOutput, "out");
     mapping.add(lse, emulator::Use::kOutput, "lse");
     emulator::device().set_seed(seed);
-    const ConstAnyTensor queries_of_all(q.data(), q_shape);
+    const std::string kernel = explain_decode(q, cache.view(), options, outputs);
+    const bool half = kernel.starts_with("decode, mma.sync");
+    if (half) ++through_mma;
     uint64_t bytes = 0;
-    Status status = decode_workspace(queries_of_all, cache.view(), options, outputs, bytes);
+    Status status = decode_workspace(q, cache.view(), options, outputs, bytes);
     ASSERT_TRUE(status.ok()) << status.message();
     const MappedWorkspace workspace(bytes);
-    status = decode(queries_of_all, cache.view(), options, outputs, workspace.get(), nullptr);
+    status = decode(q, cache.view(), options, outputs, workspace.get(), nullptr);
     ASSERT_TRUE(status.ok()) << status.message();
     expect_no_findings();
 
@@ -321,17 +335,23 @@ TEST(CudaDecode, OverEveryCacheEqualsOracleOnRandomCalls) {
       // An entry with no key needs no mask.
       if (length > 0) of_entry.mask = {kept.data(), {1, 1, 1, length}};
       const int64_t rows = heads * queries;
-      const ConstAnyTensor q_of_entry(q.data() + b * rows * config.head_dim,
-                                      {1, heads, queries, config.head_dim});
+      ConstAnyTensor q_of_entry = q;
+      q_of_entry.shape[0] = 1;
+      q_of_entry.data =
+          static_cast<const std::byte*>(q.data) + b * q.strides[0] * bytes_of(q.dtype);
       const auto expected =
           reference::attention(q_of_entry, cache.keys_of(b), cache.values_of(b), of_entry);
       const auto from_out = out.begin() + b * rows * config.value_dim;
       const auto from_lse = lse.begin() + b * rows;
+      // Values are at most 1, and weights are rounded.
+      const double rounding = !half ? 0.0 : q.dtype == DType::kF16 ? 0x1p-12 : 0x1p-9;
       ASSERT_LE(largest_difference({from_out, from_out + rows * config.value_dim}, expected.out),
-                2e-5);
+                2e-5 + rounding)
+          << kernel;
       ASSERT_LE(largest_difference({from_lse, from_lse + rows}, expected.lse), 2e-5);
     }
   }
+  EXPECT_GE(through_mma, seeds.size() / 20);
 }
 
 }  // namespace

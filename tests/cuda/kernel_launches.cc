@@ -72,6 +72,8 @@ void launch_decoding(int64_t width) {
     params.forward = one_query(type, width);
     params.splits = 1;
     launch_decode(params, nullptr);
+    params.half = type == DType::kF16 || type == DType::kBF16;
+    if (params.half) launch_decode(params, nullptr);
   }
 }
 

@@ -15,7 +15,7 @@ import {
   readPtxas,
   withOccupancy,
 } from '../../native/dev/cuda_assembly.mjs';
-import { launchesOf, occupancy, readLaunches, shortName } from '../../native/dev/cuda_occupancy.mjs';
+import { launchesOf, occupancy, plannedBlocks, readLaunches, shortName } from '../../native/dev/cuda_occupancy.mjs';
 
 const nvcc = await cuda();
 const skip = nvcc ? false : 'no nvcc was found';
@@ -23,13 +23,6 @@ const launches = readLaunches(); // null without multihead-cuda-launches, which 
 
 /** Bytes that a kernel may spill; others spill none. Captures are for looking at a call, not for speed. */
 const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 128, 'backward_half.cu': 32 };
-
-/**
- * Kernels of which a multiprocessor holds one block: Hopper's are planned so, and the others leave no room for a second one
- * in 164 kB of shared memory. Two blocks of all others hide each other's waits.
- */
-const ONE_BLOCK =
-  /^(\w+_hopper<.*|forward_f32<8>|forward_half<true, \w+, 128>|(backward::)?backward_(keys|queries)<(8|.*, 256)>|backward::differentiate_bias)$/;
 
 for (const file of kernelFiles()) {
   test(`${file} assembles, and spills no more registers than it may`, { skip }, async () => {
@@ -46,7 +39,7 @@ for (const file of kernelFiles()) {
       const places = withOccupancy(built, launches);
       assert.ok(places.length > 0, `${kernel}: tests/cuda/kernel_launches.cc does not launch it`);
       for (const { blocks, limit } of places) {
-        const planned = ONE_BLOCK.test(kernel) ? 1 : 2;
+        const planned = plannedBlocks(kernel);
         assert.ok(blocks >= planned, `${which}: ${limit} allows ${blocks} blocks a multiprocessor, planned are ${planned}`);
       }
     }

@@ -1,0 +1,63 @@
+// Split-KV decoding through mma.sync in the emulator, compared with the oracle. Caches are in
+// decode_test.cc.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/decode.h"
+#include "cuda/emulated_forward.h"
+#include "cuda/mapped_case.h"
+
+namespace multihead::cuda::testing {
+namespace {
+
+using multihead::testing::random_seeds;
+
+// The processors that the keys are split for.
+int multiprocessors = 1;
+
+// Split-KV decoding as a kernel that computes out and lse. kHalf: through mma.sync.
+template <bool kHalf>
+int launch_splits(const ForwardParams& forward, const Device&, StreamHandle stream) {
+  SplitParams params;
+  params.forward = forward;
+  params.half = kHalf;
+  cut_keys(params, {.compute_capability = 80, .multiprocessors = multiprocessors});
+  std::vector<float> partials(partial_bytes(params) / sizeof(float));
+  params.partials = partials.data();
+  Mapping mapping;
+  mapping.add(partials, emulator::Use::kWorkspace, "partials");
+  return launch_decode(params, stream);
+}
+
+// Keys of up to so many steps of all warps of a block.
+constexpr int64_t kMostKeys = 5 * kDecodeHalfKeyStep;
+
+TEST(CudaDecodeHalf, EqualsOracleOnRandomCalls) {
+  for (const uint64_t seed : random_seeds(500)) {
+    const RandomCase c = half_case(seed, kMostKeys);
+    SCOPED_TRACE(c.description);
+    multiprocessors = static_cast<int>(seed % 16 + 1);
+    emulator::device().set_seed(seed);
+    expect_equals_oracle(c, launch_splits<true>, rounding_of_weights(c));
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+// Values that a row does not see do not change it, whatever they are; values that it sees do.
+TEST(CudaDecodeHalf, HidesNaNAsTheF32KernelDoes) {
+  for (const uint64_t seed : random_seeds(100)) {
+    RandomCase c = half_case(seed, kMostKeys);
+    Random random(seed);
+    spoil(c.v, c, random);
+    SCOPED_TRACE(c.description);
+    multiprocessors = static_cast<int>(seed % 16 + 1);
+    expect_equals_oracle(c, launch_splits<true>, rounding_of_weights(c));
+    expect_equals_oracle(c, launch_splits<false>, 0.0);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace multihead::cuda::testing

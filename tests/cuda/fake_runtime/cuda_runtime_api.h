@@ -1,0 +1,93 @@
+// A CUDA runtime for runtime_test.cc: what src/cuda/runtime.cc uses of it, with the numbers of
+// CUDA's own header. A test sets what it answers.
+#pragma once
+
+#include <map>
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorStreamCaptureInvalidated = 901,
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+};
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2,
+  cudaMemoryTypeManaged = 3,
+};
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2,
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+};
+struct CUstream_st;
+
+namespace fake_cuda {
+
+struct Runtime {
+  cudaError_t of_device = cudaSuccess, of_attributes = cudaSuccess, of_stream = cudaSuccess,
+              of_pointer = cudaSuccess;
+  int device = 0;
+  std::map<cudaDeviceAttr, int> attributes;
+  cudaPointerAttributes pointer{cudaMemoryTypeDevice, 0};
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cudaError_t last = cudaSuccess;  // what cudaGetLastError() would give
+};
+inline Runtime runtime;
+
+inline cudaError_t answer(cudaError_t error) {
+  if (error != cudaSuccess) runtime.last = error;
+  return error;
+}
+
+}  // namespace fake_cuda
+
+inline const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInsufficientDriver:
+      return "cudaErrorInsufficientDriver";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
+    default:
+      return "cudaErrorInvalidValue";
+  }
+}
+inline const char* cudaGetErrorString(cudaError_t) { return "what CUDA says of it"; }
+inline cudaError_t cudaGetLastError() {
+  const cudaError_t last = fake_cuda::runtime.last;
+  fake_cuda::runtime.last = cudaSuccess;
+  return last;
+}
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = fake_cuda::runtime.device;
+  return fake_cuda::answer(fake_cuda::runtime.of_device);
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = fake_cuda::runtime.attributes[attribute];
+  return fake_cuda::answer(fake_cuda::runtime.of_attributes);
+}
+inline cudaError_t cudaStreamIsCapturing(CUstream_st*, cudaStreamCaptureStatus* status) {
+  *status = fake_cuda::runtime.capture;
+  return fake_cuda::answer(fake_cuda::runtime.of_stream);
+}
+inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
+  *attributes = fake_cuda::runtime.pointer;
+  return fake_cuda::answer(fake_cuda::runtime.of_pointer);
+}

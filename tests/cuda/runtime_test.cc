@@ -1,0 +1,105 @@
+// What src/cuda/runtime.cc makes of CUDA's answers, with a runtime that gives any of them.
+#include "cuda/runtime.h"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "multihead/status.h"
+
+namespace multihead::cuda {
+namespace {
+
+using fake_cuda::runtime;
+
+class CudaRuntime : public ::testing::Test {
+ protected:
+  CudaRuntime() {
+    runtime = {};
+    runtime.attributes = {{cudaDevAttrComputeCapabilityMajor, 9},
+                          {cudaDevAttrComputeCapabilityMinor, 0},
+                          {cudaDevAttrMultiProcessorCount, 132},
+                          {cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 << 10}};
+  }
+  // CUDA must not report the error once more to the caller's own check.
+  static void expect(const Status& status, const std::string& argument, const std::string& got) {
+    EXPECT_EQ(status.code(), StatusCode::kDevice);
+    EXPECT_EQ(status.argument(), argument);
+    EXPECT_EQ(status.got(), got);
+    EXPECT_EQ(runtime.last, cudaSuccess);
+  }
+
+  int number_ = 0;
+};
+
+TEST_F(CudaRuntime, DescribesTheCurrentDevice) {
+  Device device;
+  EXPECT_TRUE(current_device(device).ok());
+  EXPECT_EQ(device.compute_capability, 90);
+  EXPECT_EQ(device.multiprocessors, 132);
+  EXPECT_EQ(device.shared_bytes, 227 << 10);
+}
+
+TEST_F(CudaRuntime, RefusesAMachineWithoutADevice) {
+  Device device;
+  runtime.of_device = cudaErrorNoDevice;
+  expect(current_device(device), "device", "cudaErrorNoDevice (100): what CUDA says of it");
+  runtime.of_device = cudaErrorInsufficientDriver;
+  expect(current_device(device), "device",
+         "cudaErrorInsufficientDriver (35): what CUDA says of it");
+  runtime.of_device = cudaSuccess;
+  runtime.of_attributes = cudaErrorNoDevice;
+  expect(current_device(device), "device", "cudaErrorNoDevice (100): what CUDA says of it");
+}
+
+TEST_F(CudaRuntime, RefusesADeviceOlderThan80) {
+  Device device;
+  runtime.attributes[cudaDevAttrComputeCapabilityMajor] = 7;
+  runtime.attributes[cudaDevAttrComputeCapabilityMinor] = 5;
+  const Status status = current_device(device);
+  expect(status, "device", "7.5");
+  EXPECT_EQ(status.expected(), "compute capability 8.0 or newer");
+}
+
+TEST_F(CudaRuntime, TakesMemoryOfTheDeviceAndManagedMemory) {
+  runtime.pointer = {cudaMemoryTypeDevice, 0};
+  EXPECT_TRUE(validate_memory("q", &number_).ok());
+  // Of all devices.
+  runtime.pointer = {cudaMemoryTypeManaged, 1};
+  EXPECT_TRUE(validate_memory("q", &number_).ok());
+}
+
+TEST_F(CudaRuntime, RefusesMemoryOfTheHostAndOfAnotherDevice) {
+  for (const cudaMemoryType type : {cudaMemoryTypeUnregistered, cudaMemoryTypeHost}) {
+    runtime.pointer = {type, 0};
+    expect(validate_memory("q", &number_), "q", "memory of the host");
+  }
+  runtime.pointer = {cudaMemoryTypeDevice, 2};
+  runtime.device = 1;
+  const Status status = validate_memory("bias", &number_);
+  expect(status, "bias", "memory of device 2");
+  EXPECT_EQ(status.expected(), "memory of the current device 1");
+  runtime.of_pointer = cudaErrorInvalidValue;
+  expect(validate_memory("k", &number_), "k", "cudaErrorInvalidValue (1): what CUDA says of it");
+}
+
+TEST_F(CudaRuntime, RefusesAStreamInAnErrorState) {
+  EXPECT_TRUE(validate_stream(nullptr).ok());
+  runtime.capture = cudaStreamCaptureStatusActive;
+  EXPECT_TRUE(validate_stream(nullptr).ok());
+  runtime.capture = cudaStreamCaptureStatusInvalidated;
+  expect(validate_stream(nullptr), "stream",
+         "cudaErrorStreamCaptureInvalidated (901): what CUDA says of it");
+  runtime.of_stream = cudaErrorIllegalAddress;
+  expect(validate_stream(nullptr), "stream", "cudaErrorIllegalAddress (700): what CUDA says of it");
+}
+
+TEST_F(CudaRuntime, NamesTheErrorOfALaunch) {
+  EXPECT_TRUE(status_of(0).ok());
+  runtime.last = cudaErrorIllegalAddress;
+  expect(status_of(700), "stream", "cudaErrorIllegalAddress (700): what CUDA says of it");
+}
+
+}  // namespace
+}  // namespace multihead::cuda
