@@ -12,14 +12,17 @@ const RECIPE = 1;
 export const CUDA_COMPONENTS = 'main non-free';
 export const CUDA_PACKAGES = ['nvidia-cuda-toolkit', 'nvidia-cuda-dev', 'libnvvm4', 'libcudart12', 'libcu++-dev'];
 
-/** nvcc of `unpacked`, of the PATH or of NVIDIA's own place: { path, version }, or null. */
+/** The first nvcc that is new enough, of CUDA_PATH, the PATH, NVIDIA's own place or `unpacked`: { path, version }, or null. */
 export async function findCuda(unpacked) {
   const ours = completeFolder(unpacked, RECIPE) ? [join(unpacked, 'bin', 'nvcc')] : [];
   const own = process.env.CUDA_PATH ? [join(process.env.CUDA_PATH, 'bin', 'nvcc')] : [];
-  const path = findProgram(...own, 'nvcc', '/usr/local/cuda/bin/nvcc', ...ours);
-  if (!path) return null;
-  const version = versionIn((await ask([path, '--version']))?.match(/release [\d.]+/)?.[0]);
-  return version && atLeast(version, MINIMUM) ? { path, version } : null;
+  for (const name of [...own, 'nvcc', '/usr/local/cuda/bin/nvcc', ...ours]) {
+    const path = findProgram(name);
+    const version = path && versionIn((await ask([path, '--version']))?.match(/release [\d.]+/)?.[0]);
+    // Debian 12's own package is too old.
+    if (version && atLeast(version, MINIMUM)) return { path, version };
+  }
+  return null;
 }
 
 /** Unpacks the compiler, its libraries and the headers, 240 MB; they need glibc 2.34. */

@@ -297,14 +297,14 @@ void check_call(uint64_t seed, bool packed) {
 }
 
 TEST(BackwardHopper, AgreesWithTheOracleOnRandomCalls) {
-  for (const uint64_t seed : random_seeds(180)) {
+  for (const uint64_t seed : random_seeds(300)) {
     check_call(seed, /*packed=*/false);
     if (HasFatalFailure()) return;
   }
 }
 
 TEST(BackwardHopper, AgreesWithTheOracleOnRandomPackedSequences) {
-  for (const uint64_t seed : random_seeds(120)) {
+  for (const uint64_t seed : random_seeds(200)) {
     check_call(seed, /*packed=*/true);
     if (HasFatalFailure()) return;
   }
