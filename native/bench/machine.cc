@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/processor.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
 #include "machine_peak.h"
@@ -48,6 +49,15 @@ bool use_simd_target(const std::string& name) {
     }
   }
   return false;
+}
+
+bool use_processor(const std::string& name) {
+  static constexpr cpu::ProcessorFamily kIntel = cpu::ProcessorFamily::kIntel;
+  static constexpr cpu::ProcessorFamily kOther = cpu::ProcessorFamily::kOther;
+  const std::string wanted = lower(name);
+  if (wanted != "intel" && wanted != "other") return false;
+  cpu::replace_processor_family(wanted == "intel" ? &kIntel : &kOther);
+  return true;
 }
 
 const Machine& machine() {

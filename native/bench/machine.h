@@ -13,6 +13,10 @@ std::vector<std::string> simd_targets();
 // lower case; false if there is none. "avx512" means the best of the AVX3 family.
 bool use_simd_target(const std::string& name);
 
+// Plans calls for processors of Intel ("intel") or of others ("other"), whatever this one is; false
+// for another name.
+bool use_processor(const std::string& name);
+
 struct Machine {
   double fma_peak;         // floating-point operations a second, one thread
   double read_stream;      // bytes a second, one thread

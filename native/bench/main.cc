@@ -1,7 +1,7 @@
 // multihead-bench: attention at commonly used shapes, with Google Benchmark.
 //
-//   multihead-bench [--device=cuda] [--target=NAME] [--threads=LIST] [--save=FOLDER] [--alone]
-//                   [--explain] [--schedule=LIST] [--benchmark_…]
+//   multihead-bench [--device=cuda] [--target=NAME] [--processor=NAME] [--threads=LIST]
+//                   [--save=FOLDER] [--alone] [--explain] [--schedule=LIST] [--benchmark_…]
 //
 // --alone skips Eigen and the machine's limits, for one turn of a comparison with another program.
 // --device=cuda runs the cases of device_measure.h instead, on the current GPU.
@@ -19,10 +19,11 @@
 //                 of its time to multihead's, and the largest difference of the outputs
 //   openblas_…    the same for products with OpenBLAS, if the build has found it
 // On a GPU names end in /cuda, and the counters are:
-//   us            of a call between two events: the median of batches, on inputs that no cache
-//   holds TFLOPS, GBps  as above pct_copy      per cent of the speed of a copy within the device,
-//   measured in this run (one query) workspace_kB  memory that the call is given besides err
-//   largest difference from the library on the CPU, of one key/value head
+//   us            of a call between two events: the median of batches, on inputs in no cache
+//   TFLOPS, GBps  as above
+//   pct_copy      per cent of the speed of a copy within the device (one query)
+//   workspace_kB  memory that the call is given besides
+//   err           largest difference from the library on the CPU, of one key/value head
 #include <benchmark/benchmark.h>
 
 #include <charconv>
@@ -55,7 +56,7 @@ namespace multihead::bench {
 namespace {
 
 struct Arguments {
-  std::string device = "cpu", target, save;
+  std::string device = "cpu", target, processor, save;
   std::vector<int> threads, schedule;  // empty: one and all; no simulation
   bool alone = false, explain = false, list = false;
   std::string wrong;        // what is wrong with a list of numbers
@@ -101,6 +102,8 @@ Arguments parse(int argc, char** argv) {
       arguments.device = *device;
     } else if (const auto target = value_of(argv[i], "--target=")) {
       arguments.target = *target;
+    } else if (const auto processor = value_of(argv[i], "--processor=")) {
+      arguments.processor = *processor;
     } else if (const auto folder = value_of(argv[i], "--save=")) {
       arguments.save = *folder;
     } else if (const auto threads = value_of(argv[i], "--threads=")) {
@@ -128,6 +131,7 @@ std::string device_complaint(const Arguments& arguments) {
     return "--device: expected cpu or cuda, got " + arguments.device;
   }
   for (const auto& [option, given] : {std::pair{"--target", !arguments.target.empty()},
+                                      {"--processor", !arguments.processor.empty()},
                                       {"--threads", !arguments.threads.empty()},
                                       {"--schedule", !arguments.schedule.empty()}}) {
     if (given) return std::string(option) + ": expected none with --device=cuda, got one";
@@ -146,6 +150,9 @@ std::string complaint(const Arguments& arguments) {
     for (const std::string& name : simd_targets()) names += (names.empty() ? "" : ", ") + name;
     return "--target: expected one of " + names + ", got " + arguments.target;
   }
+  if (!arguments.processor.empty() && !use_processor(arguments.processor)) {
+    return "--processor: expected intel or other, got " + arguments.processor;
+  }
   if (!arguments.save.empty() && !std::filesystem::is_directory(arguments.save)) {
     return "--save: expected a folder, got " + arguments.save;
   }
@@ -157,6 +164,7 @@ void print_help() {
       "multihead-bench [options]\n"
       "  --device=NAME   cpu, or cuda for the cases of an NVIDIA GPU; cpu if not given\n"
       "  --target=NAME   the SIMD target to run on\n"
+      "  --processor=NAME  plans for processors of intel or of others, whatever this one is\n"
       "  --threads=LIST  numbers of threads, for example 1,2,4; one and all if not given\n"
       "  --schedule=LIST simulates so many cores, for example 8,32,96, from the time of each job\n"
       "  --save=FOLDER   writes the output of each case there; on a GPU also q, k and v\n"
@@ -232,7 +240,8 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&rest, arguments.rest.data());
   if (benchmark::ReportUnrecognizedArguments(rest, arguments.rest.data())) {
     std::fputs(
-        "expected --target=NAME, --threads=LIST, --schedule=LIST, --save=FOLDER, --alone, "
+        "expected --target=NAME, --processor=NAME, --threads=LIST, --schedule=LIST, --save=FOLDER, "
+        "--alone, "
         "--explain, --device=NAME or an option that --help lists\n",
         stderr);
     return multihead::kExitUsage;

@@ -1,5 +1,7 @@
 #include "cpu/processor.h"
 
+#include <atomic>
+
 #include "hwy/highway.h"
 
 #if HWY_ARCH_X86 && (HWY_COMPILER_GCC_ACTUAL || HWY_COMPILER_CLANG)
@@ -11,23 +13,30 @@
 namespace multihead::cpu {
 namespace {
 
-bool find_fast_pairs() {
+ProcessorFamily find_family() {
 #if HWY_ARCH_X86 && (HWY_COMPILER_GCC_ACTUAL || HWY_COMPILER_CLANG)
   uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid(0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  const bool is_intel =
-      ebx == signature_INTEL_ebx && ecx == signature_INTEL_ecx && edx == signature_INTEL_edx;
-  return !is_intel;
-#else
-  return true;
+  if (__get_cpuid(0, &eax, &ebx, &ecx, &edx) != 0 && ebx == signature_INTEL_ebx &&
+      ecx == signature_INTEL_ecx && edx == signature_INTEL_edx) {
+    return ProcessorFamily::kIntel;
+  }
 #endif
+  return ProcessorFamily::kOther;
 }
+
+std::atomic<const ProcessorFamily*> replacement = nullptr;
 
 }  // namespace
 
-bool bf16_pairs_are_fast() {
-  static const bool are_fast = find_fast_pairs();
-  return are_fast;
+ProcessorFamily processor_family() {
+  static const ProcessorFamily own = find_family();
+  const ProcessorFamily* const other = replacement.load();
+  return other == nullptr ? own : *other;
 }
+
+void replace_processor_family(const ProcessorFamily* family) { replacement.store(family); }
+
+bool bf16_pairs_are_fast() { return processor_family() != ProcessorFamily::kIntel; }
+bool split_loads_are_slow() { return processor_family() == ProcessorFamily::kIntel; }
 
 }  // namespace multihead::cpu

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cpu/processor.h"
+
 namespace multihead::engine {
 namespace {
 
@@ -11,6 +13,7 @@ using cpu::TargetTraits;
 using rules::AttentionParams;
 using rules::BlockGeometry;
 using rules::SplitGeometry;
+using rules::StoredRows;
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 constexpr int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
@@ -38,17 +41,30 @@ int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
   return blocks == 0 ? 0 : round_up(blocks_of(p.keys, blocks), kUnit);
 }
 
+constexpr int64_t kLineFloats = 16;  // of a cache line
+
+// Whether all rows of floats do.
+bool starts_at_cache_lines(const StoredRows& rows) {
+  const auto address = reinterpret_cast<uintptr_t>(rows.data);
+  return address % (kLineFloats * sizeof(float)) == 0 &&
+         std::all_of(rows.stride.begin(), rows.stride.end(),
+                     [](int64_t stride) { return stride % kLineFloats == 0; });
+}
+
 // If rows of V are far apart, as with interleaved heads (B, N, H, d), or a strip is narrower than
 // V's rows, they map to few sets of the first-level cache. Reading a copied block of V is then
 // faster, unless V is small or few rows share the copy. K is not copied, because a tile needs only
 // a few rows of it at a time: copying took 2-6 % of bert with interleaved heads. Rows that end
-// within a vector are also copied, because they need zeros after their end.
+// within a vector are also copied, because they need zeros after their end; and rows whose vectors
+// cross cache lines, where those are slow to load.
 bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
   constexpr int64_t kRowsWorthACopy = 32;
   constexpr int64_t kSmall = 2048;  // floats that fit in the first-level cache at any addresses
   const bool spread = p.v.stride[2] != p.value_dim || p.value_dim > target.strip_lanes;
+  const bool crosses_lines =
+      target.lanes == kLineFloats && cpu::split_loads_are_slow() && !starts_at_cache_lines(p.v);
   return !p.v.dense_floats() || p.value_dim % target.lanes != 0 ||
-         (rows >= kRowsWorthACopy && p.keys * p.value_dim > kSmall && spread);
+         (rows >= kRowsWorthACopy && p.keys * p.value_dim > kSmall && (spread || crosses_lines));
 }
 
 // Bytes of keys and values in a block of decoding. Compared with 32 kB, 64 kB reads 64 MB 4 %

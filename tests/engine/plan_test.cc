@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cpu/kernels.h"
+#include "cpu/processor.h"
 #include "engine/cut.h"
 #include "engine/run.h"
 #include "multihead/attention.h"
@@ -113,6 +114,61 @@ TEST(Plan, SaysWhy) {
   EXPECT_EQ(plan.not_short, Objection::kOption);
   EXPECT_NE(explain(plan).find("not short heads, since it has an option"), std::string::npos)
       << explain(plan);
+}
+
+// While it exists, plans are made for processors of that family.
+class UseFamily {
+ public:
+  explicit UseFamily(cpu::ProcessorFamily family) : family_(family) {
+    cpu::replace_processor_family(&family_);
+  }
+  ~UseFamily() { cpu::replace_processor_family(nullptr); }
+  UseFamily(const UseFamily&) = delete;
+  UseFamily& operator=(const UseFamily&) = delete;
+
+ private:
+  const cpu::ProcessorFamily family_;
+};
+
+TEST(Plan, WidensBf16WhereItsPairsAreSlow) {
+  Call call{4, 4, 128, 128, 64, DType::kBF16};
+  call.options.precision = Precision::kBf16;
+  const UseFamily intel(cpu::ProcessorFamily::kIntel);
+  const AttentionPlan plan = call.plan();
+  if (plan.not_amx == Objection::kNone || plan.not_bf16 == Objection::kNoInstruction) return;
+  EXPECT_EQ(plan.path, Path::kBlocks);
+  EXPECT_EQ(plan.not_bf16, Objection::kSlower);
+  EXPECT_NE(explain(plan).find("slower than f32's"), std::string::npos) << explain(plan);
+}
+
+// V whose rows do not start at cache lines is copied where such loads are slow; the result is the
+// same bits.
+TEST(Plan, CopiesValuesThatCrossCacheLines) {
+  constexpr int64_t kHeads = 2, kTokens = 128, kWidth = 64;
+  const Dims shape{1, kHeads, kTokens, kWidth};
+  Random random(7);
+  const std::vector<float> memory = random.floats(shape.elements() + 32);
+  size_t at_line = 0;
+  while (reinterpret_cast<uintptr_t>(&memory[at_line]) % 64 != 0) ++at_line;
+  const bool slow_lines = cpu::target_traits().lanes == 16;
+  std::vector<float> outs[2];
+  for (const size_t first : {at_line, at_line + 4}) {
+    for (const auto family : {cpu::ProcessorFamily::kIntel, cpu::ProcessorFamily::kOther}) {
+      const UseFamily use(family);
+      const bool intel = family == cpu::ProcessorFamily::kIntel;
+      const ConstTensor x(&memory[first], shape);
+      std::vector<float>& out = outs[intel ? 0 : 1];
+      out.assign(static_cast<size_t>(shape.elements()), 0.0F);
+      const AttentionOutputs outputs{.out = Tensor(out.data(), shape)};
+      AttentionShape validated;
+      ASSERT_TRUE(validate_call(x, x, x, {}, outputs, validated).ok());
+      const AttentionPlan plan = plan_call(x, x, x, validated, {}, outputs).plan;
+      if (slow_lines) EXPECT_EQ(plan.blocks.copies_values, intel && first != at_line);
+      Context context(1);
+      ASSERT_TRUE(attention(x, x, x, {}, outputs, context).ok());
+    }
+    EXPECT_EQ(outs[0], outs[1]);
+  }
 }
 
 // Blocks are divided for many threads, panel by panel; not if there are enough.

@@ -116,6 +116,8 @@ test('multihead-bench: cases on a GPU are listed without one; what they cannot h
     [['--device=rocm'], /^--device: expected cpu or cuda, got rocm\n$/],
     [['--device=cuda', '--threads=1'], /^--threads: expected none with --device=cuda, got one\n$/],
     [['--device=cuda', '--target=avx2'], /^--target: expected none with --device=cuda, got one\n$/],
+    [['--device=cuda', '--processor=intel'], /^--processor: expected none with --device=cuda, got one\n$/],
+    [['--processor=amd'], /^--processor: expected intel or other, got amd\n$/],
     [['--device=cuda', '--schedule=8'], /^--schedule: expected none with --device=cuda, got one\n$/],
   ];
   for (const [args, message] of refused) {

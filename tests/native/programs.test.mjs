@@ -105,7 +105,7 @@ test('--help names every option', () => {
   const help = (name) => run(name, ['--help']).stdout;
   const options = '--heads --d-model --causal --head --columns --batch --steps --scores --json --seed --help';
   for (const option of options.split(' ')) assert.ok(help('multihead-trace').includes(option), option);
-  for (const option of ['--device', '--target', '--save', '--alone', '--explain', '--help', '--benchmark_filter']) {
+  for (const option of ['--device', '--target', '--processor', '--save', '--alone', '--explain', '--help', '--benchmark_filter']) {
     assert.ok(help('multihead-bench').includes(option), option);
   }
   assert.match(help('multihead-conformance'), /DIR/);
