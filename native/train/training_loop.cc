@@ -42,25 +42,22 @@ struct NamedFile {
                              std::strerror(error) + ")");
 }
 
-// Before the run, so that it is not lost for a wrong path. A checkpoint is written beside its file
-// and renamed, which would replace a device; the other files may be devices, such as /dev/stdout.
-void check_output(const NamedFile& file, bool is_renamed) {
+// Before the run, so that it is not lost for a wrong path. Files are written beside the old ones
+// and renamed, so that those stay if that fails; a device, such as /dev/stdout, would be replaced.
+void check_output(const NamedFile& file, bool may_be_device) {
   const auto& [option, path] = file;
   if (path.empty()) return;
   std::error_code error;
   const std::filesystem::file_status there = std::filesystem::status(path, error);
-  const bool exists = std::filesystem::exists(there);
+  const bool is_device = std::filesystem::is_other(there);
   if (std::filesystem::is_directory(there)) refuse(option, "a file", "the folder " + path);
-  if (is_renamed && exists && !std::filesystem::is_regular_file(there)) {
-    refuse(option, "a file", "the device " + path);
-  }
+  if (is_device && !may_be_device) refuse(option, "a file", "the device " + path);
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) folder = ".";
   if (!std::filesystem::is_directory(folder, error)) {
     refuse(option, "a file in a folder that exists", path);
   }
-  const bool is_written = exists && !is_renamed;
-  if (access(is_written ? path.c_str() : folder.c_str(), W_OK) != 0) {
+  if (access(is_device ? path.c_str() : folder.c_str(), W_OK) != 0) {
     cannot_be_written(option, path, errno);
   }
 }
@@ -80,11 +77,32 @@ void check_distinct(const NamedFile& output, const NamedFile& other) {
   refuse(output.option, std::string("another file than ") + other.option, output.path);
 }
 
-void write_file(const char* option, const std::string& path, const std::string& text) {
+// 0, or an errno.
+int write_text(const std::filesystem::path& path, const std::string& text) {
   std::FILE* const file = std::fopen(path.c_str(), "wb");
   bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   if (file != nullptr) written = std::fclose(file) == 0 && written;
-  if (!written) cannot_be_written(option, path, errno);
+  return written ? 0 : errno;
+}
+
+void write_file(const char* option, const std::string& path, const std::string& text) {
+  std::error_code error;
+  if (std::filesystem::is_other(std::filesystem::status(path, error))) {
+    if (const int cause = write_text(path, text); cause != 0)
+      cannot_be_written(option, path, cause);
+    return;
+  }
+  // A link stays one.
+  std::filesystem::path target = std::filesystem::canonical(path, error);
+  if (error) target = path;
+  std::filesystem::path beside = target;
+  beside += ".part";
+  error = {write_text(beside, text), std::generic_category()};
+  if (!error) std::filesystem::rename(beside, target, error);
+  if (!error) return;
+  const int cause = error.value();
+  std::filesystem::remove(beside, error);
+  cannot_be_written(option, path, cause);
 }
 
 std::string header(const Curve& curve) {
@@ -128,9 +146,9 @@ Curve prepare(Learner& learner, const RunOptions& options) {
   const NamedFile input{"the text", options.input}, resume{"--resume", options.resume};
   const NamedFile checkpoint{"--checkpoint", options.checkpoint}, csv{"--csv", options.csv},
       chart{"--chart", options.chart};
-  check_output(checkpoint, true);
-  check_output(csv, false);
-  check_output(chart, false);
+  check_output(checkpoint, /*may_be_device=*/false);
+  check_output(csv, /*may_be_device=*/true);
+  check_output(chart, /*may_be_device=*/true);
   check_distinct(checkpoint, input);
   for (const NamedFile& other : {input, resume, checkpoint}) {
     check_distinct(csv, other);

@@ -237,6 +237,24 @@ test('no output replaces a device or another file of the command line', () => {
   printed('four-jobs', ...QUICK, '--csv', '/dev/null', '--chart', '/dev/null');
 });
 
+test('the old file stays if the new one cannot be written, and a link stays one', { skip: !existsSync('/dev/full') }, () => {
+  // A limit on the size of files, as on a full disk.
+  const limited = 'trap "" XFSZ; ulimit -f 1; exec "$0" "$@"';
+  for (const option of ['--checkpoint', '--csv', '--chart']) {
+    writeFileSync(at('old'), 'old');
+    const args = ['four-jobs', '--steps', '200', '--batch', '1', '--threads', '1', option, at('old')];
+    const { status, stderr } = spawnSync('sh', ['-c', limited, program, ...args], { encoding: 'utf8' });
+    assert.equal(status, 3, stderr);
+    assert.match(stderr, /old.*(cannot be written|expected a file that can be written)/);
+    assert.equal(readFileSync(at('old'), 'utf8'), 'old', option);
+    assert.ok(!existsSync(at('old.part')), option);
+  }
+  symlinkSync('old', at('link'));
+  printed('four-jobs', ...QUICK, '--csv', at('link'));
+  assert.ok(lstatSync(at('link')).isSymbolicLink());
+  assert.equal(rowsOf('old').length, 1 + 30);
+});
+
 test('a curve that cannot be written gives 3 after the results are printed', { skip: !existsSync('/dev/full') }, () => {
   const { status, stdout, stderr } = run('four-jobs', ...QUICK, '--csv', '/dev/full');
   assert.equal(status, 3);
