@@ -265,6 +265,14 @@ void follow_lengths(AttentionPlan& plan) {
   plan.splits = cut_into_splits(plan.params, cpu::target_traits());
 }
 
+rules::BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads) {
+  const AttentionParams& p = plan.params;
+  const bool may_divide = plan.path == Path::kBlocks && p.visibility.left < 0 &&
+                          p.visibility.firsts == nullptr && !p.captures_anything();
+  if (threads == 1 || !may_divide) return plan.blocks;
+  return cut_for_threads(p, plan.blocks, cpu::target_traits(), threads);
+}
+
 PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
                       const AttentionShape& shape, const AttentionOptions& options,
                       const AttentionOutputs& outputs, bool packed) {

@@ -61,6 +61,10 @@ MULTIHEAD_SHARED AttentionPlan plan_attention(const AttentionInputs& inputs,
 // Call before a plan runs again: the lengths that it points to may have changed.
 void follow_lengths(AttentionPlan& plan);
 
+// The blocks of a plan for so many threads: divided further where that changes no bit, see
+// cut_for_threads().
+rules::BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads);
+
 // A call of attention(): its plan, and the transformation of q and k before.
 struct PlannedCall {
   AttentionPlan plan;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/cut.h"
 #include "engine/scratch.h"
 #include "engine/team.h"
 #include "engine/threads.h"
@@ -27,15 +26,6 @@ cpu::BlockJob block_job(const AttentionParams& p, const BlockGeometry& g, int64_
           .kv_head = kv_head,
           .end_head = std::min(kv_head + g.heads, p.kv_heads),
           .first_row = p.first_row() + block * g.rows};
-}
-
-// Where blocks may be divided without a change of bits, see cut_for_threads().
-BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads) {
-  const AttentionParams& p = plan.params;
-  const bool may_divide = plan.path == Path::kBlocks && p.visibility.left < 0 &&
-                          p.visibility.firsts == nullptr && !p.captures_anything();
-  if (threads == 1 || !may_divide) return plan.blocks;
-  return cut_for_threads(p, plan.blocks, cpu::target_traits(), threads);
 }
 
 // How many splits of an entry have keys; at least one.
