@@ -28,6 +28,8 @@ struct OwnCall {
   AttentionOptions options;
   Sharding sharding;
   std::vector<float> q, k, v, out, lse, extra;
+  DType kv_dtype = DType::kF32;     // with fewer bytes an element, the first bytes are read
+  std::vector<int32_t> cu_q, cu_k;  // of attention_varlen(), if there are any
   ScoreCapture capture;
   bool captures = false;
 
@@ -50,10 +52,19 @@ struct OwnCall {
     AttentionOutputs outputs{.out = Tensor(out.data(), {1, heads, rows, value_dim}),
                              .lse = {lse.data(), {1, heads, rows}}};
     if (captures) outputs.captures = {&capture, 1};
+    if (!cu_q.empty()) {
+      outputs.out = Tensor(out.data(), {rows, heads, value_dim});
+      outputs.lse = {lse.data(), {heads, rows}};
+      return attention_varlen(ConstTensor(q.data(), {rows, heads, width}),
+                              ConstTensor(k.data(), {key_rows, kv_heads, width}),
+                              ConstTensor(v.data(), {key_rows, kv_heads, value_dim}), cu_q, cu_k,
+                              options, outputs, sharding, communicator, context);
+    }
+    const Dims of_keys{1, kv_heads, key_rows, width}, of_values{1, kv_heads, key_rows, value_dim};
     return attention(ConstTensor(q.data(), {1, heads, rows, width}),
-                     ConstTensor(k.data(), {1, kv_heads, key_rows, width}),
-                     ConstTensor(v.data(), {1, kv_heads, key_rows, value_dim}), options, outputs,
-                     sharding, communicator, context);
+                     ConstAnyTensor(k.data(), kv_dtype, of_keys, contiguous_strides(of_keys)),
+                     ConstAnyTensor(v.data(), kv_dtype, of_values, contiguous_strides(of_values)),
+                     options, outputs, sharding, communicator, context);
   }
   bool has_written() const {
     const auto is_new = [](float value) { return value != -7.0F; };
@@ -93,6 +104,8 @@ constexpr Method kMethods[] = {Method::kRing, Method::kAllGather, Method::kHeads
 
 TEST(Agreement, RefusesOptionsThatDiffer) {
   const std::vector<float> slopes(4, 0.5F), other_slopes(4, 0.25F);
+  const std::vector<int32_t> lengths(1, 7);
+  const std::vector<uint8_t> mask(48, 1);
   const struct {
     const char* name;
     std::function<void(OwnCall&)> on_rank_1;
@@ -113,6 +126,22 @@ TEST(Agreement, RefusesOptionsThatDiffer) {
       {"sharding.keys", [](OwnCall& c) { ++c.sharding.keys; }},
       {"sharding.layout", [](OwnCall& c) { c.sharding.layout = Layout::kZigzag; }},
       {"d_k and d_v", [](OwnCall& c) { c.value_dim = 5; }},
+      {"heads", [](OwnCall& c) { c.kv_heads = 2; }},
+      {"element types", [](OwnCall& c) { c.kv_dtype = DType::kBF16; }},
+      {"precision", [](OwnCall& c) { c.options.precision = Precision::kBf16; }},
+      {"kv_lengths", [&](OwnCall& c) { c.options.kv_lengths = lengths; }},
+      {"mask",
+       [&](OwnCall& c) {
+         c.options.mask = {mask.data(), {c.rows, 12}};
+       }},
+      {"bias",
+       [&](OwnCall& c) {
+         c.options.bias = {slopes.data(), {c.rows, 1}};
+       }},
+      {"call",
+       [](OwnCall& c) {
+         c.cu_q = c.cu_k = {0, 12};
+       }},
   };
   for (const auto& [name, change] : changes) {
     const std::vector<Refusal> got = refusals(3, Method::kRing, [&](OwnCall& call, int rank) {
@@ -131,6 +160,21 @@ TEST(Agreement, RefusesOptionsThatDiffer) {
                         if (rank == 1) call.sharding.method = Method::kAllGather;
                       }),
              "sharding.method");
+  expect_all(refusals(2, Method::kRing,
+                      [&](OwnCall& call, int rank) {
+                        call.extra.resize(12);
+                        const int64_t columns = rank == 0 ? 12 : 1;
+                        call.options.bias = {call.extra.data(), {1, columns}};
+                      }),
+             "bias");
+  for (const bool of_keys : {false, true}) {
+    expect_all(refusals(2, Method::kRing,
+                        [&](OwnCall& call, int rank) {
+                          call.cu_q = call.cu_k = {0, 5, 12};
+                          if (rank == 1) (of_keys ? call.cu_k : call.cu_q)[1] = 6;
+                        }),
+               of_keys ? "cu_k" : "cu_q");
+  }
 }
 
 TEST(Agreement, RefusesShardsThatDoNotAddUp) {
