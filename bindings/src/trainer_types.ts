@@ -21,7 +21,7 @@ export interface TrainerOptions {
   readonly beta2?: number | undefined;
   /** Of AdamW, a finite number ≥ 0. Default 1e−8. */
   readonly epsilon?: number | undefined;
-  /** Of SGD, 0 ≤ m < 1. Default 0. */
+  /** Of SGD, 0 ≤ m < 1; an error with AdamW unless it is 0. Default 0. */
   readonly momentum?: number | undefined;
   /** Of SGD; needs `momentum`. Default false. */
   readonly nesterov?: boolean | undefined;

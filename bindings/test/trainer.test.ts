@@ -445,6 +445,7 @@ describe.each(builds)('training, %s', async (simd) => {
     ['beta1 of 1', { beta1: 1 }, 'beta1', 'less than 1'],
     ['beta2 of NaN', { beta2: NaN }, 'beta2'],
     ['a momentum of 1', { optimiser: 'sgd', momentum: 1 }, 'momentum'],
+    ['momentum of AdamW', { momentum: 0.5 }, 'momentum', 'SGD', '0.5'],
     ['nesterov without momentum', { optimiser: 'sgd', nesterov: true }, 'nesterov', 'momentum'],
     ['a number for a flag', { nesterov: 1 }, 'nesterov'],
     ['a number for a flag', { recompute: 1 }, 'recompute'],

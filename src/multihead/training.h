@@ -43,7 +43,7 @@ struct TrainerOptions {
   float beta1 = 0.9F;     ///< of AdamW: decay of the mean of gradients, from 0 to less than 1
   float beta2 = 0.999F;   ///< of AdamW: decay of the mean of their squares, likewise
   float epsilon = 1e-8F;  ///< of AdamW: added to the square root of the mean of squares
-  float momentum = 0.0F;  ///< of SGD
+  float momentum = 0.0F;  ///< of SGD; 0 for AdamW
   bool nesterov = false;  ///< of SGD; needs momentum
   /// Of matrices and embeddings; biases, gains of norms and sinks do not decay.
   float weight_decay = 0.0F;

@@ -37,6 +37,9 @@ Status validate_options(const TrainerOptions& o) {
     if (value >= 0.0F && !std::isinf(value)) continue;
     return real_error(name, Message::kFiniteNotNegative, value);
   }
+  if (o.optimiser == Optimiser::kAdamW && o.momentum != 0.0F) {
+    return real_error(Name::kMomentum, Message::kMomentumOfSgd, o.momentum);
+  }
   if (o.nesterov && o.momentum == 0.0F) {
     return option_error(Name::kNesterov, Message::kMomentumForNesterov);
   }

@@ -361,6 +361,7 @@ TEST(Trainer, RefusesInvalidCalls) {
   EXPECT_EQ(refused({.beta2 = NAN}), "beta2");
   EXPECT_EQ(refused({.epsilon = -1.0F}), "epsilon");
   EXPECT_EQ(refused({.momentum = -0.1F}), "momentum");
+  EXPECT_EQ(refused({.optimiser = Optimiser::kAdamW, .momentum = 0.5F}), "momentum");
   EXPECT_EQ(refused({.nesterov = true}), "nesterov");
   EXPECT_EQ(refused({.weight_decay = kInf}), "weight_decay");
   EXPECT_EQ(refused({.warmup_steps = -1}), "warmup_steps");
