@@ -24,17 +24,17 @@ ProcessorFamily find_family() {
   return ProcessorFamily::kOther;
 }
 
-std::atomic<const ProcessorFamily*> replacement = nullptr;
+std::atomic<const ProcessorFamily*> family_instead = nullptr;
 
 }  // namespace
 
 ProcessorFamily processor_family() {
   static const ProcessorFamily own = find_family();
-  const ProcessorFamily* const other = replacement.load();
+  const ProcessorFamily* const other = family_instead.load();
   return other == nullptr ? own : *other;
 }
 
-void replace_processor_family(const ProcessorFamily* family) { replacement.store(family); }
+void replace_processor_family(const ProcessorFamily* family) { family_instead.store(family); }
 
 bool bf16_pairs_are_fast() { return processor_family() != ProcessorFamily::kIntel; }
 bool split_loads_are_slow() { return processor_family() == ProcessorFamily::kIntel; }

@@ -137,19 +137,19 @@ const TileUnit* amx_unit() { return nullptr; }
 namespace multihead::cpu {
 namespace {
 
-std::atomic<const TileUnit*> replacement = nullptr;
+std::atomic<const TileUnit*> unit_instead = nullptr;
 
 }  // namespace
 
 AmxState amx_state() {
-  return replacement.load() != nullptr ? AmxState::kReady : amx_state_of_process();
+  return unit_instead.load() != nullptr ? AmxState::kReady : amx_state_of_process();
 }
 
 const TileUnit* tile_unit() {
-  if (const TileUnit* const model = replacement.load(); model != nullptr) return model;
+  if (const TileUnit* const model = unit_instead.load(); model != nullptr) return model;
   return amx_state_of_process() == AmxState::kReady ? amx_unit() : nullptr;
 }
 
-void replace_tile_unit(const TileUnit* model) { replacement.store(model); }
+void replace_tile_unit(const TileUnit* model) { unit_instead.store(model); }
 
 }  // namespace multihead::cpu
