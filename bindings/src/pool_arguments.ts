@@ -6,8 +6,7 @@ import { checkFlag, copyEntries } from './options.js';
 import type { Crew, Seat } from './pool_crew.js';
 import { disposedObject, objectsApart } from './pool_errors.js';
 import type { Argument, SentValue, StandIn } from './pool_protocol.js';
-import type { Heap } from './memory.js';
-import { coreOf, copiedClasses, describe, unreadable, WasmTensor } from './tensor.js';
+import { coreOf, copiedClasses, describe, unreadable } from './tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
 
 /** An object in one worker, or in each worker of a team. Its proxy and its calls hold it. */
@@ -110,21 +109,6 @@ function packed(argument: unknown, copied: Copy): SentValue {
     return copy;
   };
   return { value: pack(argument, mostLevels, []), standIns };
-}
-
-/** The argument, with what stands for the values that a message cannot carry. */
-export function restored(heap: Heap, { value, standIns }: SentValue): unknown {
-  const root: Record<string, unknown> = { value };
-  for (const standIn of standIns) {
-    const path = ['value', ...standIn.path];
-    const last = path.pop() as string;
-    const holder = path.reduce((of, name) => of[name] as Record<string, unknown>, root);
-    if (standIn.kind === 'class') copiedClasses.set(holder[last] as object, standIn.name);
-    else if (standIn.kind === 'function') holder[last] = () => {};
-    else if (standIn.kind === 'symbol') holder[last] = Symbol(standIn.text);
-    else holder[last] = WasmTensor.disposed(heap, standIn.dtype, standIn.shape);
-  }
-  return root['value'];
 }
 
 /**

@@ -410,7 +410,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
         const half = mh.tensor([1, 2, 3, 4], undefined, { dtype: 'f16' });
         const into = (out: object, changes: object = {}, options: object = {}) =>
           [changes, { ...options, out }] as const;
-        refused(...into(dQ), 'E_OPTION', 'out', 'dQ, dK, dV, dBias', 'Tensor');
+        refused(...into(dQ), 'E_OPTION', 'out', 'dQ, dK, dV, dBias', 'a tensor');
         refused(...into({ dK: dQ }), 'E_SHAPE', 'out.dK', '(1, 2, 5, 4)', '(1, 2, 3, 4)');
         refused(...into({ dQ: half }), 'E_OPTION', 'out.dQ', '"f32"', '"f16"');
         refused(...into({ dQ: foreign }), 'E_OPTION', 'out.dQ', 'another');

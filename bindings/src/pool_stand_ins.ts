@@ -1,0 +1,20 @@
+// What a worker puts in the place of values that a message cannot carry, so that wrong arguments get the same errors.
+
+import type { Heap } from './memory.js';
+import type { SentValue } from './pool_protocol.js';
+import { copiedClasses, WasmTensor } from './tensor.js';
+
+/** The argument, with what stands for the values that a message cannot carry. */
+export function restored(heap: Heap, { value, standIns }: SentValue): unknown {
+  const root: Record<string, unknown> = { value };
+  for (const standIn of standIns) {
+    const path = ['value', ...standIn.path];
+    const last = path.pop() as string;
+    const holder = path.reduce((of, name) => of[name] as Record<string, unknown>, root);
+    if (standIn.kind === 'class') copiedClasses.set(holder[last] as object, standIn.name);
+    else if (standIn.kind === 'function') holder[last] = () => {};
+    else if (standIn.kind === 'symbol') holder[last] = Symbol(standIn.text);
+    else holder[last] = WasmTensor.disposed(heap, standIn.dtype, standIn.shape);
+  }
+  return root['value'];
+}
