@@ -3,9 +3,10 @@
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
 import type { Handle } from './pool_arguments.js';
-import { packArguments, restored, splitOptions } from './pool_arguments.js';
+import { packArguments, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
 import type { SentValue } from './pool_protocol.js';
+import { restored } from './pool_stand_ins.js';
 import type { FloatTensorLike, ScoreRows, ScoresOptions } from './types.js';
 
 export async function* poolScores(
