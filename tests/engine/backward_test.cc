@@ -41,15 +41,17 @@ void expect_near(const std::string& name, const std::vector<float>& got,
 void expect_equals_oracle(const Call& call, Context& context) {
   const ReferenceGradients expected = call.expected();
   const double allowed = testing::error_of_weights(call.lse) * testing::largest_gradient(expected);
+  // Numbers that many rows share add up the errors of all these rows; the sum itself may be 0.
+  const double of_sums = 8 * allowed;
   testing::on_every_target([&] {
     const Gradients got = call.run(context);
     expect_near("d_q", got.d_q, expected.d_q, allowed, call.c.description);
     expect_near("d_k", got.d_k, expected.d_k, allowed, call.c.description);
     expect_near("d_v", got.d_v, expected.d_v, allowed, call.c.description);
-    expect_near("d_bias", got.d_bias, expected.d_bias, allowed, call.c.description);
+    expect_near("d_bias", got.d_bias, expected.d_bias, of_sums, call.c.description);
     expect_near("d_sinks", got.d_sinks, expected.d_sinks, allowed, call.c.description);
-    expect_near("d_q_gain", got.d_q_gain, expected.d_q_gain, 8 * allowed, call.c.description);
-    expect_near("d_k_gain", got.d_k_gain, expected.d_k_gain, 8 * allowed, call.c.description);
+    expect_near("d_q_gain", got.d_q_gain, expected.d_q_gain, of_sums, call.c.description);
+    expect_near("d_k_gain", got.d_k_gain, expected.d_k_gain, of_sums, call.c.description);
   });
 }
 
