@@ -108,16 +108,8 @@ __device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t fir
   return ballot(start >= 0) & ((1U << kStepKeys) - 1);
 }
 
-// Per thread: rows lane / 4 and lane / 4 + 8, as in forward_half.cu.
-template <int kWidth>
-struct DecodeSums {
-  float largest[2];
-  float weights[2];  // this thread's part
-  float out[kWidth / 8][4];
-};
-
-// The scores of a step after every option, of_softmax excepted; -inf for hidden keys. Returns the
-// largest of each row.
+// The scores of a step after every option, of_softmax excepted; -inf for hidden keys. most: the
+// largest of each row among those of this thread.
 __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t first, uint32_t exists,
                                               float (&scores)[kStepKeys / 8][4], float (&most)[2]) {
   const rules::AttentionParams& call = b.call();
@@ -137,11 +129,6 @@ __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t firs
       // Keeps a NaN.
       if (!(score <= most[half])) most[half] = score;
     }
-#pragma unroll
-    for (int mask = 1; mask < 4; mask *= 2) {
-      const float other = shuffle_xor(most[half], mask);
-      if (!(other <= most[half])) most[half] = other;
-    }
   }
 }
 
@@ -149,7 +136,7 @@ __device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t firs
 // those that are hidden.
 template <bool kSingly, class T, int kWidth>
 __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* stages,
-                                            DecodeSums<kWidth>& sums) {
+                                            Sums<kWidth>& sums) {
   using Shape = DecodeTile<kWidth>;
   constexpr int kStages = kSingly ? 1 : Shape::kStages;
   const rules::AttentionParams& call = b.call();
@@ -194,41 +181,13 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
 
     float scores[kStepKeys / 8][4];
     multiply_keys<T, kWidth>(queries, keys, static_cast<int>(call.head_dim), scores);
-    float most[2], reference[2], shrink[2];
+    float most[2];
     finish_scores(b, first, existing[0], scores, most);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float before = sums.largest[half];
-      const float after = most[half] <= before ? before : most[half];
-      shrink[half] = before == after ? 1.0F : exp2_approx((before - after) * to_power);
-      sums.largest[half] = after;
-      // While a row has seen nothing, its scores are -inf, and so their weights are 0.
-      reference[half] = after == -INFINITY ? 0.0F : after;
-      sums.weights[half] *= shrink[half];
-    }
-#pragma unroll
-    for (int n = 0; n < kStepKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int half = i / 2;
-        const bool hidden = scores[n][i] == -INFINITY;
-        const float weight = exp2_approx((scores[n][i] - reference[half]) * to_power);
-        sums.weights[half] += weight;
-        scores[n][i] = kSingly && hidden ? kNoWeight : weight;
-        if (call.dropout.given() && !hidden) {
-          const int row = lane() / 4 + 8 * half;
-          const int64_t key = first + n * 8 + 2 * (lane() % 4) + i % 2;
-          if (!keeps(call, b.state.entry, b.head_of(row), b.query_of(row), key)) {
-            scores[n][i] = kSingly ? kNoWeight : 0.0F;
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums.out[n][i] *= shrink[i / 2];
-    }
+    add_weights<kSingly>(scores, most, to_power, sums, [&](int half, int key) {
+      if (!call.dropout.given()) return true;
+      const int row = lane() / 4 + 8 * half;
+      return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
+    });
     if (kSingly) {
       add_values_singly<T, kWidth>(scores, values, reinterpret_cast<float*>(stage_of(1)), sums.out);
     } else {
@@ -244,7 +203,7 @@ __device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queri
 
 // Writes the results of a warp to shared memory, where its stages were.
 template <int kWidth>
-__device__ __forceinline__ void write_sums(const DecodeBlock& b, const DecodeSums<kWidth>& sums,
+__device__ __forceinline__ void write_sums(const DecodeBlock& b, const Sums<kWidth>& sums,
                                            float* to) {
   const float factor = b.call().dropout.scale;
 #pragma unroll
@@ -269,7 +228,7 @@ __device__ __forceinline__ void write_sums(const DecodeBlock& b, const DecodeSum
 // Not inlined, so that it takes no registers from the usual pass.
 template <class T, int kWidth>
 __device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queries, T* stages) {
-  DecodeSums<kWidth> sums;
+  Sums<kWidth> sums;
   attend_keys<true, T, kWidth>(b, queries, stages, sums);
   write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages));
 }
@@ -353,7 +312,7 @@ __global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
   }
 
   T* const own = stages + warp() * Shape::kWarpElements;
-  DecodeSums<kWidth> sums;
+  Sums<kWidth> sums;
   attend_keys<false, T, kWidth>(b, queries, own, sums);
   bool has_nan = false;
 #pragma unroll

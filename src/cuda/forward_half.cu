@@ -68,14 +68,6 @@ struct BlockOfRows {
   }
 };
 
-// Per thread, for each of its two rows.
-template <int kWidth>
-struct Sums {
-  float largest[2];
-  float weights[2];          // this thread's part
-  float out[kWidth / 8][4];  // a tile of 8 columns: (row 0, 2 columns), (row 1, 2 columns)
-};
-
 template <class T, int kWidth, bool kOptions>
 __device__ __forceinline__ void start_copy(const BlockOfRows<kOptions>& b, int64_t first, T* keys,
                                            T* values) {
@@ -174,45 +166,11 @@ __device__ __forceinline__ void attend(const BlockOfRows<kOptions>& b, T* shared
         if (!(score <= most[half])) most[half] = score;
       }
     }
-    float reference[2], shrink[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int mask = 1; mask < 4; mask *= 2) {
-        const float other = shuffle_xor(most[half], mask);
-        if (!(other <= most[half])) most[half] = other;
-      }
-      const float before = sums.largest[half];
-      const float after = most[half] <= before ? before : most[half];
-      shrink[half] = before == after ? 1.0F : exp2_approx((before - after) * to_power);
-      sums.largest[half] = after;
-      // While a row has seen nothing, its scores are -inf, and so their weights are 0.
-      reference[half] = after == -INFINITY ? 0.0F : after;
-      sums.weights[half] *= shrink[half];
-    }
-#pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int half = i / 2;
-        const bool hidden = scores[n][i] == -INFINITY;
-        const float weight = exp2_approx((scores[n][i] - reference[half]) * to_power);
-        sums.weights[half] += weight;
-        scores[n][i] = kSingly && hidden ? kNoWeight : weight;
-        if (kOptions && call.dropout.given() && !hidden) {
-          const int64_t row = b.row_of(half);
-          const int64_t key = first + n * 8 + 2 * (lane() % 4) + i % 2;
-          if (!keeps(call, b.state.entry, b.head_of(row), b.query_of(row), key)) {
-            scores[n][i] = kSingly ? kNoWeight : 0.0F;
-          }
-        }
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums.out[n][i] *= shrink[i / 2];
-    }
+    add_weights<kSingly>(scores, most, to_power, sums, [&](int half, int key) {
+      if (!kOptions || !call.dropout.given()) return true;
+      const int64_t row = b.row_of(half);
+      return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
+    });
     if (kSingly) {
       add_values_singly<T, kWidth>(
           scores, values,

@@ -2,6 +2,7 @@
 // rows.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "cuda/device.h"
@@ -133,6 +134,59 @@ __device__ __forceinline__ void add_values_singly(const float (&weights)[kTiles]
         out[n][i] += weight[i / 2] * to_float(values[Shape::at(key, n) + pair + i % 2]);
       }
     }
+  }
+}
+
+// The results of a warp, per thread for rows lane / 4 and lane / 4 + 8.
+template <int kWidth>
+struct Sums {
+  float largest[2];
+  float weights[2];          // this thread's part
+  float out[kWidth / 8][4];  // a tile of 8 columns: (row 0, 2 columns), (row 1, 2 columns)
+};
+
+// A step of the online softmax (arXiv:1805.02867): turns scores into weights relative to the
+// largest score so far, and scales the sums to it. A hidden key has the score -inf. most: the
+// largest score of each row among those of this thread, or NaN. keeps(half, key): whether dropout
+// keeps this weight.
+template <bool kSingly, int kTiles, int kWidth, class Keeps>
+__device__ __forceinline__ void add_weights(float (&scores)[kTiles][4], float (&most)[2],
+                                            float to_power, Sums<kWidth>& sums,
+                                            const Keeps& keeps) {
+  float reference[2], shrink[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int mask = 1; mask < 4; mask *= 2) {
+      const float other = shuffle_xor(most[half], mask);
+      if (!(other <= most[half])) most[half] = other;
+    }
+    const float before = sums.largest[half];
+    const float after = most[half] <= before ? before : most[half];
+    shrink[half] = before == after ? 1.0F : exp2_approx((before - after) * to_power);
+    sums.largest[half] = after;
+    // While a row has seen nothing, its scores are -inf, and so their weights are 0.
+    reference[half] = after == -INFINITY ? 0.0F : after;
+    sums.weights[half] *= shrink[half];
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int half = i / 2;
+      const bool hidden = scores[n][i] == -INFINITY;
+      const float weight = exp2_approx((scores[n][i] - reference[half]) * to_power);
+      sums.weights[half] += weight;
+      scores[n][i] = kSingly && hidden ? kNoWeight : weight;
+      if (!hidden && !keeps(half, n * 8 + 2 * (lane() % 4) + i % 2)) {
+        scores[n][i] = kSingly ? kNoWeight : 0.0F;
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.out[n][i] *= shrink[i / 2];
   }
 }
 

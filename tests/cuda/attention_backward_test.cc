@@ -259,7 +259,6 @@ TEST(CudaAttentionBackward, PackedSequencesEqualThoseOfTheCpu) {
 
 // Rows of T = 4 before and behind the sequences, which hold NaN, and no sequence at all.
 TEST(CudaAttentionBackward, RowsOfNoSequenceGetNothing) {
-  constexpr float kUntouched = 77.0F;
   const Dims shape{4, 1, 2};
   for (const std::vector<int32_t>& cu : {std::vector<int32_t>{1, 3}, std::vector<int32_t>{0}}) {
     const bool has_sequence = cu.size() > 1;

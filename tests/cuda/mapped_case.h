@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cuda/emulator/memory.h"
 #include "multihead/attention.h"
 #include "multihead/cuda.h"
+#include "multihead/status.h"
 #include "support/call_outputs.h"
 #include "support/random_case.h"
 
@@ -18,6 +20,18 @@ namespace multihead::cuda::testing {
 
 using multihead::testing::CallOutputs;
 using multihead::testing::RandomCase;
+
+// The outputs of calls that are to be refused.
+inline constexpr float kUntouched = 77.0F;
+
+// The call was refused for this reason, and wrote nothing.
+inline void expect_refusal(const Status& status, StatusCode code, const std::string& argument,
+                           const std::string& got, std::span<const float> out) {
+  EXPECT_EQ(status.code(), code);
+  EXPECT_EQ(status.argument(), argument);
+  EXPECT_NE(status.got().find(got), std::string::npos) << status.message();
+  for (const float value : out) EXPECT_EQ(value, kUntouched);
+}
 
 // Mapped until the end of its life.
 class Mapping {
