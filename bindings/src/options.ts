@@ -3,7 +3,7 @@
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { maxExtent } from './shape.js';
-import { copiedClasses, coreOf, describe, unreadable } from './tensor.js';
+import { coreOf, describe, keepClass, unreadable } from './tensor.js';
 
 const list = (names: readonly string[]): string => names.join(', ');
 
@@ -50,7 +50,7 @@ function copyLevel(
   const copy: Record<string, unknown> = { ...value };
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype !== Object.prototype && prototype !== null) {
-    copiedClasses.set(copy, describe(value).slice('a '.length));
+    keepClass(copy, value);
     for (const name of names) {
       if (Object.hasOwn(copy, name) || !(name in value)) continue;
       const each = (value as Record<string, unknown>)[name];

@@ -6,7 +6,7 @@ import { checkFlag, copyEntries } from './options.js';
 import type { Crew, Seat } from './pool_crew.js';
 import { disposedObject, objectsApart } from './pool_errors.js';
 import type { Argument, SentValue, StandIn } from './pool_protocol.js';
-import { coreOf, copiedClasses, describe, unreadable } from './tensor.js';
+import { coreOf, describe, keepClass, unreadable } from './tensor.js';
 import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
 
 /** An object in one worker, or in each worker of a team. Its proxy and its calls hold it. */
@@ -102,9 +102,8 @@ function packed(argument: unknown, copied: Copy): SentValue {
       return copyEntries(value, 'arguments', (each) => pack(each, levels - 1, [...path, String(index++)]));
     }
     const copy = propertiesOf(value);
-    const name = describe(value).slice('a '.length);
+    const name = keepClass(copy, value);
     if (name !== 'Object') standIns.push({ path, kind: 'class', name });
-    copiedClasses.set(copy, name);
     for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
     return copy;
   };

@@ -57,8 +57,15 @@ export function unreadable(cause: unknown, argument: string): MultiheadError {
   return new MultiheadError('E_OPTION', { argument, expected: 'a value that can be read', got, cause });
 }
 
-/** Class names of the objects that options.ts copied, by the copy; for error messages. */
+/** Class names of objects that were copied, by the copy; for error messages. */
 export const copiedClasses = new WeakMap<object, string>();
+
+/** Lets describe() say of a copy what it says of `value`; returns this without the article. */
+export function keepClass(copy: object, value: object): string {
+  const name = describe(value).slice('a '.length);
+  copiedClasses.set(copy, name);
+  return name;
+}
 
 /** A copy of a valid shape; throws `E_SHAPE` for `argument`. */
 export function checkShape(
