@@ -1,6 +1,10 @@
 #include "training_loop.h"
 
+#if defined(_WIN32)
+#include <io.h>
+#else
 #include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -42,6 +47,16 @@ struct NamedFile {
                              std::strerror(error) + ")");
 }
 
+// Sets errno if not.
+bool may_write(const std::filesystem::path& path) {
+#if defined(_WIN32)
+  constexpr int kWrite = 2;
+  return _waccess(path.c_str(), kWrite) == 0;
+#else
+  return access(path.c_str(), W_OK) == 0;
+#endif
+}
+
 // Before the run, so that it is not lost for a wrong path. Files are written beside the old ones
 // and renamed, so that those stay if that fails; a device, such as /dev/stdout, would be replaced.
 void check_output(const NamedFile& file, bool may_be_device) {
@@ -57,7 +72,7 @@ void check_output(const NamedFile& file, bool may_be_device) {
   if (!std::filesystem::is_directory(folder, error)) {
     refuse(option, "a file in a folder that exists", path);
   }
-  if (access(is_device ? path.c_str() : folder.c_str(), W_OK) != 0) {
+  if (!may_write(is_device ? std::filesystem::path(path) : folder)) {
     cannot_be_written(option, path, errno);
   }
 }
@@ -79,10 +94,12 @@ void check_distinct(const NamedFile& output, const NamedFile& other) {
 
 // 0, or an errno.
 int write_text(const std::filesystem::path& path, const std::string& text) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file != nullptr) written = std::fclose(file) == 0 && written;
-  return written ? 0 : errno;
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (file) return 0;
+  return errno != 0 ? errno : EIO;
 }
 
 void write_file(const char* option, const std::string& path, const std::string& text) {

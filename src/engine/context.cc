@@ -2,6 +2,8 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#elif defined(_WIN32)
+#include <malloc.h>
 #endif
 
 #include <algorithm>
@@ -42,9 +44,21 @@ void* allocate(uint64_t bytes) {
   constexpr uint64_t kLargest = PTRDIFF_MAX - (1 << 20);
   if (bytes > kLargest) return nullptr;
   const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+#if defined(_WIN32)  // has no aligned_alloc(), because its free() takes no aligned memory
+  void* const memory = _aligned_malloc(rounded, kAlignment);
+#else
   void* const memory = std::aligned_alloc(kAlignment, rounded);
+#endif
   if (memory != nullptr) ask_for_large_pages(memory, rounded);
   return memory;
+}
+
+void release(void* memory) {
+#if defined(_WIN32)
+  _aligned_free(memory);
+#else
+  std::free(memory);
+#endif
 }
 
 bool Buffer::reserve(uint64_t bytes) {

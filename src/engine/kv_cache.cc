@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <initializer_list>
 #include <limits>
 #include <span>
@@ -140,7 +139,7 @@ Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Tea
   });
 }
 
-void KVCache::Free::operator()(void* memory) const { std::free(memory); }
+void KVCache::Free::operator()(void* memory) const { engine::release(memory); }
 
 void KVCache::swap(KVCache& other) noexcept {
   std::swap(config_, other.config_);

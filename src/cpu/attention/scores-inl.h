@@ -21,7 +21,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // With exponentials fused into Q K^T: the limit of the sum of a key block's weights. Above it, the
 // softmax reference is raised and the block recomputed.
+// A weight too large for a float must show in that sum.
 constexpr float kLargestFusedSum = 65536.0F;
+static_assert(!TileSize::kFuseExpIntoQK || kExp2Overflows);
 
 template <class Products>
 ScoreTile tile_of(const QueryBlock<Products>& b, const Panel& panel, const rules::KeyRange& keys) {

@@ -60,7 +60,7 @@ HWY_INLINE void exp_of_differences(D d, Exp2Table HWY_RESTRICT table, V (&x)[kCo
   V fraction[kCount], power[kCount], poly[kCount];
   const hn::RebindToSigned<D> di;
   const V magic = hn::Set(d, table[6]);
-  for (size_t i = 0; i < kCount; ++i) x[i] = hn::Max(to_log2.lowest, hn::Sub(x[i], reference));
+  for (size_t i = 0; i < kCount; ++i) x[i] = at_least(to_log2.lowest, hn::Sub(x[i], reference));
   for (size_t i = 0; i < kCount; ++i) power[i] = mul_add(x[i], to_log2.factor, magic);
   for (size_t i = 0; i < kCount; ++i) {
     fraction[i] = mul_add(x[i], to_log2.factor, hn::Sub(magic, power[i]));

@@ -56,9 +56,13 @@ HWY_INLINE void exp2_polynomial(D d, Exp2Table HWY_RESTRICT table, const V (&fra
   }
 }
 
-// 2^x for x < 127; 0 for x <= -127 (AVX-512: where 2^x underflows); NaN for NaN. Relative error
-// 7.5e-8, from a minimax polynomial of degree 5 on [-1/2, 1/2], found by a Remez exchange in exact
-// arithmetic.
+// True if exp2_clamped() is infinite for every x that is too large for a float. Elsewhere the bits
+// of the exponent wrap around to a wrong number, so callers bound x.
+inline constexpr bool kExp2Overflows = HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3;
+
+// 2^x for x < 127, and for any x if kExp2Overflows; 0 for x <= -127 (AVX-512: where 2^x
+// underflows); NaN for NaN. Relative error 7.5e-8, from a minimax polynomial of degree 5 on [-1/2,
+// 1/2], found by a Remez exchange in exact arithmetic.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2_clamped(D d, Exp2Table HWY_RESTRICT table, V x) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
@@ -68,8 +72,7 @@ HWY_INLINE V exp2_clamped(D d, Exp2Table HWY_RESTRICT table, V x) {
 #else
   const hn::RebindToSigned<D> di;
   const V magic = hn::Set(d, table[6]);
-  // This argument order keeps a NaN.
-  x = hn::Max(hn::Set(d, table[7]), x);
+  x = at_least(hn::Set(d, table[7]), x);
   const V shifted = hn::Add(x, magic);
   const V fraction[1] = {hn::Sub(x, hn::Sub(shifted, magic))};
   const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, shifted)));

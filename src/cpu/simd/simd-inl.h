@@ -41,6 +41,24 @@ HWY_INLINE V mul_add(V a, V b, V c) {
 #endif
 }
 
+// The larger of `bound` and x; NaN if x is NaN. If one argument of Highway's Max() is NaN, the
+// result depends on the target: x86 and WebAssembly return the second argument, ARM64 (FMAXNM),
+// RISC-V and EMU128 the number.
+template <class V>
+HWY_INLINE V at_least(V bound, V x) {
+#if HWY_TARGET == HWY_WASM || (HWY_ARCH_X86 && HWY_TARGET <= HWY_SSE2)
+  return hn::Max(bound, x);
+#else
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+#endif
+}
+#if HWY_ARCH_ARM && (HWY_TARGET & HWY_ALL_NEON) != 0
+// One instruction (FMAX), which Highway does not offer.
+HWY_INLINE hn::Vec128<float> at_least(hn::Vec128<float> bound, hn::Vec128<float> x) {
+  return hn::Vec128<float>{vmaxq_f32(bound.raw, x.raw)};
+}
+#endif
+
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
 // x - floor(x), and a * 2^floor(x): single instructions of AVX-512 that Highway does not offer.
 // Infinities and NaN are handled as in the formulas.

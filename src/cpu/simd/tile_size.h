@@ -29,7 +29,7 @@ struct TileSize {
   static constexpr size_t kPanelVecs = 4;
   static constexpr size_t kBlockPanels = 4;
   static constexpr int64_t kKeyBlock = 256;
-  static constexpr bool kFuseExpIntoQK = true;
+  static constexpr bool kFuseExpIntoQK = HWY_ARCH_X86;
   static constexpr size_t kExpsAtOnce = 2;
 #elif HWY_TARGET <= HWY_AVX2  // 16 registers, fused multiply-add
   // Zen 4, Q*K with 64 columns: 4x3 97 %, 6x2 94; P*V is as fast with 6x2, and 64 columns of V are
@@ -78,7 +78,7 @@ struct TileSize {
 
   // kFuseExpIntoQK: scores become weights while they are in registers, from the second key block
   // on. gpt2-1k full gains 2 % on AVX-512 and nothing on AVX2. WebAssembly loses 3 %, because with
-  // 16 registers the waiting sums are spilled.
+  // 16 registers the waiting sums are spilled. Needs kExp2Overflows, which ARM64 lacks.
 
   // kExpsAtOnce: keys whose exponentials are computed together. gpt2-1k on AVX2: six are 0.7 %
   // faster than two or four; eight, which do not fit the registers, lose 3.5 %.

@@ -59,6 +59,19 @@ void check_exp2() {
   EXPECT_EQ(ends[1], 0.0F);
   EXPECT_EQ(ends[2], 0.0F);
   EXPECT_TRUE(std::isnan(ends[3]));
+  if (!kExp2Overflows) return;
+  for (const float large : mapped({128.0F, 129.0F, 200.0F, 385.0F, 1e6F, 1e30F, kInf}, exp2)) {
+    EXPECT_EQ(large, kInf);
+  }
+}
+
+void check_at_least() {
+  const auto at_least_two = [](DF d, hn::Vec<DF> v)
+                                HWY_ATTR { return at_least(hn::Set(d, 2.0F), v); };
+  const std::vector<float> got = mapped({1.0F, 2.0F, 3.0F, -kInf, kInf, kNaN, -kNaN}, at_least_two);
+  const std::vector<float> expected{2.0F, 2.0F, 3.0F, 2.0F, kInf};
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(got[i], expected[i]);
+  for (size_t i = expected.size(); i < got.size(); ++i) EXPECT_TRUE(std::isnan(got[i]));
 }
 
 void check_score_cap() {
@@ -163,6 +176,7 @@ namespace multihead::cpu {
 namespace {
 
 HWY_EXPORT(check_exp2);
+HWY_EXPORT(check_at_least);
 HWY_EXPORT(check_score_cap);
 HWY_EXPORT(check_transposes);
 
@@ -172,6 +186,7 @@ class SimdOnTarget : public ::testing::TestWithParam<int64_t> {
 };
 
 TEST_P(SimdOnTarget, Exp2) { HWY_DYNAMIC_DISPATCH(check_exp2)(); }
+TEST_P(SimdOnTarget, AtLeast) { HWY_DYNAMIC_DISPATCH(check_at_least)(); }
 TEST_P(SimdOnTarget, ScoreCap) { HWY_DYNAMIC_DISPATCH(check_score_cap)(); }
 TEST_P(SimdOnTarget, Transposes) { HWY_DYNAMIC_DISPATCH(check_transposes)(); }
 
