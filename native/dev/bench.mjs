@@ -15,7 +15,7 @@ import { runAsProgram } from './program.mjs';
 import { setup } from './setup.mjs';
 
 async function build(where) {
-  const purpose = { native: 'all', browser: 'test', wasm: 'start' };
+  const purpose = { native: 'test', browser: 'test', wasm: 'start' };
   const manifest = await setup({
     purpose: purpose[['native', 'browser', 'wasm'].find((name) => where.includes(name))],
   });

@@ -105,8 +105,8 @@ export function npmProgram() {
 
 runAsProgram(import.meta.url, async (what = 'all') => {
   const parts = {
-    all: ['all', buildAll],
-    native: ['all', () => buildPreset('native')],
+    all: ['test', buildAll],
+    native: ['test', () => buildPreset('native')],
     page: ['start', buildForPage],
   };
   if (!parts[what]) throw new UsageError(`Build what? Expected ${Object.keys(parts).join(', ')}, got ${what}`);

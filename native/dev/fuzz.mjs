@@ -63,7 +63,7 @@ async function fuzz(name, seconds) {
 
 runAsProgram(import.meta.url, async (...given) => {
   const { seconds, names } = readArguments(given);
-  await setup({ purpose: 'all' });
+  await setup({ purpose: 'test' });
   await buildPreset('fuzz', { target: names.map((name) => `fuzz_${name}`) });
   const results = await Promise.allSettled(names.map((name) => fuzz(name, seconds)));
   for (const { reason } of results) if (reason) say(`\n${reason.message}\n${reason.output ?? ''}`);

@@ -5,13 +5,14 @@ import { compilerPackages, findCompiler, findOpenMpOfClang } from './compiler.mj
 import { EMSCRIPTEN_MINIMUM, findEmscripten } from './emscripten.mjs';
 import { atLeast, findLibrary, findProgram, programWithVersion } from './find.mjs';
 import { findHighway } from './highway.mjs';
+import { ARM64_COMPILER, ARM64_EMULATOR, emulatesArm64 } from './arm64.mjs';
 
 const macApp = (name) => `/Applications/${name}.app/Contents/MacOS/${name}`;
 const windowsApp = (...path) => join(process.env.ProgramFiles ?? 'C:\\Program Files', ...path);
 const cmakePackageVersion = /PACKAGE_VERSION "([\d.]+)"/;
 
 /**
- * `purpose`: the smallest purpose that needs it; `docs` by itself, not as a part of another; `mpi` is `all` and more.
+ * `purpose`: the smallest purpose that needs it (see INCLUDED).
  * `apt`: the packages, each with alternative names; missing if the set-up unpacks it. `elsewhere`: the names in other
  * package managers. `optional`: what happens without it; missing if it is required.
  */
@@ -168,12 +169,26 @@ export const NEEDS = {
     title: 'MPI',
     minimum: '0',
     purpose: 'mpi',
+    optional: 'the tests of attention over several processes will be left out',
     find: () => {
       const [path, runner] = [findProgram('mpicxx'), findProgram('mpirun')]; // the first comes with the headers
       return path && runner && { path, version: null };
     },
     apt: [['libopenmpi-dev'], ['openmpi-bin']],
     elsewhere: { brew: 'open-mpi', dnf: 'openmpi-devel', pacman: 'openmpi' },
+  },
+  arm64: {
+    title: 'compiler and emulator for ARM64',
+    minimum: '0',
+    purpose: 'all',
+    optional: 'the tests on an emulated ARM64 processor will be left out',
+    find: async () => {
+      if (!emulatesArm64) return { version: null }; // its own tests run on ARM64
+      const [path, emulator] = [findProgram(ARM64_COMPILER), findProgram(ARM64_EMULATOR)];
+      return path && emulator && { path, emulator, version: null };
+    },
+    apt: [['g++-aarch64-linux-gnu'], ['qemu-user']],
+    elsewhere: {},
   },
   doxygen: {
     title: 'Doxygen',
@@ -197,12 +212,18 @@ export async function surveyMachine() {
   return Object.fromEntries(found);
 }
 
+/** The purposes of NEEDS that each purpose of the set-up includes. */
+export const INCLUDED = {
+  start: ['start'],
+  test: ['start', 'test'],
+  mpi: ['start', 'test', 'mpi'],
+  all: ['start', 'test', 'mpi', 'all'],
+  docs: ['docs'],
+};
+
 /** The keys of everything that `purpose` needs and `machine` lacks. */
 export function missingFor(purpose, machine) {
-  const alone = ['start', 'docs'].includes(purpose);
-  const apart = ['docs', 'mpi'];
-  const needs = (its) => its === purpose || (!alone && !apart.includes(its));
-  const needed = Object.keys(NEEDS).filter((key) => needs(NEEDS[key].purpose));
+  const needed = Object.keys(NEEDS).filter((key) => INCLUDED[purpose].includes(NEEDS[key].purpose));
   return needed.filter((key) => !machine[key] || !atLeast(machine[key].version, NEEDS[key].minimum));
 }
 

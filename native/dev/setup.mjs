@@ -1,4 +1,4 @@
-// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|all|mpi|docs]`. With `cuda`, gets a
+// Sets a machine up for the project: `node native/dev/setup.mjs [start|test|mpi|all|docs]`. With `cuda`, gets a
 // CUDA compiler where none is installed, which nothing else needs.
 //
 // Uses what is installed and new enough. On Debian and Ubuntu, apt installs the rest, and Emscripten and Highway, which
@@ -9,6 +9,7 @@ import { existsSync } from 'node:fs';
 import { readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { basename, join, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { arm64Toolchain } from './arm64.mjs';
 import { nativeToolchain } from './compiler.mjs';
 import { CUDA_COMPONENTS, CUDA_PACKAGES, findCuda, unpackCuda } from './cuda.mjs';
 import { SetupError, reportFailure, run, say, step, stopCommands } from './console.mjs';
@@ -32,7 +33,7 @@ import {
 import { withLock, writeIfChanged } from './files.mjs';
 import { atLeast } from './find.mjs';
 import { HIGHWAY_PACKAGES, linkHeaders, unpackHighway, unpackedHighway } from './highway.mjs';
-import { NEEDS, explainMissing, missingFor, surveyMachine } from './needs.mjs';
+import { INCLUDED, NEEDS, explainMissing, missingFor, surveyMachine } from './needs.mjs';
 
 const NODE_MINIMUM = '20.19';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
@@ -41,12 +42,13 @@ const THERE = 'already there';
 /** The npm packages of `npm run docs`, which nothing else needs. */
 const DOCS_TOOLS = join(ROOT, 'native', 'dev', 'docs');
 
-const PURPOSES = ['start', 'test', 'all', 'mpi', 'docs'];
+const PURPOSES = Object.keys(INCLUDED);
 
 /**
  * @param {{ purpose?: 'start' | 'test' | 'all' | 'mpi' | 'docs' }} [options] `start`: what is needed to build the
- *   WebAssembly package and serve the page. `test` and `all`: also the native compiler, the test libraries and the
- *   browsers. `mpi`: also MPI, for attention over several processes. `docs`: the tools of `npm run docs` alone.
+ *   WebAssembly package and serve the page. `test`: also the native compiler, the test libraries and the browsers.
+ *   `mpi`: also MPI, for attention over several processes. `all`: everything that `npm test -- --all` uses, MPI and an
+ *   emulated ARM64 processor among them. `docs`: the tools of `npm run docs` alone.
  * @returns {Promise<object>} the contents of build/toolchain/manifest.json; for `docs` what is on this machine
  */
 export async function setup({ purpose = 'all' } = {}) {
@@ -68,7 +70,7 @@ async function setUp(purpose) {
   });
   let machine = await step('This machine', (tell) => survey(tell, purpose));
   const missing = missingFor(purpose, machine);
-  if (!hasApt()) requireAll(missing, machine);
+  if (!hasApt()) requireAll(missing, machine, purpose);
   const wishes = hasApt() ? packagesFor(missing, machine) : [];
   const asAdministrator = wishes.length ? await administrator(wishes) : null; // first: it may ask for a password
 
@@ -82,7 +84,7 @@ async function setUp(purpose) {
 
   if (missing.length) machine = await survey(() => {}, purpose);
   const lacking = missingFor(purpose, machine);
-  requireAll(lacking, machine);
+  requireAll(lacking, machine, purpose);
   for (const key of lacking) say(`  note: no ${NEEDS[key].title} found, so ${NEEDS[key].optional}`);
   return purpose === 'docs' ? machine : step('Configuration', (tell) => configure(machine, tell));
 }
@@ -114,8 +116,8 @@ function packagesFor(missing, machine) {
   return [...wishes, ...also.map((name) => ({ names: [name] }))];
 }
 
-function requireAll(missing, machine) {
-  const required = missing.filter((key) => !NEEDS[key].optional);
+function requireAll(missing, machine, purpose) {
+  const required = missing.filter((key) => !NEEDS[key].optional || NEEDS[key].purpose === purpose && purpose === 'mpi');
   if (!required.length) return;
   const { message, advice } = explainMissing(missing, machine);
   throw new SetupError(message, advice);
@@ -201,7 +203,8 @@ async function configure(machine, tell) {
   const highwayIsOurs = highway.prefix === at('highway', 'usr');
   await writeIfChanged(at('emscripten.cmake'), emscriptenToolchain(emscripten));
   await writeIfChanged(at('native.cmake'), nativeToolchain(machine.cxx, highwayIsOurs));
-  await linkHeaders(at('wasm-include'), {
+  if (machine.arm64?.emulator) await writeIfChanged(at('arm64.cmake'), arm64Toolchain(machine.cxx));
+  await linkHeaders(at('headers'), {
     hwy: join(highway.include, 'hwy'),
     Eigen: eigen && join(eigen.include, 'Eigen'),
     nlohmann: json && join(json.include, 'nlohmann'),
@@ -221,6 +224,7 @@ async function configure(machine, tell) {
     googletest,
     benchmark,
     json,
+    arm64: machine.arm64,
     googletestSource: existsSync(join(googletestSource, 'googletest', 'src')) ? googletestSource : null,
     chromium: machine.chromium?.path ?? null,
     firefox: machine.firefox?.path ?? null,

@@ -1,6 +1,7 @@
 // The suites of `npm test`: how each is run, how its results are counted, and which files decide its outcome.
 import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
+import { onArm64 } from './arm64.mjs';
 import { ROOT, npmProgram } from './build.mjs';
 import { SetupError, run } from './console.mjs';
 import { FUZZ_ENVIRONMENT, FUZZ_TARGETS, shortRun } from './fuzz.mjs';
@@ -23,6 +24,14 @@ function cudaTests() {
   if (existsSync(program)) return googleTest('cuda', [program]);
   const reason = 'no Boost.Context was found';
   return { passed: 0, failed: 0, skipped: [{ name: 'CUDA kernels', reason }], output: '' };
+}
+
+/** The tests for ARM64, on an emulated processor, if they could be built. */
+function emulatedTests() {
+  const program = tests('arm64');
+  if (existsSync(program)) return googleTest('arm64', onArm64(program), emulated);
+  const reason = 'no cross compiler and emulator for ARM64 were found';
+  return { passed: 0, failed: 0, skipped: [{ name: 'ARM64', reason }], output: '' };
 }
 
 /** A suite's command may fail; what counts is what it wrote. Without a result the whole suite is one failure. */
@@ -128,45 +137,79 @@ function workspaceTests(workspace, name) {
   return outcomeOf([...npmProgram(), 'test', '-w', workspace], results(name), vitestCounts);
 }
 
+/** The page's tests in every browser, or in one of them. */
+const browserTests = (...only) =>
+  outcomeOf([process.execPath, 'tests/browser/run.mjs', ...only.map((name) => `${name}: `)], results('browser'), (counts) => counts);
+
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
 const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/messages.inc', CASES];
 const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
 const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/tests/${program}.wasm`, CASES];
 
+const PAGE = {
+  uses: ['build/web', 'web', 'bindings/dist', 'tests/browser', 'native/dev', 'package-lock.json'],
+  after: ['page'],
+  wide: true,
+};
+
+// An emulated processor takes 20 times as long: one random call finds what differs from x86 as surely.
+const emulated = { MULTIHEAD_RANDOM_CASES: '1' };
+
 /**
  * The suites, the longest first. `uses`: the files and folders, relative to the checkout, that decide the outcome
  * besides the machine. `after`: the builds of test.mjs that it needs. `wide`: it keeps every core busy, the others one.
- * @type {{ name: string, uses: string[], after?: string[], wide?: boolean, run: () => Promise<Outcome> }[]}
+ * `in`: 'quick' if only `npm test` runs it, 'all' if only `npm test -- --all`; both if missing.
+ * @type {{ name: string, uses: string[], after?: string[], wide?: boolean, in?: 'quick' | 'all',
+ *   run: () => Promise<Outcome> }[]}
  */
 export const SUITES = [
   {
     name: 'CMake package',
+    in: 'all',
     uses: [...LIBRARY, 'bindings/package.json'],
     after: ['native'],
     run: () => nodeTests(['tests/packaging/cmake.test.mjs']),
   },
   {
     name: 'core, thread sanitizer',
+    in: 'all',
     uses: core('tsan'),
     after: ['tsan'],
     run: () => googleTest('tsan', [tests('tsan')], fewer),
   },
   {
     name: 'core, address sanitizer',
+    in: 'all',
     uses: core('asan'),
     after: ['asan'],
     run: () => googleTest('asan', [tests('asan')], fewer),
   },
+  {
+    name: 'core, ARM64 emulated',
+    in: 'all',
+    uses: core('arm64'),
+    after: ['arm64'],
+    run: () => emulatedTests(),
+  },
+  {
+    name: 'core, EMU128',
+    in: 'all',
+    uses: core('native', 'multihead_tests_emu128'),
+    after: ['emu128'],
+    run: () => googleTest('emu128', [at('native', 'tests', 'multihead_tests_emu128')], emulated),
+  },
   { name: 'core, native', uses: core('native'), after: ['native'], run: () => googleTest('native', [tests('native')]) },
   {
     name: 'CUDA kernels, emulated',
+    in: 'all',
     uses: core('native', 'cuda/multihead_cuda_tests'),
     after: ['native'],
     run: () => cudaTests(),
   },
   ...FUZZ_TARGETS.map((target) => ({
     name: `fuzz ${target}`,
+    in: 'all',
     uses: core('asan', `fuzz_${target}`),
     after: ['asan'],
     run: () => outcomeOf(shortRun(target), null, fuzzCounts, { env: FUZZ_ENVIRONMENT }),
@@ -179,6 +222,7 @@ export const SUITES = [
   },
   {
     name: 'core, wasm relaxed',
+    in: 'all',
     uses: wasmCore('multihead_tests_relaxed'),
     after: ['wasm'],
     run: () => googleTest('wasm-relaxed', [process.execPath, ...relaxedFlag, `${tests('wasm')}_relaxed.cjs`]),
@@ -197,13 +241,15 @@ export const SUITES = [
   },
   {
     name: 'programs',
+    in: 'all',
     uses: [...LIBRARY, ...PACKAGE, '.github', 'web/test/programs'],
-    after: ['native', 'page', 'asan', 'tsan'], // among them is a test of what the suites use
+    after: ['native', 'page', 'asan', 'tsan', 'emu128', 'arm64'], // among them is a test of what the suites use
     run: () => nodeTests(programTests()),
   },
   {
     name: 'npm package',
     uses: PACKAGE,
+    after: ['package'],
     wide: true,
     run: () => workspaceTests('multihead', 'vitest'),
   },
@@ -213,10 +259,6 @@ export const SUITES = [
     after: ['page'],
     run: () => workspaceTests('@multihead/web', 'web'),
   },
-  {
-    name: 'page, browsers',
-    uses: ['build/web', 'web', 'bindings/dist', 'tests/browser', 'native/dev', 'package-lock.json'],
-    wide: true,
-    run: () => outcomeOf([process.execPath, 'tests/browser/run.mjs'], results('browser'), (counts) => counts),
-  },
+  { name: 'page, Chromium', in: 'quick', ...PAGE, run: () => browserTests('chromium') },
+  { name: 'page, browsers', in: 'all', ...PAGE, run: () => browserTests() },
 ];

@@ -1,8 +1,9 @@
-// `npm test [-- [--again] [FILTER]]`: sets up, builds and runs every suite; its last line counts them all.
+// `npm test [-- [--all] [--again] [FILTER]]`: sets up, builds and runs the suites that find nearly all faults; with
+// --all every suite; with a filter those, among all, that have it in their name. The last line counts the tests.
 //
 // A suite in which everything passed is not run again while nothing that it tests has changed; its line says so. With
 // --again, with a filter, and where CI is set, every suite is run.
-import { mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync } from 'node:fs';
 import { availableParallelism, cpus } from 'node:os';
 import { join } from 'node:path';
 import { ROOT, buildPackage, buildPage, buildPreset, buildWasm, fingerprint } from './build.mjs';
@@ -14,6 +15,8 @@ import { SUITES } from './suites.mjs';
 import { inTurns } from './turns.mjs';
 
 const RESULTS = join(ROOT, 'build', 'test-results');
+/** Written by the set-up where there is a cross compiler. */
+const ARM64 = join(ROOT, 'build', 'toolchain', 'arm64.cmake');
 
 /** Each with half of the cores, because two works run at a time. */
 const jobs = Math.max(1, Math.floor(availableParallelism() / 2));
@@ -24,7 +27,16 @@ const BUILDS = [
   { name: 'page', after: ['package'], run: buildPage },
   { name: 'asan', run: () => buildPreset('asan', { jobs }) },
   { name: 'tsan', run: () => buildPreset('tsan', { jobs }) },
+  { name: 'emu128', after: ['native'], run: () => buildPreset('native', { jobs, target: 'multihead_tests_emu128' }) },
+  { name: 'arm64', run: () => existsSync(ARM64) && buildPreset('arm64', { jobs, target: 'multihead_tests' }) },
 ];
+
+/** The builds that these works need, in their order. */
+function buildsFor(works) {
+  const needed = new Set(works.flatMap(({ after = [] }) => after));
+  for (const { name, after = [] } of BUILDS.toReversed()) if (needed.has(name)) for (const first of after) needed.add(first);
+  return BUILDS.filter(({ name }) => needed.has(name));
+}
 
 /** What besides a suite's files decides its outcome. */
 function machine(manifest) {
@@ -33,18 +45,22 @@ function machine(manifest) {
 }
 
 function readArguments(given) {
-  const filters = given.filter((argument) => argument !== '--again');
-  if (filters.length > 1) throw new UsageError(`Expected [--again] [FILTER], got ${given.join(' ')}`);
-  const [filter = ''] = filters;
-  const chosen = SUITES.filter(({ name }) => name.includes(filter));
-  if (!chosen.length) throw new UsageError(`No suite has "${filter}" in its name`);
-  return { chosen, everything: Boolean(process.env.CI) || filters.length > 0 || given.includes('--again') };
+  const [all, again] = ['--all', '--again'].map((flag) => given.includes(flag));
+  const rest = given.filter((argument) => !['--all', '--again'].includes(argument));
+  if (rest.length > 1 || rest[0]?.startsWith('-')) {
+    throw new UsageError(`Expected [--all] [--again] [FILTER], got ${given.join(' ')}`);
+  }
+  const [filter] = rest;
+  const left = filter === undefined && !all ? 'all' : 'quick'; // the suites that are left out
+  const chosen = SUITES.filter((suite) => suite.in !== left && suite.name.includes(filter ?? ''));
+  if (!chosen.length) throw new UsageError(`No suite has "${filter}" in its name: ${SUITES.map(({ name }) => name).join('; ')}`);
+  return { chosen, purpose: left === 'all' ? 'test' : 'all', everything: Boolean(process.env.CI) || filter !== undefined || again };
 }
 
 runAsProgram(import.meta.url, async (...given) => {
   const begun = performance.now();
-  const { chosen, everything } = readArguments(given);
-  const manifest = await setup({ purpose: 'test' });
+  const { chosen, purpose, everything } = readArguments(given);
+  const manifest = await setup({ purpose });
   mkdirSync(RESULTS, { recursive: true });
   for (const browser of ['chromium', 'firefox']) {
     if (manifest[browser]) process.env[`${browser.toUpperCase()}_PATH`] ??= manifest[browser];
@@ -71,7 +87,7 @@ runAsProgram(import.meta.url, async (...given) => {
     reasons.push(...skipped.map((test) => `skipped: ${name}: ${test.name}: ${test.reason}`));
   };
   const suites = chosen.map((suite) => ({ ...suite, run: () => runSuite(suite) }));
-  await inTurns([...BUILDS, ...suites]).catch((error) => {
+  await inTurns([...buildsFor(suites), ...suites]).catch((error) => {
     stopCommands();
     throw error;
   });
@@ -79,7 +95,7 @@ runAsProgram(import.meta.url, async (...given) => {
   say(`\nAll suites, ${((performance.now() - begun) / 1000).toFixed(0)} s`);
   if (total.unchanged) {
     say(`${total.unchanged} of ${chosen.length} suites passed in an earlier run, and nothing that they test has changed.`);
-    say('npm test -- --again runs them all, with new random cases.');
+    say('--again runs them all, with new random cases.');
   }
   say(`${total.passed} passed, ${total.failed} failed${total.skipped ? `, ${total.skipped} skipped` : ''}`);
   process.exitCode = total.failed ? 1 : 0;
