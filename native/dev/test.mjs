@@ -21,8 +21,10 @@ const ARM64 = join(ROOT, 'build', 'toolchain', 'arm64.cmake');
 /** Each with half of the cores, because two works run at a time. */
 const jobs = Math.max(1, Math.floor(availableParallelism() / 2));
 const BUILDS = [
-  { name: 'native', run: () => buildPreset('native', { jobs }) },
-  { name: 'wasm', run: () => buildWasm({ tests: true, jobs }) },
+  { name: 'core', run: () => buildPreset('native', { jobs, target: ['multihead_tests', 'multihead-conformance'] }) },
+  { name: 'native', after: ['core'], run: () => buildPreset('native', { jobs }) },
+  { name: 'wasm', run: () => buildWasm({ tests: ['multihead_tests'], jobs }) },
+  { name: 'relaxed', after: ['wasm'], run: () => buildWasm({ tests: ['all'], jobs }) },
   { name: 'package', after: ['wasm'], run: buildPackage },
   { name: 'page', after: ['package'], run: buildPage },
   { name: 'asan', run: () => buildPreset('asan', { jobs }) },

@@ -97,13 +97,16 @@ int64_t row_jobs(const Call& call) {
 // The rows take several jobs, and their parts of d_k and d_v are added.
 TEST_F(Backward, EqualsTheOracleWithManyQueries) {
   int64_t divided = 0;
-  for (const uint64_t seed : testing::random_seeds(12)) {
+  constexpr int kUsual = 12;
+  const std::vector<uint64_t> seeds = testing::random_seeds(kUsual);
+  for (const uint64_t seed : seeds) {
     const Call call(seed, {.max_queries = 2000, .max_keys = 40, .max_width = 20});
     divided += row_jobs(call) > 1;
     expect_equals_oracle(call, context_);
     if (HasFatalFailure()) return;
   }
-  EXPECT_EQ(divided > 0, cpu::target_traits().least_jobs > 1);
+  // Fewer calls than usual may all be too short to be divided.
+  if (seeds.size() >= kUsual) EXPECT_EQ(divided > 0, cpu::target_traits().least_jobs > 1);
 }
 
 // More threads than this machine has wait for each other's parts.
