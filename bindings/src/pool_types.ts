@@ -120,7 +120,9 @@ export interface Pool {
   /**
    * {@link Multihead.attention}, divided among the workers by batch entries, heads and, where these are few, query rows.
    * With shared memory, operands and an `out` whose arrays lie in a `SharedArrayBuffer` are not copied by this thread;
-   * do not change them before the promise settles.
+   * do not change them before the promise settles. An `out` that has bytes in common with an operand, or with an array
+   * among the options, is refused with `E_OPTION`. Bytes are compared within one buffer object: if a `SharedArrayBuffer`
+   * came to this thread in two messages, these are two objects, which the pool cannot tell apart from two memories.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`, `E_ABORTED`, `E_WORKER`, `E_BUSY`. `out` may
    * then have some of the rows.

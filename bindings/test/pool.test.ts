@@ -160,6 +160,34 @@ describe('errors of calls', () => {
     const right = { shape: [1, 2, 20, 8], data: new Float32Array(320) };
     expect((await attention(pool, small, { out: right })).out.data).toBe(right.data);
   });
+
+  test('out of every other call is refused, and its arrays are not written', async () => {
+    const pool = await open({ leastWork: 1 });
+    const model = await pool.transformer({ embedDim: 160, numHeads: 4, numLayers: 1, vocabSize: 8 }, { workers: 'all' });
+    await model.initialise();
+    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 20 });
+    await cache.append(small.q, small.q);
+    const own = { shape: [1, 2, 20, 8], data: new Float32Array(new SharedArrayBuffer(4 * 320)).fill(7) };
+    const as = (...shape: number[]) => ({ shape, data: own.data.subarray(0, shape.reduce((all, each) => all * each, 1)) });
+    const { q } = small;
+    const [tokens, rows] = [as(20, 2, 8), { shape: [40, 8], data: q.data }];
+    const inputs = { q, k: q, v: q, out: q, lse: filled(r, 1, 2, 20), dOut: q };
+    const ofTokens = { q: tokens, k: tokens, v: tokens, out: tokens, lse: filled(r, 2, 20), dOut: tokens };
+    const packed = { cuQ: Int32Array.of(0, 20), cuK: Int32Array.of(0, 20) };
+    const calls: [string, (out: never) => Promise<unknown>, object?][] = [
+      ['linear', (out) => pool.linear(rows, filled(r, 8, 8), { out } as object), as(40, 8)],
+      ['attentionVarlen', (out) => pool.attentionVarlen(tokens, tokens, tokens, { ...packed, out } as never), tokens],
+      ['attentionBackward', (out) => pool.attentionBackward(inputs, { out } as object), { dQ: own }],
+      ['attentionVarlenBackward', (out) => pool.attentionVarlenBackward(ofTokens, { ...packed, out } as never), { dQ: tokens }],
+      ['cache.attend', (out) => cache.attend(q, { out } as object)],
+      ['model.forward', (out) => model.forward(Int32Array.from({ length: 20 }, () => 1), { out } as object), as(1, 20, 8)],
+    ];
+    for (const [name, run, out = own] of calls) {
+      const error = await rejectionOf(run(out as never));
+      expect([error.code, error.argument.split('.')[0]], `${name}: ${error.message}`).toEqual(['E_OPTION', 'out']);
+    }
+    expect(own.data.every((each) => each === 7)).toBe(true);
+  });
 });
 
 describe('aborting, the queue, and the end', () => {
