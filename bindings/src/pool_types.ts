@@ -87,6 +87,13 @@ export interface PoolOptions extends LoadOptions {
    * with fewer, sending the operands takes longer than another worker saves. Default 4 000 000.
    */
   readonly leastWork?: number | undefined;
+  /**
+   * How many milliseconds a worker has to finish what it computes of a call that was aborted. After that it is ended and
+   * another takes its place, so that a long call cannot keep it. Objects that live in the worker are lost then: their calls
+   * are rejected with an `E_WORKER` that says so. `Infinity` never ends a worker. Default 1000, and 10 000 for a worker in
+   * which objects live.
+   */
+  readonly abortGrace?: number | undefined;
 }
 
 /** How a pool runs, at the moment. */

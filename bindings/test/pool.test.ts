@@ -48,6 +48,9 @@ describe('options', () => {
       [{ exchange: null }, 'exchange'],
       [{ exchange: 'telepathy' }, 'exchange'],
       [{ signal: {} }, 'signal'],
+      [{ abortGrace: -1 }, 'abortGrace'],
+      [{ abortGrace: NaN }, 'abortGrace'],
+      [{ abortGrace: '9' }, 'abortGrace'],
       [{ worker: 2 }, 'worker'],
     ] as const) {
       const error = await rejectionOf(createPool(options as PoolOptions));
