@@ -158,7 +158,11 @@ export interface Pool {
     options: Pooled<VarlenOptions<R, O>> & PoolLendingOptions<T>,
   ): Promise<Plain<VarlenResult<R, O>> & Lent<T, 'q' | 'k' | 'v'>>;
 
-  /** {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. */
+  /**
+   * {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. The
+   * operands are read at the call; the first `next()` throws what is wrong with them. If a worker ends, another computes its
+   * chunk once more.
+   */
   scores(
     q: FloatTensorLike,
     k: FloatTensorLike,
