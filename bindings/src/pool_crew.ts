@@ -1,6 +1,6 @@
 // The workers of a pool: hands out tasks, and replaces a worker that ends or goes on with an aborted call.
 
-import type { MultiheadError } from './errors.js';
+import { MultiheadError } from './errors.js';
 import { disposedPool, endedWorker, lostObject, receivedError, unsendable } from './pool_errors.js';
 import { localPort, type Port, type Starting } from './pool_port.js';
 import type { Answer, Reply, Returned, Task } from './pool_protocol.js';
@@ -80,7 +80,8 @@ export class Crew {
   constructor(instance: Instance, count: number, grace: Grace) {
     this.#instance = instance;
     this.#grace = grace;
-    for (let index = 0; index < count && this.#localReason === undefined; index += 1) this.#start();
+    const fails = (): boolean => this.#localReason !== undefined || this.#broken !== undefined;
+    for (let index = 0; index < count && !fails(); index += 1) this.#start();
   }
 
   /** Why tasks run on the calling thread; undefined where they do not. */
@@ -195,6 +196,7 @@ export class Crew {
       try {
         seat.port = startWorker(events);
       } catch (error) {
+        if (error instanceof MultiheadError) this.#broken = error;
         why = error instanceof Error ? error.message : String(error);
       }
       if (seat.port === undefined) return this.#ended(seat, why);

@@ -94,6 +94,22 @@ export interface PoolOptions extends LoadOptions {
    * which objects live.
    */
   readonly abortGrace?: number | undefined;
+  /**
+   * Makes a worker each time that the pool needs one, instead of the package: where the Content-Security-Policy requires
+   * Trusted Types, from the address that a policy gives, or where a bundler or Electron has its own way. The worker runs the
+   * script that the package exports as `multihead/pool_worker.js`, which is a module and a classic script at once; another
+   * script would never answer, and `createPool` would wait until its `signal`. If the function throws, calls run on the
+   * calling thread, and `pool.backend.why` has its message. Default: the package starts the script that lies beside it.
+   */
+  readonly worker?: (() => PoolWorker) | undefined;
+}
+
+/** A `Worker` of a browser, or of Node's `node:worker_threads`. */
+export interface PoolWorker {
+  /** Sends a message, and transfers these buffers with it. */
+  postMessage(message: unknown, transfer: ArrayBuffer[]): void;
+  /** Ends the worker at once. */
+  terminate(): unknown;
 }
 
 /** How a pool runs, at the moment. */
@@ -109,7 +125,10 @@ export interface PoolBackend {
   readonly simd: Simd;
   /** Version of the package. */
   readonly version: string;
-  /** A sentence: "4 workers, messages: the page is not cross-origin isolated". */
+  /**
+   * A sentence: "4 workers, messages: the page is not cross-origin isolated", or "no worker could be started, so calls run
+   * on the calling thread: " and why.
+   */
   readonly why: string;
 }
 

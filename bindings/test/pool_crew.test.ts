@@ -168,15 +168,20 @@ describe('workers that share an object', () => {
   });
 
   test('stay if the aborted call waits for one of them, which is busy with another call', async () => {
-    using pool = await createPool({ workers: 2, abortGrace: 30, leastWork: 1e15 });
+    using pool = await createPool({ workers: 2, leastWork: 1e15 });
     const model = await shared(pool);
     await until(() => running.size === 2);
     const threads = [...running];
+    const terminated = threads.map((each) => vi.spyOn(each, 'terminate'));
     const busy = attention(pool, large);
     const controller = new AbortController();
     const aborted = rejectionOf(model.forward(ids(4), { signal: controller.signal }));
     await pause();
+    vi.useFakeTimers({ toFake: ['setTimeout'] });
     controller.abort();
+    vi.advanceTimersByTime(100_000);
+    vi.useRealTimers();
+    for (const each of terminated) expect(each).not.toHaveBeenCalled();
     expect((await aborted).code).toBe('E_ABORTED');
     await busy;
     expect((await model.forward(ids(4))).logits.shape).toEqual([1, 4, 300]);
@@ -327,8 +332,10 @@ describe.each(['auto', 'messages'] as const)('a random worker ends under load, e
     await until(() => running.size === 2 && pool.backend.workers === 2);
     await attention(pool);
     for (const { live } of await Promise.all([pool.memory(), pool.memory()])) expect(live).toBe(0);
-    const after = await memory();
+    let after = await memory();
     const grown = (what: keyof typeof after): number => (after[what] - (before?.[what] ?? 0)) / 2 ** 20;
+    // A busy machine is late to end threads, each of which holds 4 MiB for every object that it shared.
+    for (let again = 0; again < 20 && grown('buffers') > 10; again += 1) after = await memory();
     expect(grown('heap')).toBeLessThan(10);
     expect(grown('buffers')).toBeLessThan(10);
     expect(grown('rss')).toBeLessThan(150);
