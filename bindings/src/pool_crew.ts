@@ -80,8 +80,8 @@ export class Crew {
   constructor(instance: Instance, count: number, grace: Grace) {
     this.#instance = instance;
     this.#grace = grace;
-    const fails = (): boolean => this.#localReason !== undefined || this.#broken !== undefined;
-    for (let index = 0; index < count && !fails(); index += 1) this.#start();
+    const hasFailed = (): boolean => this.#localReason !== undefined || this.#broken !== undefined;
+    for (let index = 0; index < count && !hasFailed(); index += 1) this.#start();
   }
 
   /** Why tasks run on the calling thread; undefined where they do not. */

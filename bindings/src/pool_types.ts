@@ -151,7 +151,7 @@ export interface Pool {
    * came to this thread in two messages, these are two objects, which the pool cannot tell apart from two memories.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`, `E_ABORTED`, `E_WORKER`, `E_BUSY`. `out` may
-   * then have some of the rows.
+   * then have some of the rows; in shared memory, workers may go on writing there after an abort, until they have finished.
    */
   attention<
     const R extends readonly AttentionReturn[] = [],
