@@ -26,7 +26,7 @@ export interface DividedCall {
   readonly v: ReadTensor<FloatDType>;
   readonly mask: ReadTensor<'bool'> | undefined;
   readonly bias: ReadTensor<'f32'> | undefined;
-  /** The numbers of these and of all arrays among the options, by their arguments. */
+  /** All arrays that the workers read, by argument: the tensors above and the arrays in the options. */
   readonly arrays: ReadonlyMap<string, () => TypedArray>;
   /** Whether it is one sequence of a call of attentionVarlen(). */
   readonly packed: boolean;
@@ -198,7 +198,7 @@ function floatsOf(bytes: Uint8Array): Float32Array {
   return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
 }
 
-/** Whether the rows of a result go to shared memory of the caller's, and not into the slot. */
+/** True for an `out` in the caller's shared memory: its rows do not go through the slot. */
 export const isElsewhere = ({ name }: OutputSpec, sharedOut: Place | undefined): boolean =>
   name === 'out' && sharedOut !== undefined;
 
@@ -231,7 +231,7 @@ function sendResults(
   }
 }
 
-/** The bytes of the results of a part in its slot. */
+/** Counts the bytes that the results of a part need in its slot. */
 export function resultBytes(
   { outputs, boxes, blockRows, sharedOut }: PartCall,
   extents: { heads: number; queries: number; group: number },

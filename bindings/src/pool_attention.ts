@@ -217,7 +217,7 @@ export class JoinedResults {
   }
 }
 
-/** Throws `E_OPTION` also if workers would write into memory that others read. */
+/** Checks the caller's `out`. Throws `E_SHAPE`, or `E_OPTION`, also if `out` overlaps an array that the workers read. */
 function readOut({ arrays }: DividedCall, out: unknown, dtype: DType, shape: Shape): ReadTensor {
   const expected = '{ data: typed array, shape }';
   if (coreOf(out) !== undefined) {

@@ -1,4 +1,4 @@
-// The workers of a pool: hands out tasks, and replaces a worker that ends or goes on with an aborted call.
+// The workers of a pool: hands out tasks, replaces a worker that ends, and ends a worker that goes on with an aborted call.
 
 import { MultiheadError } from './errors.js';
 import { disposedPool, endedWorker, lostObject, receivedError, unsendable } from './pool_errors.js';
@@ -14,7 +14,7 @@ export interface Work {
   readonly team: TeamCall | undefined;
   /** Where the object of the task lives; undefined for any worker. */
   readonly seat: Seat | undefined;
-  /** Whether cancel() was called, so that nobody waits for the result. */
+  /** Set by cancel(): nobody waits for the result. */
   aborted: boolean;
   done(value: unknown, back: Returned): void;
   /** Without buffers if no worker has answered. */
@@ -30,7 +30,7 @@ export class Seat {
   /** Tasks of objects that live here. */
   waiting: Work[] = [];
   objects = 0;
-  /** Why the worker has ended. */
+  /** The reason for which the worker has ended. */
   end = '';
 }
 
@@ -38,24 +38,24 @@ export class Seat {
 const mostFailures = 8;
 const patience = 1000;
 
-/** Milliseconds that a worker has for the rest of an aborted call. */
+/** Milliseconds that a worker gets to finish an aborted call. */
 export interface Grace {
   readonly usual: number;
-  /** In a worker in which objects live, which are lost when it ends. */
+  /** Used for a worker that holds objects, because they are lost when it ends. */
   readonly withObjects: number;
 }
 
-/** A timer with a longer delay would fire at once. */
+/** The longest delay of a timer in milliseconds. A timer with a longer delay fires at once. */
 const longestDelay = 2 ** 31 - 1;
 
 function later(delay: number, run: () => void): void {
   if (delay > longestDelay) return;
   const timer: unknown = setTimeout(run, delay);
-  // It keeps no Node process alive. Browsers have numbers for timers.
+  // The timer keeps no Node process alive. Timers of browsers are numbers.
   if (typeof timer === 'object') (timer as { unref?(): void }).unref?.();
 }
 
-/** Whether both are parts of one call of a team, or the same. */
+/** True for the same work, and for the works of two members of a team in one call. */
 const ofOneCall = (a: Work | undefined, b: Work): boolean =>
   a === b || (b.team !== undefined && a?.team?.control === b.team.control);
 
@@ -101,7 +101,7 @@ export class Crew {
     if (this.#broken !== undefined) throw this.#broken;
   }
 
-  /** The workers with the fewest objects, for one more; at most `count`, at least one. Last those that may be ended. */
+  /** Picks up to `count` workers for a new object: those with the fewest objects, and last those that run an aborted call. */
   pick(count: number): Seat[] {
     if (this.#seats.length === 0) throw this.#broken ?? disposedPool();
     const inDoubt = ({ work }: Seat): number => Number(work?.aborted === true);
@@ -117,11 +117,11 @@ export class Crew {
   }
 
   /**
-   * Takes back an aborted call that no worker has begun; a worker that has begun it gets some time to finish. Members of
-   * a team wait for each other, so that none may be left out once one has begun.
+   * Takes back an aborted call that no worker has begun. Workers that have begun it get some time to finish. Members of a
+   * team wait for each other, so once one member has begun, the others must run too.
    */
   cancel(work: Work): void {
-    // Each member of a team is cancelled.
+    // This is called once for each member of a team; the first call does all.
     if (work.aborted) return;
     const isOther = (each: Work): boolean => !ofOneCall(each, work);
     const waiting = [...this.#queue, ...this.#seats.flatMap((seat) => seat.waiting)].filter((each) => ofOneCall(each, work));
@@ -138,7 +138,7 @@ export class Crew {
     return this.#seats.filter(({ work }) => ofOneCall(work, call));
   }
 
-  /** Ends the workers that have not finished an aborted call after their time, which begins when all members have begun. */
+  /** Ends the workers that still run an aborted call when its grace is over. The grace starts when all members have begun. */
   #limit(call: Work): void {
     const waits = (seat: Seat): boolean => seat.waiting.some((each) => ofOneCall(each, call));
     // A call on the calling thread cannot be ended.

@@ -24,7 +24,7 @@ export const objectsApart = (): MultiheadError =>
     got: 'objects of different workers or pools: a cache belongs to the layer that made it, a trainer to the pool of its model',
   });
 
-/** @param why the worker has ended */
+/** @param why the reason for which the worker has ended */
 export const lostObject = (why: string): MultiheadError =>
   new MultiheadError('E_WORKER', {
     argument: 'this',

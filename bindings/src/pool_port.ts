@@ -113,7 +113,7 @@ export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port
   };
 }
 
-/** Workers that the caller makes. */
+/** Starts workers with a function of the caller's. */
 export function madeBy(make: () => unknown): StartWorker {
   const made = new WeakSet<object>();
   return (events) => {

@@ -18,7 +18,7 @@ export function poolScores(
   ...given: readonly [q: FloatTensorLike, k: FloatTensorLike, options: object]
 ): AsyncGenerator<ScoreRows, void, undefined> {
   const call = readCall(core, given);
-  // It is awaited at the first next(), or never.
+  // The first next() awaits it. Without a handler, an error would be reported as unhandled if next() is never called.
   call.catch(() => {});
   return stream(core, call);
 }
@@ -65,7 +65,7 @@ async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<
         return await compute();
       } catch (error) {
         if (workers[place]?.seats[0]?.state !== 'gone') throw error;
-        // Once, because the chunk itself may have ended the worker.
+        // Tried only once more, because the chunk itself may have ended the worker.
         workers[place] = await hold();
         return compute();
       }

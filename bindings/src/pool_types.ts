@@ -88,18 +88,18 @@ export interface PoolOptions extends LoadOptions {
    */
   readonly leastWork?: number | undefined;
   /**
-   * How many milliseconds a worker has to finish what it computes of a call that was aborted. After that it is ended and
-   * another takes its place, so that a long call cannot keep it. Objects that live in the worker are lost then: their calls
-   * are rejected with an `E_WORKER` that says so. `Infinity` never ends a worker. Default 1000, and 10 000 for a worker in
-   * which objects live.
+   * How many milliseconds a worker gets to finish its part of a call that was aborted. After that the worker is ended and
+   * another one replaces it, so that a long call cannot block the pool. Objects that live in the worker are then lost: their
+   * calls are rejected with an `E_WORKER` that says so. `Infinity` never ends a worker. Default 1000, or 10 000 for a worker
+   * in which objects live.
    */
   readonly abortGrace?: number | undefined;
   /**
-   * Makes a worker each time that the pool needs one, instead of the package: where the Content-Security-Policy requires
-   * Trusted Types, from the address that a policy gives, or where a bundler or Electron has its own way. The worker runs the
-   * script that the package exports as `multihead/pool_worker.js`, which is a module and a classic script at once; another
-   * script would never answer, and `createPool` would wait until its `signal`. If the function throws, calls run on the
-   * calling thread, and `pool.backend.why` has its message. Default: the package starts the script that lies beside it.
+   * Makes a new worker each time that the pool needs one. Use it where the Content-Security-Policy requires Trusted Types,
+   * with an address that a policy made, or where a bundler or Electron starts workers in another way. The worker must run
+   * the script `multihead/pool_worker.js` of the package, which is both a module and a classic script; another script never
+   * answers, and `createPool` waits until its `signal` is aborted. If the function throws, calls run on the calling thread,
+   * and `pool.backend.why` has its message. Default: the package starts its script.
    */
   readonly worker?: (() => PoolWorker) | undefined;
 }
@@ -151,7 +151,7 @@ export interface Pool {
    * came to this thread in two messages, these are two objects, which the pool cannot tell apart from two memories.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`, `E_ABORTED`, `E_WORKER`, `E_BUSY`. `out` may
-   * then have some of the rows; in shared memory, workers may go on writing there after an abort, until they have finished.
+   * then have some of the rows. After an abort, workers may write to an `out` in shared memory until they finish or end.
    */
   attention<
     const R extends readonly AttentionReturn[] = [],
