@@ -1,7 +1,7 @@
 // One part of a call of attention(), for the workers of a pool. The core plans it as the whole call, so that the
 // parts together give the bits of mh.attention().
 
-import type { Operand } from './arguments.js';
+import type { Operand, Span } from './arguments.js';
 import { attentionInputs, attentionReturns } from './attention.js';
 import { attentionOptions, maskNames } from './attention_options.js';
 import { readCapture } from './capture.js';
@@ -11,9 +11,10 @@ import { checkChoice, checkNames, readOptions } from './options.js';
 import { outputShapes } from './outputs.js';
 import { ReadTensor } from './read_tensor.js';
 import { flatRows, rowsOfOutput } from './pool_parts.js';
-import type { Box, OutputSpec, PartCall, Place } from './pool_protocol.js';
+import type { OutputSpec, PartCall, Place } from './pool_protocol.js';
 import type { Ranks } from './shape.js';
 import { floatDTypes } from './tensor.js';
+import type { TypedArray } from './typed_arrays.js';
 import type { AttentionOptions, AttentionReturn, DType, FloatDType, FloatTensorLike, Shape } from './types.js';
 import * as wire from './wire.js';
 
@@ -25,6 +26,8 @@ export interface DividedCall {
   readonly v: ReadTensor<FloatDType>;
   readonly mask: ReadTensor<'bool'> | undefined;
   readonly bias: ReadTensor<'f32'> | undefined;
+  /** All arrays that the workers read, by argument: the tensors above and the arrays in the options. */
+  readonly arrays: ReadonlyMap<string, () => TypedArray>;
   /** Whether it is one sequence of a call of attentionVarlen(). */
   readonly packed: boolean;
   /** out, then those of `return` in the order of the core, then captures. */
@@ -37,12 +40,20 @@ const nowhere = 64;
 /** Operands of a call that is checked alone: tensors are not copied to the core. */
 class UncopiedOperands extends Operands {
   readonly #read = new Map<string, ReadTensor>();
+  readonly arrays = new Map<string, () => TypedArray>();
 
   override input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
     const tensor = new ReadTensor(value, dtypes, argument, ranks);
     checkExtents(tensor.shape, argument);
     this.#read.set(argument, tensor);
+    this.arrays.set(argument, () => tensor.numbers().data);
     return { address: nowhere, dtype: tensor.dtype, shape: tensor.shape };
+  }
+
+  override span<E extends 'f32' | 'i32'>(value: unknown, type: E, argument: string): Span<E> {
+    const span = super.span(value, type, argument);
+    this.arrays.set(argument, () => value as TypedArray);
+    return span;
   }
 
   read<D extends DType>(argument: string): ReadTensor<D> | undefined {
@@ -108,6 +119,7 @@ export function divideAttention(
     return {
       ...{ parts, packed, q: read('q'), k: read('k'), v: read('v') },
       ...{ mask: operands.read<'bool'>('mask'), bias: operands.read<'f32'>('bias') },
+      arrays: operands.arrays,
       outputs: [...named, ...captured],
     };
   } finally {
@@ -186,6 +198,10 @@ function floatsOf(bytes: Uint8Array): Float32Array {
   return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
 }
 
+/** True for an `out` in the caller's shared memory: its rows do not go through the slot. */
+export const isElsewhere = ({ name }: OutputSpec, sharedOut: Place | undefined): boolean =>
+  name === 'out' && sharedOut !== undefined;
+
 /** Writes the rows that were computed into the slot one behind the other, or to their place in shared memory. */
 function sendResults(
   memory: ArrayBufferLike,
@@ -199,7 +215,7 @@ function sendResults(
   let at = 0;
   for (const output of outputs) {
     const rowBytes = output.width * bytesPerElement(output.dtype);
-    const shared = output.name === 'out' ? sharedOut : undefined;
+    const shared = isElsewhere(output, sharedOut) ? sharedOut : undefined;
     const base = output.capture === undefined ? firstRow : 0;
     for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
       const bytes = rows * rowBytes;
@@ -215,15 +231,15 @@ function sendResults(
   }
 }
 
-/** The bytes of the rows of some boxes in a slot. */
+/** Counts the bytes that the results of a part need in its slot. */
 export function resultBytes(
-  outputs: readonly OutputSpec[],
-  boxes: readonly Box[],
-  extents: { heads: number; queries: number; group: number; blockRows: number },
+  { outputs, boxes, blockRows, sharedOut }: PartCall,
+  extents: { heads: number; queries: number; group: number },
 ): number {
-  const runs = flatRows(boxes, extents);
+  const runs = flatRows(boxes, { ...extents, blockRows });
   let bytes = 0;
   for (const output of outputs) {
+    if (isElsewhere(output, sharedOut)) continue;
     const rowBytes = output.width * bytesPerElement(output.dtype);
     for (const [, rows] of rowsOfOutput(output, runs, extents)) bytes += rows * rowBytes;
   }

@@ -1,9 +1,10 @@
 // pool.attention(): divides a call, sends its parts, and joins their results.
 
-import { divideAttention, resultBytes, type DividedCall } from './attention_part.js';
+import { divideAttention, isElsewhere, resultBytes, type DividedCall } from './attention_part.js';
 import { maskNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import { arrayOf, bytesPerElement, onJavaScriptHeap } from './memory.js';
+import { sharesMemory } from './operands.js';
 import { readOptions } from './options.js';
 import { packArguments, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
@@ -13,7 +14,7 @@ import { cutIntoPieces, flatRows, rowsOfOutput, workOfBlocks } from './pool_part
 import type { Box, PartCall, Place, SentTensor } from './pool_protocol.js';
 import { elements, formatShape, sameShape } from './shape.js';
 import { coreOf, describe } from './tensor.js';
-import { isArrayBuffer } from './typed_arrays.js';
+import { isArrayBuffer, overlap } from './typed_arrays.js';
 import type { AttentionOptions, DType, FloatTensorLike, Shape } from './types.js';
 
 const optionNames = [...maskNames, 'return', 'out', 'outDtype', 'capture'] as const;
@@ -160,8 +161,7 @@ function makePart(
     outputs: call.outputs,
     sharedOut,
   };
-  const extents = { heads, queries, group, blockRows: call.parts.blockRows };
-  const slot = core.slots.take(Math.max(bytes, resultBytes(call.outputs, boxes, extents)));
+  const slot = core.slots.take(Math.max(bytes, resultBytes(part, { heads, queries, group })));
   for (const { from, offset } of copies) new Uint8Array(slot, offset, from.length).set(from);
   return { part, slot, transfer: isArrayBuffer(slot) ? [slot] : [] };
 }
@@ -179,7 +179,7 @@ export class JoinedResults {
     const captures: Numbers[] = [];
     this.#places = call.outputs.map(({ name, dtype, shape }) => {
       if (name === 'out' && out !== undefined) {
-        const given = readOut(out, dtype, shape);
+        const given = readOut(call, out, dtype, shape);
         this.result['out'] = { dtype, shape: given.shape, data: (out as Numbers).data };
         return () => given.numbers();
       }
@@ -206,7 +206,7 @@ export class JoinedResults {
     const runs = flatRows(boxes, { group: heads / (this.#call.k.shape[1] as number), queries, blockRows });
     let at = 0;
     this.#call.outputs.forEach((output, index) => {
-      if (output.name === 'out' && sharedOut !== undefined) return;
+      if (isElsewhere(output, sharedOut)) return;
       const rowBytes = output.width * bytesPerElement(output.dtype);
       const to = asBytes((this.#places[index] as () => Numbers)());
       for (const [row, rows] of rowsOfOutput(output, runs, { heads, queries })) {
@@ -217,7 +217,8 @@ export class JoinedResults {
   }
 }
 
-function readOut(out: unknown, dtype: DType, shape: Shape): ReadTensor {
+/** Checks the caller's `out`. Throws `E_SHAPE`, or `E_OPTION`, also if `out` overlaps an array that the workers read. */
+function readOut({ arrays }: DividedCall, out: unknown, dtype: DType, shape: Shape): ReadTensor {
   const expected = '{ data: typed array, shape }';
   if (coreOf(out) !== undefined) {
     const got = 'a tensor, whose memory the workers of a pool cannot reach';
@@ -225,6 +226,8 @@ function readOut(out: unknown, dtype: DType, shape: Shape): ReadTensor {
   }
   if (typeof out !== 'object') throw new MultiheadError('E_OPTION', { argument: 'out', expected, got: describe(out) });
   const given = new ReadTensor(out, [dtype], 'out');
+  const { data } = given.numbers();
+  for (const [name, numbers] of arrays) if (overlap(data, numbers())) throw sharesMemory('out', name);
   if (sameShape(given.shape, shape)) return given;
   throw new MultiheadError('E_SHAPE', { argument: 'out', expected: formatShape(shape), got: formatShape(given.shape) });
 }

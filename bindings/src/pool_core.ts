@@ -7,13 +7,13 @@ import { moduleOf } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
 import { Handle, handleOf, packArguments, splitOptions, type CallOptions } from './pool_arguments.js';
-import { Crew, type Seat, type Work } from './pool_crew.js';
+import { Crew, type Grace, type Seat, type Work } from './pool_crew.js';
 import { disposedObject, disposedPool, lostObject, objectsApart } from './pool_errors.js';
 import type { Lending } from './pool_lending.js';
 import type { Starting } from './pool_port.js';
 import type { Maker, ObjectTask, Task, Verb } from './pool_protocol.js';
 import { Slots, type Exchange } from './pool_slots.js';
-import { boardBytes, giveUp, type TeamCall } from './team.js';
+import { boardBytes, type TeamCall } from './team.js';
 import type { Load, Multihead } from './types.js';
 
 /** What a worker has answered. */
@@ -45,6 +45,7 @@ export interface PoolSettings {
   readonly exchangeReason: string;
   /** Multiplications and additions that are worth a worker of their own. */
   readonly leastWork: number;
+  readonly grace: Grace;
 }
 
 const abandonedPools =
@@ -89,8 +90,9 @@ export class PoolCore {
     this.settings = settings;
     this.#load = start.load;
     this.#mh = mh;
-    const { workers, exchange } = settings;
-    this.crew = new Crew({ module: moduleOf.get(mh) as WebAssembly.Module, simd: mh.backend.simd, ...start }, workers);
+    const { workers, exchange, grace } = settings;
+    const instance = { module: moduleOf.get(mh) as WebAssembly.Module, simd: mh.backend.simd, ...start };
+    this.crew = new Crew(instance, workers, grace);
     this.slots = new Slots(exchange, 4 * workers);
     abandonedPools?.register(this, this.crew, this);
   }
@@ -151,12 +153,11 @@ export class PoolCore {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(abortedError(signal, name));
       const settled = whenAborted(signal, () => {
-        if (team === undefined) this.crew.cancel(work);
-        else this.crew.cancelTeam(team);
+        this.crew.cancel(work);
         reject(abortedError(signal as AbortSignal, name));
       });
       const work: Work = {
-        ...{ task, transfer: [...transfer, ...(lent?.buffers ?? [])], seat, team },
+        ...{ task, transfer: [...transfer, ...(lent?.buffers ?? [])], seat, team, aborted: false },
         done: (value, back) => {
           settled();
           lent?.returned(back.lent);
@@ -184,17 +185,13 @@ export class PoolCore {
   ): Promise<unknown> {
     const members = seats.length;
     if (board === undefined) return (await this.send(name, { task, transfer, seat: seats[0] }, signal)).value;
-    if (seats.some(({ state }) => state === 'gone')) throw lostObject();
+    const gone = seats.find(({ state }) => state === 'gone');
+    if (gone !== undefined) throw lostObject(gone.end);
     const control = new SharedArrayBuffer(4 * (members + 1));
     const results = await Promise.allSettled(
-      seats.map((seat, rank) => {
-        const team = { rank, members, control, board };
-        const sent = this.send(name, { task, transfer, seat, team }, signal);
-        sent.catch((error: MultiheadError) => {
-          if (error.code !== 'E_ABORTED') giveUp(team);
-        });
-        return sent;
-      }),
+      seats.map((seat, rank) =>
+        this.send(name, { task, transfer, seat, team: { rank, members, control, board } }, signal),
+      ),
     );
     const errors = results.flatMap((each) => (each.status === 'rejected' ? [each.reason as MultiheadError] : []));
     // Where one member fails, the others report that it has left.

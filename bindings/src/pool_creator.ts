@@ -7,7 +7,8 @@ import { Handle, handleOf } from './pool_arguments.js';
 import { poolAttention } from './pool_attention.js';
 import { poolAttentionBackward } from './pool_backward.js';
 import { PoolCore } from './pool_core.js';
-import { cores, type PoolPlatform } from './pool_port.js';
+import type { Grace } from './pool_crew.js';
+import { cores, madeBy, type PoolPlatform } from './pool_port.js';
 import type { Maker } from './pool_protocol.js';
 import { poolScores } from './pool_scores.js';
 import { exchangeOf } from './pool_slots.js';
@@ -16,7 +17,7 @@ import { poolAttentionVarlen } from './pool_varlen.js';
 import { poolAttentionVarlenBackward } from './pool_varlen_backward.js';
 import { describe } from './tensor.js';
 
-const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'wasm', 'simd', 'signal'] as const;
+const optionNames = ['workers', 'queue', 'exchange', 'leastWork', 'abortGrace', 'worker', 'wasm', 'simd', 'signal'] as const;
 const mostWorkers = 64;
 
 /** The createPool() of one entry point. */
@@ -33,10 +34,12 @@ async function createPool(platform: PoolPlatform, given: PoolOptions = {}): Prom
   const queue = options.queue === undefined ? 1000 : checkCount(options.queue, 'queue');
   const wanted = checkChoice(options.exchange === undefined ? 'auto' : options.exchange, ['auto', 'messages'], 'exchange');
   const leastWork = checkWork(options.leastWork === undefined ? 4e6 : options.leastWork);
+  const grace = graceOf(options.abortGrace);
   const { exchange, why: exchangeReason } = exchangeOf(wanted);
 
-  const [mh, startWorker] = await Promise.all([platform.load({ wasm, simd, signal }), platform.findWorkers()]);
-  const settings = { workers, queue, exchange, exchangeReason, leastWork };
+  const findWorkers = options.worker === undefined ? platform.findWorkers : () => madeBy(checkMaker(options.worker));
+  const [mh, startWorker] = await Promise.all([platform.load({ wasm, simd, signal }), findWorkers()]);
+  const settings = { workers, queue, exchange, exchangeReason, leastWork, grace };
   const core = new PoolCore(mh, settings, { load: platform.load, startWorker });
   try {
     await abortable(core.crew.settled(), signal, 'createPool');
@@ -64,11 +67,24 @@ function checkWork(leastWork: unknown): number {
   throw new MultiheadError('E_OPTION', { argument: 'leastWork', expected: 'a number above 0', got: describe(leastWork) });
 }
 
+function graceOf(given: unknown): Grace {
+  if (given === undefined) return { usual: 1000, withObjects: 10_000 };
+  if (typeof given === 'number' && given >= 0) return { usual: given, withObjects: given };
+  const expected = 'a number of milliseconds from 0 to Infinity';
+  throw new MultiheadError('E_OPTION', { argument: 'abortGrace', expected, got: describe(given) });
+}
+
+function checkMaker(worker: unknown): () => unknown {
+  if (typeof worker === 'function') return worker as () => unknown;
+  const expected = 'a function that makes a Worker';
+  throw new MultiheadError('E_OPTION', { argument: 'worker', expected, got: describe(worker) });
+}
+
 function backendOf({ crew, settings: { exchange, exchangeReason }, mh: { backend } }: PoolCore): PoolBackend {
   const { simd, version } = backend;
   const { localReason } = crew;
   if (localReason !== undefined) {
-    const why = `no workers, calls run on the calling thread: ${localReason}`;
+    const why = `no worker could be started, so calls run on the calling thread: ${localReason}`;
     return Object.freeze({ workers: 0, exchange: 'messages', simd, version, why } as const);
   }
   const { workers } = crew;

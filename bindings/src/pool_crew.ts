@@ -1,10 +1,10 @@
-// The workers of a pool: hands out tasks, and replaces a worker that ends.
+// The workers of a pool: hands out tasks, replaces a worker that ends, and ends a worker that goes on with an aborted call.
 
-import type { MultiheadError } from './errors.js';
+import { MultiheadError } from './errors.js';
 import { disposedPool, endedWorker, lostObject, receivedError, unsendable } from './pool_errors.js';
 import { localPort, type Port, type Starting } from './pool_port.js';
 import type { Answer, Reply, Returned, Task } from './pool_protocol.js';
-import type { TeamCall } from './team.js';
+import { giveUp, type TeamCall } from './team.js';
 import type { Simd } from './types.js';
 
 /** A task and what becomes of it. One of the two functions is called, once. */
@@ -14,6 +14,8 @@ export interface Work {
   readonly team: TeamCall | undefined;
   /** Where the object of the task lives; undefined for any worker. */
   readonly seat: Seat | undefined;
+  /** Set by cancel(): nobody waits for the result. */
+  aborted: boolean;
   done(value: unknown, back: Returned): void;
   /** Without buffers if no worker has answered. */
   failed(error: MultiheadError, back: Returned | undefined): void;
@@ -28,11 +30,34 @@ export class Seat {
   /** Tasks of objects that live here. */
   waiting: Work[] = [];
   objects = 0;
+  /** The reason for which the worker has ended. */
+  end = '';
 }
 
 /** Workers that ended one after the other before they had started: from then on the pool waits between attempts. */
 const mostFailures = 8;
 const patience = 1000;
+
+/** Milliseconds that a worker gets to finish an aborted call. */
+export interface Grace {
+  readonly usual: number;
+  /** Used for a worker that holds objects, because they are lost when it ends. */
+  readonly withObjects: number;
+}
+
+/** The longest delay of a timer in milliseconds. A timer with a longer delay fires at once. */
+const longestDelay = 2 ** 31 - 1;
+
+function later(delay: number, run: () => void): void {
+  if (delay > longestDelay) return;
+  const timer: unknown = setTimeout(run, delay);
+  // The timer keeps no Node process alive. Timers of browsers are numbers.
+  if (typeof timer === 'object') (timer as { unref?(): void }).unref?.();
+}
+
+/** True for the same work, and for the works of two members of a team in one call. */
+const ofOneCall = (a: Work | undefined, b: Work): boolean =>
+  a === b || (b.team !== undefined && a?.team?.control === b.team.control);
 
 /** What every worker has an instance of, and how a worker starts. */
 export interface Instance extends Starting {
@@ -42,6 +67,7 @@ export interface Instance extends Starting {
 
 export class Crew {
   readonly #instance: Instance;
+  readonly #grace: Grace;
   #seats: Seat[] = [];
   #queue: Work[] = [];
   #disposed = false;
@@ -51,9 +77,11 @@ export class Crew {
   #broken: MultiheadError | undefined;
   #starting: (() => void)[] = [];
 
-  constructor(instance: Instance, count: number) {
+  constructor(instance: Instance, count: number, grace: Grace) {
     this.#instance = instance;
-    for (let index = 0; index < count && this.#localReason === undefined; index += 1) this.#start();
+    this.#grace = grace;
+    const hasFailed = (): boolean => this.#localReason !== undefined || this.#broken !== undefined;
+    for (let index = 0; index < count && !hasFailed(); index += 1) this.#start();
   }
 
   /** Why tasks run on the calling thread; undefined where they do not. */
@@ -73,33 +101,56 @@ export class Crew {
     if (this.#broken !== undefined) throw this.#broken;
   }
 
-  /** The workers with the fewest objects, for one more; at most `count`, at least one. */
+  /** Picks up to `count` workers for a new object: those with the fewest objects, and last those that run an aborted call. */
   pick(count: number): Seat[] {
     if (this.#seats.length === 0) throw this.#broken ?? disposedPool();
-    return [...this.#seats].sort((a, b) => a.objects - b.objects).slice(0, count);
+    const inDoubt = ({ work }: Seat): number => Number(work?.aborted === true);
+    return [...this.#seats].sort((a, b) => inDoubt(a) - inDoubt(b) || a.objects - b.objects).slice(0, count);
   }
 
   submit(work: Work): void {
-    if (this.#disposed) return work.failed(disposedPool(), undefined);
-    if (this.#broken !== undefined) return work.failed(this.#broken, undefined);
-    if (work.seat?.state === 'gone') return work.failed(lostObject(), undefined);
+    if (this.#disposed) return fail(work, disposedPool());
+    if (this.#broken !== undefined) return fail(work, this.#broken);
+    if (work.seat?.state === 'gone') return fail(work, lostObject(work.seat.end));
     (work.seat?.waiting ?? this.#queue).push(work);
     this.#pump();
   }
 
-  /** Takes back work that no worker has begun. */
+  /**
+   * Takes back an aborted call that no worker has begun. Workers that have begun it get some time to finish. Members of a
+   * team wait for each other, so once one member has begun, the others must run too.
+   */
   cancel(work: Work): void {
-    const keep = (each: Work): boolean => each !== work;
-    this.#queue = this.#queue.filter(keep);
-    if (work.seat !== undefined) work.seat.waiting = work.seat.waiting.filter(keep);
+    // This is called once for each member of a team; the first call does all.
+    if (work.aborted) return;
+    const isOther = (each: Work): boolean => !ofOneCall(each, work);
+    const waiting = [...this.#queue, ...this.#seats.flatMap((seat) => seat.waiting)].filter((each) => ofOneCall(each, work));
+    for (const each of [work, ...waiting, ...this.#begun(work).map((seat) => seat.work as Work)]) each.aborted = true;
+    if (waiting.length === (work.team?.members ?? 1)) {
+      this.#queue = this.#queue.filter(isOther);
+      for (const seat of this.#seats) seat.waiting = seat.waiting.filter(isOther);
+    }
+    this.#limit(work);
   }
 
-  /** Takes back a call of a team. Members wait for each other, so that none may be left out once one has begun. */
-  cancelTeam({ control, members }: TeamCall): void {
-    const isOther = ({ team }: Work): boolean => team?.control !== control;
-    const waiting = this.#seats.filter((seat) => !seat.waiting.every(isOther));
-    if (waiting.length < members) return;
-    for (const seat of waiting) seat.waiting = seat.waiting.filter(isOther);
+  /** The workers that compute a call at the moment. */
+  #begun(call: Work): Seat[] {
+    return this.#seats.filter(({ work }) => ofOneCall(work, call));
+  }
+
+  /** Ends the workers that still run an aborted call when its grace is over. The grace starts when all members have begun. */
+  #limit(call: Work): void {
+    const waits = (seat: Seat): boolean => seat.waiting.some((each) => ofOneCall(each, call));
+    // A call on the calling thread cannot be ended.
+    if (this.#localReason !== undefined || this.#begun(call).length === 0 || this.#seats.some(waits)) return;
+    const { usual, withObjects } = this.#grace;
+    const end = (delay: number): void => {
+      for (const seat of this.#begun(call)) this.#ended(seat, `an aborted call still ran in it after ${delay} ms`);
+    };
+    later(usual, () => {
+      if (withObjects === usual || this.#begun(call).every(({ objects }) => objects === 0)) end(usual);
+      else later(withObjects - usual, () => end(withObjects));
+    });
   }
 
   /** Frees an object in its worker. */
@@ -116,11 +167,12 @@ export class Crew {
     for (const seat of this.#seats) works.push(...this.#vacate(seat));
     this.#seats = [];
     for (const resolve of this.#starting.splice(0)) resolve();
-    for (const work of works) work.failed(disposedPool(), undefined);
+    for (const work of works) fail(work, disposedPool());
   }
 
   /** Ends a worker, and gives the work that it leaves behind. */
-  #vacate(seat: Seat): Work[] {
+  #vacate(seat: Seat, why = ''): Work[] {
+    seat.end = why;
     const works = seat.work === undefined ? seat.waiting : [seat.work, ...seat.waiting];
     seat.state = 'gone';
     seat.work = undefined;
@@ -144,6 +196,7 @@ export class Crew {
       try {
         seat.port = startWorker(events);
       } catch (error) {
+        if (error instanceof MultiheadError) this.#broken = error;
         why = error instanceof Error ? error.message : String(error);
       }
       if (seat.port === undefined) return this.#ended(seat, why);
@@ -182,7 +235,7 @@ export class Crew {
       work?.done(answer.value, answer.back);
     } else {
       if (answer.dead) this.#ended(seat, answer.error.message);
-      work?.failed(receivedError(answer.error), answer.back);
+      if (work !== undefined) fail(work, receivedError(answer.error), answer.back);
     }
   }
 
@@ -190,7 +243,7 @@ export class Crew {
   #ended(seat: Seat, why: string): void {
     if (seat.state === 'gone') return;
     const started = seat.state !== 'starting';
-    const works = this.#vacate(seat);
+    const works = this.#vacate(seat, why);
     this.#seats = this.#seats.filter((each) => each !== seat);
     if (!started) this.#failures += 1;
     if (this.#broken !== undefined) {
@@ -204,16 +257,16 @@ export class Crew {
       this.#startLater();
     }
     for (const resolve of this.#starting.splice(0)) resolve();
-    for (const work of works) work.failed(this.#broken ?? endedWorker(why), undefined);
+    for (const work of works) {
+      fail(work, this.#broken ?? (work.seat === undefined ? endedWorker(why) : lostObject(why)));
+    }
     this.#pump();
   }
 
   #startLater(): void {
-    const timer: unknown = setTimeout(() => {
+    later(patience, () => {
       if (!this.#disposed && this.#localReason === undefined) this.#start();
-    }, patience);
-    // It keeps no Node process alive. Browsers have numbers for timers.
-    if (typeof timer === 'object') (timer as { unref?(): void }).unref?.();
+    });
   }
 
   #pump(): void {
@@ -232,10 +285,17 @@ export class Crew {
       seat.port?.send({ kind: 'task', task: work.task, team: work.team }, work.transfer);
     } catch (error) {
       seat.port?.hold(false);
-      work.failed(unsendable(error), undefined);
+      fail(work, unsendable(error));
       return;
     }
     seat.work = work;
     seat.state = 'busy';
+    if (work.aborted) this.#limit(work);
   }
+}
+
+/** Reports a failure. The other members of a team do not wait for this one. */
+function fail(work: Work, error: MultiheadError, back?: Returned): void {
+  if (work.team !== undefined) giveUp(work.team);
+  work.failed(error, back);
 }

@@ -24,12 +24,13 @@ export const objectsApart = (): MultiheadError =>
     got: 'objects of different workers or pools: a cache belongs to the layer that made it, a trainer to the pool of its model',
   });
 
-export const lostObject = (): MultiheadError =>
+/** @param why the reason for which the worker has ended */
+export const lostObject = (why: string): MultiheadError =>
   new MultiheadError('E_WORKER', {
     argument: 'this',
     expected: 'an object whose worker runs',
-    got: 'one whose worker has ended',
-    message: 'the worker in which this object lived has ended, and the object is lost: make a new one',
+    got: `one whose worker has ended (${why})`,
+    message: `the worker in which this object lived has ended (${why}), and the object is lost: make a new one`,
   });
 
 export const endedWorker = (why: string): MultiheadError =>

@@ -47,7 +47,8 @@ import type {
 export interface PoolCallOptions {
   /**
    * Aborting rejects the call with `E_ABORTED` at once. A worker finishes the part that it is computing, whose result is
-   * dropped; a call that no worker has begun is not run. Default none.
+   * dropped, or is ended after the time of `abortGrace` of createPool(), which loses the objects in it; a call that no
+   * worker has begun is not run. Default none.
    */
   readonly signal?: PlatformAbortSignal | undefined;
   /**

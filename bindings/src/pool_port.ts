@@ -1,8 +1,10 @@
 // One worker of a pool, in browsers, Node, or on the calling thread.
 
+import { MultiheadError } from './errors.js';
 import { sentError } from './pool_errors.js';
 import type { Reply, Request } from './pool_protocol.js';
 import { TaskRunner } from './pool_tasks.js';
+import { describe } from './tensor.js';
 import type { Load } from './types.js';
 
 /** What happens to a worker. */
@@ -20,7 +22,7 @@ export interface Port {
   hold(busy: boolean): void;
 }
 
-/** Starts a worker; undefined where there are none. Throws what the environment throws. */
+/** Starts a worker; undefined where there are none. Throws what the environment throws, and `E_OPTION` for the caller's. */
 export type StartWorker = (events: PortEvents) => Port | undefined;
 
 /** How the workers of a pool start, and instances on the calling thread. */
@@ -108,6 +110,23 @@ export function nodePort(worker: NodeWorker, { reply, death }: PortEvents): Port
       void worker.terminate();
     },
     hold: (busy) => (busy ? worker.ref() : worker.unref()),
+  };
+}
+
+/** Starts workers with a function of the caller's. */
+export function madeBy(make: () => unknown): StartWorker {
+  const made = new WeakSet<object>();
+  return (events) => {
+    const worker = make();
+    const { postMessage, terminate, on } = Object(worker) as Partial<NodeWorker>;
+    const isWorker = typeof postMessage === 'function' && typeof terminate === 'function';
+    if (!isWorker || made.has(worker as object)) {
+      const got = isWorker ? 'the same one again' : describe(worker);
+      throw new MultiheadError('E_OPTION', { argument: 'worker', expected: 'a function that makes a new Worker each time', got });
+    }
+    made.add(worker as object);
+    if (typeof on === 'function') return nodePort(worker as NodeWorker, events);
+    return browserPort(worker as BrowserWorker, 'its script did not load, or a policy forbids it', events);
   };
 }
 

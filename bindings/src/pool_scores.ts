@@ -2,28 +2,42 @@
 
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
-import type { Handle } from './pool_arguments.js';
+import type { CallOptions, Handle } from './pool_arguments.js';
 import { packArguments, splitOptions } from './pool_arguments.js';
 import type { PoolCore } from './pool_core.js';
-import type { SentValue } from './pool_protocol.js';
 import { restored } from './pool_stand_ins.js';
 import type { FloatTensorLike, ScoreRows, ScoresOptions } from './types.js';
 
-export async function* poolScores(
+interface ReadCall {
+  readonly inputs: readonly [q: FloatTensorLike, k: FloatTensorLike, options: ScoresOptions];
+  readonly own: CallOptions;
+}
+
+export function poolScores(
   core: PoolCore,
-  q: FloatTensorLike,
-  k: FloatTensorLike,
-  given: object,
+  ...given: readonly [q: FloatTensorLike, k: FloatTensorLike, options: object]
 ): AsyncGenerator<ScoreRows, void, undefined> {
-  const { args, options: own } = splitOptions([given]);
-  const { signal } = own;
-  // Read once, for all workers.
-  const copies = packArguments([q, k, args[0]]).args as SentValue[];
+  const call = readCall(core, given);
+  // The first next() awaits it. Without a handler, an error would be reported as unhandled if next() is never called.
+  call.catch(() => {});
+  return stream(core, call);
+}
+
+/** Copies the arguments once, for all workers. Async, so that the first next() throws its errors. */
+async function readCall(core: PoolCore, given: readonly [unknown, unknown, unknown]): Promise<ReadCall> {
+  const { args, options: own } = splitOptions(given.slice(2));
+  const all = [given[0], given[1], args[0]];
   const { heap } = runtimeOf.get(core.mh) as Runtime;
-  const [ownQ, ownK, options] = copies.map((each) => restored(heap, each)) as [FloatTensorLike, FloatTensorLike, ScoresOptions];
+  const copies = packArguments(all).args.map((each, index) => ('object' in each ? all[index] : restored(heap, each)));
+  return { inputs: copies as unknown as ReadCall['inputs'], own };
+}
+
+async function* stream(core: PoolCore, call: Promise<ReadCall>): AsyncGenerator<ScoreRows, void, undefined> {
+  const { inputs, own } = await call;
+  const { signal } = own;
   const held: Handle[] = [];
   const hold = async (): Promise<Handle> => {
-    const { handle } = await core.make('scores', [ownQ, ownK, options, { signal }]);
+    const { handle } = await core.make('scores', [...inputs, { signal }]);
     held.push(handle);
     return handle;
   };
@@ -32,36 +46,45 @@ export async function* poolScores(
     const first = await hold();
     const head = (await core.invoke(first, 'rows', [{ signal }], 'scores')) as ScoreRows | undefined;
     if (head === undefined) return;
-    const queries = ownQ.shape[2] as number;
-    const [begin, count] = options.rows ?? [0, queries];
-    const chunk = options.chunk ?? 64;
-    const starts: number[] = [];
-    for (let row = begin + chunk; row < begin + count; row += chunk) starts.push(row);
-    const others = Math.min(core.crew.workers - 1, starts.length - 1);
+    const [q, , { rows: range, chunk = 64 }] = inputs;
+    const [begin, count] = range ?? [0, q.shape[2] as number];
+    const chunks = Math.ceil(count / chunk);
+    const others = Math.min(core.crew.workers - 1, chunks - 2);
     // All of them, so that those that succeed are released below if one fails.
     const holding = await Promise.allSettled(Array.from({ length: Math.max(0, others) }, hold));
     const failed = holding.find(({ status }) => status === 'rejected');
     if (failed !== undefined) throw (failed as PromiseRejectedResult).reason;
     const workers = [...held];
 
+    const rowsOf = async (index: number): Promise<ScoreRows> => {
+      const place = index % workers.length;
+      const start = begin + index * chunk;
+      const args = [start, Math.min(chunk, begin + count - start), { signal }];
+      const compute = () => core.invoke(workers[place] as Handle, 'rows', args, 'scores') as Promise<ScoreRows>;
+      try {
+        return await compute();
+      } catch (error) {
+        if (workers[place]?.seats[0]?.state !== 'gone') throw error;
+        // Tried only once more, because the chunk itself may have ended the worker.
+        workers[place] = await hold();
+        return compute();
+      }
+    };
     const ahead: Promise<ScoreRows>[] = [];
-    const rowsOf = (index: number): void => {
-      const start = starts[index];
-      if (start === undefined) return;
-      const worker = workers[index % workers.length] as Handle;
-      const rows = Math.min(chunk, begin + count - start);
-      const promise = core.invoke(worker, 'rows', [start, rows, { signal }], 'scores') as Promise<ScoreRows>;
+    const computeAhead = (index: number): void => {
+      if (index >= chunks) return;
+      const promise = rowsOf(index);
       // It is awaited later, or never if the loop ends early.
       promise.catch(() => {});
       ahead.push(promise);
     };
-    for (let index = 0; index < workers.length; index += 1) rowsOf(index);
-    own.progress?.(1, starts.length + 1);
+    for (let index = 1; index <= workers.length; index += 1) computeAhead(index);
+    own.progress?.(1, chunks);
     yield head;
-    for (let index = 0; index < starts.length; index += 1) {
+    for (let index = 1; index < chunks; index += 1) {
       const rows = await (ahead.shift() as Promise<ScoreRows>);
-      rowsOf(index + workers.length);
-      own.progress?.(index + 2, starts.length + 1);
+      computeAhead(index + workers.length);
+      own.progress?.(index + 1, chunks);
       yield rows;
     }
   } finally {

@@ -87,6 +87,29 @@ export interface PoolOptions extends LoadOptions {
    * with fewer, sending the operands takes longer than another worker saves. Default 4 000 000.
    */
   readonly leastWork?: number | undefined;
+  /**
+   * How many milliseconds a worker gets to finish its part of a call that was aborted. After that the worker is ended and
+   * another one replaces it, so that a long call cannot block the pool. Objects that live in the worker are then lost: their
+   * calls are rejected with an `E_WORKER` that says so. `Infinity` never ends a worker. Default 1000, or 10 000 for a worker
+   * in which objects live.
+   */
+  readonly abortGrace?: number | undefined;
+  /**
+   * Makes a new worker each time that the pool needs one. Use it where the Content-Security-Policy requires Trusted Types,
+   * with an address that a policy made, or where a bundler or Electron starts workers in another way. The worker must run
+   * the script `multihead/pool_worker.js` of the package, which is both a module and a classic script; another script never
+   * answers, and `createPool` waits until its `signal` is aborted. If the function throws, calls run on the calling thread,
+   * and `pool.backend.why` has its message. Default: the package starts its script.
+   */
+  readonly worker?: (() => PoolWorker) | undefined;
+}
+
+/** A `Worker` of a browser, or of Node's `node:worker_threads`. */
+export interface PoolWorker {
+  /** Sends a message, and transfers these buffers with it. */
+  postMessage(message: unknown, transfer: ArrayBuffer[]): void;
+  /** Ends the worker at once. */
+  terminate(): unknown;
 }
 
 /** How a pool runs, at the moment. */
@@ -102,7 +125,10 @@ export interface PoolBackend {
   readonly simd: Simd;
   /** Version of the package. */
   readonly version: string;
-  /** A sentence: "4 workers, messages: the page is not cross-origin isolated". */
+  /**
+   * A sentence: "4 workers, messages: the page is not cross-origin isolated", or "no worker could be started, so calls run
+   * on the calling thread: " and why.
+   */
   readonly why: string;
 }
 
@@ -120,10 +146,12 @@ export interface Pool {
   /**
    * {@link Multihead.attention}, divided among the workers by batch entries, heads and, where these are few, query rows.
    * With shared memory, operands and an `out` whose arrays lie in a `SharedArrayBuffer` are not copied by this thread;
-   * do not change them before the promise settles.
+   * do not change them before the promise settles. An `out` that has bytes in common with an operand, or with an array
+   * among the options, is refused with `E_OPTION`. Bytes are compared within one buffer object: if a `SharedArrayBuffer`
+   * came to this thread in two messages, these are two objects, which the pool cannot tell apart from two memories.
    *
    * @throws {MultiheadError} `E_SHAPE`, `E_OPTION`, `E_DISPOSED`, `E_MEMORY`, `E_ABORTED`, `E_WORKER`, `E_BUSY`. `out` may
-   * then have some of the rows.
+   * then have some of the rows. After an abort, workers may write to an `out` in shared memory until they finish or end.
    */
   attention<
     const R extends readonly AttentionReturn[] = [],
@@ -149,7 +177,11 @@ export interface Pool {
     options: Pooled<VarlenOptions<R, O>> & PoolLendingOptions<T>,
   ): Promise<Plain<VarlenResult<R, O>> & Lent<T, 'q' | 'k' | 'v'>>;
 
-  /** {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. */
+  /**
+   * {@link Multihead.scores}: workers compute some chunks of rows ahead. Leaving the loop early frees their memory. The
+   * operands are read at the call; the first `next()` throws what is wrong with them. If a worker ends, another computes its
+   * chunk once more.
+   */
   scores(
     q: FloatTensorLike,
     k: FloatTensorLike,

@@ -12,7 +12,7 @@ const lengthGetter = getter('length');
 const bufferGetter = getter('buffer');
 const offsetGetter = getter('byteOffset');
 
-interface TypedArray extends ArrayBufferView {
+export interface TypedArray extends ArrayBufferView {
   readonly length: number;
 }
 
@@ -37,6 +37,14 @@ export function pristine<T extends TypedArray>(data: T): T {
   // A view of a detached buffer cannot be made.
   if (length === 0) return new Same() as T;
   return new Same(bufferOf(data), byteOffsetOf(data), length) as T;
+}
+
+/** Whether two typed arrays have bytes of one buffer in common. */
+export function overlap(a: TypedArray, b: TypedArray): boolean {
+  const [one, other] = [pristine(a), pristine(b)];
+  const [start, otherStart] = [one.byteOffset, other.byteOffset];
+  if (one.buffer !== other.buffer) return false;
+  return Math.max(start, otherStart) < Math.min(start + one.byteLength, otherStart + other.byteLength);
 }
 
 /** The bits of 16-bit floats, which may come as a Float16Array. Node 20 has no such class, so the package uses none. */

@@ -183,7 +183,7 @@ describe('the packed package', { timeout: 120_000 }, () => {
       const x = mh.tensor([1, 1, 2, 2], new Float32Array(4));
       const { out, lse } = mh.attention(x, x, x, { return: ['lse'], causal: 'topLeft' });
       const both: [Tensor, Tensor] = [out, lse];
-      const pool: Pool = await createPool({ workers: 2 });
+      const pool: Pool = await createPool({ workers: 2, worker: () => new Worker('/pool_worker.js'), abortGrace: Infinity });
       const inPool = await pool.attention(x, x, x, { return: ['lse'], outDtype: 'f16', signal: AbortSignal.timeout(1000) });
       const arrays: [Uint16Array, Float32Array] = [inPool.out.data, inPool.lse.data];
       const shared: PoolTransformer = await pool.transformer({ embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 9 }, { workers: 2 });

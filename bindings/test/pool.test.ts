@@ -1,8 +1,10 @@
 // Options, errors, aborting, and workers that end: no call of a pool hangs.
 
+import { createRequire } from 'node:module';
+import type { Worker } from 'node:worker_threads';
 import { load, MultiheadError, type Multihead } from 'multihead';
 import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
-import { afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { rejectionOf } from './builds.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
@@ -48,6 +50,9 @@ describe('options', () => {
       [{ exchange: null }, 'exchange'],
       [{ exchange: 'telepathy' }, 'exchange'],
       [{ signal: {} }, 'signal'],
+      [{ abortGrace: -1 }, 'abortGrace'],
+      [{ abortGrace: NaN }, 'abortGrace'],
+      [{ abortGrace: '9' }, 'abortGrace'],
       [{ worker: 2 }, 'worker'],
     ] as const) {
       const error = await rejectionOf(createPool(options as PoolOptions));
@@ -160,6 +165,34 @@ describe('errors of calls', () => {
     const right = { shape: [1, 2, 20, 8], data: new Float32Array(320) };
     expect((await attention(pool, small, { out: right })).out.data).toBe(right.data);
   });
+
+  test('out of every other call is refused, and its arrays are not written', async () => {
+    const pool = await open({ leastWork: 1 });
+    const model = await pool.transformer({ embedDim: 160, numHeads: 4, numLayers: 1, vocabSize: 8 }, { workers: 'all' });
+    await model.initialise();
+    const cache = await pool.createCache({ kvHeads: 2, headDim: 8, capacity: 20 });
+    await cache.append(small.q, small.q);
+    const own = { shape: [1, 2, 20, 8], data: new Float32Array(new SharedArrayBuffer(4 * 320)).fill(7) };
+    const as = (...shape: number[]) => ({ shape, data: own.data.subarray(0, shape.reduce((all, each) => all * each, 1)) });
+    const { q } = small;
+    const [tokens, rows] = [as(20, 2, 8), { shape: [40, 8], data: q.data }];
+    const inputs = { q, k: q, v: q, out: q, lse: filled(r, 1, 2, 20), dOut: q };
+    const ofTokens = { q: tokens, k: tokens, v: tokens, out: tokens, lse: filled(r, 2, 20), dOut: tokens };
+    const packed = { cuQ: Int32Array.of(0, 20), cuK: Int32Array.of(0, 20) };
+    const calls: [string, (out: never) => Promise<unknown>, object?][] = [
+      ['linear', (out) => pool.linear(rows, filled(r, 8, 8), { out } as object), as(40, 8)],
+      ['attentionVarlen', (out) => pool.attentionVarlen(tokens, tokens, tokens, { ...packed, out } as never), tokens],
+      ['attentionBackward', (out) => pool.attentionBackward(inputs, { out } as object), { dQ: own }],
+      ['attentionVarlenBackward', (out) => pool.attentionVarlenBackward(ofTokens, { ...packed, out } as never), { dQ: tokens }],
+      ['cache.attend', (out) => cache.attend(q, { out } as object)],
+      ['model.forward', (out) => model.forward(Int32Array.from({ length: 20 }, () => 1), { out } as object), as(1, 20, 8)],
+    ];
+    for (const [name, run, out = own] of calls) {
+      const error = await rejectionOf(run(out as never));
+      expect([error.code, error.argument.split('.')[0]], `${name}: ${error.message}`).toEqual(['E_OPTION', 'out']);
+    }
+    expect(own.data.every((each) => each === 7)).toBe(true);
+  });
 });
 
 describe('aborting, the queue, and the end', () => {
@@ -219,6 +252,86 @@ describe('aborting, the queue, and the end', () => {
     expect((await rejectionOf(pool.scores(small.q, small.k, { stage: 'raw' }).next())).code).toBe('E_DISPOSED');
     expect((await rejectionOf(pool.transformer({ embedDim: 8, numHeads: 2, numLayers: 1, vocabSize: 4 }))).code).toBe('E_DISPOSED');
     layer.dispose();
+  });
+});
+
+describe('workers that the caller makes', () => {
+  const threads = createRequire(import.meta.url)('node:worker_threads') as { Worker: typeof Worker };
+  const script = new URL(import.meta.resolve('multihead/pool_worker.js'));
+  const make = () => new threads.Worker(script);
+  /** A worker as browsers have them, whose class takes an address of a policy alone. */
+  class BrowserWorker {
+    onmessage: ((event: { data: unknown }) => void) | null = null;
+    onerror: ((event: { message?: string }) => void) | null = null;
+    onmessageerror: (() => void) | null = null;
+    readonly #thread: Worker;
+    constructor(address: unknown) {
+      if (!(address as { trusted?: boolean }).trusted) throw new TypeError("this document requires 'TrustedScriptURL' assignment");
+      this.#thread = make();
+      this.#thread.on('message', (data) => this.onmessage?.({ data }));
+      this.#thread.on('error', ({ message }) => this.onerror?.({ message }));
+    }
+    postMessage(message: unknown, transfer: ArrayBuffer[]): void {
+      this.#thread.postMessage(message, transfer);
+    }
+    terminate(): void {
+      void this.#thread.terminate();
+    }
+  }
+
+  test('run its calls, and are made again when they end', async () => {
+    let made = 0;
+    const pool = await open({ workers: 1, worker: () => ((made += 1), make()) });
+    expect([pool.backend.workers, made]).toEqual([1, 1]);
+    const thread = await onlyThread();
+    const call = rejectionOf(attention(pool, large));
+    await thread?.terminate();
+    expect((await call).code).toBe('E_WORKER');
+    expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
+    expect(made).toBe(2);
+  });
+
+  test('are those of a browser too, where a policy of Trusted Types refuses the address of the package', async () => {
+    vi.stubGlobal('Worker', BrowserWorker);
+    const { createPool: inBrowser } = (await import(new URL('./pool.js', script).href)) as { createPool: typeof createPool };
+    try {
+      const without = await inBrowser({ workers: 2 });
+      pools.push(without);
+      expect(without.backend.workers).toBe(0);
+      expect(without.backend.why).toMatch(/^no worker could be started, .*TrustedScriptURL/);
+      const pool = await inBrowser({ workers: 2, leastWork: 1, worker: () => new BrowserWorker({ trusted: true }) });
+      pools.push(pool);
+      expect(pool.backend.workers).toBe(2);
+      const expected = mh.attention(small.q, small.k, small.v);
+      expect((await attention(pool)).out.data).toEqual(expected.out.toFloat32());
+      expected.out.dispose();
+    } finally {
+      vi.unstubAllGlobals();
+    }
+  });
+
+  test('must be new ones; a function that throws leaves the calling thread', async () => {
+    const [own, before] = [make(), running.size];
+    const wrong: [unknown, string][] = [
+      [own, 'a '],
+      [null, 'null'],
+      [() => undefined, 'undefined'],
+      [() => ({ postMessage() {} }), 'a Object'],
+      [async () => own, 'a Promise'],
+      [() => own, 'the same'],
+    ];
+    for (const [worker, got] of wrong) {
+      const error = await rejectionOf(createPool({ workers: 2, worker: worker as never }));
+      expect([error.code, error.argument], error.message).toEqual(['E_OPTION', 'worker']);
+      expect(error.got).toContain(got);
+    }
+    await until(() => running.size < before);
+    const refused = () => {
+      throw new Error('no more threads');
+    };
+    const pool = await open({ worker: refused });
+    expect(pool.backend.why).toMatch(/^no worker could be started, .*no more threads/);
+    expect((await attention(pool)).out.shape).toEqual([1, 2, 20, 8]);
   });
 });
 

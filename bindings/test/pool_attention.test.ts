@@ -1,9 +1,9 @@
 // The results of a pool have the bits of one thread, for every option and any number of workers.
 
-import type { AttentionOptions, Multihead } from 'multihead';
-import type { Pool } from 'multihead/pool';
+import { load, type AttentionOptions, type Multihead } from 'multihead';
+import { createPool, type Pool, type PoolOptions } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { builds, loadBuild } from './builds.ts';
+import { builds, errorOf, loadBuild, rejectionOf } from './builds.ts';
 import { inEach, openPools, sameResults, type Results } from './pool_results.ts';
 import { random } from './random.ts';
 import { caseCount, chance, filled, randomBias, randomCase, randomMask, randomScoring } from './random_case.ts';
@@ -97,4 +97,106 @@ describe.each(builds)('%s', (simd) => {
       sameResults(actual, expected, `${pool.backend.workers} workers`);
     });
   });
+});
+
+type Arrays = Float32Array | Int32Array | Uint8Array;
+
+describe.each(['auto', 'messages'] as const)('out in the memory of an operand, exchange: %s', (exchange) => {
+  let pool: Pool;
+  beforeAll(async () => {
+    pool = await createPool({ workers: 2, leastWork: 1, exchange });
+  });
+  afterAll(() => pool.dispose());
+
+  const r = random(11);
+  const [q, k] = [filled(r, 1, 1, 200, 16), filled(r, 1, 1, 200, 16)];
+  /** Values with room behind them, in shared memory or not. */
+  const memoryOf = (Memory: typeof SharedArrayBuffer | typeof ArrayBuffer) => {
+    const buffer = new Memory(4 * 2 * 3200);
+    new Float32Array(buffer).set(r.floats(6400));
+    const at = (offset: number) => ({ shape: [1, 1, 200, 16], data: new Float32Array(buffer, 4 * offset, 3200) });
+    return { buffer, at };
+  };
+
+  test.each([SharedArrayBuffer, ArrayBuffer])('is refused with the error of one thread, and nothing is written: %o', async (Memory) => {
+    const mh = await load();
+    const { buffer, at } = memoryOf(Memory);
+    const tensor = mh.tensor([1, 1, 200, 16]);
+    const parts = ({ code, argument, expected, got }: { code: string; argument: string; expected: string; got: string }) =>
+      [code, argument, expected, got];
+    const given = { q, k, v: filled(r, 1, 1, 200, 16) };
+    for (const name of ['q', 'k', 'v'] as const) {
+      const [same, own] = [{ ...given, [name]: tensor }, { ...given, [name]: at(0) }];
+      const expected = errorOf(() => mh.attention(same.q, same.k, same.v, { out: tensor }));
+      const before = at(0).data.slice();
+      for (const offset of [0, 1, 3199]) {
+        const error = await rejectionOf(pool.attention(own.q, own.k, own.v, { out: at(offset) }));
+        expect(parts(error)).toEqual(parts(expected));
+      }
+      expect(at(0).data).toEqual(before);
+      const { out } = mh.attention(own.q, own.k, own.v);
+      const actual = await pool.attention(own.q, own.k, own.v, { out: at(3200) });
+      expect(actual.out.data).toEqual(out.data);
+      expect(actual.out.data.buffer).toBe(buffer);
+      out.dispose();
+    }
+    tensor.dispose();
+  });
+
+  test('is refused for every array among the options', async () => {
+    const { buffer, at } = memoryOf(SharedArrayBuffer);
+    const bytes = new Uint8Array(buffer);
+    const whole = new Int32Array(200);
+    const of = <A extends Arrays>(from: A): A => {
+      const Same = from.constructor as new (buffer: SharedArrayBuffer, offset: number, length: number) => A;
+      const own = new Same(buffer as SharedArrayBuffer, 64, from.length);
+      own.set(from as never);
+      return own;
+    };
+    const options: [string, () => object][] = [
+      ['mask', () => ({ mask: { shape: [1, 200], data: of(new Uint8Array(200).fill(1)) } })],
+      ['bias', () => ({ bias: { shape: [1, 200], data: of(new Float32Array(200)) } })],
+      ['sinks', () => ({ sinks: of(new Float32Array(1)) })],
+      ['alibi', () => ({ alibi: of(new Float32Array(1)) })],
+      ['kvLengths', () => ({ kvLengths: of(Int32Array.of(150)) })],
+      ['qkNorm.qGain', () => ({ qkNorm: { qGain: of(new Float32Array(16).fill(1)) } })],
+      ['rope.kPositions', () => ({ rope: { style: 'half', kPositions: of(whole) } })],
+    ];
+    for (const [name, chosen] of options) {
+      const given = chosen();
+      const before = bytes.slice();
+      const error = await rejectionOf(pool.attention(q, k, k, { ...given, out: at(0) } as object));
+      expect([error.code, error.argument, error.got]).toEqual(['E_OPTION', 'out', `the same as ${name}, or another shape of it`]);
+      expect(bytes.slice()).toEqual(before);
+      await pool.attention(q, k, k, { ...given, out: at(3200) } as object);
+    }
+  });
+});
+
+test('an out in shared memory takes no room in the buffers that carry results', async () => {
+  const Original = globalThis.SharedArrayBuffer;
+  const sizes: number[] = [];
+  const shared = (shape: number[]) => {
+    const { data } = filled(random(1), ...shape);
+    const own = new Float32Array(new Original(data.byteLength));
+    own.set(data);
+    return { shape, data: own };
+  };
+  const [q, k, v] = [shared([1, 2, 900, 8]), shared([1, 2, 4, 8]), shared([1, 2, 4, 256])];
+  const out = shared([1, 2, 900, 256]);
+  const pool = await createPool({ workers: 2, leastWork: 1 } satisfies PoolOptions);
+  globalThis.SharedArrayBuffer = new Proxy(Original, {
+    construct(target, [size]: [number]) {
+      sizes.push(size);
+      return new target(size);
+    },
+  });
+  try {
+    await pool.attention(q, k, v, { out, return: ['lse'] });
+  } finally {
+    globalThis.SharedArrayBuffer = Original;
+    pool.dispose();
+  }
+  // Each piece has 3600 bytes of lse, and the smallest buffer.
+  expect(sizes).toEqual([2 ** 16, 2 ** 16]);
 });

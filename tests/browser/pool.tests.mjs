@@ -23,8 +23,8 @@ async function servePackage(headers) {
   return { url: `http://127.0.0.1:${server.address().port}/`, close };
 }
 
-/** Runs in the page: compares a pool with one thread. */
-async function compare() {
+/** Runs in the page: compares a pool, whose workers come from a policy of Trusted Types or the package, with one thread. */
+async function compare(withPolicy) {
   const { createPool } = await import('/pool.js');
   const { load } = await import('/index.js');
   const mh = await load();
@@ -32,7 +32,9 @@ async function compare() {
   const numbers = (count, seed) => Float32Array.from({ length: count }, (_, at) => Math.sin(at * 12.9898 + seed));
   const tensor = (seed) => ({ shape: [1, 3, 200, 32], data: numbers(3 * 200 * 32, seed) });
   const [q, k, v] = [tensor(1), tensor(2), tensor(3)];
-  const pool = await createPool({ workers: 2, leastWork: 1 });
+  const policy = withPolicy ? globalThis.trustedTypes?.createPolicy('pool', { createScriptURL: (address) => address }) : undefined;
+  const worker = policy && (() => new Worker(policy.createScriptURL('/pool_worker.js')));
+  const pool = await createPool({ workers: 2, leastWork: 1, worker });
   const expected = mh.attention(q, k, v, { causal: 'topLeft' }).out.data;
   const parts = [];
   const actual = await pool.attention(q, k, v, { causal: 'topLeft', progress: (_, total) => parts.push(total) });
@@ -69,14 +71,14 @@ async function compare() {
   };
 }
 
-async function onPage(browser, headers) {
+async function onPage(browser, headers, withPolicy = false) {
   const server = await servePackage(headers);
   const context = await browser.createBrowserContext();
   try {
     const page = await context.newPage();
     await page.goto(server.url);
     const failed = '(error) => JSON.stringify({ error: String(error) })';
-    return JSON.parse(await page.evaluate(`(${compare})().then(JSON.stringify, ${failed})`));
+    return JSON.parse(await page.evaluate(`(${compare})(${withPolicy}).then(JSON.stringify, ${failed})`));
   } finally {
     await context.close();
     await server.close();
@@ -113,6 +115,23 @@ export const tests = [
       const { why, ...rest } = await onPage(browser, { 'content-security-policy': policy });
       assert.deepEqual(rest, { workers: 0, exchange: 'messages', parts: 1, taken: 3, ...exact });
       assert.match(why, /Content-Security-Policy|security|insecure/i);
+    },
+  },
+  {
+    name: 'where Trusted Types are required, the pool runs in the workers of a policy, and says why without them',
+    async run({ browser }) {
+      const policy = { 'content-security-policy': "require-trusted-types-for 'script'; trusted-types pool" };
+      const { why, ...rest } = await onPage(browser, policy, true);
+      assert.deepEqual(rest, { workers: 2, exchange: 'messages', parts: 2, taken: 3, ...exact });
+      assert.equal(why, '2 workers, messages: the page is not cross-origin isolated');
+      const without = await onPage(browser, policy);
+      // Browsers without Trusted Types ignore the policy.
+      const context = await browser.createBrowserContext();
+      const page = await context.newPage();
+      const knows = await page.evaluate(() => 'trustedTypes' in globalThis);
+      await context.close();
+      assert.deepEqual([without.workers, without.attention], [knows ? 0 : 2, true]);
+      if (knows) assert.match(without.why, /^no worker could be started, .*: .*(Trusted|CSP)/);
     },
   },
 ];
