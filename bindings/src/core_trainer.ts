@@ -1,5 +1,6 @@
 // What trainers and experiments have in common: the handle of a trainer of the core, and all that continues a training.
 
+import type { Int32 } from './arguments.js';
 import { CoreObject, type ObjectName } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import type { Holding } from './memory.js';
@@ -14,7 +15,7 @@ import { writeSafetensors } from './write_safetensors.js';
 export class TrainerMemory implements Holding {
   readonly parameters: SharedParameters;
   protected readonly runtime: Runtime;
-  readonly #trainer: number;
+  readonly #trainer: Int32;
   readonly #name: ObjectName;
   readonly #release: () => void;
   readonly #more: number;
@@ -24,7 +25,7 @@ export class TrainerMemory implements Holding {
   /** `release` frees the trainer of the core, and `more` bytes that the owner has beside it. */
   constructor(
     runtime: Runtime,
-    trainer: number,
+    trainer: Int32,
     parameters: SharedParameters,
     name: ObjectName,
     release: () => void,
@@ -74,15 +75,15 @@ export interface KeptOption {
 }
 
 export abstract class CoreTrainer extends CoreObject {
-  readonly #trainer: number;
+  readonly #trainer: Int32;
   readonly #memory: TrainerMemory;
   readonly #kept: readonly KeptOption[];
 
   /** `handle` is that of the object, `trainer` that of its trainer. */
   constructor(
     runtime: Runtime,
-    handle: number,
-    trainer: number,
+    handle: Int32,
+    trainer: Int32,
     name: ObjectName,
     memory: TrainerMemory,
     kept: readonly KeptOption[] = [],
@@ -145,7 +146,7 @@ export abstract class CoreTrainer extends CoreObject {
   }
 
   /** A call of the core that reads no arguments from the block. */
-  protected simply(run: (raw: Runtime['raw']) => number): void {
+  protected simply(run: (raw: Runtime['raw']) => Int32): void {
     const { runtime } = this;
     call(runtime, (operands) => operands.run(() => run(runtime.raw)));
   }

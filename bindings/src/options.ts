@@ -1,5 +1,6 @@
 // Checks of options objects. An unknown name is an error, and no value is converted.
 
+import type { Count, Int64 } from './arguments.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { maxExtent } from './shape.js';
@@ -200,9 +201,9 @@ export function checkChoice<N extends string>(
 }
 
 /** A whole number from `least` to 2³¹ − 1. Throws `E_OPTION`. */
-export function checkCount(value: unknown, argument: string, least = 1): number {
+export function checkCount(value: unknown, argument: string, least = 1): Count {
   if (Number.isInteger(value) && (value as number) >= least && (value as number) <= maxExtent) {
-    return value as number;
+    return value as Count;
   }
   throw new MultiheadError('E_OPTION', {
     argument,
@@ -222,8 +223,8 @@ export function checkFlag(value: unknown, argument: string): boolean {
 }
 
 /** A whole number of any sign; the core checks its range. Throws `E_OPTION`. */
-export function checkWhole(value: unknown, argument: string): number {
-  if (Number.isSafeInteger(value)) return value as number;
+export function checkWhole(value: unknown, argument: string): Int64 {
+  if (Number.isSafeInteger(value)) return value as Int64;
   throw new MultiheadError('E_OPTION', {
     argument,
     expected: 'a whole number',

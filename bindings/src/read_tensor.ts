@@ -2,6 +2,7 @@
 // numbers are looked up when they are copied, because the caller's own code, such as a getter of another argument, may have
 // disposed the tensor or detached its buffer in between.
 
+import type { Extents } from './arguments.js';
 import { arrayOf } from './memory.js';
 import { checkTensorLike } from './operands.js';
 import { elements, type Ranks } from './shape.js';
@@ -17,7 +18,7 @@ export interface Numbers<D extends DType = DType> {
 
 export class ReadTensor<D extends DType = DType> {
   readonly argument: string;
-  readonly shape: Shape;
+  readonly shape: Extents;
   readonly dtype: D;
   #from: TensorCore<D> | DataOf<D>;
   readonly #offset: number;
