@@ -153,7 +153,7 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
     const [firstRow, endRow] = [part.firstHead * group * queries, part.endHead * group * queries];
     const outputs = part.outputs.map((output) => {
       const { capture } = output;
-      const rows = capture === undefined ? endRow - firstRow : batch * capture.heads.length * capture.rows;
+      const rows = capture === undefined ? endRow - firstRow : batch * (capture.heads?.length ?? heads) * capture.rows;
       const { address } = operands.temporary(rows * output.width * bytesPerElement(output.dtype), 'out');
       return { ...output, address };
     });

@@ -57,8 +57,8 @@ export function headsSpan(
 /** A capture that has been checked, without the tensor that it goes to. */
 interface ReadCapture {
   readonly record: Omit<wire.ScoreCapture, 'out'>;
-  /** The query heads in the order of the result. */
-  readonly heads: readonly number[];
+  /** The query heads in the order of the result; undefined for all. */
+  readonly heads: readonly number[] | undefined;
   /** (B, heads, rows, N_k) */
   readonly shape: Shape;
 }
@@ -83,9 +83,8 @@ export function readCapture(captures: unknown, scores: Shape, operands: Operands
       capture.heads === undefined
         ? noSpan
         : headsSpan(capture.heads, heads, operands, `${argument}.heads`);
-    const chosen = capture.heads ?? Array.from({ length: heads }, (_, head) => head);
-    const shape = [batch, chosen.length, rows, keys];
-    return { record: { stage, heads: span, firstRow }, heads: chosen, shape };
+    const shape = [batch, capture.heads?.length ?? heads, rows, keys];
+    return { record: { stage, heads: span, firstRow }, heads: capture.heads, shape };
   });
 }
 

@@ -33,8 +33,8 @@ export interface OutputSpec {
 }
 
 export interface CaptureRows {
-  /** Query heads, in the order of the result. */
-  readonly heads: readonly number[];
+  /** Query heads, in the order of the result; undefined for all. */
+  readonly heads: readonly number[] | undefined;
   readonly firstRow: number;
   readonly rows: number;
 }

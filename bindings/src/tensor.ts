@@ -261,7 +261,20 @@ export let coreOf: {
 
 /** True for a proxy of a tensor: it lacks the tensor's private members. Runs code of the proxy. */
 export const isProxyOfTensor = (value: unknown): boolean =>
-  value instanceof WasmTensor && coreOf(value) === undefined;
+  isA(value, WasmTensor) && coreOf(value) === undefined;
+
+/** More prototypes than any object has that is not made to have ever more. */
+const mostPrototypes = 100;
+
+/** As instanceof, which need not end for a proxy that is its own prototype. */
+export function isA<C extends object>(value: unknown, { prototype }: { readonly prototype: C }): value is C {
+  let from = value;
+  for (let level = 0; level < mostPrototypes && typeof from === 'object' && from !== null; level += 1) {
+    from = Object.getPrototypeOf(from) as unknown;
+    if (from === prototype) return true;
+  }
+  return false;
+}
 
 /** The core of a method's `this`. Throws `E_OPTION` if `this` is a proxy, as in `new Proxy(tensor, {}).data`. */
 function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
