@@ -4,7 +4,7 @@ import type { Span, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { bytesPerElement, type Block, type Heap } from './memory.js';
 import { describe } from './tensor.js';
-import { bufferOf, lengthOf, typedArrayName } from './typed_arrays.js';
+import { bufferOf, firstOf, lengthOf, typedArrayName } from './typed_arrays.js';
 
 export class IntegerInput implements Span<'i32'> {
   address: Uint32 = 0;
@@ -40,7 +40,7 @@ export class IntegerInput implements Span<'i32'> {
       this.#block = larger;
       this.address = larger.address;
     } else {
-      this.#whole().set(integers);
+      this.#whole().set(firstOf(integers, length));
     }
     this.length = length as Uint32;
   }

@@ -4,7 +4,7 @@ import type { Span, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import type { ScopeStack } from './scope.js';
-import { bufferOf, byteOffsetOf, lengthOf } from './typed_arrays.js';
+import { bufferOf, byteOffsetOf, firstOf, lengthOf } from './typed_arrays.js';
 import type { DataOf, DType, MemoryInfo } from './types.js';
 
 /** The elements of a block: those of a tensor, or 32-bit integers. */
@@ -156,7 +156,7 @@ export class Heap {
     const block = this.allocate(length * bytesPerElement(type), argument);
     if (block.address !== 0) {
       // The allocation may have grown the memory and so detached `data`.
-      const source = inside ? this.view(type, offset, length) : data;
+      const source = inside ? this.view(type, offset, length) : firstOf(data, length);
       this.view(type, block.address, length).set(source);
     }
     return block;

@@ -9,7 +9,7 @@ import { checkShared, noSpan, ownTensor, type KeptInputs, type NamedTensor, type
 import { checkChoice, checkCount } from './options.js';
 import { formatShape, sameShape } from './shape.js';
 import { checkShape, describe, floatDTypes, type TensorCore } from './tensor.js';
-import { lengthOf, typedArrayName } from './typed_arrays.js';
+import { firstOf, lengthOf, typedArrayName } from './typed_arrays.js';
 import type { FloatDType, PreparedCallOptions, PreparedShapes } from './types.js';
 
 /** The names in {@link PreparedCallOptions}. */
@@ -108,7 +108,7 @@ export abstract class PreparedCall extends CoreObject {
     if (this.#kvLengthsView?.buffer !== heap.buffer) {
       this.#kvLengthsView = heap.view('i32', address, length);
     }
-    this.#kvLengthsView.set(lengths);
+    this.#kvLengthsView.set(firstOf(lengths, length));
   }
 }
 

@@ -42,7 +42,8 @@ export class ReadTensor<D extends DType = DType> {
       from.assertLive(argument);
       return { dtype, shape, data: from.view() };
     }
-    return { dtype, shape, data: pristine(checkData(from, shape, [dtype], argument, dtype).data) };
+    const { data } = checkData(from, shape, [dtype], argument, dtype);
+    return { dtype, shape, data: pristine(data, elements(shape)) };
   }
 
   /** Whether it is a tensor of a load(), whose memory is not the caller's. */

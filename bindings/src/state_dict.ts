@@ -40,14 +40,20 @@ function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonl
 }
 
 /**
- * Pushes copies of all tensors to the core, for the next load call of a trainer. Throws `E_OPTION`, `E_SHAPE`,
- * `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is invalid.
+ * Pushes copies of all tensors to the core, for the next load call of a trainer, if `check` takes them. Throws
+ * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is invalid.
  */
-export function pushStateDict(runtime: Runtime, given: unknown, operands: Operands): void {
+export function pushStateDict(
+  runtime: Runtime,
+  given: unknown,
+  operands: Operands,
+  check: (copies: ReadonlyMap<string, Operand>) => void,
+): void {
   const inputs = entriesOf(given).map(([name, tensor]): [string, Operand] => [
     name,
     operands.input(tensor, floatDTypes, argumentOf(name), parameterRanks),
   ]);
+  check(new Map(inputs));
   push(runtime, operands, inputs);
 }
 

@@ -188,7 +188,7 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   if (isHalf(dtype) && typedArrayName(data) === 'Float32Array') {
     const floats = checkData(data, extents, ['f32'], 'data').data;
     const bytes = 2 * elements(extents);
-    const halves = onJavaScriptHeap(bytes, 'tensor', () => roundToHalf(pristine(floats), dtype));
+    const halves = onJavaScriptHeap(bytes, 'tensor', () => roundToHalf(pristine(floats, elements(extents)), dtype));
     return WasmTensor.copy(heap, dtype, extents, halves, 'tensor');
   }
   const wanted = dtype === undefined ? allDTypes : [dtype];
