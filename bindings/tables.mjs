@@ -8,6 +8,9 @@ import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
+/** The parameters that the functions of wire.inc may have: embind_functions.js and guard.ts pass on as many. */
+const mostParameters = 3;
+
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 const read = (path) => readFileSync(at(path), 'utf8');
 
@@ -146,8 +149,8 @@ function wireOf() {
   const argumentTypes = {
     float: ['number', 'number'],
     double: ['number', 'number'],
-    int64_t: ['number', 'number'],
-    uint32_t: ['number', 'number'],
+    int64_t: ['Int64', 'number'],
+    uint32_t: ['Uint32', 'number'],
     uint64_t: ['Whole64', 'whole64'],
     bool: ['boolean', 'flag'],
     'std::optional<float>': ['number | undefined', 'optional'],
@@ -179,6 +182,8 @@ function wireOf() {
     'std::vector<int32_t>': ['Int32Array', 'integers'],
     'std::span<const std::string_view>': ['string[]', 'texts'],
   };
+  /** For a C++ type of a parameter or the result of a function: its TypeScript type. */
+  const parameterTypes = { int32_t: 'Int32', uint32_t: 'Uint32', double: 'number', bool: 'boolean' };
   const enums = each('WIRE_ENUM', ({ args: [type] }) => type);
   const written = [];
   const used = new Set();
@@ -243,15 +248,24 @@ function wireOf() {
   });
 
   const functions = blocks.filter(({ macro }) => isFunction(macro)).map(({ args: [name, , signature] }) => {
-    const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature) ?? [];
+    const [, result, parameters] = /^(\w+)\((.*)\)$/.exec(signature ?? '') ?? [];
     if (result === undefined) throw new Error(`wire.inc: ${name}: "${signature}" is no signature`);
-    const given = parameters.replaceAll(/(?:u?int32_t|double) (\w+)/g, '$1: number').replaceAll(/bool (\w+)/g, '$1: boolean');
-    return `  ${name}(${given}): ${result === 'void' ? 'void' : 'number'};\n`;
+    const given = parameters === '' ? [] : parameters.split(',').map((each) => each.trim());
+    if (given.length > mostParameters) {
+      throw new Error(
+        `wire.inc: ${name} has ${given.length} parameters: embind_functions.js and guard.ts pass on ${mostParameters}. Put more into the block`,
+      );
+    }
+    const typed = given.map((each) => {
+      const [, type, parameter] = /^(\w+) (\w+)$/.exec(each) ?? [];
+      return `${parameter}: ${known(parameterTypes, type, name)}`;
+    });
+    return `  ${name}(${typed.join(', ')}): ${result === 'void' ? 'void' : known(parameterTypes, result, name)};\n`;
   });
 
   return [
     '// Made by tables.mjs out of wire.inc, which explains it.\n',
-    "import type { Arguments, Operand, Results, Span, Whole64 } from './arguments.js';",
+    "import type { Arguments, Int32, Int64, Operand, Results, Span, Uint32, Whole64 } from './arguments.js';",
     `import type { ${[...used].sort().join(', ')} } from './tables.js';\n`,
     ...records,
     ...calls,

@@ -3,8 +3,8 @@
 import { call, type Runtime } from './operands.js';
 import { checkCount } from './options.js';
 
-export function alibiSlopes(runtime: Runtime, heads: number): Float32Array {
-  checkCount(heads, 'heads');
+export function alibiSlopes(runtime: Runtime, given: number): Float32Array {
+  const heads = checkCount(given, 'heads');
   return call(runtime, (operands) => {
     const { address } = operands.alibiSlopes(heads);
     return runtime.heap.view('f32', address, heads).slice();

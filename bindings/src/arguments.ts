@@ -2,31 +2,56 @@
 
 import { MultiheadError } from './errors.js';
 import { blockLength, dtypes } from './tables.js';
-import type { DType, Shape } from './types.js';
+import type { DType } from './types.js';
 import { utf8Decoder } from './utf8.js';
 
 /** The numbers of dtypes on the wire. The core does not look at that of booleans. */
 const dtypeCodes: Record<DType, number> = { ...dtypes, bool: 0 };
 
+// Whole numbers by the C++ type that they go to. WebAssembly takes any other number modulo 2³², so the compiler accepts
+// none that has not been checked: checkCount(), checkWhole() and checkExtents() make these types, and the core's results
+// have them. The symbols exist for the compiler alone.
+declare const int32: unique symbol;
+declare const uint32: unique symbol;
+declare const int64: unique symbol;
+interface Fits32 {
+  readonly [int32]: true;
+  readonly [int64]: true;
+}
+interface FitsUnsigned32 {
+  readonly [uint32]: true;
+  readonly [int64]: true;
+}
+/** A whole number from −(2⁵³ − 1) to 2⁵³ − 1. */
+export type Int64 = -1 | 0 | 1 | (number & { readonly [int64]: true });
+/** A whole number from −2³¹ to 2³¹ − 1. */
+export type Int32 = -1 | 0 | 1 | (number & Fits32);
+/** A whole number from 0 to 2³² − 1. */
+export type Uint32 = 0 | 1 | (number & FitsUnsigned32);
+/** A whole number from 0 to 2³¹ − 1. */
+export type Count = 0 | 1 | (number & Fits32 & FitsUnsigned32);
+/** A shape that the core can read. */
+export type Extents = readonly Count[];
+
 /** Where a tensor lies and how it is shaped: row-major without gaps. */
 export interface Operand<D extends DType = DType> {
-  readonly address: number;
+  readonly address: Uint32;
   readonly dtype: D;
-  readonly shape: Shape;
+  readonly shape: Extents;
 }
 
 /** Numbers, or the bytes of a text, in a row; address 0 with length 0 is "not given". */
 export interface Span<E extends 'f32' | 'i32' | 'text'> {
-  readonly address: number;
-  readonly length: number;
+  readonly address: Uint32;
+  readonly length: Uint32;
   /** For the compiler alone: no span has it. */
   readonly elements?: E;
 }
 
 /** A whole number of 64 bits. */
 export interface Whole64 {
-  readonly low: number;
-  readonly high: number;
+  readonly low: Uint32;
+  readonly high: Uint32;
 }
 
 /** What this file needs of the core. */

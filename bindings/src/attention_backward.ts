@@ -4,7 +4,7 @@ import { attentionInputs } from './attention.js';
 import { attentionOptions, maskNames } from './attention_options.js';
 import { inputNames, prepareGradients, readResults, withVectors } from './gradients.js';
 import { call, type Runtime } from './operands.js';
-import { readOptions } from './options.js';
+import { checkWhole, readOptions } from './options.js';
 import type {
   AttentionBackwardInputs,
   AttentionBackwardOptions,
@@ -22,14 +22,14 @@ export const elsewhereThanBackward = {
   capture: 'attention() captures scores',
 };
 
-export const wholeCall: wire.BackwardPart = { firstBatch: 0, firstHead: 0, jobs: 0 };
+export const wholeCall: Readonly<wire.BackwardPart> = { firstBatch: 0, firstHead: 0, jobs: 0 };
 
 /** @param part where the inputs lie in a whole call, of which they are some batch entries and heads; for a pool */
 export function attentionBackward<const R extends readonly GradientName[] | undefined>(
   runtime: Runtime,
   givenInputs: AttentionBackwardInputs,
   given: AttentionBackwardOptions<R> = {},
-  part: wire.BackwardPart = wholeCall,
+  part: Readonly<Record<keyof wire.BackwardPart, number>> = wholeCall,
 ): AttentionBackwardResult<R> {
   const inputs = readOptions(givenInputs, inputNames, 'inputs');
   const options = readOptions(given, backwardNames, 'attentionBackward', elsewhereThanBackward);
@@ -48,7 +48,11 @@ export function attentionBackward<const R extends readonly GradientName[] | unde
     };
     const gradients = prepareGradients(options, shapes, extents, operands);
     const { args, raw, heap } = runtime;
-    wire.attentionBackward(args, query, key, value, masking, results, dOut, gradients.record, part);
+    wire.attentionBackward(args, query, key, value, masking, results, dOut, gradients.record, {
+      firstBatch: checkWhole(part.firstBatch, 'firstBatch'),
+      firstHead: checkWhole(part.firstHead, 'firstHead'),
+      jobs: checkWhole(part.jobs, 'jobs'),
+    });
     operands.run(() => raw.attentionBackward());
     return withVectors(gradients, heap) as AttentionBackwardResult<R>;
   });

@@ -1,6 +1,6 @@
 // From MaskOptions to the record of the wire. Types are checked here, values in the core.
 
-import type { Whole64 } from './arguments.js';
+import type { Count, Int64, Uint32, Whole64 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
 import { checkChoice, checkCount, checkNumber, checkOptions, checkWhole } from './options.js';
@@ -34,11 +34,11 @@ export const maskNames = [
 /** The extents of a call. They are the lengths that its options must have. */
 export interface CallExtents {
   readonly batch: number;
-  readonly heads: number;
+  readonly heads: Count;
   readonly queries: number;
   readonly keys: number;
   /** d_k */
-  readonly width: number;
+  readonly width: Count;
 }
 
 export const noSeed: Whole64 = { low: 0, high: 0 };
@@ -97,7 +97,7 @@ export function attentionOptions(
 
 interface Aligned {
   alignment: Alignment;
-  offset: number;
+  offset: Int64;
 }
 
 const named: Readonly<Record<string, Aligned>> = {
@@ -156,7 +156,7 @@ function setWindow(record: wire.AttentionOptions, window: MaskOptions['window'])
   record.windowOffset = aligned.offset;
 }
 
-function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Operands, heads: number): void {
+function setAlibi(record: wire.AttentionOptions, alibi: unknown, operands: Operands, heads: Count): void {
   if (alibi === undefined || alibi === false) return;
   if (alibi === true) record.alibiSlopes = operands.alibiSlopes(heads);
   else if (ArrayBuffer.isView(alibi)) {
@@ -229,5 +229,5 @@ export function seedWords(seed: unknown, argument: string): Whole64 {
       got: describe(seed),
     });
   }
-  return { low: Number(words & 0xffff_ffffn), high: Number(words >> 32n) };
+  return { low: Number(words & 0xffff_ffffn) as Uint32, high: Number(words >> 32n) as Uint32 };
 }

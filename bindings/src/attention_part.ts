@@ -1,18 +1,18 @@
 // One part of a call of attention(), for the workers of a pool. The core plans it as the whole call, so that the
 // parts together give the bits of mh.attention().
 
-import type { Operand, Span } from './arguments.js';
+import type { Operand, Span, Uint32 } from './arguments.js';
 import { attentionInputs, attentionReturns } from './attention.js';
 import { attentionOptions, maskNames } from './attention_options.js';
 import { readCapture } from './capture.js';
 import { bytesPerElement } from './memory.js';
-import { call, checkExtents, Operands, type Runtime } from './operands.js';
-import { checkChoice, checkNames, readOptions } from './options.js';
+import { call, Operands, type Runtime } from './operands.js';
+import { checkChoice, checkCount, checkNames, readOptions } from './options.js';
 import { outputShapes } from './outputs.js';
 import { ReadTensor } from './read_tensor.js';
 import { flatRows, rowsOfOutput } from './pool_parts.js';
 import type { OutputSpec, PartCall, Place } from './pool_protocol.js';
-import type { Ranks } from './shape.js';
+import { checkExtents, type Ranks } from './shape.js';
 import { floatDTypes } from './tensor.js';
 import type { TypedArray } from './typed_arrays.js';
 import type { AttentionOptions, AttentionReturn, DType, FloatDType, FloatTensorLike, Shape } from './types.js';
@@ -35,7 +35,7 @@ export interface DividedCall {
 }
 
 /** For operands that the core checks and does not read: any address but 0. */
-const nowhere = 64;
+const nowhere = 64 as Uint32;
 
 /** Operands of a call that is checked alone: tensors are not copied to the core. */
 class UncopiedOperands extends Operands {
@@ -44,7 +44,6 @@ class UncopiedOperands extends Operands {
 
   override input<D extends DType>(value: unknown, dtypes: readonly D[], argument: string, ranks?: Ranks): Operand<D> {
     const tensor = new ReadTensor(value, dtypes, argument, ranks);
-    checkExtents(tensor.shape, argument);
     this.#read.set(argument, tensor);
     this.arrays.set(argument, () => tensor.numbers().data);
     return { address: nowhere, dtype: tensor.dtype, shape: tensor.shape };
@@ -85,11 +84,10 @@ export function divideAttention(
     const shapes = outputShapes(extents, valueDim);
     const wanted = checkNames(options.return ?? [], attentionReturns, 'return');
     const outDtype = options.outDtype === undefined ? 'f32' : checkChoice(options.outDtype, floatDTypes, 'outDtype');
-    const at = <D extends DType>(dtype: D, shape: Shape): Operand<D> => ({ address: nowhere, dtype, shape });
     const ifWanted = <D extends DType>(name: AttentionReturn, dtype: D, shape: Shape) =>
-      wanted.includes(name) ? at(dtype, shape) : undefined;
+      wanted.includes(name) ? operandAt(nowhere, dtype, shape) : undefined;
     const record: wire.AttentionOutputs = {
-      out: at(outDtype, shapes.out),
+      out: operandAt(nowhere, outDtype, shapes.out),
       lse: ifWanted('lse', 'f32', shapes.lse),
       weights: ifWanted('weights', 'f32', shapes.scores),
       dropoutMask: ifWanted('dropoutMask', 'bool', shapes.scores),
@@ -97,7 +95,7 @@ export function divideAttention(
     const captures = capturesOf(options.capture, shapes.scores, operands);
     const { args, raw } = runtime;
     for (const { record: capture, shape } of captures) {
-      wire.pushCapture(args, { ...capture, out: at('f32', shape) });
+      wire.pushCapture(args, { ...capture, out: operandAt(nowhere, 'f32', shape) });
       operands.run(() => raw.pushCapture());
     }
     wire.attention(args, query, key, value, masking, record);
@@ -127,6 +125,11 @@ export function divideAttention(
   }
 }
 
+function operandAt<D extends DType>(address: Uint32, dtype: D, shape: Shape): Operand<D> {
+  checkExtents(shape, 'shape');
+  return { address, dtype, shape };
+}
+
 function capturesOf(captures: AttentionOptions['capture'], scores: Shape, operands: Operands) {
   if (captures === undefined) return [];
   return readCapture(captures, scores, operands);
@@ -145,7 +148,7 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
       const { shape, place } = part[name];
       const { address } = operands.temporary(place.bytes, name);
       if (address !== 0) bytesAt(heap.buffer, address, place.bytes).set(sent(place));
-      return { address, dtype, shape };
+      return operandAt(address, dtype, shape);
     };
     const [query, key, value] = [copied('q', part.qDType), copied('k', part.kDType), copied('v', part.kDType)];
     const [batch = 0, heads = 0, queries = 0, width = 0] = query.shape;
@@ -162,17 +165,17 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
     const [firstRow, endRow] = [part.firstHead * group * queries, part.endHead * group * queries];
     const outputs = part.outputs.map((output) => {
       const { capture } = output;
-      const rows = capture === undefined ? endRow - firstRow : batch * capture.heads.length * capture.rows;
+      const rows = capture === undefined ? endRow - firstRow : batch * (capture.heads?.length ?? heads) * capture.rows;
       const { address } = operands.temporary(rows * output.width * bytesPerElement(output.dtype), 'out');
       return { ...output, address };
     });
     const result = <D extends DType>(name: string, dtype: D): Operand<D> | undefined => {
       const output = outputs.find((each) => each.name === name);
-      return output && { address: output.address, dtype, shape: output.shape };
+      return output && operandAt(output.address, dtype, output.shape);
     };
     const out = outputs[0] as (typeof outputs)[number];
     const record: wire.AttentionOutputs = {
-      out: { address: out.address, dtype: out.dtype as FloatDType, shape: out.shape },
+      out: operandAt(out.address, out.dtype as FloatDType, out.shape),
       lse: result('lse', 'f32'),
       weights: result('weights', 'f32'),
       dropoutMask: result('dropoutMask', 'bool'),
@@ -182,11 +185,16 @@ export function runPart(runtime: Runtime, part: PartCall, slot: ArrayBufferLike)
     for (const box of part.boxes) {
       read.forEach(({ record: capture, shape }, index) => {
         const { address } = captures[index] as (typeof outputs)[number];
-        wire.pushCapture(args, { ...capture, out: { address, dtype: 'f32', shape } });
+        wire.pushCapture(args, { ...capture, out: operandAt(address, 'f32', shape) });
         operands.run(() => raw.pushCapture());
       });
       wire.attentionPart(args, query, key, value, masking, record, {
-        ...{ ...box, firstInMemory: part.firstHead, packed: part.packed },
+        firstInMemory: checkCount(part.firstHead, 'firstInMemory', 0),
+        firstHead: checkCount(box.firstHead, 'firstHead', 0),
+        endHead: checkCount(box.endHead, 'endHead', 0),
+        firstBlock: checkCount(box.firstBlock, 'firstBlock', 0),
+        endBlock: checkCount(box.endBlock, 'endBlock', 0),
+        packed: part.packed,
       });
       operands.run(() => raw.attentionPart());
     }

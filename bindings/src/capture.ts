@@ -1,6 +1,6 @@
 // Captures of scores: of which stage, heads and rows, and into which tensor.
 
-import type { Span } from './arguments.js';
+import type { Count, Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { noSpan, type Operands } from './operands.js';
 import { checkChoice, checkCount, checkOptions, namesOf } from './options.js';
@@ -16,8 +16,8 @@ export const stageCode = (stage: unknown, argument: string): wire.ScoreCapture['
   scoreStages[checkChoice(stage, stages, argument)];
 
 /** The first row and the number of rows; by default all. Throws `E_OPTION` for rows beyond the last query. */
-export function checkRows(rows: unknown, queries: number, argument: string): [number, number] {
-  if (rows === undefined) return [0, queries];
+export function checkRows(rows: unknown, queries: number, argument: string): [Count, Count] {
+  if (rows === undefined) return [0, checkCount(queries, argument, 0)];
   if (Array.isArray(rows) && rows.length === 2) {
     const first = checkCount(rows[0], `${argument}[0]`, 0);
     const count = checkCount(rows[1], `${argument}[1]`, 0);
@@ -57,8 +57,8 @@ export function headsSpan(
 /** A capture that has been checked, without the tensor that it goes to. */
 interface ReadCapture {
   readonly record: Omit<wire.ScoreCapture, 'out'>;
-  /** The query heads in the order of the result. */
-  readonly heads: readonly number[];
+  /** The query heads in the order of the result; undefined for all. */
+  readonly heads: readonly number[] | undefined;
   /** (B, heads, rows, N_k) */
   readonly shape: Shape;
 }
@@ -83,9 +83,8 @@ export function readCapture(captures: unknown, scores: Shape, operands: Operands
       capture.heads === undefined
         ? noSpan
         : headsSpan(capture.heads, heads, operands, `${argument}.heads`);
-    const chosen = capture.heads ?? Array.from({ length: heads }, (_, head) => head);
-    const shape = [batch, chosen.length, rows, keys];
-    return { record: { stage, heads: span, firstRow }, heads: chosen, shape };
+    const shape = [batch, capture.heads?.length ?? heads, rows, keys];
+    return { record: { stage, heads: span, firstRow }, heads: capture.heads, shape };
   });
 }
 

@@ -1,5 +1,6 @@
 // What the caches of attention, layers and stacks have in common.
 
+import type { Count, Int32 } from './arguments.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { call, type Runtime } from './operands.js';
@@ -23,7 +24,9 @@ const layoutNames = namesOf(cacheLayouts) satisfies readonly CacheLayout[];
 const dtypeNames = namesOf(dtypes) satisfies readonly CacheDType[];
 
 type Storage = Pick<KVCacheConfig, (typeof storageNames)[number]>;
-type CheckedStorage = Required<{ [N in keyof Storage]: Exclude<Storage[N], undefined> }>;
+type CheckedStorage = Readonly<{
+  [N in keyof Storage]-?: Exclude<Storage[N], undefined> extends number ? Count : Exclude<Storage[N], undefined>;
+}>;
 
 /** Fills in the defaults. The names have been checked. Throws `E_OPTION`. */
 export function checkStorage(config: Storage): CheckedStorage {
@@ -59,16 +62,16 @@ type HeadExtents = Pick<wire.KVCacheConfig, 'kvHeads' | 'headDim' | 'valueDim'>;
 /** The core's calls for caches of one kind. */
 export interface CacheDoor {
   /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
-  create(): number;
-  bytes(handle: number): number;
-  release(handle: number): void;
+  create(): Int32;
+  bytes(handle: Int32): number;
+  release(handle: Int32): void;
   /** For a warning: "a cache of 64 bytes". */
   what(bytes: number): string;
 }
 
 export abstract class CoreCache extends CoreObject {
-  readonly batch: number;
-  readonly capacity: number;
+  readonly batch: Count;
+  readonly capacity: Count;
   readonly layout: CacheLayout;
   readonly dtype: CacheDType;
   readonly bytes: number;

@@ -1,5 +1,6 @@
 // What layers, blocks and stacks have in common: the handle of a module of the core, and its parameters.
 
+import type { Int32 } from './arguments.js';
 import { CoreObject, type ObjectName } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { WasmModuleCache } from './module_cache.js';
@@ -7,21 +8,22 @@ import { bytesPerElement } from './memory.js';
 import { call, type Operands, type Runtime } from './operands.js';
 import { SharedParameters } from './shared_parameters.js';
 import { loadStateDict, takeStateDict } from './state_dict.js';
+import type { ParameterNames } from './tables.js';
 import type { ModuleCacheConfig, PlainTensor } from './types.js';
 
 /** The core's calls for modules of one kind. */
 export interface ModuleDoor extends ObjectName {
   /** Reads the configuration from the block. Gives a handle above 0, or minus a CallStatus. */
-  create(): number;
-  release(handle: number): void;
+  create(): Int32;
+  release(handle: Int32): void;
   /** Reads the parameters that were pushed; in a team those of the member's share, unless `whole` is 1. Gives a CallStatus. */
-  load(handle: number, names: number, whole: number): number;
+  load(handle: Int32, names: ParameterNames, whole: 0 | 1): Int32;
   /** The elements of the parameters that this instance has. */
-  parameters(handle: number): number;
+  parameters(handle: Int32): number;
   /** Lists the parameters, or nothing if `sharesAlone` is 1 and this instance has all of them. Gives a CallStatus. */
-  state(handle: number, sharesAlone: number): number;
+  state(handle: Int32, sharesAlone: 0 | 1): Int32;
   /** As create(), for a cache. */
-  createCache(handle: number): number;
+  createCache(handle: Int32): Int32;
   /** How a module gets its parameters, if loadStateDict() is not the only way. */
   readonly filling?: string;
 }
@@ -31,7 +33,7 @@ export abstract class CoreModule extends CoreObject {
   /** The holding, which must not refer to the module, has the same object. */
   readonly #memory: { parameters?: SharedParameters };
   /** The ParameterNames of its parameters. */
-  #names = 0;
+  #names: ParameterNames = 0;
 
   /** `write` writes the configuration into the block. */
   constructor(runtime: Runtime, write: (operands: Operands) => void, door: ModuleDoor) {
@@ -66,7 +68,7 @@ export abstract class CoreModule extends CoreObject {
     if (Object.keys(all).length > 0) this.load(all, this.#names, 1);
   }
 
-  #state(sharesAlone: number): Record<string, PlainTensor> {
+  #state(sharesAlone: 0 | 1): Record<string, PlainTensor> {
     return call(this.runtime, (operands) => {
       operands.run(() => this.#door.state(this.handle, sharesAlone));
       return takeStateDict(this.runtime);
@@ -76,7 +78,7 @@ export abstract class CoreModule extends CoreObject {
   createCache(config: ModuleCacheConfig): WasmModuleCache {
     const { runtime } = this;
     this.assertLive();
-    const make = (): number => this.#door.createCache(this.handle);
+    const make = (): Int32 => this.#door.createCache(this.handle);
     return runtime.scopes.track(new WasmModuleCache(runtime, make, config));
   }
 
@@ -99,7 +101,7 @@ export abstract class CoreModule extends CoreObject {
   }
 
   /** `names` is a ParameterNames, which layers ignore. */
-  protected load(dict: unknown, names = 0, whole = 0): void {
+  protected load(dict: unknown, names: ParameterNames = 0, whole: 0 | 1 = 0): void {
     const { runtime } = this;
     this.assertLive();
     call(runtime, (operands) => {
@@ -109,7 +111,7 @@ export abstract class CoreModule extends CoreObject {
   }
 
   /** The core has new parameters. */
-  protected replaced(names: number): void {
+  protected replaced(names: ParameterNames): void {
     const { heap } = this.runtime;
     this.#names = names;
     this.#memory.parameters?.leave();

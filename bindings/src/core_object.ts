@@ -1,5 +1,6 @@
 // What caches, prepared operations and modules have in common: they live in the core, and JavaScript has a handle.
 
+import type { Int32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { Heap, Holding } from './memory.js';
 import type { Runtime } from './operands.js';
@@ -34,12 +35,12 @@ export abstract class CoreObject {
   declare [Symbol.dispose]: () => void;
 
   readonly #runtime: Runtime;
-  readonly #handle: number;
+  readonly #handle: Int32;
   readonly #name: ObjectName;
   readonly #holding: Holding;
   #disposed = false;
 
-  constructor(runtime: Runtime, handle: number, name: ObjectName, holding: Holding) {
+  constructor(runtime: Runtime, handle: Int32, name: ObjectName, holding: Holding) {
     this.#runtime = runtime;
     this.#handle = handle;
     this.#name = name;
@@ -65,7 +66,7 @@ export abstract class CoreObject {
   }
 
   /** Throws `E_DISPOSED`. Ask for it only where the call is made: code of the caller's may dispose the object before. */
-  get handle(): number {
+  get handle(): Int32 {
     this.assertLive();
     return this.#handle;
   }

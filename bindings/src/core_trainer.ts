@@ -1,12 +1,16 @@
 // What trainers and experiments have in common: the handle of a trainer of the core, and all that continues a training.
 
+import type { Int32, Operand } from './arguments.js';
 import { CoreObject, type ObjectName } from './core_object.js';
 import { MultiheadError } from './errors.js';
+import { halfToFloats } from './half.js';
 import type { Holding } from './memory.js';
 import { call, type Runtime } from './operands.js';
 import { readSafetensors } from './read_safetensors.js';
+import { elements } from './shape.js';
 import type { SharedParameters } from './shared_parameters.js';
 import { pushStateDict, takeStateDict } from './state_dict.js';
+import { isHalf } from './tensor.js';
 import type { PlainTensor, StateDict } from './types.js';
 import { writeSafetensors } from './write_safetensors.js';
 
@@ -14,7 +18,7 @@ import { writeSafetensors } from './write_safetensors.js';
 export class TrainerMemory implements Holding {
   readonly parameters: SharedParameters;
   protected readonly runtime: Runtime;
-  readonly #trainer: number;
+  readonly #trainer: Int32;
   readonly #name: ObjectName;
   readonly #release: () => void;
   readonly #more: number;
@@ -24,7 +28,7 @@ export class TrainerMemory implements Holding {
   /** `release` frees the trainer of the core, and `more` bytes that the owner has beside it. */
   constructor(
     runtime: Runtime,
-    trainer: number,
+    trainer: Int32,
     parameters: SharedParameters,
     name: ObjectName,
     release: () => void,
@@ -74,15 +78,15 @@ export interface KeptOption {
 }
 
 export abstract class CoreTrainer extends CoreObject {
-  readonly #trainer: number;
+  readonly #trainer: Int32;
   readonly #memory: TrainerMemory;
   readonly #kept: readonly KeptOption[];
 
   /** `handle` is that of the object, `trainer` that of its trainer. */
   constructor(
     runtime: Runtime,
-    handle: number,
-    trainer: number,
+    handle: Int32,
+    trainer: Int32,
     name: ObjectName,
     memory: TrainerMemory,
     kept: readonly KeptOption[] = [],
@@ -134,9 +138,10 @@ export abstract class CoreTrainer extends CoreObject {
 
   #load(dict: StateDict): void {
     const { runtime } = this;
-    for (const kept of this.#kept) checkKept(kept, dict);
     call(runtime, (operands) => {
-      pushStateDict(runtime, dict, operands);
+      pushStateDict(runtime, dict, operands, (copies) => {
+        for (const kept of this.#kept) checkKept(kept, firstNumber(copies.get(kept.tensor), runtime));
+      });
       operands.run(() => {
         this.assertLive();
         return runtime.raw.trainerLoad(this.#trainer);
@@ -145,15 +150,14 @@ export abstract class CoreTrainer extends CoreObject {
   }
 
   /** A call of the core that reads no arguments from the block. */
-  protected simply(run: (raw: Runtime['raw']) => number): void {
+  protected simply(run: (raw: Runtime['raw']) => Int32): void {
     const { runtime } = this;
     call(runtime, (operands) => operands.run(() => run(runtime.raw)));
   }
 }
 
-/** A state without the option passes. Throws `E_OPTION`. */
-function checkKept({ tensor, option, value, shown }: KeptOption, dict: StateDict): void {
-  const found = firstNumber(dict, tensor);
+/** `found` is the number in the state. A state without the option passes. Throws `E_OPTION`. */
+function checkKept({ option, value, shown }: KeptOption, found: number | undefined): void {
   if (found === undefined || found === value) return;
   throw new MultiheadError('E_OPTION', {
     argument: option,
@@ -162,12 +166,10 @@ function checkKept({ tensor, option, value, shown }: KeptOption, dict: StateDict
   });
 }
 
-/** Undefined if there is none; what the core needs is checked and reported by pushStateDict(). */
-function firstNumber(dict: StateDict, name: string): number | undefined {
-  try {
-    const number: unknown = dict[name]?.data[0];
-    return typeof number === 'number' ? number : undefined;
-  } catch {
-    return undefined;
-  }
+/** The first number of a copy in the memory of the core; undefined if it has none. */
+function firstNumber(copy: Operand | undefined, { heap }: Runtime): number | undefined {
+  if (copy === undefined || elements(copy.shape) === 0) return undefined;
+  const { dtype, address } = copy;
+  const view = heap.view(dtype, address, 1);
+  return (isHalf(dtype) ? halfToFloats(view as Uint16Array, dtype) : view)[0];
 }

@@ -1,6 +1,6 @@
 // mh.experiment: a handle to an experiment in the core.
 
-import type { Results, Span } from './arguments.js';
+import type { Count, Int32, Results, Span } from './arguments.js';
 import { seedWords } from './attention_options.js';
 import { CoreTrainer, TrainerMemory, type KeptOption } from './core_trainer.js';
 import { MultiheadError } from './errors.js';
@@ -55,7 +55,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
     runtime.raw.experimentFacts(handle);
     const facts = wire.readExperimentFacts(runtime.args.results());
     const memory = memoryOf(runtime, handle, facts);
-    super(runtime, handle, facts.trainer, ownName, memory, keptOptions(options, facts));
+    super(runtime, handle, trainerOf(facts), ownName, memory, keptOptions(options, facts));
     this.#memory = memory;
     this.#facts = facts;
     const { numHeads, numLayers, steps, batch } = facts;
@@ -69,7 +69,7 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   get model(): Transformer {
     this.assertLive();
     if (this.#model === undefined || this.#model.disposed) {
-      const { model: handle } = this.#facts;
+      const handle = checkCount(this.#facts.model, 'model');
       const { parameters } = this.#memory;
       const config = configOf(this.options, this.#facts);
       const model = new WasmTransformer(this.runtime, config, { handle, parameters });
@@ -151,14 +151,14 @@ export class WasmExperiment extends CoreTrainer implements Experiment {
   }
 }
 
-type CheckedOptions = Omit<Experiment['options'], SizeName> & Pick<ExperimentOptions, SizeName>;
+type CheckedOptions = Omit<Experiment['options'], SizeName> & Readonly<Record<SizeName, Count | undefined>>;
 type SizeName = 'numHeads' | 'numLayers' | 'steps' | 'batch';
 
 /** The core knows the defaults of sizes. Throws `E_OPTION`. */
 function checkedOptions(options: ExperimentOptions): CheckedOptions {
   const { kind = 'fourJobs', seed = 1, positions = 'rope' } = options;
   const { learningRate = 1e-2, recompute = false } = options;
-  const size = (name: SizeName): number | undefined =>
+  const size = (name: SizeName): Count | undefined =>
     options[name] === undefined ? undefined : checkCount(options[name], name);
   seedWords(seed, 'seed');
   return {
@@ -175,7 +175,7 @@ function checkedOptions(options: ExperimentOptions): CheckedOptions {
 }
 
 /** Gives a handle. Throws `E_OPTION`, `E_MEMORY`. */
-function create(runtime: Runtime, options: CheckedOptions): number {
+function create(runtime: Runtime, options: CheckedOptions): Int32 {
   const { numHeads = 0, numLayers = 0, steps = 0, batch = 0 } = options;
   return call(runtime, (operands) => {
     wire.experiment(runtime.args, {
@@ -206,13 +206,15 @@ const keptOptions = (
 const sequenceBytes = (count: number, jobs: number): number =>
   count * length * (1 + jobs) * bytesPerElement('i32');
 
+const trainerOf = ({ trainer }: wire.ExperimentFacts): Int32 => checkCount(trainer, 'trainer');
+
 /** Outside of the constructor, so that the function that frees it cannot refer to the experiment. */
-function memoryOf(runtime: Runtime, handle: number, facts: wire.ExperimentFacts): TrainerMemory {
+function memoryOf(runtime: Runtime, handle: Int32, facts: wire.ExperimentFacts): TrainerMemory {
   const { raw, heap } = runtime;
   const parameters = new SharedParameters(heap, facts.parameters * bytesPerElement('f32'));
   const batchBytes = sequenceBytes(facts.batch, facts.jobs.length);
   const release = (): void => raw.experimentRelease(handle);
-  return new TrainerMemory(runtime, facts.trainer, parameters, ownName, release, batchBytes);
+  return new TrainerMemory(runtime, trainerOf(facts), parameters, ownName, release, batchBytes);
 }
 
 function configOf({ positions }: Experiment['options'], facts: wire.ExperimentFacts): TransformerConfig {

@@ -1,5 +1,6 @@
 // After a trap the C++ objects are as they were in the middle of a call, so the instance is dead.
 
+import type { Int32, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { RawModule } from './raw.js';
 
@@ -44,13 +45,13 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
     },
     /** Not made by the loop below: a call takes less than a microsecond, and the glue replaces the function at its first call. */
     _multihead_run: (
-      handle: number,
-      q: number,
-      k: number,
-      v: number,
-      out: number,
-      lse: number,
-    ): number => {
+      handle: Int32,
+      q: Uint32,
+      k: Uint32,
+      v: Uint32,
+      out: Uint32,
+      lse: Uint32,
+    ): Int32 => {
       assertAlive();
       try {
         return raw._multihead_run(handle, q, k, v, out, lse);
@@ -59,7 +60,7 @@ export function guardModule(raw: RawModule, onDeath: () => void): GuardedModule 
       }
     },
     /** Not made by the loop below, which passes on three parameters. */
-    _multihead_run_backward: (...given: Parameters<RawModule['_multihead_run_backward']>): number => {
+    _multihead_run_backward: (...given: Parameters<RawModule['_multihead_run_backward']>): Int32 => {
       assertAlive();
       try {
         return raw._multihead_run_backward(...given);

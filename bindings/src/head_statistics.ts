@@ -1,6 +1,6 @@
 // mh.headStatistics: statistics of the attention weights of each head.
 
-import type { Span } from './arguments.js';
+import type { Span, Uint32 } from './arguments.js';
 import { bytesPerElement } from './memory.js';
 import { call, noSpan, reshaped, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
@@ -24,7 +24,7 @@ export function headStatistics(
     const bytes = heads * bytesPerElement('f32');
     const { address } = operands.temporary(4 * bytes, 'headStatistics');
     const span = (index: number): Span<'f32'> => ({
-      address: address + index * bytes,
+      address: (address + index * bytes) as Uint32,
       length: heads,
     });
     const asked = options.tokens !== undefined;
@@ -36,7 +36,7 @@ export function headStatistics(
     };
 
     const { args, raw, heap } = runtime;
-    const batched = reshaped(operand, unbatched ? [1, ...shape] : shape);
+    const batched = reshaped(operand, unbatched ? [1, ...shape] : shape, 'weights');
     wire.headStatistics(args, batched, tokens, outputs);
     operands.run(() => raw.headStatistics());
     const copy = (name: keyof typeof outputs) =>

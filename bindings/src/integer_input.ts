@@ -1,14 +1,14 @@
 // Integers that are passed at every call of a loop: copied into memory that is kept between calls.
 
-import type { Span } from './arguments.js';
+import type { Span, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { bytesPerElement, type Block, type Heap } from './memory.js';
 import { describe } from './tensor.js';
-import { bufferOf, lengthOf, typedArrayName } from './typed_arrays.js';
+import { bufferOf, firstOf, lengthOf, typedArrayName } from './typed_arrays.js';
 
 export class IntegerInput implements Span<'i32'> {
-  address = 0;
-  length = 0;
+  address: Uint32 = 0;
+  length: Uint32 = 0;
   readonly #heap: Heap;
   readonly #argument: string;
   #block: Block = { address: 0, bytes: 0 };
@@ -40,9 +40,9 @@ export class IntegerInput implements Span<'i32'> {
       this.#block = larger;
       this.address = larger.address;
     } else {
-      this.#whole().set(integers);
+      this.#whole().set(firstOf(integers, length));
     }
-    this.length = length;
+    this.length = length as Uint32;
   }
 
   release(): void {

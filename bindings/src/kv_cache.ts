@@ -1,5 +1,6 @@
 // mh.createCache: a cache of keys and values in the core.
 
+import type { Count } from './arguments.js';
 import { attentionOptions, sharedNames } from './attention_options.js';
 import { attentionReturns } from './attention.js';
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
@@ -45,11 +46,10 @@ export class WasmKVCache extends CoreCache implements KVCache {
 
   constructor(runtime: Runtime, given: KVCacheConfig) {
     const config = readOptions(given, configNames, 'createCache');
-    const { kvHeads, headDim, valueDim = headDim } = config;
     const storage = checkStorage(config);
-    checkCount(kvHeads, 'kvHeads');
-    checkCount(headDim, 'headDim');
-    checkCount(valueDim, 'valueDim');
+    const kvHeads = checkCount(config.kvHeads, 'kvHeads');
+    const headDim = checkCount(config.headDim, 'headDim');
+    const valueDim = config.valueDim === undefined ? headDim : checkCount(config.valueDim, 'valueDim');
     const { raw } = runtime;
     super(runtime, storage, { kvHeads, headDim, valueDim }, {
       create: () => raw.cacheCreate(),
@@ -126,13 +126,13 @@ export class WasmKVCache extends CoreCache implements KVCache {
   #longest(): number {
     let longest = 0;
     for (let entry = 0; entry < this.batch; entry += 1) {
-      longest = Math.max(longest, this.runtime.raw.cacheLength(this.handle, entry));
+      longest = Math.max(longest, this.length(entry));
     }
     return longest;
   }
 
   /** An entry of the batch. Throws `E_OPTION` if it does not exist. */
-  #entry(batch: unknown): number {
+  #entry(batch: unknown): Count {
     const entry = checkCount(batch, 'batch', 0);
     if (entry < this.batch) return entry;
     throw new MultiheadError('E_OPTION', {

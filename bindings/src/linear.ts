@@ -1,5 +1,6 @@
 // mh.linear: y = x·Wᵀ + bias. For the core, all axes of x but the last are one axis of rows.
 
+import type { Operand } from './arguments.js';
 import { call, checkRank, reshaped, type Runtime } from './operands.js';
 import { readOptions } from './options.js';
 import { elements } from './shape.js';
@@ -24,11 +25,12 @@ export function linear(
     const leading = input.shape.slice(0, -1);
     const rows = elements(leading);
     const [outWidth = 0] = matrix.shape;
+    const inputRows = reshaped(input, [rows, input.shape.at(-1) ?? 0], 'x');
     const y = operands.output([...leading, outWidth], 'f32', 'out', options.out);
 
     const { args, raw } = runtime;
-    const inputRows = reshaped(input, [rows, input.shape.at(-1) ?? 0]);
-    wire.linear(args, inputRows, matrix, bias, reshaped(coreOf(y), [rows, outWidth]));
+    const outRows = reshaped(coreOf(y) as Operand<'f32'>, [rows, outWidth], 'out');
+    wire.linear(args, inputRows, matrix, bias, outRows);
     operands.run(() => raw.linear());
     return y;
   });

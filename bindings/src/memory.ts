@@ -1,9 +1,10 @@
 // The WebAssembly memory of one module: its blocks, and how many bytes they are.
 
+import type { Span, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
 import type { ScopeStack } from './scope.js';
-import { bufferOf, byteOffsetOf, lengthOf } from './typed_arrays.js';
+import { bufferOf, byteOffsetOf, firstOf, lengthOf } from './typed_arrays.js';
 import type { DataOf, DType, MemoryInfo } from './types.js';
 
 /** The elements of a block: those of a tensor, or 32-bit integers. */
@@ -22,12 +23,18 @@ export const bytesPerElement = (type: ElementType): number => arrayOf[type].BYTE
 
 /** A piece of WebAssembly memory. The address is 0 if it has no bytes. */
 export interface Block {
-  readonly address: number;
-  readonly bytes: number;
+  readonly address: Uint32;
+  readonly bytes: Uint32;
 }
 
-/** The largest 32-bit size. A larger one would wrap around. */
-const addressLimit = 2 ** 32 - 1;
+/** The span of all elements of a block. */
+export const spanOf = <E extends 'f32' | 'i32'>({ address, bytes }: Block, type: E): Span<E> => ({
+  address,
+  length: (bytes / bytesPerElement(type)) as Uint32,
+});
+
+/** True if the number of bytes fits into 32 bits. WebAssembly takes a larger one modulo 2³². */
+const fits = (bytes: number): bytes is Uint32 => bytes < 2 ** 32;
 
 const mebibytes = (bytes: number): string => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
@@ -115,10 +122,10 @@ export class Heap {
   allocate(bytes: number, argument: string): Block {
     this.assertAlive();
     if (bytes === 0) return { address: 0, bytes };
-    const address = bytes <= addressLimit ? this.#raw.allocate(bytes) : 0;
+    const address = fits(bytes) ? this.#raw.allocate(bytes) : 0;
     if (address === 0) throw outOfMemory(argument, bytes, this.buffer.byteLength);
     this.count(bytes);
-    return { address, bytes };
+    return { address, bytes: bytes as Uint32 };
   }
 
   release(block: Block): void {
@@ -149,7 +156,7 @@ export class Heap {
     const block = this.allocate(length * bytesPerElement(type), argument);
     if (block.address !== 0) {
       // The allocation may have grown the memory and so detached `data`.
-      const source = inside ? this.view(type, offset, length) : data;
+      const source = inside ? this.view(type, offset, length) : firstOf(data, length);
       this.view(type, block.address, length).set(source);
     }
     return block;

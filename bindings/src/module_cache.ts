@@ -1,11 +1,12 @@
 // The KV cache of a module, a transformer block or a transformer: a handle to a cache in the core.
 
+import type { Int32 } from './arguments.js';
 import { checkStorage, CoreCache, storageNames } from './core_cache.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import type { Heap } from './memory.js';
 import { call, type Runtime } from './operands.js';
-import { checkWhole, readOptions } from './options.js';
+import { checkCount, readOptions } from './options.js';
 import { describe } from './tensor.js';
 import type { ModuleCacheConfig, MultiHeadAttentionCache } from './types.js';
 
@@ -17,7 +18,7 @@ const elsewhere = {
 
 export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCache {
   /** `make` calls the core for a module that is not disposed. */
-  constructor(runtime: Runtime, make: () => number, given: ModuleCacheConfig) {
+  constructor(runtime: Runtime, make: () => Int32, given: ModuleCacheConfig) {
     const config = readOptions(given, storageNames, 'createCache', elsewhere);
     const { raw } = runtime;
     // Placeholders: the core takes the number of heads and both head dims from the module.
@@ -36,7 +37,7 @@ export class WasmModuleCache extends CoreCache implements MultiHeadAttentionCach
 
   truncate(length: number): void {
     this.assertLive();
-    const rest = checkWhole(length, 'length');
+    const rest = checkCount(length, 'length', 0);
     call(this.runtime, (operands) => {
       operands.run(() => this.runtime.raw.moduleCacheTruncate(this.handle, rest));
     });

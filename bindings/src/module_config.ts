@@ -1,5 +1,6 @@
 // The configuration of a module: checks, defaults, and the record of the wire.
 
+import type { Count } from './arguments.js';
 import { attentionOptions, rotationNames } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import type { Operands } from './operands.js';
@@ -9,6 +10,8 @@ import type { MultiHeadAttention, MultiHeadAttentionConfig } from './types.js';
 import type * as wire from './wire.js';
 
 type Config = MultiHeadAttention['config'];
+/** A configuration whose widths and head counts have been checked. */
+export type CheckedConfig = Config & Readonly<Record<ExtentName, Count>>;
 
 export const configNames = [
   ...(['embedDim', 'numHeads', 'headDim', 'numKvHeads', 'valueDim'] as const),
@@ -20,8 +23,8 @@ export const configNames = [
 /** An error message lists at most this many divisors: those nearest to the number that was given. */
 const maxDivisors = 16;
 
-function headWidth(embedDim: number, numHeads: number): number {
-  if (embedDim % numHeads === 0) return embedDim / numHeads;
+function headWidth(embedDim: Count, numHeads: Count): Count {
+  if (embedDim % numHeads === 0) return checkCount(embedDim / numHeads, 'headDim');
   const divisors = new Set<number>();
   for (let n = 1; n * n <= embedDim; n += 1) {
     if (embedDim % n === 0) divisors.add(n).add(embedDim / n);
@@ -42,9 +45,9 @@ function headWidth(embedDim: number, numHeads: number): number {
 }
 
 /** Checks types and fills in defaults; the core checks most values. Throws `E_OPTION`. */
-export function checkConfig(given: MultiHeadAttentionConfig): Config {
+export function checkConfig(given: MultiHeadAttentionConfig): CheckedConfig {
   const config = readOptions(given, configNames, 'multiHeadAttention');
-  const count = (name: CountName, otherwise: number): number =>
+  const count = (name: CountName, otherwise: Count): Count =>
     config[name] === undefined ? otherwise : checkCount(config[name], name);
   const flag = (name: FlagName, otherwise: boolean): boolean =>
     config[name] === undefined ? otherwise : checkFlag(config[name], name);
@@ -63,7 +66,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
     }
   }
   // If ropeHeadDim is too large, the core says so.
-  const valueDim = count('valueDim', Math.max(headDim - ropeHeadDim, 1));
+  const valueDim = count('valueDim', checkCount(Math.max(headDim - ropeHeadDim, 1), 'valueDim'));
   const outProj = flag('outProj', true);
   if (!outProj && config.outDim !== undefined) throw without('outDim', 'outProj: false');
   const projected = config.outDim === undefined ? embedDim : checkCount(config.outDim, 'outDim');
@@ -81,7 +84,7 @@ export function checkConfig(given: MultiHeadAttentionConfig): Config {
     numKvHeads: count('numKvHeads', numHeads),
     kdim: count('kdim', embedDim),
     vdim: count('vdim', embedDim),
-    outDim: outProj ? projected : numHeads * valueDim,
+    outDim: outProj ? projected : checkCount(numHeads * valueDim, 'outDim'),
     bias: flag('bias', true),
     addBiasKv: flag('addBiasKv', false),
     addZeroAttn: flag('addZeroAttn', false),
@@ -108,6 +111,8 @@ export const checkProbability = (value: unknown, argument: string): number =>
 type CountName =
   'numKvHeads' | 'valueDim' | 'kdim' | 'vdim' | 'kvLatentDim' | 'qLatentDim' | 'ropeHeadDim';
 
+type ExtentName = CountName | 'embedDim' | 'numHeads' | 'headDim' | 'outDim';
+
 type FlagName = {
   [N in keyof Config]: Config[N] extends boolean ? N : never;
 }[keyof Config];
@@ -118,7 +123,7 @@ const without = (argument: string, other: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected: `none with ${other}`, got: 'one' });
 
 /** The record of a checked configuration. Throws `E_OPTION`. */
-export function moduleRecord(config: Config, operands: Operands): wire.MultiHeadAttentionConfig {
+export function moduleRecord(config: CheckedConfig, operands: Operands): wire.MultiHeadAttentionConfig {
   const { embedDim: width, numHeads: heads, softcap, window, rope } = config;
   const extents = { batch: 1, heads, queries: 1, keys: 1, width };
   const options = attentionOptions({ softcap, window, rope }, operands, extents);

@@ -1,5 +1,6 @@
 // From the options of a module's call to the records of the wire, and the tensors that it writes to.
 
+import type { Int32, Uint32 } from './arguments.js';
 import {
   attentionOptions,
   maskNames,
@@ -134,8 +135,8 @@ interface ModuleCall {
   readonly options: ModuleOptions;
   readonly shapes: ModuleShapes;
   /** Writes the arguments of the call. */
-  write(outputs: wire.MultiHeadAttentionOutputs, steps: number): void;
-  run(): number;
+  write(outputs: wire.MultiHeadAttentionOutputs, steps: Uint32): void;
+  run(): Int32;
 }
 
 /** The inputs must have been asked for already. Throws `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`. */

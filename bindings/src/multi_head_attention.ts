@@ -3,7 +3,7 @@
 import type { CallExtents } from './attention_options.js';
 import { CoreModule } from './core_module.js';
 import { ownCache } from './module_cache.js';
-import { checkConfig, moduleRecord } from './module_config.js';
+import { checkConfig, moduleRecord, type CheckedConfig } from './module_config.js';
 import {
   backwardNames,
   forwardNames,
@@ -36,7 +36,7 @@ import type {
 import * as wire from './wire.js';
 
 export class WasmMultiHeadAttention extends CoreModule implements MultiHeadAttention {
-  readonly config: MultiHeadAttention['config'];
+  readonly config: CheckedConfig;
 
   constructor(runtime: Runtime, config: MultiHeadAttentionConfig) {
     const checked = checkConfig(config);

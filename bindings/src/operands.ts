@@ -1,15 +1,15 @@
 // The inputs and outputs of one call. Its temporary copies are freed when it ends, its new outputs if it fails.
 
-import { otherArguments, type Arguments, type Operand, type Span } from './arguments.js';
+import { otherArguments, type Arguments, type Count, type Extents, type Int32, type Operand, type Span } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { GuardedModule } from './guard.js';
-import { bytesPerElement, outOfMemory, type Block, type Heap } from './memory.js';
+import { bytesPerElement, outOfMemory, spanOf, type Block, type Heap } from './memory.js';
 import { sentencesOf } from './messages.js';
 import type { ScopeStack } from './scope.js';
 import { callStatus, type ErrorTables } from './tables.js';
-import { formatShape, maxExtent, sameShape, type Ranks } from './shape.js';
+import { checkExtents, formatShape, sameShape, type Ranks } from './shape.js';
 import { checkData, checkShape, coreOf, describe, isProxyOfTensor, unreadable, WasmTensor, type TensorCore } from './tensor.js';
-import { lengthOf, typedArrayName } from './typed_arrays.js';
+import { typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, Shape } from './types.js';
 import { readCoreError } from './wire.js';
 
@@ -78,12 +78,10 @@ export class Operands {
     const core = coreOf(value);
     if (core?.heap === heap) {
       checkCore(core, dtypes, argument);
-      checkExtents(core.shape, argument);
       this.#inputs.push({ tensor: core, name: argument });
       return core;
     }
     const { dtype, shape, data } = checkTensorLike(value, dtypes, argument, ranks);
-    checkExtents(shape, argument);
     const block = heap.allocateCopy(dtype, data, argument);
     this.#temporaries.push(block);
     return { address: block.address, dtype, shape };
@@ -107,11 +105,9 @@ export class Operands {
         got: describe(value),
       });
     }
-    const numbers = value as Float32Array | Int32Array;
-    const length = lengthOf(numbers);
-    const block = this.#runtime.heap.allocateCopy(type, numbers, argument);
+    const block = this.#runtime.heap.allocateCopy(type, value as Float32Array | Int32Array, argument);
     this.#temporaries.push(block);
-    return { address: block.address, length };
+    return spanOf(block, type);
   }
 
   /** As span(), or noSpan if `value` is undefined. An empty array is refused here unless `count` is 0, since the core takes it for "not given". */
@@ -132,7 +128,7 @@ export class Operands {
   }
 
   /** ALiBi's default slopes (arXiv:2108.12409), computed by the core. */
-  alibiSlopes(heads: number): Span<'f32'> {
+  alibiSlopes(heads: Count): Span<'f32'> {
     const { address } = this.temporary(heads * bytesPerElement('f32'), 'alibi');
     this.#runtime.raw.alibiSlopes(address, heads);
     return { address, length: heads };
@@ -153,6 +149,7 @@ export class Operands {
     given?: unknown,
   ): WasmTensor<D> {
     const { heap } = this.#runtime;
+    checkExtents(shape, argument);
     if (given === undefined) {
       const tensor = WasmTensor.allocate(heap, dtype, shape, argument);
       this.#outputs.push(tensor);
@@ -183,13 +180,13 @@ export class Operands {
   }
 
   /** Calls a function of the core that gives a CallStatus; throws the error that it stands for. */
-  run(raw: () => number): void {
+  run(raw: () => Int32): void {
     this.#start();
     checkStatus(this.#runtime, raw());
   }
 
   /** Calls a function of the core that gives a handle, or minus a CallStatus; throws the error that it stands for. */
-  make(raw: () => number): number {
+  make(raw: () => Int32): Int32 {
     this.#start();
     const handle = raw();
     if (handle <= 0) checkStatus(this.#runtime, -handle);
@@ -274,24 +271,11 @@ export const sharesMemory = (argument: string, other: string): MultiheadError =>
     got: `the same as ${other}, or another shape of it`,
   });
 
-/** Throws `E_SHAPE`. An index, since some() and iterators are slow on the frozen shapes of tensors: 0.5 µs a call. */
-export function checkExtents(shape: Shape, argument: string): void {
-  for (let axis = 0; axis < shape.length; axis += 1) {
-    if ((shape[axis] as number) <= maxExtent) continue;
-    throw new MultiheadError('E_SHAPE', {
-      argument,
-      expected: 'extents below 2³¹',
-      got: formatShape(shape),
-    });
-  }
+/** The same numbers with their axes grouped in another way. Throws `E_SHAPE` for an extent that the core cannot read. */
+export function reshaped<D extends DType>({ address, dtype }: Operand<D>, shape: Shape, argument: string): Operand<D> {
+  checkExtents(shape, argument);
+  return { address, dtype, shape };
 }
-
-/** The same numbers with their axes grouped in another way. */
-export const reshaped = <D extends DType>(
-  operand: Operand<D> | undefined,
-  shape: Shape,
-): Operand<D> | undefined =>
-  operand && { address: operand.address, dtype: operand.dtype, shape };
 
 /** The number of axes by their names: 4 for "(B, H_q, N_q, d_k)". */
 const rankOf = new Map<string, number>();
@@ -320,7 +304,7 @@ export function checkTensorLike<D extends DType>(
   dtypes: readonly D[],
   argument: string,
   ranks?: Ranks,
-): { shape: Shape; dtype: D; data: DataOf<D> } {
+): { shape: Extents; dtype: D; data: DataOf<D> } {
   const core = coreOf(given);
   if (core !== undefined) {
     checkCore(core, dtypes, argument);
@@ -328,7 +312,9 @@ export function checkTensorLike<D extends DType>(
   }
   const { data, shape: extents, dtype: stated } = readPlain(given, argument);
   const shape = checkShape(extents, argument, ranks);
-  return { shape, ...checkData(data, shape, dtypes, argument, stated) };
+  const checked = checkData(data, shape, dtypes, argument, stated);
+  checkExtents(shape, argument);
+  return { shape, ...checked };
 }
 
 interface PlainParts {

@@ -1,5 +1,6 @@
 // Checks of options objects. An unknown name is an error, and no value is converted.
 
+import type { Count, Int64 } from './arguments.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import { maxExtent } from './shape.js';
@@ -20,7 +21,40 @@ const noOptions: Readonly<Record<PropertyKey, unknown>> = Object.freeze({});
 
 /** The deepest option is capture[0].heads[0]. */
 const mostLevels = 4;
-const mostEntries = 2 ** 16;
+
+/** Entries of arrays and properties of objects that the copies of one call may have, at all levels together. */
+const mostCopied = 2 ** 17;
+
+/** Counts what a call copies. Nested arrays that are the same, sparse or a proxy hold more than they take to make. */
+export class CopyBudget {
+  readonly #argument: string;
+  #copied = 0;
+
+  constructor(argument: string) {
+    this.#argument = argument;
+  }
+
+  /** Throws `E_OPTION` if the call would copy too much with `count` more. */
+  take(count: number): void {
+    if (this.#copied + count <= mostCopied) {
+      this.#copied += count;
+      return;
+    }
+    throw new MultiheadError('E_OPTION', {
+      argument: this.#argument,
+      expected: `at most ${mostCopied} entries and properties in all`,
+      got: `${count} more after ${this.#copied}`,
+    });
+  }
+
+  /** The entries of an array, each read once. Throws `E_OPTION`. */
+  entries(array: readonly unknown[], copy: (entry: unknown) => unknown): unknown[] {
+    const { length } = array;
+    // A proxy may have any value as its length.
+    this.take(Number.isSafeInteger(length) && length >= 0 ? length : Infinity);
+    return Array.from({ length }, (_, index) => copy(array[index]));
+  }
+}
 
 /**
  * A copy of options. Reading it cannot run code of the caller's, such as a getter: each property is
@@ -30,7 +64,7 @@ const mostEntries = 2 ** 16;
 export function copyOf<T>(value: T, argument: string, names: readonly string[] = innerNames): T {
   if (typeof value !== 'object' || value === null) return value;
   try {
-    return copyLevel(value, argument, names, mostLevels) as T;
+    return copyLevel(value, new CopyBudget(argument), names, mostLevels) as T;
   } catch (cause) {
     throw unreadable(cause, argument);
   }
@@ -38,14 +72,14 @@ export function copyOf<T>(value: T, argument: string, names: readonly string[] =
 
 function copyLevel(
   value: unknown,
-  argument: string,
+  budget: CopyBudget,
   names: readonly string[],
   levels: number,
 ): unknown {
   if (typeof value !== 'object' || value === null || levels === 0) return value;
   if (coreOf(value) !== undefined || ArrayBuffer.isView(value) || isCoreObject(value)) return value;
-  const inner = (each: unknown) => copyLevel(each, argument, innerNames, levels - 1);
-  if (Array.isArray(value)) return copyEntries(value, argument, inner);
+  const inner = (each: unknown) => copyLevel(each, budget, innerNames, levels - 1);
+  if (Array.isArray(value)) return budget.entries(value, inner);
 
   const copy: Record<string, unknown> = { ...value };
   const prototype: unknown = Object.getPrototypeOf(value);
@@ -58,6 +92,7 @@ function copyLevel(
     }
   }
   for (const name in copy) {
+    budget.take(1);
     if (!Object.hasOwn(copy, name)) {
       if (names.includes(name)) copy[name] = undefined;
       continue;
@@ -67,19 +102,6 @@ function copyLevel(
     if (names.includes(name)) copy[name] = inner(each);
   }
   return copy;
-}
-
-/** The entries of an array, each read once. Throws `E_OPTION` if there are too many: one may be sparse, or a proxy. */
-export function copyEntries(array: readonly unknown[], argument: string, copy: (entry: unknown) => unknown): unknown[] {
-  const length: unknown = array.length;
-  if (Number.isSafeInteger(length) && (length as number) <= mostEntries) {
-    return Array.from({ length: length as number }, (_, index) => copy(array[index]));
-  }
-  throw new MultiheadError('E_OPTION', {
-    argument,
-    expected: `arrays of at most ${mostEntries} entries`,
-    got: `one of ${describe(length)}`,
-  });
 }
 
 /**
@@ -200,9 +222,9 @@ export function checkChoice<N extends string>(
 }
 
 /** A whole number from `least` to 2³¹ − 1. Throws `E_OPTION`. */
-export function checkCount(value: unknown, argument: string, least = 1): number {
+export function checkCount(value: unknown, argument: string, least = 1): Count {
   if (Number.isInteger(value) && (value as number) >= least && (value as number) <= maxExtent) {
-    return value as number;
+    return value as Count;
   }
   throw new MultiheadError('E_OPTION', {
     argument,
@@ -222,8 +244,8 @@ export function checkFlag(value: unknown, argument: string): boolean {
 }
 
 /** A whole number of any sign; the core checks its range. Throws `E_OPTION`. */
-export function checkWhole(value: unknown, argument: string): number {
-  if (Number.isSafeInteger(value)) return value as number;
+export function checkWhole(value: unknown, argument: string): Int64 {
+  if (Number.isSafeInteger(value)) return value as Int64;
   throw new MultiheadError('E_OPTION', {
     argument,
     expected: 'a whole number',

@@ -2,12 +2,13 @@
 
 import { checkSignal } from './abort.js';
 import { MultiheadError } from './errors.js';
-import { checkFlag, copyEntries } from './options.js';
+import { onJavaScriptHeap } from './memory.js';
+import { checkFlag, CopyBudget } from './options.js';
 import type { Crew, Seat } from './pool_crew.js';
 import { disposedObject, objectsApart } from './pool_errors.js';
 import type { Argument, SentValue, StandIn } from './pool_protocol.js';
 import { coreOf, describe, keepClass, unreadable } from './tensor.js';
-import { bufferOf, isArrayBuffer, lengthOf, pristine } from './typed_arrays.js';
+import { bufferOf, isArrayBuffer, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 
 /** An object in one worker, or in each worker of a team. Its proxy and its calls hold it. */
 export class Handle {
@@ -54,11 +55,15 @@ export function packArguments(
   const transfer: ArrayBuffer[] = [];
   const handles = given.map((each) => (typeof each === 'object' && each !== null ? handleOf.get(each) : undefined));
   const toSeveral = several || handles.some((handle) => handle !== undefined && handle.seats.length > 1);
-  const copied = toSeveral ? copiedForSeveral : (numbers: Numbers) => copiedForOne(numbers, transfer, lent);
+  const copying: Copying = {
+    copied: toSeveral ? copiedForSeveral : (own) => copiedForOne(own, transfer, lent),
+    copies: new Map(),
+    budget: new CopyBudget('arguments'),
+  };
   let beside: Handle | undefined;
   const args = given.map((each, index): Argument => {
     const handle = handles[index];
-    if (handle === undefined) return readable(each, copied);
+    if (handle === undefined) return readable(each, copying);
     if (handle.disposed) throw disposedObject();
     if (beside !== undefined && !sameSeats(beside, handle)) throw objectsApart();
     beside = handle;
@@ -70,18 +75,33 @@ export function packArguments(
 const sameSeats = (a: Handle, b: Handle): boolean =>
   a.seats.length === b.seats.length && a.seats.every((seat, rank) => seat === b.seats[rank]);
 
-type Copy = (numbers: Numbers) => Numbers;
+/** How the arguments of one call are copied. */
+interface Copying {
+  /** `own` has no overridden properties. */
+  readonly copied: (own: Numbers) => Numbers;
+  /** The copies of arrays, buffers and tensors: each has one, however often it is given. */
+  readonly copies: Map<object, unknown>;
+  readonly budget: CopyBudget;
+}
 
-function readable(value: unknown, copied: Copy): SentValue {
+/** Throws `E_MEMORY`. */
+function once(key: object, bytes: number, { copies }: Copying, copy: () => unknown): unknown {
+  if (!copies.has(key)) copies.set(key, onJavaScriptHeap(bytes, 'arguments', copy));
+  return copies.get(key);
+}
+
+function readable(value: unknown, copying: Copying): SentValue {
   try {
-    return packed(value, copied);
+    return packed(value, copying);
   } catch (cause) {
     throw unreadable(cause, 'arguments');
   }
 }
 
-function packed(argument: unknown, copied: Copy): SentValue {
+function packed(argument: unknown, copying: Copying): SentValue {
+  const { copied, budget } = copying;
   const standIns: StandIn[] = [];
+  const numbers = (own: Numbers, key: object) => once(key, own.byteLength, copying, () => copied(own));
   const pack = (value: unknown, levels: number, path: readonly string[]): unknown => {
     if (typeof value === 'function') return void standIns.push({ path, kind: 'function' });
     if (typeof value === 'symbol') return void standIns.push({ path, kind: 'symbol', text: value.description });
@@ -90,18 +110,20 @@ function packed(argument: unknown, copied: Copy): SentValue {
     if (core !== undefined) {
       const { dtype, shape } = core;
       if (core.disposed) return void standIns.push({ path, kind: 'disposed tensor', dtype, shape });
-      return { data: copied(core.view()), shape: [...shape], dtype };
+      return { data: numbers(core.view(), core), shape: [...shape], dtype };
     }
     if (ArrayBuffer.isView(value)) {
-      if (value instanceof DataView) return value;
-      return copied(value as Uint8Array);
+      if (typedArrayName(value) !== undefined) return numbers(pristine(value as Numbers), value);
+      // A message would take along the whole buffer, which may be that of a WebAssembly memory.
+      const { buffer, byteOffset, byteLength } = value;
+      return once(value, byteLength, copying, () => new DataView(new Uint8Array(buffer, byteOffset, byteLength).slice().buffer));
     }
-    if (isArrayBuffer(value)) return value.slice(0);
+    if (isArrayBuffer(value)) return once(value, value.byteLength, copying, () => value.slice(0));
     if (Array.isArray(value)) {
       let index = 0;
-      return copyEntries(value, 'arguments', (each) => pack(each, levels - 1, [...path, String(index++)]));
+      return budget.entries(value, (each) => pack(each, levels - 1, [...path, String(index++)]));
     }
-    const copy = propertiesOf(value);
+    const copy = propertiesOf(value, budget);
     const name = keepClass(copy, value);
     if (name !== 'Object') standIns.push({ path, kind: 'class', name });
     for (const [name, each] of Object.entries(copy)) copy[name] = pack(each, levels - 1, [...path, name]);
@@ -114,11 +136,15 @@ function packed(argument: unknown, copied: Copy): SentValue {
  * A copy of options, each property of which is read once. It has what a class or another object behind them gives too,
  * besides methods; messages between threads have own properties alone. Not what was added to Object.prototype.
  */
-function propertiesOf(value: object): Record<string, unknown> {
+function propertiesOf(value: object, budget: CopyBudget): Record<string, unknown> {
   const copy: Record<string, unknown> = Object.assign(Object.create(null), value);
+  budget.take(Object.keys(copy).length);
   let from: unknown = Object.getPrototypeOf(value);
   while (from !== null && !Object.hasOwn(from as object, 'hasOwnProperty')) {
-    for (const name of Object.getOwnPropertyNames(from)) {
+    const names = Object.getOwnPropertyNames(from);
+    // A proxy may be its own prototype.
+    budget.take(1 + names.length);
+    for (const name of names) {
       if (name in copy) continue;
       const each = (value as Record<string, unknown>)[name];
       if (typeof each !== 'function') copy[name] = each;
@@ -133,8 +159,7 @@ type Numbers = Float32Array | Uint16Array | Uint8Array | Int32Array;
 const isShared = (numbers: Numbers): boolean =>
   typeof SharedArrayBuffer === 'function' && bufferOf(numbers) instanceof SharedArrayBuffer;
 
-function copiedForOne(numbers: Numbers, transfer: ArrayBuffer[], lent: readonly ArrayBufferLike[]): Numbers {
-  const own = pristine(numbers);
+function copiedForOne(own: Numbers, transfer: ArrayBuffer[], lent: readonly ArrayBufferLike[]): Numbers {
   if (lengthOf(own) === 0 || isShared(own) || lent.includes(own.buffer)) return own;
   const copy = own.slice();
   transfer.push(copy.buffer as ArrayBuffer);
@@ -144,8 +169,7 @@ function copiedForOne(numbers: Numbers, transfer: ArrayBuffer[], lent: readonly 
 /** Below this many bytes a copy for each worker takes less than shared memory. */
 const fewBytes = 2 ** 15;
 
-function copiedForSeveral(numbers: Numbers): Numbers {
-  const own = pristine(numbers);
+function copiedForSeveral(own: Numbers): Numbers {
   if (lengthOf(own) === 0 || isShared(own)) return own;
   if (own.byteLength < fewBytes) return own.slice();
   const Same = own.constructor as new (buffer: SharedArrayBuffer) => Numbers;
@@ -173,7 +197,7 @@ export function splitOptions(args: readonly unknown[], lends = false): { args: u
   let copy: Record<string, unknown>;
   try {
     if (!('signal' in last) && !('progress' in last) && !(lends && 'transfer' in last)) return none;
-    copy = propertiesOf(last);
+    copy = propertiesOf(last, new CopyBudget('options'));
   } catch (cause) {
     throw unreadable(cause, 'options');
   }

@@ -104,17 +104,20 @@ export function rowsOfOutput(
   { heads, queries }: { heads: number; queries: number },
 ): readonly RowRun[] {
   if (capture === undefined) return runs;
-  const placeOf = new Map(capture.heads.map((head, place) => [head, place]));
+  const chosen = capture.heads;
+  const placeOf = chosen && new Map(chosen.map((head, place) => [head, place]));
+  const chosenHeads = chosen?.length ?? heads;
   const captured: RowRun[] = [];
   for (const [first, count] of runs) {
     for (let row = first; row < first + count; ) {
       const flatHead = Math.floor(row / queries);
       const end = Math.min(first + count, (flatHead + 1) * queries);
-      const place = placeOf.get(flatHead % heads);
+      const head = flatHead % heads;
+      const place = placeOf === undefined ? head : placeOf.get(head);
       if (place !== undefined) {
         const from = Math.max(row - flatHead * queries, capture.firstRow);
         const to = Math.min(end - flatHead * queries, capture.firstRow + capture.rows);
-        const before = (Math.floor(flatHead / heads) * capture.heads.length + place) * capture.rows;
+        const before = (Math.floor(flatHead / heads) * chosenHeads + place) * capture.rows;
         if (to > from) captured.push([before + from - capture.firstRow, to - from]);
       }
       row = end;

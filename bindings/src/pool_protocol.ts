@@ -1,6 +1,7 @@
 // The messages between a pool and its workers. Numbers travel in slots: buffers that hold the operands of a task on
 // the way there and its results on the way back. A slot is transferred with the message, or is shared memory.
 
+import type { Extents } from './arguments.js';
 import type { MultiheadErrorCode } from './errors.js';
 import type { TeamCall } from './team.js';
 import type { AttentionOptions, DType, FloatDType, Shape, Simd } from './types.js';
@@ -32,8 +33,8 @@ export interface OutputSpec {
 }
 
 export interface CaptureRows {
-  /** Query heads, in the order of the result. */
-  readonly heads: readonly number[];
+  /** Query heads, in the order of the result; undefined for all. */
+  readonly heads: readonly number[] | undefined;
   readonly firstRow: number;
   readonly rows: number;
 }
@@ -72,7 +73,7 @@ export interface PartCall {
 export type StandIn = { readonly path: readonly string[] } & (
   | { readonly kind: 'function' }
   | { readonly kind: 'symbol'; readonly text: string | undefined }
-  | { readonly kind: 'disposed tensor'; readonly dtype: DType; readonly shape: Shape }
+  | { readonly kind: 'disposed tensor'; readonly dtype: DType; readonly shape: Extents }
   /** Messages keep the properties of an object, and not its class. */
   | { readonly kind: 'class'; readonly name: string }
 );
@@ -127,7 +128,7 @@ export type Task =
       readonly lent?: readonly ArrayBuffer[];
     }
   /** attentionBackward() of some batch entries and heads: inputs and options are those of the part. */
-  | { readonly kind: 'backwardPart'; readonly args: readonly Argument[]; readonly part: BackwardPart }
+  | { readonly kind: 'backwardPart'; readonly args: readonly Argument[]; readonly part: Readonly<Record<keyof BackwardPart, number>> }
   | ObjectTask;
 
 /** Buffers that come back with an answer. */

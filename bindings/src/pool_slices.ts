@@ -9,6 +9,8 @@ export type Range = readonly [first: number, end: number];
 
 /** Where the elements of some ranges lie, in order. */
 function runsOf(shape: Shape, ranges: readonly Range[]): { length: number; starts: number[] } {
+  // The other extents of a tensor without elements may be as large as 2³¹ − 1.
+  if (elements(shape) === 0) return { length: 0, starts: [] };
   let starts = [0];
   let length = elements(shape);
   ranges.forEach(([first, end], axis) => {
@@ -58,7 +60,7 @@ export function swapped<D extends DType>({ data, shape, dtype }: Numbers<D>): Nu
   const from = data as Float32Array;
   const Same = from.constructor as new (length: number) => Float32Array;
   const copy = new Same(from.length);
-  for (let row = 0; row < rows; row += 1) {
+  for (let row = 0; row < rows && copy.length > 0; row += 1) {
     for (let column = 0; column < columns; column += 1) {
       const at = (row * columns + column) * width;
       copy.set(from.subarray(at, at + width), (column * rows + row) * width);

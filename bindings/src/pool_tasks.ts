@@ -6,6 +6,7 @@ import { isCoreObject } from './core_object.js';
 import { socketOf, type TeamSocket } from './loader.js';
 import { runtimeOf } from './multihead.js';
 import type { Runtime } from './operands.js';
+import { checkCount } from './options.js';
 import { disposedObject, sentError } from './pool_errors.js';
 import type { Answer, Argument, Maker, Task } from './pool_protocol.js';
 import { restored } from './pool_stand_ins.js';
@@ -75,7 +76,7 @@ export class TaskRunner {
     const socket = socketOf.get(this.#mh) as TeamSocket;
     const link = new TeamLink(team, () => heap.buffer);
     try {
-      raw.setTeam(team.rank, team.members);
+      raw.setTeam(checkCount(team.rank, 'rank', 0), checkCount(team.members, 'members'));
       socket.link = link;
       const result = this.#perform(task);
       link.finish();

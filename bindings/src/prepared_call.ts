@@ -1,7 +1,7 @@
 // What mh.prepare and mh.prepareBackward share: the shapes of the runs, the tensors that are kept, and kvLengths.
 
 import { maskNames } from './attention_options.js';
-import type { Operand, Span } from './arguments.js';
+import type { Count, Extents, Int32, Operand, Span } from './arguments.js';
 import { CoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
 import type { Heap } from './memory.js';
@@ -9,8 +9,8 @@ import { checkShared, noSpan, ownTensor, type KeptInputs, type NamedTensor, type
 import { checkChoice, checkCount } from './options.js';
 import { formatShape, sameShape } from './shape.js';
 import { checkShape, describe, floatDTypes, type TensorCore } from './tensor.js';
-import { lengthOf, typedArrayName } from './typed_arrays.js';
-import type { FloatDType, PreparedCallOptions, PreparedShapes, Shape } from './types.js';
+import { firstOf, lengthOf, typedArrayName } from './typed_arrays.js';
+import type { FloatDType, PreparedCallOptions, PreparedShapes } from './types.js';
 
 /** The names in {@link PreparedCallOptions}. */
 export const preparedNames = [
@@ -21,7 +21,7 @@ export const preparedNames = [
 /** What a tensor of a run has to be. */
 export interface Wanted<D extends FloatDType = FloatDType> {
   readonly dtype: D;
-  readonly shape: Shape;
+  readonly shape: Extents;
 }
 
 /** A tensor that only run() will give: without an address. */
@@ -29,24 +29,25 @@ export const toCome = <D extends FloatDType>(tensor: Wanted<D>): Operand<D> => (
 
 /** The shapes and dtypes of a call that is to be prepared. */
 export interface PreparedExtents {
-  readonly batch: number;
-  readonly heads: number;
-  readonly queries: number;
-  readonly keys: number;
+  readonly batch: Count;
+  readonly heads: Count;
+  readonly queries: Count;
+  readonly keys: Count;
   /** d_k */
-  readonly width: number;
-  readonly shapes: PreparedShapes;
+  readonly width: Count;
+  readonly shapes: Readonly<Record<keyof PreparedShapes, Extents>>;
   readonly dtypes: { readonly q: FloatDType; readonly kv: FloatDType; readonly out: FloatDType };
 }
 
 /** The names in `options` have been checked. Throws `E_OPTION`, `E_SHAPE`. */
 export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
   const [batch, heads, queries, width] = checkQueries(options.q);
-  const { kvHeads = heads, keys = queries, valueDim = width } = options;
+  const count = (name: 'kvHeads' | 'keys' | 'valueDim', otherwise: Count): Count =>
+    options[name] === undefined ? otherwise : checkCount(options[name], name, 0);
+  const kvHeads = count('kvHeads', heads);
+  const keys = count('keys', queries);
+  const valueDim = count('valueDim', width);
   const { dtype = 'f32', kvDtype = dtype, outDtype = 'f32' } = options;
-  checkCount(kvHeads, 'kvHeads', 0);
-  checkCount(keys, 'keys', 0);
-  checkCount(valueDim, 'valueDim', 0);
   for (const [name, value] of Object.entries({ dtype, kvDtype, outDtype })) {
     checkChoice(value, floatDTypes, name);
   }
@@ -64,7 +65,7 @@ export function preparedExtents(options: PreparedCallOptions): PreparedExtents {
 
 /** What the core has prepared, and what its runs read besides their tensors. */
 export interface Prepared extends KeptInputs {
-  readonly handle: number;
+  readonly handle: Int32;
   readonly kvLengths: Span<'i32'>;
 }
 
@@ -76,7 +77,7 @@ export abstract class PreparedCall extends CoreObject {
   #kvLengthsView: Int32Array | undefined;
 
   /** @param release frees the operation in the core; it must not refer to the object that is made */
-  constructor(runtime: Runtime, made: Prepared, shapes: PreparedShapes, release: (handle: number) => void) {
+  constructor(runtime: Runtime, made: Prepared, shapes: PreparedShapes, release: (handle: Int32) => void) {
     const { heap } = runtime;
     const { handle, copies, kvLengths } = made;
     const name = { argument: 'prepared', noun: 'an operation' };
@@ -107,7 +108,7 @@ export abstract class PreparedCall extends CoreObject {
     if (this.#kvLengthsView?.buffer !== heap.buffer) {
       this.#kvLengthsView = heap.view('i32', address, length);
     }
-    this.#kvLengthsView.set(lengths);
+    this.#kvLengthsView.set(firstOf(lengths, length));
   }
 }
 
@@ -130,7 +131,7 @@ export function checkKept(kept: KeptInputs['tensors'], written: readonly NamedTe
   for (const { tensor, name } of written) checkShared(tensor, kept, name);
 }
 
-function checkQueries(shape: unknown): [number, number, number, number] {
+function checkQueries(shape: unknown): [Count, Count, Count, Count] {
   const extents = checkShape(shape, 'q');
   if (extents.length !== 4) {
     throw new MultiheadError('E_SHAPE', {
@@ -139,8 +140,7 @@ function checkQueries(shape: unknown): [number, number, number, number] {
       got: formatShape(extents),
     });
   }
-  for (const extent of extents) checkCount(extent, 'q', 0);
-  return extents as [number, number, number, number];
+  return extents.map((extent) => checkCount(extent, 'q', 0)) as [Count, Count, Count, Count];
 }
 
 /** Throws `E_OPTION` and `E_SHAPE` as prepare() does. */

@@ -2,6 +2,7 @@
 // numbers are looked up when they are copied, because the caller's own code, such as a getter of another argument, may have
 // disposed the tensor or detached its buffer in between.
 
+import type { Extents } from './arguments.js';
 import { arrayOf } from './memory.js';
 import { checkTensorLike } from './operands.js';
 import { elements, type Ranks } from './shape.js';
@@ -17,7 +18,7 @@ export interface Numbers<D extends DType = DType> {
 
 export class ReadTensor<D extends DType = DType> {
   readonly argument: string;
-  readonly shape: Shape;
+  readonly shape: Extents;
   readonly dtype: D;
   #from: TensorCore<D> | DataOf<D>;
   readonly #offset: number;
@@ -41,7 +42,8 @@ export class ReadTensor<D extends DType = DType> {
       from.assertLive(argument);
       return { dtype, shape, data: from.view() };
     }
-    return { dtype, shape, data: pristine(checkData(from, shape, [dtype], argument, dtype).data) };
+    const { data } = checkData(from, shape, [dtype], argument, dtype);
+    return { dtype, shape, data: pristine(data, elements(shape)) };
   }
 
   /** Whether it is a tensor of a load(), whose memory is not the caller's. */

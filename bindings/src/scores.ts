@@ -1,6 +1,6 @@
 // mh.scores: the scores, a few rows at a time, so that N_q × N_k of them never exist.
 
-import type { Span } from './arguments.js';
+import type { Count, Span } from './arguments.js';
 import { attentionOptions, maskNames } from './attention_options.js';
 import { checkRows, headsSpan, stageCode } from './capture.js';
 import { MultiheadError } from './errors.js';
@@ -14,7 +14,7 @@ import {
   type Runtime,
 } from './operands.js';
 import { checkCount, readOptions } from './options.js';
-import { elements } from './shape.js';
+import { checkExtents, elements } from './shape.js';
 import { coreOf, floatDTypes, WasmTensor } from './tensor.js';
 import type {
   DType,
@@ -74,7 +74,7 @@ function* stream(
     // One call even for 0 rows: it checks the options.
     for (let done = 0; done === 0 || done < count; done += chunk) {
       const rows = Math.min(chunk, count - done);
-      const read = { stage, firstRow: first + done, rows };
+      const read = { stage, firstRow: checkCount(first + done, 'rows', 0), rows };
       const chunkOfRows = readRows(runtime, query, key, options_, read);
       if (rows > 0) yield chunkOfRows;
     }
@@ -88,7 +88,7 @@ function readRows(
   q: FloatTensorLike,
   k: FloatTensorLike,
   options: ScoresOptions,
-  { stage, firstRow, rows }: { stage: wire.ScoreCapture['stage']; firstRow: number; rows: number },
+  { stage, firstRow, rows }: { stage: wire.ScoreCapture['stage']; firstRow: Count; rows: number },
 ): ScoreRows {
   return call(runtime, (operands) => {
     const query = operands.input(q, floatDTypes, 'q');
@@ -99,6 +99,7 @@ function readRows(
     const chosen = chosenHeads(options, heads, operands);
 
     const shape = [batch, chosen.length || heads, rows, keys];
+    checkExtents(shape, 'scores');
     const size = elements(shape);
     const { address } = operands.temporary(size * bytesPerElement('f32'), 'scores');
     const { args, raw, heap } = runtime;

@@ -2,7 +2,7 @@
 
 import { MultiheadError } from './errors.js';
 import { readFlat } from './options.js';
-import { describe, unreadable } from './tensor.js';
+import { describe, isA, unreadable } from './tensor.js';
 import { isArrayBuffer } from './typed_arrays.js';
 import type { LoadOptions, Simd, WasmSource } from './types.js';
 
@@ -102,7 +102,7 @@ export function readFiles(wasm: NonNullable<LoadOptions['wasm']>): WasmFiles {
 /** Throws `E_OPTION` for a proxy that throws. */
 function isSource(value: unknown, argument: string): value is WasmSource {
   try {
-    if (typeof value === 'string' || value instanceof URL) return true;
+    if (typeof value === 'string' || isA(value, URL)) return true;
     return isBytes(value) || isResponse(value) || isModule(value);
   } catch (cause) {
     throw unreadable(cause, argument);
@@ -114,13 +114,13 @@ const notASource = (value: unknown, argument: string, expected: string): Multihe
 
 /** Not a type predicate, because TypeScript declares Module without members: any object is one. */
 const isModule = (source: unknown): boolean =>
-  typeof WebAssembly === 'object' && source instanceof WebAssembly.Module;
+  typeof WebAssembly === 'object' && isA(source, WebAssembly.Module);
 
 const isBytes = (source: unknown): source is BufferSource =>
   isArrayBuffer(source) || ArrayBuffer.isView(source);
 
 const isResponse = (source: unknown): source is Response =>
-  typeof Response === 'function' && source instanceof Response;
+  typeof Response === 'function' && isA(source, Response);
 
 /** Throws `E_LOAD` with the address and the reason. */
 export async function compileWasm(

@@ -1,10 +1,10 @@
 // State dicts: passes parameters to the core by name, and copies them out of it.
 
-import type { Operand } from './arguments.js';
+import type { Int32, Operand } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import type { Heap } from './memory.js';
-import { checkExtents, type Operands, type Runtime } from './operands.js';
-import { copyOf } from './options.js';
+import type { Operands, Runtime } from './operands.js';
+import { checkCount, copyOf } from './options.js';
 import { ReadTensor } from './read_tensor.js';
 import { parameterRanks } from './shape.js';
 import { describe, floatDTypes } from './tensor.js';
@@ -34,20 +34,26 @@ function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonl
   const { address } = operands.temporary(longest, 'stateDict');
   for (const { name, tensor } of encoded) {
     heap.view('bool', address, name.length).set(name);
-    wire.pushParameter(args, tensor, { address, length: name.length });
+    wire.pushParameter(args, tensor, { address, length: checkCount(name.length, 'stateDict', 0) });
     operands.run(() => raw.pushParameter());
   }
 }
 
 /**
- * Pushes copies of all tensors to the core, for the next load call of a trainer. Throws `E_OPTION`, `E_SHAPE`,
- * `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is invalid.
+ * Pushes copies of all tensors to the core, for the next load call of a trainer, if `check` takes them. Throws
+ * `E_OPTION`, `E_SHAPE`, `E_DISPOSED`, `E_MEMORY`; nothing has been pushed if the dict is invalid.
  */
-export function pushStateDict(runtime: Runtime, given: unknown, operands: Operands): void {
+export function pushStateDict(
+  runtime: Runtime,
+  given: unknown,
+  operands: Operands,
+  check: (copies: ReadonlyMap<string, Operand>) => void,
+): void {
   const inputs = entriesOf(given).map(([name, tensor]): [string, Operand] => [
     name,
     operands.input(tensor, floatDTypes, argumentOf(name), parameterRanks),
   ]);
+  check(new Map(inputs));
   push(runtime, operands, inputs);
 }
 
@@ -67,18 +73,16 @@ export function readParameter(key: number, first: number, count: number, address
  * Calls a load function of the core, which reads the tensors piece by piece. So the WebAssembly memory holds the
  * parameters once. Throws what pushStateDict() throws.
  */
-export function loadStateDict(runtime: Runtime, given: unknown, operands: Operands, load: () => number): void {
+export function loadStateDict(runtime: Runtime, given: unknown, operands: Operands, load: () => Int32): void {
   const read = entriesOf(given).map(([name, tensor]): [string, ReadTensor<FloatDType>] => {
-    const each = new ReadTensor(tensor, floatDTypes, argumentOf(name), parameterRanks);
-    checkExtents(each.shape, each.argument);
-    return [name, each];
+    return [name, new ReadTensor(tensor, floatDTypes, argumentOf(name), parameterRanks)];
   });
   // None of the caller's code runs from here on.
   for (const [, tensor] of read) tensor.numbers();
   push(
     runtime,
     operands,
-    read.map(([name, { dtype, shape }], index) => [name, { address: index + 1, dtype, shape }]),
+    read.map(([name, { dtype, shape }], index) => [name, { address: checkCount(index + 1, 'stateDict'), dtype, shape }]),
   );
   reading = { heap: runtime.heap, tensors: read.map(([, tensor]) => tensor) };
   try {

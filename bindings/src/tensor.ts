@@ -1,10 +1,10 @@
 // Tensors in WebAssembly memory, and the checks of shapes, dtypes and data.
 
-import type { Operand } from './arguments.js';
+import type { Extents, Operand, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
 import { bytesPerElement, onJavaScriptHeap, type Block, type Heap, type Holding } from './memory.js';
-import { elements, formatShape, type Ranks } from './shape.js';
+import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { bitsOf, bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
 
@@ -179,6 +179,7 @@ function checkDType(dtype: unknown): DType | undefined {
 export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: unknown): WasmTensor {
   const extents = checkShape(shape, 'shape');
   const dtype = checkDType(stated);
+  checkExtents(extents, 'shape');
   if (data === undefined) {
     const zeros = WasmTensor.allocate(heap, dtype ?? 'f32', extents, 'tensor');
     zeros.data.fill(0);
@@ -187,7 +188,7 @@ export function makeTensor(heap: Heap, shape: unknown, data: unknown, stated: un
   if (isHalf(dtype) && typedArrayName(data) === 'Float32Array') {
     const floats = checkData(data, extents, ['f32'], 'data').data;
     const bytes = 2 * elements(extents);
-    const halves = onJavaScriptHeap(bytes, 'tensor', () => roundToHalf(pristine(floats), dtype));
+    const halves = onJavaScriptHeap(bytes, 'tensor', () => roundToHalf(pristine(floats, elements(extents)), dtype));
     return WasmTensor.copy(heap, dtype, extents, halves, 'tensor');
   }
   const wanted = dtype === undefined ? allDTypes : [dtype];
@@ -212,14 +213,13 @@ interface Storage {
 export class TensorCore<D extends DType = DType> implements Operand<D>, Holding {
   readonly heap: Heap;
   readonly dtype: D;
-  readonly shape: Shape;
+  readonly shape: Extents;
   readonly size: number;
   readonly storage: Storage;
-  readonly address: number;
+  readonly address: Uint32;
   disposed = false;
 
-  /** `shape` has been checked. */
-  constructor(heap: Heap, dtype: D, shape: Shape, storage: Storage) {
+  constructor(heap: Heap, dtype: D, shape: Extents, storage: Storage) {
     this.heap = heap;
     this.dtype = dtype;
     this.shape = Object.freeze([...shape]);
@@ -261,7 +261,20 @@ export let coreOf: {
 
 /** True for a proxy of a tensor: it lacks the tensor's private members. Runs code of the proxy. */
 export const isProxyOfTensor = (value: unknown): boolean =>
-  value instanceof WasmTensor && coreOf(value) === undefined;
+  isA(value, WasmTensor) && coreOf(value) === undefined;
+
+/** More prototypes than any object has that is not made to have ever more. */
+const mostPrototypes = 100;
+
+/** As instanceof, which need not end for a proxy that is its own prototype. */
+export function isA<C extends object>(value: unknown, { prototype }: { readonly prototype: C }): value is C {
+  let from = value;
+  for (let level = 0; level < mostPrototypes && typeof from === 'object' && from !== null; level += 1) {
+    from = Object.getPrototypeOf(from) as unknown;
+    if (from === prototype) return true;
+  }
+  return false;
+}
 
 /** The core of a method's `this`. Throws `E_OPTION` if `this` is a proxy, as in `new Proxy(tensor, {}).data`. */
 function ownCore<D extends DType>(tensor: WasmTensor<D>): TensorCore<D> {
@@ -293,27 +306,27 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   readonly #core: TensorCore<D>;
   #view: DataOf<D> | undefined;
 
-  private constructor(heap: Heap, dtype: D, shape: Shape, storage: Storage) {
+  private constructor(heap: Heap, dtype: D, shape: Extents, storage: Storage) {
     this.#core = new TensorCore(heap, dtype, shape, storage);
     heap.adopt(this, this.#core);
   }
 
-  /** The memory is not cleared. `shape` has been checked. */
+  /** The memory is not cleared. */
   static allocate<D extends DType>(
     heap: Heap,
     dtype: D,
-    shape: Shape,
+    shape: Extents,
     argument: string,
   ): WasmTensor<D> {
     const block = heap.allocate(elements(shape) * bytesPerElement(dtype), argument);
     return new WasmTensor(heap, dtype, shape, { block, tensors: 0 });
   }
 
-  /** `data` and `shape` have been checked. */
+  /** `data` has been checked. */
   static copy<D extends DType>(
     heap: Heap,
     dtype: D,
-    shape: Shape,
+    shape: Extents,
     data: DataOf<D>,
     argument: string,
   ): WasmTensor<D> {
@@ -322,7 +335,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
   }
 
   /** A tensor as it is after dispose(). */
-  static disposed<D extends DType>(heap: Heap, dtype: D, shape: Shape): WasmTensor<D> {
+  static disposed<D extends DType>(heap: Heap, dtype: D, shape: Extents): WasmTensor<D> {
     const tensor = new WasmTensor(heap, dtype, shape, { block: { address: 0, bytes: 0 }, tensors: 0 });
     tensor.dispose();
     return tensor;
@@ -366,6 +379,7 @@ export class WasmTensor<D extends DType = DType> implements Tensor<D> {
 
   reshape(shape: Shape): WasmTensor<D> {
     const extents = checkShape(shape, 'shape');
+    checkExtents(extents, 'shape');
     const core = ownCore(this);
     const { heap, dtype, size, storage } = core;
     if (elements(extents) !== size) {

@@ -1,5 +1,6 @@
 // Traces: which steps a call wants, and copies of the steps that the core lists, by JavaScript names.
 
+import type { Int32, Uint32 } from './arguments.js';
 import { onJavaScriptHeap } from './memory.js';
 import type { Runtime } from './operands.js';
 import { checkNames } from './options.js';
@@ -39,10 +40,10 @@ const nameOf = (step: string): TraceName =>
     : (step.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()) as TraceName);
 
 /** The `trace` option as bits, bit i for traceNames[i]; throws `E_OPTION`. */
-export function traceBits(option: unknown): number {
+export function traceBits(option: unknown): Uint32 {
   if (option === undefined || option === false) return 0;
   const wanted = option === true ? traceNames : checkNames(option, traceNames, 'trace');
-  return wanted.reduce((bits, name) => bits | (1 << traceNames.indexOf(name)), 0);
+  return wanted.reduce<number>((bits, name) => bits | (1 << traceNames.indexOf(name)), 0) as Uint32;
 }
 
 /** A copy of a tensor that the core listed, on the JavaScript heap. */
@@ -56,7 +57,7 @@ export interface NamedTensor {
 export function takeListed({ raw, args, heap }: Runtime): NamedTensor[] {
   try {
     return Array.from({ length: raw.listedCount() }, (_, index) => {
-      raw.listed(index);
+      raw.listed(index as Int32);
       const { name, address, shape, byColumns } = readListedTensor(args.results());
       const view = heap.view('f32', address, elements(shape));
       const data = onJavaScriptHeap(4 * view.length, name, () =>

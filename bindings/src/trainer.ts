@@ -1,5 +1,6 @@
 // mh.trainer: a handle to a trainer in the core.
 
+import type { Count, Int32 } from './arguments.js';
 import { seedWords } from './attention_options.js';
 import { isCoreObject } from './core_object.js';
 import { CoreTrainer, TrainerMemory } from './core_trainer.js';
@@ -59,7 +60,7 @@ class InputMemory extends TrainerMemory {
   readonly tokens: IntegerInput;
   readonly targets: IntegerInput;
 
-  constructor(runtime: Runtime, handle: number, parameters: SharedParameters) {
+  constructor(runtime: Runtime, handle: Int32, parameters: SharedParameters) {
     super(runtime, handle, parameters, ownName, () => runtime.raw.trainerRelease(handle));
     this.tokens = new IntegerInput(runtime.heap, 'tokens');
     this.targets = new IntegerInput(runtime.heap, 'targets');
@@ -78,7 +79,7 @@ class InputMemory extends TrainerMemory {
 
 export class WasmTrainer extends CoreTrainer implements Trainer {
   readonly #memory: InputMemory;
-  readonly #config: Transformer['config'];
+  readonly #config: WasmTransformer['config'];
 
   constructor(runtime: Runtime, model: Transformer, given: TrainerOptions = {}) {
     const record = optionsRecord(readOptions(given, optionNames, 'trainer'));
@@ -156,13 +157,13 @@ export class WasmTrainer extends CoreTrainer implements Trainer {
     this.#memory.targets.set(targets);
   }
 
-  #write(batch: number, options: wire.MultiHeadAttentionOptions): void {
+  #write(batch: Count, options: wire.MultiHeadAttentionOptions): void {
     const { tokens, targets } = this.#memory;
     wire.training(this.runtime.args, tokens, batch, targets, options);
   }
 
   /** Gives a CallStatus. */
-  #run(name: 'step' | 'accumulate'): number {
+  #run(name: 'step' | 'accumulate'): Int32 {
     const { raw } = this.runtime;
     const { handle } = this;
     const status = raw._multihead_train(handle, name === 'step' ? 1 : 0);
@@ -203,7 +204,7 @@ function optionsRecord(options: TrainerOptions): wire.TrainerOptions {
   const { optimiser = 'adamW', decay = 'constant', nesterov = false, recompute = false } = options;
   const number = (name: NumberName, otherwise: number): number =>
     options[name] === undefined ? otherwise : checkNumber(options[name], name);
-  const count = (name: 'warmupSteps' | 'decaySteps'): number =>
+  const count = (name: 'warmupSteps' | 'decaySteps'): Count =>
     options[name] === undefined ? 0 : checkCount(options[name], name, 0);
   return {
     optimiser: optimisers[checkChoice(optimiser, optimiserNames, 'optimiser')],

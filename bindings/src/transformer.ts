@@ -1,5 +1,6 @@
 // mh.transformer: a handle to a transformer in the core.
 
+import type { Count, Int32 } from './arguments.js';
 import { seedWords } from './attention_options.js';
 import { CoreModule } from './core_module.js';
 import { MultiheadError } from './errors.js';
@@ -10,7 +11,7 @@ import { checkCount, checkNames, checkNumber, readOptions } from './options.js';
 import type { SharedParameters } from './shared_parameters.js';
 import { coreOf } from './tensor.js';
 import { takeTraces, traceBits } from './trace.js';
-import { checkModelConfig, modelRecord, namesCode, toLoad } from './transformer_config.js';
+import { checkModelConfig, modelRecord, namesCode, toLoad, type CheckedModelConfig } from './transformer_config.js';
 import type {
   ForwardOptions,
   InitialiseOptions,
@@ -37,10 +38,10 @@ const notInModelStep = { ...notInStep, batch: 'it is that of the cache' };
 
 /** What differs between forward() and step(). */
 interface Call {
-  readonly batch: number;
+  readonly batch: Count;
   /** Tokens that the cache holds. */
   readonly before: number;
-  run(): number;
+  run(): Int32;
 }
 
 type Options = Omit<ForwardOptions, 'return'> & {
@@ -49,12 +50,12 @@ type Options = Omit<ForwardOptions, 'return'> & {
 
 /** The model of an object that lives longer: its handle, which that object frees, and its parameters. */
 export interface BorrowedModel {
-  readonly handle: number;
+  readonly handle: Int32;
   readonly parameters: SharedParameters;
 }
 
 export class WasmTransformer extends CoreModule implements Transformer {
-  readonly config: Transformer['config'];
+  readonly config: CheckedModelConfig;
   /** The object whose model this is. It must not be collected first. */
   #owner: object | undefined;
 
@@ -130,7 +131,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const options = readOptions(given, modelNames, 'forward', notInForward);
     const { raw } = this.runtime;
     const batch = checkCount(options.batch ?? 1, 'batch');
-    const run = (): number => raw.transformerForward(this.handle);
+    const run = (): Int32 => raw.transformerForward(this.handle);
     return this.#call(tokens, options, { batch, before: 0, run }) as TransformerResult<R, T>;
   }
 
@@ -147,7 +148,7 @@ export class WasmTransformer extends CoreModule implements Transformer {
     const { raw, heap } = this.runtime;
     const own = ownCache(cache, heap);
     const { batch, length: before } = own;
-    const run = (): number => raw.transformerStep(this.handle, own.handle);
+    const run = (): Int32 => raw.transformerStep(this.handle, own.handle);
     return this.#call(tokens, options, { batch, before, run }) as TransformerResult<R, T>;
   }
 

@@ -1,5 +1,6 @@
 // mh.transformerBlock: a handle to a transformer block in the core.
 
+import type { Int32 } from './arguments.js';
 import { CoreModule } from './core_module.js';
 import { ownCache } from './module_cache.js';
 import {
@@ -15,7 +16,7 @@ import { checkNames, readOptions } from './options.js';
 import { takeStateDict } from './state_dict.js';
 import { coreOf } from './tensor.js';
 import { takeTrace, traceBits } from './trace.js';
-import { blockRecord, checkBlockConfig, toLoad } from './transformer_config.js';
+import { blockRecord, checkBlockConfig, toLoad, type CheckedBlockConfig } from './transformer_config.js';
 import type {
   BlockGradients,
   BlockOptions,
@@ -38,7 +39,7 @@ import * as wire from './wire.js';
 const blockReturns: readonly BlockReturn[] = ['attentionOut'];
 
 export class WasmTransformerBlock extends CoreModule implements TransformerBlock {
-  readonly config: TransformerBlock['config'];
+  readonly config: CheckedBlockConfig;
 
   constructor(runtime: Runtime, config: TransformerBlockConfig) {
     const checked = checkBlockConfig(config);
@@ -96,7 +97,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     this.ready();
     const read = readOptions(options, stepNames, 'step', notInStep);
     const own = ownCache(cache, this.runtime.heap);
-    const run = (): number => this.runtime.raw.blockStep(this.handle, own.handle);
+    const run = (): Int32 => this.runtime.raw.blockStep(this.handle, own.handle);
     return this.#call(x, own.length, read, run);
   }
 
@@ -104,7 +105,7 @@ export class WasmTransformerBlock extends CoreModule implements TransformerBlock
     x: TensorLike,
     before: number,
     options: BlockOptions<R, T>,
-    run: () => number,
+    run: () => Int32,
   ): BlockResult<R, T> {
     const { runtime } = this;
     return call(runtime, (operands) => {

@@ -1,7 +1,8 @@
 // Configurations of blocks and stacks: checks, defaults, and the records of the wire.
 
+import type { Count } from './arguments.js';
 import { MultiheadError } from './errors.js';
-import { checkConfig, checkProbability, configNames, moduleRecord } from './module_config.js';
+import { checkConfig, checkProbability, configNames, moduleRecord, type CheckedConfig } from './module_config.js';
 import type { Operands } from './operands.js';
 import {
   checkChoice,
@@ -32,8 +33,12 @@ import type {
 } from './types.js';
 import type * as wire from './wire.js';
 
-type BlockConfig = TransformerBlock['config'];
-type ModelConfig = Transformer['config'];
+/** A configuration whose widths and counts have been checked. */
+export type CheckedBlockConfig = TransformerBlock['config'] &
+  Omit<CheckedConfig, (typeof outside)[number]> & { readonly mlpDim: Count | undefined };
+export type CheckedModelConfig = Transformer['config'] &
+  CheckedBlockConfig &
+  Readonly<Record<'numLayers' | 'vocabSize' | 'numReadouts', Count>> & { readonly maxPositions: Count | undefined };
 
 const activationNames = namesOf(activations) satisfies readonly Activation[];
 const normNames = namesOf(norms) satisfies readonly Norm[];
@@ -67,11 +72,11 @@ const without = <C extends object, N extends keyof C>(config: C, names: readonly
   ) as Omit<C, N>;
 
 /** Throws `E_OPTION`. */
-export function checkBlockConfig(config: TransformerBlockConfig): BlockConfig {
+export function checkBlockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
   return blockConfig(readOptions(config, blockNames, 'transformerBlock', elsewhere));
 }
 
-function blockConfig(config: TransformerBlockConfig): BlockConfig {
+function blockConfig(config: TransformerBlockConfig): CheckedBlockConfig {
   const attention = without(checkConfig(without(config, aroundAttention)), outside);
   const { mlpDim, activation = 'gelu', gated = false, mlpBias = true } = config;
   const { norm = 'layerNorm', normFirst = true, normEps = 1e-5 } = config;
@@ -108,7 +113,7 @@ function refuseWithoutMlp(config: TransformerBlockConfig): void {
 }
 
 /** Throws `E_OPTION`. */
-export function checkModelConfig(given: TransformerConfig): ModelConfig {
+export function checkModelConfig(given: TransformerConfig): CheckedModelConfig {
   const names = [...aroundBlocks, ...blockNames];
   const config = readOptions(given, names, 'transformer', elsewhere);
   const { maxPositions, finalNorm = true, tiedOutput = false, causal = true } = config;
@@ -127,9 +132,9 @@ export function checkModelConfig(given: TransformerConfig): ModelConfig {
 }
 
 /** The record of a checked configuration. Throws `E_OPTION`. */
-export function blockRecord(config: BlockConfig, operands: Operands): wire.TransformerBlockConfig {
+export function blockRecord(config: CheckedBlockConfig, operands: Operands): wire.TransformerBlockConfig {
   const { embedDim, numHeads, valueDim, outProj } = config;
-  const outDim = outProj ? embedDim : numHeads * valueDim;
+  const outDim = outProj ? embedDim : checkCount(numHeads * valueDim, 'outDim');
   const tokens = { kdim: embedDim, vdim: embedDim, outDim, batchFirst: true };
   const { mlpDim = 0, gated, mlpBias, normFirst, normEps } = config;
   const { normAffine, residualDropout } = config;
@@ -142,7 +147,7 @@ export function blockRecord(config: BlockConfig, operands: Operands): wire.Trans
 }
 
 /** The record of a checked configuration. Throws `E_OPTION`. */
-export function modelRecord(config: ModelConfig, operands: Operands): wire.TransformerConfig {
+export function modelRecord(config: CheckedModelConfig, operands: Operands): wire.TransformerConfig {
   const { numLayers, vocabSize, maxPositions = 0, finalNorm, tiedOutput, causal } = config;
   const { numReadouts, embeddingDropout } = config;
   return {

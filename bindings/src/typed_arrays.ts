@@ -30,10 +30,9 @@ export const byteOffsetOf = (data: TypedArray): number => offsetGetter.call(data
 
 type Class = new (buffer?: ArrayBufferLike, byteOffset?: number, length?: number) => unknown;
 
-/** A new view of the same elements, without overridden properties. */
-export function pristine<T extends TypedArray>(data: T): T {
+/** A new view of the first `length` elements, without overridden properties. It does not grow with its buffer. */
+export function pristine<T extends TypedArray>(data: T, length = lengthOf(data)): T {
   const Same = (globalThis as unknown as Record<string, Class>)[typedArrayName(data) as string] as Class;
-  const length = lengthOf(data);
   // A view of a detached buffer cannot be made.
   if (length === 0) return new Same() as T;
   return new Same(bufferOf(data), byteOffsetOf(data), length) as T;
@@ -56,6 +55,10 @@ export function bitsOf(data: TypedArray): Uint16Array {
 
 const byteLengthGetter = Object.getOwnPropertyDescriptor(ArrayBuffer.prototype, 'byteLength')
   ?.get as Getter;
+
+/** The first `length` elements of an array that has them. Another thread may grow the buffer of `data` at any time. */
+export const firstOf = <T extends TypedArray>(data: T, length: number): T =>
+  isArrayBuffer(bufferOf(data)) ? data : pristine(data, length);
 
 /** Whether this is an ArrayBuffer, of any realm, and not a SharedArrayBuffer. */
 export function isArrayBuffer(value: unknown): value is ArrayBuffer {

@@ -20,7 +20,7 @@ import type {
   SafetensorsTensor,
   WriteSafetensorsOptions,
 } from './safetensors_types.js';
-import { formatShape, parameterRanks } from './shape.js';
+import { elements, formatShape, parameterRanks } from './shape.js';
 import { allDTypes, checkData, checkShape, coreOf, describe, floatDTypes, isHalf } from './tensor.js';
 import type { DType, FloatDType } from './tensor_types.js';
 import { lengthOf, pristine, typedArrayName } from './typed_arrays.js';
@@ -46,8 +46,10 @@ export function writeSafetensors(
   const { metadata, dtype } = readOptions(options, ['metadata', 'dtype'], 'writeSafetensors');
   if (dtype !== undefined) checkChoice(dtype, floatDTypes, 'dtype');
 
-  const parts = Object.entries(tensors)
-    .map(([name, value]) => ({ name, tensor: converted(checkTensor(name, value), dtype) }))
+  const checked = Object.entries(tensors).map(([name, value]) => ({ name, numbers: checkTensor(name, value) }));
+  // None of the caller's code runs from here on.
+  const parts = checked
+    .map(({ name, numbers }) => ({ name, tensor: converted(numbers(), dtype) }))
     .sort((a, b) => b.tensor.data.BYTES_PER_ELEMENT - a.tensor.data.BYTES_PER_ELEMENT);
   const entries: [string, unknown][] = [];
   if (metadata !== undefined) entries.push([metadataName, checkMetadata(metadata)]);
@@ -72,26 +74,37 @@ export function writeSafetensors(
 const refused = (argument: string, expected: string, got: string): MultiheadError =>
   new MultiheadError('E_OPTION', { argument, expected, got });
 
-function checkTensor(name: string, value: unknown): SafetensorsTensor {
+/**
+ * Reads a tensor, and gives a function that looks its numbers up: code of the caller's that another tensor runs may
+ * dispose it, detach its buffer, or let the memory grow. Both throw the error of a tensor that is not valid.
+ */
+function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
   if (name === metadataName || !isUnicode(name)) {
     throw refused('name', `one in Unicode other than ${metadataName}`, JSON.stringify(name));
   }
   const core = coreOf(value);
   if (core !== undefined) {
     core.assertLive(name);
-    const { dtype, shape } = core;
-    return { dtype, shape, data: core.view() } as SafetensorsTensor;
+    return () => {
+      core.assertLive(name);
+      const { dtype, shape } = core;
+      return { dtype, shape, data: core.view() } as SafetensorsTensor;
+    };
   }
   const plain: unknown = copyOf(value, name);
   if (!isObject(plain)) throw refused(name, 'a tensor or { data, shape }', describe(value));
   const { data: numbers, dtype: stated } = plain;
   const shape = checkShape(plain['shape'], name, parameterRanks);
-  if (isStoredOnly(stated)) {
-    const data = checkStored(stated, name, numbers, shape);
-    return { dtype: stated, shape, data } as SafetensorsTensor;
-  }
-  const { dtype, data } = checkData(numbers, shape, allDTypes, name, stated);
-  return { dtype, shape, data: pristine(data) } as SafetensorsTensor;
+  const look = (): SafetensorsTensor => {
+    if (isStoredOnly(stated)) {
+      const data = checkStored(stated, name, numbers, shape);
+      return { dtype: stated, shape, data } as SafetensorsTensor;
+    }
+    const { dtype, data } = checkData(numbers, shape, allDTypes, name, stated);
+    return { dtype, shape, data: pristine(data, elements(shape)) } as SafetensorsTensor;
+  };
+  look();
+  return look;
 }
 
 /** Whether this is a dtype of files that tensors of this package cannot have. */
@@ -111,13 +124,14 @@ function checkStored(
   }
   const numbers = data as SafetensorsTensor['data'];
   const length = storedBytes(dtype, shape) / array.BYTES_PER_ELEMENT;
-  if (lengthOf(numbers) === length) return pristine(numbers);
+  const got = lengthOf(numbers);
+  if (got === length) return pristine(numbers, length);
   throw new MultiheadError('E_SHAPE', {
     argument,
     expected: Number.isInteger(length)
       ? `${length} elements for shape ${formatShape(shape)}`
       : `a shape whose numbers fill whole bytes as "${dtype}"`,
-    got: Number.isInteger(length) ? `${lengthOf(numbers)}` : formatShape(shape),
+    got: Number.isInteger(length) ? `${got}` : formatShape(shape),
   });
 }
 

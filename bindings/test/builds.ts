@@ -10,6 +10,7 @@ export const builds: readonly Simd[] = ['simd128', 'relaxed'];
 export const loadBuild = (simd: Simd): Promise<Multihead> => load({ simd });
 
 type RawModule = import('../src/raw.ts').RawModule;
+type Uint32 = import('../src/arguments.ts').Uint32;
 
 /** A new instance and its raw module: for tests that exhaust memory or make a call of the core fail. */
 export async function openBuild(
@@ -45,7 +46,7 @@ export async function openCountingBuild(simd: Simd): Promise<{ mh: Multihead; al
     get HEAPU8() {
       return raw.HEAPU8;
     },
-    allocate(bytes: number) {
+    allocate(bytes: Uint32) {
       count += 1;
       return raw.allocate(bytes);
     },

@@ -8,16 +8,19 @@ import { builds, errorOf, expectWorks, openBuild } from './builds.ts';
 
 vi.spyOn(console, 'warn').mockImplementation(() => {});
 
+type Uint32 = import('../src/arguments.ts').Uint32;
+
 interface Taken {
-  readonly address: number;
+  readonly address: Uint32;
   readonly bytes: number;
 }
 
 /** Allocates the whole memory, in blocks of decreasing size. */
-function takeAll(allocate: (bytes: number) => number): Taken[] {
+function takeAll(allocate: (bytes: Uint32) => Uint32): Taken[] {
   const taken: Taken[] = [];
   for (let bytes = 2 ** 28; bytes >= 1; bytes /= 2) {
-    for (let address = allocate(bytes); address !== 0; address = allocate(bytes)) {
+    const asked = bytes as Uint32;
+    for (let address = allocate(asked); address !== 0; address = allocate(asked)) {
       taken.push({ address, bytes });
     }
   }
@@ -53,7 +56,8 @@ describe.each(builds)('memory near 4 GiB, %s', (simd) => {
     const { mh, raw } = await openBuild(simd);
     const taken: Taken[] = [];
     for (const bytes of [2 ** 28, 2 ** 22]) {
-      for (let address = raw.allocate(bytes); address !== 0; address = raw.allocate(bytes)) {
+      const asked = bytes as Uint32;
+      for (let address = raw.allocate(asked); address !== 0; address = raw.allocate(asked)) {
         taken.push({ address, bytes });
       }
     }

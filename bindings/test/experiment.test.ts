@@ -205,6 +205,23 @@ describe.each(builds)('experiments, %s', async (simd) => {
       const error = errorOf(() => other.restore(another.checkpoint()));
       expect([error.code, error.argument, error.expected]).toEqual(['E_OPTION', argument, expected]);
     }
+    // Each tensor is read once, so that the one that is checked is the one that is loaded.
+    let reads = 0;
+    const changing = Object.defineProperty({ ...dict }, 'run.positions', {
+      enumerable: true,
+      get: () => ({ shape: [1], get data() { return Float32Array.of(reads++ === 0 ? 1 : 2); } }),
+    });
+    other.loadStateDict(changing);
+    expect(reads).toBe(1);
+    expect(lossesOf(other, 3)).toEqual(rest);
+    expect(errorOf(() => other.loadStateDict(changing)).argument).toBe('positions');
+    for (const dtype of ['f16', 'bf16'] as const) {
+      const halves = mh.tensor([1], Float32Array.of(2), { dtype });
+      const error = errorOf(() => other.loadStateDict({ ...dict, 'run.positions': halves }));
+      expect([error.argument, error.expected]).toEqual(['positions', '"alibi", as in the state']);
+      halves.dispose();
+    }
+    other.loadStateDict(after);
     // A state without these, as of a trainer, is taken as one of this experiment's.
     const { 'run.heads': heads, 'run.positions': positions, ...without } = dict;
     expect([heads, positions]).toMatchObject([{ shape: [1] }, { shape: [1] }]);

@@ -176,7 +176,6 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     return use(fresh);
   };
   const experimentFile = experimenting((experiment) => experiment.checkpoint());
-  const sdType = (dict: unknown) => dict as never;
 
   const verbs: Record<string, Verb> = {
     tensor: {
@@ -255,7 +254,14 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
       }],
       call: (config) => mh.multiHeadAttention(config),
     },
-    loadStateDict: { arguments: () => [parameters], call: (dict) => layer().loadStateDict(dict) },
+    // Altered parameters may be valid. Other verbs need them as they were.
+    loadStateDict: {
+      arguments: () => [parameters],
+      call: (dict) => {
+        layer().loadStateDict(dict);
+        layer().loadStateDict(parameters);
+      },
+    },
     forward: {
       arguments: () => [{ query: x }, {
         ...{ causal: 'topLeft', return: ['weights', 'meanWeights'], trace: ['qHeads', 'headShares'] },
@@ -286,7 +292,10 @@ function verbsOf(mh: Multihead): { verbs: Record<string, Verb>; canary: () => st
     },
     loadModel: {
       arguments: () => [gpt2, { names: 'gpt2' }],
-      call: (dict, options) => model().loadStateDict(sdType(dict), options),
+      call: (dict, options) => {
+        model().loadStateDict(dict, options);
+        model().loadStateDict(gpt2, { names: 'gpt2' });
+      },
     },
     modelForward: {
       arguments: () => [new Int32Array([1, 2, 3, 4]), { batch: 2, return: ['logits', 'hidden'], trace: ['weights'] }],

@@ -66,6 +66,9 @@ describe.each(builds)('linear, %s', async (simd) => {
       'biass',
       'bias',
     );
+    const none = { shape: [2 ** 16, 2 ** 16, 0], data: new Float32Array() };
+    const noWeight = { shape: [0, 0], data: new Float32Array() };
+    expectRefused(mh, () => mh.linear(none, noWeight), 'E_SHAPE', 'x', 'extents below 2³¹', '4294967296');
     mh.scope(() => {
       const out = mh.tensor([3, 6]);
       expectRefused(

@@ -1,6 +1,7 @@
 import type { Multihead } from 'multihead';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
-import { builds, expectRefused, expectWorks, loadBuild } from './builds.ts';
+import type { Uint32 } from '../src/arguments.ts';
+import { builds, expectRefused, expectWorks, loadBuild, openBuild } from './builds.ts';
 
 // These tests leave tensors to the garbage collector, which garbage.test.ts covers.
 vi.spyOn(console, 'warn').mockImplementation(() => {});
@@ -100,6 +101,51 @@ describe.each(builds)('memory, %s', (simd) => {
     small.data[0] = 9;
     expect(small.data[0]).toBe(9);
     big.dispose();
+    expectWorks(mh);
+  });
+
+  it('copies as many elements as it has counted of a shared buffer that another thread makes longer', async () => {
+    const growable = (length: number): { view: Float32Array; grow(): void } => {
+      const Growable = SharedArrayBuffer as unknown as new (bytes: number, most: object) => SharedArrayBuffer & { grow(bytes: number): void };
+      const buffer = new Growable(4 * length, { maxByteLength: 2 ** 16 });
+      return { view: new Float32Array(buffer), grow: () => buffer.grow(buffer.byteLength + 64) };
+    };
+    let whileAllocating = (): void => {};
+    const { mh } = await openBuild(simd, (raw) => ({
+      ...raw,
+      get HEAPU8() {
+        return raw.HEAPU8;
+      },
+      allocate(bytes: Uint32) {
+        whileAllocating();
+        return raw.allocate(bytes);
+      },
+    }));
+    const shared = growable(4);
+    shared.view.set([1, 2, 3, 4]);
+    whileAllocating = () => shared.grow();
+    const made = mh.tensor([2, 2], shared.view);
+    expect([...made.data]).toEqual([1, 2, 3, 4]);
+    expect(mh.memory()).toMatchObject({ live: 1, bytes: 16 });
+    made.dispose();
+
+    const integers = growable(3);
+    const positions = new Int32Array(integers.view.buffer);
+    const x = mh.tensor([1, 1, 3, 4], new Float32Array(12).fill(1));
+    whileAllocating = () => integers.grow();
+    mh.scope(() => expect([...mh.rotate(x, positions, { style: 'half' }).data]).toEqual([...x.data]));
+    expect(positions.length).toBeGreaterThan(3);
+    whileAllocating = () => {};
+    x.dispose();
+    const model = mh.transformer({ numLayers: 1, vocabSize: 9, embedDim: 16, numHeads: 4 });
+    model.initialise();
+    const trainer = mh.trainer(model);
+    const tokens = growable(4);
+    whileAllocating = () => tokens.grow();
+    expect(trainer.step(new Int32Array(tokens.view.buffer), new Int32Array(4)).counted).toBe(4);
+    whileAllocating = () => {};
+    for (const each of [trainer, model]) each.dispose();
+    expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
     expectWorks(mh);
   });
 

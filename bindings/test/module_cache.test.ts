@@ -275,6 +275,9 @@ describe.each(builds)('the cache of a module, %s', async (simd) => {
         expectRefused(mh, () => cache.truncate(4), 'E_OPTION', 'length', '0 to 3', '4');
         expectRefused(mh, () => cache.truncate(-1), 'E_OPTION', 'length', '-1');
         expectRefused(mh, () => cache.truncate(1.5), 'E_OPTION', 'length', 'whole number');
+        for (const beyond of [2 ** 31, 2 ** 32, 2 ** 32 + 2, 2 ** 53]) {
+          expectRefused(mh, () => cache.truncate(beyond), 'E_OPTION', 'length', String(beyond));
+        }
         expect(cache.length).toBe(3);
         const ring = module.createCache({ capacity: 3, layout: 'ring' });
         for (let n = 0; n < 5; n += 1) module.step(tokens(1), ring);

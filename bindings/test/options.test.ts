@@ -1,8 +1,8 @@
-// What somebody has added to Object.prototype is no option of a call.
+// Options are copied once: without what somebody has added to Object.prototype, and no more of them than one call may have.
 
 import { load } from 'multihead';
 import { expect, it } from 'vitest';
-import { expectWorks } from './builds.ts';
+import { expectRefused, expectWorks } from './builds.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
 
@@ -40,4 +40,61 @@ it.each<[string, unknown]>([
     delete prototype[name];
   }
   expectWorks(mh);
+});
+
+/** An array that counts in `seen` how often an entry is read. */
+function counted(length: number, entry: unknown, seen: { reads: number }): unknown[] {
+  return new Proxy([], {
+    get(_, name) {
+      if (name === 'length') return length;
+      seen.reads += 1;
+      return entry;
+    },
+  });
+}
+
+it('refuses arrays in arrays that are too many in all, and copies no more than one call may have', () => {
+  const seen = { reads: 0 };
+  const inner = counted(60_000, 0, seen);
+  const capture = Array.from({ length: 60_000 }, () => ({ stage: 'raw', heads: inner })) as never;
+  const attend = (): unknown => mh.attention(q, k, v, { capture });
+  expectRefused(mh, attend, 'E_OPTION', 'attention', '131072 entries and properties in all');
+  expect(seen.reads).toBeGreaterThan(0);
+  expect(seen.reads).toBeLessThan(2 ** 17);
+  const claims = counted(2 ** 32 - 1, 0, seen) as never;
+  expectRefused(mh, () => mh.attention(q, k, v, { capture: claims }), 'E_OPTION', 'attention', '4294967295');
+});
+
+it('refuses objects in objects that are too many in all', () => {
+  const wide: Record<string, unknown> = Object.fromEntries(Array.from({ length: 50_000 }, (_, index) => [`x${index}`, 0]));
+  const window = { ...wide, left: wide, right: wide, align: wide };
+  expectRefused(mh, () => mh.attention(q, k, v, { window } as never), 'E_OPTION', 'attention', 'in all');
+});
+
+it('takes as many entries as one call may have', () => {
+  const heads = Array.from({ length: 2 ** 16 }, () => 0);
+  expectRefused(mh, () => mh.attention(q, k, v, { capture: [{ stage: 'raw', heads }] }), 'E_OPTION', 'capture[0].heads', '0 twice');
+  mh.scope(() => {
+    const { captures } = mh.attention(q, k, v, { capture: [{ stage: 'raw', heads: [1, 0], rows: [1, 2] }] });
+    expect(captures[0].shape).toEqual([1, 2, 2, 5]);
+  });
+});
+
+it('lists no heads of a capture of all heads, which may be 2³¹ − 1 without a batch', () => {
+  const none = { shape: [0, 2 ** 31 - 1, 1, 1], data: new Float32Array() };
+  mh.scope(() => {
+    const { captures } = mh.attention(none, none, none, { capture: [{ stage: 'raw' }] });
+    expect(captures[0].shape).toEqual([0, 2 ** 31 - 1, 1, 1]);
+  });
+});
+
+it('refuses a proxy that is its own prototype, or has ever new ones', () => {
+  let steps = 0;
+  const itself: object = new Proxy({}, { getPrototypeOf: () => ((steps += 1), itself) });
+  const endless = (): object => new Proxy({}, { getPrototypeOf: () => ((steps += 1), endless()) });
+  for (const value of [itself, endless()]) {
+    expectRefused(mh, () => mh.linear(value as never, q), 'E_OPTION', 'x', 'a tensor or');
+    mh.scope(() => mh.attention(q, k, v, { window: value }));
+  }
+  expect(steps).toBeLessThan(5000);
 });

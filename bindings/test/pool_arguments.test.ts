@@ -3,7 +3,7 @@
 import { load, type Multihead } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { rejectionOf } from './builds.ts';
+import { errorOf, rejectionOf } from './builds.ts';
 import { sameOfBoth, sameResults } from './pool_results.ts';
 import { random } from './random.ts';
 import { filled } from './random_case.ts';
@@ -104,6 +104,76 @@ test('a huge array is refused at once', async () => {
   const error = await rejectionOf(pool.linear({ shape, data: new Float32Array(4) }, weight));
   expect([error.code, error.argument]).toEqual(['E_OPTION', 'arguments']);
   expect(error.got).toContain(String(2 ** 32 - 1));
+});
+
+test('arrays in arrays are refused that are too many in all, and no more of them are read than one call may have', async () => {
+  let reads = 0;
+  const inner: unknown = new Proxy([], { get: (_, name) => (name === 'length' ? 60_000 : ((reads += 1), 0)) });
+  const outer = Array.from({ length: 60_000 }, () => inner) as never;
+  const calls = [
+    () => pool.attention(q, k, v, { capture: outer }),
+    () => pool.linear(outer, weight),
+    () => pool.linear(inner as never, inner as never, { bias: [inner, inner] as never }),
+  ];
+  for (const call of calls) {
+    const error = await rejectionOf(call());
+    expect([error.code, error.message]).toEqual(['E_OPTION', expect.stringContaining('131072 entries and properties in all')]);
+  }
+  expect(reads).toBeGreaterThan(0);
+  expect(reads).toBeLessThan(3 * 2 ** 17);
+});
+
+test('a proxy that is its own prototype, or has ever new ones, is refused', async () => {
+  let steps = 0;
+  const itself: object = new Proxy({}, { getPrototypeOf: () => ((steps += 1), itself) });
+  const endless = (): object => new Proxy({}, { getPrototypeOf: () => ((steps += 1), endless()) });
+  for (const value of [itself, endless()]) {
+    const calls = [
+      () => pool.linear(value as never, value as never),
+      () => pool.linear(x, weight, value),
+      () => pool.linear(x, weight, Object.assign(Object.create(value) as object, { signal })),
+    ];
+    for (const call of calls) {
+      const error = await rejectionOf(call());
+      expect([error.code, error.message]).toEqual(['E_OPTION', expect.stringContaining('in all')]);
+    }
+  }
+  expect(steps).toBeLessThan(2 ** 20);
+});
+
+test('a capture of all heads lists none of them', async () => {
+  const none = { shape: [0, 2 ** 31 - 1, 1, 1], data: new Float32Array() };
+  const { captures } = await pool.attention(none, none, none, { capture: [{ stage: 'raw' }] });
+  expect(captures[0].shape).toEqual([0, 2 ** 31 - 1, 1, 1]);
+});
+
+test('what stands several times among the arguments is copied once', async () => {
+  const { packArguments } = (await import(new URL('../dist/pool_arguments.js', import.meta.url).href)) as typeof import('../src/pool_arguments.ts');
+  const [data, bytes, shape] = [new Float32Array(4), new ArrayBuffer(8), [2, 2]];
+  const tensor = mh.tensor(shape, data);
+  const { args, transfer } = packArguments([{ data, shape }, { data, shape }, [tensor, tensor, bytes, bytes]]);
+  expect(transfer.length).toBe(2);
+  const [first, second, third] = args.map((each) => ('value' in each ? each.value : undefined)) as { data: unknown }[];
+  expect(first?.data).toEqual(data);
+  expect(second?.data).toBe(first?.data);
+  const [one, same, copy, sameCopy] = third as unknown as { data: unknown }[];
+  expect(same?.data).toBe(one?.data);
+  expect(sameCopy).toBe(copy);
+  tensor.dispose();
+});
+
+test('a DataView takes along its own bytes, not all that its buffer holds', async () => {
+  const { packArguments } = (await import(new URL('../dist/pool_arguments.js', import.meta.url).href)) as typeof import('../src/pool_arguments.ts');
+  const tensor = mh.tensor([4]);
+  const { buffer, byteOffset } = tensor.data;
+  new Uint8Array(buffer, byteOffset, 16).set([1, 2, 3, 4, 5, 6, 7, 8]);
+  const { args } = packArguments([new DataView(buffer, byteOffset + 2, 5)]);
+  const { value } = args[0] as { value: DataView };
+  expect(value.buffer.byteLength).toBe(5);
+  expect([...new Uint8Array(value.buffer)]).toEqual([3, 4, 5, 6, 7]);
+  const error = await rejectionOf(pool.linear(new DataView(buffer) as never, weight));
+  expect(error.message).toBe(errorOf(() => mh.linear(new DataView(buffer) as never, weight)).message);
+  tensor.dispose();
 });
 
 test('a tensor of another copy of the package is an operand, a proxy of a tensor is refused', async () => {

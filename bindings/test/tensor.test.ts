@@ -231,6 +231,17 @@ describe.each(builds)('tensor, %s', async (simd) => {
     });
   });
 
+  it('refuses extents that the core cannot read, which only a tensor without elements can have', () => {
+    for (const shape of [[0, 2 ** 31], [2 ** 32, 0], [2 ** 31]]) {
+      expectRefused(mh, () => mh.tensor(shape), 'E_SHAPE', 'shape', 'extents below 2³¹', String(shape[0]));
+    }
+    mh.scope(() => {
+      const empty = mh.tensor([0, 1]);
+      expectRefused(mh, () => empty.reshape([0, 2 ** 32 + 1]), 'E_SHAPE', 'shape', 'extents below 2³¹', '4294967297');
+      expect(empty.reshape([0, 2 ** 31 - 1]).shape).toEqual([0, 2 ** 31 - 1]);
+    });
+  });
+
   it('refuses tensors that share memory as input and output', () => {
     mh.scope(() => {
       const x = mh.tensor([1, 2, 2, 1]);

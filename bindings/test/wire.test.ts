@@ -3,6 +3,8 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { load } from 'multihead';
 import { describe, expect, it } from 'vitest';
+import type { Count, Int32, Int64, Operand, Uint32 } from '../src/arguments.ts';
+import type { BackwardPart, WireFunctions } from '../src/wire.ts';
 import { builds, errorOf, expectWorks, openBuild } from './builds.ts';
 
 const source = new URL('../src/', import.meta.url);
@@ -44,6 +46,42 @@ describe.each(builds)('the wire of %s', (simd) => {
     expect(new TextDecoder().decode(section)).toContain(` wire ${version} `);
     await expect(load({ simd })).resolves.toBeDefined();
   });
+});
+
+/** Only compiled: each line is an error of the compiler's. */
+export function uncheckedIntegers(raw: WireFunctions, checked: Count, any: number): void {
+  raw.moduleCacheTruncate(checked, checked);
+  // @ts-expect-error not checked
+  raw.moduleCacheTruncate(checked, any);
+  // @ts-expect-error 64 bits for 32
+  raw.moduleCacheTruncate(checked, checked as Int64);
+  // @ts-expect-error a sign
+  raw.release(checked as Int32);
+  // @ts-expect-error no sign
+  raw.cacheClear(checked as Uint32);
+  // @ts-expect-error not checked
+  const extents: Operand['shape'] = [checked, any];
+  // @ts-expect-error not checked
+  const part: BackwardPart = { firstBatch: checked, firstHead: checked, jobs: any };
+  void [extents, part];
+}
+
+it('no whole number crosses that the compiler lets through unchecked', () => {
+  const wire = readFileSync(new URL('wire.ts', source), 'utf8');
+  const types = { int32_t: 'Int32', uint32_t: 'Uint32', int64_t: 'Int64', double: 'number', bool: 'boolean' };
+  const written = readFileSync(new URL('../wire.inc', import.meta.url), 'utf8');
+  const functions = [...written.matchAll(/^WIRE_(?:CORE_)?FUNCTION\((\w+), \w+, \w+\((.*)\)\)/gm)];
+  expect(functions.length).toBeGreaterThan(50);
+  for (const [, name, parameters = ''] of functions) {
+    const typed = parameters.replaceAll(/(\w+) (\w+)/g, (_, type: keyof typeof types, parameter) => `${parameter}: ${types[type]}`);
+    expect(wire).toContain(`  ${name}(${typed}): `);
+  }
+  const fields = [...written.matchAll(/^WIRE_(?:FIELD|ARGUMENT)\((u?int\d+_t), [^,]+, (\w+)\)/gm)];
+  expect(fields.length).toBeGreaterThan(50);
+  for (const [, type = '', name] of fields) {
+    const javascript = type === 'uint64_t' ? 'Whole64' : types[type as keyof typeof types];
+    expect(wire).toMatch(new RegExp(`^  ${name}: ${javascript}[;,]$`, 'm'));
+  }
 });
 
 it('no file of src imports itself by way of others, not even a type', () => {
