@@ -13,6 +13,7 @@
 
 #include "conformance_case.h"
 #include "conformance_operations.h"
+#include "engine/printable.h"
 #include "multihead/multihead.h"
 #include "multihead/safetensors.h"
 
@@ -238,13 +239,8 @@ std::string run_case(const json& description, const Safetensors& tensors, Contex
   return outcome.failure.empty() ? compare(c, outcome) : outcome.failure;
 }
 
-// The text as one line of output; names may hold control characters.
-std::string one_line(std::string text) {
-  for (char& letter : text) {
-    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F) letter = ' ';
-  }
-  return text.substr(0, 400);
-}
+// Most characters of a case's name, and of the reason why it failed.
+constexpr size_t kMostCharacters = 400;
 
 // False if `path` is not a file that can be read.
 bool read_text(const std::filesystem::path& path, std::string& text) {
@@ -262,9 +258,9 @@ bool read_text(const std::filesystem::path& path, std::string& text) {
 
 void run_manifest(const std::filesystem::path& path, Context& context,
                   std::vector<CaseResult>& results) {
-  const std::string file = path.stem().string();
+  const std::string stem = path.stem().string(), file = engine::printable(stem);
   const auto fail = [&](const char* name, const std::string& reason) {
-    results.push_back({file, name, one_line(reason)});
+    results.push_back({file, name, engine::printable(reason, kMostCharacters)});
   };
   std::string text;
   if (!read_text(path, text)) return fail("manifest", "not a file that can be read");
@@ -279,7 +275,7 @@ void run_manifest(const std::filesystem::path& path, Context& context,
     return fail("manifest", expected("file", "a string", name));
   }
   const auto data =
-      path.parent_path() / (name != nullptr ? name->get<std::string>() : file + ".safetensors");
+      path.parent_path() / (name != nullptr ? name->get<std::string>() : stem + ".safetensors");
   Safetensors tensors;
   if (const Status status = Safetensors::read(data.string(), tensors); !status.ok()) {
     return fail("tensors", status.message());
@@ -289,8 +285,10 @@ void run_manifest(const std::filesystem::path& path, Context& context,
     const json* const given = member(description, "name");
     const bool named = given != nullptr && given->is_string();
     results.push_back(
-        {file, named ? one_line(given->get<std::string>()) : "cases[" + std::to_string(i) + "]",
-         one_line(run_case(description, tensors, context))});
+        {file,
+         named ? engine::printable(given->get<std::string>(), kMostCharacters)
+               : "cases[" + std::to_string(i) + "]",
+         engine::printable(run_case(description, tensors, context), kMostCharacters)});
   }
 }
 
@@ -305,7 +303,8 @@ std::vector<CaseResult> run_folder(const std::string& folder, Context& context) 
   }
   std::vector<CaseResult> results;
   if (error || manifests.empty()) {
-    results.push_back({folder, "folder", error ? error.message() : "holds no .json manifest"});
+    results.push_back({engine::printable(folder, kMostCharacters), "folder",
+                       error ? error.message() : "holds no .json manifest"});
     return results;
   }
   std::sort(manifests.begin(), manifests.end());

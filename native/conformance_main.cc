@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "conformance.h"
+#include "engine/printable.h"
 #include "exit_code.h"
 
 int main(int argc, char** argv) {
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
   std::error_code error;
   const std::filesystem::directory_iterator entries(folder, error);
   if (error) {
-    std::fprintf(stderr, "%s: %s\n", folder.c_str(), error.message().c_str());
+    std::fprintf(stderr, "%s: %s\n", multihead::engine::printable(folder).c_str(),
+                 error.message().c_str());
     return multihead::kExitIo;
   }
   multihead::Context context;

@@ -5,18 +5,18 @@ import { createHash } from 'node:crypto';
 import { cpSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { HtmlTagDescriptor, Plugin, Rolldown } from 'vite';
-import { contentSecurityPolicy } from './serve.mjs';
+import { policyInPage } from './serve.mjs';
 
 type Bundle = Rolldown.OutputBundle;
 
 /** Only for the built page, because the development server needs inline styles. */
-export const policyInPage: Plugin = {
+export const securityPolicy: Plugin = {
   name: 'content-security-policy',
   apply: 'build',
   transformIndexHtml: () => [
     {
       tag: 'meta',
-      attrs: { 'http-equiv': 'Content-Security-Policy', content: contentSecurityPolicy },
+      attrs: { 'http-equiv': 'Content-Security-Policy', content: policyInPage },
       injectTo: 'head-prepend',
     },
   ],
@@ -33,7 +33,17 @@ function only(bundle: Bundle, name: RegExp): string {
   return found[0]!;
 }
 
-/** The first script, which fetches the WebAssembly, and the worker: both are asked for before the page's script runs. */
+/** The chunks that a chunk waits for before it runs. */
+function importsOf(bundle: Bundle, name: string): string[] {
+  const chunk = bundle[name];
+  const direct = chunk?.type === 'chunk' ? chunk.imports : [];
+  return [...new Set(direct.flatMap((file) => [file, ...importsOf(bundle, file)]))];
+}
+
+/**
+ * The first script, which fetches the WebAssembly, with what it imports, and the worker: all are asked for before the page's
+ * script runs.
+ */
 export const earlyRequests: Plugin = {
   name: 'early-requests',
   apply: 'build',
@@ -42,9 +52,10 @@ export const earlyRequests: Plugin = {
     handler(_, { bundle }) {
       const boot = only(bundle!, /^assets\/boot-.*\.js$/);
       const worker = only(bundle!, /^assets\/worker-.*\.js$/);
+      const preloaded = [worker, ...importsOf(bundle!, boot)];
       const tags: HtmlTagDescriptor[] = [
         { tag: 'script', attrs: { type: 'module', async: true, crossorigin: true, src: `./${boot}` } },
-        { tag: 'link', attrs: { rel: 'modulepreload', crossorigin: true, href: `./${worker}` } },
+        ...preloaded.map((file) => ({ tag: 'link', attrs: { rel: 'modulepreload', crossorigin: true, href: `./${file}` } })),
       ];
       return tags.map((tag) => ({ ...tag, injectTo: 'head' }));
     },

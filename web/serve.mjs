@@ -8,8 +8,23 @@ import { extname, join, resolve, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { chooseEncoding, createBodies, isCompressible } from './encoded.mjs';
 
-export const contentSecurityPolicy =
-  "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'";
+/**
+ * The page's security policy. Scripts start only from addresses that the policies "multihead" (web/src/own_scripts.ts) and,
+ * in the worker of the speed section, "default" let through.
+ */
+export const policyInPage = [
+  "default-src 'self'",
+  "script-src 'self' 'wasm-unsafe-eval'",
+  "worker-src 'self'",
+  "style-src 'self'",
+  "object-src 'none'",
+  "base-uri 'none'",
+  "require-trusted-types-for 'script'",
+  'trusted-types multihead default',
+].join('; ');
+
+/** The same in a header, which alone can forbid other pages to show this one in a frame. */
+export const contentSecurityPolicy = `${policyInPage}; frame-ancestors 'none'`;
 
 const defaultRoot = fileURLToPath(new URL('../build/web', import.meta.url));
 
@@ -65,7 +80,8 @@ function refuse(response, status, text, extra = {}) {
 }
 
 /** The guides and references have styles and scripts in their pages, and neither numbers nor state of a visitor. */
-const policyOfDocs = "default-src 'self' 'unsafe-inline'; img-src 'self' data:";
+const policyOfDocs =
+  "default-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; base-uri 'none'; frame-ancestors 'self'";
 
 /** Whether the client's copy, named by If-None-Match, is still good. */
 const isFresh = (header, etag) =>

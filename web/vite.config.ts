@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vite';
-import { docs, earlyRequests, offlineCopy, policyInPage, publicAddresses } from './plugins.js';
+import { docs, earlyRequests, offlineCopy, publicAddresses, securityPolicy } from './plugins.js';
 import { aliasesOfPeers, foundPeers } from './peers.js';
 
 const built = (path: string): string => fileURLToPath(new URL(`../build/${path}`, import.meta.url));
@@ -11,7 +11,7 @@ const guides = existsSync(built('docs/index.html')) ? built('docs') : undefined;
 export default defineConfig({
   base: './',
   plugins: [
-    policyInPage,
+    securityPolicy,
     publicAddresses(process.env['MULTIHEAD_ADDRESS'], process.env['MULTIHEAD_SOURCE']),
     earlyRequests,
     offlineCopy,

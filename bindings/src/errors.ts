@@ -1,5 +1,7 @@
 // All failures of the package are errors of one class, with a code.
 
+import { printable } from './printable.js';
+
 /**
  * The kinds of {@link MultiheadError}.
  *
@@ -41,6 +43,10 @@ export interface MultiheadErrorParts {
   cause?: unknown;
 }
 
+/** Most characters of an argument's name, and of the other parts, which may list names. */
+const mostOfArgument = 100;
+const mostOfSentence = 4096;
+
 /** A refused call. It has changed nothing, and the next call works. */
 export class MultiheadError extends Error {
   /** Always `'MultiheadError'`. */
@@ -71,11 +77,17 @@ export class MultiheadError extends Error {
     >
   >;
 
-  /** The message is made of the parts. */
+  /**
+   * The message is made of the parts. A long part is shortened and ends with "…", and control characters become escapes
+   * such as "\u202e": names may come from a file.
+   */
   constructor(code: MultiheadErrorCode, parts: MultiheadErrorParts) {
-    const { argument, expected, got, message, cause } = parts;
+    const { cause } = parts;
+    const argument = printable(parts.argument, mostOfArgument);
+    const expected = printable(parts.expected, mostOfSentence);
+    const got = printable(parts.got, mostOfSentence);
     super(
-      message ?? `${argument}: expected ${expected}, got ${got}`,
+      printable(parts.message ?? `${argument}: expected ${expected}, got ${got}`, 3 * mostOfSentence),
       cause === undefined ? undefined : { cause },
     );
     this.code = code;

@@ -2,7 +2,7 @@
 // instruction, so before loading, a probe module of one function is validated for each feature.
 
 import { MultiheadError } from './errors.js';
-import type { Simd } from './types.js';
+import type { Backend, Simd } from './types.js';
 
 const preamble = [
   ...[0x00, 0x61, 0x73, 0x6d], // magic: "\0asm"
@@ -35,10 +35,7 @@ export const relaxedProbe = new Uint8Array([
   0x0b, //   end
 ]);
 
-export interface SimdChoice {
-  simd: Simd;
-  why: string;
-}
+type SimdChoice = Pick<Backend, 'simd' | 'why'>;
 
 /**
  * Throws `E_LOAD` if the engine cannot run the wanted build, or neither build.
@@ -88,6 +85,14 @@ export function chooseSimd(wanted: Simd | 'auto', hasRelaxed = true): SimdChoice
     ? { simd: 'relaxed', why: 'the engine has f32x4.relaxed_madd, a fused multiply-add' }
     : { simd: 'simd128', why: 'the engine has SIMD, but not f32x4.relaxed_madd' };
 }
+
+/**
+ * The build that `load()` takes in this engine if its caller does not choose, and why, without loading it: a page can fetch
+ * the file before `load()` does. `multihead/inline` has the simd128 build alone.
+ *
+ * @throws {MultiheadError} `E_LOAD` if the engine has no WebAssembly SIMD
+ */
+export const preferredBuild = (): Pick<Backend, 'simd' | 'why'> => chooseSimd('auto');
 
 /**
  * Names this engine if it is V8 below 13, which keeps the sums of a tile of relaxed SIMD in memory instead of

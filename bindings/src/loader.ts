@@ -9,6 +9,7 @@ import type createGlue from './glue.js';
 import type { ModuleOverrides } from './glue.js';
 import { guardModule, type GuardedModule } from './guard.js';
 import { readFlat } from './options.js';
+import { quoted } from './printable.js';
 import type { RawModule } from './raw.js';
 import { compileWasm, loadError, readFiles, type CompiledWasm, type WasmFiles } from './source.js';
 import { makeDisposable } from './symbol_dispose.js';
@@ -120,7 +121,7 @@ function checkIdentity(build: string, wasm: CompiledWasm): void {
   const [section] = WebAssembly.Module.customSections(wasm.module, 'multihead');
   const found = section === undefined ? undefined : utf8Decoder().decode(section);
   if (found === wanted) return;
-  const got = found === undefined ? 'it does not say that it is multihead' : `it is "${found}"`;
+  const got = found === undefined ? 'it does not say that it is multihead' : `it is ${quoted(found)}`;
   throw loadError(wasm, `it is not multihead ${version}'s module for this build (${got})`);
 }
 

@@ -3,6 +3,7 @@
 import type { Count, Int64 } from './arguments.js';
 import { isCoreObject } from './core_object.js';
 import { MultiheadError } from './errors.js';
+import { quoted } from './printable.js';
 import { maxExtent } from './shape.js';
 import { coreOf, describe, keepClass, unreadable } from './tensor.js';
 
@@ -181,8 +182,8 @@ export function checkOptions(
   throw new MultiheadError('E_OPTION', {
     argument: unknown,
     expected: `an option named ${list(known)}`,
-    got: `"${unknown}"`,
-    message: `${argument}: there is no "${unknown}"${advice}; known are ${list(known)}`,
+    got: quoted(unknown),
+    message: `${argument}: there is no ${quoted(unknown)}${advice}; known are ${list(known)}`,
   });
 }
 

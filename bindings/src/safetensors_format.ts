@@ -96,6 +96,5 @@ export function inWords(value: unknown): string {
     const items = few.map((item) => (typeof item === 'object' ? '…' : inWords(item)));
     return `[${items.join(', ')}${few.length < value.length ? ', …' : ''}]`;
   }
-  if (isObject(value)) return 'an object';
-  return typeof value === 'string' ? JSON.stringify(value.slice(0, 60)) : describe(value);
+  return isObject(value) ? 'an object' : describe(value);
 }

@@ -2,6 +2,7 @@
 
 import { MultiheadError } from './errors.js';
 import { readFlat } from './options.js';
+import { printable } from './printable.js';
 import { describe, isA, unreadable } from './tensor.js';
 import { isArrayBuffer } from './typed_arrays.js';
 import type { LoadOptions, Simd, WasmSource } from './types.js';
@@ -69,7 +70,8 @@ export async function filesBeside(module: string | undefined, name: string): Pro
 }
 
 export function loadError(wasm: WasmName, got: string, cause?: unknown): MultiheadError {
-  const { name, argument, advice } = wasm;
+  const { argument, advice } = wasm;
+  const name = printable(wasm.name, 400); // a data: address may be as long as the file
   return new MultiheadError('E_LOAD', {
     argument,
     expected: `the multihead .wasm file at ${name}`,

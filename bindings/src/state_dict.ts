@@ -5,6 +5,7 @@ import { MultiheadError } from './errors.js';
 import type { Heap } from './memory.js';
 import type { Operands, Runtime } from './operands.js';
 import { checkCount, copyOf } from './options.js';
+import { quoted } from './printable.js';
 import { ReadTensor } from './read_tensor.js';
 import { parameterRanks } from './shape.js';
 import { describe, floatDTypes } from './tensor.js';
@@ -26,7 +27,7 @@ function entriesOf(given: unknown): [name: string, tensor: unknown][] {
   });
 }
 
-const argumentOf = (name: string): string => `stateDict[${JSON.stringify(name)}]`;
+const argumentOf = (name: string): string => `stateDict[${quoted(name)}]`;
 
 function push({ raw, args, heap }: Runtime, operands: Operands, tensors: readonly [name: string, tensor: Operand][]): void {
   const encoded = tensors.map(([name, tensor]) => ({ name: toUtf8(name), tensor }));

@@ -4,6 +4,7 @@ import type { Extents, Operand, Uint32 } from './arguments.js';
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundToHalf } from './half.js';
 import { bytesPerElement, onJavaScriptHeap, type Block, type Heap, type Holding } from './memory.js';
+import { quoted } from './printable.js';
 import { checkExtents, elements, formatShape, type Ranks } from './shape.js';
 import { bitsOf, bufferOf, lengthOf, pristine, typedArrayName } from './typed_arrays.js';
 import type { DataOf, DType, FloatDType, HalfDType, Shape, Tensor } from './types.js';
@@ -21,7 +22,7 @@ export function describe(value: unknown): string {
   try {
     if (value === null) return 'null';
     if (Array.isArray(value)) return `an array of ${value.length} (number[] is never converted)`;
-    if (typeof value === 'string') return JSON.stringify(value);
+    if (typeof value === 'string') return quoted(value);
     if (coreOf(value) !== undefined) return 'a tensor';
     if (isProxyOfTensor(value)) return 'a proxy of a tensor (in Vue: toRaw() or markRaw())';
     if (typeof value === 'object') return `a ${className(value)}`;

@@ -3,6 +3,7 @@
 import { MultiheadError } from './errors.js';
 import { halfToFloats, roundDoublesToHalf, roundToHalf } from './half.js';
 import { checkChoice, copyOf, readOptions } from './options.js';
+import { quoted } from './printable.js';
 import {
   isObject,
   isUnicode,
@@ -80,7 +81,7 @@ const refused = (argument: string, expected: string, got: string): MultiheadErro
  */
 function checkTensor(name: string, value: unknown): () => SafetensorsTensor {
   if (name === metadataName || !isUnicode(name)) {
-    throw refused('name', `one in Unicode other than ${metadataName}`, JSON.stringify(name));
+    throw refused('name', `one in Unicode other than ${metadataName}`, quoted(name));
   }
   const core = coreOf(value);
   if (core !== undefined) {

@@ -1,8 +1,10 @@
-import { load } from 'multihead';
+import * as core from 'multihead/core';
+import * as all from 'multihead';
 import { afterEach, describe, expect, it, vi } from 'vitest';
-import { chooseSimd, relaxedProbe, simd128Probe } from '../src/features.ts';
+import { chooseSimd, preferredBuild, relaxedProbe, simd128Probe } from '../src/features.ts';
 import { expectWorks, freshLoad } from './builds.ts';
 
+const { load } = all;
 const validate = WebAssembly.validate;
 
 /** Simulates an engine that rejects the modules for which `lacks` is true. */
@@ -63,6 +65,15 @@ describe('feature detection', () => {
     vi.stubGlobal('process', versions && { versions });
     vi.stubGlobal('navigator', navigator);
     expect(chooseSimd('auto').simd).toBe('relaxed');
+  });
+
+  it('is what preferredBuild() says, which both entry points have', async () => {
+    for (const { preferredBuild: preferred, load: loadThis } of [all, core]) {
+      const { simd, why } = (await loadThis()).backend;
+      expect(preferred()).toEqual({ simd, why });
+    }
+    engineWithout(() => true);
+    expect(() => preferredBuild()).toThrow(/WebAssembly SIMD is missing/);
   });
 
   it('chooses simd128 if the engine has no relaxed SIMD', async () => {

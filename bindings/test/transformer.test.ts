@@ -319,7 +319,7 @@ describe.each(builds)('transformers: %s', async (simd) => {
       expect([...model.forward(tokens).logits.data]).toEqual(before);
       // A dict with the names of the other scheme.
       const other = errorOf(() => model.loadStateDict(dict));
-      expect(other.got).toMatch(/missing: embedding\.weight.*layers\.1\.linear2\.bias.*unexpected: h\.0/);
+      expect(other.got).toMatch(/missing: embedding\.weight.* and \d+ more; unexpected: h\.0.* and \d+ more$/);
       const { 'wpe.weight': __, ...without } = dict;
       expect(errorOf(() => gpt2Config(without, heads)).message).toMatch(/a matrix wpe\.weight, got none/);
     });

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "engine/printable.h"
 #include "exit_code.h"
 #include "multihead/status.h"
 
@@ -26,10 +27,11 @@ struct RunOptions {
   std::string command_to_resume = {};  // this command line, for the user to continue with
 };
 
-// Ends the program with a sentence on standard error.
+// Ends the program with a sentence on standard error. It may have names of files.
 class Failure : public std::runtime_error {
  public:
-  Failure(ExitCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+  Failure(ExitCode code, const std::string& sentence)
+      : std::runtime_error(engine::printable(sentence, engine::kMostPartCharacters)), code_(code) {}
   ExitCode code() const { return code_; }
 
  private:

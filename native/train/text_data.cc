@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/printable.h"
 #include "rules/dropout_mask.h"
 #include "run_options.h"
 
@@ -21,35 +22,12 @@ namespace {
 constexpr size_t kMostCodePoints = 1024;
 constexpr size_t kMostBytes = size_t{1} << 30;
 
-// The bytes of the code point that begins at `at`, or 0 if there is none (RFC 3629, section 4).
-size_t code_point_length(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const unsigned first = byte(at);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xC2 && first < 0xE0   ? 2
-                        : first >= 0xE0 && first < 0xF0 ? 3
-                        : first >= 0xF0 && first < 0xF5 ? 4
-                                                        : 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(at + i) & 0xC0) != 0x80) return 0;
-  }
-  const unsigned second = byte(at + 1);
-  // Longer forms than needed, surrogates, and numbers above 0x10FFFF.
-  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
-      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
-    return 0;
-  }
-  return length;
-}
-
 // Calls visit(part) for each byte of the text, or for each code point: false at the first byte that
 // is not UTF-8.
 template <class Visit>
 bool for_each_part(std::string_view text, bool of_bytes, const Visit& visit) {
   for (size_t at = 0; at < text.size();) {
-    const size_t length = of_bytes ? 1 : code_point_length(text, at);
+    const size_t length = of_bytes ? 1 : engine::utf8_length(text.substr(at));
     if (length == 0) return false;
     visit(text.substr(at, length));
     at += length;

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace multihead::distributed {
@@ -139,8 +139,8 @@ Status exchange(const T& own, double time_limit, Communicator::Internals& ranks,
 Status check_rows(const char* name, const Call& call, const std::vector<int64_t>& counts,
                   int64_t total, bool replicated) {
   const auto ranks = static_cast<int>(counts.size());
-  const auto refuse = [&](std::string expected, std::string got) -> Status {
-    return {StatusCode::kShape, name, std::move(expected), std::move(got)};
+  const auto refuse = [&](std::string_view expected, std::string_view got) -> Status {
+    return {StatusCode::kShape, name, expected, got};
   };
   for (int rank = 0; rank < ranks; ++rank) {
     const int64_t count = counts[static_cast<size_t>(rank)];

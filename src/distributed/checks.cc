@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "distributed/communicator.h"
 #include "engine/placeholder.h"
@@ -15,8 +15,8 @@
 
 namespace multihead::distributed {
 
-Status option(const char* name, const char* expected, std::string got) {
-  return {StatusCode::kOption, name, expected, std::move(got)};
+Status option(const char* name, const char* expected, std::string_view got) {
+  return {StatusCode::kOption, name, expected, got};
 }
 
 std::string text_of(double number) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "distributed/call.h"
 #include "multihead/distributed.h"
@@ -10,7 +11,7 @@
 namespace multihead::distributed {
 
 // kOption.
-Status option(const char* name, const char* expected, std::string got);
+Status option(const char* name, const char* expected, std::string_view got);
 
 // A number with as many digits as it needs, in every locale.
 std::string text_of(double number);

@@ -4,15 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-#include <string>
-#include <utility>
+#include <string_view>
+
+#include "engine/printable.h"
 
 namespace multihead {
 namespace {
 
 using engine::Axes;
+using engine::kMostPartCharacters;
 using engine::Message;
 using engine::Name;
+using engine::printable;
 
 // Null if memory is exhausted.
 Status::Record* make_record(StatusCode code, Name argument, Message message) {
@@ -64,11 +67,12 @@ Status error(StatusCode code, Name argument, Message message, Fill fill) {
 
 }  // namespace
 
-Status::Status(StatusCode code, std::string argument, std::string expected, std::string got)
+Status::Status(StatusCode code, std::string_view argument, std::string_view expected,
+               std::string_view got)
     : Status(error(code, Name::kNone, Message::kWords, [&](Record& record) {
-        record.own_argument = std::move(argument);
-        record.own_expected = std::move(expected);
-        record.text = std::move(got);
+        record.own_argument = printable(argument, kMostPartCharacters);
+        record.own_expected = printable(expected, kMostPartCharacters);
+        record.text = printable(got, kMostPartCharacters);
       })) {}
 
 Status Status::out_of_memory(uint64_t bytes) noexcept {
@@ -128,10 +132,10 @@ Status shape_error(Name argument, Message message, Axes axes, const Dims& shape,
   });
 }
 
-Status text_error(StatusCode code, Name argument, Message message, std::string text,
+Status text_error(StatusCode code, Name argument, Message message, std::string_view text,
                   int64_t first) {
   return error(code, argument, message, [&](Status::Record& record) {
-    record.text = std::move(text);
+    record.text = printable(text, kMostPartCharacters);
     record.numbers[0] = first;
   });
 }

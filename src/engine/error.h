@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "multihead/status.h"
 #include "multihead/tensor.h"
@@ -43,8 +44,8 @@ Status shape_error(Name argument, Message message, const Dims& given, int64_t fi
 Status shape_error(Name argument, Message message, Axes axes, const Dims& shape, const Dims& given,
                    int64_t first = 0, int64_t second = 0, int64_t third = 0);
 
-// With {text}.
-Status text_error(StatusCode code, Name argument, Message message, std::string text,
+// With {text}, which becomes printable. It may be a list of names, so names are shortened before.
+Status text_error(StatusCode code, Name argument, Message message, std::string_view text,
                   int64_t first = 0);
 
 // The error with its argument replaced by `to` if it was `from`.

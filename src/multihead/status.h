@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "multihead/export.h"
@@ -31,8 +32,10 @@ class [[nodiscard]] MULTIHEAD_TRIVIAL_ABI Status {
  public:
   /// No error.
   Status() noexcept = default;
-  /// An error in words of the caller's own.
-  Status(StatusCode code, std::string argument, std::string expected, std::string got);
+  /// An error in words of the caller's own. Each part is shortened to 4096 characters. Control
+  /// characters, bidirectional controls and invalid UTF-8 in it become escapes such as "\u202e".
+  Status(StatusCode code, std::string_view argument, std::string_view expected,
+         std::string_view got);
   /// Copies share the record.
   Status(const Status& other) noexcept : record_(other.record_) {
     if (record_ != nullptr) share();

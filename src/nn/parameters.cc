@@ -10,10 +10,10 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "engine/error.h"
 #include "engine/guard.h"
+#include "engine/printable.h"
 #include "rules/element.h"
 
 namespace multihead::nn {
@@ -62,7 +62,8 @@ void copy_rows(const ConstAnyTensor& matrix, const ParameterRows& rows, float* t
 
 Status not_read(const Parameter& parameter) {
   return engine::text_error(StatusCode::kShape, engine::Name::kStateDict,
-                            engine::Message::kParameters, "not to be read: " + parameter.name, 1);
+                            engine::Message::kParameters,
+                            "not to be read: " + engine::printable(parameter.name), 1);
 }
 
 // Reads the rows of a matrix that the tensor holds row by row.
@@ -109,12 +110,6 @@ ConstAnyTensor transposed(ConstAnyTensor tensor) {
   std::swap(tensor.shape[0], tensor.shape[1]);
   std::swap(tensor.strides[0], tensor.strides[1]);
   return tensor;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
 }
 
 Dims shape_in_dict(const Dims& shape, DictLayout layout) {
@@ -197,42 +192,41 @@ void ParameterList::bind(const float* memory) const {
 
 Status Parameters::load(const ParameterList& list, const StateDict& dict, const Loading& loading,
                         const std::function<bool(std::string_view)>& ignored) {
-  std::vector<std::string> missing, unexpected, misshaped, unreadable;
+  engine::NameList missing, unexpected, misshaped, unreadable;
   std::set<std::string_view> known;
   for (const Parameter& parameter : list.parameters()) {
     known.insert(parameter.name);
     const auto found = dict.find(parameter.name);
     if (found == dict.end()) {
-      missing.push_back(parameter.name + " " + parameter.shape.to_string());
+      missing.add(parameter.name, " " + parameter.shape.to_string());
       continue;
     }
     const ConstAnyTensor& tensor = found->second;
     if (!(tensor.shape == parameter.shape)) {
-      misshaped.push_back(parameter.name + " " + tensor.shape.to_string() + " instead of " +
-                          parameter.shape.to_string());
+      misshaped.add(parameter.name,
+                    " " + tensor.shape.to_string() + " instead of " + parameter.shape.to_string());
     } else if (tensor.strides.rank() != parameter.shape.rank()) {
-      unreadable.push_back(parameter.name + " with " + std::to_string(tensor.strides.rank()) +
-                           " strides");
+      unreadable.add(parameter.name, " with " + std::to_string(tensor.strides.rank()) + " strides");
     } else if (tensor.data == nullptr) {
-      unreadable.push_back(parameter.name + " without data");
+      unreadable.add(parameter.name, " without data");
     } else if (tensor.dtype > DType::kBF16) {
-      unreadable.push_back(parameter.name + " of element type number " +
-                           std::to_string(static_cast<int>(tensor.dtype)));
+      unreadable.add(parameter.name,
+                     " of element type number " + std::to_string(static_cast<int>(tensor.dtype)));
     }
   }
   for (const auto& [name, tensor] : dict) {
-    if (!known.contains(name) && !(ignored && ignored(name))) unexpected.push_back(name);
+    if (!known.contains(name) && !(ignored && ignored(name))) unexpected.add(name);
   }
   std::string problems;
   for (const auto& [what, names] : {std::pair{"missing: ", &missing},
                                     {"unexpected: ", &unexpected},
                                     {"of another shape: ", &misshaped},
                                     {"not to be read: ", &unreadable}}) {
-    if (!names->empty()) problems += (problems.empty() ? "" : "; ") + (what + joined(*names));
+    if (!names->empty()) problems += (problems.empty() ? "" : "; ") + (what + names->text());
   }
   if (!problems.empty()) {
     return engine::text_error(StatusCode::kShape, engine::Name::kStateDict,
-                              engine::Message::kParameters, std::move(problems),
+                              engine::Message::kParameters, problems,
                               static_cast<int64_t>(list.parameters().size()));
   }
   if (Status status = make(list); !status.ok()) return status;

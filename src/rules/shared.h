@@ -1,5 +1,5 @@
-// Marks the internal functions that multihead::distributed and multihead::cuda call, so that a
-// shared multihead exports them beside its public headers. They are no part of its interface: they
+// Marks the internal functions that multihead::distributed, multihead::cuda and
+// multihead::safetensors call, so that a shared multihead exports them beside its public headers. They are no part of its interface: they
 // may change in every version, so these libraries are installed together. All of them are listed
 // in tests/packaging/cmake.test.mjs.
 #pragma once

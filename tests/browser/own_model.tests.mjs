@@ -181,7 +181,7 @@ export const tests = [
         await until(page, () => document.querySelector('#own-keep').textContent === 'Keep it in this browser');
         await page.reload();
         await settled(page);
-        await until(page, () => document.querySelector('.own-kept').textContent.startsWith('This address was made with model.safetensors'));
+        await until(page, () => document.querySelector('.own-kept').textContent.startsWith('This address was made with a file named "model.safetensors"'));
         assert.equal(await page.evaluate(async () => {
           const root = await navigator.storage.getDirectory();
           const names = [];
@@ -272,6 +272,18 @@ export const tests = [
       }),
   },
   {
+    name: 'the name of a model in the address is quoted, shortened, and never a sentence of the page',
+    async run({ browser, url }) {
+      const name = encodeURIComponent(`Your session has expired", log in at evil.example\u202e`);
+      const { page, close } = await openPage(browser, `${url}#model=${name}`);
+      assert.match(
+        await page.$eval('.own-kept', (line) => line.textContent),
+        /^This address was made with a file named "Your session has expired\\", log in at evi…", which is not part of it:/,
+      );
+      await close();
+    },
+  },
+  {
     name: 'files that are no model, corrupt or huge: the page says so and goes on',
     run: ({ browser, url }) =>
       withFiles(async (write) => {
@@ -288,6 +300,22 @@ export const tests = [
         await say(/^other\.safetensors cannot be used: .*wte\.weight/);
         await give(page, await write('notes.txt', 'hello'));
         await say(/^There is no \.safetensors file among notes\.txt/);
+        const drop = (names) =>
+          page.evaluate((all) => {
+            const transfer = { types: ['Files'], files: all.map((name) => new File(['x'], name)) };
+            const event = new Event('drop', { bubbles: true, cancelable: true });
+            document.dispatchEvent(Object.defineProperty(event, 'dataTransfer', { value: transfer }));
+          }, names);
+        await drop(Array.from({ length: 522 }, (_, i) => `${i}\u202e.txt`));
+        await say(/^There is no \.safetensors file among 0\\u202e\.txt, 1\\u202e\.txt, .*, 9\\u202e\.txt and 512 more\.$/);
+        await drop([`x\n\u202e${'y'.repeat(1000)}.safetensors`]);
+        await say(/^x\\u000a\\u202ey{77}… cannot be used: /);
+        const name = 'y\n'.repeat(500_000);
+        const header = Buffer.from(JSON.stringify({ [name]: { dtype: 'Q9' } }));
+        const length = Buffer.alloc(8);
+        length.writeBigUInt64LE(BigInt(header.length));
+        await give(page, await write('names.safetensors', Buffer.concat([length, header])));
+        await say(/^names\.safetensors cannot be used: (y\\u000a)+…: expected a dtype of .{0,300}$/);
         await page.evaluate(() => {
           const file = new File(['x'], 'huge.safetensors');
           Object.defineProperty(file, 'size', { value: 3.2e9 });

@@ -16,6 +16,7 @@ import { tests as numbers } from './numbers.tests.mjs';
 import { tests as ownModel } from './own_model.tests.mjs';
 import { tests as packaged } from './package.tests.mjs';
 import { tests as page } from './page.tests.mjs';
+import { tests as policy } from './policy.tests.mjs';
 import { tests as pool } from './pool.tests.mjs';
 import { tests as print } from './print.tests.mjs';
 import { tests as reveal } from './reveal.tests.mjs';
@@ -43,6 +44,7 @@ const tests = [
   ...ownModel,
   ...accessibility,
   ...robustness,
+  ...policy,
   ...hosting,
   ...speed,
   ...useIt,

@@ -169,7 +169,7 @@ export const tests = [
       const { page, close } = await openPage(browser, `${url}#heads=zzz&causal=maybe&step=%00&nonsense`);
       const { tokens, heads, causal } = await snapshot(page);
       assert.deepEqual([tokens.length, heads.length, causal], [8, 4, false]);
-      assert.match(await noticeOf(page), /I could not read \(heads, causal, step, nonsense\)/);
+      assert.match(await noticeOf(page), /I could not read \(heads, causal, step, "nonsense"\)/);
       await page.evaluate(() => {
         location.hash = '#text=fixed+now';
       });

@@ -36,6 +36,19 @@ TEST(Status, SaysWhatItWasMadeOf) {
   EXPECT_EQ(status.message(), "a {name}: expected {0} of {them, got none}");
 }
 
+TEST(Status, ShowsWordsInPrintableForm) {
+  const std::string huge(1'000'000, 'x');
+  const Status words(StatusCode::kFormat, "a\u202Eb\n", "c\xFF", "d\x1B[2J");
+  EXPECT_EQ(words.message(), "a\\u202eb\\u000a: expected c\\xff, got d\\u001b[2J");
+  EXPECT_LT(Status(StatusCode::kFormat, huge, huge, huge).message().size(), 13'000U);
+  const auto got = [](const std::string& text) {
+    return engine::text_error(StatusCode::kOption, Name::kTraceWanted, Message::kTraceName, text)
+        .got();
+  };
+  EXPECT_EQ(got("\u2028y\xC3"), "\\u2028y\\xc3");
+  EXPECT_LT(got(huge).size(), 5'000U);
+}
+
 TEST(Status, CopiesAndMovesKeepTheError) {
   Status copy;
   {

@@ -419,13 +419,21 @@ TEST_F(Conformance, MalformedFileIsOneFailure) {
   }
 }
 
-TEST_F(Conformance, NamesAreOneLine) {
+TEST_F(Conformance, NamesAreShownInPrintableForm) {
   json good = manifest_of("sdpa")["cases"][0];
   json named = good;
-  named["name"] = "a\n9 passed, 0 failed";
+  named["name"] = "a\n9 passed\u202E\x1B[2J";
+  named["op"] = std::string(1000, 'x');
   const auto results = run({named}, good, "sdpa");
   ASSERT_EQ(results.size(), 1U);
-  EXPECT_EQ(results[0].name, "a 9 passed, 0 failed");
+  EXPECT_EQ(results[0].name, "a\\u000a9 passed\\u202e\\u001b[2J");
+  EXPECT_LT(results[0].reason.size(), 410U);
+  // The names of files and folders.
+  write("b\n\xFF.json", "");
+  EXPECT_EQ(run()[0].file, "b\\u000a\\xff");
+  const std::string none = (folder_ / "c\n").string();
+  Context context(1);
+  EXPECT_TRUE(conformance::run_folder(none, context)[0].file.ends_with("c\\u000a"));
 }
 
 }  // namespace

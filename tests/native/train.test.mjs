@@ -286,6 +286,12 @@ test('files that cannot be read give 3', () => {
   refused(3, /./, 'four-jobs', '--resume', at('text.txt'));
 });
 
+test('names of files are shown on one line, without what steers a terminal', () => {
+  const wrong = at('a\n\u202eb\x1b[2Jc');
+  refused(3, /a\\u000a\\u202eb\\u001b\[2Jc: cannot be read/, 'text', wrong);
+  refused(3, /a\\u000a\\u202eb\\u001b\[2Jc: expected a readable file/, 'four-jobs', '--resume', wrong);
+});
+
 test('a checkpoint of another model is refused', () => {
   printed('four-jobs', ...QUICK, '--checkpoint', at('jobs'));
   assert.ok(statSync(at('jobs')).size > 3 * 4 * 24000);

@@ -107,6 +107,25 @@ TEST(Parameters, OfAttentionHaveNamesRolesAndPlaces) {
   EXPECT_EQ(gradients.k_norm.data + 4, memory.data() + memory.size());
 }
 
+TEST(Parameters, ErrorsShortenAndCountTheNamesOfADict) {
+  ParameterList list;
+  ConstTensor view;
+  list.add("weight", {2}, ParameterRole::kWeight, view);
+  const float numbers[2] = {};
+  StateDict dict;
+  const std::string huge = "a\n" + std::string(1'000'000, 'a');
+  for (int i = 0; i < 522; ++i) {
+    dict.emplace((i == 0 ? huge : "extra.") + std::to_string(i), ConstTensor(numbers, {2}));
+  }
+  Parameters parameters;
+  const std::string got = parameters.load(list, dict).got();
+  EXPECT_TRUE(got.starts_with("missing: weight (2); unexpected: a\\u000a" + std::string(78, 'a') +
+                              "…, extra.1, extra.10, "))
+      << got.substr(0, 1000);
+  EXPECT_TRUE(got.ends_with(" and 512 more")) << got.substr(0, 1000);
+  EXPECT_TRUE(parameters.empty());
+}
+
 TEST(Parameters, OfLatentAttentionAreThoseOfItsConfig) {
   using enum ParameterRole;
   const MultiHeadAttentionConfig config = created({.embed_dim = 12,

@@ -261,13 +261,13 @@ const exportedBy = (library) =>
     .map((line) => /^(.*) [A-Za-z] [0-9a-f]+/.exec(line)?.[1] ?? line)
     .filter((name) => !/^[^(]*\bstd::/.test(name));
 
-/** What src/rules/shared.h marks: internal functions that multihead::distributed and multihead::cuda call. */
+/** What src/rules/shared.h marks: internal functions that the other libraries call. */
 const SHARED_INTERNALS = `
   engine::Buffer::reserve engine::Scratch::reserve engine::release
   engine::attention_params engine::backward_params engine::begin_backward engine::end_backward engine::make_cache_call
-  engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_attention engine::plan_backward engine::reserve_backward
+  engine::merge_rows engine::option_error engine::pages_per_entry engine::plan_attention engine::plan_backward engine::printable engine::reserve_backward
   engine::rows_of engine::run engine::run_backward_job engine::run_block engine::run_jobs engine::stored_rows
-  engine::transform_back engine::transform_rows
+  engine::transform_back engine::transform_rows engine::utf8_length
   engine::validate_backward engine::validate_call engine::validate_exact engine::validate_inputs engine::validate_merge
   engine::validate_options engine::validate_outputs engine::validate_packed engine::validate_packed_backward
   engine::validate_packed_outputs engine::validate_positions engine::validate_rotate`

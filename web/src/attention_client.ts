@@ -126,7 +126,3 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     },
   };
 }
-
-export function startWorker(): Port {
-  return new Worker(new URL('./worker.ts', import.meta.url), { type: 'module', name: 'attention' });
-}

@@ -2,11 +2,13 @@
 
 import './style.css';
 import { createApp, inputOf } from './app.js';
-import { connect, startWorker } from './attention_client.js';
+import { connect } from './attention_client.js';
 import { keepOffline } from './offline.js';
+import { startWorker } from './own_scripts.js';
 import { exposePage } from './page_api.js';
 import { el } from './parts/dom.js';
 import { failureNotice, type Trouble } from './parts/failure.js';
+import { listed } from './parts/format.js';
 import { statusChip } from './parts/status_chip.js';
 import { themeToggle } from './parts/theme.js';
 import { undoBar } from './parts/undo_bar.js';
@@ -25,7 +27,7 @@ app.broken.watch((names) => {
   const settings = names.length === 1 ? 'standard setting is' : 'standard settings are';
   notice.textContent = notice.hidden
     ? ''
-    : `This link has ${parts} I could not read (${names.join(', ')}), so the ${settings} used.`;
+    : `This link has ${parts} I could not read (${listed(names)}), so the ${settings} used.`;
 });
 
 const page = document.getElementById('page')!;
@@ -48,7 +50,7 @@ function sayTrouble(trouble: Trouble): void {
 }
 
 function start(): void {
-  const client = connect(startWorker, {
+  const client = connect(() => startWorker('attention'), {
     onResult: (result) => {
       failure.hide();
       app.result.set(result);

@@ -1,6 +1,7 @@
 // Registers the service worker, which keeps a copy of the page for use without a network.
 
 import type { Backend } from 'multihead';
+import { registerServiceWorker } from './own_scripts.js';
 
 let asked = false;
 
@@ -11,7 +12,5 @@ export function keepOffline({ simd }: Pick<Backend, 'simd'>): void {
   // Absent over plain HTTP and in some private windows; the page works without it.
   if (asked || !import.meta.env.PROD || !('serviceWorker' in navigator)) return;
   asked = true;
-  const address = new URL(`service_worker.js?simd=${simd}`, document.baseURI);
-  const register = () => navigator.serviceWorker.register(address, { updateViaCache: 'none' });
-  setTimeout(() => void register().catch(() => undefined), pause);
+  setTimeout(() => void registerServiceWorker(simd).catch(() => undefined), pause);
 }

@@ -1,5 +1,6 @@
 // The visitor's choices, and their form in the address: #text=…&heads=previous.first&causal=1&step=…&head=…
 
+import { quoted } from '../../bindings/src/printable.js';
 import { divisors, maxEdits, maxWindow, temperatureRange, unbent } from './bend.js';
 import {
   flag,
@@ -139,7 +140,7 @@ export function toHash(state: PageState): string {
 
 export interface ReadState {
   state: PageState;
-  /** Names of the fields that are invalid or unknown; they have their defaults. */
+  /** Names of the fields that are invalid, which have their defaults; unknown names are in quotation marks. */
   broken: string[];
 }
 
@@ -162,7 +163,7 @@ export function fromHash(hash: string): ReadState {
     const text = decoded(rest.join('='));
     const field = Object.hasOwn(fields, name) ? (fields[name as FieldName] as Field<unknown>) : undefined;
     const value = text === undefined ? undefined : field?.fromText(text);
-    if (value === undefined) broken.add(name.slice(0, 40));
+    if (value === undefined) broken.add(field ? name : quoted(name, 40));
     else read[name] ??= value;
   }
   return { ...checked({ ...defaults, ...read } as PageState, broken) };

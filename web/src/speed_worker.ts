@@ -3,6 +3,7 @@
 import { firstLine, makeContenders } from './speed/contenders.js';
 import { inTurns, largestDifference, usualPace, warmUp, type Contender } from './speed/measure.js';
 import { sizes, type Engine, type Row, type SpeedAnswer, type SpeedRequest } from './speed/messages.js';
+import { createPolicy } from './trusted_types.js';
 import { holdForLife } from './worker_life.js';
 
 /** The part of DedicatedWorkerGlobalScope that is used; TypeScript's DOM library does not declare it. */
@@ -11,6 +12,14 @@ interface Scope {
   postMessage(answer: SpeedAnswer): void;
 }
 const scope = self as unknown as Scope;
+
+/** The folder of this script, where the build puts the script of the pool's workers, too. */
+const { href: folder } = new URL('.', self.location.href);
+// The pool gives the address of its workers as a text. No other address passes.
+createPolicy('default', (address) => {
+  const { href } = new URL(address, folder);
+  return href.startsWith(folder) && /^pool_worker-[\w-]+\.js$/.test(href.slice(folder.length)) ? href : null;
+});
 
 holdForLife((lock) => scope.postMessage({ kind: 'lock', lock }));
 

@@ -152,7 +152,7 @@ describe('the history', () => {
     const { typeAddress, history, state, broken } = make();
     typeAddress('step=x&colour=red');
     expect(state.get().step).toBe('x');
-    expect(broken.at(-1)).toEqual(['colour']);
+    expect(broken.at(-1)).toEqual(['"colour"']);
     history.undo();
     expect(state.get()).toEqual(defaults);
     expect(broken.at(-1)).toEqual([]);

@@ -40,8 +40,10 @@ describe('the address', () => {
     ['key', 'key=x'],
     ['part', 'part=w'],
     ['text', `text=${'a'.repeat(3000)}`],
-    ['constructor', 'constructor=1'],
-    ['colour', 'colour=red'],
+    ['"constructor"', 'constructor=1'],
+    ['"colour"', 'colour=red'],
+    ['"Your session has expired, log in at evil…"', 'Your+session+has+expired,+log+in+at+evil.example'],
+    ['"a\\u202eb\\n"', 'a%E2%80%AEb%0A=1'],
   ])('gives defaults for a broken %s and names it', (name, hash) => {
     expect(fromHash(`#${hash}`)).toEqual({ state: defaults, broken: [name] });
   });
@@ -51,7 +53,7 @@ describe('the address', () => {
       state: { ...defaults, head: 1 },
       broken: ['text'],
     });
-    expect(fromHash('#%E0%A4%A')).toEqual({ state: defaults, broken: ['%E0%A4%A'] });
+    expect(fromHash('#%E0%A4%A')).toEqual({ state: defaults, broken: ['"%E0%A4%A"'] });
   });
 
   it('keeps the valid fields', () => {

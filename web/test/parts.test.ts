@@ -1,6 +1,16 @@
 import { describe, expect, it } from 'vitest';
 import { colorScale, headScale, type ScaleName, type Theme } from '../src/parts/color_scale.js';
-import { formatMilliseconds, formatNumber, formatShape } from '../src/parts/format.js';
+import { formatMilliseconds, formatNumber, formatShape, listed } from '../src/parts/format.js';
+
+describe('listed', () => {
+  it('gives ten names, and the number of the others', () => {
+    expect(listed([])).toBe('');
+    expect(listed(['a', 'b'])).toBe('a, b');
+    const names = Array.from({ length: 522 }, (_, i) => String(i));
+    expect(listed(names.slice(0, 10))).toBe('0, 1, 2, 3, 4, 5, 6, 7, 8, 9');
+    expect(listed(names)).toBe('0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 512 more');
+  });
+});
 
 describe('formatNumber', () => {
   it.each([

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { offlineCopy, publicAddresses } from '../plugins.js';
+import { earlyRequests, offlineCopy, publicAddresses } from '../plugins.js';
 
 const html = readFileSync(new URL('../index.html', import.meta.url), 'utf8');
 
@@ -33,6 +33,27 @@ describe('public addresses', () => {
 
   it('are refused if they are not addresses', () => {
     expect(() => transformed('example')).toThrow(/Invalid URL/);
+  });
+});
+
+describe('early requests', () => {
+  it('are for the first script, all that it imports, and the worker', () => {
+    const chunk = (imports: string[] = []) => ({ type: 'chunk', imports });
+    const bundle = {
+      'assets/boot-1.js': chunk(['assets/a-1.js', 'assets/b-1.js']),
+      'assets/a-1.js': chunk(['assets/b-1.js']),
+      'assets/b-1.js': chunk(),
+      'assets/index-1.js': chunk(['assets/c-1.js']),
+      'assets/c-1.js': chunk(),
+      'assets/worker-1.js': { type: 'asset' },
+    };
+    const { handler } = earlyRequests.transformIndexHtml as unknown as { handler(html: string, context: object): Page['tags'] };
+    expect(handler('', { bundle }).map(({ attrs }) => attrs['src'] ?? attrs['href'])).toEqual([
+      './assets/boot-1.js',
+      './assets/worker-1.js',
+      './assets/a-1.js',
+      './assets/b-1.js',
+    ]);
   });
 });
 

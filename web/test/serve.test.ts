@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { brotliDecompressSync, gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { contentSecurityPolicy, serve, type Running } from '../serve.mjs';
+import { contentSecurityPolicy, policyInPage, serve, type Running } from '../serve.mjs';
 
 let folder: string;
 let running: Running;
@@ -59,6 +59,13 @@ describe('serve', () => {
       'cross-origin-embedder-policy': 'require-corp',
       'cache-control': 'no-cache',
     });
+  });
+
+  it('forbids frames by others, which only the header can, and what the page can forbid itself', async () => {
+    expect(contentSecurityPolicy).toBe(`${policyInPage}; frame-ancestors 'none'`);
+    for (const part of ["object-src 'none'", "base-uri 'none'", "require-trusted-types-for 'script'", 'trusted-types multihead default']) {
+      expect(policyInPage.split('; ')).toContain(part);
+    }
   });
 
   it('serves .wasm with its type, and hashed names as cacheable', async () => {
@@ -119,7 +126,7 @@ describe('serve', () => {
     await mkdir(join(folder, 'site', 'docs'));
     await writeFile(join(folder, 'site', 'docs', 'index.html'), 'guide');
     await writeFile(join(folder, 'site', 'docs.html'), 'page');
-    expect((await get('/docs/index.html')).headers['content-security-policy']).toMatch(/'unsafe-inline'/);
+    expect((await get('/docs/index.html')).headers['content-security-policy']).toMatch(/'unsafe-inline'.*; object-src 'none'; base-uri 'none'; frame-ancestors 'self'$/);
     expect((await get('/docs.html')).headers['content-security-policy']).toBe(contentSecurityPolicy);
   });
 

@@ -34,6 +34,23 @@ describe('byte pairs', () => {
     expect(() => bytePairs('{"a": 9}', '', 9)).toThrow(/up to 9; the model has only 9/);
     expect(() => tokenizer.encode('x')).toThrow(/no token "x"/);
   });
+
+  it('shows names of its files shortened and escaped', () => {
+    const huge = `x\n\u202e${'y'.repeat(1_000_000)}`;
+    const message = (call: () => unknown): string => {
+      try {
+        call();
+      } catch (error) {
+        return (error as Error).message;
+      }
+      return '';
+    };
+    const wrong = message(() => bytePairs(JSON.stringify({ [huge]: -1 }), '', 9));
+    expect(wrong).toMatch(/^vocab\.json gives "x\\n\\u202ey{77}…" no number\.$/);
+    const missing = message(() => bytePairs('{"a": 0}', '', 9).encode('\u202e\x1b'));
+    expect(missing).toMatch(/^vocab\.json has no token "[^\p{Cc}\u202e]*"\.$/u);
+    expect(bytePairs(JSON.stringify({ [huge]: 3 }), '', 9).label(3).length).toBeLessThan(300);
+  });
 });
 
 describe('numbers of words', () => {

@@ -5,15 +5,18 @@ import { createServer } from 'node:net';
 import { spawn } from 'node:child_process';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { contentSecurityPolicy, serve } from '../../../web/serve.mjs';
+import { serve } from '../../../web/serve.mjs';
 import { SetupError, run } from '../console.mjs';
 
 /** What a page, a worker or a program says when its call gave the right result. */
 const SUCCESS = /^ok (relaxed|simd128)$/;
 const PATIENCE = 60e3;
 
+/** The strictest policy under which the package needs nothing of its user: without Trusted Types. */
+const usualPolicy = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'";
+
 /** The policy with which multihead/inline can start workers, and any bundle of it. */
-export const blobWorkers = contentSecurityPolicy.replace('worker-src', 'worker-src blob:');
+export const blobWorkers = usualPolicy.replace('worker-src', 'worker-src blob:');
 
 export class Project {
   /** @param {{ folder: string, tarball: string, tools: string[], browsers: { name: string, browser: object }[] }} parts */
@@ -62,7 +65,7 @@ export class Project {
     await this.write({ 'package.json': JSON.stringify({ ...manifest, ...more }) });
   }
 
-  /** Fails unless the page says so in every browser. A `site` is a folder; its policy is that of web/serve.mjs. */
+  /** Fails unless the page says so in every browser. A `site` is a folder. */
   async expectPage({ site, url, path = '', policy }) {
     const server = site && (await serve({ root: this.at(site), port: 0 }));
     if (server) servePlainly(server, policy);
@@ -125,7 +128,7 @@ export class Project {
  * Makes a server of web/serve.mjs send files as they are, because compressing them takes longer than the page, and with
  * another Content-Security-Policy; null is none.
  */
-export function servePlainly({ server }, policy = contentSecurityPolicy) {
+export function servePlainly({ server }, policy = usualPolicy) {
   server.prependListener('request', (request, response) => {
     delete request.headers['accept-encoding'];
     const { writeHead } = response;

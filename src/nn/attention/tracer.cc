@@ -13,6 +13,7 @@
 
 #include "engine/elementwise.h"
 #include "engine/error.h"
+#include "engine/printable.h"
 #include "engine/scratch.h"
 
 namespace multihead {
@@ -64,7 +65,7 @@ Status validate_trace(const Trace* trace) {
   for (const std::string& name : trace->wanted) {
     if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames)) continue;
     return engine::text_error(StatusCode::kOption, engine::Name::kTraceWanted,
-                              engine::Message::kTraceName, name);
+                              engine::Message::kTraceName, engine::printable(name));
   }
   return {};
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/printable.h"
 #include "nn/io/safetensors_format.h"
 
 namespace multihead::nn {
@@ -81,22 +82,22 @@ class HeaderParser final : public json::json_sax_t {
     return scalar(std::to_string(value));
   }
   bool number_float(number_float_t /*value*/, const string_t& text) override {
-    return scalar(text);
+    return scalar(engine::printable(text));
   }
   bool string(string_t& value) override {
     if (place() == Place::kMetadata) return true;
     if (place() == Place::kTensor && field_ == "dtype") {
       tensor().type = type_named(value);
       if (tensor().type != nullptr) return true;
-      return stop(tensor().name, "a dtype out of " + type_names(), "\"" + value + "\"");
+      return stop(tensor().name, "a dtype out of " + type_names(), quoted(value));
     }
-    return scalar("\"" + value + "\"");
+    return scalar(quoted(value));
   }
   bool binary(binary_t& /*value*/) override { return scalar("binary data"); }  // not in JSON text
 
   bool key(string_t& name) override {
     if (!names_.back().insert(name).second) {
-      return stop("safetensors header", "every name once in its object", "\"" + name + "\" twice");
+      return stop("safetensors header", "every name once in its object", quoted(name) + " twice");
     }
     if (place() == Place::kHeader) name_ = name;
     if (place() == Place::kTensor) field_ = name;
@@ -162,9 +163,10 @@ class HeaderParser final : public json::json_sax_t {
     return true;
   }
   HeaderEntry& tensor() { return tensors.back(); }
+  static std::string quoted(const std::string& text) { return '"' + engine::printable(text) + '"'; }
 
   bool stop(const std::string& what, const std::string& expected, const std::string& got) {
-    status = format_error(what, expected, got);
+    status = format_error(engine::printable(what), expected, got);
     return false;
   }
   std::string offsets_expected() const {

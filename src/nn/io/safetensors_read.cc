@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/guard.h"
+#include "engine/printable.h"
 #include "nn/io/safetensors_format.h"
 #include "nn/io/safetensors_header.h"
 
@@ -150,7 +151,8 @@ Status Safetensors::state_dict(StateDict& dict) const {
       }
       const auto alignment = static_cast<uintptr_t>(bytes_of(*dtype));
       if (reinterpret_cast<uintptr_t>(data) % alignment != 0) {
-        return format_error(name, "data at a multiple of " + std::to_string(alignment) + " bytes",
+        return format_error(engine::printable(name),
+                            "data at a multiple of " + std::to_string(alignment) + " bytes",
                             "data beside it");
       }
       views.emplace(name,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/guard.h"
+#include "engine/printable.h"
 #include "multihead/safetensors.h"
 #include "nn/io/safetensors_format.h"
 #include "rules/element.h"
@@ -76,39 +77,9 @@ void write_tensor(const ConstAnyTensor& tensor, int axis, int64_t at, DType type
   }
 }
 
-// Length in bytes of the UTF-8 character at the start of `text`; 0 if it is invalid (RFC 3629).
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return 0;
-  }
-  // Overlong, a surrogate, or beyond U+10FFFF.
-  const unsigned char second = byte(1);
-  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
-      (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
-    return 0;
-  }
-  return length;
-}
-
-// `text` with invalid UTF-8 replaced.
-std::string readable(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {
-    const size_t length = utf8_length(text);
-    result += length == 0 ? std::string_view("\uFFFD") : text.substr(0, length);
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  return result;
-}
-
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
-    const size_t length = utf8_length(text);
+    const size_t length = engine::utf8_length(text);
     if (length == 0) return false;
     text.remove_prefix(length);
   }
@@ -148,9 +119,10 @@ Status validate_number(const std::string& argument, Enum value, Enum last) {
           "number " + std::to_string(static_cast<int>(value))};
 }
 
-Status validate_tensor(const std::string& name, const ConstAnyTensor& tensor) {
-  if (name == nn::kSafetensorsMetadata || !is_utf8(name)) {
-    return format_error("name", "UTF-8 other than __metadata__", readable(name));
+Status validate_tensor(const std::string& key, const ConstAnyTensor& tensor) {
+  const std::string name = engine::printable(key);
+  if (key == nn::kSafetensorsMetadata || !is_utf8(key)) {
+    return format_error("name", "UTF-8 other than __metadata__", name);
   }
   const auto shape_error = [&](const std::string& expected, const std::string& got) -> Status {
     return {StatusCode::kShape, name, expected, got};

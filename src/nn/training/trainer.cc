@@ -51,10 +51,10 @@ std::string first_not_finite(const nn::Parameters& parameters, const float* bloc
 }
 
 Status not_finite(const Trainer::Internals& t, const float* block, Message named, Message other) {
-  std::string name = first_not_finite(t.parameters, block);
+  const std::string name = first_not_finite(t.parameters, block);
   const int64_t step = t.steps + 1;
   if (name.empty()) return option_error(Name::kTargets, other, step);
-  return engine::text_error(StatusCode::kOption, Name::kTargets, named, std::move(name), step);
+  return engine::text_error(StatusCode::kOption, Name::kTargets, named, name, step);
 }
 
 void optimise(const Trainer::Internals& t, float scale, float learning_rate, Context& context) {

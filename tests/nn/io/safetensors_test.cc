@@ -91,6 +91,57 @@ TEST(Safetensors, RefusesWhatLies) {
   }
 }
 
+TEST(Safetensors, ErrorsShowWordsOfTheFileInPrintableForm) {
+  // A name of a megabyte, with a line feed and U+202E, which writes from right to left.
+  const std::string bad = R"("x\n\u202e)" + std::string(1'000'000, 'y') + '"';
+  const std::string fields = entry("[1]", "[0,4]"), number = "1." + std::string(1'000'000, '0');
+  const std::vector<std::string> headers = {
+      "{" + bad + ":" + entry("[1]", "[0,4]", "F63") + "}",
+      "{" + bad + ":" + entry("[3]", "[0,4]") + "}",
+      "{" + bad + ":" + entry("[1]", "[0,4,4]") + "}",
+      "{" + bad + ":1}",
+      "{" + bad + ":{}}",
+      "{" + bad + ":" + fields + "," + bad + ":" + fields + "}",
+      R"({"x":)" + bad + "}",
+      R"({"x":{"dtype":)" + bad + "}}",
+      R"({"x":{"shape":)" + bad + "}}",
+      R"({"x":{"shape":[)" + bad + "]}}",
+      R"({"x":{"shape":[)" + number + "]}}",
+      R"({"x":{"data_offsets":)" + bad + "}}",
+      R"({"x":{)" + bad + ":1," + bad + ":1}}",
+      R"({"__metadata__":)" + bad + "}",
+      bad,
+  };
+  for (const std::string& header : headers) {
+    Safetensors tensors;
+    const Status status = Safetensors::parse(file(header, 4), tensors);
+    EXPECT_EQ(status.code(), StatusCode::kFormat) << header.substr(0, 40);
+    const std::string message = status.message();
+    EXPECT_LT(message.size(), 500U) << header.substr(0, 40);
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message.substr(0, 500);
+    EXPECT_EQ(message.find("\u202E"), std::string::npos) << message.substr(0, 500);
+  }
+  // The same names in a dict that cannot be written.
+  const float numbers[2] = {};
+  const std::string name = "x\n\u202E" + std::string(1'000'000, 'y');
+  for (const auto& [wrong, tensor] :
+       {std::pair{name + "\xFF", ConstAnyTensor(ConstTensor(numbers, {2}))},
+        {name, ConstTensor(numbers, {-1})},
+        {name, ConstTensor(nullptr, {2})}}) {
+    std::vector<std::byte> bytes;
+    const Status status = write_safetensors({{wrong, tensor}}, SafetensorsType::kAsGiven, bytes);
+    EXPECT_NE(status.message().find("x\\u000a\\u202eyyy"), std::string::npos);
+    EXPECT_LT(status.message().size(), 500U);
+  }
+  // Data of F32 at an odd address, which is no error before views are made.
+  Safetensors tensors;
+  const std::string odd =
+      R"({"a":)" + entry("[1]", "[0,1]", "U8") + "," + bad + ":" + entry("[1]", "[1,5]") + "}";
+  ASSERT_TRUE(Safetensors::parse(file(odd, 5), tensors).ok());
+  StateDict dict;
+  EXPECT_LT(tensors.state_dict(dict).message().size(), 500U);
+}
+
 TEST(Safetensors, RoundTripsEveryFloatingPointType) {
   // Numbers that all three types represent, one of them infinite; (2, 3), column-major.
   const std::vector<float> values{1.0F, -0.5F, 0.0F, 96.0F, -INFINITY, 0.125F};

@@ -1,7 +1,9 @@
 // From text to token ids for a model that the visitor brought: byte-pair encoding with GPT-2's vocab.json and
 // merges.txt (Sennrich et al. 2016; Radford et al. 2019), or a number for each different word.
 
+import { quoted } from '../../../bindings/src/printable.js';
 import { identityOf, tokenise } from '../tokens.js';
+import { mergePairs } from './merge_pairs.js';
 
 export interface Encoded {
   readonly ids: readonly number[];
@@ -31,8 +33,11 @@ const letterToByte = new Map(byteToLetter.map((letter, byte) => [letter, byte]))
 /** Where GPT-2 cuts a text before it merges: contractions, words, numbers and marks, each with the space before it. */
 const pieces = /'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
 
+/** The longest tokens of GPT-2's vocabulary have 128 letters; a token of a damaged file may have millions. */
+const mostLetters = 256;
+
 function textOf(token: string): string {
-  const bytes = [...token].map((letter) => letterToByte.get(letter) ?? 63);
+  const bytes = [...token.slice(0, mostLetters)].map((letter) => letterToByte.get(letter) ?? 63);
   return new TextDecoder().decode(Uint8Array.from(bytes)).replaceAll(' ', '·').replaceAll('\n', '⏎');
 }
 
@@ -48,7 +53,7 @@ function readVocabulary(json: string): Map<string, number> {
   }
   const entries = Object.entries(parsed as Record<string, unknown>);
   const wrong = entries.find(([, id]) => !Number.isInteger(id) || (id as number) < 0);
-  if (wrong) throw new Error(`vocab.json gives "${wrong[0].slice(0, 20)}" no number.`);
+  if (wrong) throw new Error(`vocab.json gives ${quoted(wrong[0])} no number.`);
   return new Map(entries as [string, number][]);
 }
 
@@ -64,26 +69,17 @@ export function bytePairs(vocabJson: string, mergesText: string, vocabSize: numb
   }
   const texts = new Map([...vocabulary].map(([token, id]) => [id, textOf(token)]));
 
-  /** Merges the pair of the lowest rank until no pair is in the list. */
-  function merged(piece: string): string[] {
-    let parts = [...new TextEncoder().encode(piece)].map((byte) => byteToLetter[byte]!);
-    for (;;) {
-      let [best, rank] = [-1, Infinity];
-      for (let i = 0; i + 1 < parts.length; i += 1) {
-        const found = ranks.get(`${parts[i]} ${parts[i + 1]}`) ?? Infinity;
-        if (found < rank) [best, rank] = [i, found];
-      }
-      if (best < 0) return parts;
-      parts = [...parts.slice(0, best), parts[best]! + parts[best + 1]!, ...parts.slice(best + 2)];
-    }
-  }
+  const merged = (piece: string): string[] => {
+    const letters = [...new TextEncoder().encode(piece)].map((byte) => byteToLetter[byte]!);
+    return mergePairs(letters, (left, right) => ranks.get(`${left} ${right}`));
+  };
 
   return {
     kind: 'byte pairs',
     encode(text) {
       const tokens = (text.match(pieces) ?? []).flatMap(merged);
       const missing = tokens.find((token) => !vocabulary.has(token));
-      if (missing !== undefined) throw new Error(`vocab.json has no token "${textOf(missing)}".`);
+      if (missing !== undefined) throw new Error(`vocab.json has no token ${quoted(textOf(missing))}.`);
       return { ids: tokens.map((token) => vocabulary.get(token)!), labels: tokens.map(textOf) };
     },
     label: (id) => texts.get(id) ?? `token ${id}`,

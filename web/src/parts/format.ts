@@ -13,6 +13,14 @@ export function formatMilliseconds(value: number): string {
   return `${value.toFixed(value < 1 ? 2 : 1)} ms`;
 }
 
+const mostListed = 10;
+
+/** "a, b and 512 more": the first ten of a list. */
+export function listed(names: readonly string[]): string {
+  const more = names.length - mostListed;
+  return names.slice(0, mostListed).join(', ') + (more > 0 ? ` and ${more} more` : '');
+}
+
 export function formatShape(shape: readonly number[]): string {
   return `(${shape.join(', ')})`;
 }

@@ -1,19 +1,34 @@
-// The formula of every step in MathML, with indices from 1 as the page counts. The markup contains only constants.
+// The formula of every step in MathML, with indices from 1 as the page counts.
 
-const i = (name: string) => `<mi>${name}</mi>`;
-const op = (sign: string) => `<mo>${sign}</mo>`;
-const n = (value: string) => `<mn>${value}</mn>`;
-const row = (...parts: string[]) => `<mrow>${parts.join('')}</mrow>`;
-const sub = (base: string, index: string) => `<msub>${base}${index}</msub>`;
-const sup = (base: string, power: string) => `<msup>${base}${power}</msup>`;
-const subsup = (base: string, index: string, power: string) => `<msubsup>${base}${index}${power}</msubsup>`;
-const frac = (above: string, below: string) => `<mfrac>${above}${below}</mfrac>`;
-const root = (inner: string) => `<msqrt>${inner}</msqrt>`;
-const text = (words: string) => `<mtext>${words}</mtext>`;
-const space = '<mspace width="1em"></mspace>';
-const sum = (under: string, over: string) =>
-  over ? `<munderover>${op('∑')}${under}${over}</munderover>` : `<munder>${op('∑')}${under}</munder>`;
-const transposed = (base: string, index: string) => subsup(base, index, i('⊤'));
+/** Makes an element each time it is called: a formula has the same part several times. */
+type Part = () => MathMLElement;
+
+function element(tag: string, attributes: Readonly<Record<string, string>>, children: readonly (Part | string)[]): MathMLElement {
+  const made = document.createElementNS('http://www.w3.org/1998/Math/MathML', tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children.map((child) => (typeof child === 'string' ? child : child())));
+  return made;
+}
+
+const part =
+  (tag: string, attributes: Readonly<Record<string, string>>, ...children: (Part | string)[]): Part =>
+  () =>
+    element(tag, attributes, children);
+
+const i = (name: string) => part('mi', {}, name);
+const op = (sign: string) => part('mo', {}, sign);
+const n = (value: string) => part('mn', {}, value);
+const row = (...parts: Part[]) => part('mrow', {}, ...parts);
+const sub = (base: Part, index: Part) => part('msub', {}, base, index);
+const sup = (base: Part, power: Part) => part('msup', {}, base, power);
+const subsup = (base: Part, index: Part, power: Part) => part('msubsup', {}, base, index, power);
+const frac = (above: Part, below: Part) => part('mfrac', {}, above, below);
+const root = (inner: Part) => part('msqrt', {}, inner);
+const text = (words: string) => part('mtext', {}, words);
+const space = part('mspace', { width: '1em' });
+const sum = (under: Part, over: Part) => part('munderover', {}, op('∑'), under, over);
+const transposed = (base: Part, index: Part) => subsup(base, index, i('⊤'));
+const line = (...cells: Part[]) => part('mtr', {}, ...cells.map((cell) => part('mtd', {}, cell)));
 
 const h = i('h');
 const ij = row(i('i'), i('j'));
@@ -70,7 +85,15 @@ const sources = {
   mask: row(
     sub(i('m'), ij),
     op('='),
-    `<mrow>${op('{')}<mtable columnalign="left left"><mtr><mtd>${sub(i('z'), ij)}</mtd><mtd>${text('where j may be seen')}</mtd></mtr><mtr><mtd>${row(op('−'), i('∞'))}</mtd><mtd>${text('elsewhere')}</mtd></mtr></mtable></mrow>`,
+    row(
+      op('{'),
+      part(
+        'mtable',
+        { columnalign: 'left left' },
+        line(sub(i('z'), ij), text('where j may be seen')),
+        line(row(op('−'), i('∞')), text('elsewhere')),
+      ),
+    ),
   ),
   softmax: row(
     sub(i('w'), ij),
@@ -94,9 +117,5 @@ const sources = {
 
 export type FormulaName = keyof typeof sources;
 
-export function formula(name: FormulaName): Element {
-  const template = document.createElement('template');
-  // As large as a displayed formula, but at the left: browsers centre one with display="block" in any case.
-  template.innerHTML = `<math displaystyle="true">${sources[name]}</math>`;
-  return template.content.firstElementChild!;
-}
+/** As large as a displayed formula, but at the left: browsers centre one with display="block" in any case. */
+export const formula = (name: FormulaName): Element => element('math', { displaystyle: 'true' }, [sources[name]]);

@@ -1,9 +1,10 @@
 // Whether the visitor's own model is still there after a reload: what the address remembers of it, and the button that
 // keeps its files in this browser or forgets them.
 
+import { quoted } from '../../../bindings/src/printable.js';
 import type { App } from '../app.js';
 import { forget, keep, keptFiles } from '../model/kept.js';
-import { formatBytes, nameInAddress } from '../model/limits.js';
+import { formatBytes, nameInAddress, shownName } from '../model/limits.js';
 import type { GivenFiles } from '../model/messages.js';
 import { el } from '../parts/dom.js';
 
@@ -44,12 +45,11 @@ export function keptModel(app: App, open: (files: GivenFiles) => Promise<void>):
   function say(model: string, inUse: boolean, isKept: boolean): string {
     if (busy) return `Copying ${formatBytes(sizeOf(used!))} …`;
     if (isKept) {
-      const { name } = kept!.model;
-      return `${name} is kept in this browser, ${formatBytes(sizeOf(kept!))}. Only this page can read it.`;
+      return `${shownName(kept!.model)} is kept in this browser, ${formatBytes(sizeOf(kept!))}. Only this page can read it.`;
     }
     return inUse
       ? `After a reload the page asks for the file again. To keep it in this browser takes ${formatBytes(sizeOf(used!))}.`
-      : `This address was made with ${model}, which is not part of it: files never leave a browser. Choose that file to see its heads.`;
+      : `This address was made with a file named ${quoted(model, 40)}, which is not part of it: files never leave a browser. Choose that file to see its heads.`;
   }
 
   async function change(): Promise<void> {

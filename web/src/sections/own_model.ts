@@ -2,11 +2,12 @@
 
 import { update, type App } from '../app.js';
 import { connect, type Client } from '../model/client.js';
-import { formatBytes, nameInAddress, refusalOf } from '../model/limits.js';
+import { formatBytes, nameInAddress, refusalOf, shownName } from '../model/limits.js';
 import type { GivenFiles } from '../model/messages.js';
 import type { Look, ModelInfo } from '../model/session.js';
+import { startWorker } from '../own_scripts.js';
 import { el, refill } from '../parts/dom.js';
-import { formatMilliseconds } from '../parts/format.js';
+import { formatMilliseconds, listed } from '../parts/format.js';
 import { createLegend } from '../parts/legend.js';
 import { createViewSwitch } from '../parts/view_switch.js';
 import { columnsFor } from './gallery.js';
@@ -15,10 +16,7 @@ import { keptModel } from './own_kept.js';
 
 const mostNew = 24;
 
-const startWorker = () =>
-  new Worker(new URL('../model_worker.ts', import.meta.url), { type: 'module', name: 'model' });
-
-export function ownModelSection(app: App, client: Client = connect(startWorker)): HTMLElement {
+export function ownModelSection(app: App, client: Client = connect(() => startWorker('model'))): HTMLElement {
   const input = el('input', {
     ...{ type: 'file', id: 'model-files', class: 'sr-only', accept: '.safetensors,.json,.txt' },
     multiple: true,
@@ -81,7 +79,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
 
   client.onLost(() => {
     if (!info) return;
-    const { name } = files!.model;
+    const name = shownName(files!.model);
     files = info = look = undefined;
     run += 1;
     body.hidden = true;
@@ -96,7 +94,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
       return;
     }
     run += 1;
-    status.textContent = `Reading ${given.model.name}, ${formatBytes(given.model.size)} …`;
+    status.textContent = `Reading ${shownName(given.model)}, ${formatBytes(given.model.size)} …`;
     const { model, ownHeads } = app.state.get();
     const again = nameInAddress(given.model) === model;
     askedHeads = again ? ownHeads : null;
@@ -110,7 +108,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
       body.hidden = false;
       await follow();
     } catch (error) {
-      status.textContent = `${given.model.name} cannot be used: ${reason(error)}${info ? ' The model before it stays.' : ''}`;
+      status.textContent = `${shownName(given.model)} cannot be used: ${reason(error)}${info ? ' The model before it stays.' : ''}`;
     }
   }
 
@@ -206,7 +204,7 @@ export function ownModelSection(app: App, client: Client = connect(startWorker))
     const vocabulary = named(/vocab.*\.json$/i) ?? files?.vocabulary;
     const merges = named(/merges.*\.txt$/i) ?? files?.merges;
     if (all.length === 0) return;
-    if (!model) status.textContent = `There is no .safetensors file among ${all.map(({ name }) => name).join(', ')}.`;
+    if (!model) status.textContent = `There is no .safetensors file among ${listed(all.map(shownName))}.`;
     else void open({ model, vocabulary, merges });
   }
 

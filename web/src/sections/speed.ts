@@ -2,6 +2,7 @@
 // browser. Nothing is loaded or run before the button is pressed.
 
 import { update, type App } from '../app.js';
+import { startWorker } from '../own_scripts.js';
 import { el } from '../parts/dom.js';
 import { download } from '../parts/save_map.js';
 import { peerNames, sizeIds, sizes, type PeerName, type SizeId, type SpeedAnswer } from '../speed/messages.js';
@@ -43,7 +44,7 @@ export function speedSection(app: App): HTMLElement {
     save.hidden = machine.hidden = about.hidden = true;
     button.textContent = 'Stop';
     status.textContent = 'Starting';
-    const started = new Worker(new URL('../speed_worker.ts', import.meta.url), { type: 'module', name: 'speed' });
+    const started = startWorker('speed');
     const lose = () => started === worker && stop('The measurement has stopped: its worker has ended, perhaps for lack of memory.');
     started.onmessage = ({ data }: MessageEvent<SpeedAnswer>) => {
       if (data.kind === 'lock') whenEnded(data.lock, lose);

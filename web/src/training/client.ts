@@ -81,7 +81,3 @@ export function connect(port: Port, listener: Listener): Client {
     close: () => close('it was closed'),
   };
 }
-
-export function startWorker(): Port {
-  return new Worker(new URL('../training_worker.ts', import.meta.url), { type: 'module', name: 'training' });
-}

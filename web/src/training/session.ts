@@ -2,7 +2,8 @@
 // first use.
 
 import { createStore, type Store } from '../store.js';
-import { connect, startWorker, type Client, type Port } from './client.js';
+import { startWorker } from '../own_scripts.js';
+import { connect, type Client, type Port } from './client.js';
 import { Curve } from './curve.js';
 import type { Calls, CallName, Frame, Progress, TrainedMaps } from './messages.js';
 import { factsOf, smaller, type TrainingSettings } from './settings.js';
@@ -39,7 +40,7 @@ export interface Surroundings {
   startWorker(): Port;
   nextFrame(run: () => void): void;
 }
-const browser: Surroundings = { startWorker, nextFrame: (run) => void requestAnimationFrame(run) };
+const browser: Surroundings = { startWorker: () => startWorker('training'), nextFrame: (run) => void requestAnimationFrame(run) };
 /** While it trains, every second animation frame is left to the rest of the page. */
 const framesOfTraining = 2;
 

@@ -1,0 +1,17 @@
+// Names and other words from outside, such as those of a file, in the form in which errors and pages show them.
+
+/** Characters that end a line, steer a terminal or change the order of their neighbours, and unpaired surrogates. */
+const controls = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\p{Bidi_Control}]/gu;
+
+const escaped = (text: string): string =>
+  text.replace(controls, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, '0')}`);
+
+/** The first `most` UTF-16 units; "…" follows if there are more. Does not divide a surrogate pair. */
+const shortened = (text: string, most: number): string =>
+  text.length > most ? `${text.slice(0, most).replace(/[\ud800-\udbff]$/, '')}…` : text;
+
+/** At most `most` characters of a text, with escapes such as "\u202e" for control characters. */
+export const printable = (text: string, most = 80): string => escaped(shortened(text, most));
+
+/** The same in quotation marks, as in JSON. */
+export const quoted = (text: string, most = 80): string => escaped(JSON.stringify(shortened(text, most)));

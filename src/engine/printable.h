@@ -1,0 +1,41 @@
+// Names and other words from outside, such as those of a file, in the form in which errors and
+// programs show them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "rules/shared.h"
+
+namespace multihead::engine {
+
+// Most characters of a name, and of each part of an error.
+inline constexpr size_t kMostNameCharacters = 80;
+inline constexpr size_t kMostPartCharacters = 4096;
+
+// The first `most` characters of `text` as UTF-8; "…" follows if there are more. Control
+// characters, line separators and bidirectional controls become escapes such as "\u202e", and
+// bytes that are no UTF-8 such as "\xff". Applied to its own result, it changes no escape.
+MULTIHEAD_SHARED std::string printable(std::string_view text, size_t most = kMostNameCharacters);
+
+// Length in bytes of the UTF-8 character at the start of `text`, which is not empty; 0 if it is
+// invalid (RFC 3629).
+MULTIHEAD_SHARED size_t utf8_length(std::string_view text);
+
+// Names in one error: the first ten, and the number of the others.
+class NameList {
+ public:
+  // `detail` follows the name, and is shown as it is.
+  void add(std::string_view name, std::string_view detail = {});
+
+  bool empty() const { return count_ == 0; }
+  // "a, b and 512 more"
+  std::string text() const;
+
+ private:
+  std::string text_;
+  size_t count_ = 0;
+};
+
+}  // namespace multihead::engine
