@@ -1,4 +1,4 @@
-// The worker of the visitor's own model. It starts when a file is dropped.
+// The worker of the visitor's own model. It starts when a file is opened.
 
 import { load, MultiheadError } from 'multihead';
 import { formatBytes } from './model/limits.js';
