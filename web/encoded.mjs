@@ -1,4 +1,4 @@
-// The body of a file as it crosses the wire: compressed if that is of use and the client accepts it.
+// The body of a file for a response: compressed if its type compresses well and the client accepts an encoding.
 
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -8,20 +8,22 @@ import { brotliCompress, constants, gzip } from 'node:zlib';
 
 const compressible = new Set(['.css', '.html', '.js', '.json', '.map', '.mjs', '.svg', '.txt', '.wasm', '.webmanifest']);
 
-/** Brotli's quality 11 takes 0.8 s for the module's wasm and saves a tenth; the peers' wasm would take a minute. */
+/**
+ * Brotli's quality. 11 takes 0.8 s for the module's wasm and saves a tenth; for the peers' wasm it would take a minute.
+ */
 const qualityFor = (bytes) => {
   if (bytes.length > 1e6) return 5;
   const isWasm = bytes.subarray(1, 4).toString('latin1') === 'asm';
   return isWasm ? 11 : 9;
 };
 
-/** Preferred first. */
+/** Encodings, preferred first. */
 const encodings = {
   br: (bytes) => promisify(brotliCompress)(bytes, { params: { [constants.BROTLI_PARAM_QUALITY]: qualityFor(bytes) } }),
   gzip: (bytes) => promisify(gzip)(bytes, { level: 9 }),
 };
 
-/** Whether Vary: Accept-Encoding applies to this file. */
+/** True if the file may be compressed; its responses then need Vary: Accept-Encoding. */
 export const isCompressible = (file) => compressible.has(extname(file));
 
 /**
@@ -48,7 +50,7 @@ function compress(encoding, hash, plain) {
   return compressed.get(key);
 }
 
-/** Keeps the bodies of files, and makes one again when its file has changed. */
+/** Keeps the bodies of files, and renews a body when its file has changed. */
 export function createBodies() {
   const kept = new Map();
 
@@ -56,7 +58,7 @@ export function createBodies() {
     const plain = await readFile(file);
     const hash = createHash('sha256').update(plain).digest('base64url').slice(0, 22);
     if (encoding === 'identity') return { bytes: plain, encoding, etag: `"${hash}"` };
-    // Every representation has its own tag, because a cache may keep several.
+    // Each encoding has its own ETag, because a cache may keep several encodings.
     return { bytes: await compress(encoding, hash, plain), encoding, etag: `"${hash}-${encoding}"` };
   }
 

@@ -1,4 +1,4 @@
-// Where the build finds the peers of the speed section. native/dev/bench/peers.mjs installs them, on request.
+// Finds the peers of the speed section for the build. native/dev/bench/peers.mjs installs them on request.
 
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -13,7 +13,7 @@ const files = {
     '@tensorflow/tfjs-backend-wasm/dist/tfjs-backend-wasm-simd.wasm?url',
 };
 
-/** The folder of the packages if all that the page needs is there; else undefined. */
+/** The folder of the packages if it has all files that the page needs; else undefined. */
 export const foundPeers = (folder: string): string | undefined =>
   Object.values(files).every((file) => existsSync(folder + file.replace('?url', ''))) ? folder : undefined;
 

@@ -1,5 +1,5 @@
-// What the build adds to the page: its security policy, early requests for what it needs first, an address for
-// previews, and the service worker's list of files.
+// The build's additions to the page: its security policy, early requests for the first files, an address for previews,
+// and the service worker's list of files.
 
 import { createHash } from 'node:crypto';
 import { cpSync, readdirSync, readFileSync } from 'node:fs';
@@ -9,7 +9,7 @@ import { policyInPage } from './serve.mjs';
 
 type Bundle = Rolldown.OutputBundle;
 
-/** Only for the built page, because the development server needs inline styles. */
+/** Applies to the built page only, because the development server needs inline styles. */
 export const securityPolicy: Plugin = {
   name: 'content-security-policy',
   apply: 'build',
@@ -41,8 +41,8 @@ function importsOf(bundle: Bundle, name: string): string[] {
 }
 
 /**
- * The first script, which fetches the WebAssembly, with what it imports, and the worker: all are asked for before the page's
- * script runs.
+ * Requests these before the page's script runs: the first script, which fetches the WebAssembly, with its imports, and
+ * the worker.
  */
 export const earlyRequests: Plugin = {
   name: 'early-requests',
@@ -63,7 +63,7 @@ export const earlyRequests: Plugin = {
 };
 
 /**
- * What a build that may be hosted anywhere does not know by itself.
+ * Adds addresses, which a build that may be hosted anywhere does not know.
  * @param address where the page will be, for example https://example.org/multihead/: previews and search engines want
  *   absolute addresses; from MULTIHEAD_ADDRESS
  * @param source where the source code is; from MULTIHEAD_SOURCE
@@ -91,12 +91,12 @@ export const publicAddresses = (address: string | undefined, source: string | un
 
 const escaped = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('"', '&quot;');
 
-/** Files that a visitor may never need: previews of the page, and the peers of the speed section. */
+/** Files that are not copied for offline use: source maps, the preview picture, and the peers of the speed section. */
 const notKept = /\.map$|^card\.png$|^assets\/(peer_|ort-|tfjs-)/;
 
 const contentOf = (file: Bundle[string]): string | Uint8Array => (file.type === 'chunk' ? file.code : file.source);
 
-/** Fills in what the service worker keeps. Its version is a hash over the contents of all files. */
+/** Fills in the service worker's list of files. Its version is a hash of the names and contents of all files. */
 export const offlineCopy: Plugin = {
   name: 'offline-copy',
   apply: 'build',

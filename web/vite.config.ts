@@ -33,7 +33,8 @@ export default defineConfig({
     rolldownOptions: {
       input: { index: 'index.html', boot: 'src/boot.ts', service_worker: 'src/service_worker.ts' },
       output: {
-        // A service worker governs its own folder and what is below, and its name never changes.
+        // The service worker keeps its name, and stays in the top folder: it controls its own folder and the folders
+        // below.
         entryFileNames: ({ name }) => (name === 'service_worker' ? 'service_worker.js' : 'assets/[name]-[hash].js'),
       },
     },

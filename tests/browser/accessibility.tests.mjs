@@ -1,4 +1,4 @@
-// Using the page by keyboard only and without colours; and checks by axe-core.
+// The page used by keyboard only and without colors, and checked by axe-core.
 
 import assert from 'node:assert/strict';
 import { seriousFindings } from './axe.mjs';
@@ -12,7 +12,10 @@ const widths = [
 
 const focused = (page) => page.evaluate(() => document.activeElement.getAttribute('aria-label'));
 
-/** Visible text and controls that are cut, or beside the page. What is made to scroll, or has its whole text in a title, is neither. */
+/**
+ * Lists visible text and controls that are cut off or outside of the page, except elements that scroll or have their
+ * whole text in a title.
+ */
 const lost = (page) =>
   page.evaluate(() => {
     const scrolls = ({ overflowX }) => ['auto', 'scroll'].includes(overflowX);
@@ -25,7 +28,7 @@ const lost = (page) =>
       if (unseen || element.closest('.sr-only, svg, [aria-hidden=true]') || element.title) continue;
       const name = `${element.tagName} ${element.id || element.className} in ${element.closest('section')?.id}`;
       if ((box.right > innerWidth + 1 || box.left < -1) && !inside(element.parentElement, scrolls)) found.push(`${name} is beside the page`);
-      // The numbers of a map are in its table; the label of a button for screen readers takes no room.
+      // Skip maps, whose numbers are in a table, and labels for screen readers, which take no room.
       if (style.overflowX === 'visible' || scrolls(style) || element.closest('.map, .step, .strip-label')) continue;
       if (element.scrollWidth > element.clientWidth + 1) found.push(`${name} is cut: ${element.scrollWidth} > ${element.clientWidth} px`);
     }
@@ -155,7 +158,7 @@ export const tests = [
     name: 'new numbers do not move the focus',
     limit: 120_000,
     async run({ browser, url }) {
-      // Few words and heads are drawn sooner, and have controls of every kind.
+      // A few words and heads are drawn sooner, and still have controls of every kind.
       const { page, close } = await openPage(browser, `${url}#text=one+two+one&heads=previous.same`);
       const stray = (within) =>
         page.evaluate(async (selector) => {
@@ -169,8 +172,9 @@ export const tests = [
             document.querySelector('#causal').click();
             await window.multiheadPage.settled();
           };
-          // What has the focus loses it by being taken out, put back, hidden or disabled, or to a call of focus(). What
-          // stays in its place through a change there and back, and meets no such call, need not have it to be sure.
+          // An element loses the focus if it is removed, reinserted, hidden or disabled, or by a call of focus() or
+          // blur(). An element that stays in place during a change and its reversal, without such a call, need not be
+          // tried.
           const all = stops();
           const gone = new Set();
           const watcher = new MutationObserver((records) => {
@@ -194,7 +198,8 @@ export const tests = [
           const stays = (stop) => !gone.has(stop) && between.has(stop) && after.has(stop);
           const kinds = new Set();
           for (const [i, known] of all.entries()) {
-            // One of each kind is tried all the same. A map keeps a cell only while it has the focus: one of each section.
+            // Skip an element that stays if one of its kind was tried. A map keeps a cell only while the cell has the
+            // focus, so one cell of each section is tried.
             const isCell = known.matches('.map-cell');
             const kind = `${known.tagName} ${known.className} ${isCell ? known.closest('section').id : ''}`;
             if ((stays(known) || isCell) && kinds.has(kind)) continue;
@@ -254,7 +259,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#causal=1`, { width: 320, height: 700, scheme });
       assert.deepEqual(await seriousFindings(page, 'body'), [], 'the whole page');
-      // axe looks at the whole document for the colours behind a text: without the other sections it takes less long.
+      // axe reads the whole document to find the colors behind a text: removing the other sections saves time.
       await page.evaluate(() => document.querySelectorAll('main section:not(#steps, #use-it)').forEach((section) => section.remove()));
       for (const width of [320, 360, 1280]) {
         await setViewport(page, { width, height: 700 });

@@ -1,4 +1,4 @@
-// axe-core in a page.
+// Runs axe-core in a page.
 
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';

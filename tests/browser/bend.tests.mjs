@@ -1,4 +1,4 @@
-// "Bend it": every control changes the numbers as float64 says, is in the address, and can be undone.
+// "Bend it": every control changes the numbers as a float64 computation does, is in the address, and can be undone.
 
 import assert from 'node:assert/strict';
 import { seriousFindings } from './axe.mjs';
@@ -20,7 +20,7 @@ const slide = (page, selector, position) =>
     String(position),
   );
 
-/** Each control, with what it does to the state. */
+/** Each field, and how to change it with its control. */
 const controls = [
   { field: 'causal', use: (page) => page.$eval('#bend-causal', (box) => box.click()) },
   { field: 'window', use: (page) => slide(page, '#bend-window', 1) },

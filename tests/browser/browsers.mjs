@@ -51,7 +51,7 @@ export function findBrowsers() {
   });
 }
 
-/** Why a browser with this version string ("firefox/140.5.0esr") is not tested; null if it is. */
+/** Reason why a browser with this version string ("firefox/140.5.0esr") is not tested; null if it is tested. */
 export function whyTooOld(name, stated) {
   const { title, minimum } = NEEDS[name];
   const version = versionIn(stated);

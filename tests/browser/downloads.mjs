@@ -1,4 +1,4 @@
-// What the page offers for download, caught instead of saved; and what is drawn on a saved picture of a map.
+// Catches the files that the page offers for download, and measures a saved picture of a map.
 
 export const catchDownloads = (page) =>
   page.evaluate(() => {
@@ -12,7 +12,7 @@ export const catchDownloads = (page) =>
     };
   });
 
-/** Presses a button that saves, waits for the file (the last of `window.saved`), and gives its name. */
+/** Presses a save button, waits for the file (the last of `window.saved`), and returns its name. */
 export async function press(page, selector) {
   const before = await page.evaluate(() => window.saved.length);
   await page.$eval(selector, (button) => button.click());
@@ -23,8 +23,8 @@ export async function press(page, selector) {
 }
 
 /**
- * The size of the picture saved last, of a map of at most 24 `tokens`, and how many of its pixels have ink: in the title,
- * in the names of the queries left of the cells, and in those of the keys above them.
+ * The size of the last saved picture, which shows a map of at most 24 `tokens`, and the number of its pixels with ink:
+ * in the title, in the names of the queries left of the cells, and in the names of the keys above the cells.
  */
 export const pictureSaved = (page, tokens) =>
   page.evaluate(async (count) => {

@@ -1,4 +1,4 @@
-// The first five seconds: what is above the fold, the arcs, the presets, and text of every script.
+// The first five seconds: the content above the fold, the arcs, the presets, and text of every script.
 
 import assert from 'node:assert/strict';
 import { openPage, setSentence, settled, snapshot, until } from './harness.mjs';

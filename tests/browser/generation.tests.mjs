@@ -19,7 +19,7 @@ export const tests = [
     limit: 200_000,
     async run({ browser, kind, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction', {
-        // A visitor follows the tokens one by one, 260 ms after each other.
+        // The page shows one token every 260 ms; the test shortens this pause to 10 ms.
         prepare: (fresh) =>
           fresh.evaluateOnNewDocument(() => {
             const wait = window.setTimeout;
@@ -46,12 +46,13 @@ export const tests = [
       await page.click('#generate-go');
       await untilTrained(page, () => document.querySelectorAll('.generated > li').length === 48);
       const lengths = await page.evaluate(() => window.lengths);
-      // Firefox has reduced motion, which shows the end at once.
+      // Firefox runs with reduced motion, which shows only the end.
       if (kind === 'chromium') lengths.forEach((length, i) => assert.equal(length, 48 - lengths.length + 1 + i, 'a token a tick'));
       const [cached, plain] = [await lane(page, 'cached'), await lane(page, 'plain')];
       assert.deepEqual([cached.now, cached.kept], [1, 46]);
       assert.deepEqual([plain.now, plain.kept], [47, 0]);
-      // 2 layers: 4 · 32² for the projections and 64 for each token seen; 32² for the logits.
+      // Multiply-adds of 2 layers: 4 · 32² per row for the projections, and 64 for each token seen; then 32² for the
+      // logits.
       assert.equal(whole(cached.numbers[0]), 2 * (4096 + 64 * 47) + 1024);
       assert.equal(whole(plain.numbers[0]), 47 * (2 * 4096 + 1024) + 2 * 64 * ((47 * 48) / 2));
       assert.deepEqual([whole(cached.numbers[1]), whole(plain.numbers[1])], [47 * 512, 0]);

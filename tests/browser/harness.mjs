@@ -1,4 +1,4 @@
-// What the browser tests use: a server that logs its requests, copies of the site with a part broken, and pages that
+// Helpers of the browser tests: a server that logs its requests, copies of the site with a broken part, and pages that
 // collect every error.
 
 import assert from 'node:assert/strict';
@@ -23,7 +23,9 @@ export async function startServer(root = site) {
   return { ...running, requested, bytesSent };
 }
 
-/** Has the server compress the WebAssembly, which takes a second and is kept, before tests with limits of time. */
+/**
+ * Makes the server compress the WebAssembly before tests with time limits. This takes a second, and the result is kept.
+ */
 export async function compressAhead() {
   const server = await startServer();
   const names = (await readdir(join(site, 'assets'))).filter((name) => name.endsWith('.wasm'));
@@ -33,7 +35,7 @@ export async function compressAhead() {
   await server.close();
 }
 
-/** The browser itself fetches the page's icons, at any time and repeatedly. */
+/** True for the page's icons, which the browser itself fetches, at any time and repeatedly. */
 export const isIcon = (url) => /\/(favicon\.svg|touch-icon\.png|favicon\.ico)$/.test(url);
 
 /** A server of a changed copy of the site: `change(folder, assets)` may edit it; `assets` lists its files. */
@@ -51,7 +53,7 @@ export async function startBrokenServer(change) {
   };
 }
 
-/** Inserts code at the start of the worker, the only way to change the browser features that a worker finds. */
+/** Inserts code at the start of the worker: the only way to change the browser features that a worker finds. */
 export const withWorkerPrelude = (code) =>
   startBrokenServer(async (folder, assets) => {
     const worker = join(
@@ -63,8 +65,8 @@ export const withWorkerPrelude = (code) =>
   });
 
 /**
- * A page in a new browser context. `prepare` is called before it loads. `complaints` collects errors of the console and
- * the page; `close` fails if there are any unexpected ones.
+ * Opens a page in a new browser context. `prepare` is called before it loads. `complaints` collects errors of the
+ * console and the page; `close` fails if there are any unexpected ones.
  */
 export async function openPage(
   browser,
@@ -102,8 +104,8 @@ export async function openPage(
 }
 
 /**
- * Sets the size of the page. Puppeteer also sends a command that sets the orientation, which Firefox 140 rejects; the
- * separate command for the size has been sent by then, so wait for its effect.
+ * Sets the size of the page. Puppeteer also sends a command for the orientation, which Firefox 140 rejects. The command
+ * for the size has been sent by then, so wait for its effect.
  */
 export async function setViewport(page, size) {
   await page.setViewport(size).catch((error) => {
@@ -119,7 +121,7 @@ export async function setViewport(page, size) {
 const setScheme = (page, value) =>
   page.emulateMediaFeatures([{ name: 'prefers-color-scheme', value }]).catch(() => {});
 
-/** If the browser cannot emulate the preference, clicks the page's own theme button. */
+/** Checks the color scheme. If the browser cannot emulate the preference, clicks the page's own theme button first. */
 async function checkScheme(page, wanted) {
   const isDark = () =>
     page.evaluate(() => getComputedStyle(document.body).backgroundColor === 'rgb(15, 17, 24)');
@@ -128,14 +130,14 @@ async function checkScheme(page, wanted) {
 }
 
 /**
- * Waits until `condition` holds in the page, by polling. Puppeteer's waitForFunction() would compile it in the page;
- * Firefox 140 takes that for an eval of the page, which the security policy forbids.
+ * Waits until `condition` holds in the page, by polling. Puppeteer's waitForFunction() would compile the condition in
+ * the page, and Firefox 140 treats that as an eval of the page, which the security policy forbids.
  */
 export async function until(page, condition) {
   await untilWithin(page, condition, 10);
 }
 
-/** As until(), with this many seconds' patience. The pauses grow, for each look costs both processes some time. */
+/** Like until(), with a limit of `seconds`. The pauses grow, because each look takes time in both processes. */
 export async function untilWithin(page, condition, seconds) {
   const patience = performance.now() + 1000 * seconds;
   for (let pause = 5; !(await page.evaluate(condition)); pause = Math.min(60, 1.25 * pause)) {
@@ -158,7 +160,7 @@ export async function settled(page) {
   await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
 }
 
-/** The numbers on the screen. They are sent as base64, which both browsers' protocols transfer exactly. */
+/** The numbers on the screen. They are sent as base64, which the protocols of both browsers transfer exactly. */
 export async function snapshot(page) {
   await settled(page);
   const packed = await page.evaluate(() => {
@@ -219,7 +221,7 @@ export async function setSentence(page, text) {
   await settled(page);
 }
 
-/** Toggles a switch or chip, given by the value or id of its (invisible) checkbox. */
+/** Toggles a switch or chip. `selector` matches its (invisible) checkbox. */
 export async function toggle(page, selector) {
   await page.evaluate((wanted) => document.querySelector(wanted).closest('label').click(), selector);
   await settled(page);

@@ -1,4 +1,4 @@
-// How the page arrives: bytes and time, any host and path, offline, and from one build to the next.
+// Delivery of the page: bytes and time, any host and path, offline use, and updates from one build to the next.
 
 import assert from 'node:assert/strict';
 import { cp, mkdtemp, readFile, readdir, rename, rm, writeFile } from 'node:fs/promises';
@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { isIcon, offlineCopyReady, openPage, settled, site, snapshot, startServer, until } from './harness.mjs';
 import { startPlainServer, startSlowLine } from './hosts.mjs';
 
-/** Notes, from the first moment of the page, when a heat map of its numbers is on it, and what moves meanwhile. */
+/** Records the time of the first heat map with numbers, and all layout shifts from the first moment of the page on. */
 const watchLoading = (page) =>
   page.evaluateOnNewDocument(() => {
     window.loading = { heatMap: null, shift: 0 };
@@ -15,7 +15,7 @@ const watchLoading = (page) =>
       const canvas = document.querySelector('canvas');
       const isThere = canvas && canvas.width > 0 && canvas.getBoundingClientRect().height > 0;
       if (isThere && window.multiheadPage?.snapshot()) {
-        // Painted with this frame at the latest.
+        // The map is painted with this frame at the latest.
         requestAnimationFrame(() => {
           window.loading.heatMap = performance.now();
         });
@@ -28,7 +28,10 @@ const watchLoading = (page) =>
     }).observe({ type: 'layout-shift', buffered: true });
   });
 
-/** The time of the first heat map in a fresh browser context; the best of five, for other programs may be busy. */
+/**
+ * The time of the first heat map in a new browser context: the best of up to five tries, because other programs may be
+ * busy.
+ */
 async function firstHeatMap(browser, url, limit) {
   let best = { heatMap: Infinity, shift: 0 };
   for (let tries = 0; tries < 5 && best.heatMap > limit; tries += 1) {
@@ -58,7 +61,7 @@ async function copyOfSite() {
     async deployNext() {
       const from = join(folder, 'assets', main);
       await writeFile(from, `window.build = 'next';\n${await readFile(from, 'utf8')}`);
-      // The scripts that import it have other contents, too, and therefore other names.
+      // Scripts that import the main script change, too, and therefore get other names.
       const scripts = assets.filter((name) => /^(index|below|sentence_file)-.*\.js$/.test(name));
       const renamed = (text) =>
         scripts.reduce((so, name) => so.replaceAll(name, name.replace(/-.*\.js/, '-another1.js')), text);
@@ -190,7 +193,7 @@ export const tests = [
       assert.equal(await page.evaluate(() => window.build), 'next', 'with a network the new build is shown');
       assert.equal(server.requested.includes(`/assets/${copy.main}`), false);
       assert.equal(await page.evaluate(() => document.querySelectorAll('#use-it').length), 1, 'and only once');
-      // Its copy replaces the old one only when it is complete.
+      // The copy of the new build replaces the old copy only when it is complete.
       const kept = async () =>
         JSON.parse(
           await page.evaluate(async () => {

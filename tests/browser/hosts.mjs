@@ -1,4 +1,4 @@
-// Other hosts than `npm start`: a plain file server below a path, and a slow line.
+// Hosts other than `npm start`: a plain file server below a path, and a slow connection.
 
 import { readFile } from 'node:fs/promises';
 import { createServer as createHttpServer } from 'node:http';
@@ -8,7 +8,7 @@ import { site } from './harness.mjs';
 
 const types = { '.css': 'text/css', '.html': 'text/html', '.js': 'text/javascript', '.svg': 'image/svg+xml' };
 
-/** Serves a folder below `prefix` with no header but the type, as the simplest servers do, and nothing elsewhere. */
+/** Serves a folder below `prefix`, and nothing elsewhere. Like the simplest servers, sends no header but the type. */
 export async function startPlainServer(prefix, root = site) {
   const requested = [];
   const server = createHttpServer(async ({ url }, response) => {
@@ -33,8 +33,8 @@ const closing = (server) => () =>
 const tick = 4;
 
 /**
- * A line to the server at `port`: a new connection and each request take `delay` ms more, and all connections share
- * `bitsPerSecond` towards the browser, in turns.
+ * A slow connection to the server at `port`: each new connection and each request takes `delay` ms longer, and all
+ * connections share `bitsPerSecond` towards the browser, in turns.
  */
 export async function startSlowLine(port, { bitsPerSecond, delay }) {
   const lines = new Set();
@@ -74,7 +74,7 @@ export async function startSlowLine(port, { bitsPerSecond, delay }) {
       setTimeout(() => upstream.destroyed || upstream.write(data), Math.max(0, opened - performance.now()) + delay);
     });
     upstream.on('data', (data) => {
-      // The size of a packet, so that connections share the line fairly.
+      // Send pieces of the size of a packet, so that connections share the line fairly.
       for (let at = 0; at < data.length; at += 1460) line.waiting.push(data.subarray(at, at + 1460));
     });
   });

@@ -1,4 +1,4 @@
-// Heat maps at any size, as tables, as files, on paper and in forced colours; and the head gallery.
+// Heat maps at any size, as tables, as files, on paper and in forced colors; and the head gallery.
 
 import assert from 'node:assert/strict';
 import { catchDownloads, pictureSaved, press } from './downloads.mjs';
@@ -35,12 +35,12 @@ export const tests = [
           return real.apply(this, rest);
         };
       });
-      await sweep(page, 1); // scrolls there
+      await sweep(page, 1); // scrolls to the map
       await new Promise((resolve) => setTimeout(resolve, 500));
       await page.evaluate(() => {
         window.painted = 0;
       });
-      // The best of three: a task takes more of the processor where other programs share its caches.
+      // Take the best of three: a task takes more processor time if other programs share the caches.
       let longest = Infinity;
       for (let tries = 0; tries < 3 && longest > 50; tries += 1) {
         const longestTask = await watchTasks(page, kind);
@@ -58,7 +58,7 @@ export const tests = [
     name: 'a letter typed at 64 tokens and 8 heads redraws what is on the screen, and the rest once typing stops',
     async run({ browser, url, kind }) {
       const { page, close } = await openPage(browser, url + large, {
-        // On a busy machine the pause after which the rest is drawn is shorter than the time between two letters.
+        // Make the drawing pause last 60 s, because a busy machine may need longer than that pause between two letters.
         prepare: (page) =>
           page.evaluateOnNewDocument(() => {
             const real = window.setTimeout;

@@ -16,7 +16,7 @@ const sentences = [
   long,
 ];
 
-/** The largest error of any step, relative to the number's size where that exceeds 1. */
+/** The largest error of any step, relative to the size of the number if that exceeds 1. */
 export function compare({ tokens, heads, causal, bend, weights, trace }) {
   const [n, embedDim] = trace.x.shape.slice(-2);
   const headDim = trace.qHeads.shape.at(-1);
@@ -121,7 +121,7 @@ export const tests = [
     name: 'the causal switch hatches the upper triangle',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
-      // Counts the colours inside each cell of row 0, by column; the grid tells where the cells are.
+      // Counts the colors inside each cell of row 0, by column. The cells' positions come from the grid.
       const coloursInRow = () =>
         page.$eval('#gallery .map-stage', (stage) => {
           const canvas = stage.querySelector('canvas');

@@ -1,4 +1,4 @@
-// "Your own model": a small GPT-2 that the test writes, its heads, its continuation, and files that are none.
+// "Your own model": a small GPT-2 that the test writes, its heads, its continuation, and files that are not models.
 
 import assert from 'node:assert/strict';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -37,7 +37,7 @@ function gpt2() {
   );
 }
 
-/** As huggingface.co/docs/safetensors describes the format. */
+/** Returns a file in the format that huggingface.co/docs/safetensors describes. */
 function safetensors(tensors) {
   const header = { __metadata__: { n_head: String(heads) } };
   let end = 0;
@@ -53,7 +53,7 @@ function safetensors(tensors) {
 const tensors = gpt2();
 const words = ['the', 'Ġblack', 'Ġcat', 'Ġsat', 'Ġon', 'Ġthe', 'Ġmat'];
 const letters = [...new Set(words.join(''))];
-/** Every word of the sentence is one token, merged from its first letter on; "the" is merged before its space. */
+/** Every word of the sentence becomes one token, merged from its first letter on; "the" is merged before its space. */
 const merges = [
   ...words.flatMap((word) => [...word].slice(1).map((letter, i) => `${word.slice(0, i + 1)} ${letter}`)),
   'Ġ the',

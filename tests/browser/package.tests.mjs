@@ -18,7 +18,9 @@ const kinds = {
   'module service worker': { 'main.js': sources.serviceWorkerPage, 'service_worker.js': sources.serviceWorker() },
 };
 
-/** A site with the package and these files; `use` gets its server. A policy takes the place of the server's. */
+/**
+ * Serves a site of the package and these files, and passes the server to `use`. `policy` replaces the server's policy.
+ */
 async function withSite(files, policy, use) {
   const folder = await mkdtemp(join(tmpdir(), 'multihead-plain-'));
   try {
@@ -35,7 +37,7 @@ async function withSite(files, policy, use) {
   }
 }
 
-/** The title that the page's calls give it, and the .wasm files that it fetched. */
+/** The title in which the page reports the result of its calls, and the .wasm files that it fetched. */
 async function outcomeOf(browser, { kind, modules, policy }) {
   const file = (module) => `./dist/${module.split('/')[1] ?? 'index'}.js`;
   const files = { load: modules.load.map(file), createPool: file(modules.createPool) };

@@ -1,4 +1,4 @@
-// What a visitor does: type, choose, point at cells, share the address.
+// Actions of a visitor: type, choose, point at cells, share the address.
 
 import assert from 'node:assert/strict';
 import { openPage, pictures, settled, snapshot, toggle, typeSentence, until } from './harness.mjs';
@@ -179,7 +179,7 @@ export const tests = [
     name: 'on a phone, by touch alone: an example, a word, a cell, a head, the next step, a switch, and undo',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { width: 360, height: 740 });
-      /** Touches an element, at this part of its width and height, and gives the address. */
+      /** Touches an element at these shares of its width and height, and returns the hash of the address. */
       const touch = async (selector, across = 0.5, down = 0.5) => {
         const place = await page.$eval(
           selector,

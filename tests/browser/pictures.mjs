@@ -1,4 +1,4 @@
-// Takes the pictures of the built page anew: the README's, the one of link previews, and the touch icon.
+// Takes the pictures of the built page again: for the README, for link previews, and for the touch icon.
 //
 //   npm run build && node tests/browser/pictures.mjs        in Chromium
 
@@ -16,7 +16,7 @@ const server = await startServer();
 
 async function pictureOf(size, path) {
   const { page, close } = await openPage(browser, server.url, { ...size, scheme: 'light' });
-  // Without the chip's time, which is this machine's.
+  // Remove the status chip, because its time depends on this machine.
   await until(page, () => /median of warm runs/.test(document.querySelector('#status').textContent));
   await page.evaluate(() => document.querySelector('#status').remove());
   await page.screenshot({ path });

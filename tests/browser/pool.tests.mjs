@@ -23,7 +23,9 @@ async function servePackage(headers) {
   return { url: `http://127.0.0.1:${server.address().port}/`, close };
 }
 
-/** Runs in the page: compares a pool, whose workers come from a policy of Trusted Types or the package, with one thread. */
+/**
+ * Runs in the page: compares a pool with one thread. The workers come from a Trusted Types policy, or from the package.
+ */
 async function compare(withPolicy) {
   const { createPool } = await import('/pool.js');
   const { load } = await import('/index.js');
@@ -41,7 +43,7 @@ async function compare(withPolicy) {
   const copies = [q, k, v].map(({ shape, data }) => ({ shape, data: data.slice() }));
   const { out, lse, lent } = await pool.attention(...copies, { causal: 'topLeft', return: ['lse'], transfer: true });
   const taken = copies.filter(({ data }) => data.length === 0).length;
-  // The class exists in browsers since 2025, in Node only since version 24.
+  // Float16Array exists in browsers since 2025, in Node only since version 24.
   const halves = [q, k, v].map(({ shape, data }) => ({ shape, data: new Float16Array(data) }));
   const bits = halves.map(({ shape, data }) => ({ shape, data: new Uint16Array(data.buffer), dtype: 'f16' }));
   const ofBits = mh.attention(...bits).out.toFloat32();

@@ -1,11 +1,14 @@
-// The printed page: on paper, and in the file that Chromium makes of it.
+// The page on paper: as printed, and as the PDF that Chromium makes of it.
 
 import assert from 'node:assert/strict';
 import { inflateSync } from 'node:zlib';
 import { openPage, settled, snapshot, until } from './harness.mjs';
 import { large } from './maps.tests.mjs';
 
-/** How many letters a PDF shows on its pages, except in forms, where those end that something masks. A letter has two bytes. */
+/**
+ * Counts the letters on the pages of a PDF, with two bytes per letter. Forms do not count, because they hold the
+ * letters that something masks.
+ */
 function lettersIn(file) {
   const text = file.toString('latin1');
   let count = 0;
@@ -18,7 +21,7 @@ function lettersIn(file) {
       const commands = inflateSync(bytes).toString('latin1');
       for (const [, hex] of commands.matchAll(/<([0-9A-Fa-f]+)>\s*T[jJ]/g)) count += hex.length / 4;
     } catch {
-      // Not compressed, and therefore not what is on a page.
+      // The stream is not compressed, so it is not the content of a page.
     }
   }
   return count;
@@ -30,7 +33,8 @@ export const tests = [
     skip: (kind) => (kind === 'firefox' ? 'Firefox cannot emulate printing' : undefined),
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url, { scheme: 'dark' });
-      // A cell without weight: on paper the canvas is smaller, and its cells are where they were.
+      // Find a cell without weight, as a share of the canvas: on paper the canvas is smaller, but its cells keep their
+      // places.
       const cell = await page.$eval('#gallery .map-stage', (stage) => {
         const { left, top, width, height } = stage.querySelector('canvas').getBoundingClientRect();
         const { right, bottom } = stage.querySelector('.map-row').getBoundingClientRect();
@@ -69,7 +73,7 @@ export const tests = [
       await page.emulateMediaType('print');
       await until(page, () => matchMedia('print').matches);
       await page.$eval('.origin details', (details) => (details.open = true));
-      // As wide as the paper. The maps keep the size that they had on the screen, because nothing draws them again.
+      // Make the page as wide as the paper. The maps keep their size on the screen, because nothing draws them again.
       const seen = await page.evaluate(() => {
         document.body.style.width = '718px';
         const shown = (selector) => [...document.querySelectorAll(selector)].filter((element) => element.checkVisibility());

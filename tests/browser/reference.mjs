@@ -16,7 +16,7 @@ function project(x, w, rows, inner, outer) {
   return y;
 }
 
-/** (N, H·d) to (H, N, d). */
+/** Splits (N, H·d) into heads: (H, N, d). */
 function split(m, n, heads, d) {
   const out = new Float64Array(m.length);
   for (let h = 0; h < heads; h += 1) {
@@ -45,7 +45,7 @@ function edit(row, set, visible) {
   }
 }
 
-/** Every step, by its name in the trace. */
+/** Computes every step, by its name in the trace. */
 export function reference({ x, n, embedDim, heads, headDim: d, causal, weights, bend = nothingBent }) {
   const { window, temperature, divisor, muted, withoutOutput, edits } = bend;
   const wide = heads * d;

@@ -5,7 +5,7 @@ import { openPage, settled, snapshot, until } from './harness.mjs';
 
 const sentence = 'text=the+black+cat+sat+on+the+mat';
 
-/** What the cells of the active row of a block say, as [token, numbers]. */
+/** The labels of the cells in the active row of a block, as [head, token, column, number]. */
 const rowOf = (page, block) =>
   page.$$eval(`#reveal .reveal-block:nth-child(${block}) [role=gridcell]`, (cells) =>
     cells.map((cell) => /^head (\d+), token (.+), column (\d+), (.+)$/.exec(cell.ariaLabel).slice(1)),

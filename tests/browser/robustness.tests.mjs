@@ -1,4 +1,4 @@
-// Requests to other origins, the size of the transfer, and what a visitor sees if something is missing.
+// Requests to other origins, the size of the transfer, and the page's behavior if something is missing.
 
 import assert from 'node:assert/strict';
 import { readFile, rm, writeFile } from 'node:fs/promises';
@@ -78,7 +78,7 @@ export const tests = [
       await page.click('.preset');
       await toggle(page, '[value=average]');
       assert.equal((await snapshot(page)).tokens.length, 8);
-      await close({ expected: /fetching the script/ }); // the service worker's, if it was not there yet
+      await close({ expected: /fetching the script/ }); // an error of the service worker, if it was not there yet
     },
   },
   {
@@ -113,7 +113,7 @@ export const tests = [
   {
     name: 'a browser without relaxed SIMD runs the other build, and the chip says so',
     async run({ browser }) {
-      // The relaxed-SIMD probe contains opcode 0x105, in LEB128 0x85 0x02.
+      // Reject the relaxed-SIMD probe. It contains opcode 0x105, in LEB128 0x85 0x02.
       const server = await withWorkerPrelude(`{
         const real = WebAssembly.validate;
         WebAssembly.validate = (bytes) => !(bytes.includes(0x85) && bytes.includes(0xfd)) && real(bytes);
@@ -220,7 +220,8 @@ export const tests = [
     name: 'without JavaScript the page says that it needs it',
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
-      // A sandboxed frame runs no scripts, in every browser; switching them off in the settings needs another browser.
+      // A sandboxed frame runs no scripts in any browser; switching them off in the settings would need another
+      // browser.
       const text = await page.evaluate(
         (address) =>
           new Promise((done) => {
@@ -316,7 +317,7 @@ export const tests = [
         const response = await fetch(new URL(address, url));
         assert.deepEqual([response.status, address.split('.').at(-1).slice(0, 3)], [200, /svg/.test(address) ? 'svg' : 'png']);
       }
-      // The browser's own bars have the colour of the page, also when the visitor chooses the other theme.
+      // The browser's own bars have the color of the page, also when the visitor chooses the other theme.
       const colors = () =>
         page.evaluate(() => {
           const bar = [...document.querySelectorAll('meta[name=theme-color]')].find(({ media }) => matchMedia(media).matches);
@@ -335,7 +336,7 @@ export const tests = [
     limit: 90_000,
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, url);
-      // The memory is that of the worker: where no map is, nothing is drawn meanwhile.
+      // The memory below is the worker's. Scroll to a place without maps, so that nothing is drawn meanwhile.
       await page.evaluate(() => document.querySelector('#use-it').scrollIntoView());
       const before = (await snapshot(page)).memory;
       for (let i = 0; i < 100; i += 1) {

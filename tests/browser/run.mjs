@@ -52,7 +52,7 @@ const tests = [
   ...pool,
 ];
 const wanted = process.argv.length > 2 ? process.argv.slice(2) : [''];
-/** In milliseconds, for tests that state none of their own. */
+/** Milliseconds for a test that states no limit. */
 const usualLimit = 30_000;
 
 async function withinLimit(promise, limit) {
@@ -87,7 +87,7 @@ async function runIn(found, outcome) {
       const name = `${found.name}: ${test.name}`;
       const reason = test.skip?.(found.name);
       if (reason) {
-        // Not counted as skipped: this browser cannot do what the test looks at.
+        // Do not count the test as skipped: it cannot apply to this browser.
         say('–', name, reason);
         continue;
       }
@@ -95,7 +95,8 @@ async function runIn(found, outcome) {
         withinLimit(test.run({ browser, kind: found.name, server, url: server.url }), test.limit ?? usualLimit);
       const start = performance.now();
       try {
-        // Browsers on a busy machine now and then miss a moment. A test that fails twice has found a fault.
+        // A browser on a busy machine sometimes misses a moment, so try twice. A test that fails twice has found a
+        // fault.
         const note = await attempt().catch(async (error) => {
           const second = await attempt();
           outcome.again.push(`${name}: ${error.message}`);

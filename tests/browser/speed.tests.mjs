@@ -1,4 +1,4 @@
-// The speed section: nothing runs before it is asked for, and what it says of the results.
+// The speed section: nothing runs before it is requested, and the texts describe the results.
 
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -78,7 +78,7 @@ export const tests = [
       });
       const { page, close } = await openPage(browser, server.url);
       await page.$eval('#run-speed', (button) => button.click());
-      // The worker ends between two of its measurements, which take seconds in Firefox on a busy machine.
+      // The worker ends between two measurements, which take seconds in Firefox on a busy machine.
       await untilWithin(page, () => document.querySelector('#speed [role=status]').textContent.startsWith('The measurement has stopped: its worker has ended'), 30);
       assert.equal(await page.$eval('#run-speed', (button) => button.textContent), 'Run');
       await page.evaluate(() => (location.hash = '#speed=sentence'));

@@ -14,7 +14,7 @@ const chosenToken = async (page) => {
   return page.$$eval('.token', (list) => list.findIndex((token) => token.ariaPressed === 'true'));
 };
 
-/** Back or Forward, as by the browser's buttons. */
+/** Goes back or forward, like the browser's buttons. */
 async function go(page, by) {
   await page.evaluate(
     (steps) =>
@@ -27,7 +27,7 @@ async function go(page, by) {
   await settled(page);
 }
 
-/** Random numbers that a seed repeats (mulberry32). */
+/** Repeatable random numbers from a seed (mulberry32). */
 function randomFrom(seed) {
   let state = seed;
   const next = () => {
@@ -39,7 +39,7 @@ function randomFrom(seed) {
   return { next, pick: (list) => list[Math.floor(next() * list.length)] };
 }
 
-/** The names of the parameters, as page_state.ts lists them. */
+/** The names of the fields, as listed in page_state.ts. */
 async function fieldNames() {
   const source = await readFile(new URL('../../web/src/page_state.ts', import.meta.url), 'utf8');
   const table = source.slice(source.indexOf('export const fields = {'), source.indexOf('type Fields ='));
@@ -115,7 +115,7 @@ export const tests = [
       await settled(page);
       assert.equal(await page.evaluate(() => window.isSame), true, `seed ${seed}: it is the same page`);
       assert.deepEqual([await hashOf(page), await textIn(page)], ['', 'I saw the dog and the dog ran'], `seed ${seed}: the beginning`);
-      // More changes in a second than a browser makes entries for.
+      // Make more changes in a second than a browser makes entries for.
       await page.evaluate(() => {
         const steps = [...document.querySelectorAll('.step')];
         for (let i = 0; i < 231; i += 1) steps[i % 10].click();

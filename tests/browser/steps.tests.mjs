@@ -1,4 +1,4 @@
-// "Step through": every step in the same place, the operation behind a number, and the end in words.
+// "Step through": every step in the same place, the operation behind a number, and the final text.
 
 import assert from 'node:assert/strict';
 import { openPage, settled, snapshot, toggle, until } from './harness.mjs';
@@ -7,7 +7,7 @@ import { watchTasks } from './tasks.mjs';
 const ids = ['x', 'project', 'split', 'scores', 'scale', 'mask', 'softmax', 'values', 'merge', 'output'];
 const selected = (page) => page.$eval('.step[aria-selected=true]', ({ id }) => id);
 const textOf = (page, selector) => page.$eval(selector, (element) => element.textContent);
-/** What of the detail can be seen: hidden layers do not count. */
+/** The visible text of the detail: hidden layers do not count. */
 const seen = (page) => page.$eval('#step-detail', (element) => element.innerText);
 
 export const tests = [

@@ -1,7 +1,7 @@
-// The tasks of the page's main thread, in processor time: what a task takes is not what it waits while other programs
-// have the processor. Only Chromium tells.
+// Measures the tasks of the page's main thread in processor time, so that waiting for other programs does not count.
+// Only Chromium reports it.
 
-/** Starts to watch; the function returned ends it, and gives the milliseconds of the longest task since. */
+/** Starts measuring. The returned function stops, and returns the milliseconds of the longest task since. */
 export async function watchTasks(page, kind) {
   if (kind !== 'chromium') return async () => 0;
   await page.tracing.start({ categories: ['-*', 'toplevel', 'disabled-by-default-devtools.timeline'] });

@@ -1,5 +1,5 @@
-// "Train live": heads that specialise, curves that repeat, muting, pausing, saved moments, bad input, and memory. The
-// training of induction is in generation.tests.mjs, with what the trained model writes.
+// "Train live": heads that specialize, curves that repeat, muting, pausing, saved moments, bad input, and memory. The
+// training of induction, and the text that its model generates, are in generation.tests.mjs.
 
 import assert from 'node:assert/strict';
 import { rm } from 'node:fs/promises';
@@ -8,10 +8,10 @@ import { openPage, startBrokenServer, until } from './harness.mjs';
 import { watchTasks } from './tasks.mjs';
 import { openTraining, textOf, trainFor, trainingOf, trainToTheEnd, untilTrained } from './training_steps.mjs';
 
-/** Milliseconds of processor time that the page allows itself for a task of the main thread. */
+/** Milliseconds of processor time that a task of the main thread may take. */
 const mostTask = 50;
 
-/** Firefox 140 rejects the command after the one that sets the size, which is the screen's orientation. */
+/** Sets the size. Firefox 140 rejects Puppeteer's next command, which sets the orientation of the screen. */
 const resize = (page, size) => page.setViewport(size).catch(() => undefined);
 
 const seconds = (milliseconds) => `${(milliseconds / 1000).toFixed(1)} s`;
@@ -112,7 +112,7 @@ export const tests = [
           const [steps, asked] = [training().last - from, performance.now()];
           document.querySelector('#train-go').click();
           while (training().status === 'running') await new Promise((resolve) => setTimeout(resolve));
-          // Where other programs have the processors, a step takes longer: then in the time of four steps.
+          // If other programs use the processors, a step takes longer: allow the time of four steps.
           pauses.push({ took: performance.now() - asked, limit: Math.max(100, (4 * (asked - begun)) / steps) });
           if (pauses.at(-1).took <= pauses.at(-1).limit) break;
         }
@@ -252,7 +252,7 @@ export const tests = [
         await untilTrained(page, `window.multiheadPage.training().step > ${step} || window.multiheadPage.training().status !== 'running'`);
         const seen = await page.evaluate(() => ({
           over: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-          // Maps that are not on the screen are drawn when they come there.
+          // Skip maps that are not on the screen, because they are drawn when scrolled to.
           wide: [...document.querySelectorAll('#train .map canvas, #train .chart-picture')].filter((picture) => {
             const { top, bottom, right } = picture.getBoundingClientRect();
             const room = picture.closest('.train-card, .train-run').getBoundingClientRect();
@@ -300,7 +300,7 @@ export const tests = [
     limit: 200_000,
     async run({ browser, url }) {
       const { page, close } = await openTraining(browser, url, '#train=induction');
-      // The memory is that of the workers: where no map is, nothing is drawn meanwhile.
+      // The memory below is the workers'. Scroll to a place without maps, so that nothing is drawn meanwhile.
       await page.evaluate(() => document.querySelector('#use-it').scrollIntoView());
       const rounds = 100;
       const round = (index) =>

@@ -7,7 +7,7 @@ import { openTraining, trainFor, trainingOf, untilTrained } from './training_ste
 
 const findings = (page) => seriousFindings(page, '#train', '#generate');
 
-/** Moves on with Tab until an element that matches has the focus. */
+/** Presses Tab until an element that matches `selector` has the focus. */
 async function tabTo(page, selector, most = 60) {
   for (let i = 0; i < most; i += 1) {
     await page.keyboard.press('Tab');

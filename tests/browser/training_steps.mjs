@@ -1,8 +1,8 @@
-// What tests of "Train live" and "Generate" do with the page.
+// Steps that the tests of "Train live" and "Generate" share.
 
 import { openPage, until, untilWithin } from './harness.mjs';
 
-/** Opens the page at the section, with its workers started. */
+/** Opens the page at "Train live", with its workers started. */
 export async function openTraining(browser, url, hash = '', options = {}) {
   const opened = await openPage(browser, `${url}${hash}`, options);
   await opened.page.evaluate(() => document.querySelector('#train').scrollIntoView());
@@ -23,7 +23,7 @@ export async function trainingOf(page) {
   return JSON.parse(text);
 }
 
-/** As until(), for what takes the time of a training on a busy machine. */
+/** Like until(), with enough time for a training on a busy machine. */
 export const untilTrained = (page, condition, seconds = 100) => untilWithin(page, condition, seconds);
 
 const rests = () => {
@@ -35,7 +35,7 @@ const besideIsDone = () => {
   return !beside || beside.losses.length >= last;
 };
 
-/** Trains to the end, both models. */
+/** Trains both models to the end. */
 export async function trainToTheEnd(page) {
   await page.click('#train-go');
   await untilTrained(page, () => window.multiheadPage.training().step > 0);

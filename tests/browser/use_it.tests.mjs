@@ -1,4 +1,4 @@
-// "Use it": the program for what is on the screen, the file that it reads, and the link.
+// "Use it": the program for the numbers on the screen, the file that it reads, and the link.
 
 import assert from 'node:assert/strict';
 import { openPage, settled, snapshot, until } from './harness.mjs';
@@ -34,7 +34,7 @@ export const tests = [
     async run({ browser, url }) {
       const { page, close } = await openPage(browser, `${url}#text=the+black+cat+sat+on+the+mat`);
       const shown = await snapshot(page);
-      // What the browser would write to the disk.
+      // Catch the file that the browser would write to the disk.
       await page.evaluate(() => {
         window.saved = new Promise((done) => {
           URL.createObjectURL = (blob) => (blob.arrayBuffer().then(done), 'about:blank');

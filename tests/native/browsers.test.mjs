@@ -1,4 +1,4 @@
-// Which browsers the browser tests use.
+// Tests the choice of browsers for the browser tests.
 //
 //   node --test tests/native/browsers.test.mjs
 

@@ -15,7 +15,7 @@ import { NEEDS, missingFor } from '../../native/dev/needs.mjs';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const compiler = JSON.parse(readFileSync(join(root, 'build/toolchain/manifest.json'), 'utf8')).cxx.path;
 
-/** A program in `folder` that acts as a compiler: for -march=native it runs the shell code `onNative`. */
+/** A fake compiler in `folder`: for -march=native it runs the shell code `onNative`. */
 function compilerThat(onNative, folder) {
   const path = join(folder, 'c++');
   writeFileSync(
@@ -31,7 +31,7 @@ exec ${JSON.stringify(compiler)} "$@"
   return path;
 }
 
-/** The flags that multihead_machine_flags() finds for that compiler. */
+/** The flags that multihead_machine_flags() finds for the compiler of compilerThat(). */
 function flagsOf(onNative) {
   const folder = mkdtempSync(join(tmpdir(), 'multihead-build-'));
   try {
@@ -85,7 +85,7 @@ test('a download must have the expected checksum, and is then used', () => {
         'file(WRITE "${CMAKE_BINARY_DIR}/found" "${library_SOURCE_DIR}")',
       ];
       writeFileSync(join(folder, 'CMakeLists.txt'), lines.join('\n'));
-      // A bare machine has Ninja, which the set-up installs, but no Make.
+      // Use Ninja, because a bare machine has no Make; the set-up installs Ninja.
       const command = ['-G', 'Ninja', '-S', folder, '-B', join(folder, expected)];
       return spawnSync('cmake', command, { encoding: 'utf8' });
     };

@@ -1,5 +1,5 @@
-// Every golden case of tests/conformance on every SIMD target; and malformed packs: each wrong part
-// is one failed case with a reason, and the other cases still run.
+// Runs every golden case of tests/conformance on every SIMD target. In malformed packs, each wrong
+// part is one failed case with a reason, and the other cases still run.
 #include "conformance.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class ConformanceOnTarget : public ::testing::TestWithParam<int64_t> {
 TEST_P(ConformanceOnTarget, EveryCasePasses) {
   Context context(2);
   const auto results = conformance::run_folder(MULTIHEAD_CONFORMANCE_FOLDER, context);
-  // sdpa, variants, gradients, onnx, published, mha and stack.
+  // Cases in sdpa, variants, gradients, onnx, published, mha and stack. Other packs may add more.
   EXPECT_GE(results.size(), 47U + 34U + 20U + 33U + 10U + 30U + 4U);
   for (const auto& result : results) {
     EXPECT_TRUE(result.passed()) << result.file << "/" << result.name << ": " << result.reason;
@@ -86,7 +86,7 @@ class Conformance : public ::testing::Test {
     return conformance::run_folder(folder_.string(), context);
   }
 
-  // Runs `broken`, and then `good`, which must pass.
+  // Runs the cases `broken` and then `good`, which must pass; returns the results of `broken`.
   std::vector<CaseResult> run(std::vector<json> broken, const json& good, const std::string& pack) {
     broken.push_back(good);
     write_manifest("pack.json", broken, pack);
@@ -101,7 +101,7 @@ class Conformance : public ::testing::Test {
   fs::path folder_;
 };
 
-// The first case of every operation, and the pack that it comes from.
+// One case of an operation, and the pack that it comes from.
 struct Sample {
   std::string pack;
   json description;
@@ -161,7 +161,7 @@ TEST_F(Conformance, EveryFieldOfTheWrongTypeFails) {
       without.erase(field);
       add(std::string("without ") + field, without);
       for (const json& value : wrong_values()) {
-        // The string is a valid name.
+        // A string is a valid name.
         if (std::string(field) == "name" && value.is_string()) continue;
         json changed = good;
         changed[field] = value;
@@ -236,7 +236,7 @@ TEST_F(Conformance, AnyValueOfAnyAttributeIsSurvived) {
   }
 }
 
-// Replaces each input and golden by tensors of other ranks, extents and types.
+// Replaces each input and golden tensor by tensors of other ranks, extents and types.
 TEST_F(Conformance, AnyTensorInPlaceOfAnotherIsSurvived) {
   for (const auto& [pack, good] : samples()) {
     Safetensors tensors;
@@ -300,7 +300,7 @@ TEST_F(Conformance, ModulesWhoseWeightsDoNotFitTheirAttributesFail) {
   }
 }
 
-// The safetensors file `bytes` with an additional tensor of zeros.
+// Adds a tensor of zeros to the safetensors file `bytes`.
 std::string with_zeros(const std::string& bytes, const std::vector<int64_t>& shape) {
   uint64_t length = 0;
   for (size_t i = 0; i < 8; ++i) {
@@ -326,7 +326,7 @@ TEST_F(Conformance, TransformersHaveAnyNumberOfLayers) {
     if (one["name"] == "stack_rope_half") five = one;
   }
   ASSERT_TRUE(five.is_object());
-  // Layers with output projections of zero change nothing.
+  // Layers whose output projection is zero do not change the hidden state.
   const std::string prefix = "stack_rope_half/";
   for (int layer = 2; layer < 5; ++layer) {
     const std::string to = "layers." + std::to_string(layer);

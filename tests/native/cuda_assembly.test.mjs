@@ -1,6 +1,6 @@
-// Every CUDA kernel assembles, for sm_90a if it is Hopper's and else for sm_80, keeps its numbers in registers, and leaves a
-// multiprocessor room for as many blocks as planned.
-// node native/dev/cuda_assembly.mjs does so for all architectures; that takes twice as long.
+// Every CUDA kernel assembles, Hopper kernels for sm_90a and all others for sm_80. It spills no more registers than
+// MAY_SPILL, and leaves a multiprocessor room for the planned number of blocks. node native/dev/cuda_assembly.mjs
+// checks all architectures, which takes twice as long.
 //
 //   node --test tests/native/cuda_assembly.test.mjs        on a machine with nvcc; no GPU is needed
 
@@ -21,7 +21,10 @@ const nvcc = await cuda();
 const skip = nvcc ? false : 'no nvcc was found';
 const launches = readLaunches(); // null without multihead-cuda-launches, which needs Boost.Context
 
-/** Bytes that a kernel may spill; others spill none. Captures are for looking at a call, not for speed. */
+/**
+ * Bytes that a kernel of a file may spill; kernels of other files spill none. scores.cu captures scores for inspection,
+ * so its speed does not matter.
+ */
 const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 128, 'backward_half.cu': 32 };
 
 for (const file of kernelFiles()) {
@@ -63,7 +66,7 @@ test('occupancy is that of the rules of CUDA', () => {
     const { blocks, warps, percent, limit } = occupancy(architecture, { registers, threads, shared });
     return [blocks, warps, percent, limit];
   };
-  // The toolkit's cuda_occupancy.h gives these blocks. Registers are given to a warp in units of 256.
+  // Expected blocks are from the toolkit's cuda_occupancy.h. Registers are allocated to a warp in units of 256.
   assert.deepEqual(of('sm_80', 32, 1024, 0), [2, 64, 100, 'warps']);
   assert.deepEqual(of('sm_80', 33, 1024, 0), [1, 32, 50, 'registers']);
   assert.deepEqual(of('sm_80', 40, 256, 0), [6, 48, 75, 'registers']);
@@ -71,10 +74,10 @@ test('occupancy is that of the rules of CUDA', () => {
   assert.deepEqual(of('sm_80', 168, 128, 0), [3, 12, 18.75, 'registers']);
   assert.deepEqual(of('sm_80', 255, 128, 0), [2, 8, 12.5, 'registers']);
   assert.deepEqual(of('sm_80', 16, 32, 0), [32, 32, 50, 'blocks']);
-  // Registers belong to a quarter of a multiprocessor: 3 warps of 168 fit in each, so 12 in all.
+  // Registers belong to a quarter of a multiprocessor: 3 warps with 168 registers a thread fit in each, so 12 in all.
   assert.deepEqual(of('sm_90a', 168, 384, 0), [1, 12, 18.75, 'registers']);
   assert.deepEqual(of('sm_90a', 168, 416, 0), [0, 0, 0, 'registers']);
-  // Of shared memory each block takes 1 kB more.
+  // The system reserves 1 kB of shared memory for each block.
   assert.deepEqual(of('sm_80', 32, 128, 81 * 1024), [2, 8, 12.5, 'shared memory']);
   assert.deepEqual(of('sm_80', 32, 128, 81 * 1024 + 1), [1, 4, 6.25, 'shared memory']);
   assert.deepEqual(of('sm_90a', 32, 128, 113 * 1024), [2, 8, 12.5, 'shared memory']);

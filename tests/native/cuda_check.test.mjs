@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { ROOT } from '../../native/dev/build.mjs';
 
-/** Runs a copy of the script, where it finds these programs first; each is the text of a shell script. */
+/** Runs a copy of the script, which finds these programs first; each program is the text of a shell script. */
 function check(programs, { environment = {}, args = () => [], built = {} } = {}) {
   const folder = mkdtempSync(join(tmpdir(), 'multihead-cuda-check-'));
   try {
@@ -36,7 +36,7 @@ function check(programs, { environment = {}, args = () => [], built = {} } = {})
   }
 }
 
-/** multihead-cuda-check with three checks; `special` is the text of a case statement for its argument. */
+/** A multihead-cuda-check with three checks; `special` is the text of a case statement on its argument. */
 const checker = (special = '') => `
 if [ "$1" = --list ]; then printf 'copies\\nproducts\\nrandom-calls\\n'; exit 0; fi
 case $1 in ${special} esac

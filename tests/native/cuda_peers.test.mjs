@@ -1,4 +1,4 @@
-// native/bench/cuda_peers.py: its statistics, and what it says where PyTorch or a GPU is missing.
+// native/bench/cuda_peers.py: its statistics, and its messages if PyTorch or a GPU is missing.
 //
 //   node --test tests/native/cuda_peers.test.mjs        on a machine with Python
 

@@ -1,5 +1,6 @@
-// Every public name has a documentation comment. `npm run docs` is thorough about that, with Doxygen and TypeDoc; this test
-// needs no tools and no time, and relies on how clang-format and this project's TypeScript lay out declarations.
+// Every public name has a documentation comment. `npm run docs` checks that thoroughly, with Doxygen and TypeDoc. This
+// test needs no tools and little time; it relies on how clang-format and this project's TypeScript lay out
+// declarations.
 //
 //   node --test tests/native/documented.test.mjs
 
@@ -11,10 +12,13 @@ import { ROOT } from '../../native/dev/build.mjs';
 
 const read = (...path) => readFileSync(join(ROOT, ...path), 'utf8');
 
-/** What needs no comment: ends of blocks, namespaces, declarations of types that are not public, destructors, friends. */
+/**
+ * Lines that need no comment: ends of blocks, namespaces, declarations of types that are not public, destructors,
+ * friends.
+ */
 const EXEMPT = /^(\}|public:|private:|namespace |(class|struct) \w+;|friend (class|struct)|~|MULTIHEAD_|.* = delete;)/;
 
-/** The lines of a header that begin a declaration without a comment before it or behind it. */
+/** The lines of a header that begin a declaration with no comment before or after it. */
 function undocumentedInHeader(text) {
   const missing = [];
   let inType = false;
@@ -34,7 +38,7 @@ function undocumentedInHeader(text) {
   return missing;
 }
 
-/** The members of exported interfaces and classes without a comment, and exported declarations without one. */
+/** The members of exported interfaces and classes, and the exported declarations, that have no comment. */
 function undocumentedInTypes(text) {
   const missing = [];
   let inType = false;
@@ -43,8 +47,8 @@ function undocumentedInTypes(text) {
     const exported = /^export (declare |abstract |async )*(interface|class|type|const|function) (?![*{])/.test(line);
     if (/^[\w}]/.test(line)) inType = /^export (interface|class)\b/.test(line) || (inType && !line.startsWith('}'));
     const isMember = inType && /^ {2}(override |readonly )*(\[Symbol[\w.]+\]|[a-zA-Z]\w*\??)[<(:]/.test(line);
-    const isInner = /^ {4,}readonly \w+\??:/.test(line) || /[{;] readonly \w+\??:/.test(line); // of a type inside of another
-    // A comma or a parenthesis before it: the line goes on with a declaration.
+    const isInner = /^ {4,}readonly \w+\??:/.test(line) || /[{;] readonly \w+\??:/.test(line); // a member of a nested type
+    // If a comma or a parenthesis ends the line before, this line continues a declaration.
     if ((exported || isMember || isInner) && !/(\*\/|[,(<])$/.test(before)) missing.push(`${index + 1}: ${line}`);
     if (line.trim() !== '') before = line;
   });

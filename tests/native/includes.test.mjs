@@ -1,5 +1,5 @@
-// Every source file includes exactly the standard headers of the names that it uses. It must not rely on headers that a
-// standard header includes, because these differ between versions of the library.
+// Every source file includes exactly the standard headers for the names that it uses. It must not rely on headers that
+// another standard header includes, because those differ between versions of the library.
 //
 //   node --test tests/native/includes.test.mjs
 

@@ -54,12 +54,13 @@ test('--delay prints how much of it the computation hides', { skip }, () => {
 });
 
 test('a rank that others wait for too long ends the run', { skip }, () => {
-  // The second rank is the only one that compares with one process, which takes longer than the first one waits.
+  // The second rank alone has --check. Its comparison with one process takes longer than the 0.3 s that the first rank
+  // waits.
   const args = ['--shape', 'long-8k', '--repeats', '1'];
   const others = [':', '-n', '1', program, ...args, '--check'];
   const { status, signal, stderr } = mpirun(1, program, ...args, '--time-limit', '0.3', ...others);
   assert.equal(signal, null, stderr);
-  assert.notEqual(status, 0, stderr); // 1, or that of the rank that was stopped
+  assert.notEqual(status, 0, stderr); // 1, or the status of the rank that was stopped
   assert.match(stderr, /^rank 0: communicator: expected .*every rank/m);
 });
 

@@ -1,10 +1,10 @@
 // Runs a program on several local ranks of MPI (Debian: openmpi-bin).
 import { spawnSync } from 'node:child_process';
 
-/** Whether this machine has mpirun. */
+/** True if this machine has mpirun. */
 export const hasMpirun = !spawnSync('mpirun', ['--version']).error;
 
-// More ranks than cores, and also as root in a container; all of these are Open MPI's.
+// Settings of Open MPI: allow more ranks than cores, and root in a container.
 const settings = {
   OMPI_ALLOW_RUN_AS_ROOT: '1',
   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM: '1',

@@ -1,5 +1,5 @@
-// The programs that the page's section "Use it" shows: in C++ they print what they print in JavaScript. That the page
-// shows exactly these is tested in web/test/code.test.ts.
+// The programs that the page's section "Use it" shows: the C++ programs print the same numbers as the JavaScript
+// programs. web/test/code.test.ts tests that the page shows exactly these programs.
 //
 //   node --test tests/native/page_code.test.mjs        after npm run build
 

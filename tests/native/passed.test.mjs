@@ -1,4 +1,4 @@
-// What `npm test` remembers of suites that passed.
+// Tests how `npm test` remembers suites that passed.
 import assert from 'node:assert/strict';
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

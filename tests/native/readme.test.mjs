@@ -1,5 +1,5 @@
-// The README's C++ program, CMakeLists.txt and command lines, exactly as they are printed there; and the files that
-// CONTRIBUTING.md names.
+// Tests the README's C++ program, CMakeLists.txt and command lines, exactly as they are printed there, and the files
+// that CONTRIBUTING.md names.
 //
 //   node --test tests/native/readme.test.mjs        after a build
 
@@ -73,7 +73,7 @@ test('the longer random tests exist under their names', () => {
   assert.equal(lines.length, 5);
   for (const line of lines) {
     assert.match(line, /build\/(native|arm64|wasm)\/tests\/multihead_tests/);
-    if (!line.includes('build/native')) continue; // The same tests, in a file of the same name.
+    if (!line.includes('build/native')) continue; // files of other builds contain the same tests
     const output = execFileSync('sh', ['-c', `${line} --gtest_list_tests`], { cwd: ROOT, encoding: 'utf8' });
     assert.match(output, /RandomCalls/);
   }

@@ -1,4 +1,4 @@
-// multihead-train: what it prints and writes, how a run is resumed, and what it refuses.
+// multihead-train: its output and its files, how a run is resumed, and the arguments that it refuses.
 //
 //   node --test tests/native/train.test.mjs        after a build
 
@@ -104,7 +104,7 @@ async function interrupted(...args) {
   return { status, ...said };
 }
 
-// So long that a run does not end before the signal arrives.
+// The runs have enough steps that they do not end before the signal arrives.
 for (const [command, steps, ...args] of [['four-jobs', 240], ['text', 3000, ...SMALL_TEXT]]) {
   test(`${command}: interrupted and resumed, the curve is that of one run`, async () => {
     const file = command === 'text' ? [at('text.txt')] : [];
@@ -118,7 +118,7 @@ for (const [command, steps, ...args] of [['four-jobs', 240], ['text', 3000, ...S
     const resumed = spawnSync('sh', ['-c', `${toContinue} --json`], { encoding: 'utf8' });
     assert.equal(resumed.status, 0, resumed.stderr);
     assert.equal(JSON.parse(resumed.stdout).resumed_from, Number(done));
-    // The resumed run has written all of it, over the first one's file.
+    // The resumed run has rewritten the first run's file with all steps.
     assert.equal(rowsOf('whole.csv').length, 1 + steps);
     assert.deepEqual(rowsOf('first.csv'), rowsOf('whole.csv'));
     // Nothing is left to train.
@@ -157,7 +157,7 @@ test('a text: losses, a sample of its own characters, samples on the way', () =>
   assert.ok(result.sample.startsWith('the '));
   assert.equal([...result.sample].length, 4 + 20);
   assert.equal(json(...args, '--prompt', 'the ').sample, result.sample);
-  // Longer than the context.
+  // Request a sample that is longer than the context.
   const longer = args.map((arg, i) => (args[i - 1] === '--sample' ? '50' : arg));
   assert.equal([...json(...longer).sample].length, 1 + 50);
   const text = printed(...args, '--sample-every', '10', '--temperature', '0');
@@ -171,7 +171,7 @@ test('a file that is not UTF-8 is learned byte by byte', () => {
   assert.deepEqual([result.of_bytes, result.tokens, result.vocabulary], [true, 400, 7]);
 });
 
-/** Whether tags are closed in the order in which they were opened, and attributes quoted. */
+/** True if tags are properly nested and closed, and attributes are quoted. */
 function isWellFormed(xml) {
   const open = [];
   const rest = xml.replace(/<(\/?)([a-z]+)((?: [a-zA-Z:0-9-]+="[^"<>&]*")*)(\/?)>/g, (_, end, name, attributes, empty) => {
@@ -193,7 +193,7 @@ test('the chart is a well-formed SVG for light and dark pages', () => {
   }
   assert.equal(svg.match(/<polyline/g).length, 2 + 1 + 4);
   assert.ok(!/NaN|inf/.test(svg));
-  // A name that has to be escaped, and a single step.
+  // Test a name that has to be escaped, and a single step.
   writeFileSync(at('a<b>&"c".txt'), readFileSync(at('text.txt')));
   printed('text', at('a<b>&"c".txt'), ...SMALL_TEXT, '--steps', '1', '--chart', at('one.svg'));
   assert.ok(isWellFormed(readFileSync(at('one.svg'), 'utf8')));
@@ -222,7 +222,7 @@ test('wrong arguments give 2 and name the option', () => {
 });
 
 test('no output replaces a device or another file of the command line', () => {
-  // A link, which renaming a finished checkpoint would replace as it would the device itself.
+  // Test a link: renaming a finished checkpoint would replace it, and the device itself in the same way.
   symlinkSync('/dev/null', at('device'));
   refused(2, /^--checkpoint: expected a file, got the device .*device$/m, 'four-jobs', '--checkpoint', at('device'));
   assert.ok(lstatSync(at('device')).isSymbolicLink());
@@ -238,7 +238,7 @@ test('no output replaces a device or another file of the command line', () => {
 });
 
 test('the old file stays if the new one cannot be written, and a link stays one', { skip: !existsSync('/dev/full') }, () => {
-  // A limit on the size of files, as on a full disk.
+  // Limit the size of files, which acts like a full disk.
   const limited = 'trap "" XFSZ; ulimit -f 1; exec "$0" "$@"';
   for (const option of ['--checkpoint', '--csv', '--chart']) {
     writeFileSync(at('old'), 'old');

@@ -8,7 +8,7 @@ import { inTurns } from '../../native/dev/turns.mjs';
 
 const later = () => new Promise((resolve) => setTimeout(resolve, 5));
 
-/** Works that note when they begin and end. */
+/** Tasks that record when they begin and end. */
 function noted(...works) {
   const notes = [];
   return {

@@ -1,5 +1,5 @@
-// The C++ library in other projects: with CMake, from its sources and installed; with pkg-config; static and shared; with
-// g++ and clang++.
+// The C++ library in other projects: with CMake, from its sources and installed; with pkg-config; static and shared;
+// with g++ and clang++.
 //
 //   node --test tests/packaging/cmake.test.mjs        after npm run build
 
@@ -31,7 +31,7 @@ const { cxx } = JSON.parse(readFileSync(at('toolchain', 'manifest.json'), 'utf8'
 const findsHighway = `-DCMAKE_TOOLCHAIN_FILE=${at('toolchain', 'native.cmake')}`;
 const { version } = JSON.parse(readFileSync(join(root, 'bindings', 'package.json'), 'utf8'));
 
-/** The compiler that builds the library, and the others here that a consumer may have. */
+/** The compiler that builds the library, and other compilers on this machine that a consumer may have. */
 const compilers = new Map([[cxx.id === 'GNU' ? 'g++' : 'clang++', cxx.path]]);
 for (const [name, minimum] of [['g++', '12'], ['clang++', '16']]) {
   const found = await programWithVersion(name);
@@ -49,7 +49,7 @@ const environment = (more) => ({ ...process.env, ...more });
 const prints = (program, env = {}) =>
   assert.match(output([program], { env: environment(env) }), /^out\[0\] = 2 on /);
 
-/** Builds a project; it is told where multihead is installed, but not where Highway is. */
+/** Builds a project. CMake is told the location of multihead, but not of Highway. */
 function buildConsumer(kind, name, compiler, project = 'native/consumer') {
   const program = project.split('/').slice(1).join('-');
   const build = join(folder, `${kind}-${name}${program.replace('consumer', '')}`);
@@ -72,7 +72,7 @@ function buildByPkgConfig(kind, name, compiler) {
 const builtWithMpi = existsSync(at('native', 'native', 'multihead-mpi'));
 const noMpi = builtWithMpi && hasMpirun ? false : 'the build found no MPI, or there is no mpirun';
 const noPkgConfig = spawnSync('pkg-config', ['--version']).error ? 'there is no pkg-config on this machine' : false;
-/** The library folders of the linker: an installed Highway may be outside the loader's default folders. */
+/** Folders for the dynamic loader, because an installed Highway may be outside of its default folders. */
 function libraryPath(kind) {
   const highway = ['x86_64', 'aarch64'].map((cpu) => at('toolchain', 'highway', 'usr', 'lib', `${cpu}-linux-gnu`));
   return { LD_LIBRARY_PATH: [join(prefixes[kind], 'lib'), ...highway].join(':') };
@@ -83,7 +83,7 @@ const blocks = (language) =>
   [...guide.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)].filter(([, one]) => one === language).map(([, , code]) => code);
 const app = join(folder, 'app');
 
-/** What the program of the guide prints. */
+/** Checks the output of the guide's program. */
 const appPrints = (program, env = {}) =>
   assert.match(output([program], { env: environment(env) }), /^2\n6 tokens\nsoftcap: expected .*, got -1\n$/);
 
@@ -104,7 +104,7 @@ test('the guide: FetchContent builds a shared library as part of another project
   mkdirSync(app, { recursive: true });
   writeFileSync(join(app, 'app.cc'), blocks('cpp')[0]);
   writeFileSync(join(app, 'CMakeLists.txt'), blocks('cmake')[0]);
-  // One SIMD target, hardly optimised: only its symbols and links are checked.
+  // Build for one SIMD target and with little optimization: only symbols and links are checked.
   const quick = ['-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG', '-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC'];
   const build = join(folder, 'shared-build');
   const options = [findsHighway, '-DBUILD_SHARED_LIBS=ON', '-DCMAKE_BUILD_TYPE=Release', ...quick];
@@ -261,7 +261,7 @@ const exportedBy = (library) =>
     .map((line) => /^(.*) [A-Za-z] [0-9a-f]+/.exec(line)?.[1] ?? line)
     .filter((name) => !/^[^(]*\bstd::/.test(name));
 
-/** What src/rules/shared.h marks: internal functions that the other libraries call. */
+/** Internal functions that the other libraries call; src/rules/shared.h marks them. */
 const SHARED_INTERNALS = `
   engine::Buffer::reserve engine::Scratch::reserve engine::release
   engine::attention_params engine::backward_params engine::begin_backward engine::end_backward engine::make_cache_call
@@ -277,7 +277,7 @@ const SHARED_INTERNALS = `
 
 test('the shared libraries export what the public headers declare, and what they call of each other', onElf, () => {
   const isPublic = (name) => /^multihead::(?!(engine|nn|cpu|rules|reference|N_[A-Z])\w*::)/.test(name);
-  /** The name of a function, without its result, its arguments and those of its template. */
+  /** The name of a function, without its result, its arguments and its template arguments. */
   const plain = (name) =>
     name.replace(/^((vtable|typeinfo|typeinfo name) for |multihead::Status (?=multihead::))/, '').replace(/[<([].*/, '');
   const library = (suffix) => exportedBy(sharedLibrary.replace('.so', `${suffix}.so`));

@@ -12,11 +12,11 @@ import { settingsOf } from './training/settings.js';
 /** The pair of tokens under the pointer or the keyboard's focus; all maps highlight it. */
 export interface Pointed {
   readonly query: number;
-  /** Null if only a query is pointed at. */
+  /** Null if only a query is under the pointer or focus. */
   readonly key: number | null;
 }
 
-/** What the page shows: a query, perhaps a key, and a head, all within the sentence on the screen. */
+/** The query, key and head that the page shows. All are valid for the sentence on the screen. */
 export interface Selection extends Pointed {
   readonly head: number;
 }
@@ -26,7 +26,7 @@ export interface App {
   readonly state: Pick<Store<PageState>, 'get' | 'watch'>;
   /** The latest forward pass; null before the first, and if the sentence has no tokens. */
   readonly result: Store<ForwardResult | null>;
-  /** For hovering only. A click or Enter chooses: it sets query, key and head of the state. */
+  /** The pair under the pointer or focus. A click or Enter instead sets query, key and head of the state. */
   readonly pointed: Store<Pointed | null>;
   /** Names of the parts of the address that could not be read. */
   readonly broken: Store<readonly string[]>;
@@ -35,7 +35,7 @@ export interface App {
   readonly training: TrainingSession;
   undo(): void;
   redo(): void;
-  /** What the last undo or redo changed, such as "Undone: temperature"; empty after any other change. */
+  /** Text about the last undo or redo, such as "Undone: temperature"; empty after any other change. */
   readonly undone: Pick<Store<string>, 'get' | 'watch'>;
 }
 
@@ -63,14 +63,14 @@ export function createApp(bar: AddressBar = windowBar()): App {
 }
 
 /**
- * Changes the state. Each call is an entry of the history, which Back and undo() take back. Give the calls
- * of a continuous change, such as typing or dragging, the same `burst` name: together they are one entry.
+ * Changes the state. Each call makes one history entry, which Back and undo() revert. Calls with the same `burst` name
+ * in quick succession, for example during typing or dragging, share one entry.
  */
 export function update(app: App, change: Partial<PageState>, burst?: string): void {
   app.history.change(repaired({ ...app.state.get(), ...change }), burst);
 }
 
-/** What the worker has to compute for a state; null for a sentence without tokens. */
+/** The worker's input for a state; null for a sentence without tokens. */
 export function inputOf(state: PageState): ForwardInput | null {
   const { text, heads, causal, window, temperature, divisor, muted, withoutOutput, edits, splitHeads } = state;
   const { tokens } = tokenise(text);
@@ -78,7 +78,7 @@ export function inputOf(state: PageState): ForwardInput | null {
   return tokens.length === 0 ? null : { tokens, heads, causal, bend, splitHeads };
 }
 
-/** Whether a result is the one for this state. */
+/** True if `result` was computed for this state. */
 export function isCurrent(result: ForwardResult | null, state: PageState): boolean {
   const input = inputOf(state);
   if (!input || !result) return !input && !result;
@@ -86,7 +86,7 @@ export function isCurrent(result: ForwardResult | null, state: PageState): boole
   return names.every((name) => JSON.stringify(input[name]) === JSON.stringify(result[name]));
 }
 
-/** The chosen query, key and head, for a result that may be older than the state. */
+/** The chosen query, key and head, limited to the tokens and heads of `result`, which may be older than the state. */
 export function chosen(app: App, result: ForwardResult): Selection {
   const { query, key, head } = app.state.get();
   const count = result.tokens.length;
@@ -97,7 +97,7 @@ export function chosen(app: App, result: ForwardResult): Selection {
   };
 }
 
-/** As chosen(), but the pair pointed at goes before the chosen one. */
+/** Like chosen(), but a pair under the pointer or focus takes precedence. */
 export function inView(app: App, result: ForwardResult): Selection {
   const selection = chosen(app, result);
   const pointed = app.pointed.get();

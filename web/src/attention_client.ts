@@ -1,5 +1,5 @@
-// The page's connection to the worker. One request runs at a time; only the latest one's answer is used. A worker that
-// stops answering is replaced.
+// The page's connection to the worker. One request runs at a time; only the answer to the latest request is used. A
+// worker that stops answering is replaced.
 
 import type { Answer, ForwardInput, ForwardResult, Request } from './messages.js';
 import type { Trouble } from './parts/failure.js';
@@ -27,7 +27,7 @@ export interface Port {
   onerror: ((event: ErrorEvent) => void) | null;
 }
 
-/** In milliseconds. A pass takes a few; only loading over a slow line takes as long. */
+/** Milliseconds to wait for an answer. A pass takes a few; only loading over a slow connection takes this long. */
 const patience = 3500;
 
 export function connect(start: () => Port, listener: Listener): AttentionClient {
@@ -37,9 +37,9 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
   let timer: ReturnType<typeof setTimeout> | undefined;
   let answered = false;
   let restarted = false;
-  /** The worker's script is missing or wrong, and the page says so. */
+  /** True after a worker failed before its first answer: its script is missing or wrong, and the page says so. */
   let broken = false;
-  /** Undefined after a worker that ended with nothing to do: the next request starts another one. */
+  /** Undefined after an idle worker has ended; the next request starts another one. */
   let port: Port | undefined = open();
 
   function open(): Port {
@@ -70,20 +70,23 @@ export function connect(start: () => Port, listener: Listener): AttentionClient 
     if (!broken) timer = setTimeout(() => replace(request), patience);
   }
 
-  /** Before its first answer a worker may still be loading. Afterwards its silence means that it was ended, or hangs. */
+  /**
+   * Called when an answer is late. Before its first answer a worker may still be loading; later, silence means that it
+   * has ended or hangs.
+   */
   function replace(request: Request): void {
     if (answered) restart(request);
     else listener.onTrouble({ kind: 'late' });
   }
 
-  /** The worker has ended. */
+  /** Called when the worker has ended. */
   function lose(): void {
     if (running) restart(running);
     else port = undefined;
   }
 
   function restart(request: Request): void {
-    // The same request again only once: it may be what the worker does not survive.
+    // Repeat the request only once, because it may be the cause of the worker's end.
     const next = waiting ?? (restarted ? undefined : request);
     listener.onTrouble({ kind: restarted ? 'silent' : 'restarted' });
     restarted = true;

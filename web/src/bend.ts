@@ -1,6 +1,6 @@
-// What "Bend it" changes about a forward pass, and which keys a query may see.
+// The changes that "Bend it" makes to a forward pass, and the mask: the keys that a query may see.
 
-/** What the scores are divided by: √d_head, √d_model (a common mistake), or nothing. */
+/** Divisor of the scores: √d_head, √d_model (a common mistake), or 1. */
 export type Divisor = 'head' | 'model' | 'none';
 export const divisors: readonly Divisor[] = ['head', 'model', 'none'];
 
@@ -14,14 +14,14 @@ export interface WeightEdit {
 }
 
 export interface Bend {
-  /** How many tokens to each side a query may see; −1 for all. */
+  /** Number of tokens on each side that a query may see; −1 for all. */
   readonly window: number;
   /** The scores are divided by it. */
   readonly temperature: number;
   readonly divisor: Divisor;
   /** Indices of heads whose output is replaced by 0, in ascending order. */
   readonly muted: readonly number[];
-  /** True: without W_O, so that the output is the merged heads. */
+  /** True: skips W_O, so that the output is the merged heads. */
   readonly withoutOutput: boolean;
   readonly edits: readonly WeightEdit[];
 }
@@ -41,12 +41,12 @@ export const temperatureRange = [0.1, 10] as const;
 
 export const isUnbent = (bend: Bend): boolean => JSON.stringify(bend) === JSON.stringify(unbent);
 
-/** Whether the mask hides a key from a query. */
+/** True if the mask hides a key from a query: the key comes later (causal), or is more than `window` tokens away. */
 export function hides(causal: boolean, window: number, query: number, key: number): boolean {
   return (causal && key > query) || (window >= 0 && Math.abs(key - query) > window);
 }
 
-/** The edits that this sentence and these heads have room for, and that the mask does not hide. */
+/** The edits that lie within `tokens` and `heads` and that the mask does not hide. */
 export function fitting(bend: Bend, causal: boolean, tokens: number, heads: number): WeightEdit[] {
   return bend.edits.filter(
     ({ head, query, key }) =>
@@ -54,13 +54,13 @@ export function fitting(bend: Bend, causal: boolean, tokens: number, heads: numb
   );
 }
 
-/** Below this sum, the weights that were not set are shared out equally: their proportions are noise. */
+/** Below this sum, the weights that were not set are rounding noise: they get equal shares. */
 const negligible = 1e-6;
 
 /**
- * A row of weights after `set` gave some keys their weight. The other visible weights keep their
- * proportions and fill the row up to 1. If the set weights are the whole row or exceed 1, they are
- * divided by their sum.
+ * A row of weights after `set` fixed the weights of some keys. The other visible weights keep their proportions and
+ * fill the row up to 1. If the fixed weights exceed 1 in sum, or no other key is visible, they are divided by their
+ * sum; if that sum is 0, all visible weights are equal.
  */
 export function editedRow(
   row: ArrayLike<number>,

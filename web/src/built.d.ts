@@ -1,6 +1,6 @@
-// What the build knows; see vite.config.ts.
+// Constants that the build defines; see vite.config.ts.
 
-/** Whether the peers of the speed section are installed. */
+/** True if the peers of the speed section are installed. */
 declare const __HAS_PEERS__: boolean;
-/** Whether the guides and references were built; they are then in docs/ beside the page. */
+/** True if the guides and references were built; they are in docs/ next to the page. */
 declare const __HAS_DOCS__: boolean;

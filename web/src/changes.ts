@@ -1,8 +1,8 @@
-// What differs between two states, in the words of the page: for "Undone: temperature".
+// The difference between two states in the words of the page, for example "Undone: temperature".
 
 import { fields, type FieldName, type PageState } from './page_state.js';
 
-/** Fields that change together have one title. */
+/** Titles of the fields. Fields that change together share one title. */
 const titles: { readonly [name in FieldName]: string } = {
   ...{ text: 'sentence', heads: 'heads', causal: 'causal', query: 'chosen word', key: 'chosen word', head: 'head in view' },
   liveView: 'colours or numbers',
@@ -15,7 +15,7 @@ const titles: { readonly [name in FieldName]: string } = {
   ...{ chart: 'chart', trainView: 'colours or numbers', trainQuery: 'chosen pair', trainKey: 'chosen pair', pattern: 'pattern', speed: 'size', language: 'language' },
 };
 
-/** "sentence and heads", "sentence, heads and causal"; empty if nothing differs. */
+/** The titles of the changed fields: "sentence and heads", "sentence, heads and causal"; empty if nothing differs. */
 export function changedIn(now: PageState, before: PageState): string {
   const names = Object.keys(fields) as FieldName[];
   const changed = names.filter((name) => JSON.stringify(now[name]) !== JSON.stringify(before[name]));

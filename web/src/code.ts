@@ -1,10 +1,10 @@
-// The programs that compute what is on the screen, in JavaScript and in C++.
+// Writes the JavaScript and C++ programs that compute the numbers on the screen.
 
 import type { Bend } from './bend.js';
 import { embedDim } from './embedding.js';
 import { headDim } from './patterns.js';
 
-/** What the programs compute, and the row of weights that they print. */
+/** The pass that the programs compute, and the row of weights that they print. */
 export interface Shown {
   readonly tokens: number;
   readonly heads: number;

@@ -1,4 +1,4 @@
-// Explains the number in a cell: the operation that made it, from the numbers of the step before.
+// Explains the number in a cell: the operation that made it, and its inputs from the step before.
 
 import { hides } from './bend.js';
 import { embedDim, featureName } from './embedding.js';
@@ -13,7 +13,7 @@ export interface Place {
   readonly head: number;
 }
 
-/** Two vectors whose products add up to the number. */
+/** Two vectors whose elementwise products sum to the number. */
 export interface Product {
   readonly left: { readonly label: string; readonly data: Float32Array };
   readonly right: { readonly label: string; readonly data: Float32Array };
@@ -23,7 +23,7 @@ export interface Terms {
   /** Titles of the columns. */
   readonly titles: readonly string[];
   readonly rows: readonly (readonly string[])[];
-  /** The result of all rows. */
+  /** The sum over all rows. */
   readonly total: string;
 }
 
@@ -35,7 +35,7 @@ export interface Bar {
 }
 
 export interface Explanation {
-  /** One or two sentences. W_Q stands for a subscript, e^{x} for a power. */
+  /** One or two sentences. rich() shows the Q of W_Q as a subscript and the x of e^{x} as a power. */
   readonly why: string;
   readonly product?: Product;
   readonly bars?: readonly Bar[];
@@ -44,7 +44,7 @@ export interface Explanation {
 
 const signed = (value: number, digits = 2) => (value < 0 ? `(${f(value, digits)})` : f(value, digits));
 
-/** The largest three terms of a dot product, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
+/** The three largest terms of a dot product, and the number of others: "0.97·1.00 + 0.03·(−1.00) + 2 more". */
 function sumOf({ left, right }: Product): string {
   const products = Array.from(left.data, (value, i) => [value, right.data[i]!] as const)
     .filter(([a, b]) => Math.abs(a * b) >= 5e-4)
@@ -142,7 +142,7 @@ const rowOf = ({ trace, tokens }: ForwardResult, step: keyof Trace, { row, head 
     (head * tokens.length + row + 1) * tokens.length,
   );
 
-/** What the scores are divided by, in words and as a number. */
+/** Divisor of the scores, in words and as a number. */
 export function divisorOf({ bend }: ForwardResult): { words: string; value: number } {
   const base = { head: Math.sqrt(headDim), model: Math.sqrt(embedDim), none: 1 }[bend.divisor];
   const words = { head: `√${headDim} = 4`, model: `√${embedDim} = 8`, none: '1' }[bend.divisor];
@@ -221,7 +221,7 @@ function mixing(result: ForwardResult, place: Place): Explanation {
   };
 }
 
-/** How many bars are shown; the list of all terms has the others. */
+/** Maximum number of bars; the list of all terms shows every key. */
 const mostBars = 6;
 
 /** The keys with the largest weights, in the order of the sentence. */
@@ -232,7 +232,10 @@ function strongest(weights: Float32Array): number[] {
     .sort((a, b) => a - b);
 }
 
-/** The end of the story in words: what a token's output is made of, as the mean over the heads that speak. */
+/**
+ * Describes a token's output in words: the share of each word, which is its mean weight over the heads that are not
+ * muted.
+ */
 export function carries({ trace, tokens, heads, bend }: ForwardResult, query: number): string {
   const names = tokenNames(tokens);
   const speaking = [...heads.keys()].filter((head) => !bend.muted.includes(head));

@@ -1,11 +1,11 @@
-// The kinds of field that the page's state is made of: how a value is written in the address and read back.
+// The kinds of field in the page's state: each writes a value to the address and reads it back.
 
 import type { WeightEdit } from './bend.js';
 
 export interface Field<T> {
   readonly default: T;
   readonly toText: (value: T) => string;
-  /** The value, or undefined if the text is not one. */
+  /** The value, or undefined if the text is not valid. */
   readonly fromText: (text: string) => T | undefined;
 }
 
@@ -62,7 +62,7 @@ export const number = (least: number, most: number, initial: number): Field<numb
   },
 });
 
-/** An index below `end`: from 0 in the program, from 1 in the address, as on the page. */
+/** An index below `end`. It counts from 0 in the program, and from 1 in the address and on the page. */
 export const index = (end: number, initial = 0): Field<number> => {
   const fromOne = integer(1, end, initial + 1);
   return {
@@ -75,7 +75,7 @@ export const index = (end: number, initial = 0): Field<number> => {
   };
 };
 
-/** As index(), or null for none, which is the default. */
+/** Like index(), with null for none, which is the default. */
 export const indexOrNone = (end: number): Field<number | null> => {
   const some = index(end);
   return {

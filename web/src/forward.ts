@@ -1,4 +1,4 @@
-// One forward pass for the page: the trace of every step, and what the sections show beside it.
+// Computes one forward pass for the page: the trace of every step, and further numbers for the sections.
 
 import type { ForwardOptions, Multihead, MultiHeadAttention } from 'multihead';
 import { fitting, isUnbent, unbent, editedRow, hides, type Bend } from './bend.js';
@@ -15,11 +15,11 @@ interface Module {
 
 export interface Forward {
   (input: ForwardInput): ForwardResult;
-  /** The pass alone, without a trace, to be timed. */
+  /** Runs the pass without a trace, for timing. */
   pass(input: ForwardInput): void;
 }
 
-/** Makes the function that runs forward passes. It keeps the module of the last choice of heads. */
+/** Makes the function that runs forward passes. It keeps one module, for the heads of the last call. */
 export function createForward(mh: Multihead): Forward {
   let key = '';
   let current: Module | undefined;
@@ -115,7 +115,7 @@ function traceOf(
   return edits.length === 0 ? plain : afterEdits(mh, plain, weights, causal, { ...bend, edits });
 }
 
-/** The trace with some weights set by hand: from the weights on, everything is computed again. */
+/** Applies the weights that were set by hand to a trace, and recomputes every step after the weights. */
 function afterEdits(
   mh: Multihead,
   trace: Trace,

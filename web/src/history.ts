@@ -1,16 +1,18 @@
-// The one list of states behind Back, Forward, undo and redo: the browser's own history. A change of the
-// state is an entry of it; changes that come in a burst, such as typing, are one entry.
+// Back, Forward, undo and redo share one list of states: the browser's history. Each change of the state is one entry;
+// a burst of changes, such as typing, is one entry, too.
 
 import { fromHash, toHash, type PageState } from './page_state.js';
 import { createStore, type Store } from './store.js';
 
-/** The part of window.history and window.location that is used. */
+/** The parts of window.history and window.location that the page uses. */
 export interface AddressBar {
-  /** The hash of the current entry, and what was stored with it. */
+  /** The hash of the current entry, and the index stored with it. */
   read(): { hash: string; index: number | undefined };
-  /** False if the browser refuses: browsers limit how many entries a page makes in a short time. */
+  /**
+   * Adds an entry. Returns false if the browser refuses: browsers limit how many entries a page makes in a short time.
+   */
   push(hash: string, index: number): boolean;
-  /** Likewise. */
+  /** Rewrites the current entry. Returns false if the browser refuses. */
   replace(hash: string, index: number): boolean;
   go(by: number): void;
   /** Calls `listener` when the visitor moves to another entry, or edits the address. */
@@ -27,35 +29,40 @@ export interface StateHistory {
   change(next: PageState, burst?: string): void;
   undo(): void;
   redo(): void;
-  /** Whether there is something to undo and to redo. */
+  /** True if there is a change to undo, or to redo. */
   readonly moves: Store<Moves>;
-  /** While undo() or redo() changes the state, −1 or 1; otherwise 0. */
+  /** −1 while undo() changes the state, 1 while redo() does, otherwise 0. */
   direction(): number;
-  /** Writes a change that has not reached the address yet. */
+  /** Writes a pending change to the address now. */
   flush(): void;
 }
 
-/** A pause of this length ends a burst. */
+/** Milliseconds without a change that end a burst. */
 const burstPause = 1000;
-/** Browsers limit how often an entry may be rewritten; a burst does it once in this time. */
+/** Milliseconds between two rewrites of an entry during a burst, because browsers limit the number of rewrites. */
 const rewritePause = 250;
-/** After this time without the move that undo() or redo() asked for, the browser has refused it. */
+/** Milliseconds after which the browser has refused a move by undo() or redo(), or may accept a refused rewrite. */
 const movePatience = 1000;
 
-/** `onBroken` is given the fields of a new address that could not be read; an empty list for a valid one. */
+/**
+ * `onBroken` receives the names of the fields in a new address that could not be read; an empty list if all were read.
+ */
 export function keepHistory(
   state: Store<PageState>,
   bar: AddressBar,
   onBroken: (fields: readonly string[]) => void,
   now: () => number = () => performance.now(),
 ): StateHistory {
-  // States by the index of their entry. Entries from before a reload are missing and read from the address.
+  // States by the index of their entry. Entries from before a reload are missing here and are read from the address.
   const known = new Map<number, PageState>();
   let index = bar.read().index ?? 0;
   let last = index;
   let burst: { name: string; at: number } | undefined;
   let timer: ReturnType<typeof setTimeout> | undefined;
-  /** Set while a move by undo() or redo() is under way; `asked` is its direction, `waiting` what was asked for since. */
+  /**
+   * Set while the browser has yet to make a move by undo() or redo(). `asked` is the direction of that move, `waiting`
+   * the sum of the moves requested since.
+   */
   let moving: ReturnType<typeof setTimeout> | undefined;
   let asked = 0;
   let waiting = 0;
@@ -86,7 +93,7 @@ export function keepHistory(
     const continues = name !== undefined && burst?.name === name && now() - burst.at < burstPause;
     burst = name === undefined ? undefined : { name, at: now() };
     if (!continues) flush();
-    // A change that the browser makes no entry for joins the entry before it.
+    // If the browser makes no entry for a change, the change joins the current entry.
     if (continues || !bar.push(toHash(next), index + 1)) {
       rewriteSoon();
     } else {
@@ -107,7 +114,7 @@ export function keepHistory(
     const remembered = entry.index === undefined ? undefined : known.get(entry.index);
     const { state: read, broken } = fromHash(entry.hash);
     if (entry.index === undefined) {
-      // The visitor edited the address: a new entry, and nothing to redo.
+      // The visitor edited the address: make a new entry, with nothing to redo.
       index += 1;
       last = index;
       bar.replace(entry.hash.replace(/^#/, ''), index);
@@ -130,7 +137,9 @@ export function keepHistory(
     go(waiting);
   }
 
-  /** One move at a time: the browser makes it later, and until then the index is not that of the next one. */
+  /**
+   * Requests one move at a time: the browser moves later, and `index` is valid for the next request only after that.
+   */
   function go(by: number): void {
     if (moving !== undefined) {
       waiting += by;
@@ -163,7 +172,7 @@ export function keepHistory(
 
 const key = 'multihead';
 
-/** The address of this window. */
+/** The address bar and the history of this window. */
 export function windowBar(): AddressBar {
   const indexNow = (): number | undefined => {
     const stored: unknown = (history.state as Record<string, unknown> | null)?.[key];
@@ -174,9 +183,9 @@ export function windowBar(): AddressBar {
     try {
       history[how]({ [key]: index }, '', address);
     } catch {
-      return false; // Firefox's and Safari's limit
+      return false; // Firefox and Safari throw above their limit
     }
-    // Chromium ignores what is beyond its limit, without an error.
+    // Chromium ignores calls above its limit, without an error.
     return indexNow() === index && location.href.endsWith(address);
   };
   return {

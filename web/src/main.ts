@@ -32,7 +32,7 @@ app.broken.watch((names) => {
 
 const page = document.getElementById('page')!;
 let complete = false;
-/** Adds the sections below the sentence: after the first numbers, which need not wait for them. */
+/** Adds the sections below the sentence. Called after the first numbers, which need not wait for these sections. */
 function addSections(): void {
   if (complete) return;
   complete = true;
@@ -76,7 +76,7 @@ function start(): void {
   });
 }
 
-/** Links within the page move the view and the focus by script: the part of the address after '#' is the state. */
+/** Links within the page move the view and the focus by script, because the address after '#' holds the state. */
 function followLinksWithin(): void {
   document.addEventListener('click', (event) => {
     const link = (event.target as Element).closest('a[href^="#"]');

@@ -9,7 +9,7 @@ export interface ForwardInput {
   readonly heads: readonly PatternId[];
   readonly causal: boolean;
   readonly bend: Bend;
-  /** Number of heads that the head-split section divides the 64 columns among. */
+  /** Number of heads among which the head-split section divides the 64 columns. */
   readonly splitHeads: number;
 }
 
@@ -28,11 +28,11 @@ export type Trace = { readonly [name in (typeof tracedSteps)[number]]: Matrix };
 
 /** x (N, 64), split among heads. */
 export interface Split {
-  /** (H, N, 64 / H), as the core splits it. Null if it refuses. */
+  /** (H, N, 64 / H), split by the core. Null if the core refuses. */
   readonly heads: Matrix | null;
-  /** The same bytes with the same shape, but without the transpose between. */
+  /** x reshaped to (H, N, 64 / H) without the transpose. Null if the core refuses. */
   readonly reshaped: Matrix | null;
-  /** Why the core refuses the number of heads; else empty. */
+  /** Reason why the core refuses the number of heads; empty if it accepts. */
   readonly refusal: string;
 }
 
@@ -49,7 +49,7 @@ export interface ForwardResult extends ForwardInput {
   readonly statistics: HeadStatistics;
   /** (N, N): the mean of the weights over the heads. */
   readonly meanWeights: Matrix;
-  /** The same pass without anything bent; null if nothing is. */
+  /** The pass without any bend; null if nothing is bent. */
   readonly straight: Straight | null;
   readonly split: Split;
   readonly backend: Backend;
@@ -61,11 +61,11 @@ export interface Request extends ForwardInput {
   readonly id: number;
 }
 
-/** `timed` comes after the result, when the compiler has warmed up: the median duration of a pass without a trace. */
+/** `timed` follows the result once the compiler has warmed up: the median duration of a pass without a trace. */
 export type Answer =
   | { readonly kind: 'result'; readonly id: number; readonly result: ForwardResult }
   | { readonly kind: 'timed'; readonly id: number; readonly milliseconds: number }
-  /** `argument` is that of a MultiheadError. */
+  /** `argument` is copied from a MultiheadError. */
   | { readonly kind: 'failed'; readonly id: number; readonly message: string; readonly argument?: string }
-  /** The lock that the worker holds for life. */
+  /** Name of the lock that the worker holds until it ends. */
   | { readonly kind: 'lock'; readonly lock: string };

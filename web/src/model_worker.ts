@@ -1,4 +1,4 @@
-// The worker of a model that the visitor brought. It starts when a file is dropped.
+// The worker of the visitor's own model. It starts when a file is opened.
 
 import { load, MultiheadError } from 'multihead';
 import { formatBytes } from './model/limits.js';
@@ -18,7 +18,7 @@ holdForLife((lock) => scope.postMessage({ lock }));
 let session: Promise<ModelSession> | undefined;
 const opened = (): Promise<ModelSession> => (session ??= load().then((mh) => new ModelSession(mh)));
 
-/** Fails if there is too little memory, or the file is gone since it was chosen. */
+/** Throws if there is too little memory, or if the file is gone since it was chosen. */
 async function bytesOf(file: File): Promise<ArrayBuffer> {
   try {
     return await file.arrayBuffer();
@@ -49,7 +49,7 @@ scope.onmessage = ({ data: request }) => {
     run(request).then(
       (value) => scope.postMessage({ id: request.id, value }),
       (error: unknown) => {
-        // The module is lost, or did not load: the next call loads again.
+        // The module is lost or did not load: the next call loads it again.
         if (error instanceof MultiheadError && ['E_FATAL', 'E_LOAD'].includes(error.code)) session = undefined;
         const failure = error instanceof Error ? error.message : String(error);
         scope.postMessage({ id: request.id, failure });

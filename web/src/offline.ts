@@ -5,11 +5,11 @@ import { registerServiceWorker } from './own_scripts.js';
 
 let asked = false;
 
-const pause = 500; // so that the copy does not compete with what the visitor waits for
+const pause = 500; // milliseconds; the copy must not compete with requests that the visitor waits for
 
 /** Called whenever the page shows numbers. */
 export function keepOffline({ simd }: Pick<Backend, 'simd'>): void {
-  // Absent over plain HTTP and in some private windows; the page works without it.
+  // Service workers are absent over plain HTTP and in some private windows; the page works without them.
   if (asked || !import.meta.env.PROD || !('serviceWorker' in navigator)) return;
   asked = true;
   setTimeout(() => void registerServiceWorker(simd).catch(() => undefined), pause);

@@ -12,9 +12,9 @@ export interface PageApi {
    * forward pass is shown.
    */
   snapshot(): ForwardResult | null;
-  /** Resolves once the screen shows the current choices; with null if the sentence has no tokens. */
+  /** Resolves once the screen shows the current choices; to null if the sentence has no tokens. */
   settled(): Promise<ForwardResult | null>;
-  /** "Train live" as it is on the screen. */
+  /** The state of "Train live" on the screen. */
   training(): TrainingView;
 }
 

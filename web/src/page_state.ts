@@ -47,8 +47,8 @@ export type ProgramLanguage = (typeof programLanguages)[number];
 const opening = presets[0]!;
 
 /**
- * One entry for each field of the state. Its key is its name in the state and in the address. A section
- * that needs a field adds a line.
+ * One line for each field of the state; its key is the field's name in the state and in the address. A section that
+ * needs a new field adds a line.
  */
 export const fields = {
   text: textUpTo(maxCharacters, opening.text),
@@ -59,11 +59,11 @@ export const fields = {
   query: indexOrNone(maxTokens),
   key: indexOrNone(maxTokens),
   head: index(patternIds.length),
-  /** Of the map beside the sentence. */
+  /** View of the map next to the sentence. */
   liveView: oneOf(viewNames, 'colours'),
   // Step through
   step: oneOf(stepIds, 'softmax'),
-  /** Which matrix, in the steps that show three. */
+  /** The matrix shown, in the steps that have q, k and v. */
   part: oneOf(['q', 'k', 'v'], 'q'),
   stepView: oneOf(viewNames, 'colours'),
   // Split into heads
@@ -74,7 +74,7 @@ export const fields = {
   // Head gallery
   galleryView: oneOf(viewNames, 'colours'),
   // Bend it
-  /** How many words to each side a query sees; −1 for all. */
+  /** Number of words on each side that a query sees; −1 for all. */
   window: integer(-1, maxWindow, unbent.window),
   temperature: number(...temperatureRange, unbent.temperature),
   divisor: oneOf(divisors, unbent.divisor),
@@ -83,13 +83,13 @@ export const fields = {
   edits: weightEdits(patternIds.length, maxTokens, maxEdits),
   bendView: oneOf(viewNames, 'colours'),
   // Your own model
-  /** The name of its file, which is not in the address; empty without one. */
+  /** Name of the model's file; empty if there is none. The address does not hold the file itself. */
   model: textUpTo(maxNameCharacters, ''),
   ownLayer: index(96),
-  /** Null: as many as the file says or as is usual. */
+  /** Null: the number in the file's metadata, or the usual number. */
   ownHeads: numberOrNone(modelHeads),
   ownView: oneOf(viewNames, 'colours'),
-  // Train live. Null heads and layers: as many as the kind usually has.
+  // Train live. Null for heads or layers: the usual number for the kind of training.
   train: oneOf(kindNames, 'fourJobs'),
   seed: integer(0, mostSeed, defaultSeed),
   trainHeads: numberOrNone(headChoices),
@@ -97,14 +97,14 @@ export const fields = {
   rate: number(rates.least, rates.most, rates.usual),
   chart: oneOf(['loss', 'accuracy'], 'loss'),
   trainView: oneOf(viewNames, 'colours'),
-  /** The pair of the maps in training: their words are not those of the sentence. */
+  /** The pair chosen in the training's maps, whose words differ from the words of the sentence. */
   trainQuery: indexOrNone(sequenceLength),
   trainKey: indexOrNone(sequenceLength),
-  // Generate: which held-out sequence is continued.
+  // Generate: index of the held-out sequence to continue.
   pattern: index(100),
-  /** How much the speed section computes. */
+  /** Problem size of the speed section. */
   speed: oneOf(sizeIds, 'paragraph'),
-  /** Of the program that "Use it" shows. */
+  /** Language of the program in "Use it". */
   language: oneOf(programLanguages, 'javascript'),
 };
 
@@ -114,7 +114,7 @@ export type PageState = {
   readonly [name in FieldName]: Fields[name] extends Field<infer T> ? T : never;
 };
 
-/** What must hold between fields. If it does not, the field named gets its default. */
+/** Conditions between fields. If a condition fails, its field gets the default. */
 const checks: { readonly [name in FieldName]?: (state: PageState) => boolean } = {
   head: ({ head, heads }) => head < heads.length,
   query: ({ query, text }) => query === null || query < tokenise(text).tokens.length,
@@ -128,7 +128,7 @@ export const defaults = Object.fromEntries(
   table.map(([name, field]) => [name, field.default]),
 ) as unknown as PageState;
 
-/** The part of the address after '#', empty for the defaults. */
+/** The part of the address after '#'; empty if all fields have their defaults. */
 export function toHash(state: PageState): string {
   const parts = new URLSearchParams();
   for (const [name, field] of table) {
@@ -140,7 +140,7 @@ export function toHash(state: PageState): string {
 
 export interface ReadState {
   state: PageState;
-  /** Names of the fields that are invalid, which have their defaults; unknown names are in quotation marks. */
+  /** Names in the address that are unknown (in quotation marks), or whose values are invalid. These fields have their defaults. */
   broken: string[];
 }
 
@@ -180,5 +180,5 @@ function checked(state: PageState, broken: Set<string>): ReadState {
   return { state: valid, broken: [...broken] };
 }
 
-/** The state with valid references: after an edit, a chosen word or head may be gone. */
+/** The state with valid references: after an edit of the sentence, a chosen word or head may be gone. */
 export const repaired = (state: PageState): PageState => checked(state, new Set()).state;

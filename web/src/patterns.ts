@@ -1,11 +1,11 @@
-// Hand-built heads: eight attention patterns, each given by its W_Q, W_K, W_V and W_O. An ordinary
-// multi-head attention module runs them.
+// Hand-built heads: eight attention patterns, each given by its W_Q, W_K, W_V and W_O. An ordinary multi-head attention
+// module runs them.
 //
-// A weight is large where q·k is large. With the position code p of embedding.ts,
-// p(a)·p(b) = Σ cos(speed·(a − b)) is largest for a = b. Rotating each (sin, cos) pair of p(i) by
-// speed·t gives p(i + t), and a rotation is a matrix. So for "previous word", W_Q rotates the position
-// code back by one step, and W_K selects the position code unchanged. Words and letters are matched in
-// the same way: the dot product of two sign codes is 16 if they are equal, and at most 4 if not.
+// A weight is large if q·k is large. With the position code p of embedding.ts, p(a)·p(b) = Σ cos(speed·(a − b)) is
+// largest for a = b. Rotating each (sin, cos) pair of p(i) by speed·t gives p(i + t), and a rotation is a matrix. So
+// for "Previous word", W_Q rotates the position code back by one step, and W_K selects the position code unchanged.
+// Words and letters are matched by their sign codes: the dot product of two codes is 16 if they are equal and at most 4
+// if not. "Same word" uses only the first 8 signs: 8 if equal, at most 4 if not.
 
 import { blockSize, blockStart, embedDim, speeds, type BlockName } from './embedding.js';
 
@@ -21,7 +21,7 @@ export interface Pattern {
   readonly name: string;
   /** A description in one line, for the page. */
   readonly line: string;
-  /** How W_Q and W_K produce the pattern. */
+  /** Explains how W_Q and W_K produce the pattern. */
   readonly how: string;
   /** The block of x that W_V copies, and that W_O writes back to. */
   readonly carries: BlockName;
@@ -62,7 +62,10 @@ const slowest = [6, 7];
 const distinct = [0, 1, 2, 7];
 const constantOne = blockStart('kind');
 
-/** A W_Q that matches the token `steps` away, and, with a smaller gain, the token itself if there is none. */
+/**
+ * A W_Q that matches the token `steps` away. A second term with a smaller gain matches the token itself, if there is no
+ * token `steps` away.
+ */
 function at(steps: number): Projection {
   const w = addRotated(projection(), 7, steps, everySpeed);
   return addRotated(w, 3, 0, everySpeed);
@@ -166,8 +169,8 @@ export interface ModuleWeights {
 }
 
 /**
- * The weights of a module with these heads, in this order. W_O writes the output of each head to the
- * block that its values came from, and the mean if several heads share a block.
+ * The weights of a module with these heads, in this order. W_O writes the output of each head to the block that its
+ * values came from. If several heads share a block, it writes their mean.
  */
 export function buildWeights(ids: readonly PatternId[]): ModuleWeights {
   const size = headDim * embedDim;

@@ -1,5 +1,5 @@
-// The example sentences. Each comes with heads that have something to show on it, and a line that says
-// what they do, and do not do.
+// The example sentences. Each has heads with a visible effect on it, and a line that says what these heads do and do
+// not do.
 
 import type { PatternId } from './patterns.js';
 

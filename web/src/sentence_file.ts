@@ -1,5 +1,5 @@
-// The file that the programs of "Use it" read: the sentence on the screen as numbers, and the weights in use. Loaded
-// only when it is saved.
+// The file that the programs of "Use it" read: the sentence on the screen as numbers, and the weights in use. This
+// module is loaded only when the visitor saves the file.
 
 import { writeSafetensors } from 'multihead';
 import { embedDim } from './embedding.js';

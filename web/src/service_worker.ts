@@ -1,7 +1,7 @@
 // The service worker: keeps a copy of one build, so that the page works offline after its first load.
 //
-// The names of scripts, styles and WebAssembly carry hashes of their contents, so a page can only get the files
-// that it was built with. The page itself comes from the network where there is one, else from the copy.
+// The names of scripts, styles and WebAssembly files contain hashes of their contents, so a page can only get the files
+// that it was built with. The page itself comes from the network if that answers within 3 s, else from the copy.
 
 /** The parts of the service worker's scope that are used; TypeScript's DOM library does not declare them. */
 interface ExtendableEvent extends Event {
@@ -24,10 +24,10 @@ interface Scope {
 const scope = self as unknown as Scope;
 
 const { version, main, files, wasm } = scope.__BUILD__;
-/** The page names the WebAssembly build that it uses; the other one is not kept. */
+/** The page names the WebAssembly build that it uses; the other build is not kept. */
 const simd = new URL(scope.location.href).searchParams.get('simd') ?? '';
 const home = scope.registration.scope;
-// Several copies of the page on one origin share its caches.
+// Include the address, because several copies of the page on one origin share its caches.
 const ours = `multihead ${home} `;
 const cacheName = `${ours}${version} ${simd}`;
 const patience = 3000;
@@ -41,7 +41,7 @@ async function keep(): Promise<void> {
   await cache.put(home, page);
 }
 
-/** The copy before this one stays, for pages that are still open and load a part of it later. */
+/** Deletes older copies. The previous copy stays, because open pages may load a part of it later. */
 async function forgetOlder(): Promise<void> {
   const names = (await caches.keys()).filter((other) => other.startsWith(ours));
   const previous = names.filter((other) => other !== cacheName).slice(0, -1);
@@ -65,7 +65,10 @@ async function pageFor(request: Request): Promise<Response> {
   return answer ?? (await copyOf(home)) ?? online;
 }
 
-/** Only names with a hash say what the content is; another one may belong to another page by now. */
+/**
+ * Uses the copy first for names with a hash, which identify the content. A file with another name comes from the
+ * network first, because it may belong to another build or page.
+ */
 async function fileFor(request: Request): Promise<Response> {
   if (request.url.startsWith(`${home}assets/`)) return (await copyOf(request.url)) ?? fetch(request);
   try {

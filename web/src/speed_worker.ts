@@ -1,4 +1,4 @@
-// The worker of the speed section: makes the contenders, measures them in turns, and reports after each round.
+// The worker of the speed section: prepares the implementations, measures them in turns, and reports after each round.
 
 import { firstLine, makeContenders } from './speed/contenders.js';
 import { inTurns, largestDifference, usualPace, warmUp, type Contender } from './speed/measure.js';

@@ -1,4 +1,4 @@
-// Where the numbers of x (N, 64) go when it is split among heads: the right way, and by a mere reshape.
+// Computes which numbers of x (N, 64) each head gets: after a correct split, and after a reshape without the transpose.
 
 import { embedDim } from './embedding.js';
 
@@ -9,14 +9,14 @@ export interface Place {
   readonly col: number;
 }
 
-/** How far apart in memory neighbours are, in numbers. */
+/** Distance in memory between neighbors along each axis, in elements. */
 export interface Strides {
   readonly head: number;
   readonly token: number;
   readonly col: number;
 }
 
-/** `wrong`: x is reshaped to (H, N, 64 / H) without the transpose that the right way has. */
+/** `wrong`: x is reshaped to (H, N, 64 / H) without the transpose. */
 export function stridesOf(heads: number, tokens: number, wrong: boolean): Strides {
   const width = embedDim / heads;
   return wrong
@@ -34,7 +34,10 @@ export const sourceOf = (index: number): { token: number; col: number } => ({
   col: index % embedDim,
 });
 
-/** The first cell, in the order of memory, that the mere reshape fills with another number; null if none. */
+/**
+ * The first cell in memory order that the reshape without the transpose fills with another number; null if there is
+ * none.
+ */
 export function firstWrong(heads: number, tokens: number): Place | null {
   const [right, wrong] = [stridesOf(heads, tokens, false), stridesOf(heads, tokens, true)];
   const width = embedDim / heads;

@@ -22,7 +22,7 @@ export interface Step {
   /** Short name in the map of the flow. */
   readonly symbol: string;
   readonly text: (result: ForwardResult) => string;
-  /** The matrices of the step: three where q, k and v differ, else one. */
+  /** The matrices of the step: three if it has q, k and v, else one. */
   readonly parts: readonly Part[];
   /** Names of the axes of the trace's shape. */
   readonly axes: string;
@@ -147,7 +147,7 @@ const blockBands: readonly Band[] = blocks.map(({ name, start }) => ({
   className: `block-${name}`,
 }));
 
-/** The matrix of a step with its labels; for a step with one matrix per head, that of `head`. */
+/** The matrix of a step with its labels. If the step has one matrix per head, returns the matrix of `head`. */
 export function viewOf(result: ForwardResult, name: keyof Trace, head: number): MatrixView {
   const { tokens, causal, heads, bend } = result;
   const names = tokenNames(tokens);

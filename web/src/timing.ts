@@ -1,4 +1,4 @@
-// How long a forward pass takes, measured between other work.
+// Times a forward pass in the breaks between other work.
 
 const batch = 2; // milliseconds: one pass is too short for the coarse clocks of browsers
 const untimed = 15; // batches in which the engine's compiler warms up
@@ -8,8 +8,8 @@ export const median = (values: readonly number[]): number =>
   [...values].sort((a, b) => a - b)[values.length >> 1] ?? NaN;
 
 /**
- * Median duration of a call in milliseconds; undefined if it is no longer `wanted`. Begins after a pause, and lets
- * messages in between the batches, so that it delays nobody who types.
+ * Median duration of a call in milliseconds; undefined if `wanted` returns false before the end. Starts after 150 ms,
+ * and handles messages between the batches, so that it does not delay typing.
  */
 export async function medianTime(call: () => void, wanted: () => boolean): Promise<number | undefined> {
   const samples: number[] = [];

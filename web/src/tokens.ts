@@ -19,14 +19,14 @@ const graphemes = segmenter('grapheme');
 
 const visible = /[^\s\p{C}]/u;
 const hyphen = /^[-‐]$/;
-/** Firefox ends a word behind a combining accent. */
+/** Firefox ends a word after a combining accent; split() joins the two parts. */
 const accented = /[\u0300-\u036f]$/;
 
 function split(text: string): string[] {
-  // Browsers older than 2024.
+  // Fallback for browsers older than 2024, which lack Intl.Segmenter.
   if (!words || !graphemes) return text.match(/[\p{L}\p{M}\p{N}]+|[^\s\p{C}]/gu) ?? [];
   const tokens: string[] = [];
-  // Where the last token ends, if a hyphen and a word may continue it: "re-use" is one word.
+  // End of the last token, if a hyphen and a word may continue it: "re-use" is one word.
   let openEnd = -1;
   let joining = false;
   for (const { segment, index, isWordLike } of words.segment(text.normalize('NFC'))) {
@@ -72,8 +72,8 @@ const subscript = (number: number): string =>
 const namesOf = new WeakMap<readonly string[], readonly string[]>();
 
 /**
- * The names of the tokens, by which every section calls them: the token itself, and its place if the word
- * occurs more than once: "the₁ cat sat on the₅ mat".
+ * The names of the tokens in every section: the token itself, with its position if the word occurs more than once:
+ * "the₁ cat sat on the₅ mat".
  */
 export function tokenNames(tokens: readonly string[]): readonly string[] {
   let names = namesOf.get(tokens);
@@ -90,15 +90,15 @@ export function tokenNames(tokens: readonly string[]): readonly string[] {
 const rightToLeft =
   /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
 
-/** The direction of the sentence: that of its first letter, as the text field's dir="auto" has it. */
+/** The writing direction of the sentence: the direction of its first letter, as with dir="auto" of the text field. */
 export function directionOf(tokens: readonly string[]): 'ltr' | 'rtl' {
   const letter = tokens.join('').match(/\p{L}/u)?.[0];
   return letter !== undefined && rightToLeft.test(letter) ? 'rtl' : 'ltr';
 }
 
 /**
- * Index of the token that the page explains first: the last one that repeats an earlier word, else the
- * last one. Most heads have an interesting row there.
+ * Index of the token that the page explains first: the last token that repeats an earlier word, else the last token.
+ * Most heads have an interesting row there.
  */
 export function tellingToken(tokens: readonly string[]): number {
   const identities = tokens.map(identityOf);

@@ -1,4 +1,4 @@
-// The worker of a training: answers the page's calls, and reports what a run does.
+// The training worker: answers the page's calls, and reports the progress of a run.
 
 import { load } from 'multihead';
 import type { Reply, Request } from './training/messages.js';
@@ -15,7 +15,7 @@ const scope = self as unknown as Scope;
 holdForLife((lock) => scope.postMessage({ kind: 'lock', lock }));
 
 const made = load().then((mh) => new Run(mh, (progress) => scope.postMessage({ kind: 'report', progress })));
-made.catch(() => {}); // each call reports it
+made.catch(() => {}); // each call reports the error
 
 async function answer(request: Request): Promise<void> {
   if (request.name === 'ping') return scope.postMessage({ kind: 'pong' });

@@ -16,7 +16,7 @@ const scope = self as unknown as Scope;
 holdForLife((lock) => scope.postMessage({ kind: 'lock', lock }, []));
 
 let current: { mh: Multihead; forward: Forward } | undefined;
-/** The number of the request that came last. */
+/** Id of the last request. */
 let latest = 0;
 
 async function answer({ id, ...input }: Request): Promise<void> {
@@ -30,7 +30,7 @@ async function answer({ id, ...input }: Request): Promise<void> {
   if (milliseconds !== undefined) scope.postMessage({ kind: 'timed', id, milliseconds }, []);
 }
 
-/** What the worker does not need any more, to be transferred instead of copied. */
+/** Buffers that the worker no longer needs, to be transferred instead of copied. */
 function buffersOf({ trace, meanWeights, straight, split }: ForwardResult): Transferable[] {
   const matrices = [
     ...Object.values(trace),

@@ -1,4 +1,4 @@
-// The calls to a worker that wait for their answers, by number.
+// The pending calls to a worker, by number.
 
 export class WorkerCalls {
   readonly #pending = new Map<number, { resolve(value: unknown): void; reject(error: Error): void }>();

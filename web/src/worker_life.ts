@@ -1,9 +1,9 @@
-// Tells the page that a worker has ended, which no event does: the worker holds a lock as long as it lives, and the page
-// waits for that lock (w3c.github.io/web-locks). Pages over plain HTTP have no locks, and learn nothing.
+// Tells the page that a worker has ended. No event reports this, so the worker holds a lock until it ends, and the page
+// waits for that lock (w3c.github.io/web-locks). Pages over plain HTTP have no locks, and are told nothing.
 
 const locks = (): LockManager | undefined => navigator.locks;
 
-/** In the worker: takes a lock for life, and calls `announce` with its name. */
+/** In the worker: takes a lock that is held until the worker ends, and calls `announce` with its name. */
 export function holdForLife(announce: (lock: string) => void): void {
   const name = `worker ${crypto.getRandomValues(new Uint32Array(4)).join(' ')}`;
   locks()?.request(name, () => {
@@ -12,7 +12,7 @@ export function holdForLife(announce: (lock: string) => void): void {
   }).catch(() => {});
 }
 
-/** On the page: calls `ended` once the worker with this lock is gone. */
+/** Calls `ended`, on the page, once the worker with this lock has ended. */
 export function whenEnded(lock: string, ended: () => void): void {
   locks()?.request(lock, ended).catch(() => {});
 }

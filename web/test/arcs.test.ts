@@ -28,13 +28,13 @@ describe('arcsOf', () => {
 });
 
 describe('curve', () => {
-  /** Five lines of four words; the last line has one. */
+  /** Four lines of four words, and a last line of one word. */
   const words = Array.from({ length: 17 }, (_, i) => {
     const [row, col] = [Math.floor(i / 4), i % 4];
     return { left: col * 60, right: col * 60 + 58, top: 60 + row * 80, bottom: 96 + row * 80 };
   });
 
-  /** Points of a path of M, C and V. */
+  /** Points on a path that consists of the commands M, C and V. */
   function pointsOf(d: string): [number, number][] {
     let [x, y] = [0, 0];
     return [...d.matchAll(/([MCV])([^MCV]*)/g)].flatMap(([, command, rest]) => {
@@ -54,7 +54,10 @@ describe('curve', () => {
 
   it('crosses no word but those at its ends, on one line and over up to five, up and down', () => {
     const lines = linesOf(words);
-    /** Half of the space between two words is theirs. */
+    /**
+     * Index of the word at a point, or −1. A word does not include its outer 4 px left and right and 1 px above and
+     * below.
+     */
     const inside = (x: number, y: number) =>
       words.findIndex(({ left, right, top, bottom }) => x > left + 4 && x < right - 4 && y > top + 1 && y < bottom - 1);
     for (const query of words.keys()) {

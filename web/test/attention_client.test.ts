@@ -130,7 +130,7 @@ describe('attention client', () => {
     reply({ kind: 'lock', lock: 'second' });
     finish(sent[1]!);
     expect(results).toEqual(['a']);
-    locks['first']!(); // of a worker that was replaced
+    locks['first']!(); // the lock of a worker that was replaced
     locks['second']!();
     expect([troubles.length, ports.length]).toEqual([1, 2]);
     ask('b');

@@ -13,7 +13,7 @@ const tokens = ['the', 'black', 'cat', 'sat', 'on', 'the', 'mat'];
 const input = (bend: Partial<Bend>, causal: boolean): ForwardInput => ({
   ...{ tokens, heads: ['previous', 'first', 'same', 'nearby'], causal, bend: { ...unbent, ...bend }, splitHeads: 8 },
 });
-/** Inside the checkout, where Node finds the package. */
+/** A folder inside the checkout, where Node finds the package. */
 const folder = fileURLToPath(new URL('../../build/page-code/', import.meta.url));
 const bent: Partial<Bend> = { window: 2, temperature: 2.5, divisor: 'model', muted: [1], withoutOutput: true };
 
@@ -48,7 +48,7 @@ describe('the program in JavaScript', () => {
   });
 });
 
-// tests/native/page_code.test.mjs compiles and runs these, and compares what they print.
+// tests/native/page_code.test.mjs compiles and runs these programs, and compares their output.
 describe('the programs that are run natively', () => {
   const shown = { tokens: 7, heads: 4, causal: true, bend: { ...unbent, ...bent }, head: 2, query: 5 };
   const plain = { tokens: 7, heads: 4, causal: false, bend: { ...unbent, divisor: 'none' as const }, head: 0, query: 1 };

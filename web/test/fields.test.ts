@@ -13,7 +13,7 @@ import {
   type Field,
 } from '../src/fields.js';
 
-/** Values that come back from their own text, and texts that are not values. */
+/** Checks that each value survives toText() and fromText(), and that each text in `broken` is invalid. */
 function check<T>(field: Field<T>, values: readonly T[], broken: readonly string[]): void {
   for (const value of [field.default, ...values].filter((each) => each !== null)) {
     expect(field.fromText(field.toText(value))).toEqual(value);

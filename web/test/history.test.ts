@@ -3,15 +3,15 @@ import { keepHistory, type AddressBar } from '../src/history.js';
 import { defaults, fromHash, toHash, type PageState } from '../src/page_state.js';
 import { createStore } from '../src/store.js';
 
-/** A browser's history that remembers every write. */
+/** A fake of the browser's history, which records every write. */
 function fakeBar(start = '') {
   const entries: { hash: string; index: number | undefined }[] = [{ hash: start, index: undefined }];
   let at = 0;
   let moved = () => {};
   let writes = 0;
-  /** Whether the browser refuses, as it does if a page writes too often. */
+  /** True if the fake refuses writes, as browsers do if a page writes too often. */
   let refuses = false;
-  /** The moves that the browser has yet to make; null if it makes each at once. */
+  /** The moves that the browser has yet to make; null if it makes each move at once. */
   let later: number[] | null = null;
   const bar: AddressBar = {
     read: () => ({ ...entries[at]!, hash: entries[at]!.hash && `#${entries[at]!.hash}` }),
@@ -47,7 +47,7 @@ function fakeBar(start = '') {
     ...{ bar, entries, typeAddress, writes: () => writes },
     refuse: (now: boolean) => (refuses = now),
     slow: () => (later = []),
-    /** Makes the moves asked for so far; says how many there were. */
+    /** Makes the requested moves, and returns their number. */
     make: () => later!.splice(0).map(go).length,
   };
 }

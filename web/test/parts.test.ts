@@ -32,7 +32,7 @@ describe('formatNumber', () => {
 
 type Rgb = readonly [number, number, number];
 
-/** The linear channels of a colour "rgb(r g b)". */
+/** The linear RGB channels of a color "rgb(r g b)". */
 const linear = (fill: string): Rgb =>
   fill.match(/\d+/g)!.map((text) => {
     const u = Number(text) / 255;
@@ -48,7 +48,7 @@ function lightnessOf([r, g, b]: Rgb): number {
 }
 const lightness = (fill: string) => lightnessOf(linear(fill));
 
-/** As WCAG 2 defines it. */
+/** Contrast ratio as defined by WCAG 2. */
 function contrast(fill: string, ink: string): number {
   const [r, g, b] = linear(fill);
   const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
@@ -56,7 +56,7 @@ function contrast(fill: string, ink: string): number {
   return (Math.max(luminance, other) + 0.05) / (Math.min(luminance, other) + 0.05);
 }
 
-// Viénot, Brettel and Mollon 1999: what is left of linear red and green without long or medium cones.
+// Viénot, Brettel and Mollon 1999: linear red and green as seen without long-wave or medium-wave cones.
 const protanopia = ([r, g, b]: Rgb): Rgb => {
   const yellow = 0.11238 * r + 0.88762 * g;
   return [yellow, yellow, Math.max(0, 0.00401 * (r - g) + b)];

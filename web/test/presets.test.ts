@@ -1,4 +1,4 @@
-// The lines of the presets, against the weights of their heads.
+// Checks the lines of the presets against the weights of their heads.
 
 import { describe, expect, it } from 'vitest';
 import type { PatternId } from '../src/patterns.js';

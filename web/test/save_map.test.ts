@@ -6,7 +6,7 @@ vi.mock('../src/parts/map_layout.js', () => ({ family: 'sans-serif', layoutOf: (
 
 const { cellText, csvOf, exactly } = await import('../src/parts/save_map.js');
 
-/** A reader of RFC 4180 that shares nothing with the writer. */
+/** A reader of RFC 4180 that shares no code with the writer. */
 function parse(csv: string): string[][] {
   return csv
     .split(/\r\n(?=(?:[^"]*"[^"]*")*[^"]*$)/)

@@ -11,7 +11,7 @@ let running: Running;
 
 const script = 'const words = ["the", "cat"];\n'.repeat(100);
 
-/** Sends path and headers unchanged; fetch() would normalise the path, and decompress. */
+/** Sends path and headers unchanged; fetch() would normalize the path, and decompress the answer. */
 function get(
   path: string,
   method = 'GET',

@@ -9,7 +9,7 @@ describe('timing', () => {
 
   it('measures warm calls only', async () => {
     const begun = performance.now();
-    // The first 20 ms of calls are slow, as if the compiler had not come to them yet.
+    // Calls are slow during the pause of 150 ms and 20 ms after it, as if they were not compiled yet.
     const call = (): void => {
       const until = performance.now() + (performance.now() - begun < 170 ? 5 : 0.2);
       while (performance.now() < until);

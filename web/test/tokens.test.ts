@@ -26,7 +26,7 @@ describe('tokenise', () => {
     expect(tokens('e\u0301te\u0301 x\u0302y')).toEqual(['\u00e9t\u00e9', 'x\u0302y']);
     expect(tokens('مرحبا بالعالم')).toEqual(['مرحبا', 'بالعالم']);
     expect(tokens('नमस्ते दुनिया')).toEqual(['नमस्ते', 'दुनिया']);
-    // Scripts without spaces: where exactly is up to the dictionary.
+    // Scripts without spaces: the dictionary decides the exact split.
     expect(tokens('ฉันรักแมว').length).toBeGreaterThan(1);
     expect(tokens('猫がすわる')[0]).toBe('猫');
     for (const text of ['ฉันรักแมว', '猫がすわる']) expect(tokens(text).join('')).toBe(text);

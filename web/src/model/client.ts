@@ -13,11 +13,11 @@ export interface Port {
 
 export interface Client {
   call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
-  /** Calls `listener` when the worker has ended, and the model with it. All calls are rejected. */
+  /** Calls `listener` when the worker has ended. The model is lost, and all pending calls are rejected. */
   onLost(listener: () => void): void;
 }
 
-/** Starts a worker at the first call, and another one after a worker that ended. */
+/** Starts a worker at the first call, and a new one if the worker has ended. */
 export function connect(start: () => Port): Client {
   const calls = new WorkerCalls();
   let port: Port | undefined;

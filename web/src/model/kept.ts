@@ -1,5 +1,5 @@
-// The files of the visitor's own model, kept in this browser if the visitor asks for it: in the origin's private file
-// system, which no server sees.
+// Keeps the files of the visitor's own model in this browser, on request: in the origin's private file system, which no
+// server sees.
 
 import type { GivenFiles } from './messages.js';
 
@@ -9,17 +9,19 @@ const roles = ['model', 'vocabulary', 'merges'] as const;
 type Role = (typeof roles)[number];
 type Names = Partial<Readonly<Record<Role, string>>>;
 
-/** Throws where there is none: in private windows of some browsers, and on pages that came over plain HTTP. */
+/**
+ * Throws if there is no private file system: in private windows of some browsers, and on pages loaded over plain HTTP.
+ */
 async function storage(): Promise<FileSystemDirectoryHandle> {
   if (!(navigator.storage as StorageManager | undefined)?.getDirectory) throw new Error('this page has no storage for files.');
   return navigator.storage.getDirectory();
 }
 
-/** Two tabs do not change the files at the same time, which the browser would refuse one of them. */
+/** Runs an action under a lock: the browser would refuse one of two tabs that change the files at the same time. */
 const alone = <T>(action: () => Promise<T>): Promise<T> =>
   (navigator.locks as LockManager | undefined)?.request(folder, action) ?? action();
 
-/** The files that are kept; null if there are none, or the browser has no such storage. */
+/** The files that are kept; null if there are none, or if the browser has no such storage. */
 export async function keptFiles(): Promise<GivenFiles | null> {
   try {
     const kept = await (await storage()).getDirectoryHandle(folder);
@@ -36,7 +38,7 @@ export async function keptFiles(): Promise<GivenFiles | null> {
   }
 }
 
-/** Replaces the files that are kept. If that fails, none are. */
+/** Replaces the kept files. If that fails, no file is kept. */
 export const keep = (files: GivenFiles): Promise<void> => alone(() => replace(files));
 
 export const forget = (): Promise<void> => alone(remove);
@@ -57,7 +59,7 @@ async function replace(files: GivenFiles): Promise<void> {
       names[role] = file.name;
       await write(role, file);
     }
-    // Written last: without it, nothing is kept.
+    // Write the list last: without it, no file counts as kept.
     await write(list, new Blob([JSON.stringify(names)]));
   } catch (error) {
     await remove().catch(() => undefined);

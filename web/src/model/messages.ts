@@ -1,8 +1,8 @@
-// The messages between the page and the worker of a model that the visitor brought.
+// The messages between the page and the worker of the visitor's own model.
 
 import type { Look, ModelInfo, Next } from './session.js';
 
-/** Files are sent as such, and read in the worker: the page holds no copy. */
+/** The page sends `File` objects, and the worker reads them: the page holds no copy. */
 export interface GivenFiles {
   readonly model: File;
   readonly vocabulary?: File | undefined;
@@ -27,5 +27,5 @@ export interface Request {
 export type Reply =
   | { readonly id: number; readonly value: unknown }
   | { readonly id: number; readonly failure: string }
-  /** The lock that the worker holds for life. */
+  /** Name of the lock that the worker holds until it ends. */
   | { readonly lock: string };

@@ -1,4 +1,4 @@
-// A GPT-2 that the visitor brought: its attention weights on a sentence, and its continuation with a cache.
+// The visitor's own GPT-2: its attention weights on a sentence, and its continuation of a text with a KV cache.
 
 import {
   gpt2Config,
@@ -22,23 +22,23 @@ export interface ModelInfo {
   readonly positions: number;
   readonly parameters: number;
   readonly tokens: Tokenizer['kind'];
-  /** Numbers of heads that divide the width. A GPT-2's parameters do not tell it. */
+  /** Numbers of heads that divide the width. A GPT-2's parameters do not tell its number of heads. */
   readonly possibleHeads: readonly number[];
 }
 
 export interface Look extends Encoded {
   /** (H, N, N) for each layer. */
   readonly weights: readonly Matrix[];
-  /** Number of tokens of the text; more than `ids` if it is too long. */
+  /** Number of tokens in the text; larger than the length of `ids` if the text is too long. */
   readonly found: number;
 }
 
 export interface Next {
   readonly label: string;
-  /** Probability of the token, by the softmax of the logits. */
+  /** Softmax probability of the token. */
   readonly share: number;
   readonly milliseconds: number;
-  /** Whether the model takes more tokens. */
+  /** True if the cache has room for another token. */
   readonly more: boolean;
 }
 
@@ -46,7 +46,10 @@ export interface ModelFiles {
   readonly model: ArrayBuffer;
   readonly vocabulary?: string | undefined;
   readonly merges?: string | undefined;
-  /** Default: the metadata's n_head, or heads of 64 columns. */
+  /**
+   * Default: `n_head` of the metadata; otherwise heads of 64 columns; if 64 does not divide the width, its largest
+   * divisor up to 4.
+   */
   readonly heads?: number | undefined;
 }
 
@@ -61,7 +64,7 @@ export class ModelSession {
     this.#mh = mh;
   }
 
-  /** Replaces the model. If the files do not make one, the old model stays. */
+  /** Replaces the model. Keeps the old model if the files are not valid. */
   open({ model: bytes, vocabulary, merges, heads }: ModelFiles): ModelInfo {
     const { stateDict, metadata } = readSafetensors(bytes);
     const { embedDim } = gpt2Config(stateDict, 1);
@@ -109,7 +112,7 @@ export class ModelSession {
     return this.#step(Int32Array.from(ids));
   }
 
-  /** Appends the token chosen last to the cache, and chooses the next. */
+  /** Appends the last chosen token to the cache, and chooses the next token. */
   next(): Next {
     return this.#step(Int32Array.of(this.#last));
   }

@@ -1,9 +1,9 @@
-// The arcs from the chosen word to the words that each head looks at: one colour a head, thicker for a
-// larger weight, with the head's number at its strongest word.
+// Draws arcs from the chosen word to the words that each head attends to: one color per head, thicker for a larger
+// weight, with the head's number at its strongest words.
 
 import { svg } from './svg.js';
 
-/** Where a word is, in pixels. */
+/** The box of a word, in pixels. */
 export interface WordBox {
   readonly left: number;
   readonly right: number;
@@ -13,25 +13,25 @@ export interface WordBox {
 
 export interface Arc {
   readonly head: number;
-  /** CSS class that sets the colour. */
+  /** CSS class that sets the color. */
   readonly className: string;
   readonly query: number;
   readonly key: number;
   readonly weight: number;
-  /** Whether the head's number stands at the end. */
+  /** True if the head's number stands at the end of the arc. */
   readonly numbered: boolean;
 }
 
-/** A weight is drawn from this share of its row's largest weight on. */
+/** A weight is drawn if it is at least this share of the largest weight in its row. */
 const leastShare = 1 / 3;
-/** All the keys of a head with a weight of at least this have its number. */
+/** Every key with at least this weight shows the head's number; so does the row's strongest key. */
 const numberedFrom = 0.3;
 
-/** A row with no larger weight is spread over so many words that arcs would only be in the way. */
+/** If no weight of a row reaches this value, the row is too spread out for arcs. */
 export const spreadBelow = 0.08;
 const mostArcs = 12;
 
-/** The arcs of one head's row of weights; none for a row that is spread evenly. */
+/** The arcs of one head's row of weights; none for a row that is spread out. */
 export function arcsOf(row: ArrayLike<number>, query: number, head: number, className: string): Arc[] {
   const weights = Array.from(row);
   const most = Math.max(...weights);
@@ -55,11 +55,14 @@ const middleOf = ({ left, right }: WordBox): number => (left + right) / 2;
 interface Line {
   readonly top: number;
   readonly bottom: number;
-  /** Where an arc can cross the line, from left to right: before the first word, between two, and after the last. */
+  /**
+   * x positions at which an arc can cross the line, from left to right: before the first word, between two words, and
+   * after the last word.
+   */
   readonly gaps: readonly number[];
 }
 
-/** From an arc that passes beside a line to its first or last word. */
+/** Pixels between the first or last word of a line and an arc that passes outside of the line. */
 const beside = 8;
 
 /** The lines of words, from top to bottom. */
@@ -76,21 +79,25 @@ export function linesOf(words: readonly WordBox[]): Line[] {
   });
 }
 
-/** Where an arc that would cross a line at `x` crosses it without touching a word. */
+/**
+ * The gap nearest to `x`, where an arc crosses the line without touching a word; `x` itself if it is outside of the
+ * line.
+ */
 function crossing({ gaps }: Line, x: number): number {
   if (x <= gaps[0]! || x >= gaps.at(-1)!) return x;
   return gaps.reduce((best, gap) => (Math.abs(gap - x) < Math.abs(best - x) ? gap : best));
 }
 
-/** The word that an arc starts or ends at, and how far from the middle of the word. */
+/** The word at which an arc starts or ends, and the offset from the middle of the word in pixels. */
 interface End {
   readonly word: WordBox;
   readonly aside: number;
 }
 
 /**
- * The curve between two words as the d of an SVG path, and where the number stands. On one line it is an arc above it;
- * from line to line it swings through the space between them, and crosses the lines on its way between two words.
+ * The curve between two words as the `d` of an SVG path, and the position of the number. Words on one line are joined
+ * by an arc above the line. Between lines, the curve bends in the space between them, and crosses each line on its way
+ * in a gap between words.
  */
 export function curve(source: End, target: End, lines: readonly Line[], head: number) {
   const [from, to] = [source.word, target.word];
@@ -111,7 +118,7 @@ export function curve(source: End, target: End, lines: readonly Line[], head: nu
     for (const line of onTheWay) {
       const [enter, leave] = up ? [line.bottom, line.top] : [line.top, line.bottom];
       const wanted = x0 + ((x1 - x0) * (enter - y0)) / (y1 - y0);
-      // Several heads may take the same gap, which is only so wide.
+      // Several heads may share a gap, which is narrow: use half of the offset.
       swing(crossing(line, wanted) + source.aside / 2, enter);
       d += `V${f(leave)}`;
       y = leave;
@@ -123,7 +130,7 @@ export function curve(source: End, target: End, lines: readonly Line[], head: nu
   const room = from.top - (above?.bottom ?? 0);
   const distance = Math.abs(middleOf(to) - middleOf(from));
   if (from === to) {
-    // To the word itself: a loop with the number at its top.
+    // An arc from a word to itself is a loop with the number at its top.
     const y = from.top - away - 4;
     return { d: `M${f(x0 - 5)} ${f(from.top)}C${f(x0 - 26)} ${f(y - 12)} ${f(x0 + 26)} ${f(y - 12)} ${f(x0 + 5)} ${f(from.top)}`, x: x1, y };
   }
@@ -187,13 +194,13 @@ export function createArcs(): ArcPicture {
   };
 }
 
-/** Gives a group exactly `count` children, and keeps those it has. */
+/** Gives a group exactly `count` children, and reuses those that exist. */
 function fit(group: SVGGElement, count: number, make: () => SVGElement): void {
   while (group.childElementCount > count) group.lastElementChild!.remove();
   while (group.childElementCount < count) group.append(make());
 }
 
-/** Sets the attributes that differ, so that what stays the same is not drawn again. */
+/** Sets only the attributes that differ, so that unchanged elements are not drawn again. */
 function setAttributes(element: Element, attributes: Readonly<Record<string, string>>): void {
   for (const [name, value] of Object.entries(attributes)) {
     if (element.getAttribute(name) !== value) element.setAttribute(name, value);

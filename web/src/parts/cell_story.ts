@@ -1,4 +1,4 @@
-// Beside a matrix: how the number in one cell was made. The operation as a picture, in a sentence, and with
+// Explains, next to a matrix, how the number in one cell was made: the operation as a picture, in a sentence, and with
 // all its terms.
 
 import type { Bar, Explanation, Terms } from '../explain.js';

@@ -1,5 +1,6 @@
-// Colour scales whose lightness is linear in OKLab (Ottosson 2020): equal steps look equal, also in
-// grey and to colour-blind readers. 0 has the background colour of the page.
+// Color scales whose lightness is linear in OKLab (Ottosson 2020): equal steps look equal, also in gray and to
+// color-blind readers. In `weights` and `signed`, 0 is the lightest color of the light theme and the darkest of the
+// dark theme, close to the background of the page.
 
 export type Theme = 'light' | 'dark';
 export type ScaleName = 'weights' | 'signed';
@@ -100,7 +101,7 @@ export interface Color {
   readonly fill: string;
   /** The fill as four bytes in the order of ImageData: red, green, blue, alpha. */
   readonly bytes: number;
-  /** Black or white: at least one of them has a contrast of 4.5 with any fill. */
+  /** Black or white, whichever has the higher contrast with the fill: at least 4.5. */
   readonly ink: string;
 }
 
@@ -112,7 +113,7 @@ const relativeLuminance = (rgb: Rgb): number => {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 
-/** Black and white have the same contrast with this luminance: √(1.05 · 0.05) − 0.05. */
+/** Black and white have the same contrast with a color of this luminance: √(1.05 · 0.05) − 0.05. */
 const equalContrast = Math.sqrt(1.05 * 0.05) - 0.05;
 const littleEndian = new Uint8Array(Uint32Array.of(1).buffer)[0] === 1;
 
@@ -127,7 +128,7 @@ const asColor = (rgb: Rgb): Color => ({
   ink: relativeLuminance(rgb) > equalContrast ? '#000000' : '#ffffff',
 });
 
-/** Hue and largest chroma of the colours of heads 1 to 8, those of --head-… in base.css. */
+/** Hue and largest chroma of heads 1 to 8. The hues are close to the --head-… colors in base.css. */
 const headHues: readonly (readonly [hue: number, chroma: number])[] = [
   [245, 0.12],
   [45, 0.14],
@@ -162,7 +163,7 @@ function table(key: string, ramp: () => Ramp): readonly Color[] {
 const tableOf = (theme: Theme, name: 'weights' | 'positive' | 'negative') =>
   table(`${theme} ${name}`, () => ramps[theme][name]);
 
-/** The function from a value to its colour: weights from 0 to 1, signed values from −limit to limit. */
+/** Returns the function from a value to its color: weights from 0 to 1, signed values from −limit to limit. */
 export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: number) => Color {
   const positive = tableOf(theme, name === 'weights' ? 'weights' : 'positive');
   const negative = tableOf(theme, 'negative');
@@ -173,7 +174,10 @@ export function colorScale(theme: Theme, name: ScaleName, limit = 1): (value: nu
   };
 }
 
-/** The function from a value and the index of a head to a tint of its colour: pale for −limit, strong for limit. */
+/**
+ * Returns the function from a value and the index of a head to a tint of the head's color: pale for −limit, strong for
+ * limit.
+ */
 export function headScale(theme: Theme, limit: number): (value: number, head: number) => Color {
   const half = (steps - 1) / 2;
   const factor = limit > 0 ? half / limit : 0;

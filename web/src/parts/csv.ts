@@ -1,4 +1,4 @@
-// Parts of files that spreadsheets read.
+// A helper for CSV files, which spreadsheets read.
 
-/** A field of a CSV file, RFC 4180. */
+/** Quotes a field of a CSV file if it needs quotes (RFC 4180). */
 export const quoted = (text: string): string => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);

@@ -1,5 +1,5 @@
-// Helpers that make elements. They set attributes, never markup from text, and no inline styles, which
-// the page's security policy refuses.
+// Helpers that make elements. They set attributes and text, and never parse markup. They set no style attribute,
+// because the page's security policy refuses it.
 
 export type Child = Node | string;
 type Attributes = Readonly<Record<string, string | number | boolean | undefined>>;
@@ -19,7 +19,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** Sets the text of an element if it differs: to set the same text again costs a new layout. */
+/** Sets the text of an element if it differs, because setting the same text again costs a new layout. */
 export function setText(element: Element, text: string): void {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -37,7 +37,7 @@ export function refill(element: Element, ...children: Child[]): void {
   if (position >= 0) (element.contains(focused) ? focused : stops()[position])?.focus({ preventScroll: true });
 }
 
-/** Sets position and size in pixels, through the CSSOM, which the security policy permits. */
+/** Sets position and size in pixels through the CSSOM, which the security policy permits. */
 export function place(
   element: HTMLElement,
   box: { left: number; top: number; width: number; height: number },
@@ -67,7 +67,7 @@ export function rich(text: string): Child[] {
   });
 }
 
-/** A badge with the number of a head, in the colour of its pattern. */
+/** A badge with the number of a head, in the color of its pattern. */
 export function headBadge(number: number, pattern: string): HTMLElement {
   return el('span', { class: `badge head-${pattern}`, 'aria-hidden': 'true' }, String(number));
 }

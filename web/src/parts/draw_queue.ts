@@ -1,9 +1,11 @@
-// Draws a few things at a time, so that a new sentence with many heads never blocks the page for long: first what is
-// on the screen, and the rest once nothing has changed for a moment.
+// Draws a few items per frame, so that a new sentence with many heads never blocks the page for long: items on the
+// screen first, all other items once nothing has changed for a moment.
 
-/** Milliseconds of drawing in one frame. At least one thing is drawn. */
+/** Milliseconds of drawing in one frame. At least one item is drawn per frame. */
 const budget = 8;
-/** Milliseconds without a change, after which the rest is drawn. Longer than between two letters or pointer moves. */
+/**
+ * Milliseconds without a change before off-screen items are drawn: longer than between two keystrokes or pointer moves.
+ */
 const pause = 150;
 
 const soon = new Set<() => void>();
@@ -27,14 +29,17 @@ function work(): void {
   }
 }
 
-/** Calls `draw` in one of the next frames, once, however often it is asked for until then. */
+/** Calls `draw` once in one of the next frames, even if it is requested several times until then. */
 export function drawSoon(draw: () => void): void {
   later.delete(draw);
   soon.add(draw);
   frame ??= requestAnimationFrame(work);
 }
 
-/** Calls `draw` once nothing has been put off for a moment; at once like drawSoon() if somebody waits for allDrawn(). */
+/**
+ * Calls `draw` after `pause` without another call of drawLater(). Acts like drawSoon() if somebody waits for
+ * allDrawn().
+ */
 export function drawLater(draw: () => void): void {
   if (listeners.length > 0) return drawSoon(draw);
   soon.delete(draw);
@@ -53,7 +58,7 @@ function drawRest(): void {
   for (const draw of later) drawSoon(draw);
 }
 
-/** Draws everything that waits, before it returns: for paper, which is printed as the page is now. */
+/** Draws all waiting items before it returns. Printing needs this, because it shows the page as it is now. */
 export function drawAllNow(): void {
   while (soon.size + later.size > 0) {
     drawRest();
@@ -64,7 +69,7 @@ export function drawAllNow(): void {
   }
 }
 
-/** Resolves once everything asked for is drawn, all of it in the next frame: tests and the console wait for nothing else. */
+/** Resolves once all requested items are drawn, all of them in the next frame. Tests and the console wait for this. */
 export function allDrawn(): Promise<void> {
   if (soon.size + later.size === 0) return Promise.resolve();
   const drawn = new Promise<void>((done) => listeners.push(done));

@@ -1,15 +1,15 @@
-// What the page says when it has no numbers to show.
+// The page's message when numbers are missing or out of date.
 
 import { el } from './dom.js';
 
 export type Trouble =
-  /** The engine could not be loaded, or could not compute; `argument` is that of a MultiheadError. */
+  /** The engine did not load, or could not compute. `argument` is copied from a MultiheadError. */
   | { readonly kind: 'failed'; readonly reason: string; readonly argument?: string }
-  /** There is no first answer yet. */
+  /** The first answer is late. */
   | { readonly kind: 'late' }
   /** The worker stopped answering; another one was started. */
   | { readonly kind: 'restarted' }
-  /** The other one does not answer either. */
+  /** The replacement worker does not answer either. */
   | { readonly kind: 'silent' }
   /** The sections below the sentence are missing. */
   | { readonly kind: 'incomplete' };
@@ -20,14 +20,14 @@ export interface Failure {
   hide(): void;
 }
 
-/** In the visitor's words; the package's own message is for programmers. */
+/** The reason in the visitor's words, because the package's own message is for programmers. */
 function plainReason(reason: string, argument?: string): string {
   if (typeof WebAssembly !== 'object') return 'this browser has no WebAssembly, or it is switched off';
   if (argument === 'WebAssembly') return 'WebAssembly SIMD is missing in this browser; browsers since 2023 have it';
   return reason.replace(/\.$/, '');
 }
 
-/** The sentence in bold, and what follows it. */
+/** Returns the bold sentence, and the text after it. */
 export function wordsFor(trouble: Trouble, hasNumbers: boolean): readonly [string, string] {
   switch (trouble.kind) {
     case 'failed': {
@@ -61,7 +61,8 @@ export function failureNotice(): Failure {
     show(trouble) {
       document.body.classList.add('is-failed');
       const [what, rest] = wordsFor(trouble, hasNumbers);
-      // What may pass soon floats over the page, so that nothing moves, and is seen far down on it, too.
+      // Messages about problems that may pass float: the layout does not jump, and they are visible at any scroll
+      // position.
       element.classList.toggle('is-floating', ['late', 'restarted', 'silent'].includes(trouble.kind));
       element.hidden = false;
       element.replaceChildren(el('strong', {}, what), rest);

@@ -1,5 +1,5 @@
-// The map of the whole flow, from x to the output: its stops are the tabs of "Step through". Below it, a
-// slider over the same stops, between the buttons for the step before and the next one.
+// The map of the whole flow, from x to the output. Its stops are the tabs of "Step through". Below it is a slider over
+// the same stops, between the buttons for the previous and the next step.
 
 import { update, type App } from '../app.js';
 import type { StepId } from '../page_state.js';
@@ -15,7 +15,7 @@ function goTo(app: App, index: number, burst?: string): void {
   update(app, { step: step.id }, burst);
 }
 
-/** The way of the values: they go past the scores, from the split to the mixture. */
+/** Draws the path of the values, which bypass the scores: from the step "split" to the step "values". */
 function valuesWay(): SVGSVGElement {
   const at = (id: StepId) => (steps.findIndex((step) => step.id === id) + 0.5) * 10;
   const [from, to] = [at('split'), at('values')];
@@ -78,7 +78,7 @@ function walk(app: App): HTMLElement {
     const element = el('button', { type: 'button', class: 'walk' }, label);
     const atEnd = () => steps[indexOf(app) + by] === undefined;
     element.addEventListener('click', () => !atEnd() && goTo(app, indexOf(app) + by));
-    // Not disabled, which would drop the focus.
+    // Use aria-disabled, because a disabled button would lose the focus.
     app.state.watch(() => element.setAttribute('aria-disabled', String(atEnd())));
     return element;
   };

@@ -1,6 +1,6 @@
-// How the page formats numbers.
+// Formats numbers for the page.
 
-/** Uses the minus sign U+2212 and ∞; never gives "−0.000". */
+/** Formats a number with the minus sign U+2212 and ∞; never returns "−0.000". */
 export function formatNumber(value: number, digits = 3): string {
   if (Number.isNaN(value)) return 'NaN';
   const size = Math.abs(value) === Infinity ? '∞' : Math.abs(value).toFixed(digits);

@@ -9,7 +9,7 @@ export interface Band {
   readonly label: string;
   readonly start: number;
   readonly end: number;
-  /** CSS class that sets the colour. */
+  /** CSS class that sets the color. */
   readonly className: string;
 }
 
@@ -19,23 +19,23 @@ export interface MatrixView {
   /** Row-major. */
   readonly data: Float32Array;
   readonly rowLabels: readonly string[];
-  /** Labels of keys, for a matrix of queries by keys. Missing if columns are features. */
+  /** Labels of the columns if they are keys. Missing if the columns are features. */
   readonly colLabels?: readonly string[];
   readonly bands?: readonly Band[];
-  /** Without labels on the picture; `rowLabels` are then for reading out only. */
+  /** True: paints no labels; `rowLabels` then serve screen readers only. */
   readonly bare?: boolean;
-  /** Whether the mask hides a cell; such cells are hatched. */
+  /** True if the mask hides a cell; the cell is hatched. */
   readonly hidden?: (row: number, col: number) => boolean;
-  /** Whether a cell was set by hand; such cells have a mark in a corner. */
+  /** True if a cell was set by hand; the cell gets a mark in a corner. */
   readonly edited?: (row: number, col: number) => boolean;
   readonly scale: ScaleName;
-  /** Index of the head whose colour a cell takes, instead of that of the scale. */
+  /** Index of the head whose color a cell takes, instead of a color from `scale`. */
   readonly headOf?: (row: number, col: number) => number;
 }
 
 /**
- * How to paint: `ink` is the colour of labels, `ratio` the number of device pixels per CSS pixel. `onPaper`: nothing is
- * cleared, because Chromium prints the commands, and one that clears takes what is printed around the map with it.
+ * Settings for painting. `ink` is the color of labels, `ratio` the number of device pixels per CSS pixel. `onPaper`:
+ * clears nothing, because Chromium prints the drawing commands, and a clear would also erase the print around the map.
  */
 export interface PaintStyle {
   readonly theme: Theme;
@@ -59,7 +59,7 @@ export function paint(
 ): void {
   const width = Math.max(1, Math.round(layout.width * style.ratio));
   const height = Math.max(1, Math.round(layout.height * style.ratio));
-  // A new size allocates new pixels, which takes longer than painting a small map.
+  // Keep a canvas that has the right size: allocating new pixels takes longer than painting a small map.
   const sameSize = canvas.width === width && canvas.height === height && !style.onPaper;
   if (!sameSize) {
     canvas.width = width;
@@ -119,7 +119,7 @@ function paintCells(
   const image = new ImageData(new Uint8ClampedArray(pixels.buffer), cols, rows);
   small.getContext('2d')?.putImageData(image, 0, 0);
   pen.imageSmoothingEnabled = false;
-  // Cells start on whole device pixels, so that neighbours neither overlap nor leave a gap.
+  // Cells start on whole device pixels, so that adjacent cells do not overlap or leave a gap.
   const snap = (length: number): number => Math.round(length * ratio) / ratio;
   const [x, y] = [snap(left), snap(top)];
   const [across, down] = [snap(left + cols * w) - x, snap(top + rows * h) - y];
@@ -177,7 +177,9 @@ function hatching(pen: CanvasRenderingContext2D, theme: Theme, ratio: number): C
   return pattern;
 }
 
-/** Numbers that are written as 0 have this ink, so that the others stand out. Its contrast with 0 is over 4.5. */
+/**
+ * Ink of numbers that are written as 0, so that other numbers stand out. Its contrast with the color of 0 is over 4.5.
+ */
 const quietInk: Readonly<Record<Theme, string>> = { light: '#656b78', dark: '#a4abbb' };
 
 function paintNumbers(
@@ -206,7 +208,7 @@ function paintNumbers(
   });
 }
 
-/** A triangle in the upper right corner of each cell that was set by hand. */
+/** Draws a triangle in the upper right corner of each cell that was set by hand. */
 function paintEdited(
   pen: CanvasRenderingContext2D,
   { rows, cols, edited }: MatrixView,
@@ -249,7 +251,7 @@ function paintLabels(pen: CanvasRenderingContext2D, view: MatrixView, layout: La
   }
 }
 
-/** "key" above the columns, "query" beside the rows. */
+/** Draws "key" above the columns, and "query" left of the rows. */
 function paintTitles(pen: CanvasRenderingContext2D, view: MatrixView, layout: Layout, ink: string): void {
   const { left, top, cellWidth, cellHeight, title } = layout;
   if (!title) return;

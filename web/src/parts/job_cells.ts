@@ -1,4 +1,4 @@
-// A row of cells, one for each job: how far a head has come in it, from 0 to 1, in the colours of the maps.
+// A row of cells, one for each job: a head's progress in that job, from 0 to 1, in the colors of the maps.
 
 import { colorScale } from './color_scale.js';
 import { el, setText } from './dom.js';
@@ -7,13 +7,13 @@ import { shade } from './printing.js';
 
 export interface JobCells {
   readonly element: HTMLElement;
-  /** A head that is muted has no values: its cells are hatched. */
+  /** Shows the values. A muted head has no values: its cells are hatched. */
   show(values: readonly number[], muted: boolean): void;
 }
 
 export interface JobName {
   readonly name: string;
-  /** For the narrow cell. */
+  /** Short name for the narrow cell. */
   readonly short: string;
 }
 

@@ -1,11 +1,11 @@
-// The legend of a heat map's colours.
+// The legend of a heat map's colors.
 
 import { colorScale, type ScaleName } from './color_scale.js';
 import { el } from './dom.js';
 import { formatNumber } from './format.js';
 import { shade } from './printing.js';
 
-/** A strip of the scale, drawn from the same table as the maps. */
+/** A strip with the colors of the scale, drawn from the same table as the maps. */
 function strip(name: ScaleName): HTMLElement {
   const width = 128;
   const canvas = el('canvas', { width, height: 10, class: 'legend-strip', 'aria-hidden': 'true' });
@@ -22,13 +22,13 @@ function strip(name: ScaleName): HTMLElement {
   return canvas;
 }
 
-/** What the maps beside a legend have. */
+/** The marks in the maps that a legend explains. */
 export interface Marks {
-  /** Hatched cells. */
+  /** True if the maps have hatched cells. */
   readonly masked: boolean;
-  /** Cells with a mark in a corner. */
+  /** True if the maps have cells with a mark in a corner. */
   readonly edited?: boolean;
-  /** The end of the scale of signed values. */
+  /** The largest absolute value of the signed scale. */
   readonly limit?: number;
 }
 
@@ -37,7 +37,7 @@ export interface Legend {
   show(marks: Marks): void;
 }
 
-/** Without a limit, the scale of signed values has no numbers. */
+/** Makes a legend. Without a limit, the signed scale has no numbers. */
 export function createLegend(name: ScaleName): Legend {
   const [least, most] = name === 'weights' ? ['weight 0', '1'] : ['negative', 'positive'];
   const from = el('span', { class: 'number' }, least!);

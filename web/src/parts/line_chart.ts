@@ -9,19 +9,19 @@ export interface ChartPoint {
 }
 
 export interface ChartLine {
-  /** Names its class, line-…, which sets colour and dashes. */
+  /** Suffix of the line's CSS class line-…, which sets color and dashes. */
   readonly name: string;
   readonly points: readonly ChartPoint[];
 }
 
 export interface ChartContent {
-  /** The accessible name of the picture: all that it says in words. */
+  /** The accessible name of the picture, which states its content in words. */
   readonly label: string;
   readonly lines: readonly ChartLine[];
   readonly lastStep: number;
-  /** The top of the scale, which begins at 0. */
+  /** The top of the vertical scale, which begins at 0. */
   readonly top: number;
-  /** What the scale measures. */
+  /** Title of the vertical scale. */
   readonly title: string;
   readonly format: (value: number) => string;
   /** The step of the mark. */
@@ -38,7 +38,7 @@ export const chartSides = { left: 44, right: 14 } as const;
 const above = 26;
 const below = 24;
 
-/** `onPoint` is given the step that is pressed or dragged to. */
+/** `onPoint` receives the step that the pointer presses or drags to. */
 export function createLineChart(onPoint: (step: number) => void): LineChart {
   const grid = svg('g', { class: 'chart-grid' });
   const lines = svg('g', {});
@@ -85,7 +85,7 @@ export function createLineChart(onPoint: (step: number) => void): LineChart {
     const texts = [
       ...values.map((value) => ({ x: chartSides.left - 7, y: y(value) + 4, 'text-anchor': 'end', text: format(value) })),
       ...steps.map((step) => ({ x: x(step), y: size.height - 6, 'text-anchor': 'middle', text: String(step) })),
-      // Between the last two steps of the axis, where no number is.
+      // Between the last two numbers of the axis, where there is space.
       { x: (x(steps.at(-2) ?? 0) + x(steps.at(-1)!)) / 2, y: size.height - 6, 'text-anchor': 'middle', text: 'step' },
       { x: chartSides.left - 7, y: 11, 'text-anchor': 'end', text: title },
     ];
@@ -96,7 +96,7 @@ export function createLineChart(onPoint: (step: number) => void): LineChart {
     });
   }
 
-  /** A line with more points than pixels is drawn with the mean of each pixel's points. */
+  /** Averages adjacent points if a line has at least as many points as pixels: one mean for every 1.3 to 2 pixels. */
   function pathOf(points: readonly ChartPoint[]): string {
     const each = Math.max(1, Math.floor((2 * points.length) / size.width));
     let path = '';
@@ -136,7 +136,7 @@ export function createLineChart(onPoint: (step: number) => void): LineChart {
   };
 }
 
-/** The children of one kind, after some were added or removed to make `count`. */
+/** Adds or removes children of one kind to make `count`, and returns them. */
 function keep<K extends keyof SVGElementTagNameMap>(parent: Element, tag: K, count: number): Element[] {
   const present = [...parent.querySelectorAll(tag)];
   for (const extra of present.splice(count)) extra.remove();

@@ -1,4 +1,4 @@
-// The heat map of the head in view, beside the sentence.
+// The heat map of the selected head, next to the sentence.
 
 import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
@@ -33,7 +33,7 @@ export function liveMap(app: App): HTMLElement {
     else drawEmpty();
   }
 
-  /** Takes the room of the map before there are numbers, so that nothing moves once they come. */
+  /** Reserves the space of the map before there are numbers, so that nothing moves when they come. */
   function drawEmpty(): void {
     const { heads, head, text, causal, window, edits } = app.state.get();
     const names = tokenNames(tokenise(text).tokens);
@@ -73,7 +73,7 @@ export function liveMap(app: App): HTMLElement {
     map.highlight({ row: query, col: key });
   }
 
-  // The map measures its width, so it is drawn when the section is in the document; still before the first frame.
+  // The map measures its width, so draw it when the section is in the document, but before the first frame.
   queueMicrotask(draw);
   app.result.watch((_, previous) => previous !== undefined && draw());
   app.state.watch((state, previous) => {

@@ -11,13 +11,13 @@ export interface MapFrame {
   /** Holds the map or the table. */
   readonly body: HTMLElement;
   readonly saves: HTMLElement;
-  /** `spoken`: how the label of each cell begins, such as "head 2". */
+  /** Shows a map or table. `spoken`: the beginning of each cell's label for screen readers, such as "head 2". */
   show(saved: Saved, spoken: string, as: ViewName): void;
-  /** What show() was last called with. */
+  /** The argument `saved` of the last show(); null before the first. */
   shown(): Saved | null;
 }
 
-/** `name`: of the map, in the labels of the buttons. */
+/** `name` is the map's name in the labels of the buttons. */
 export function createMapFrame(options: MapOptions, name: string): MapFrame {
   const map = createMap(options);
   const body = el('div', { class: 'card-body' }, map.element);

@@ -1,5 +1,5 @@
-// The ARIA grid over a heat map. A map of 64 tokens has 4096 cells, so only the row of the active cell is in the
-// document; aria-rowindex gives its index.
+// The ARIA grid over a heat map. A map of 64 tokens has 4096 cells, so the document holds only the row of the active
+// cell; aria-rowindex gives its index.
 
 import { el } from './dom.js';
 import type { MatrixView } from './heat_map.js';
@@ -25,9 +25,9 @@ export interface MapGrid {
 }
 
 export interface GridListener {
-  /** A cell got the focus; null once none has it. */
+  /** Called when a cell gets the focus, and with null when no cell has it. */
   onFocus(cell: Cell | null): void;
-  /** Enter or the space bar was pressed in a cell. */
+  /** Called when Enter or the space bar is pressed in a cell. */
   readonly onChoose?: ((cell: Cell) => void) | undefined;
 }
 
@@ -75,7 +75,7 @@ export function createGrid({ onFocus, onChoose }: GridListener): MapGrid {
     const target = cells[cell.col];
     if (!target) return;
     target.tabIndex = 0;
-    // The same element stands for the cell of another row, so that it may have the focus already.
+    // One element stands for all cells of its column, so it may have the focus already.
     if (document.activeElement === target) onFocus(cell);
     else target.focus();
     if (rowChanged) target.scrollIntoView({ block: 'nearest', inline: 'nearest' });

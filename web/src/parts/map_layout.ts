@@ -11,7 +11,7 @@ export interface Layout {
   readonly height: number;
   /** Font size of the labels; 0 for none. */
   readonly font: number;
-  /** Every how many rows and columns there is a label; more than 1 if cells are smaller than a line of text. */
+  /** Distance between two labeled rows or columns; more than 1 if cells are smaller than a line of text. */
   readonly labelEvery: number;
   readonly slant: number;
   readonly labelLimit: number;
@@ -37,7 +37,7 @@ export function textWidth(text: string, size: number): number {
   return width;
 }
 
-/** The text, cut with "…" to a width of `limit`. */
+/** The text, shortened with "…" to a width of `limit` pixels. */
 export function shortened(text: string, size: number, limit: number): string {
   if (textWidth(text, size) <= limit) return text;
   const letters = [...text];
@@ -55,7 +55,7 @@ const widest = (labels: readonly string[], size: number, limit: number): number 
   labels.reduce((most, label) => Math.max(most, Math.min(limit, textWidth(label, size))), 0);
 
 const smallestFont = 9;
-/** The room that a label of the smallest font needs. */
+/** Pixels that a label of the smallest font needs. */
 const line = 10.5;
 const fontFor = (cell: number): number => Math.min(13, Math.max(smallestFont, Math.floor(cell * 0.62)));
 const bandHeight = 22;
@@ -82,7 +82,7 @@ export function layoutOf(view: MatrixView, available: number, maxCell: number): 
   let right = 0;
   let slant = Math.PI / 2;
   if (square && cellWidth >= line) {
-    // Labels are at 45 degrees if there is room, else vertical.
+    // Labels are slanted by 45 degrees if there is room, else vertical.
     const reach = overhang(view.colLabels!, font, labelLimit, cellWidth);
     const slanted = fit(available - left - reach);
     if (slanted >= 17) [cellWidth, right, slant] = [slanted, reach, Math.PI / 4];

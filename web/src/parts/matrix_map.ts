@@ -1,5 +1,5 @@
-// A heat map that works with the keyboard and a screen reader: a canvas, marks over it, and an ARIA grid. Pointing
-// at a cell moves the marks and paints nothing.
+// A heat map for keyboard and screen reader: a canvas, marks over it, and an ARIA grid. Pointing at a cell moves the
+// marks and repaints nothing.
 
 import { el, place } from './dom.js';
 import { paint, type PaintStyle } from './heat_map.js';
@@ -11,9 +11,9 @@ import { whenSeen } from './when_seen.js';
 export type { Cell, MapContent } from './map_grid.js';
 
 export interface MapOptions {
-  /** Called with the cell that is pointed at or focused, and with null once none is. */
+  /** Called with the cell under the pointer or focus, and with null when there is none. */
   readonly onPoint: (cell: Cell | null) => void;
-  /** Called with a cell that is clicked, or has the focus when Enter or Space is pressed. */
+  /** Called with a cell that is clicked, or that has the focus when Enter or Space is pressed. */
   readonly onChoose?: (cell: Cell) => void;
   /** Largest side of a cell, in pixels. */
   readonly maxCell: number;
@@ -30,14 +30,14 @@ export interface MatrixMap {
 
 export interface Mark {
   readonly row: number;
-  /** Null: the whole row. */
+  /** Null marks the whole row. */
   readonly col: number | null;
 }
 
 const forcedColors = matchMedia('(forced-colors: active)');
 const inks = { light: '#565b68', dark: '#a4abbb' };
 
-/** How maps are painted at the moment: in the colours of the page, and for paper in the light ones. */
+/** The current style of the maps: the colors of the page, or the light theme for paper. */
 export function paintStyle(): PaintStyle {
   const current = shade.get();
   return {
@@ -63,7 +63,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
   let under: Cell | null = null;
   let width = 0;
 
-  /** Gives the map its size at once, so that nothing moves when it is drawn. */
+  /** Sets the size of the map at once, so that nothing moves when the map is drawn. */
   function reserve(): void {
     if (!content || width <= 0) return;
     layout = layoutOf(content.view, width, maxCell);
@@ -143,7 +143,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
     element,
     show(next) {
       content = next;
-      // Known before the first report of the observer, so that the map has its size in the first frame.
+      // Measure before the observer's first report, so that the map has its size in the first frame.
       width ||= measured.clientWidth;
       reserve();
       drawSoon();
@@ -152,7 +152,7 @@ export function createMap({ onPoint, onChoose, maxCell, sizer }: MapOptions): Ma
   };
 }
 
-/** The marks of the cell pointed at, of its row and of its column; and its labels where the map omits some. */
+/** The marks of the cell under the pointer, of its row and of its column, and its labels if the map omits them. */
 function createMarks() {
   const mark = (name: string) => el('div', { class: `map-mark ${name}`, 'aria-hidden': 'true', hidden: true });
   const [row, col, cell] = [mark('map-mark-line'), mark('map-mark-line'), mark('map-mark-cell')];
@@ -184,7 +184,7 @@ function createMarks() {
       rowLabel.style.transform = `translate(${left - 4}px, ${top + y + cellHeight / 2}px) translate(-100%, -50%)`;
       if (inside.col === null) return;
       colLabel.textContent = view.colLabels![inside.col]!;
-      // At the left edge it extends to the right, at the right edge to the left.
+      // The label extends to the right at the left edge, and to the left at the right edge.
       const back = (100 * inside.col) / Math.max(1, view.cols - 1);
       colLabel.style.transform = `translate(${left + x + cellWidth / 2}px, ${top - 4}px) translate(-${back}%, -100%)`;
     },

@@ -1,17 +1,17 @@
-// A matrix as a table of numbers, to read or copy. Only the cells that can be seen are in the document, because a
-// page with eight tables of 64 × 64 cells would take seconds to lay out. On paper there are all of them.
+// A matrix as a table of numbers, to read or copy. The document holds only the visible cells, because a page with eight
+// tables of 64 × 64 cells would take seconds to lay out. For printing, it holds all cells.
 
 import { el, word } from './dom.js';
 import { formatNumber } from './format.js';
 import type { MatrixView } from './heat_map.js';
 import { printing } from './printing.js';
 
-/** Sizes in rem, as matrix.css sets them: cells grow with the letters of the browser. */
+/** Sizes in rem, as set in matrix.css: cells grow with the browser's font size. */
 const rowHeight = 1.6875;
 const colWidth = 4.125;
-/** Cells beyond those that can be seen, on each side. */
+/** Additional cells on each side of the visible ones. */
 const margin = 4;
-/** Assumed until the table is in the document. */
+/** Size in pixels, assumed until the table is in the document. */
 const viewport = { width: 320, height: 380 };
 
 interface Span {
@@ -19,7 +19,10 @@ interface Span {
   readonly end: number;
 }
 
-/** The rows or columns to show, of `count` that are `size` pixels each, in a viewport of `extent` from `start` on. */
+/**
+ * The rows or columns to show, out of `count` of `size` pixels each, in a viewport of `extent` pixels that begins at
+ * `start`.
+ */
 export function spanOf(count: number, size: number, start: number, extent: number): Span {
   const begin = Math.max(0, Math.min(count, Math.floor(start / size)) - margin);
   return { begin, end: Math.min(count, Math.ceil((start + extent) / size) + margin) };

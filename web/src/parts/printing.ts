@@ -1,4 +1,4 @@
-// Printing: pages are light, and show what is otherwise drawn only when it is scrolled to.
+// Printing: uses the light theme, and first draws everything that is otherwise drawn only when scrolled to.
 
 import { createStore, type Store } from '../store.js';
 import type { Theme } from './color_scale.js';
@@ -7,10 +7,10 @@ import { theme } from './theme.js';
 
 const media = matchMedia('print');
 
-/** Whether the page is being printed. */
+/** True while the page is being printed. */
 export const printing: Store<boolean> = createStore(media.matches);
 
-/** The theme to paint in: that of the page, and on paper the light one. */
+/** The theme to paint in: the theme of the page, or the light theme for printing. */
 export const shade: Store<Theme> = createStore('light');
 
 const setShade = () => shade.set(printing.get() ? 'light' : theme.get());

@@ -8,7 +8,7 @@ import { el } from './dom.js';
 interface Question {
   readonly question: string;
   readonly answer: string;
-  /** The step that shows it, or a section's id. */
+  /** The step, or else the section, that shows the answer. */
   readonly step?: StepId;
   readonly section?: { readonly id: string; readonly name: string };
 }

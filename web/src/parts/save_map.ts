@@ -1,4 +1,4 @@
-// A map as a file: CSV with every digit, or a PNG at twice the size with its labels.
+// Saves a map as a file: CSV with every digit, or a PNG at twice the size with its labels.
 
 import { quoted } from './csv.js';
 import { el } from './dom.js';
@@ -18,7 +18,7 @@ export function exactly(value: number): string {
   return String(Number(value.toPrecision(9)));
 }
 
-/** RFC 4180, with the labels in the first row and column. Masked scores are −Infinity, masked weights 0. */
+/** CSV as in RFC 4180, with the labels in the first row and column. Masked scores are −Infinity, masked weights 0. */
 export function csvOf(view: MatrixView): string {
   const { rows, cols, data, rowLabels } = view;
   const colLabels = view.colLabels ?? Array.from({ length: cols }, (_, col) => String(col + 1));
@@ -33,7 +33,7 @@ export function csvOf(view: MatrixView): string {
 const margin = 16;
 const titleHeight = 26;
 
-/** The map with its title, in the colours of the page. Its cells are large enough for every label. */
+/** A picture of the map with its title, in the colors of the page. Its cells are large enough for every label. */
 export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
   const { theme, ink } = paintStyle();
   const square = view.colLabels !== undefined;
@@ -62,7 +62,7 @@ export function pictureOf(view: MatrixView, title: string): HTMLCanvasElement {
     pen.fillText(label, (from + to) / 2, layout.top / 2 - bandHeight);
     pen.fillRect(from, layout.top - 5, to - from - 1, 2);
   }
-  // Last, below everything: clearing the gaps between cells would clear it as well.
+  // Paint the background last and below everything, because clearing the gaps between cells would clear it as well.
   pen.setTransform(1, 0, 0, 1, 0, 0);
   pen.globalCompositeOperation = 'destination-over';
   pen.fillStyle = theme === 'light' ? '#ffffff' : '#171a23';
@@ -74,17 +74,17 @@ export function download(blob: Blob, name: string): void {
   const url = URL.createObjectURL(blob);
   const link = el('a', { href: url, download: name });
   link.click();
-  // The browser reads the file after the click.
+  // Revoke the address later, because the browser reads the file after the click.
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 export interface Saved {
   readonly view: MatrixView;
-  /** What the picture is of, and in small letters with hyphens the name of the file. */
+  /** Title of the picture. In small letters with hyphens it is also the name of the file. */
   readonly title: string;
 }
 
-/** Two buttons that save what `get` returns. */
+/** Makes two buttons that save the result of `get`. */
 export function saveButtons(name: string, get: () => Saved | null): HTMLElement {
   const button = (label: string, what: string, save: (saved: Saved, file: string) => void) => {
     const element = el('button', { type: 'button', class: 'save' }, label);
@@ -107,7 +107,7 @@ export function saveButtons(name: string, get: () => Saved | null): HTMLElement 
   );
 }
 
-/** "query cat, key black, 0.41": how a cell is read out. */
+/** The text of a cell for screen readers: "query cat, key black, 0.41". */
 export function cellText(view: MatrixView, row: number, col: number): string {
   const value = view.data[row * view.cols + col]!;
   const written = view.hidden?.(row, col)

@@ -1,4 +1,4 @@
-// The status chip: which build computes the numbers and why, how fast, and its size.
+// The status chip: the build that computes the numbers and the reason for its choice, its speed, and its size.
 
 import type { ForwardResult } from '../messages.js';
 import type { Store } from '../store.js';
@@ -11,7 +11,7 @@ export interface StatusChip {
   fail(): void;
 }
 
-/** @param passTime the median of warm runs in milliseconds, null before there is one */
+/** @param passTime median of warm runs in milliseconds; null before the first median */
 export function statusChip(
   result: Store<ForwardResult | null>,
   passTime: Store<number | null>,

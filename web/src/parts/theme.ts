@@ -7,7 +7,7 @@ import { el } from './dom.js';
 const key = 'multihead-theme';
 const system = matchMedia('(prefers-color-scheme: dark)');
 
-/** The visitor's earlier choice. The browser may forbid storage; then a choice lasts until reload. */
+/** The visitor's earlier choice. If the browser forbids storage, a choice lasts until reload. */
 function remembered(): Theme | undefined {
   try {
     const value = localStorage.getItem(key);
@@ -30,7 +30,9 @@ const current = (): Theme => choice ?? (system.matches ? 'dark' : 'light');
 
 export const theme: Store<Theme> = createStore(current());
 
-/** The colour of the browser's own bars: of the page's two, the one for the theme in use. */
+/**
+ * The page has two colors for the browser's own bars, one per theme. Both elements get the color of the theme in use.
+ */
 const bars = [...document.querySelectorAll<HTMLMetaElement>('meta[name=theme-color]')];
 const barColors: Readonly<Record<string, string>> = Object.fromEntries(
   bars.map(({ media, content }) => [media.includes('dark') ? 'dark' : 'light', content]),

@@ -1,5 +1,5 @@
-// The sentence as tokens, with arcs from the chosen word to those that each head looks at, and a line of
-// buttons that tells the same in words and chooses the head in view.
+// The sentence as tokens, with arcs from the chosen word to the words that each head attends to, and a line of buttons
+// that says the same in words and selects a head.
 
 import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
@@ -95,7 +95,7 @@ export function tokenStrip(app: App): HTMLElement {
     });
   }
 
-  /** Reads the layout: only if the words or the width may have changed. */
+  /** Reads the layout if the words or the width may have changed since the last call. */
   function measure(): void {
     if (!stale) return;
     stale = false;
@@ -117,7 +117,7 @@ export function tokenStrip(app: App): HTMLElement {
     arcs.show(all, boxes);
   }
 
-  /** Without a result, only takes the room of the line. */
+  /** Writes the line of buttons. Without a result, only reserves the line's height. */
   function describe(result: ForwardResult | null, shown: number): void {
     const names = tokenNames(shownTokens());
     const { heads: ids } = result ?? app.state.get();
@@ -168,11 +168,11 @@ export function tokenStrip(app: App): HTMLElement {
   return element;
 }
 
-/** What a head looks at most. */
+/** The key with the largest weight in a head's row. */
 interface Finding {
   readonly name: string;
   readonly weight: string;
-  /** Whether most of the weight is elsewhere. */
+  /** True if the other keys together have most of the weight. */
   readonly spread: boolean;
 }
 

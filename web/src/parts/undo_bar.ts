@@ -1,5 +1,5 @@
-// Undo and redo for the whole page: two buttons in a corner of the screen, and the keyboard. They say what they changed,
-// which may be a section that is not on the screen.
+// Undo and redo for the whole page: two buttons in a corner of the screen, and keyboard shortcuts. They announce the
+// change, because it may be in a section that is not on the screen.
 
 import type { App } from '../app.js';
 import { el, setText } from './dom.js';
@@ -23,7 +23,7 @@ export function undoBar(app: App): HTMLElement {
   undo.addEventListener('click', () => app.undo());
   redo.addEventListener('click', () => app.redo());
   app.history.moves.watch((moves) => {
-    // Once there, it stays: a button that vanishes would take the focus with it.
+    // The bar stays once it is shown: a button that vanishes would take the focus with it.
     if (moves.undo || moves.redo) element.hidden = false;
     undo.setAttribute('aria-disabled', String(!moves.undo));
     redo.setAttribute('aria-disabled', String(!moves.redo));
@@ -33,7 +33,7 @@ export function undoBar(app: App): HTMLElement {
   return element;
 }
 
-/** Ctrl+Z and Ctrl+Y (⌘Z and ⇧⌘Z) outside of text fields, which have an undo of their own. */
+/** Handles Ctrl+Z and Ctrl+Y (⌘Z and ⇧⌘Z) outside of text fields, which have their own undo. */
 function byKeyboard(app: App, event: KeyboardEvent): void {
   const inText = (event.target as Element).closest('textarea, input:not([type=checkbox], [type=range])');
   if (inText || event.altKey || !(event.ctrlKey || event.metaKey)) return;

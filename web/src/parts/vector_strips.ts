@@ -1,4 +1,4 @@
-// Vectors as strips of coloured cells, one below the other, each with a label.
+// Vectors as strips of colored cells, one below the other, each with a label.
 
 import { colorScale } from './color_scale.js';
 import { el, type Child } from './dom.js';
@@ -7,7 +7,7 @@ import { shade } from './printing.js';
 export interface Strip {
   readonly label: readonly Child[];
   readonly data: Float32Array;
-  /** The value that has the strongest colour. */
+  /** The value that has the strongest color. */
   readonly limit: number;
 }
 
@@ -16,7 +16,7 @@ export interface VectorStrips {
   show(strips: readonly Strip[]): void;
 }
 
-/** `count` is the number of strips, which does not change, so that nothing below moves. */
+/** `count` is the number of strips. It does not change, so that nothing below moves. */
 export function createStrips(count: number): VectorStrips {
   const lines = Array.from({ length: count }, () => ({
     label: el('span', { class: 'strip-label' }),
@@ -32,7 +32,7 @@ export function createStrips(count: number): VectorStrips {
       label.replaceChildren(...(strip?.label ?? []));
       if (!strip) return;
       const { data, limit } = strip;
-      // One pixel for each cell; style sheets enlarge it. Setting the width would clear and allocate anew.
+      // One pixel for each cell; style sheets enlarge it. Setting the width would clear and reallocate the canvas.
       if (canvas.width !== data.length) canvas.width = data.length;
       const pixels = Uint32Array.from(data, (value) => color(value, limit).bytes);
       const image = new ImageData(new Uint8ClampedArray(pixels.buffer), data.length, 1);

@@ -13,7 +13,7 @@ export interface ViewSwitch {
 
 type ViewField = Extract<FieldName, `${string}View`>;
 
-/** A switch for one field of the state. Watch the state to learn of a change. */
+/** Makes a switch for one field of the state. To learn of a change, watch the state. */
 export function createViewSwitch(app: App, field: ViewField, label: string): ViewSwitch {
   const current = (): ViewName => app.state.get()[field];
   const buttons = viewNames.map((name) => {

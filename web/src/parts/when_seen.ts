@@ -1,9 +1,9 @@
-// Draws what is on the screen, or near it, before the rest of the page.
+// Draws elements on or near the screen before the rest of the page.
 
 import { drawLater, drawSoon, hurry } from './draw_queue.js';
 
 interface Place {
-  /** True until the browser has reported. */
+  /** True until the observer has reported. */
   near: boolean;
   readonly draws: Set<() => void>;
 }
@@ -14,12 +14,12 @@ const watcher = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting, boundingClientRect } of entries) {
       const place = places.get(target)!;
-      // What is hidden now is drawn before it is shown.
+      // Hidden elements have no width. They count as near, so that they are drawn before they are shown.
       place.near = isIntersecting || boundingClientRect.width === 0;
       if (place.near) place.draws.forEach(hurry);
     }
   },
-  // Half a screen more, so that little is seen to be drawn while the page scrolls.
+  // Half a screen above and below counts as near, so that scrolling seldom shows an element before it is drawn.
   { rootMargin: '50% 0px' },
 );
 
@@ -34,8 +34,8 @@ function watched(element: Element): Place {
 }
 
 /**
- * A function that asks for `draw`: in one of the next frames if `element` is near the screen, else once it comes there
- * or nothing changes for a moment.
+ * Returns a function that schedules `draw`: in one of the next frames if `element` is near the screen, else when it
+ * comes near or when nothing has changed for a moment.
  */
 export function whenSeen(element: Element, draw: () => void): () => void {
   const place = watched(element);

@@ -1,4 +1,4 @@
-// The sections below the first screen, in the order of the page, one a line. They are loaded after the first numbers.
+// The sections below the first screen, in the order of the page, one per line. They are loaded after the first numbers.
 
 import type { App } from '../app.js';
 import { bendSection } from './bend.js';

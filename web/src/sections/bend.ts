@@ -1,4 +1,4 @@
-// "Bend it": change one thing about the pass, and see what it does to the weights and to the output.
+// "Bend it": the visitor changes one part of the pass, and sees the effect on the weights and on the output.
 
 import { chosen, inView, update, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
@@ -113,7 +113,7 @@ function weightsMap(app: App): HTMLElement {
 
 const mostWords = 5;
 
-/** Which outputs changed, and how sure the selected head is, compared with the pass that nothing bends. */
+/** Lists the outputs that changed, and the entropy of the selected head, compared with the pass without a bend. */
 function effect(app: App): HTMLElement {
   const summary = el('p', { class: 'effect-summary' });
   const list = el('ol', { class: 'effect-list' });
@@ -156,7 +156,7 @@ function effect(app: App): HTMLElement {
 
 interface Change {
   readonly label: string;
-  /** Length of the difference over the length of the output before. */
+  /** Norm of the difference divided by the norm of the output without the bend. */
   readonly share: number;
 }
 

@@ -1,4 +1,4 @@
-// The controls of "Bend it". They change fields of the state, and follow it.
+// The controls of "Bend it". They change fields of the state, and show the current values.
 
 import { update, type App } from '../app.js';
 import { maxWindow, temperatureRange, unbent, type Bend, type Divisor } from '../bend.js';
@@ -152,7 +152,7 @@ function muteButtons(app: App): HTMLElement {
   );
 }
 
-/** Undo, redo, and back to nothing bent. */
+/** Makes buttons for undo, redo, and a reset that removes every bend. */
 export function bendHistory(app: App): HTMLElement {
   const undo = el('button', { type: 'button', class: 'walk', id: 'bend-undo' }, 'Undo');
   const redo = el('button', { type: 'button', class: 'walk', id: 'bend-redo' }, 'Redo');

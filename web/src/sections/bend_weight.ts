@@ -1,4 +1,4 @@
-// Setting one weight by hand: the pair that is selected, in the head that is selected.
+// Sets one weight by hand: the weight of the selected pair in the selected head.
 
 import { chosen, update, type App } from '../app.js';
 import { hides, type WeightEdit } from '../bend.js';
@@ -59,7 +59,7 @@ export function weightEditor(app: App): HTMLElement {
     clear.textContent = edits.length === 0 ? 'No weight set' : `Unset all (${edits.length})`;
     clear.setAttribute('aria-disabled', String(edits.length === 0));
     const locked = !now || isLocked(now.result, now.place);
-    // Disabled inputs would lose the focus when the mask changes.
+    // Use aria-disabled: disabled inputs would lose the focus when the mask changes.
     for (const input of [slider, field]) input.setAttribute('aria-disabled', String(locked));
     const isSet = now !== null && without(edits, now.place).length < edits.length;
     free.setAttribute('aria-disabled', String(!isSet));

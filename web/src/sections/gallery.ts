@@ -1,5 +1,5 @@
-// "Head gallery": the attention weights of all heads side by side, and their mean. The pair in view is marked in
-// all of them.
+// "Head gallery": the attention weights of all heads side by side, and their mean. The selected pair is marked in each
+// map.
 
 import { inView, type App } from '../app.js';
 import type { ForwardResult } from '../messages.js';
@@ -47,7 +47,7 @@ export function gallerySection(app: App): HTMLElement {
   let list: readonly Card[] = [];
   const made = new Map<PatternId, Card>();
 
-  /** The card of a pattern, made once. */
+  /** Returns the card of a pattern, which is made at its first use. */
   function cardFor(id: PatternId): Card {
     const card = made.get(id) ?? createCard(app, id);
     made.set(id, card);
@@ -94,7 +94,7 @@ export function gallerySection(app: App): HTMLElement {
   return section;
 }
 
-/** Number of columns: full rows if possible, fewer for longer sentences and for tables, which are wider. */
+/** Number of columns: full rows if possible, fewer for longer sentences and for tables, because tables are wider. */
 export function columnsFor(heads: number, tokens: number, view: ViewName): number {
   const even = heads <= 4 ? heads : heads <= 6 ? 3 : 4;
   return Math.min(even, view === 'numbers' || tokens > 24 ? 2 : tokens > 12 ? 3 : 4);

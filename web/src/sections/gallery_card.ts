@@ -1,4 +1,4 @@
-// One head of the gallery: its map or table, the pair in view, its vectors, and what kind of head it is.
+// One head of the gallery: its map or table, the selected pair, its vectors, and what kind of head it is.
 
 import { update, type App } from '../app.js';
 import type { ForwardResult, Matrix } from '../messages.js';
@@ -19,7 +19,7 @@ export interface Card {
   point(result: ForwardResult, query: number, key: number | null): void;
 }
 
-/** What card and mean share. */
+/** Makes the map frame that both a head's card and the card of the mean use. */
 export const galleryFrame = (app: App, name: string, onHead: () => { head?: number }): MapFrame =>
   createMapFrame(
     {
@@ -100,7 +100,7 @@ export function strongest({ data, cols }: MatrixView, row: number): number {
   return weights.indexOf(Math.max(...weights));
 }
 
-/** "on → sat 0.993, row sum 1.000" */
+/** The text of a pair: "on → sat 0.993, row sum 1.000". */
 export function pairText(view: MatrixView, query: number, key: number): Child[] {
   const row = view.data.subarray(query * view.cols, (query + 1) * view.cols);
   const sum = row.reduce((total, weight) => total + weight, 0);

@@ -10,7 +10,7 @@ import { factsOf } from '../training/settings.js';
 
 const reducedMotion = matchMedia('(prefers-reduced-motion: reduce)');
 const tickPause = 260;
-/** Below this accuracy the model has not found the pattern. */
+/** Below this accuracy, the page says that the model has not learned the pattern. */
 const learned = 0.9;
 
 export function generateSection(app: App): HTMLElement {
@@ -81,7 +81,7 @@ function controls(app: App, generating: Generating): HTMLElement {
     const { running, tokens, message } = view;
     const trains = training.status === 'running' || training.status === 'starting';
     setText(go, running ? 'Pause' : finished(view) ? 'Again' : 'Generate');
-    // A button that holds the focus must stay enabled.
+    // Use aria-disabled, because a disabled button would lose the focus.
     for (const button of [go, one]) button.setAttribute('aria-disabled', String(trains));
     one.disabled = running || finished(view);
     setText(place, tokens.length > 0 ? `${tokens.length} of ${mostTokens} tokens` : '');
@@ -127,7 +127,7 @@ function strip(app: App, generating: Generating): HTMLElement {
   return el('div', { class: 'generated-box' }, list, legend);
 }
 
-/** A cell for each token's keys and values: computed in this tick, kept from an earlier one, or not there yet. */
+/** A cell for each token's key and value: computed in this tick, kept from an earlier tick, or not computed yet. */
 function lane(generating: Generating, title: string, which: 'cached' | 'plain'): HTMLElement {
   const cells = Array.from({ length: mostTokens }, () => el('span', { class: 'row-cell' }));
   const said = el('p', { class: 'lane-said' });

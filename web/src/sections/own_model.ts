@@ -38,7 +38,7 @@ export function ownModelSection(app: App, client: Client = connect(() => startWo
   const cards = el('div', { class: 'cards own-cards' });
   const go = el('button', { type: 'button', class: 'walk', id: 'own-continue' }, 'Continue the sentence');
   const written = el('p', { class: 'own-text', id: 'own-text', 'aria-live': 'polite' });
-  /** What needs a sentence that the model can read. */
+  /** The part of the section that needs a sentence which the model can read. */
   const picture = el(
     'div',
     { hidden: true },
@@ -73,7 +73,7 @@ export function ownModelSection(app: App, client: Client = connect(() => startWo
   let asked = '';
   let looking = false;
   let run = 0;
-  /** The heads that the address asked for when the model was opened. */
+  /** Number of heads in the address when the model was opened. */
   let askedHeads: number | null = null;
   const inView = (): boolean => files !== undefined && nameInAddress(files.model) === app.state.get().model;
 
@@ -126,7 +126,9 @@ export function ownModelSection(app: App, client: Client = connect(() => startWo
     written.textContent = '';
   }
 
-  /** Looks at the current sentence. While the worker is busy, only the last sentence waits. */
+  /**
+   * Computes the model's attention on the current sentence. While the worker is busy, only the latest sentence waits.
+   */
   async function follow(): Promise<void> {
     const { text } = app.state.get();
     if (!info || !inView() || looking || text === asked) return;

@@ -1,4 +1,4 @@
-// "Split into heads": the 64 columns of x take their head's colour and slide apart; they stay the same bytes.
+// "Split into heads": the 64 columns of x take their head's color and slide apart. The bytes do not change.
 
 import { update, type App } from '../app.js';
 import { embedDim } from '../embedding.js';
@@ -164,7 +164,10 @@ function splitButton(app: App): HTMLElement {
   return button;
 }
 
-/** One view for each head. If the heads do not fit, equal parts and the columns that are left over. */
+/**
+ * One view for each head. If the number of heads does not divide 64: views of equal width, and one view of the columns
+ * that are left over.
+ */
 function partsOf(app: App, result: ForwardResult): MatrixView[] {
   const { splitHeads, wrongReshape } = app.state.get();
   const whole = viewOf(result, 'x', 0);
@@ -188,7 +191,7 @@ function partsOf(app: App, result: ForwardResult): MatrixView[] {
     ...base,
     cols,
     data: data.subarray(head * rows * cols, (head + 1) * rows * cols),
-    // The colour is that of the head that the number belongs to.
+    // The index of the head that owns the number in x; it sets the color.
     headOf: (token: number, col: number) =>
       Math.floor(sourceOf(indexOf({ head, token, col }, strides)).col / cols),
   }));
@@ -237,7 +240,7 @@ function sayLead({ split, splitHeads }: ForwardResult): string {
     : `${splitHeads} heads cannot share 64 columns equally.`;
 }
 
-/** A word and a comma that stays on its line. */
+/** A word, followed by a comma on the same line. */
 const withComma = (name: string): HTMLElement => el('span', { class: 'unbroken' }, word(name), ',');
 
 function sayVerdict(app: App, result: ForwardResult): Child[] {
@@ -271,7 +274,7 @@ function sayVerdict(app: App, result: ForwardResult): Child[] {
   ];
 }
 
-/** "head 3, cat, column 2 is number 146 in memory: cat, column 18 of x, 0.500" */
+/** Describes the place of a number: "head 3, cat, column 2 is number 146 in memory: cat, column 18 of x, 0.500". */
 function sayAddress(result: ForwardResult, place: Place, wrong: boolean): Child[] {
   const { split, tokens } = result;
   const heads = split.heads!.shape[0]!;

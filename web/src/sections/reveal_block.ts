@@ -1,4 +1,4 @@
-// The part of x that one head gets: its name in its colour, and its map or table.
+// The part of x that one head gets: its name in its color, and its map or table.
 
 import { el, headBadge, refill } from '../parts/dom.js';
 import { formatNumber } from '../parts/format.js';
@@ -11,7 +11,7 @@ import type { Place } from '../split.js';
 
 export interface Block {
   readonly element: HTMLElement;
-  /** `of`: number of blocks. `left`: the columns that are left over, which belong to no head. */
+  /** `of`: number of blocks. `left`: true for the columns that are left over and belong to no head. */
   show(view: MatrixView, how: { of: number; as: ViewName; left: boolean }): void;
   highlight(place: Place | null): void;
 }

@@ -73,7 +73,7 @@ function textField(app: App): HTMLElement {
   return el('div', { class: 'sentence-entry' }, field, notice);
 }
 
-/** The example sentences, behind the visitor's own one. */
+/** Buttons for the example sentences, after a button for the visitor's own sentence. */
 function presetRow(app: App): HTMLElement {
   const row = el('div', { class: 'presets', role: 'group', 'aria-label': 'Example sentences' });
   let own = '';
@@ -98,7 +98,7 @@ function presetRow(app: App): HTMLElement {
   return row;
 }
 
-/** What the example shows. It is true only of the heads that come with it. */
+/** The line about the example. It is shown only with the example's heads and mask, because it is true only of them. */
 function presetLine(app: App): HTMLElement {
   const line = el('p', { class: 'preset-line hint' });
   app.state.watch(({ text, heads, causal }) => {

@@ -1,5 +1,5 @@
-// "Speed": this module against plain JavaScript, and against the peers that the visitor asks for, in the visitor's own
-// browser. Nothing is loaded or run before the button is pressed.
+// "Speed": compares this module with plain JavaScript, and with the peers that the visitor selects, in the visitor's
+// own browser. Nothing is loaded or run before the button is pressed.
 
 import { update, type App } from '../app.js';
 import { startWorker } from '../own_scripts.js';
@@ -138,7 +138,7 @@ function howToHavePeers(): HTMLElement {
   );
 }
 
-/** A bar as long as the calls in a second, with a line from the slowest to the fastest round. */
+/** A bar whose length is the number of calls per second, with a line from the slowest to the fastest round. */
 function raceRow(row: Reported, fastest: number): HTMLElement {
   const { name, note, failure, milliseconds, fastest: least, slowest } = row;
   const title = el('span', { class: 'race-name' }, el('strong', {}, name), note ? ` ${note}` : '');

@@ -23,7 +23,7 @@ import { patternOf } from '../patterns.js';
 import { isPerHead, stepOf, steps, viewOf, type Part, type Step } from '../steps.js';
 
 const maxCell = 44;
-/** Height of a table, with its border. */
+/** Height of a table with its border, in pixels. */
 const tableHeight = 382;
 
 export function stepSection(app: App): HTMLElement {
@@ -43,7 +43,7 @@ export function stepSection(app: App): HTMLElement {
   return section;
 }
 
-/** All steps' contents in one place; only the current one is visible, and the tallest sets the height. */
+/** Puts the contents of all steps in one place: only the current one is visible, and the tallest sets the height. */
 function stack(name: string) {
   const layers = new Map<StepId, HTMLElement>(steps.map(({ id }) => [id, el('div', { class: 'layer' })]));
   const element = el('div', { class: `stack ${name}` }, ...layers.values());
@@ -56,7 +56,7 @@ function stack(name: string) {
   };
 }
 
-/** The formula of a part, as the switches have it. */
+/** The formula of a part, for the current mask and divisor. */
 function formulaOf({ formula: name }: Part, { causal, bend }: ForwardResult): FormulaName {
   if (name === 'mask' && !causal && bend.window < 0) return 'unmasked';
   if (name === 'scale' && bend.divisor === 'model') return 'scaleModel';
@@ -64,7 +64,7 @@ function formulaOf({ formula: name }: Part, { causal, bend }: ForwardResult): Fo
 }
 
 function stepDetail(app: App): HTMLElement {
-  // The column of the last cell pointed at in a matrix of features, which has no keys.
+  // Column of the cell that was last pointed at in a matrix of features. Such a matrix has no keys.
   let column: number | undefined;
   const texts = stack('step-texts');
   const formulas = stack('formula');
@@ -124,7 +124,7 @@ function stepDetail(app: App): HTMLElement {
     explainCell();
   }
 
-  /** The texts and formulas of all steps: they depend on the switches, not on the step. */
+  /** Writes the texts and formulas of all steps. They depend on the switches, not on the step shown. */
   function write(result: ForwardResult): void {
     steps.forEach((step, index) => {
       texts
@@ -137,7 +137,7 @@ function stepDetail(app: App): HTMLElement {
     });
   }
 
-  /** A formula that is wider than its box scrolls, and then has to be reached by keyboard. */
+  /** Makes a formula reachable by keyboard if it is wider than its box and therefore scrolls. */
   function fitFormulas(): void {
     const { element } = formulas;
     if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
@@ -173,7 +173,7 @@ function stepDetail(app: App): HTMLElement {
     headName.textContent = isPerHead(result.trace[part.trace]) ? patternOf(result.heads[head]!).name : 'all heads';
   }
 
-  /** The height of the tallest matrix of all steps, so that it is the same for each. */
+  /** Sets the height to the tallest matrix of all steps, so that the height does not change between steps. */
   function fixHeight(result: ForwardResult): void {
     const width = picture.clientWidth;
     if (width === 0) return;
@@ -220,7 +220,7 @@ function stepDetail(app: App): HTMLElement {
     update(app, isSquare() ? { query: row, key: col } : { query: row });
   }
 
-  /** Explains one cell: of the selection, or else the largest of the chosen query's row. */
+  /** Explains one cell: the cell of the selection, or else the largest in the chosen query's row. */
   function explainCell(): void {
     const result = app.result.get();
     if (!result) return;
@@ -263,7 +263,7 @@ function stepDetail(app: App): HTMLElement {
   return detail;
 }
 
-/** What the chosen word's output is made of, in words. */
+/** Says in words which words the chosen word's output consists of. */
 function ending(app: App): HTMLElement {
   const line = el('p', { class: 'carries' });
   const draw = whenSeen(line, () => {

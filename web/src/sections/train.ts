@@ -1,4 +1,4 @@
-// "Train live": two small experiments in which heads that start as noise each take a job.
+// "Train live": two small experiments in which heads with random initial weights each learn a job.
 
 import type { App } from '../app.js';
 import { el } from '../parts/dom.js';
@@ -8,7 +8,7 @@ import { trainHeads } from './train_heads.js';
 import { muteProof } from './train_proof.js';
 import { trainSettings } from './train_settings.js';
 
-/** A hidden page trains on for so long, in milliseconds. */
+/** Milliseconds for which a hidden page continues to train. */
 const hiddenFor = 20_000;
 
 export function trainSection(app: App): HTMLElement {
@@ -32,7 +32,7 @@ export function trainSection(app: App): HTMLElement {
   return section;
 }
 
-/** Settings come from the address, from the controls, and from Back; a new run follows them all. */
+/** Starts a new run when the settings change: by the address, by the controls, or by Back. */
 function followSettings(app: App): void {
   let current = JSON.stringify(settingsOf(app.state.get()));
   app.state.watch((state) => {
@@ -43,7 +43,7 @@ function followSettings(app: App): void {
   });
 }
 
-/** The workers start when the section comes near the screen. */
+/** Starts the workers when the section comes near the screen. */
 function wakeNear(section: HTMLElement, app: App): void {
   const watcher = new IntersectionObserver(
     ([entry]) => {

@@ -1,4 +1,4 @@
-// The loss line of a training, the lines beside it, the scrubber below it, and the buttons that run it.
+// The loss chart of a training with its comparison lines, the scrubber below it, and the buttons that run the training.
 
 import { update, type App } from '../app.js';
 import { el, refill, setText } from '../parts/dom.js';
@@ -86,7 +86,7 @@ function inWords(view: TrainingView): string {
   return `Training curves at step ${view.step}. ${parts.reverse().join('. ')}.`;
 }
 
-/** One key for each line, with its numbers at the step that is shown. */
+/** Shows one legend entry for each line, with its value at the step shown. */
 function showKeys(app: App, keys: HTMLElement, view: TrainingView): void {
   const lines = linesOf(view).reverse();
   if (keys.childElementCount !== lines.length || keys.dataset['names'] !== namesOf(lines)) {
@@ -143,10 +143,10 @@ function whatSwitch(app: App): HTMLElement {
 
 function scrubber(app: App): HTMLElement {
   const slider = el('input', { type: 'range', id: 'train-moment', class: 'scrubber', min: 0, value: 0 });
-  // The step that was asked for last; the screen follows with the next frame.
+  // The last requested step; the screen follows in the next frame.
   let at = 0;
   slider.addEventListener('input', () => app.training.goTo(Number(slider.value)));
-  // Saved moments lie ten or more steps apart, so an arrow key goes to the next one.
+  // Saved moments can be many steps apart, so an arrow key goes to the next moment instead of the next step.
   slider.addEventListener('keydown', (event) => {
     const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (direction === undefined) return;

@@ -1,4 +1,4 @@
-// The heads of the model in training: the map of each, its row of job cells, and its badge, which mutes it.
+// The heads of the model in training: for each head its map, its row of job cells, and a badge that mutes it.
 
 import { update, type App } from '../app.js';
 import { el, headBadge, refill, setText } from '../parts/dom.js';
@@ -16,10 +16,10 @@ import { sequenceLength as length, type Frame } from '../training/messages.js';
 import { earned, factsOf, type TrainingSettings } from '../training/settings.js';
 import type { TrainingView } from '../training/view.js';
 
-/** The colour of a head: that of the pattern with its number. */
+/** The pattern whose color a head has. */
 export const toneOf = (head: number): string => patternIds[head % patternIds.length]!;
 
-/** The jobs that a head has earned: the names of the patterns that it puts enough weight on. */
+/** The jobs that a head has earned: the names of the patterns whose keys get at least `earned` of its weight. */
 export function earnedBy({ shown, measured, curve }: TrainingView, head: number): string[] {
   const { patterns } = factsOf(curve.settings.kind);
   const attention = (measured ?? shown)?.attention ?? [];
@@ -34,7 +34,7 @@ interface Card {
   readonly map: MatrixMap;
   readonly cells: JobCells;
   visible: boolean;
-  /** What the map shows; it is drawn only if that changes. */
+  /** Content of the last drawing; the map is drawn again only if the content changes. */
   drawn?: { readonly shown: Frame | undefined; readonly muted: boolean; readonly numbers: boolean };
 }
 
@@ -49,7 +49,7 @@ export function trainHeads(app: App): HTMLElement {
   let pointed: Cell | null = null;
   const views = createViewSwitch(app, 'trainView', 'Show the heads as');
 
-  /** While it trains, only the maps on the screen are drawn. */
+  /** Notes which cards are on the screen: during training, only maps on the screen are drawn. */
   const watcher = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       const card = cards.find(({ element }) => element === target);
@@ -130,7 +130,7 @@ export function trainHeads(app: App): HTMLElement {
     if (running && !card.visible) return;
     const attention = (view.measured ?? view.shown)?.attention ?? [];
     cells.show(attention.slice(head * patterns.length, (head + 1) * patterns.length), muted);
-    // A table would have to be built anew many times a second.
+    // During training, show no table: it would be rebuilt many times a second.
     const numbers = views.current() === 'numbers' && !running;
     const { drawn } = card;
     if (drawn && drawn.shown === view.shown && drawn.muted === muted && drawn.numbers === numbers) return;
@@ -152,7 +152,7 @@ export function trainHeads(app: App): HTMLElement {
     });
   }
 
-  /** The pair pointed at, or else the chosen one, which stays in view while the heads train. */
+  /** The pair under the pointer, or else the chosen pair, which stays marked while the heads train. */
   function inView(): Cell | null {
     const { trainQuery: row, trainKey: col } = app.state.get();
     return pointed ?? (row === null || col === null ? null : { row, col });

@@ -1,4 +1,4 @@
-// "Mute as proof": what the model still gets right without the muted heads, job by job.
+// "Mute as proof": the model's accuracy without the muted heads, job by job.
 
 import type { App } from '../app.js';
 import { el, setText } from '../parts/dom.js';
@@ -7,7 +7,7 @@ import type { TrainingView } from '../training/view.js';
 import { earnedBy } from './train_heads.js';
 
 const percent = (share: number): string => `${Math.round(100 * share)} %`;
-/** A change by less is not worth a word. */
+/** Smaller changes in accuracy are not mentioned. */
 const noticeable = 0.05;
 
 export function muteProof(app: App): HTMLElement {
@@ -55,7 +55,7 @@ function sentence(view: TrainingView): string {
   return `Without ${who}, ${fallen.join(', and ')}${rest}.${redundancy(view)}`;
 }
 
-/** A muted head that another one can stand in for proves little. */
+/** Says if the muted heads have no badge, because muting them then proves little. */
 function redundancy(view: TrainingView): string {
   const jobs = view.muted.flatMap((head) => earnedBy(view, head));
   return jobs.length > 0 ? '' : ' It had earned no badge.';

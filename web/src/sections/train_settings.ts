@@ -1,4 +1,4 @@
-// The settings of a training: which experiment, heads, layers, seed and learning rate.
+// The settings of a training: experiment, heads, layers, seed and learning rate.
 
 import { update, type App } from '../app.js';
 import { fields, type PageState } from '../page_state.js';
@@ -39,7 +39,7 @@ function kindButtons(app: App): HTMLElement {
   return el('div', { class: 'segments', role: 'group', 'aria-label': 'Experiment' }, ...buttons);
 }
 
-/** What the model has to do, with an example out of the sequence of the maps. */
+/** Describes the model's task, with an example from the sequence of the maps. */
 function about(app: App): HTMLElement {
   const line = el('p', { class: 'train-line' });
   const example = el('p', { class: 'train-example' });
@@ -55,7 +55,7 @@ function about(app: App): HTMLElement {
 
 const token = (name: string): HTMLElement => el('b', { class: 'symbol' }, name);
 
-/** The end of the sequence, with the four right answers there. */
+/** The end of the sequence, with the four correct answers. */
 function fourAnswers(names: readonly string[]): (Node | string)[] {
   const latest = (wanted: string): number => names.findLastIndex((name) => wanted.includes(name));
   const places = [names.length - 2, names.length - 3, latest('aeio'), latest('★☆✦✧')];
@@ -102,7 +102,7 @@ function choice(
 
 type Say = (problem: string) => void;
 
-/** A text field for a number. A text that is not a valid one changes nothing, and the page says why. */
+/** A text field for a number. An invalid text changes nothing, and the page says why. */
 function numberField<N extends 'seed' | 'rate'>(app: App, name: N, problem: string, say: Say): HTMLInputElement {
   const input = el('input', {
     ...{ id: `train-${name}`, type: 'text', autocomplete: 'off', spellcheck: 'false' },

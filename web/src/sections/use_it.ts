@@ -1,5 +1,5 @@
-// "Use it": the program that computes what is on the screen, in JavaScript or C++, the file that it reads, and a link to
-// this page as it is.
+// "Use it": a JavaScript or C++ program that computes the numbers on the screen, the file that it reads, and a link to
+// the page in its current state.
 
 import { chosen, update, type App } from '../app.js';
 import { cPlusPlus, fileName, javaScript, type Shown } from '../code.js';
@@ -91,6 +91,6 @@ function fileButton(app: App): HTMLElement {
   return button;
 }
 
-/** The guides, where the build has them. */
+/** A link to the guides; empty if the build has none. */
 const guides = (): HTMLElement[] =>
   __HAS_DOCS__ ? [el('a', { href: './docs/index.html' }, 'Guides and references')] : [];

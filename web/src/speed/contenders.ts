@@ -1,4 +1,5 @@
-// What the speed section compares: this module on one thread and on all, plain JavaScript, and the peers asked for.
+// The implementations that the speed section compares: this module on one thread and on all threads, plain JavaScript,
+// and the requested peers.
 
 import { load, type Multihead, type Tensor } from 'multihead';
 import { createPool, type Pool } from 'multihead/pool';
@@ -16,13 +17,13 @@ const titles: Readonly<Record<PeerName, string>> = {
 export interface Made {
   readonly mh: Multihead;
   readonly pool: Pool;
-  /** Plain JavaScript, with which the outputs are compared. */
+  /** Plain JavaScript. All other outputs are compared with its output. */
   readonly plain: Contender;
-  /** In the order of the page; a failure is a message instead. */
+  /** All implementations in the order of the page; a message in place of each that failed. */
   readonly all: readonly (Contender | { readonly name: string; readonly failure: string })[];
 }
 
-/** @param say is told what is being loaded */
+/** @param say receives a progress message before each part is loaded */
 export async function makeContenders(
   shape: Shape,
   wanted: readonly PeerName[],
@@ -54,7 +55,7 @@ function oneThread(mh: Multihead, shape: Shape): Contender {
 
 function allWorkers(pool: Pool, shape: Shape): Contender {
   const { workers, exchange } = pool.backend;
-  // With shared memory, a program that has its tensors there does without copies.
+  // With shared memory, tensors in a SharedArrayBuffer are not copied, so use one as a program would.
   const store = ({ shape: extents, data }: { shape: readonly number[]; data: Float32Array }) => {
     const buffer = exchange === 'shared memory' ? new SharedArrayBuffer(data.byteLength) : new ArrayBuffer(data.byteLength);
     const own = new Float32Array(buffer);

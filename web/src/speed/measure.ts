@@ -1,11 +1,11 @@
-// Measures several implementations in turns, so that what slows the machine for a while slows all of them.
+// Measures several implementations in turns, so that a temporary slowdown of the machine affects all of them.
 
 /** One implementation, ready to run. */
 export interface Contender {
   readonly name: string;
   readonly note?: string | undefined;
   run(): unknown;
-  /** Whether run() returns a promise to wait for. */
+  /** True if run() returns a promise to wait for. */
   readonly isAsync: boolean;
   output(): Float32Array | Promise<Float32Array>;
   dispose?(): unknown;
@@ -13,9 +13,9 @@ export interface Contender {
 
 export interface Pace {
   readonly rounds: number;
-  /** Milliseconds of calls before the first round, for the engine's compilers. */
+  /** Milliseconds of calls before the first round, which warm up the engine's compilers. */
   readonly warmUp: number;
-  /** Least milliseconds of a sample: clocks of browsers tick in steps of up to 1 ms. */
+  /** Minimum milliseconds of a sample, because clocks of browsers tick in steps of up to 1 ms. */
   readonly sample: number;
 }
 
@@ -28,7 +28,7 @@ async function timeOf({ run, isAsync }: Contender, calls: number): Promise<numbe
   return performance.now() - start;
 }
 
-/** Runs a contender until it is warm. @returns how many calls make a sample */
+/** Runs an implementation until it is warm. @returns the number of calls in a sample */
 export async function warmUp(contender: Contender, { warmUp: least, sample }: Pace): Promise<number> {
   let calls = 1;
   let perCall = 0;
@@ -40,7 +40,7 @@ export async function warmUp(contender: Contender, { warmUp: least, sample }: Pa
   return Math.max(1, Math.round(sample / perCall));
 }
 
-/** After each round gives the milliseconds of a call, one list a contender. */
+/** Yields after each round the milliseconds per call: one list per implementation, one number per round. */
 export async function* inTurns(
   contenders: readonly { readonly contender: Contender; readonly calls: number }[],
   rounds: number,
@@ -54,7 +54,7 @@ export async function* inTurns(
   }
 }
 
-/** Largest absolute difference; Infinity if a number is missing or not a number. */
+/** Largest absolute difference; Infinity if a value is NaN or the lengths differ. */
 export function largestDifference(a: Float32Array, b: Float32Array): number {
   if (a.length !== b.length) return Infinity;
   let largest = 0;

@@ -2,7 +2,7 @@
 
 import type { Simd } from 'multihead';
 
-/** As bindings/bench/cases.mjs describes them; the inputs and the peers come from there. */
+/** A problem size as in bindings/bench/cases.mjs. The inputs and the peers come from the same folder. */
 export interface Shape {
   readonly name: string;
   readonly batch: number;
@@ -36,13 +36,13 @@ export interface SpeedRequest {
 /** One implementation's measurements so far. */
 export interface Row {
   readonly name: string;
-  /** For example how many workers, or which operator. */
+  /** Details, for example the number of workers or the operator. */
   readonly note: string;
-  /** Milliseconds of a call, one number a round. */
+  /** Milliseconds per call, one number per round. */
   readonly samples: readonly number[];
-  /** Largest absolute difference of the output from plain JavaScript's. */
+  /** Largest absolute difference from the output of plain JavaScript. */
   readonly difference: number;
-  /** Why there are no measurements; else empty. */
+  /** Reason why there are no measurements; otherwise empty. */
   readonly failure: string;
 }
 
@@ -57,5 +57,5 @@ export type SpeedAnswer =
   | { readonly kind: 'rows'; readonly engine: Engine; readonly rows: readonly Row[]; readonly round: number; readonly rounds: number }
   | { readonly kind: 'done' }
   | { readonly kind: 'failed'; readonly message: string }
-  /** The lock that the worker holds for life. */
+  /** Name of the lock that the worker holds until it ends. */
   | { readonly kind: 'lock'; readonly lock: string };

@@ -1,3 +1,3 @@
-// Instead of peers.ts, in a build for which the peers are not installed.
+// Replaces peers.ts in a build without installed peers.
 
 export const peers = {};

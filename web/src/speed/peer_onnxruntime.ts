@@ -5,7 +5,7 @@ import wasm from 'onnxruntime-web/ort-wasm-simd-threaded.wasm?url';
 import { onnxruntime } from '../../../bindings/bench/peers/onnxruntime.mjs';
 import type { MakePeer } from './peers.js';
 
-ort.env.wasm.numThreads = 1; // like the module; more would need workers that the security policy forbids
+ort.env.wasm.numThreads = 1; // like the module; more threads would need workers that the security policy forbids
 ort.env.wasm.wasmPaths = { wasm };
 ort.env.logLevel = 'fatal';
 

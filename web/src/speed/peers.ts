@@ -1,9 +1,10 @@
-// The peers, each loaded only when a visitor asks for it. A build without them has no_peers.ts instead of this file.
+// The peers. Each is loaded only when a visitor selects it. A build without peers uses no_peers.ts instead of this
+// file.
 
 import type { Contender } from './measure.js';
 import type { PeerName, Shape } from './messages.js';
 
-/** Makes a case of bindings/bench/cases.mjs ready to run; null if the peer does not offer it. */
+/** Prepares a case of bindings/bench/cases.mjs; returns null if the peer does not support it. */
 export type MakePeer = (which: {
   readonly op: 'forward';
   readonly shape: Shape;

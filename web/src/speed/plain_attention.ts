@@ -1,4 +1,5 @@
-// Causal attention in plain JavaScript, as one writes it with typed arrays: the baseline of the speed section.
+// Causal attention in plain JavaScript with typed arrays, as most programmers would write it: the baseline of the speed
+// section.
 
 import type { Shape } from './messages.js';
 

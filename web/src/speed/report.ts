@@ -1,10 +1,10 @@
-// What the speed section says of its measurements.
+// The texts of the speed section about its measurements.
 
 import { quoted } from '../parts/csv.js';
 import { median } from '../timing.js';
 import { sizes, type Engine, type Row, type SizeId } from './messages.js';
 
-/** Outputs that differ by more are not results of the same operation. */
+/** If outputs differ by more than this, they are not results of the same operation. */
 export const mostDifference = 1e-4;
 
 export interface Reported {
@@ -15,7 +15,7 @@ export interface Reported {
   readonly fastest: number;
   readonly slowest: number;
   readonly difference: number;
-  /** How many times as fast as plain JavaScript; null if the outputs differ, and for plain JavaScript itself. */
+  /** Speed relative to plain JavaScript; null if the outputs differ, and for plain JavaScript itself. */
   readonly timesPlain: number | null;
 }
 
@@ -43,7 +43,7 @@ export function significant(value: number): string {
   return value.toFixed(Math.min(digits, 6));
 }
 
-/** For example "2 × 10⁻⁷", rounded up, so that the number is a limit. */
+/** Writes a number as for example "2 × 10⁻⁷", rounded up, so that the text is an upper limit. */
 export function power(value: number): string {
   if (!Number.isFinite(value)) return '∞';
   if (value === 0) return '0';
@@ -56,7 +56,7 @@ export function power(value: number): string {
 
 const factor = (value: number): string => value.toFixed(value >= 10 ? 0 : 1);
 
-/** How a row stands to plain JavaScript, or why there is no comparison. */
+/** Compares a row with plain JavaScript in words, or says why there is no comparison. */
 export function comparison({ name, failure, timesPlain, difference }: Reported): string {
   if (failure) return '';
   if (isPlain({ name })) return 'the baseline';
@@ -67,7 +67,7 @@ export function comparison({ name, failure, timesPlain, difference }: Reported):
     : `${factor(timesPlain)} times as fast as plain JavaScript; ${outputs}`;
 }
 
-/** The browser, its system and its processors, as far as it tells them. */
+/** The browser, its system and its number of processors, if the browser tells them. */
 export function machineName({ userAgent, hardwareConcurrency }: Pick<Navigator, 'userAgent' | 'hardwareConcurrency'>): string {
   const browsers = [
     ['Edge', /Edg\/(\d+)/],

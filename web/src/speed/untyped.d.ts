@@ -1,4 +1,4 @@
-// Types of modules that have none of their own here: the benchmarks' plain JavaScript, and peers that may be missing.
+// Types for modules without types: the plain JavaScript of the benchmarks, and peers that may not be installed.
 
 declare module '*/bindings/bench/inputs.mjs' {
   import type { Shape } from './messages.js';

@@ -1,4 +1,5 @@
-// The page's connection to a training worker: calls that return promises, reports of a run, and a watch over the worker.
+// The page's connection to a training worker: calls that return promises, reports of a run, and a check that the worker
+// still answers.
 
 import { WorkerCalls } from '../worker_calls.js';
 import { whenEnded } from '../worker_life.js';
@@ -13,9 +14,9 @@ export interface Port {
 }
 
 export interface Listener {
-  /** `seen` must be called once the page has drawn the progress; the worker waits for it. */
+  /** Call `seen` once the page has drawn the progress; the worker waits for it before the next report. */
   onReport(progress: Progress, seen: () => void): void;
-  /** The worker has ended or does not answer. All calls are rejected. */
+  /** Called when the worker has ended or does not answer. All pending calls are rejected. */
   onLost(reason: string): void;
 }
 
@@ -24,17 +25,17 @@ export interface Client {
   close(): void;
 }
 
-/** Milliseconds between two looks at the worker, and after how many without an answer it counts as lost. */
+/** Milliseconds between two checks of the worker, and milliseconds without an answer after which it counts as lost. */
 const lookEvery = 1000;
 const patience = 4000;
-/** The same before its first answer: the script and the module may have to come over a slow line. */
+/** Replaces `patience` before the first answer: the script and the module may load over a slow connection. */
 const firstPatience = 20_000;
 
 export function connect(port: Port, listener: Listener): Client {
   const calls = new WorkerCalls();
   let lost: string | undefined;
   let watch: ReturnType<typeof setInterval> | undefined;
-  /** Milliseconds that the worker has left a ping without an answer. */
+  /** Milliseconds without a message from the worker, counted only while a call waits. */
   let silence = 0;
   let heard = false;
 
@@ -51,7 +52,8 @@ export function connect(port: Port, listener: Listener): Client {
     calls.rejectAll(reason);
   }
 
-  // Silence is counted by looks, so that a tab that was frozen does not take its own sleep for the worker's.
+  // Silence is counted in checks instead of by a clock: a tab that was frozen then does not blame the worker for its
+  // own pause.
   function look(): void {
     if (silence >= (heard ? patience : firstPatience)) lose('it stopped answering');
     else if (calls.waiting > 0) {

@@ -1,4 +1,4 @@
-// What a chart shows of a run: its losses and its measured accuracy.
+// The losses and the measured accuracy of a run, for its chart.
 
 import type { Progress } from './messages.js';
 import { sequenceLength } from './messages.js';
@@ -11,16 +11,16 @@ export interface Point {
 
 export class Curve {
   readonly settings: TrainingSettings;
-  /** Of the steps from 1 on. */
+  /** The losses of the steps from 1 on. */
   readonly losses: number[] = [];
-  /** In the order of steps. */
+  /** The accuracies, in the order of steps. */
   readonly accuracy: Point[] = [];
 
   constructor(settings: TrainingSettings) {
     this.settings = settings;
   }
 
-  /** Adds what a report says. A run that went back gives the same numbers again. */
+  /** Adds the losses and accuracies of a report. A run that went back produces the same numbers again. */
   add({ step, losses, frames }: Pick<Progress, 'step' | 'losses' | 'frames'>): void {
     const first = step - losses.length;
     losses.forEach((loss, i) => {
@@ -39,12 +39,12 @@ export class Curve {
   }
 }
 
-/** The value at a step, or the last one before it; undefined before the first. */
+/** The value at a step, or the last value before it; undefined before the first. */
 export function valueAt(points: readonly Point[], step: number): number | undefined {
   return points.findLast((point) => point.step <= step)?.value;
 }
 
-/** One map of those of a frame. */
+/** The map of one head, from all maps of a frame. */
 export function mapOf(maps: Float32Array, head: number): Float32Array {
   const size = sequenceLength * sequenceLength;
   return maps.subarray(head * size, (head + 1) * size);

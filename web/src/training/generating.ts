@@ -1,4 +1,4 @@
-// A generation on the page: the tokens so far, and what each tick cost with a cache and without one.
+// A generation on the page: the tokens so far, and the cost of each tick with a KV cache and without one.
 
 import { createStore, type Store } from '../store.js';
 import { mostTokens, type Prompt, type Tick } from './messages.js';
@@ -8,7 +8,7 @@ export interface GenerationView {
   readonly running: boolean;
   /** Undefined before the first token. */
   readonly prompt: Prompt | undefined;
-  /** The prompt and all that was generated. */
+  /** The tokens of the prompt, and all generated tokens. */
   readonly tokens: readonly number[];
   readonly ticks: readonly Tick[];
   readonly message: string;
@@ -19,9 +19,9 @@ export interface Generating {
   /** Generates until the end, or until pause(). */
   run(): Promise<void>;
   pause(): void;
-  /** One token. */
+  /** Generates one token. */
   tick(): Promise<void>;
-  /** Begins anew with another held-out sequence. */
+  /** Begins again with another held-out sequence. */
   restart(sequence: number): void;
 }
 
@@ -29,12 +29,12 @@ const blank: GenerationView = { running: false, prompt: undefined, tokens: [], t
 
 export const finished = ({ tokens }: GenerationView): boolean => tokens.length >= mostTokens;
 
-/** `delay`: milliseconds from one token to the next; with 0 only the end of a run is shown. */
+/** `delay`: milliseconds from one token to the next; with 0, only the end of a run is shown. */
 export function createGenerating(training: TrainingSession, first: number, delay: () => number): Generating {
   const view = createStore(blank);
   let now = blank;
   let sequence = first;
-  /** Answers to calls of an older round are dropped. */
+  /** Number of restarts. Answers to calls from before a restart are dropped. */
   let round = 0;
   let busy = false;
 
@@ -50,7 +50,7 @@ export function createGenerating(training: TrainingSession, first: number, delay
     view.set(now);
   }
 
-  /** Whether there is one more token. */
+  /** Generates one token. Returns true if it was added. */
   async function advance(shown: boolean): Promise<boolean> {
     if (busy || finished(now)) return false;
     busy = true;
@@ -86,7 +86,7 @@ export function createGenerating(training: TrainingSession, first: number, delay
     if (mine === round) change({ running: false });
   }
 
-  // Another model continues nothing that this one has begun.
+  // Begin again if the model has changed, because the tokens so far are from the previous model.
   let { model } = training.view.get();
   training.view.watch((next) => {
     if (next.model !== model && now.prompt) restart(sequence);

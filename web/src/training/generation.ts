@@ -1,4 +1,4 @@
-// Continues a pattern token by token in the worker, with a cache and without one, and measures both.
+// Continues a pattern token by token in the worker, with a KV cache and without one, and measures both.
 
 import type { Experiment, Transformer, TransformerCache } from 'multihead';
 import { mostTokens, sequenceLength, type Cost, type Prompt, type Tick } from './messages.js';
@@ -35,7 +35,7 @@ export class Generation {
     this.#cache.dispose();
   }
 
-  /** Only the tokens that the cache does not hold: the prompt at first, then one. */
+  /** Computes only the tokens that the cache does not hold: the prompt at first, then one token per tick. */
   #withCache(all: Int32Array): Cost {
     const held = this.#cache.length;
     const rest = all.subarray(held);
@@ -64,7 +64,7 @@ export class Generation {
   }
 }
 
-/** After how many tokens a sequence repeats; its length if it does not. */
+/** Period of a sequence in tokens; its length if it does not repeat. */
 export function periodOf(tokens: Int32Array): number {
   for (let period = 1; period < tokens.length; period += 1) {
     if (tokens.subarray(period).every((token, i) => token === tokens[i])) return period;
@@ -77,7 +77,10 @@ function largestInLastRow(logits: Float32Array, width: number): number {
   return row.reduce((best, value, i) => (value > row[best]! ? i : best), 0);
 }
 
-/** The least of five mean durations: browsers' clocks are too coarse for one call, and other work gets in between. */
+/**
+ * The smallest of five mean durations in milliseconds: browsers' clocks are too coarse for one call, and other work
+ * interferes.
+ */
 function timeOf(call: () => void): number {
   const means = Array.from({ length: 5 }, () => {
     const start = performance.now();

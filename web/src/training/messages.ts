@@ -3,33 +3,35 @@
 import type { MemoryInfo } from 'multihead';
 import type { TrainingSettings } from './settings.js';
 
-/** Tokens of a sequence. */
+/** Number of tokens in a sequence. */
 export const sequenceLength = 32;
 
-/** A generation ends here: the model is trained on 32 tokens, and half as many more show whether it can go on. */
+/**
+ * Number of tokens at which a generation ends. The model is trained on 32 tokens; 16 more show whether it can go on.
+ */
 export const mostTokens = 48;
 
-/** What the model can do after a step, measured on held-out sequences. */
+/** Accuracy and attention of the model after a step, measured on held-out sequences. */
 export interface Measured {
   readonly accuracy: number;
-  /** (jobs) */
+  /** (jobs): the accuracy in each job. */
   readonly jobAccuracy: readonly number[];
-  /** (layers · heads, patterns): the mean weight of each head on the keys that a pattern asks for. */
+  /** (layers · heads, patterns): the mean weight of each head on the keys of each pattern. */
   readonly attention: readonly number[];
 }
 
-/** A moment of a training. */
+/** The measurements and the attention maps of one step. */
 export interface Frame extends Measured {
   readonly step: number;
-  /** (layers · heads, 32, 32): the attention weights on the sequence of Started. Empty for a small run. */
+  /** (layers · heads, 32, 32): the attention weights on `tokens` of Started. Empty for a small run. */
   readonly maps: Float32Array;
 }
 
-/** What a run has done since the last report. */
+/** Progress of a run since the last report. */
 export interface Progress {
   /** Number of steps done. */
   readonly step: number;
-  /** The losses of the steps that end at `step`. */
+  /** The losses of the steps since the last report, up to `step`. */
   readonly losses: readonly number[];
   readonly frames: readonly Frame[];
   /** The steps that the worker can go back to. */
@@ -38,31 +40,31 @@ export interface Progress {
 }
 
 export interface Started {
-  /** (32): the sequence of the maps, a held-out one. */
+  /** (32): the held-out sequence on which the maps are computed. */
   readonly tokens: Int32Array;
   readonly progress: Progress;
 }
 
-/** The jobs with all heads, and without the muted ones. */
+/** Accuracy in each job with all heads, and without the muted heads. */
 export interface Muting {
   readonly before: Measured;
-  /** (jobs) */
+  /** (jobs): the accuracy without the muted heads. */
   readonly after: readonly number[];
 }
 
 export interface Prompt {
   readonly tokens: readonly number[];
-  /** The sequence repeats so many tokens. */
+  /** Period of the sequence, in tokens. */
   readonly period: number;
 }
 
-/** What one way of computing the next token costs. */
+/** Cost of the next token, computed with a KV cache or without one. */
 export interface Cost {
   readonly token: number;
   /** Rows of keys and values that were computed. */
   readonly rows: number;
   readonly multiplyAdds: number;
-  /** Keys and values that stay in memory for the next token. */
+  /** Bytes of keys and values that stay in memory for the next token. */
   readonly bytes: number;
   readonly milliseconds: number;
 }
@@ -82,15 +84,17 @@ export interface TrainedMaps {
 }
 
 export interface Calls {
-  /** Starts anew. If that fails, the run before stays. `small`: without maps, and without moments to go back to. */
+  /**
+   * Starts a new run. If that fails, the previous run stays. `small`: without maps, and without moments to go back to.
+   */
   start(settings: TrainingSettings, small: boolean): Started;
-  /** Trains until `pause` or step number `until`; gives the rest of the progress at its end. */
+  /** Trains until `pause`, or until step number `until`. Returns the progress since the last report. */
   run(until: number): Progress;
   /** Ends a run between two steps. */
   pause(): null;
-  /** One step. */
+  /** Trains one step. */
   step(): Progress;
-  /** Goes to a moment; further steps go on from there. */
+  /** Restores the model of a saved moment; further steps continue from there. */
   goTo(step: number): Frame;
   /** Measures on many held-out sequences. */
   measure(): Measured;
@@ -116,5 +120,5 @@ export type Reply =
   | { readonly kind: 'failed'; readonly id: number; readonly message: string }
   | { readonly kind: 'report'; readonly progress: Progress }
   | { readonly kind: 'pong' }
-  /** The lock that the worker holds for life. */
+  /** Name of the lock that the worker holds until it ends. */
   | { readonly kind: 'lock'; readonly lock: string };

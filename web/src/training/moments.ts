@@ -1,5 +1,5 @@
-// The moments of a training that it can go back to. Their number and memory are bounded: when there are too many, every
-// second one is dropped, and from then on they are kept half as often.
+// The saved states that a training can go back to. Their number and memory are bounded: when there are too many, every
+// second state is dropped, and due() accepts only half as many new ones.
 
 export interface Limits {
   readonly count: number;
@@ -25,7 +25,7 @@ export class Moments {
     return this.#bytes;
   }
 
-  /** Whether a moment is due at a step. */
+  /** True if a moment should be saved at this step. */
   due(step: number): boolean {
     return step % this.#every === 0 && !this.#kept.has(step);
   }

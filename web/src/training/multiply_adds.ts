@@ -1,4 +1,4 @@
-// The work of a transformer of attention layers without MLPs.
+// Counts the work of a transformer of attention layers without MLPs.
 
 export interface ModelSize {
   readonly layers: number;
@@ -7,8 +7,9 @@ export interface ModelSize {
 }
 
 /**
- * Multiplications and additions for the rows `from` to `to` − 1 of a causal pass: the four projections of each layer,
- * the scores and weighted sums over the keys that each row sees, and the logits.
+ * Multiply-adds for the rows `from` to `to` − 1 of a causal pass: in each layer 4 · embedDim² per row for the four
+ * projections, and 2 · embedDim per key that the row sees for the scores and the weighted sum; then embedDim ·
+ * vocabSize per row for the logits.
  */
 export function multiplyAdds({ layers, embedDim, vocabSize }: ModelSize, from: number, to: number): number {
   let total = 0;

@@ -7,7 +7,7 @@ import { sequenceLength, type Calls, type Frame, type Measured, type Progress } 
 import { Moments } from './moments.js';
 import { factsOf, type TrainingSettings } from './settings.js';
 
-/** Steps from one frame to the next, and held-out sequences that each is measured on. */
+/** Steps between two frames, and number of held-out sequences on which each frame is measured. */
 const frameEvery = 10;
 const frameSequences = 16;
 const manySequences = 128;
@@ -15,7 +15,7 @@ const manySequences = 128;
 export type Report = (progress: Progress) => void;
 
 interface Current {
-  /** The sequence of the maps. */
+  /** The sequence on which the maps are computed. */
   readonly tokens: Int32Array;
   readonly settings: TrainingSettings;
   readonly small: boolean;
@@ -31,7 +31,7 @@ export class Run {
   #stop: AbortController | undefined;
   #losses: number[] = [];
   #frames: Frame[] = [];
-  /** Whether the page has seen the report before. */
+  /** True if the page has confirmed the last report. */
   #mayReport = true;
 
   constructor(mh: Multihead, report: Report) {
@@ -137,7 +137,7 @@ export class Run {
     return this.#mh.memory();
   }
 
-  /** The page has seen the last report. */
+  /** Called when the page has shown the last report. */
   seen(): void {
     this.#mayReport = true;
   }
@@ -153,7 +153,7 @@ export class Run {
     this.#report(this.#progress());
   }
 
-  /** Takes what has not been reported yet. */
+  /** Returns the progress that has not been reported yet. */
   #progress(): Progress {
     const [losses, frames] = [this.#losses, this.#frames];
     this.#losses = [];
@@ -169,7 +169,7 @@ export class Run {
     if (this.#frames.at(-1)?.step === step) return;
     if (!small) moments.keep(step, experiment.checkpoint());
     const kept = new Set(moments.steps);
-    // A page that is slow to read gets the frames of moments only.
+    // If the page confirms reports slowly, keep only the frames of saved moments.
     this.#frames = this.#frames.filter((frame) => small || kept.has(frame.step));
     this.#frames.push(this.#frame());
   }
@@ -204,7 +204,10 @@ export class Run {
   }
 }
 
-/** The first held-out sequence that gives every job something to find in its first third. */
+/**
+ * The first of 32 held-out sequences in which every job has an answer at position 10, a third of the length; else the
+ * first.
+ */
 function tellingSequence(experiment: Experiment): Int32Array {
   const jobs = experiment.jobs.length;
   const { tokens, targets } = experiment.heldOut(0, 32);

@@ -1,5 +1,5 @@
-// The training on the page: a run, a smaller model beside it, and the curve of the run before. Its two workers start on
-// first use.
+// The training on the page: a run, a smaller model that trains for comparison, and the curve of the previous run. Its
+// two workers start on first use.
 
 import { createStore, type Store } from '../store.js';
 import { startWorker } from '../own_scripts.js';
@@ -9,39 +9,39 @@ import type { Calls, CallName, Frame, Progress, TrainedMaps } from './messages.j
 import { factsOf, smaller, type TrainingSettings } from './settings.js';
 import { blank, changed, earlierOf, type TrainingView } from './view.js';
 
-/** More steps teach nothing new. */
+/** Maximum number of steps. More steps teach nothing new. */
 export const mostSteps = 3000;
-/** Milliseconds without a further move of the scrubber until the worker goes to the moment. */
+/** Milliseconds after the last move of the scrubber before the worker goes to the moment. */
 const settleAfter = 120;
 
 export interface TrainingSession {
   readonly view: Store<TrainingView>;
-  /** Starts a new run at step 0, which goes on at once if the run before did. */
+  /** Starts a new run at step 0. It trains at once if the previous run was training. */
   reset(settings: TrainingSettings): Promise<void>;
-  /** Starts the workers, if they do not run. */
+  /** Starts the workers if they are not running. */
   wake(): Promise<void>;
   train(): Promise<void>;
   pause(): void;
   step(): Promise<void>;
-  /** Shows the nearest saved moment; `train` and `step` go on from there. */
+  /** Shows the nearest saved moment; `train` and `step` continue from there. */
   goTo(step: number): void;
-  /** Mutes these heads only, given as layer · heads + head, and measures what is lost. */
+  /** Mutes exactly these heads, given as layer · heads + head, and measures the accuracy without them. */
   mute(heads: readonly number[]): Promise<void>;
-  /** Takes the curve of the run before off the chart. */
+  /** Removes the curve of the previous run from the chart. */
   dropEarlier(): void;
-  /** The attention maps of the model as it is, on a held-out sequence: the weights "trained here". */
+  /** The attention maps of the current model on a held-out sequence. */
   trainedMaps(sequence: number): Promise<TrainedMaps>;
-  /** Another call of the main worker, on the model of the step that is shown. */
+  /** Makes any other call of the main worker, with the model of the step that is shown. */
   call<N extends CallName>(name: N, ...values: Parameters<Calls[N]>): Promise<ReturnType<Calls[N]>>;
 }
 
-/** What tests replace. */
+/** Browser functions that tests replace. */
 export interface Surroundings {
   startWorker(): Port;
   nextFrame(run: () => void): void;
 }
 const browser: Surroundings = { startWorker: () => startWorker('training'), nextFrame: (run) => void requestAnimationFrame(run) };
-/** While it trains, every second animation frame is left to the rest of the page. */
+/** Animation frames per update during training: every second frame is left to the rest of the page. */
 const framesOfTraining = 2;
 
 export function createTraining(first: TrainingSettings, { startWorker, nextFrame } = browser): TrainingSession {
@@ -57,7 +57,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
   let ahead: number | undefined;
   let settling: ReturnType<typeof setTimeout> | undefined;
 
-  /** All changes of one animation frame are shown together; then the workers may report again. */
+  /** Shows all changes of one animation frame together; then the workers may report again. */
   function change(part: Partial<TrainingView>): void {
     now = { ...now, ...part };
     if (planned) return;
@@ -93,7 +93,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     const shown = progress.frames.at(-1) ?? now.shown;
     const kept = new Set([...moments, shown?.step]);
     for (const each of frames.keys()) if (!kept.has(each)) frames.delete(each);
-    // A visitor who has gone back in the meantime stays there.
+    // If the visitor has gone back in the meantime, keep the step that is shown.
     const place = ahead === undefined ? { step, shown } : {};
     change({ ...changed(now), ...place, moments, memory, last: Math.max(now.last, step) });
   }
@@ -122,7 +122,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     change({});
   }
 
-  /** Starts run after run, so that the last one asked for is the one that stays. */
+  /** Starts runs one after another, so that the last request wins. */
   function start(settings: TrainingSettings): Promise<void> {
     starting = starting.then(() => startNow(settings));
     return starting;
@@ -145,7 +145,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     }
   }
 
-  /** Its failure is not worth a message: the run itself goes on. */
+  /** Starts a run of the smaller model. Its failure is not reported, because the main run continues. */
   function startBeside(settings: TrainingSettings | undefined): void {
     if (!settings) {
       beside?.close();
@@ -166,7 +166,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
     await starting;
   }
 
-  /** The worker, with the model of the step that is shown. */
+  /** Returns the worker, once it has the model of the step that is shown. */
   async function ready(): Promise<Client> {
     await wake();
     if (!main) throw new Error(now.message);
@@ -194,7 +194,7 @@ export function createTraining(first: TrainingSettings, { startWorker, nextFrame
       beside?.call('run', until).then(takeBeside, ignore);
       const begun = performance.now() - now.milliseconds;
       const progress = await client.call('run', until);
-      // Without a frame, a new run has taken its place.
+      // A result without a frame means that a new run has replaced this one.
       if (progress.frames.length === 0) return;
       take(progress);
       change({ status: 'paused', milliseconds: performance.now() - begun });

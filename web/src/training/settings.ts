@@ -1,4 +1,4 @@
-// What the visitor chooses for a training: its settings, their limits, and what each kind of training is about.
+// The settings of a training that the visitor chooses, their limits, and facts about each kind of training.
 
 import type { ExperimentKind } from 'multihead';
 
@@ -16,15 +16,15 @@ export interface KindFacts {
   readonly line: string;
   readonly embedDim: number;
   readonly vocabSize: number;
-  /** Steps until the model is done. */
+  /** Number of steps of a full training. */
   readonly steps: number;
   readonly heads: number;
   readonly layers: number;
-  /** What a head can be good at, in the order of Experiment.patterns. */
+  /** The patterns that a head can learn, in the order of Experiment.patterns. */
   readonly patterns: readonly { readonly name: string; readonly short: string }[];
-  /** What the model reports, in the order of Experiment.jobs. */
+  /** The jobs of the model, in the order of Experiment.jobs. */
   readonly jobs: readonly string[];
-  /** The token ids as the page writes them. */
+  /** The text of each token id on the page. */
   readonly tokens: readonly string[];
 }
 
@@ -71,7 +71,7 @@ export const kindNames = ['fourJobs', 'induction'] as const satisfies readonly E
 
 export const factsOf = (wanted: ExperimentKind): KindFacts => kinds.find(({ kind }) => kind === wanted)!;
 
-/** With this seed every head takes a job of its own, in both experiments and in both builds of the module. */
+/** With this seed every head learns a different job, in both experiments and with both builds of the module. */
 export const defaultSeed = 12;
 
 export const headChoices: readonly number[] = [1, 2, 4, 8];
@@ -85,7 +85,7 @@ export const defaultSettings = (kind: ExperimentKind): TrainingSettings => ({
   layers: factsOf(kind).layers,
 });
 
-/** The settings among the fields of the page's state; null stands for what is usual. */
+/** Reads the settings from the page's state; null stands for the usual value. */
 export function settingsOf(state: {
   readonly train: ExperimentKind;
   readonly seed: number;
@@ -98,7 +98,7 @@ export function settingsOf(state: {
   return { kind, seed, rate, heads: state.trainHeads ?? usual.heads, layers: state.layers ?? usual.layers };
 }
 
-/** "4 heads, seed 12", with the other settings only if they are unusual. */
+/** The settings in words: "4 heads, seed 12", and other settings only if they are unusual. */
 export function describeSettings({ kind, heads, layers, seed, rate }: TrainingSettings): string {
   const usual = factsOf(kind);
   const parts = [`${heads} ${heads === 1 ? 'head' : 'heads'}`];
@@ -108,11 +108,14 @@ export function describeSettings({ kind, heads, layers, seed, rate }: TrainingSe
   return parts.join(', ');
 }
 
-/** The smaller model that trains beside a model, to show what is missing in it; undefined if it is the same. */
+/**
+ * The settings of the smaller model that trains for comparison: one head, or one layer. Undefined if the model is
+ * already that small.
+ */
 export function smaller(settings: TrainingSettings): TrainingSettings | undefined {
   if (settings.kind === 'fourJobs') return settings.heads > 1 ? { ...settings, heads: 1 } : undefined;
   return settings.layers > 1 ? { ...settings, layers: 1 } : undefined;
 }
 
-/** From this share of its weight on the right keys on, a head carries the badge of a job. */
+/** A head carries the badge of a job if at least this share of its weight is on the right keys. */
 export const earned = 0.75;

@@ -1,4 +1,4 @@
-// What the page shows of a training.
+// The state of a training that the page shows.
 
 import type { MemoryInfo } from 'multihead';
 import { Curve } from './curve.js';
@@ -10,31 +10,31 @@ export type Status = 'asleep' | 'starting' | 'paused' | 'running' | 'lost';
 
 export interface TrainingView {
   readonly status: Status;
-  /** What went wrong last; empty if nothing did. */
+  /** The last error message; empty if there was no error. */
   readonly message: string;
   readonly curve: Curve;
   /** The smaller model's curve. */
   readonly beside: Curve | undefined;
-  /** The curve of the run before, if it was of the same kind. */
+  /** The curve of the previous run, if it was of the same kind. */
   readonly earlier: Curve | undefined;
-  /** The sequence of the maps. Empty before the worker has started. */
+  /** The sequence on which the maps are computed. Empty before the worker has started. */
   readonly tokens: Int32Array;
-  /** The step that the page shows, and the last one that was trained. */
+  /** `step` is the step that the page shows, `last` the last step that was trained. */
   readonly step: number;
   readonly last: number;
   readonly shown: Frame | undefined;
   /** The steps that can be shown. */
   readonly moments: readonly number[];
-  /** On many sequences, for the step shown; undefined while the model changes. */
+  /** Measurements of the step shown on many sequences; undefined while the model changes. */
   readonly measured: Measured | undefined;
   /** Muted heads, as layer · heads + head. */
   readonly muted: readonly number[];
   readonly muting: Muting | undefined;
-  /** Time spent training so far. */
+  /** Milliseconds spent training so far. */
   readonly milliseconds: number;
-  /** Of the run and of the smaller model's. */
+  /** Memory of the run's module, and of the smaller model's module. */
   readonly memory: { readonly main?: MemoryInfo; readonly beside?: MemoryInfo };
-  /** Another number for every change of the model. */
+  /** Version of the model; increases with every change of the model. */
   readonly model: number;
 }
 
@@ -44,14 +44,14 @@ export const blank = (settings: TrainingSettings): TrainingView => ({
   ...{ muted: [], muting: undefined, milliseconds: 0, memory: {}, model: 0 },
 });
 
-/** A change of the model: what was measured of it no longer holds. */
+/** The fields to set when the model changes, because earlier measurements no longer hold. */
 export const changed = ({ model }: TrainingView) =>
   ({ measured: undefined, muted: [], muting: undefined, model: model + 1 }) as const;
 
-/** Fewer steps are not worth keeping as the run before. */
+/** A run with fewer steps is not kept as the previous run. */
 const leastSteps = 20;
 
-/** The curve that a new run is laid over. */
+/** The curve of an earlier run to show behind the curve of a new run. */
 export function earlierOf({ curve, earlier }: TrainingView, next: TrainingSettings): Curve | undefined {
   if (curve.settings.kind !== next.kind) return undefined;
   const same = JSON.stringify(curve.settings) === JSON.stringify(next);

@@ -1,4 +1,4 @@
-// A generation on the page, with a session that answers at once.
+// Tests a generation on the page, with a session that answers at once.
 
 import { describe, expect, it } from 'vitest';
 import { createStore } from '../../src/store.js';

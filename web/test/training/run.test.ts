@@ -1,4 +1,4 @@
-// The worker's side of a training, with the real module.
+// Tests the worker's side of a training with the real module.
 
 import { load } from 'multihead';
 import { afterEach, describe, expect, it, vi } from 'vitest';
@@ -6,7 +6,7 @@ import type { Progress, TrainedMaps } from '../../src/training/messages.js';
 import { Run } from '../../src/training/run.js';
 import { defaultSettings } from '../../src/training/settings.js';
 
-// Real training: on a busy machine a test takes seconds.
+// The tests train for real: on a busy machine a test takes seconds.
 vi.setConfig({ testTimeout: 30_000 });
 
 const mh = await load();

@@ -1,4 +1,4 @@
-// The training as the page sees it, with the real module behind ports instead of workers.
+// Tests the training as the page sees it, with the real module behind ports instead of workers.
 
 import { load } from 'multihead';
 import { afterAll, describe, expect, it, vi } from 'vitest';
@@ -9,7 +9,7 @@ import { createTraining, type TrainingSession } from '../../src/training/session
 import { defaultSettings } from '../../src/training/settings.js';
 import type { TrainingView } from '../../src/training/view.js';
 
-// Real training: on a busy machine a test takes seconds.
+// The tests train for real: on a busy machine a test takes seconds.
 vi.setConfig({ testTimeout: 30_000 });
 
 const mh = await load();
@@ -19,7 +19,7 @@ afterAll(() => {
   expect(mh.memory()).toMatchObject({ live: 0, bytes: 0 });
 });
 
-/** A worker in this thread. One that is killed no longer answers, and its port reports an error. */
+/** A worker in this thread. kill() reports an error on its port; after terminate() it no longer answers. */
 function startPort(): Port & { kill(): void } {
   let dead = false;
   const port: Port & { kill(): void } = {
