@@ -9,6 +9,7 @@
 #include "cpu/kernels.h"
 #include "engine/backward.h"
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/plan.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
@@ -244,6 +245,7 @@ Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const Cons
     Status status = validate_inputs(q, k, v, shape);
     if (status.ok()) status = validate_options(options, shape);
     if (status.ok()) status = validate_backward(options, results, d_out, gradients, shape);
+    if (status.ok()) status = validate_apart(q, k, v, options, results, d_out, gradients);
     if (status.ok() && kind == Results::kToCheck && results.check_lse) {
       status = check_lse(q, k, options, results.lse, shape, context);
     }

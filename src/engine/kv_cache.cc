@@ -14,6 +14,7 @@
 #include "engine/cached_rows.h"
 #include "engine/enumerators.h"
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/plan.h"
 #include "engine/run.h"
 #include "engine/scratch.h"
@@ -281,6 +282,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                                  .firsts = parts_.firsts,
                                  .page_table = parts_.page_table},
                                 keys, q, options, outputs, engine::Values::kReadable, call);
+    if (status.ok()) status = engine::validate_apart(q, {}, {}, options, outputs);
     if (!status.ok()) return status;
     engine::AttentionPlan plan =
         engine::plan_attention(call.inputs, call.shape, call.options, outputs);

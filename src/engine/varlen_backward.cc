@@ -11,6 +11,7 @@
 #include "cpu/kernels.h"
 #include "engine/backward.h"
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/packed.h"
 #include "engine/plan.h"
 #include "engine/run.h"
@@ -300,6 +301,9 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
     engine::AttentionShape shape;
     Status status = engine::validate_packed_backward(q, k, v, cu_q, cu_k, options, results, d_out,
                                                      gradients, shape);
+    if (status.ok()) {
+      status = engine::validate_apart(q, k, v, options, results, d_out, gradients);
+    }
     if (!status.ok()) return status;
     return PackedBackward({q, k, v, cu_q, cu_k, options}, results, d_out, gradients).run(context);
   });

@@ -31,8 +31,8 @@ struct AttentionResults {
   bool check_lse = true;
 };
 
-/// Outputs of attention_backward(). Each is optional, is f32 and is overwritten. Every tensor has a
-/// contiguous last axis and otherwise free strides.
+/// Outputs of attention_backward(). Each is optional, is f32 and is overwritten. Strides are those
+/// of attention()'s outputs, and no gradient may share memory with another or with an input.
 struct AttentionGradients {
   Tensor d_q = {};  ///< (B, H_q,  N_q, d_k)
   Tensor d_k = {};  ///< (B, H_kv, N_k, d_k)
