@@ -99,7 +99,8 @@ const void* read_parameter(const ConstAnyTensor& tensor, int64_t first, int64_t 
   return read ? last_read.data() : nullptr;
 }
 
-// In a call of a team the module gets the member's share, unless it is to have all parameters.
+// In a call of a team the module gets the member's share, unless it is to have all parameters, of
+// which it has its share already.
 template <class Module>
 int32_t load_named(int32_t handle, int32_t names, int32_t whole) {
   const StateDict dict = take_pushed();
@@ -108,7 +109,7 @@ int32_t load_named(int32_t handle, int32_t names, int32_t whole) {
     if (!last_read.reserve(kBytes)) return Status::out_of_memory(kBytes);
     engine::Team* const team = whole == 0 ? engine::team_of(context()) : nullptr;
     return nn::load_parameters(at<Module>(handle), dict, static_cast<ParameterNames>(names),
-                               {.team = team, .read = read_parameter});
+                               {.team = team, .read = read_parameter, .same_values = whole != 0});
   });
   last_read = {};
   return status;

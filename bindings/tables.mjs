@@ -44,7 +44,7 @@ function sourcesOfCore() {
 /** The tables of errors: what multihead/core can report, and all else. */
 function tablesOf(source) {
   /** What messages.ts fills in. */
-  const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'real', 'shape', 'text'];
+  const values = ['0', '1', '2', '3', 'axes', 'divisors', 'dtype0', 'dtype1', 'given', 'name0', 'real', 'shape', 'text'];
   const used = new Set(sourcesOfCore().match(/\b(?:Name|Axes|Message)::k\w+/g));
 
   /** The arguments of every call of a macro, of enumerators of this type: a name, and texts behind it. */

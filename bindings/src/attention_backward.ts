@@ -15,7 +15,7 @@ import * as wire from './wire.js';
 
 export const backwardNames = [
   ...maskNames,
-  ...(['return', 'out'] as const),
+  ...(['return', 'out', 'checkLse'] as const),
 ] as const satisfies readonly (keyof AttentionBackwardOptions)[];
 export const elsewhereThanBackward = {
   outDtype: 'gradients are f32',
@@ -36,7 +36,7 @@ export function attentionBackward<const R extends readonly GradientName[] | unde
 
   return call(runtime, (operands) => {
     const { query, key, value, extents } = attentionInputs(operands, inputs.q, inputs.k, inputs.v);
-    const { results, dOut } = readResults(inputs, operands);
+    const { results, dOut } = readResults(inputs, operands, options.checkLse);
     const masking = attentionOptions(options, operands, extents);
 
     const shapes = {

@@ -64,6 +64,12 @@ export interface AttentionBackwardOptions<
   readonly return?: R | undefined;
   /** Tensors to write to, returned under the same names. Default new ones. */
   readonly out?: GivenGradients | undefined;
+  /**
+   * Whether one row of `lse` is compared with the inputs, so that an `lse` of another call is refused.
+   * Default `true`. `false` for one part of the keys: `k` and `v` are then those of the part, `out` and `lse`
+   * those of {@link Multihead.mergeAttention} over all parts; `dQ` is the sum over the parts.
+   */
+  readonly checkLse?: boolean | undefined;
 }
 
 /**
@@ -89,6 +95,8 @@ export interface VarlenBackwardOptions<
   readonly return?: R | undefined;
   /** Tensors to write to, returned under the same names. Default new ones. */
   readonly out?: Omit<GivenGradients, 'dBias'> | undefined;
+  /** As in {@link AttentionBackwardOptions}, for one row of each sequence. */
+  readonly checkLse?: boolean | undefined;
 }
 
 /** As {@link AttentionBackwardResult}, without `dBias`. */

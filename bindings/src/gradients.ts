@@ -5,7 +5,7 @@ import type { CallExtents } from './attention_options.js';
 import { MultiheadError } from './errors.js';
 import { bytesPerElement, type Heap } from './memory.js';
 import { noSpan, type Operands } from './operands.js';
-import { checkNames, checkOptions } from './options.js';
+import { checkFlag, checkNames, checkOptions } from './options.js';
 import { coreOf, describe, floatDTypes } from './tensor.js';
 import type {
   AttentionBackwardInputs,
@@ -30,9 +30,11 @@ const gradientNames: readonly GradientName[] = [...tensorNames, ...vectorNames];
 export function readResults(
   { out, lse, dOut }: AttentionBackwardInputs,
   operands: Operands,
+  checkLse = true,
 ): { results: wire.AttentionResults; dOut: Operand } {
+  checkFlag(checkLse, 'checkLse');
   return {
-    results: { out: operands.input(out, floatDTypes, 'out'), lse: lseOf(lse, operands) },
+    results: { out: operands.input(out, floatDTypes, 'out'), lse: lseOf(lse, operands), checkLse },
     dOut: operands.input(dOut, floatDTypes, 'dOut'),
   };
 }

@@ -23,6 +23,7 @@ export function sentencesOf(error: CoreError, more?: ErrorTables): { argument: s
     given: () => formatShape(given),
     dtype0: () => String(dtypeNames[numbers[0] as number]),
     dtype1: () => String(dtypeNames[numbers[1] as number]),
+    name0: () => textOf('names', numbers[0] as number),
     divisors: () => divisorsOf(numbers[0] as number),
   };
   // Splitting at the braces gives text and names of values in turn.

@@ -25,7 +25,7 @@ export const varlenNames = [
 ] as const satisfies readonly (keyof VarlenOptions)[];
 export const varlenBackwardNames = [
   ...packedNames,
-  ...(['return', 'out'] as const),
+  ...(['return', 'out', 'checkLse'] as const),
 ] as const satisfies readonly (keyof VarlenBackwardOptions)[];
 
 const axes = { q: '(T_q, H_q, d_k)', k: '(T_k, H_kv, d_k)', v: '(T_k, H_kv, d_v)' };
@@ -78,7 +78,7 @@ export function attentionVarlenBackward<const R extends readonly VarlenGradientN
   return call(runtime, (operands) => {
     const packed = readPacked(operands, inputs, options);
     const { query, key, value, cuQ, cuK, masking, extents } = packed;
-    const { results, dOut } = readResults(inputs, operands);
+    const { results, dOut } = readResults(inputs, operands, options.checkLse);
 
     // There is no bias, so the core refuses dBias whatever its shape.
     const shapes = { dQ: query.shape, dK: key.shape, dV: value.shape, dBias: [1] };

@@ -318,6 +318,39 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
     });
   });
 
+  it('of the parts of the keys, from their merged results, add up to those of the whole', () => {
+    const [q, dOut] = [filled(random(1), 1, 2, 3, 4), filled(random(2), 1, 2, 3, 4)];
+    const parts = [2, 3].map((keys, i) => ({
+      k: filled(random(3 + i), 1, 2, keys, 4),
+      v: filled(random(5 + i), 1, 2, keys, 4),
+    }));
+    mh.scope(() => {
+      const [a, b] = parts.map(({ k, v }) => mh.attention(q, k, v, { return: ['lse'] }));
+      if (a === undefined || b === undefined) throw new Error('two parts');
+      mh.mergeAttention(a, b);
+      const of = (i: number, checkLse?: boolean) =>
+        mh.attentionBackward({ q, ...(parts[i] as (typeof parts)[number]), ...a, dOut }, { checkLse });
+      expectRefused(mh, () => of(0), 'E_OPTION', 'lse');
+      expectRefused(mh, () => of(0, true), 'E_OPTION', 'lse');
+      const [first, second] = [of(0, false), of(1, false)];
+
+      const joined = (name: 'k' | 'v') => {
+        const data = [0, 1].flatMap((head) =>
+          parts.flatMap(({ [name]: { data: from, shape } }) => {
+            const floats = shape[2] * 4;
+            return [...from.subarray(head * floats, (head + 1) * floats)];
+          }),
+        );
+        return { shape: [1, 2, 5, 4], data: Float32Array.from(data) };
+      };
+      const whole = mh.attentionBackward({ q, k: joined('k'), v: joined('v'), ...a, dOut });
+      const dQ = second.dQ.toFloat32();
+      first.dQ.toFloat32().forEach((x, i) => expect(x + (dQ[i] ?? NaN)).toBeCloseTo(whole.dQ.toFloat32()[i] ?? NaN, 5));
+      const dK = whole.dK.toFloat32();
+      first.dK.toFloat32().forEach((x, i) => expect(x).toBeCloseTo(dK[Math.floor(i / 8) * 20 + (i % 8)] ?? NaN, 5));
+    });
+  });
+
   describe('refuses', () => {
     const anything = (value: unknown) => value as never;
     const call = callOf({});
@@ -389,6 +422,7 @@ describe.each(builds)('attentionBackward, %s', async (simd) => {
       [{ return: ['dV', 'dKGain'] }, 'E_OPTION', 'dKGain', /since qkNorm is not/],
       [{ return: ['dQGain'], qkNorm: {} }, 'E_OPTION', 'dQGain', 'dQ with dQGain'],
       [{ return: ['dQ', 'dKGain'], qkNorm: {} }, 'E_OPTION', 'dKGain', 'dK with dKGain'],
+      [{ checkLse: 0 }, 'E_OPTION', 'checkLse', '0'],
       [{ out: 3 }, 'E_OPTION', 'out', 'dQ, dK, dV, dBias'],
       [{ out: { dSinks: new Float32Array(2) }, sinks }, 'E_OPTION', 'dSinks', 'dBias'],
       [{ out: { dQ: plain(1, 2, 3, 4) } }, 'E_OPTION', 'out.dQ', 'same load()'],

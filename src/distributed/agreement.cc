@@ -43,7 +43,7 @@ struct Field {
 };
 
 // Everything that must be the same on all ranks, by its name in the interface.
-std::vector<Field> fields_of(const Call& call) {
+auto fields_of(const Call& call) {
   const AttentionOptions& o = call.options;
   const engine::AttentionShape& s = call.shape;
   const Sharding& sharding = call.sharding;
@@ -57,7 +57,7 @@ std::vector<Field> fields_of(const Call& call) {
     }
     return digest.value();
   };
-  return {
+  return std::to_array<Field>({
       {"call", Digest().add(call.kind).value()},
       {"sharding.method", Digest().add(sharding.method).value()},
       {"sharding.layout", Digest().add(sharding.layout).value()},
@@ -92,16 +92,15 @@ std::vector<Field> fields_of(const Call& call) {
       {"precision", Digest().add(o.precision).value()},
       {"mask", shape_of(o.mask)},
       {"bias", shape_of(o.bias)},
-  };
+  });
 }
-
-constexpr size_t kMostFields = 24;
+using Fields = decltype(fields_of(std::declval<const Call&>()));
 
 // What each rank sends.
 struct Header {
   uint64_t refused = 0;
   int64_t queries = 0, keys = 0;
-  std::array<uint64_t, kMostFields> digests{};
+  std::array<uint64_t, std::tuple_size_v<Fields>> digests{};
 };
 
 Status differs(const char* name, size_t rank) {
@@ -160,7 +159,7 @@ Status check_rows(const char* name, const Call& call, const std::vector<int64_t>
 }
 
 // What every rank makes of what all have sent.
-Status compare(const Call& call, const Status& own, const std::vector<Field>& fields,
+Status compare(const Call& call, const Status& own, const Fields& fields,
                const std::vector<Header>& all, Shards& shards) {
   if (!own.ok()) return own;
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -202,7 +201,7 @@ Status outcome(Status status, Communicator::Internals& ranks) {
 }  // namespace
 
 Status agree(const Call& call, const Status& own, Communicator::Internals& ranks, Shards& shards) {
-  const std::vector<Field> fields = fields_of(call);
+  const Fields fields = fields_of(call);
   static_assert(std::is_trivially_copyable_v<Header>);
   Header header{
       .refused = own.ok() ? 0U : 1U, .queries = call.shape.queries, .keys = call.shape.keys};

@@ -8,6 +8,7 @@
 
 #include "cpu/kernels.h"
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/plan.h"
 #include "engine/run.h"
 #include "engine/validate.h"
@@ -19,6 +20,9 @@ Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAn
   return engine::memory_guard([&]() -> Status {
     engine::AttentionShape shape;
     if (Status status = engine::validate_call(q, k, v, options, outputs, shape); !status.ok()) {
+      return status;
+    }
+    if (Status status = engine::validate_apart(q, k, v, options, outputs); !status.ok()) {
       return status;
     }
     engine::PlannedCall call = engine::plan_call(q, k, v, shape, options, outputs);
@@ -39,6 +43,10 @@ Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
     for (const Status& status :
          {engine::validate_options(options, shape), engine::validate_capture(capture, shape)}) {
       if (!status.ok()) return status;
+    }
+    if (Status status = engine::validate_apart(q, k, {}, options, {.captures = {&capture, 1}});
+        !status.ok()) {
+      return status;
     }
     engine::PlannedCall call = engine::plan_scores_call(q, k, shape, options, capture);
     return engine::run(call, context);

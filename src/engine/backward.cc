@@ -9,11 +9,13 @@
 #include "cpu/kernels.h"
 #include "engine/backward.h"
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/plan.h"
 #include "engine/scratch.h"
 #include "engine/threads.h"
 #include "engine/transform.h"
 #include "engine/validate.h"
+#include "hwy/base.h"
 #include "multihead/attention_backward.h"
 #include "rules/arena.h"
 
@@ -170,6 +172,8 @@ void run_backward_job(const BackwardPlan& plan, int64_t index, void* scratch) {
   const int64_t rows = index / parts / g.chunks, chunk = index / parts % g.chunks;
   const int64_t first_batch = index % parts / g.head_parts * g.batches;
   const int64_t first_head = index % g.head_parts * g.heads;
+  // In another order jobs could wait for later ones, for ever; see BackwardGeometry.
+  HWY_DASSERT(index == g.number_of(rows, chunk, index % parts));
   for (int64_t batch = first_batch; batch < first_batch + g.batches; ++batch) {
     for (int64_t head = first_head; head < first_head + g.heads; ++head) {
       cpu::backward_chunk(plan.params, g,
@@ -241,7 +245,8 @@ Status plan_and_run(const ConstAnyTensor& q, const ConstAnyTensor& k, const Cons
     Status status = validate_inputs(q, k, v, shape);
     if (status.ok()) status = validate_options(options, shape);
     if (status.ok()) status = validate_backward(options, results, d_out, gradients, shape);
-    if (status.ok() && kind == Results::kToCheck) {
+    if (status.ok()) status = validate_apart(q, k, v, options, results, d_out, gradients);
+    if (status.ok() && kind == Results::kToCheck && results.check_lse) {
       status = check_lse(q, k, options, results.lse, shape, context);
     }
     if (!status.ok()) return status;

@@ -51,8 +51,8 @@ MULTIHEAD_SHARED void end_backward(const BackwardPlan& plan, const AttentionGrad
 // d_sink = -(sum over rows of the sink's weight * delta).
 void differentiate_sinks(const rules::BackwardParams& params, std::span<float> d_sinks);
 
-// attention_backward() of results that the library has made itself from these inputs: they are not
-// checked again.
+// attention_backward() of results that the library has made itself from these inputs: their LSE is
+// not checked.
 Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                  const ConstAnyTensor& v, const AttentionOptions& options,
                                  const AttentionResults& results, const ConstAnyTensor& d_out,
@@ -62,7 +62,7 @@ Status attention_backward_of_own(const ConstAnyTensor& q, const ConstAnyTensor& 
 // whole call. Shapes and options are those of the part: masks, biases, lengths, positions, slopes
 // and sinks begin at its first entry and head. A part has all batch entries if d_bias is shared by
 // them or d_sinks is given, and all heads if they share d_bias; d_q_gain and d_k_gain need the
-// whole call. The part of the first entry and head checks the LSE.
+// whole call. The part of the first entry and head checks the LSE, if results.check_lse says so.
 Status attention_backward_part(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                const ConstAnyTensor& v, const AttentionOptions& options,
                                const AttentionResults& results, const ConstAnyTensor& d_out,

@@ -34,10 +34,13 @@ void quantise_row(const ConstAnyTensor& from, int64_t at, int64_t width, int8_t*
   // Integers cannot represent NaN and infinity: the scale becomes NaN or infinite, and with it the
   // whole row.
   const bool finite = std::isfinite(largest);
-  const float inverse = largest > 0.0F && finite ? 127.0F / largest : 0.0F;
+  // Tiny numbers are enlarged first: 127 / 3.7e-37 would be infinite. Multiplying by a power of two
+  // is exact, so the other rows keep their bits.
+  const float enlarge = largest < 0x1p-64F ? 0x1p64F : 1.0F;
+  const float inverse = largest > 0.0F && finite ? 127.0F / (largest * enlarge) : 0.0F;
   for_floats(from, at, width, [&](const float* floats, int64_t first, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      const float scaled = std::clamp(floats[i] * inverse, -127.0F, 127.0F);
+      const float scaled = std::clamp(floats[i] * enlarge * inverse, -127.0F, 127.0F);
       to[first + i] = finite ? static_cast<int8_t>(std::nearbyint(scaled)) : int8_t{1};
     }
   });

@@ -43,28 +43,23 @@ int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
 
 constexpr int64_t kLineFloats = 16;  // of a cache line
 
-// Whether all rows of floats do.
-bool starts_at_cache_lines(const StoredRows& rows) {
-  const auto address = reinterpret_cast<uintptr_t>(rows.data);
-  return address % (kLineFloats * sizeof(float)) == 0 &&
-         std::all_of(rows.stride.begin(), rows.stride.end(),
-                     [](int64_t stride) { return stride % kLineFloats == 0; });
+// Fewer rows would not make up for a copy of V that they share.
+constexpr int64_t kRowsWorthACopy = 32;
+
+// V is small if it fits in the first-level cache at any addresses.
+bool is_large(const AttentionParams& p, int64_t rows) {
+  constexpr int64_t kSmall = 2048;  // floats
+  return rows >= kRowsWorthACopy && p.keys * p.value_dim > kSmall;
 }
 
 // If rows of V are far apart, as with interleaved heads (B, N, H, d), or a strip is narrower than
 // V's rows, they map to few sets of the first-level cache. Reading a copied block of V is then
 // faster, unless V is small or few rows share the copy. K is not copied, because a tile needs only
 // a few rows of it at a time: copying took 2-6 % of bert with interleaved heads. Rows that end
-// within a vector are also copied, because they need zeros after their end; and rows whose vectors
-// cross cache lines, where those are slow to load.
+// within a vector are also copied, because they need zeros after their end.
 bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
-  constexpr int64_t kRowsWorthACopy = 32;
-  constexpr int64_t kSmall = 2048;  // floats that fit in the first-level cache at any addresses
   const bool spread = p.v.stride[2] != p.value_dim || p.value_dim > target.strip_lanes;
-  const bool crosses_lines =
-      target.lanes == kLineFloats && cpu::split_loads_are_slow() && !starts_at_cache_lines(p.v);
-  return !p.v.dense_floats() || p.value_dim % target.lanes != 0 ||
-         (rows >= kRowsWorthACopy && p.keys * p.value_dim > kSmall && (spread || crosses_lines));
+  return !p.v.dense_floats() || p.value_dim % target.lanes != 0 || (is_large(p, rows) && spread);
 }
 
 // Bytes of keys and values in a block of decoding. Compared with 32 kB, 64 kB reads 64 MB 4 %
@@ -86,6 +81,18 @@ constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
 constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
 
 }  // namespace
+
+bool may_copy_split_lines(const AttentionParams& params, int64_t rows, const TargetTraits& target) {
+  return target.lanes == kLineFloats && cpu::split_loads_are_slow() && is_large(params, rows) &&
+         !copies_values(params, rows, target);
+}
+
+bool splits_cache_lines(const StoredRows& v) {
+  const auto address = reinterpret_cast<uintptr_t>(v.data);
+  return address % (kLineFloats * sizeof(float)) != 0 ||
+         std::any_of(v.stride.begin(), v.stride.end(),
+                     [](int64_t stride) { return stride % kLineFloats != 0; });
+}
 
 BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits& target) {
   BlockGeometry g;

@@ -10,8 +10,17 @@
 
 namespace multihead::engine {
 
+// Without copies of V that only its address asks for, see splits_cache_lines().
 rules::BlockGeometry cut_into_blocks(const rules::AttentionParams& params,
                                      const cpu::TargetTraits& target);
+
+// Whether blocks of so many rows are faster with a copy of V if its rows do not start at cache
+// lines. `params.v.data` is not read.
+bool may_copy_split_lines(const rules::AttentionParams& params, int64_t rows,
+                          const cpu::TargetTraits& target);
+
+// Whether rows of V do not start at cache lines.
+bool splits_cache_lines(const rules::StoredRows& v);
 
 // The same blocks divided further, where many threads would have too few. Panels of rows stay
 // whole, and a panel's bits do not depend on the block that it is in, unless blocks begin at

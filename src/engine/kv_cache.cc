@@ -13,6 +13,7 @@
 #include "engine/cached_rows.h"
 #include "engine/enumerators.h"
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/plan.h"
 #include "engine/run.h"
 #include "engine/scratch.h"
@@ -61,8 +62,8 @@ Status validate(const KVCacheConfig& config) {
     int64_t least;
   } extents[] = {{Name::kBatch, config.batch, 1},
                  {Name::kKvHeads, config.kv_heads, 1},
-                 {Name::kHeadDim, config.head_dim, 0},
-                 {Name::kValueDim, config.value_dim, 0},
+                 {Name::kHeadDim, config.head_dim, 1},
+                 {Name::kValueDim, config.value_dim, 1},
                  {Name::kCapacity, config.capacity, 1},
                  {Name::kPageSize, config.layout == Layout::kPaged ? config.page_size : 1, 1},
                  {Name::kPages, config.pages, 0}};
@@ -260,7 +261,6 @@ int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
 
 void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
                     int64_t row) {
-  if (width == 0) return;
   engine::write_row(from, at, width, {.rows = store.rows, .scales = store.scales}, config_.type,
                     row);
 }
@@ -281,6 +281,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
                                  .firsts = parts_.firsts,
                                  .page_table = parts_.page_table},
                                 keys, q, options, outputs, engine::Values::kReadable, call);
+    if (status.ok()) status = engine::validate_apart(q, {}, {}, options, outputs);
     if (!status.ok()) return status;
     engine::AttentionPlan plan =
         engine::plan_attention(call.inputs, call.shape, call.options, outputs);
@@ -299,7 +300,7 @@ Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
 
 Status KVCache::truncate(int64_t batch, int64_t new_length) {
   return engine::memory_guard([&]() -> Status {
-    if (batch < 0 || batch >= config_.batch) {
+    if (!has_entry(batch)) {
       return option_error(Name::kBatch, Message::kRange, 0, config_.batch - 1, batch);
     }
     if (new_length < 0 || new_length > length(batch)) {

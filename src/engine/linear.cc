@@ -9,6 +9,7 @@
 #include "engine/error.h"
 #include "engine/guard.h"
 #include "engine/linear_choice.h"
+#include "engine/overlap.h"
 #include "engine/scratch.h"
 #include "engine/team.h"
 #include "engine/threads.h"
@@ -35,6 +36,7 @@ Status linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTen
     ConstAnyTensor whole = weight;
     if (shares) whole.shape[0] = y.shape[1];
     if (Status status = engine::validate_linear(x, whole, bias, y); !status.ok()) return status;
+    if (Status status = engine::validate_apart(x, weight, bias, y); !status.ok()) return status;
     if (Status status =
             engine::validate_enumerator(engine::Name::kPrecision, precision, Precision::kBf16);
         !status.ok()) {

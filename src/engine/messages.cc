@@ -77,6 +77,7 @@ std::string value_of(std::string_view key, const Record& record) {
   if (key == "given") return record.given.to_string();
   if (key == "axes") return filled(kAxes[static_cast<size_t>(record.axes)], record);
   if (key == "dtype0") return dtype_name(record.numbers[0]);
+  if (key == "name0") return std::string(kNames[static_cast<size_t>(record.numbers[0])]);
   if (key == "dtype1") return dtype_name(record.numbers[1]);
   if (key == "divisors") return divisors_of(record.numbers[0]);
   if (key == "text") return record.text;

@@ -49,8 +49,8 @@ Status reserve_for_transform(const PackedInputs& inputs, Context& context);
 // Replaces q and k by transformed copies in the context's memory.
 Status transform_packed(const PackedTransforms& transforms, PackedInputs& inputs, Context& context);
 
-// Sets `order` to the numbers of the sequences, the longest first: a long one that starts late
-// would leave the other threads idle.
+// Sets `order` to the numbers of the sequences, the one of most work (queries times keys) first: if
+// it started late, the other threads would be idle at the end.
 void order_by_work(const PackedInputs& inputs, std::span<int32_t> order);
 
 // The jobs of all plans.
@@ -60,7 +60,7 @@ struct PackedJobs {
   double operations = 0;       // multiplications and additions, at most
 };
 
-// Plans of the sequences, the longest first, in the context's memory. A Plan has jobs(),
+// Plans of the sequences, the one of most work first, in the context's memory. A Plan has jobs(),
 // scratch_bytes and operations.
 template <class Plan>
 class PackedPlans {

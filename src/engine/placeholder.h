@@ -5,7 +5,8 @@
 
 namespace multihead::engine {
 
-// The checks refuse a null address of a tensor with elements.
+// Stands for all addresses, because the checks refuse a null address of a tensor with elements. A
+// plan decides nothing by addresses but what PlannedCall::set_values() decides again.
 inline char data_to_come;
 
 template <class TensorLike>

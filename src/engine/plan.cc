@@ -166,10 +166,25 @@ Objection objection_to_short_heads(const AttentionParams& p, const TargetTraits&
   return stores_normalised ? Objection::kNone : Objection::kNotDenseFloats;
 }
 
+// Cuts the call into blocks. Their scratch memory has room for a copy of V wherever V may lie.
+void plan_blocks(AttentionPlan& plan, const AttentionParams& p, const TargetTraits& target,
+                 bool tiles = false) {
+  plan.blocks = cut_into_blocks(p, target);
+  plan.blocks.tiles = tiles;
+  plan.blocks.stores_normalised &= !tiles;
+  plan.copies_split_lines = may_copy_split_lines(p, plan.blocks.rows, target);
+  rules::BlockGeometry with_copy = plan.blocks;
+  with_copy.copies_values |= plan.copies_split_lines;
+  plan.scratch_bytes = std::max(plan.scratch_bytes, cpu::block_scratch_bytes(p, with_copy));
+  plan.blocks.copies_values |= plan.copies_split_lines && splits_cache_lines(p.v);
+}
+
 // The one place where a path is chosen.
 void choose_path(AttentionPlan& plan, float scale, Precision precision, bool packed) {
   AttentionParams& p = plan.params;
-  if (p.batch * p.rows() == 0) {
+  // Rows without results, such as those of values of width 0, are not visited.
+  if (p.batch * p.rows() == 0 ||
+      !(p.needs_softmax() || p.captures_anything() || p.dropout_mask.data != nullptr)) {
     plan.not_decode = plan.not_amx = plan.not_bf16 = plan.not_short = Objection::kNoWork;
     return;
   }
@@ -183,10 +198,7 @@ void choose_path(AttentionPlan& plan, float scale, Precision precision, bool pac
     plan.scratch_bytes = cpu::decode_scratch_bytes(p, plan.splits);
     plan.partial_bytes = cpu::decode_partial_bytes(p, plan.splits);
     if (!plan.captures_beside_decode()) return;
-    const AttentionParams captures = p.without_results();
-    plan.blocks = cut_into_blocks(captures, target);
-    plan.scratch_bytes =
-        std::max(plan.scratch_bytes, cpu::block_scratch_bytes(captures, plan.blocks));
+    plan_blocks(plan, p.without_results(), target);
     return;
   }
   plan.not_amx = objection_to_amx(p, precision, target);
@@ -194,14 +206,10 @@ void choose_path(AttentionPlan& plan, float scale, Precision precision, bool pac
     plan.path = Path::kAmxBlocks;
     TargetTraits tiles = target;
     tiles.key_block = cpu::kTileKeyBlock;
-    plan.blocks = cut_into_blocks(p, tiles);
-    plan.blocks.tiles = true;
-    plan.blocks.stores_normalised = false;
-    plan.scratch_bytes = cpu::block_scratch_bytes(p, plan.blocks);
+    plan_blocks(plan, p, tiles, /*tiles=*/true);
     return;
   }
-  plan.blocks = cut_into_blocks(p, target);
-  plan.scratch_bytes = cpu::block_scratch_bytes(p, plan.blocks);
+  plan_blocks(plan, p, target);
   plan.not_bf16 = objection_to_bf16(p, scale, precision, target);
   plan.not_short = objection_to_short_heads(p, target, plan.blocks.stores_normalised);
   if (plan.not_bf16 == Objection::kNone) {
@@ -265,6 +273,11 @@ void follow_lengths(AttentionPlan& plan) {
   plan.splits = cut_into_splits(plan.params, cpu::target_traits());
 }
 
+void PlannedCall::set_values(const void* data) {
+  plan.params.v.data = data;
+  if (plan.copies_split_lines) plan.blocks.copies_values = splits_cache_lines(plan.params.v);
+}
+
 rules::BlockGeometry blocks_for_threads(const AttentionPlan& plan, int threads) {
   const AttentionParams& p = plan.params;
   const bool may_divide = plan.path == Path::kBlocks && p.visibility.left < 0 &&
@@ -288,6 +301,7 @@ PlannedCall plan_scores_call(const ConstAnyTensor& q, const ConstAnyTensor& k,
                              const AttentionShape& shape, const AttentionOptions& options,
                              const ScoreCapture& capture) {
   PlannedCall call{.plan = {}, .transforms = transforms_of(q, k, shape, options)};
+  call.plan.scores_alone = true;
   AttentionParams& params = call.plan.params;
   params = params_of(inputs_of(q, k, call.transforms.has_value()), shape, options, nullptr);
   params.captures = {&capture, 1};

@@ -1,5 +1,10 @@
-// From a checked call to parameters and jobs: which path serves it, how it is cut, and every
-// default. Nothing after this file chooses anything.
+// From a checked call to parameters and jobs: which path serves it, how it is cut into jobs, and
+// every default.
+//
+// run() makes three further choices, none of which changes a bit of the results: it divides the
+// blocks for the context's threads (blocks_for_threads()), it uses no more threads than the
+// operations are worth, and it gives each member of a team its heads. A plan that runs again on
+// other data needs set_queries(), set_keys(), set_values() and follow_lengths() first.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +26,10 @@ struct AttentionPlan : PathChoice {
   uint64_t scratch_bytes;  // of each thread
   uint64_t partial_bytes;  // with kDecode: of the result of one head and split
   double operations;       // multiplications and additions, at most
+  // A plan of attention_scores(), which Context::last_kernel() does not count.
+  bool scores_alone = false;
+  // Blocks copy V only where its rows do not start at cache lines; see set_values().
+  bool copies_split_lines = false;
 
   // With kDecode, decoding computes out and lse, and blocks then compute the captures, so that a
   // capture does not change a bit of the output.
@@ -58,7 +67,7 @@ MULTIHEAD_SHARED AttentionPlan plan_attention(const AttentionInputs& inputs,
                                               const AttentionOutputs& outputs,
                                               const Shard* shard = nullptr);
 
-// Call before a plan runs again: the lengths that it points to may have changed.
+// Cuts the keys anew: the lengths that a plan points to may have changed since it was made.
 void follow_lengths(AttentionPlan& plan);
 
 // The blocks of a plan for so many threads: divided further where that changes no bit, see
@@ -74,6 +83,8 @@ struct PlannedCall {
     (transforms ? transforms->q.data : plan.params.q.data) = data;
   }
   void set_keys(const void* data) { (transforms ? transforms->k.data : plan.params.k.data) = data; }
+  // Decides anew whether blocks copy V, which depends on its address and changes no bit.
+  void set_values(const void* data);
 };
 
 PlannedCall plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
@@ -104,13 +115,13 @@ struct BackwardPlan {
 
   int64_t jobs() const { return geometry.jobs; }
 
-  // Elements of params.query_turns.
+  // Elements of params.query_turns; 0 if no two jobs add to the same d_q.
   uint64_t query_turns() const {
     if (geometry.chunks <= 1 || params.d_q.data == nullptr) return 0;
     const rules::AttentionParams& p = params.forward;
     return static_cast<uint64_t>(p.batch * p.kv_heads * geometry.blocks.row_parts);
   }
-  // Elements of params.key_turns.
+  // Elements of params.key_turns; 0 if no two jobs add to the same d_k and d_v.
   uint64_t key_turns() const {
     if (geometry.row_jobs <= 1) return 0;
     if (params.d_k.data == nullptr && params.d_v.data == nullptr) return 0;

@@ -88,7 +88,7 @@ Status PreparedAttention::run(const void* q, const void* k, const void* v, void*
     engine::follow_lengths(forward.plan);
     forward.set_queries(q);
     forward.set_keys(k);
-    forward.plan.params.v.data = v;
+    forward.set_values(v);
     forward.plan.params.out.data = call.needs_out ? out : nullptr;
     forward.plan.params.lse.data = call.needs_lse ? lse : nullptr;
     return engine::run(forward, *call.context);

@@ -258,7 +258,7 @@ void run_block(const AttentionPlan& plan, int64_t index, int64_t next, void* scr
 }
 
 Status run(const AttentionPlan& plan, Context& context) {
-  last_call_of(context) = plan;
+  if (!plan.scores_alone) last_call_of(context) = plan;
   if (plan.jobs() == 0) return {};
   if (Status status = reserve_scratch(plan, context); !status.ok()) return status;
   if (Team* const team = team_of(context); team != nullptr && divides(plan, *team)) {

@@ -51,8 +51,9 @@ class Scratch {
   // which call latent attention, which calls attention().
   Buffer& transformed() { return transformed_; }  // queries and keys after QK-norm and RoPE
   Buffer& plans() { return plans_; }              // one for each packed sequence
-  Buffer& partials() { return partials_; }        // results of decoding's splits, until merged
-  Buffer& gradients() { return gradients_; }      // partial sums of backward calls
+  // Results of decoding's splits until they are merged; sums for the gradients of gains.
+  Buffer& partials() { return partials_; }
+  Buffer& gradients() { return gradients_; }      // what the jobs of a backward call share
   Buffer& workspace() { return workspace_; }      // of latent attention
   Buffer& module() { return module_; }
   Buffer& transformer() { return transformer_; }

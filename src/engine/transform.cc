@@ -145,6 +145,7 @@ int64_t offset_of(const TensorLike& x, const Token& token, int64_t head) {
 constexpr int64_t kTokensOfJob = 32;
 
 int64_t token_jobs(const ConstAnyTensor& x) {
+  if (x.shape.elements() == 0) return 0;
   return (x.shape[0] * x.shape[2] + kTokensOfJob - 1) / kTokensOfJob;
 }
 

@@ -1,6 +1,8 @@
 #include "engine/validate.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -32,12 +34,45 @@ struct Checked {
   }
 };
 
-// If two elements share an address, several threads may write it at the same time.
+// Whether each stride is at least what the axes behind it span, as most tensors have it.
+bool is_nested(const Dims& shape, const Dims& strides) {
+  constexpr int64_t kMost = int64_t{1} << 28;  // the span of eight axes then fits in 64 bits
+  int64_t span = 1;
+  for (int axis = shape.rank(); axis-- > 0;) {
+    if (shape[axis] == 1) continue;
+    if (strides[axis] < span || strides[axis] > kMost) return false;
+    span += (shape[axis] - 1) * strides[axis];
+  }
+  return true;
+}
+
+// If two elements share an address, several threads may write it at the same time. Along each axis
+// the stride must be at least what the axes of smaller strides span: then no two elements do. This
+// also refuses strides such as 2 and 3 for extents of 3 and 2, whose elements are apart by chance.
 Status validate_writable(Name argument, const Checked& tensor) {
-  for (int axis = 0; axis < tensor.shape.rank(); ++axis) {
-    if (tensor.strides[axis] == 0 && tensor.shape[axis] > 1 && tensor.shape.elements() != 0) {
-      return shape_error(argument, Message::kSharedElements, axis, tensor.shape[axis]);
+  const int rank = tensor.shape.rank();
+  if (is_nested(tensor.shape, tensor.strides) || tensor.shape.elements() == 0) return {};
+  // Doubles, because the span of strides that no memory has may exceed 64 bits.
+  const auto stride_of = [&](int axis) {
+    return std::abs(static_cast<double>(tensor.strides[axis]));
+  };
+  std::array<int, Dims::kMaxRank> axes;  // in the order of their strides
+  int count = 0;
+  for (int axis = rank; axis-- > 0;) {
+    if (tensor.shape[axis] == 1) continue;
+    int at = count++;
+    for (; at > 0 && stride_of(axes[static_cast<size_t>(at - 1)]) > stride_of(axis); --at) {
+      axes[static_cast<size_t>(at)] = axes[static_cast<size_t>(at - 1)];
     }
+    axes[static_cast<size_t>(at)] = axis;
+  }
+  double span = 1;  // elements
+  for (const int axis : std::span(axes).first(static_cast<size_t>(count))) {
+    if (stride_of(axis) < span) {
+      return shape_error(argument, Message::kSharedElements, tensor.strides[axis], axis,
+                         static_cast<int64_t>(span));
+    }
+    span += static_cast<double>(tensor.shape[axis] - 1) * stride_of(axis);
   }
   return {};
 }
@@ -63,17 +98,22 @@ Status validate_rank_of(Name argument, Axes axes, const Checked& tensor, int ran
       return shape_error(argument, Message::kExtents, shape);
     }
   }
+  // Zeros are left out, so that no product of some of the extents overflows anywhere.
   constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 4;
-  int64_t elements = 1;
+  int64_t product = 1;
+  bool is_empty = false;
   for (int axis = 0; axis < rank; ++axis) {
+    if (shape[axis] == 0) {
+      is_empty = true;
+      continue;
+    }
     // Avoids a division, which took a tenth of a call on small tensors.
-    if (elements > kMaxElements / kMaxExtent && shape[axis] != 0 &&
-        elements > kMaxElements / shape[axis]) {
+    if (product > kMaxElements / kMaxExtent && product > kMaxElements / shape[axis]) {
       return shape_error(argument, Message::kTooManyElements, shape);
     }
-    elements *= shape[axis];
+    product *= shape[axis];
   }
-  if (tensor.data == nullptr && elements > 0) {
+  if (tensor.data == nullptr && !is_empty) {
     return shape_error(argument, Message::kNullData, shape);
   }
   if (tensor.dtype > static_cast<int>(DType::kBF16)) {

@@ -1,4 +1,6 @@
-// The only place that refuses input. Later steps need no checks.
+// The checks of a call's tensors and options. Plans and kernels rely on them and check nothing.
+// Beside them, an output that shares memory is refused by overlap.h, an LSE of another call by
+// backward.h, and each of caches, modules and distributed calls refuses what it alone has.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/packed.h"
 #include "engine/plan.h"
 #include "engine/run.h"
@@ -149,6 +150,7 @@ Status attention_varlen(const ConstAnyTensor& q, const ConstAnyTensor& k, const 
   return engine::memory_guard([&]() -> Status {
     Status status = engine::validate_packed(q, k, v, cu_q, cu_k, options);
     if (status.ok()) status = engine::validate_packed_outputs(q, v, outputs);
+    if (status.ok()) status = engine::validate_apart(q, k, v, options, outputs);
     if (!status.ok()) return status;
     // An empty sequence goes through all checks of attention() before anything is written.
     const AttentionOutputs nothing{.out = sequence_of(outputs.out, 0, 0)};

@@ -11,6 +11,7 @@
 #include "cpu/kernels.h"
 #include "engine/backward.h"
 #include "engine/guard.h"
+#include "engine/overlap.h"
 #include "engine/packed.h"
 #include "engine/plan.h"
 #include "engine/run.h"
@@ -116,7 +117,9 @@ class PackedBackward {
     if (Status status = reserve(jobs, context); !status.ok()) return status;
     const int threads = engine::threads_for(jobs.operations, context.threads());
     const engine::Scratch& scratch = engine::scratch_of(context);
-    if (Status status = check_lse(threads, scratch); !status.ok()) return status;
+    if (results_.check_lse) {
+      if (Status status = check_lse(threads, scratch); !status.ok()) return status;
+    }
     const int64_t heads = given_.q.shape[1];
     engine::parallel_for(threads, sequences() * heads, [&](int64_t index, int thread) {
       const BackwardPlan& plan = plans_.plans()[static_cast<size_t>(index / heads)];
@@ -298,6 +301,9 @@ Status attention_varlen_backward(const ConstAnyTensor& q, const ConstAnyTensor& 
     engine::AttentionShape shape;
     Status status = engine::validate_packed_backward(q, k, v, cu_q, cu_k, options, results, d_out,
                                                      gradients, shape);
+    if (status.ok()) {
+      status = engine::validate_apart(q, k, v, options, results, d_out, gradients);
+    }
     if (!status.ok()) return status;
     return PackedBackward({q, k, v, cu_q, cu_k, options}, results, d_out, gradients).run(context);
   });

@@ -188,8 +188,11 @@ struct AttentionOutputs {
 /// f32, f16 or bf16, k and v the same; products and sums are in f32. Packed (B, N, H, d) data needs
 /// no copy: give its strides. Extents of 0 are legal; with N_k = 0 no query sees anything. A query
 /// that sees no key has output 0, weights 0 and LSE -inf. Hidden keys and values never contribute,
-/// not even where they hold NaN or infinities. The outputs may not overlap each other or the
-/// inputs; each has a contiguous last axis and otherwise free strides.
+/// not even where they hold NaN or infinities. Each output has a contiguous last axis and otherwise
+/// free strides, but no two of its elements may share a place: the stride of an axis is at least
+/// what the axes of smaller strides span. The outputs may not share memory with each other or with
+/// the inputs; their rows may lie between those of another tensor. Extents are below 2^31, and
+/// their product, without those that are 0, is below 2^61.
 ///
 /// Precision of f32: within 2e-6 of the result in double, for q, k and v in [-1, 1] and the default
 /// scale. Larger scores lose more: the rounding error of a score s is s * 6e-8. Weights and values
@@ -198,7 +201,8 @@ struct AttentionOutputs {
 /// error is up to (256 + N_k / 256) * 3e-8. Measured: 2.5e-6 up to 8192 keys, 8e-6 at 131072; with
 /// up to 12 query rows for each key/value head (decoding) 1e-6 at both, 3e-6 in WebAssembly.
 ///
-/// Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous, missing data),
+/// Errors: kShape (rank, shapes that do not fit, a last axis that is not contiguous, missing data,
+/// memory that an output shares),
 /// kOption (a value outside its definition, or options that contradict each other), kMemory.
 /// Nothing is written then.
 [[nodiscard]] Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k,

@@ -21,12 +21,18 @@ namespace multihead {
 
 /// The results of attention() for the same inputs and options.
 struct AttentionResults {
-  ConstAnyTensor out;  ///< (B, H_q, N_q, d_v), f32, f16 or bf16
-  ConstTensor lse;     ///< (B, H_q, N_q)
+  ConstAnyTensor out = {};  ///< (B, H_q, N_q, d_v), f32, f16 or bf16
+  ConstTensor lse = {};     ///< (B, H_q, N_q)
+  /// Whether one row of lse is compared with the inputs, so that an lse of another call is refused.
+  /// False for one part of the keys, as in ring attention: k and v are then those of the part, out
+  /// and lse those of merge_attention() over all parts. d_k and d_v of the part are complete, and
+  /// d_q is the sum over the parts. Ask for d_sinks in one part only. PreparedAttentionBackward
+  /// compares nothing.
+  bool check_lse = true;
 };
 
-/// Outputs of attention_backward(). Each is optional, is f32 and is overwritten. Every tensor has a
-/// contiguous last axis and otherwise free strides.
+/// Outputs of attention_backward(). Each is optional, is f32 and is overwritten. Strides are those
+/// of attention()'s outputs, and no gradient may share memory with another or with an input.
 struct AttentionGradients {
   Tensor d_q = {};  ///< (B, H_q,  N_q, d_k)
   Tensor d_k = {};  ///< (B, H_kv, N_k, d_k)
@@ -51,7 +57,7 @@ struct AttentionGradients {
 ///
 /// Errors: those of attention(); kOption also for a gradient of something that the call does not
 /// have (d_bias without a bias, d_sinks without sinks, a gain's without QK-norm), and for an lse
-/// that does not belong to the inputs, of which one row is checked. Nothing is written then.
+/// that does not belong to the inputs, see AttentionResults::check_lse. Nothing is written then.
 [[nodiscard]] Status attention_backward(const ConstAnyTensor& q, const ConstAnyTensor& k,
                                         const ConstAnyTensor& v, const AttentionOptions& options,
                                         const AttentionResults& results,
@@ -61,8 +67,8 @@ struct AttentionGradients {
 /// The backward of attention_varlen(), for packed sequences: q (T_q, H_q, d_k), k (T_k, H_kv, d_k),
 /// v (T_k, H_kv, d_v), out and d_out (T_q, H_q, d_v), lse (H_q, T_q). Gradients have the shapes of
 /// what they belong to; d_sinks and those of gains are sums over the sequences. All sequences share
-/// one list of jobs, so that many short ones use all threads. One row of the lse of each sequence
-/// is checked. d_bias is a kOption error, as is a bias.
+/// one list of jobs, so that many short ones use all threads. With results.check_lse, one row of the
+/// lse of each sequence is checked. d_bias is a kOption error, as is a bias.
 [[nodiscard]] Status attention_varlen_backward(
     const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
     std::span<const int32_t> cu_q, std::span<const int32_t> cu_k, const AttentionOptions& options,

@@ -31,7 +31,7 @@ class Context {
   /// Which kernel computed the last call of attention(), how the call was cut, and why other
   /// kernels did not serve it, among them the one for AMX (Intel's matrix instructions), in words;
   /// empty before the first call. Modules and caches count with their calls of attention(), packed
-  /// sequences with the longest one.
+  /// sequences with the one of most work; attention_scores() and attention_backward() do not count.
   std::string last_kernel() const;
   /// Whether the last call of linear() multiplied numbers of bf16 on AMX, and if not, why, in
   /// words; empty before the first call. The products of modules, blocks and transformers with

@@ -25,17 +25,17 @@ struct KVCacheConfig {
   /// Element type of storage; kInt8 has one scale per token and head.
   using Type = DType;
 
-  int64_t batch = 1;      ///< batch entries, B
+  int64_t batch = 1;      ///< batch entries, B; 1 or more
   int64_t kv_heads = 0;   ///< key and value heads, H_kv; 1 or more
   int64_t head_dim = 0;   ///< d_k; 1 or more
   int64_t value_dim = 0;  ///< d_v; 1 or more
   /// A token's value is the first value_dim numbers of its key and is not stored again. For
   /// latent attention (arXiv:2405.04434), where the latent is both. append() then takes no values.
   bool values_in_keys = false;
-  int64_t capacity = 0;                 ///< tokens of one entry
+  int64_t capacity = 0;                 ///< tokens of one entry; 1 or more
   Layout layout = Layout::kContiguous;  ///< how tokens lie in memory
   Type type = Type::kF32;               ///< of the stored keys and values
-  int64_t page_size = 16;               ///< tokens; read only with kPaged
+  int64_t page_size = 16;               ///< tokens, 1 or more; read only with kPaged
   int64_t pages = 0;  ///< pages in the pool; 0 is enough for every entry at capacity
 };
 
@@ -57,14 +57,15 @@ class KVCache {
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;
 
-  /// Errors: kOption (an unknown layout or type, extents that are not positive, values_in_keys
-  /// wider than keys, a pool smaller than one page), kMemory.
+  /// Errors: kOption (an unknown layout or type, extents that are not positive, `pages` that are
+  /// negative, values_in_keys wider than keys), kMemory. `cache` is unchanged then.
   [[nodiscard]] static Status create(const KVCacheConfig& config, KVCache& cache);
 
   /// Appends n tokens, k (B, H_kv, n, d_k) and v (B, H_kv, n, d_v), in f32, f16 or bf16. With
-  /// `counts` (B), entry b takes only the first counts[b] of them. Values are rounded to the
-  /// cache's type: to nearest, ties to even. Errors: kShape; kOption if an entry would exceed its
-  /// capacity, or the pool has no page left.
+  /// `counts` (B), entry b takes only the first counts[b] of them. Numbers are rounded to the
+  /// cache's type: to nearest, ties to even, and to an infinity beyond the type's range (f16: from
+  /// 65520 on). In kInt8, a row with a NaN or an infinity becomes a row of them. Errors: kShape;
+  /// kOption if an entry would exceed its capacity, or the pool has no page left.
   [[nodiscard]] Status append(const ConstAnyTensor& k, const ConstAnyTensor& v,
                               std::span<const int32_t> counts = {});
 
@@ -85,10 +86,11 @@ class KVCache {
 
   /// As given to create().
   const KVCacheConfig& config() const { return config_; }
-  /// Tokens of an entry: those appended, less those truncated.
-  int64_t length(int64_t batch) const { return parts_.lengths[batch]; }
-  /// The first token that has not been overwritten; more than 0 only in a ring.
-  int64_t first_kept(int64_t batch) const { return parts_.firsts[batch]; }
+  /// Tokens of an entry: those appended, less those truncated; 0 if there is no such entry.
+  int64_t length(int64_t batch) const { return has_entry(batch) ? parts_.lengths[batch] : 0; }
+  /// The first token that has not been overwritten, more than 0 only in a ring; 0 if there is no
+  /// such entry.
+  int64_t first_kept(int64_t batch) const { return has_entry(batch) ? parts_.firsts[batch] : 0; }
   /// Memory of keys, values, scales and tables.
   int64_t bytes() const { return bytes_; }
   /// kPaged: (B, pages per entry) page numbers, -1 where there is none yet.
@@ -116,6 +118,7 @@ class KVCache {
   };
 
   void swap(KVCache& other) noexcept;
+  bool has_entry(int64_t batch) const { return batch >= 0 && batch < config_.batch; }
   int64_t claim_slot(int64_t batch, int64_t position);
   const Store& values() const { return config_.values_in_keys ? parts_.keys : parts_.values; }
   int64_t row_of(int64_t batch, int64_t head, int64_t slot) const;

@@ -195,7 +195,8 @@ class MultiHeadAttentionCache {
   friend class MultiHeadAttention;
   Status truncate_or_throw(int64_t length);
   KVCache kv_;
-  uint64_t layer_ = 0;
+  uint64_t layer_ = 0;    // of the module that made it
+  uint64_t version_ = 0;  // of the weights that computed the tokens
 };
 
 /// A multi-head attention module: projections, attention, output projection. Copies share the
@@ -257,7 +258,8 @@ class MultiHeadAttention {
   /// the loss's gradients. inputs and options are those of forward(), and `activations` what it
   /// kept; if they are null, forward() is computed again, without its output projection. The same
   /// bits with and without activations, and with any number of threads. Errors: kShape, kOption
-  /// (also a gradient of what the module does not have, and activations of another call), kMemory.
+  /// (also a gradient of what the module does not have, and activations of another call or of
+  /// earlier weights), kMemory.
   /// Nothing is written on an error, except that kMemory may leave some gradients written.
   [[nodiscard]] Status backward(const MultiHeadAttentionInputs& inputs,
                                 const MultiHeadAttentionOptions& options, const ConstTensor& d_out,
@@ -265,7 +267,9 @@ class MultiHeadAttention {
                                 const MultiHeadAttentionGradients& gradients,
                                 Context& context) const;
 
-  /// A cache for step() of this module and its copies. Reads `batch`, `capacity`, layout, type and
+  /// A cache for step() of this module and its copies. Its tokens belong to the weights that
+  /// computed them: after load_state_dict(), use_weights() or an update of a Trainer, step() refuses
+  /// the cache until it is truncated to none. Reads `batch`, `capacity`, layout, type and
   /// pages of `config`. Errors: kOption (also if the module appends keys, if kdim or vdim is not
   /// embed_dim, or if a ring's capacity does not exceed the config's window.left), kMemory.
   [[nodiscard]] Status create_cache(const KVCacheConfig& config,
@@ -275,8 +279,8 @@ class MultiHeadAttention {
   /// causal forward() over all tokens so far. Latent attention uses the absorbed form: it attends
   /// to the cached latents and expands no keys or values. mask and bias cover all tokens, the new
   /// ones included. Errors: kOption (also for causal, window, rope, kv_lengths, attn_mask_blocked
-  /// and key padding in `options`, for another module's cache, and for more tokens than the cache
-  /// has room for), kShape, kMemory. The cache is unchanged, except that kMemory may make a ring
+  /// and key padding in `options`, for another module's cache, for tokens of earlier weights, and
+  /// for more tokens than the cache has room for), kShape, kMemory. The cache is unchanged, except that kMemory may make a ring
   /// lose tokens that are outside every window.
   [[nodiscard]] Status step(const ConstTensor& x, const MultiHeadAttentionOptions& options,
                             const MultiHeadAttentionOutputs& outputs,

@@ -14,7 +14,8 @@ namespace multihead {
 /// A call of attention_backward(), checked and planned once, that can be run many times on new
 /// data. Every run gives the same bits as attention_backward(). What stays and what may change
 /// between runs is as for PreparedAttention: shapes, types, strides and option values stay; what
-/// options point to, d_bias, d_sinks and the gains' gradients are kept by address.
+/// options point to, d_bias, d_sinks and the gains' gradients are kept by address. Gradients may not
+/// share memory with another tensor, which a run does not check.
 class PreparedAttentionBackward {
  public:
   /// An operation without a call, which cannot run; see create().

@@ -131,7 +131,8 @@ class Trainer {
   /// Views of what continues a training: the parameters under their names, and under those with
   /// "optimiser.mean." and "optimiser.variance." before them (SGD: "optimiser.momentum.") the
   /// optimiser's state. "trainer.state" (8) holds the number of steps and the seed, each as four
-  /// digits of 16 bits, lowest first. Errors: kOption between accumulate() and update().
+  /// digits of 16 bits, lowest first. update() and load_state_dict() change what all of them show;
+  /// the trainer must outlive them. Errors: kOption between accumulate() and update().
   [[nodiscard]] Status state_dict(StateDict& dict) const;
   /// Takes all of that over from a trainer of an equal model. With equal options, training then
   /// continues with the same bits as if it had not been interrupted. Tensors whose names begin with

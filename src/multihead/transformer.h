@@ -231,7 +231,8 @@ class TransformerCache {
   size_t count_ = 0;
 };
 
-/// A transformer, from tokens to logits. Copies share the parameters.
+/// A transformer, from tokens to logits. Copies share the parameters, until one of them loads or
+/// initialises others.
 class Transformer {
  public:
   /// Makes a model without parameters. Errors: kOption, kMemory; `model` is unchanged.
@@ -284,7 +285,9 @@ class Transformer {
   /// As given to create(), with each 0 replaced by its default.
   const TransformerConfig& config() const { return config_; }
   /// A block; index is from 0 to less than num_layers.
-  const TransformerBlock& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
+  const TransformerBlock& layer(int64_t index) const {
+    return layers()[static_cast<size_t>(index)];
+  }
 
   struct Internals;  ///< the library's own
 
@@ -313,13 +316,12 @@ class Transformer {
   };
 
   TransformerConfig config_ = {};
-  std::unique_ptr<TransformerBlock[]> layers_;
+  // Copies share the layers, which are replaced as a whole when parameters are loaded.
+  std::shared_ptr<TransformerBlock[]> layers_;
   Weights weights_ = {};
   std::shared_ptr<TransformerBlock::Memory> memory_;  // the layers share it
 
   friend class Trainer;
-  // A model of the same parameters, in the same memory.
-  Status share(Transformer& model) const;
   // Computes again what was computed from parameters.
   void parameters_changed();
 };

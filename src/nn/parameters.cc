@@ -1,6 +1,7 @@
 #include "nn/parameters.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -125,6 +126,11 @@ Dims shape_in_dict(const Dims& shape, DictLayout layout) {
 }
 
 }  // namespace
+
+uint64_t new_version() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 void ParameterList::add(std::string name, const Dims& shape, ParameterRole role, ConstTensor& view,
                         DictLayout layout, Held held) {

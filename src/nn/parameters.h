@@ -70,6 +70,10 @@ struct ParameterRows {
   bool is_whole() const { return first == divided_first && end == divided_end; }
 };
 
+// A number for new values of parameters, which no other values in this process have or had. Caches
+// and activations keep that of the values that they were computed with.
+uint64_t new_version();
+
 // How a module gets its parameters.
 struct Loading {
   // The team of which this member gets its share; null for all parameters.
@@ -78,6 +82,10 @@ struct Loading {
   // the next call. Null if it cannot. The tensors of the state dict are contiguous then, and `data`
   // only tells them apart. A null function: their numbers lie in memory.
   const void* (*read)(const ConstAnyTensor& tensor, int64_t first, int64_t count) = nullptr;
+
+  // The module has these values already, in the shares of a team's members: what was computed with
+  // them stays valid.
+  bool same_values = false;
 
   static constexpr int64_t kMostRead = int64_t{1} << 16;  // elements of one call of read()
 

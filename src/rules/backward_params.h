@@ -36,8 +36,8 @@ struct BackwardParams : GradientParams {
   // the row's LSE / scale.of_softmax.
   float* delta;
   float* reference;
-  // [B][H_kv][block of rows], zeros before the first job: how many chunks of keys have added their
-  // part of d_q. Used with more than one chunk.
+  // [B][H_kv][block of rows], zeros before the first job: how many of the chunks of keys that the
+  // rows see have added their part of d_q. Used with more than one chunk.
   std::atomic<int32_t>* query_turns;
   // [B][H_kv][chunk], zeros before the first job: how many jobs have added their part of d_k and
   // d_v, and kPartStored once one of them had a part. Used with more than one job for the rows.

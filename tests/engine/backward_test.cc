@@ -121,6 +121,89 @@ TEST_F(Backward, TheBitsDoNotDependOnTheThreadsWithManyQueriesAndKeys) {
   }
 }
 
+// Else jobs on several threads could wait for each other for ever.
+TEST_F(Backward, JobsWaitForJobsOfSmallerNumbers) {
+  for (const uint64_t seed : testing::random_seeds(20)) {
+    const Call call(seed, {.max_queries = 2000, .max_keys = 2000, .max_width = 4});
+    Gradients g = call.empty();
+    engine::AttentionShape shape;
+    ASSERT_TRUE(engine::validate_inputs(call.c.q, call.c.k, call.c.v, shape).ok());
+    const rules::BackwardGeometry geometry =
+        engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
+                              ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
+            .geometry;
+    const int64_t parts = geometry.batch_parts * geometry.head_parts;
+    int64_t number = 0;
+    for (int64_t rows = 0; rows < geometry.row_jobs; ++rows) {
+      for (int64_t chunk = 0; chunk < geometry.chunks; ++chunk) {
+        for (int64_t part = 0; part < parts; ++part) {
+          ASSERT_EQ(geometry.number_of(rows, chunk, part), number++);
+          if (chunk > 0) ASSERT_LT(geometry.number_of(rows, chunk - 1, part), number - 1);
+          if (rows > 0) ASSERT_LT(geometry.number_of(rows - 1, chunk, part), number - 1);
+        }
+      }
+    }
+    ASSERT_EQ(number, geometry.jobs);
+  }
+}
+
+// The gradients of the keys' parts, from the merged results of the parts, are those of the whole.
+TEST_F(Backward, PartsOfTheKeysAddUpToTheWholeCall) {
+  constexpr int64_t kHeads = 3, kQueries = 20, kKeys = 70, kFirst = 30, kWidth = 8;
+  testing::Random random(5);
+  const Dims of_q{1, kHeads, kQueries, kWidth}, of_k{1, kHeads, kKeys, kWidth};
+  const Dims of_lse{1, kHeads, kQueries};
+  const std::vector<float> q = random.floats(of_q.elements()), k = random.floats(of_k.elements()),
+                           v = random.floats(of_k.elements()), d_out = random.floats(of_q.elements());
+  const auto keys_of = [&](auto& numbers, int64_t first, int64_t count) {
+    return TensorView(numbers.data() + first * kWidth, Dims{1, kHeads, count, kWidth},
+                      contiguous_strides(of_k));
+  };
+  std::vector<float> out(q.size()), lse(kHeads * kQueries);
+  std::vector<float> out_b(q.size()), lse_b(lse.size());
+  const auto forward = [&](int64_t first, int64_t count, std::vector<float>& to,
+                           std::vector<float>& of_to) {
+    return attention(ConstTensor(q.data(), of_q), ConstTensor(keys_of(k, first, count)),
+                     ConstTensor(keys_of(v, first, count)), {},
+                     {.out = Tensor(to.data(), of_q), .lse = {of_to.data(), of_lse}}, context_);
+  };
+  Gradients whole, parts;
+  for (Gradients* of : {&whole, &parts}) {
+    of->d_q = testing::poisoned(of_q.elements());
+    of->d_k = testing::poisoned(of_k.elements());
+    of->d_v = testing::poisoned(of_k.elements());
+  }
+  const auto backward = [&](int64_t first, int64_t count, bool check_lse, Gradients& to) {
+    return attention_backward(
+        ConstTensor(q.data(), of_q), ConstTensor(keys_of(k, first, count)),
+        ConstTensor(keys_of(v, first, count)), {},
+        {.out = ConstTensor(out.data(), of_q),
+         .lse = {lse.data(), of_lse},
+         .check_lse = check_lse},
+        ConstTensor(d_out.data(), of_q),
+        {.d_q = Tensor(to.d_q.data(), of_q),
+         .d_k = keys_of(to.d_k, first, count),
+         .d_v = keys_of(to.d_v, first, count)},
+        context_);
+  };
+  ASSERT_TRUE(forward(0, kFirst, out, lse).ok());
+  ASSERT_TRUE(forward(kFirst, kKeys - kFirst, out_b, lse_b).ok());
+  ASSERT_TRUE(merge_attention({out.data(), of_q}, {lse.data(), of_lse}, {out_b.data(), of_q},
+                              {lse_b.data(), of_lse})
+                  .ok());
+  const Status refused = backward(0, kFirst, true, parts);
+  EXPECT_EQ(refused.argument(), "lse") << refused.message();
+  ASSERT_TRUE(backward(0, kKeys, true, whole).ok());
+  ASSERT_TRUE(backward(0, kFirst, false, parts).ok());
+  std::vector<float> d_q = parts.d_q;
+  ASSERT_TRUE(backward(kFirst, kKeys - kFirst, false, parts).ok());
+  for (size_t i = 0; i < d_q.size(); ++i) ASSERT_NEAR(d_q[i] + parts.d_q[i], whole.d_q[i], 2e-6);
+  for (size_t i = 0; i < whole.d_k.size(); ++i) {
+    ASSERT_NEAR(parts.d_k[i], whole.d_k[i], 2e-6);
+    ASSERT_NEAR(parts.d_v[i], whole.d_v[i], 2e-6);
+  }
+}
+
 TEST_F(Backward, GradientsThatAreNotAskedForChangeNoBitOfTheOthers) {
   for (const uint64_t seed : testing::random_seeds(40)) {
     const Call call(seed, {.max_queries = 60, .max_keys = 80});
@@ -228,6 +311,44 @@ TEST_F(Backward, AGradientOfZeroGivesZero) {
       }
     }
   }
+}
+
+// Its check of the LSE is no call of attention().
+TEST_F(Backward, LeavesTheKernelOfTheLastCall) {
+  const Call call(1, {.max_queries = 30, .max_keys = 30});
+  Context context(1);
+  call.run(context);
+  EXPECT_EQ(context.last_kernel(), "");
+  const std::vector<float> x(4 * 40 * 16, 0.25F);
+  std::vector<float> out(x.size());
+  const ConstTensor of_x(x.data(), {1, 4, 40, 16});
+  ASSERT_TRUE(attention(of_x, of_x, of_x, {}, {.out = Tensor(out.data(), of_x.shape)}, context)
+                  .ok());
+  const std::string kernel = context.last_kernel();
+  EXPECT_NE(kernel, "");
+  call.run(context);
+  EXPECT_EQ(context.last_kernel(), kernel);
+}
+
+TEST_F(Backward, RefusesGradientsInTheMemoryOfOtherTensors) {
+  const Call call(1, {.max_queries = 9, .max_keys = 12, .max_width = 20});
+  Gradients got = call.empty();
+  const auto argument = [&](const AttentionGradients& to) {
+    return attention_backward(call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+                              ConstTensor(call.d_out.data(), call.c.out_shape), to, context_)
+        .argument();
+  };
+  AttentionGradients to = call.views(got);
+  to.d_k.data = to.d_q.data;
+  EXPECT_EQ(argument(to), "d_k");
+  to = call.views(got);
+  to.d_v.data = const_cast<float*>(call.lse.data());
+  EXPECT_EQ(argument(to), "d_v");
+  to = call.views(got);
+  to.d_q.data = const_cast<float*>(call.d_out.data());
+  EXPECT_EQ(argument(to), "d_q");
+  EXPECT_TRUE(got.same_as(call.empty()));
+  EXPECT_EQ(argument(call.views(got)), "");
 }
 
 TEST_F(Backward, RefusesTheLogSumExpOfAnotherCall) {

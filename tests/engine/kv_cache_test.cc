@@ -561,6 +561,55 @@ TEST_F(CacheTest, Int8OfZerosAndOfOneLargeNumber) {
   EXPECT_EQ(got.out[2 * kValueDim], 0.0F);
 }
 
+// The quotient of 127 and the largest element is then beyond float's range, and below 1.5e-36 the
+// scale is subnormal.
+TEST_F(CacheTest, Int8OfRowsOfTinyNumbers) {
+  constexpr float kLeast = std::numeric_limits<float>::denorm_min();
+  for (const float largest : {1e-30F, 3.8e-37F, 3.7e-37F, 1e-38F, 1000 * kLeast, kLeast}) {
+    std::vector<float> k(kBatch * kKvHeads * kWidth), v(kBatch * kKvHeads * kValueDim);
+    v[0] = -largest;
+    v[1] = largest;
+    v[2] = largest / 2;
+    KVCache cache = made(config(Layout::kContiguous, Type::kInt8, 4));
+    append(cache, {k.data(), {kBatch, kKvHeads, 1, kWidth}},
+           {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
+    Random random(11);
+    const Rows q(random, {kBatch, kHeads, 1, kWidth});
+    const Result got = attend(cache, q.view(), {});
+    // Half a step of the row, and of each of the 127 steps half the least float.
+    const float allowed = largest / 127 + 64 * kLeast;
+    for (size_t c = 0; c < kValueDim; ++c) EXPECT_NEAR(got.out[c], v[c], allowed) << largest;
+    EXPECT_EQ(got.out[3], 0.0F) << largest;
+  }
+}
+
+TEST_F(CacheTest, NumbersBeyondTheRangeOfTheTypeAreInfinite) {
+  constexpr float kMost = std::numeric_limits<float>::max(), kInfinite = HUGE_VALF;
+  const struct {
+    Type type;
+    float finite, becomes, infinite;
+  } of[] = {{Type::kF16, 65519.0F, 65504.0F, 65520.0F},
+            {Type::kBF16, 0x1.fep127F, 0x1.fep127F, kMost},
+            {Type::kInt8, 0x1p127F, 0x1p127F, kInfinite}};
+  for (const auto& [type, finite, becomes, infinite] : of) {
+    for (const float value : {finite, infinite}) {
+      std::vector<float> k(kBatch * kKvHeads * kWidth), v(kBatch * kKvHeads * kValueDim);
+      v[0] = value;
+      KVCache cache = made(config(Layout::kContiguous, type, 4));
+      append(cache, {k.data(), {kBatch, kKvHeads, 1, kWidth}},
+             {v.data(), {kBatch, kKvHeads, 1, kValueDim}});
+      Random random(11);
+      const Rows q(random, {kBatch, kHeads, 1, kWidth});
+      const Result got = attend(cache, q.view(), {});
+      if (value == finite) {
+        EXPECT_FLOAT_EQ(got.out[0], becomes) << name_of(type);
+      } else {
+        EXPECT_EQ(got.out[0], kInfinite) << name_of(type);
+      }
+    }
+  }
+}
+
 TEST_F(CacheTest, CreateRefuses) {
   const auto argument = [&](const std::function<void(KVCacheConfig&)>& change) {
     KVCacheConfig wrong = config(Layout::kPaged, Type::kF32, 8);
@@ -575,6 +624,14 @@ TEST_F(CacheTest, CreateRefuses) {
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.kv_heads = -1; }), "kv_heads");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.head_dim = -1; }), "head_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_dim = -2; }), "value_dim");
+  // The defaults: whoever forgets a width has an error, not a cache of nothing.
+  EXPECT_EQ(argument([](KVCacheConfig& c) { c.head_dim = 0; }), "head_dim");
+  EXPECT_EQ(argument([](KVCacheConfig& c) { c.value_dim = 0; }), "value_dim");
+  EXPECT_EQ(argument([](KVCacheConfig& c) {
+              c.values_in_keys = true;
+              c.value_dim = 0;
+            }),
+            "value_dim");
   EXPECT_EQ(argument([](KVCacheConfig& c) {
               c.values_in_keys = true;
               c.value_dim = kWidth + 1;
@@ -748,9 +805,24 @@ TEST_P(RefusedByCache, ShapesOfAttend) {
 INSTANTIATE_TEST_SUITE_P(Layouts, RefusedByCache,
                          ::testing::Values(Layout::kContiguous, Layout::kRing, Layout::kPaged));
 
+TEST_F(CacheTest, EntriesThatThereAreNotHaveNoTokens) {
+  KVCache cache = made(config(Layout::kRing, Type::kF32, 2));
+  Random random(3);
+  append(cache, Rows(random, {kBatch, kKvHeads, 3, kWidth}).view(),
+         Rows(random, {kBatch, kKvHeads, 3, kValueDim}).view());
+  EXPECT_EQ(cache.length(kBatch - 1), 3);
+  EXPECT_EQ(cache.first_kept(kBatch - 1), 1);
+  for (const int64_t batch : {int64_t{-1}, kBatch, std::numeric_limits<int64_t>::max()}) {
+    EXPECT_EQ(cache.length(batch), 0);
+    EXPECT_EQ(cache.first_kept(batch), 0);
+  }
+}
+
 TEST_F(CacheTest, DefaultConstructedHasNothing) {
   KVCache cache;
   EXPECT_EQ(cache.bytes(), 0);
+  EXPECT_EQ(cache.length(0), 0);
+  EXPECT_EQ(cache.first_kept(0), 0);
   const std::vector<float> data(16);
   EXPECT_FALSE(cache.append({data.data(), {1, 1, 1, 4}}, {data.data(), {1, 1, 1, 4}}).ok());
   EXPECT_FALSE(cache.truncate(0, 0).ok());

@@ -265,12 +265,12 @@ TEST(Linear, AddsNothingToTheBias) {
 }
 
 TEST(Linear, RefusesShapesThatDoNotFit) {
-  std::vector<float> data(100);
+  std::vector<float> data(100), results(100);
   Context context(1);
   const auto call = [&](const Dims& x, const Dims& weight, const Dims& bias, const Dims& y) {
     return linear({data.data(), x}, {data.data(), weight},
                   bias.rank() == 0 ? ConstTensor() : ConstTensor(data.data(), bias),
-                  {data.data(), y}, context)
+                  {results.data(), y}, context)
         .argument();
   };
   EXPECT_EQ(call({2, 3}, {4, 3}, {4}, {2, 4}), "");
@@ -278,6 +278,18 @@ TEST(Linear, RefusesShapesThatDoNotFit) {
   EXPECT_EQ(call({2, 3}, {3, 4}, {}, {2, 4}), "weight");
   EXPECT_EQ(call({2, 3}, {4, 3}, {3}, {2, 4}), "bias");
   EXPECT_EQ(call({2, 3}, {4, 3}, {}, {4, 2}), "y");
+}
+
+TEST(Linear, RefusesAResultInTheMemoryOfAnOperand) {
+  std::vector<float> x(6, 1.0F), weight(12, 1.0F), bias(4, 1.0F);
+  Context context(1);
+  for (std::vector<float>* const of : {&x, &weight, &bias}) {
+    const Tensor y(of->data() + of->size() - 1, {2, 4});
+    const Status status = linear({x.data(), {2, 3}}, ConstTensor(weight.data(), {4, 3}),
+                                 {bias.data(), {4}}, y, context);
+    EXPECT_EQ(status.argument(), "y");
+    EXPECT_EQ(of->back(), 1.0F);
+  }
 }
 
 }  // namespace

@@ -171,6 +171,41 @@ TEST(Plan, CopiesValuesThatCrossCacheLines) {
   }
 }
 
+// A prepared call is planned before its data comes: each run decides by its own data.
+TEST(Plan, CopiesValuesByTheAddressOfARun) {
+  const UseFamily intel(cpu::ProcessorFamily::kIntel);
+  const bool slow_lines = cpu::target_traits().lanes == 16;
+  const Dims shape{1, 2, 128, 64};
+  Random random(7);
+  const std::vector<float> memory = random.floats(shape.elements() + 32);
+  const float* at_line = memory.data();
+  while (reinterpret_cast<uintptr_t>(at_line) % 64 != 0) ++at_line;
+  std::vector<float> out(static_cast<size_t>(shape.elements())), expected(out.size());
+  for (const int64_t planned : {0, 4}) {
+    const ConstTensor x(at_line + planned, shape);
+    const AttentionOutputs outputs{.out = Tensor(out.data(), shape)};
+    AttentionShape validated;
+    ASSERT_TRUE(validate_call(x, x, x, {}, outputs, validated).ok());
+    PlannedCall call = plan_call(x, x, x, validated, {}, outputs);
+    const uint64_t bytes = call.plan.scratch_bytes;
+    for (const int64_t moved : {4, 0, 4}) {
+      const ConstTensor y(at_line + moved, shape);
+      call.set_queries(y.data);
+      call.set_keys(y.data);
+      call.set_values(y.data);
+      EXPECT_EQ(call.plan.blocks.copies_values, slow_lines && moved != 0);
+      const PlannedCall fresh = plan_call(y, y, y, validated, {}, outputs);
+      EXPECT_EQ(call.plan.blocks.copies_values, fresh.plan.blocks.copies_values);
+      EXPECT_EQ(fresh.plan.scratch_bytes, bytes);
+      Context context(1);
+      ASSERT_TRUE(reserve_scratch(call, context).ok());
+      ASSERT_TRUE(run(call, context).ok());
+      ASSERT_TRUE(attention(y, y, y, {}, {.out = Tensor(expected.data(), shape)}, context).ok());
+      EXPECT_EQ(out, expected);
+    }
+  }
+}
+
 // Blocks are divided for many threads, panel by panel; not if there are enough.
 TEST(Plan, ManyThreadsGetSmallerBlocks) {
   const cpu::TargetTraits target = cpu::target_traits();

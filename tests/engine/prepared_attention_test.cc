@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/processor.h"
 #include "support/allocations.h"
 #include "support/call_outputs.h"
 #include "support/random_case.h"
@@ -267,6 +268,30 @@ TEST(PreparedAttention, ReadsMasksAndLengthsAnew) {
     EXPECT_EQ(call.out, expected.out);
     EXPECT_EQ(call.lse, expected.lse);
   }
+}
+
+// Whether blocks copy V depends on its address on Intel's processors.
+TEST(PreparedAttention, FollowsTheAddressOfTheValuesOnEveryProcessor) {
+  const cpu::ProcessorFamily intel = cpu::ProcessorFamily::kIntel;
+  cpu::replace_processor_family(&intel);
+  const Dims shape{1, 2, 128, 64};
+  Random random(7);
+  const std::vector<float> memory = random.floats(shape.elements() + 32);
+  std::vector<float> out(static_cast<size_t>(shape.elements())), expected(out.size());
+  Context context(1), other(1);
+  PreparedAttention op;
+  Status status = PreparedAttention::create({nullptr, shape}, {nullptr, shape}, {nullptr, shape},
+                                            {}, {.out = {nullptr, shape}}, context, op);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const size_t bytes = context.scratch_bytes();
+  for (int64_t moved = 0; moved < 32; ++moved) {
+    const ConstTensor x(memory.data() + moved, shape);
+    ASSERT_TRUE(op.run(x.data, x.data, x.data, out.data()).ok());
+    ASSERT_TRUE(attention(x, x, x, {}, {.out = Tensor(expected.data(), shape)}, other).ok());
+    ASSERT_EQ(out, expected);
+    ASSERT_EQ(context.scratch_bytes(), bytes);
+  }
+  cpu::replace_processor_family(nullptr);
 }
 
 TEST(PreparedAttention, SharesItsContextWithLargerCallsAndOtherOperations) {

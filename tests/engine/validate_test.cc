@@ -152,6 +152,101 @@ TEST_F(RefusedCall, OutputsWhoseElementsShareAPlace) {
   EXPECT_TRUE(attention(q_, k_, v_, options_, outputs_, context_).ok());
 }
 
+TEST_F(RefusedCall, OutputsWhoseRowsOverlap) {
+  const auto refuses = [&](const Dims& strides, const std::vector<std::string>& words) {
+    SCOPED_TRACE(strides.to_string());
+    outputs_.out.strides = strides;
+    expect_refused(StatusCode::kShape, "out", words);
+  };
+  refuses({120, 30, 1, 1}, {"stride 1", "axis 2", "span 6"});
+  refuses({120, 30, 5, 1}, {"stride 5", "axis 2"});
+  refuses({120, 29, 6, 1}, {"stride 29", "axis 1", "span 30"});
+  refuses({119, 30, 6, 1}, {"stride 119", "axis 0", "span 120"});
+  refuses({120, 6, 23, 1}, {"stride 23", "axis 2", "span 24"});
+  refuses({120, 30, -5, 1}, {"stride -5", "axis 2"});
+  outputs_.out = out({2, 4, 5, 6});
+  outputs_.lse = {out_.data() + 300, {2, 4, 5}, {20, 4, 1}};
+  expect_refused(StatusCode::kShape, "lse", {"stride 4", "axis 1", "span 5"});
+}
+
+TEST_F(RefusedCall, OutputsThatOverlapAnotherTensor) {
+  const auto refuses = [&](const char* argument, const std::vector<std::string>& words) {
+    expect_refused(StatusCode::kShape, argument, words);
+    outputs_ = {.out = out({2, 4, 5, 6})};
+    q_ = in({2, 4, 5, 8});
+    k_ = in({2, 2, 7, 8});
+    v_ = in({2, 2, 7, 6});
+  };
+  q_ = ConstTensor(out_.data() + 239, {2, 4, 5, 8});
+  refuses("out", {"memory", "q"});
+  k_ = ConstTensor(out_.data(), {2, 2, 7, 8});
+  refuses("out", {"memory", "k"});
+  v_ = ConstTensor(out_.data() + 100, {2, 2, 7, 6});
+  refuses("out", {"memory", "v"});
+  outputs_.lse = {out_.data() + 239, {2, 4, 5}};
+  refuses("lse", {"memory", "out"});
+  outputs_.weights = {out_.data() + 239, {2, 4, 5, 7}};
+  refuses("weights", {"memory", "out"});
+  const std::vector<ScoreCapture> captures{{.out = {out_.data() + 400, {2, 4, 5, 7}}},
+                                           {.out = {out_.data() + 679, {2, 4, 5, 7}}}};
+  outputs_.captures = captures;
+  refuses("capture.out", {"memory"});
+  // Two bytes of a tensor of 2 bytes an element.
+  outputs_.out = {reinterpret_cast<Float16*>(out_.data()), {2, 4, 5, 6}};
+  q_ = ConstTensor(out_.data() + 119, {2, 4, 5, 8});
+  refuses("out", {"memory", "q"});
+}
+
+// Rows of one tensor between those of another.
+TEST_F(RefusedCall, NotOutputsBetweenOtherRows) {
+  // q | out of each token, with the heads side by side; behind the tokens of a batch entry its LSE.
+  constexpr int64_t kQ = 4 * 8, kToken = kQ + 4 * 6, kEntry = 5 * kToken + 4 * 5;
+  const auto out_at = [&](int64_t first) {
+    return Tensor(out_.data() + first, {2, 4, 5, 6}, {kEntry, 6, kToken, 1});
+  };
+  q_ = ConstTensor(out_.data(), {2, 4, 5, 8}, {kEntry, 8, kToken, 1});
+  outputs_.out = out_at(kQ);
+  outputs_.lse = {out_.data() + 5 * kToken, {2, 4, 5}, {kEntry, 5, 1}};
+  Status status = attention(q_, k_, v_, options_, outputs_, context_);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(out_[2 * kEntry], kUntouched);
+  outputs_.lse.data -= 1;
+  status = attention(q_, k_, v_, options_, outputs_, context_);
+  EXPECT_EQ(status.argument(), "lse") << status.message();
+  outputs_.lse.data += 1;
+  for (const int64_t moved : {kQ - 1, kQ + 1}) {
+    outputs_.out = out_at(moved);
+    status = attention(q_, k_, v_, options_, outputs_, context_);
+    EXPECT_EQ(status.argument(), "out") << status.message();
+  }
+  // Rows from the last to the first.
+  q_ = in({2, 4, 5, 8});
+  outputs_ = {.out = Tensor(out_.data() + 24, {2, 4, 5, 6}, {120, 30, -6, 1})};
+  status = attention(q_, k_, v_, options_, outputs_, context_);
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+// Products of the extents that are not 0 would overflow.
+TEST_F(RefusedCall, EmptyTensorsBeyondAllSizes) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const Dims shape{kMost, 0, kMost, 80};
+  const ConstAnyTensor empty(nullptr, shape);
+  std::vector<float> gain(80, kUntouched);
+  AttentionOptions options{.qk_norm = {.enabled = true}};
+  Status status = attention_backward(
+      empty, empty, empty, options,
+      {.out = empty, .lse = {nullptr, {kMost, 0, kMost}}}, empty,
+      {.d_q = {nullptr, shape}, .d_q_gain = gain}, context_);
+  EXPECT_EQ(status.code(), StatusCode::kShape);
+  EXPECT_EQ(status.argument(), "q") << status.message();
+  EXPECT_EQ(gain[0], kUntouched);
+  // Rows of nothing, as many as no loop would come to the end of.
+  const Dims nothing{1 << 29, 1 << 29, 1, 0};
+  status = attention({nullptr, nothing}, {nullptr, nothing}, {nullptr, nothing}, {.scale = 1.0F},
+                     {.out = {nullptr, nothing}}, context_);
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
 TEST_F(RefusedCall, NumbersThatNoEnumeratorHas) {
   options_.causal.alignment = static_cast<Alignment>(5);
   expect_refused(StatusCode::kOption, "causal", {"number 5"});

@@ -62,7 +62,7 @@ class ModulePlayer {
         StateDict dict;
         ASSERT_TRUE(module_.state_dict(dict).ok());
         ASSERT_TRUE(module_.load_state_dict(dict).ok());
-        return;
+        return forget_tokens();
       }
       default:
         return step();
@@ -80,14 +80,24 @@ class ModulePlayer {
  private:
   int64_t length() const { return static_cast<int64_t>(tokens_.size()) / 8; }
 
-  // With other weights the cached keys are wrong, so the cache is emptied.
   void load() {
     const testing::ModuleParameters parameters = testing::random_parameters(config_, random_);
     ASSERT_TRUE(module_.load_state_dict(parameters.dict).ok());
-    if (capacity_ > 0) {
-      ASSERT_TRUE(cache_.truncate(0).ok());
-      tokens_.clear();
+    forget_tokens();
+  }
+  // Tokens of earlier weights are refused, so the cache is emptied.
+  void forget_tokens() {
+    if (length() == 0) return;
+    const std::vector<float> x(8, 1.0F);
+    std::vector<float> out(8, 42.0F);
+    if (ring_ || length() < capacity_) {
+      const Status status = module_.step({x.data(), {1, 8}}, {}, {.out = {out.data(), {1, 8}}},
+                                         cache_, &trace_, context_);
+      ASSERT_EQ(status.argument(), "cache") << status.message();
+      ASSERT_EQ(out, std::vector<float>(8, 42.0F));
     }
+    ASSERT_TRUE(cache_.truncate(0).ok());
+    tokens_.clear();
   }
   void create_cache() {
     using Layout = KVCacheConfig::Layout;

@@ -9,7 +9,7 @@
 
 namespace multihead {
 
-Status MultiHeadAttentionActivations::Internals::begin(uint64_t module,
+Status MultiHeadAttentionActivations::Internals::begin(uint64_t version,
                                                        const engine::AttentionShape& shape,
                                                        nn::ModuleCall& call) {
   filled_ = false;
@@ -18,17 +18,17 @@ Status MultiHeadAttentionActivations::Internals::begin(uint64_t module,
   // Never empty, so that arrays without elements have an address too.
   const uint64_t bytes = std::max(size.bytes(), rules::Arena::kAlignment);
   if (!memory_.reserve(bytes)) return Status::out_of_memory(bytes);
-  module_ = module;
+  version_ = version;
   shape_ = shape;
   size_ = bytes;
   lay_out(call);
   return {};
 }
 
-bool MultiHeadAttentionActivations::Internals::belongs_to(uint64_t module,
+bool MultiHeadAttentionActivations::Internals::belongs_to(uint64_t version,
                                                           const engine::AttentionShape& shape,
                                                           nn::ModuleCall& call) const {
-  if (!filled_ || module != module_ || !(shape == shape_)) return false;
+  if (!filled_ || version != version_ || !(shape == shape_)) return false;
   rules::Arena size(nullptr);
   call.lay_out(size);
   return std::max(size.bytes(), rules::Arena::kAlignment) == size_;

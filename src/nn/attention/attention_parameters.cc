@@ -203,7 +203,9 @@ Status MultiHeadAttention::use_weights(const MultiHeadAttentionWeights& weights)
 }
 
 void MultiHeadAttention::weights_changed() {
-  if (config_.kv_latent_dim == 0 || memory_ == nullptr) return;
+  if (memory_ == nullptr) return;
+  memory_->version = nn::new_version();
+  if (config_.kv_latent_dim == 0) return;
   // The memory is there already, so this cannot fail.
   (void)nn::make_absorbed_keys(config_, weights_.kv_b_proj, memory_->absorbed_keys);
 }
@@ -218,6 +220,7 @@ Status MultiHeadAttention::Internals::take_weights(MultiHeadAttention& module,
     if (!status.ok()) return status;
   }
   if (Status status = loading.agree(); !status.ok()) return status;
+  if (loading.same_values && module.memory_ != nullptr) memory->version = module.memory_->version;
   module.weights_ = weights;
   module.memory_ = std::move(memory);
   return {};

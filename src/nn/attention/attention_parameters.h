@@ -2,6 +2,7 @@
 // and under which names a state dict holds them, alone or within a block.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ namespace multihead {
 struct MultiHeadAttention::Memory {
   nn::Parameters parameters;     // copies that load_state_dict() made; empty after use_weights()
   engine::Buffer absorbed_keys;  // of latent attention; see nn::make_absorbed_keys()
+  uint64_t version = nn::new_version();  // of the weights
 };
 
 // What the library does with modules, beyond their public calls. Failed allocations throw.

@@ -87,7 +87,7 @@ Status MultiHeadAttention::backward_or_throw(const MultiHeadAttentionInputs& inp
   }
   const bool kept = activations != nullptr;
   if (kept && (activations->internals_ == nullptr ||
-               !activations->internals_->belongs_to(id_, call.shape, run))) {
+               !activations->internals_->belongs_to(memory_->version, call.shape, run))) {
     return option_error(Name::kActivations, Message::kActivationsOfCall);
   }
   nn::ModuleGradients back(run, call.options.attention, gradients);

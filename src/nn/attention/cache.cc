@@ -16,7 +16,7 @@ using engine::Name;
 using engine::option_error;
 
 int64_t MultiHeadAttentionCache::length(int64_t batch) const {
-  return batch >= 0 && batch < kv_.config().batch ? kv_.length(batch) : 0;
+  return kv_.length(batch);
 }
 
 Status MultiHeadAttentionCache::truncate(int64_t length) {

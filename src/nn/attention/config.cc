@@ -1,5 +1,4 @@
 // MultiHeadAttention::create(): the config, checked and with its defaults.
-#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -108,8 +107,7 @@ Status MultiHeadAttention::create_or_throw(const MultiHeadAttentionConfig& confi
   otherwise(c.out_dim, c.embed_dim);
   if (!c.out_proj) c.out_dim = c.num_heads * c.value_dim;
   if (Status status = validate_model_options(c); !status.ok()) return status;
-  static std::atomic<uint64_t> made_so_far{0};
-  made.id_ = ++made_so_far;
+  made.id_ = nn::new_version();
   module = std::move(made);
   return {};
 }

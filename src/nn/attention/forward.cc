@@ -6,6 +6,7 @@
 #include "engine/guard.h"
 #include "engine/validate.h"
 #include "nn/attention/activations.h"
+#include "nn/attention/attention_parameters.h"
 #include "nn/attention/checked_call.h"
 #include "nn/attention/masks.h"
 #include "nn/attention/module_call.h"
@@ -116,7 +117,9 @@ Status MultiHeadAttention::forward_or_throw(const MultiHeadAttentionInputs& inpu
   if (run.keeps) {
     using Activations = MultiHeadAttentionActivations::Internals;
     Status status = Activations::make(*outputs.activations);
-    if (status.ok()) status = outputs.activations->internals_->begin(id_, call.shape, run);
+    if (status.ok()) {
+      status = outputs.activations->internals_->begin(memory_->version, call.shape, run);
+    }
     if (!status.ok()) return status;
   }
   Status reserved = nn::reserve(engine::scratch_of(context).module(), [&](rules::Arena& take) {

@@ -24,38 +24,39 @@ Tensor last_columns(Tensor heads, int64_t count) {
 }  // namespace
 
 double ModuleCall::trace_floats(int64_t keys) const {
-  const int64_t b = query.batch, n = query.tokens, given = key.tokens;
-  // A double: with keys of stride 0 the number of scores may exceed 64 bits.
-  const double scores = static_cast<double>(b * n) * static_cast<double>(config.num_heads) *
-                        static_cast<double>(keys);
+  const int64_t n = query.tokens, given = key.tokens;
   const bool absorbs = absorbed_keys != nullptr;
   const struct {
     const char* name;
-    int64_t floats;
+    int64_t tokens, floats;  // tokens of a batch entry, floats of a token
   } steps[] = {
-      {"x", b * n * config.embed_dim},
-      {"x_key", self ? 0 : b * given * config.kdim},
-      {"x_value", self ? 0 : b * given * config.vdim},
-      {"q_latent", b * n * config.q_latent_dim},
-      {"kv_latent", b * given * config.kv_latent_dim},
-      {"k_rope", b * given * config.rope_head_dim},
-      {"q", b * n * q_width()},
-      {"k", absorbs ? 0 : b * given * k_width()},
-      {"v", absorbs ? 0 : b * given * v_width()},
-      {"q_heads", b * n * (absorbs ? config.num_heads * compressed_kv_width() : q_width())},
-      {"k_heads", b * (given + appended) * (absorbs ? compressed_kv_width() : k_width())},
-      {"v_heads", b * (given + appended) * (absorbs ? config.kv_latent_dim : v_width())},
-      {"latent_out", absorbs ? b * n * config.num_heads * config.kv_latent_dim : 0},
-      {"heads_out", b * n * merged_width()},
-      {"merged", b * n * merged_width()},
-      {"per_head_output", projects() ? b * config.num_heads * n * out_width() : 0},
-      {"output", b * n * out_width()}};
+      {"x", n, config.embed_dim},
+      {"x_key", self ? 0 : given, config.kdim},
+      {"x_value", self ? 0 : given, config.vdim},
+      {"q_latent", n, config.q_latent_dim},
+      {"kv_latent", given, config.kv_latent_dim},
+      {"k_rope", given, config.rope_head_dim},
+      {"q", n, q_width()},
+      {"k", absorbs ? 0 : given, k_width()},
+      {"v", absorbs ? 0 : given, v_width()},
+      {"q_heads", n, absorbs ? config.num_heads * compressed_kv_width() : q_width()},
+      {"k_heads", given + appended, absorbs ? compressed_kv_width() : k_width()},
+      {"v_heads", given + appended, absorbs ? config.kv_latent_dim : v_width()},
+      {"latent_out", absorbs ? n : 0, config.num_heads * config.kv_latent_dim},
+      {"heads_out", n, merged_width()},
+      {"merged", n, merged_width()},
+      {"per_head_output", projects() ? n : 0, config.num_heads * out_width()},
+      {"output", n, out_width()}};
+  // A double: with inputs of stride 0 the number of floats may exceed 64 bits.
   double floats = 0;
-  for (const auto& [name, count_of] : steps) {
-    if (tracer.wants(name)) floats += static_cast<double>(count_of);
-  }
+  const auto add = [&](const char* name, int64_t tokens, int64_t width) {
+    if (!tracer.wants(name)) return;
+    floats += static_cast<double>(query.batch) * static_cast<double>(tokens) *
+              static_cast<double>(width);
+  };
+  for (const auto& [name, tokens, width] : steps) add(name, tokens, width);
   for (const char* name : {"scores", "scaled_scores", "masked_scores", "weights"}) {
-    if (tracer.wants(name)) floats += scores;
+    add(name, n, config.num_heads * keys);
   }
   return floats;
 }

@@ -68,6 +68,10 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
     return option_error(Name::kCache,
                         cache.layer_ == 0 ? Message::kCacheNotCreated : Message::kCacheOfAnother);
   }
+  const int64_t before = cache.length();
+  if (before > 0 && cache.version_ != memory_->version) {
+    return option_error(Name::kCache, Message::kCacheOfOtherWeights, before);
+  }
   const KVCacheConfig& kept = cache.kv_.config();
   const int rank = x.shape.rank();
   if (rank != 2 && rank != 3) {
@@ -86,7 +90,6 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
       !status.ok()) {
     return status;
   }
-  const int64_t before = cache.length();
   const int64_t keys = before + tokens;
   const bool ring = kept.layout == KVCacheConfig::Layout::kRing;
   if (!ring && keys > kept.capacity) {
@@ -109,8 +112,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
       .context = context,
       .query = nn::sequence_of(x, config_.batch_first),
       .self = true,
-      .absorbed_keys =
-          memory_ == nullptr ? nullptr : static_cast<const float*>(memory_->absorbed_keys.data())};
+      .absorbed_keys = static_cast<const float*>(memory_->absorbed_keys.data())};
   run.key = run.value = run.query;
   const int64_t batch = kept.batch, heads = config_.num_heads;
   const Dims scores{batch, heads, tokens, keys};
@@ -177,6 +179,7 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
 
   const Tensor q = run.q_heads(), v = absorbs ? Tensor() : run.v_heads();
   if (Status status = cache.kv_.append(run.k_heads(), v); !status.ok()) return status;
+  cache.version_ = memory_->version;
   const auto attend = [&]() -> Status {
     if (unscaled) {
       AttentionOptions raw = effective;

@@ -59,10 +59,15 @@ nn::ParameterList list_state(const Trainer::Internals& t) {
 
 }  // namespace
 
+void Trainer::Internals::write_state() {
+  write_digits(static_cast<uint64_t>(steps), state);
+  write_digits(options.seed, state + kDigits);
+}
+
 Status Trainer::state_dict(StateDict& dict) const {
   return engine::memory_guard([&]() -> Status {
     if (internals_ == nullptr) return option_error(Name::kTrainer, Message::kCreated);
-    Trainer::Internals& t = *internals_;
+    const Trainer::Internals& t = *internals_;
     if (t.parts > 0) return option_error(Name::kTrainer, Message::kNoPendingGradients, t.parts);
     StateDict all = t.parameters.state_dict();
     for (int which = 0; which < t.moment_count(); ++which) {
@@ -70,8 +75,6 @@ Status Trainer::state_dict(StateDict& dict) const {
         all.emplace(moment_prefix(t, which) + name, tensor);
       }
     }
-    write_digits(static_cast<uint64_t>(t.steps), t.state);
-    write_digits(t.options.seed, t.state + kDigits);
     all.emplace(kState, ConstTensor(t.state, {2 * kDigits}));
     dict = std::move(all);
     return {};
@@ -102,6 +105,7 @@ Status Trainer::load_state_dict(const StateDict& dict) {
     }
     t.steps = static_cast<int64_t>(steps);
     t.options.seed = seed;
+    t.write_state();
     t.model.parameters_changed();
     return {};
   });

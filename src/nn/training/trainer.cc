@@ -122,7 +122,8 @@ Status Trainer::create(const Transformer& model, const TrainerOptions& options, 
                               Trainer::Internals(options, model.memory_->parameters));
     if (made.internals_ == nullptr) return Status::out_of_memory(sizeof(Trainer::Internals));
     Trainer::Internals& t = *made.internals_;
-    if (Status status = model.share(t.model); !status.ok()) return status;
+    t.model = model;
+    t.write_state();
     // A byte more: a block of no parameters has memory too.
     const uint64_t bytes = t.bytes_of_block() + 1;
     engine::Buffer* const buffers[] = {&t.gradients, &t.moments[0], &t.moments[1]};
@@ -219,6 +220,7 @@ Status Trainer::update(TrainingStep& result, Context& context) {
     const float learning_rate = nn::learning_rate_of(t.options, t.steps + 1);
     optimise(t, static_cast<float>(clip / counted), learning_rate, context);
     ++t.steps;
+    t.write_state();
     result = {.step = t.steps,
               .loss = t.loss / counted,
               .gradient_norm = norm,

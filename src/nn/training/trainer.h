@@ -26,7 +26,7 @@ struct Trainer::Internals {
   int64_t parts = 0;
   double loss = 0;
   int64_t counted = 0, correct = 0;
-  float state[8] = {};  // what state_dict() shows of steps and seed
+  float state[8] = {};  // what state_dict() shows of steps and seed; see write_state()
 
   size_t bytes_of_block() const {
     return static_cast<size_t>(parameters.elements()) * sizeof(float);
@@ -38,6 +38,8 @@ struct Trainer::Internals {
     return options.optimiser == Optimiser::kAdamW ? 2 : options.momentum > 0.0F ? 1 : 0;
   }
   void forget_gradients();
+  // To be called when steps or the seed have changed.
+  void write_state();
 };
 
 namespace nn {

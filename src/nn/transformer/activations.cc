@@ -15,9 +15,8 @@ Status TransformerActivations::Internals::make(TransformerActivations& of, Inter
   return internals == nullptr ? Status::out_of_memory(sizeof(Internals)) : Status();
 }
 
-Status TransformerActivations::Internals::begin(const TransformerConfig& config,
-                                                const void* parameters, int64_t batch,
-                                                int64_t length) {
+Status TransformerActivations::Internals::begin(const TransformerConfig& config, uint64_t version,
+                                                int64_t batch, int64_t length) {
   filled_ = false;
   const auto layers = static_cast<size_t>(config.num_layers);
   const size_t sets = recompute_ ? std::min<size_t>(layers, 1) : layers;
@@ -39,7 +38,7 @@ Status TransformerActivations::Internals::begin(const TransformerConfig& config,
     }
   });
   if (!reserved.ok()) return reserved;
-  parameters_ = parameters;
+  version_ = version;
   batch_ = batch;
   length_ = length;
   return {};

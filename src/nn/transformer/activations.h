@@ -18,13 +18,12 @@ struct TransformerActivations::Internals {
   // Those of `of`, which are made if it was moved from. Errors: kMemory.
   static Status make(TransformerActivations& of, Internals*& internals);
 
-  // Memory for a call of the model with these parameters. Errors: kMemory.
-  Status begin(const TransformerConfig& config, const void* parameters, int64_t batch,
-               int64_t length);
+  // Memory for a call of the model with parameters of that version. Errors: kMemory.
+  Status begin(const TransformerConfig& config, uint64_t version, int64_t batch, int64_t length);
   // All arrays are filled.
   void end() { filled_ = true; }
-  bool belong_to(const void* parameters, int64_t batch, int64_t length) const {
-    return filled_ && parameters == parameters_ && batch == batch_ && length == length_;
+  bool belong_to(uint64_t version, int64_t batch, int64_t length) const {
+    return filled_ && version == version_ && batch == batch_ && length == length_;
   }
 
   bool recomputes() const { return recompute_; }
@@ -45,7 +44,7 @@ struct TransformerActivations::Internals {
   float* inputs_ = nullptr;
   float* normed_ = nullptr;
   int64_t input_ = 0;  // elements of one layer's input
-  const void* parameters_ = nullptr;
+  uint64_t version_ = 0;  // of the parameters
   int64_t batch_ = 0, length_ = 0;
   bool filled_ = false;
 };

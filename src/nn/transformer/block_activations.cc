@@ -15,12 +15,12 @@ Status TransformerBlockActivations::Internals::make(TransformerBlockActivations&
 }
 
 Status TransformerBlockActivations::Internals::begin(const TransformerBlockConfig& config,
-                                                     const void* of_parameters, const Dims& of_x) {
+                                                     uint64_t of_parameters, const Dims& of_x) {
   filled = false;
   Status reserved = nn::reserve(
       memory, [&](rules::Arena& take) { arrays.lay_out(config, of_x[0] * of_x[1], true, take); });
   arrays.attention = &attention;
-  parameters = of_parameters;
+  version = of_parameters;
   x = of_x;
   return reserved;
 }

@@ -134,7 +134,7 @@ Status TransformerBlock::backward_or_throw(const ConstTensor& x,
   if (status.ok()) status = nn::validate_block(&memory_->parameters, gradients.size());
   if (!status.ok()) return engine::renamed(status, Name::kBlock, Name::kGradients);
   const TransformerBlockActivations::Internals* const kept = activations.internals_.get();
-  if (kept == nullptr || !kept->belong_to(memory_.get(), shape)) {
+  if (kept == nullptr || !kept->belong_to(memory_->version, shape)) {
     return engine::option_error(Name::kActivations, Message::kActivationsOfCall);
   }
   const int64_t rows = shape[0] * shape[1];

@@ -84,7 +84,9 @@ Status Transformer::create_or_throw(const TransformerConfig& config, Transformer
   TransformerBlock block;
   if (Status status = TransformerBlock::create(config.block, block); !status.ok()) return status;
   made.config_.block = block.config();
-  if (Status status = allocate_array(config.num_layers, made.layers_); !status.ok()) return status;
+  std::unique_ptr<TransformerBlock[]> layers;
+  if (Status status = allocate_array(config.num_layers, layers); !status.ok()) return status;
+  made.layers_ = std::move(layers);
   for (TransformerBlock& layer : made.layers()) {
     // Not a copy: copies would share an identity, by which caches distinguish layers.
     if (Status status = TransformerBlock::create(config.block, layer); !status.ok()) return status;
@@ -163,11 +165,12 @@ Status Transformer::Internals::take_parameters(Transformer& model, const StateDi
   for (size_t layer = 0; layer < blocks.size(); ++layer) {
     Status status = MultiHeadAttention::Internals::take_weights(
         loaded[layer].attention_, attention[layer], std::make_shared<MultiHeadAttention::Memory>(),
-        {});
+        {.same_values = loading.same_values});
     if (!status.ok()) return status;
     loaded[layer].memory_ = memory;
   }
   if (Status status = loading.agree(); !status.ok()) return status;
+  if (loading.same_values && model.memory_ != nullptr) memory->version = model.memory_->version;
   if (config.tied_output) weights.output = weights.embedding;
   model.layers_ = std::move(loaded);
   model.weights_ = weights;
@@ -179,18 +182,8 @@ Status Transformer::state_dict(StateDict& dict) const {
   return nn::read_state_dict(Internals::parameters(*this), dict);
 }
 
-Status Transformer::share(Transformer& model) const {
-  Transformer made;
-  if (Status status = allocate_array(config_.num_layers, made.layers_); !status.ok()) return status;
-  std::copy_n(layers_.get(), count(), made.layers_.get());
-  made.config_ = config_;
-  made.weights_ = weights_;
-  made.memory_ = memory_;
-  model = std::move(made);
-  return {};
-}
-
 void Transformer::parameters_changed() {
+  memory_->version = nn::new_version();
   for (TransformerBlock& layer : layers()) layer.attention_.weights_changed();
 }
 
@@ -332,7 +325,7 @@ Status Transformer::run(std::span<const int32_t> tokens, int64_t batch,
   Activations* kept = nullptr;
   if (outputs.activations != nullptr) {
     Status status = Activations::make(*outputs.activations, kept);
-    if (status.ok()) status = kept->begin(config_, memory_.get(), batch, length);
+    if (status.ok()) status = kept->begin(config_, memory_->version, batch, length);
     if (!status.ok()) return status;
   }
   nn::BlockArrays arrays;

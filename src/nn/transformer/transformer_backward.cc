@@ -49,7 +49,7 @@ Status Transformer::back(std::span<const int32_t> tokens, int64_t batch,
     return shape_error(Name::kGradients, Message::kFloatPerParameter, num_parameters(), given);
   }
   const TransformerActivations::Internals* const kept = activations.internals_.get();
-  if (kept == nullptr || !kept->belong_to(memory_.get(), batch, length)) {
+  if (kept == nullptr || !kept->belong_to(memory_->version, batch, length)) {
     return option_error(Name::kActivations, Message::kActivationsOfCall);
   }
 

@@ -197,6 +197,7 @@ Status TransformerBlock::Internals::load(TransformerBlock& block, const StateDic
         loaded.attention_, attention, std::make_shared<MultiHeadAttention::Memory>(), loading);
   }
   if (!status.ok()) return status;
+  if (loading.same_values && block.memory_ != nullptr) memory->version = block.memory_->version;
   loaded.memory_ = std::move(memory);
   block = std::move(loaded);
   return {};
@@ -252,7 +253,7 @@ Status TransformerBlock::call(const ConstTensor& x, const MultiHeadAttentionOpti
     }
     TransformerBlockActivations::Internals* kept = nullptr;
     Status status = TransformerBlockActivations::Internals::make(*outputs.activations, kept);
-    if (status.ok()) status = kept->begin(config_, memory_.get(), shape);
+    if (status.ok()) status = kept->begin(config_, memory_->version, shape);
     if (status.ok()) {
       status = Internals::run(*this, x, options, outputs, nullptr, trace, kept->arrays, context);
     }

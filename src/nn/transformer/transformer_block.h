@@ -19,6 +19,7 @@ namespace multihead {
 
 struct TransformerBlock::Memory {
   nn::Parameters parameters;
+  uint64_t version = nn::new_version();  // of their values
 
   // Adds the parameters of `block`, whose weights get the views. Those of its attention go to
   // `attention`, for MultiHeadAttention::use_weights().

@@ -303,6 +303,12 @@ TEST(ModuleBackward, RefusesInvalidCallsAndWritesNothing) {
   EXPECT_EQ(none.backward({.query = query}, {}, d, nullptr, {}, context).argument(), "module");
   EXPECT_TRUE(
       m.module.backward({.query = query}, {}, d, &kept, {.d_query = gradient}, context).ok());
+  // Activations of earlier weights.
+  const MultiHeadAttentionWeights weights = m.module.weights();
+  ASSERT_TRUE(m.module.use_weights(weights).ok());
+  d_x.assign(80, 42.0F);
+  refused("activations", StatusCode::kOption, d, &kept, {.d_query = gradient});
+  EXPECT_EQ(d_x, std::vector<float>(80, 42.0F));
 }
 
 }  // namespace

@@ -196,6 +196,40 @@ TEST(ModuleStep, RefusesAndChangesNothing) {
   ASSERT_TRUE(s.step(3, 1, cache, out).ok());
 }
 
+// Keys and values of other weights are no past of these.
+TEST(ModuleStep, RefusesTokensOfEarlierWeights) {
+  Steps s({.embed_dim = 12, .num_heads = 3}, 3);
+  MultiHeadAttentionCache cache;
+  ASSERT_TRUE(s.module.create_cache({.batch = 2, .capacity = 12}, cache).ok());
+  std::vector<float> out(s.x.size());
+  ASSERT_TRUE(s.step(0, 3, cache, out).ok());
+  const MultiHeadAttention before = s.module;
+  Random random(4);
+  const testing::ModuleParameters other = random_parameters(s.config, random);
+  ASSERT_TRUE(s.module.load_state_dict(other.dict).ok());
+  const std::vector<float> untouched = out;
+  Status status = s.step(3, 1, cache, out);
+  EXPECT_EQ(status.argument(), "cache") << status.message();
+  EXPECT_EQ(cache.length(), 3);
+  EXPECT_EQ(out, untouched);
+  // A copy that still has the earlier weights goes on.
+  const Dims one{2, 1, 12};
+  EXPECT_TRUE(before
+                  .step({s.x.data(), one}, {}, {.out = {out.data(), one}}, cache, nullptr,
+                        s.context)
+                  .ok());
+  // Without tokens it is a cache for any weights of its module.
+  ASSERT_TRUE(cache.truncate(0).ok());
+  ASSERT_TRUE(s.step(0, 12, cache, out).ok());
+  s.expect_one_pass(out);
+  ASSERT_TRUE(cache.truncate(11).ok());
+  const MultiHeadAttentionWeights views = s.module.weights();
+  const MultiHeadAttention owner = s.module;
+  ASSERT_TRUE(s.module.use_weights(views).ok());
+  status = s.step(11, 1, cache, out);
+  EXPECT_EQ(status.argument(), "cache") << status.message();
+}
+
 TEST(ModuleStep, ACacheOfNothingHasNoTokens) {
   const MultiHeadAttentionCache none;
   EXPECT_EQ(none.length(), 0);

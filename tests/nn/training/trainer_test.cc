@@ -265,6 +265,55 @@ TEST(Trainer, AResumedTrainingHasTheSameBits) {
   std::filesystem::remove(path);
 }
 
+// A dict has views: all of them show the training as it is when they are read.
+TEST(Trainer, ADictShowsTheStateOfItsParameters) {
+  Context context(1);
+  const Transformer model = model_of(small_config());
+  Trainer trainer = trainer_of(model, {.learning_rate = 1e-2F, .seed = (uint64_t{3} << 40U) + 5});
+  StateDict dict;
+  ASSERT_TRUE(trainer.state_dict(dict).ok());
+  const auto steps = [&] { return static_cast<const float*>(dict.at("trainer.state").data)[0]; };
+  EXPECT_EQ(steps(), 0.0F);
+  step(trainer, 1, context);
+  step(trainer, 2, context);
+  EXPECT_EQ(steps(), 2.0F);
+  Trainer other = trainer_of(model_of(small_config()), {.learning_rate = 1e-2F});
+  ASSERT_TRUE(other.load_state_dict(dict).ok());
+  EXPECT_EQ(other.steps(), 2);
+  EXPECT_EQ(other.options().seed, (uint64_t{3} << 40U) + 5);
+  StateDict of_other;
+  ASSERT_TRUE(other.state_dict(of_other).ok());
+  step(trainer, 3, context);
+  step(other, 3, context);
+  EXPECT_EQ(parameters_of(trainer.model()), parameters_of(other.model()));
+  EXPECT_EQ(static_cast<const float*>(of_other.at("trainer.state").data)[0], 3.0F);
+}
+
+// Caches and activations of parameters that an update has changed.
+TEST(Trainer, AnUpdateEndsCachesAndActivations) {
+  Context context(1);
+  const Transformer model = model_of(small_config());
+  Trainer trainer = trainer_of(model, {.learning_rate = 1e-2F});
+  TransformerCache cache;
+  ASSERT_TRUE(model.create_cache({.batch = 1, .capacity = kLength}, cache).ok());
+  const std::vector<int32_t> token{1};
+  std::vector<float> logits(kWords);
+  const TransformerOutputs outputs{.logits = {logits.data(), {1, 1, kWords}}};
+  ASSERT_TRUE(model.step(token, {}, outputs, cache, context).ok());
+  TransformerActivations kept;
+  TransformerOutputs keeps = outputs;
+  keeps.activations = &kept;
+  ASSERT_TRUE(model.forward(token, 1, {}, keeps, context).ok());
+  step(trainer, 1, context);
+  EXPECT_EQ(model.step(token, {}, outputs, cache, context).argument(), "cache");
+  EXPECT_EQ(cache.length(), 1);
+  std::vector<float> gradients(static_cast<size_t>(model.num_parameters()));
+  EXPECT_EQ(model.backward(token, 1, {}, outputs.logits, kept, gradients, context).argument(),
+            "activations");
+  ASSERT_TRUE(cache.truncate(0).ok());
+  EXPECT_TRUE(model.step(token, {}, outputs, cache, context).ok());
+}
+
 TEST(Trainer, RefusesCheckpointsThatDoNotFit) {
   const std::string path = ::testing::TempDir() + "trainer_test_bad.safetensors";
   Context context(1);

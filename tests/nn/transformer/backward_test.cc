@@ -255,6 +255,53 @@ TEST(TransformerBlockBackward, RefusesInvalidCallsAndWritesNothing) {
   EXPECT_EQ(argument(shape, shape, shape, kept, all), "");
 }
 
+// Parameters that were loaded later may lie where the earlier ones did.
+TEST(TransformerBackward, RefusesActivationsOfEarlierParameters) {
+  Random random(1);
+  Context context(1);
+  const TransformerConfig config{.block = {.attention = {.embed_dim = 8, .num_heads = 2}},
+                                 .num_layers = 1,
+                                 .vocab_size = 3};
+  Model m(config, ParameterNames::kTorch, random);
+  TransformerBlock block;
+  ASSERT_TRUE(TransformerBlock::create(config.block, block).ok());
+  StateDict of_block;
+  for (const auto& [name, tensor] : m.dict) {
+    if (name.starts_with("layers.0.")) of_block.emplace(name.substr(9), tensor);
+  }
+  ASSERT_TRUE(block.load_state_dict(of_block).ok());
+  const Dims shape{1, 2, 8}, of_logits{1, 2, 3};
+  const std::vector<int32_t> tokens{0, 1};
+  std::vector<float> x(16, 0.5F), out(16), d(16), logits(6);
+  std::vector<float> gradients(static_cast<size_t>(m.model.num_parameters()));
+  TransformerBlockActivations of_x;
+  TransformerActivations of_tokens;
+  ASSERT_TRUE(block
+                  .forward({x.data(), shape}, {},
+                           {.out = {out.data(), shape}, .activations = &of_x}, nullptr, context)
+                  .ok());
+  ASSERT_TRUE(m.model
+                  .forward(tokens, 1, {},
+                           {.logits = {logits.data(), of_logits}, .activations = &of_tokens},
+                           context)
+                  .ok());
+  for (int again = 0; again < 10; ++again) {
+    ASSERT_TRUE(block.load_state_dict(of_block).ok());
+    m.load();
+    EXPECT_EQ(block
+                  .backward({x.data(), shape}, {}, {d.data(), shape}, of_x, {},
+                            std::span(gradients).first(static_cast<size_t>(block.num_parameters())),
+                            context)
+                  .argument(),
+              "activations");
+    EXPECT_EQ(m.model
+                  .backward(tokens, 1, {}, {logits.data(), of_logits}, of_tokens, gradients,
+                            context)
+                  .argument(),
+              "activations");
+  }
+}
+
 TEST(Transformer, InitialisesFromASeed) {
   TransformerConfig config{
       .block = {.attention = {.embed_dim = 64, .num_heads = 4}, .mlp_dim = 128},

@@ -368,6 +368,49 @@ TEST(Transformer, NamesWhatIsWrongInEveryLayer) {
   EXPECT_EQ(gpt2_config(broken, 3, config).expected(), "a matrix wpe.weight");
 }
 
+TEST(Transformer, CopiesShareTheParametersUntilOneLoadsOthers) {
+  TransformerConfig config;
+  config.block.attention.embed_dim = 8;
+  config.block.attention.num_heads = 2;
+  config.num_layers = 2;
+  config.vocab_size = 5;
+  Transformer model;
+  ASSERT_TRUE(Transformer::create(config, model).ok());
+  ASSERT_TRUE(model.initialise({.seed = 1}).ok());
+  Transformer copy = model;
+  const auto address = [](const Transformer& of) {
+    StateDict dict;
+    EXPECT_TRUE(of.state_dict(dict).ok());
+    return dict.at("layers.1.self_attn.in_proj_weight").data;
+  };
+  EXPECT_EQ(address(copy), address(model));
+  Context context(1);
+  const std::vector<int32_t> tokens{0, 3, 4};
+  const auto logits = [&](const Transformer& of) {
+    std::vector<float> numbers(15);
+    const Status status =
+        of.forward(tokens, 1, {}, {.logits = {numbers.data(), {1, 3, 5}}}, context);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return numbers;
+  };
+  const std::vector<float> before = logits(model);
+  EXPECT_EQ(logits(copy), before);
+  // A cache of the one serves the other.
+  TransformerCache cache;
+  ASSERT_TRUE(model.create_cache({.capacity = 3}, cache).ok());
+  std::vector<float> stepped(15);
+  ASSERT_TRUE(
+      copy.step(tokens, {}, {.logits = {stepped.data(), {1, 3, 5}}}, cache, context).ok());
+  ASSERT_TRUE(copy.initialise({.seed = 2}).ok());
+  EXPECT_NE(address(copy), address(model));
+  EXPECT_EQ(logits(model), before);
+  EXPECT_NE(logits(copy), before);
+  model = copy;
+  EXPECT_EQ(logits(model), logits(copy));
+  copy = {};
+  EXPECT_NE(logits(model), before);
+}
+
 TEST(Transformer, MovedFromIsRefused) {
   TransformerConfig config;
   config.block.attention.embed_dim = 8;
