@@ -10,8 +10,8 @@
 #include <type_traits>
 
 #include "argument_block.h"
-#include "engine/attention_part.h"
-#include "engine/plan.h"
+#include "engine/attention/attention_part.h"
+#include "engine/attention/plan.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {

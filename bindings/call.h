@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "arguments.h"
-#include "engine/team.h"
+#include "engine/runtime/team.h"
 #include "handles.h"
 #include "multihead/multihead.h"
 

@@ -6,7 +6,7 @@
 
 #include "arguments.h"
 #include "call.h"
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "functions.h"
 #include "handles.h"
 #include "listed.h"

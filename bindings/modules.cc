@@ -13,15 +13,15 @@
 
 #include "arguments.h"
 #include "call.h"
-#include "engine/scratch.h"
-#include "engine/team.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/team.h"
 #include "functions.h"
 #include "handles.h"
 #include "listed.h"
 #include "memory.h"
 #include "multihead/multihead.h"
-#include "nn/module_access.h"
 #include "nn/parameters.h"
+#include "nn/transformer/module_access.h"
 #include "results.h"
 
 // Copies elements of a parameter of the load that is running, by its key, to an address. Calls the

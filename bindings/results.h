@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "argument_block.h"
-#include "engine/attention_part.h"
-#include "engine/error.h"
+#include "engine/attention/attention_part.h"
+#include "engine/error/error.h"
 #include "multihead/multihead.h"
 
 namespace multihead::bindings {

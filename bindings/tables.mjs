@@ -1,5 +1,5 @@
 // Writes the TypeScript that the core decides, out of the tables that its C++ is made of:
-//   src/tables.ts          names, axes and messages of errors, out of src/engine/messages.inc, and the
+//   src/tables.ts          names, axes and messages of errors, out of src/engine/error/messages.inc, and the
 //                          enumerations of wire.inc
 //   src/module_tables.ts   those names, axes and messages that multihead/core does not need
 //   src/wire.ts            how calls are written and results read, out of wire.inc
@@ -15,7 +15,7 @@ const at = (path) => fileURLToPath(new URL(path, import.meta.url));
 const read = (path) => readFileSync(at(path), 'utf8');
 
 const wire = read('wire.inc');
-const messages = read('../src/engine/messages.inc');
+const messages = read('../src/engine/error/messages.inc');
 const blocks = blocksOf(wire);
 
 const [coreTables, moduleTables] = tablesOf(messages);
@@ -30,7 +30,7 @@ function writeIfChanged(path, text) {
 
 /** The version of the wire: a hash of the hashes of these files, as in CMakeLists.txt. */
 function versionOfWire() {
-  const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/messages.inc'];
+  const files = ['wire.inc', 'arguments.h', 'results.h', '../src/engine/error/messages.inc'];
   const sha256 = (text) => createHash('sha256').update(text).digest('hex');
   return sha256(files.map((file) => sha256(read(file))).join('')).slice(0, 8);
 }
@@ -86,7 +86,7 @@ function tablesOf(source) {
     '};\n',
   ];
 
-  const made = '// Made by tables.mjs out of src/engine/messages.inc';
+  const made = '// Made by tables.mjs out of src/engine/error/messages.inc';
   const core = [
     `${made} and wire.inc, in their order: the core gives places in these lists.\n`,
     '/** The texts of errors; those of the other part are empty. */',

@@ -13,7 +13,7 @@
 
 #include "conformance_case.h"
 #include "conformance_operations.h"
-#include "engine/printable.h"
+#include "engine/error/printable.h"
 #include "multihead/multihead.h"
 #include "multihead/safetensors.h"
 

@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "conformance.h"
-#include "engine/printable.h"
+#include "engine/error/printable.h"
 #include "exit_code.h"
 
 int main(int argc, char** argv) {

@@ -1,4 +1,4 @@
-// A worker's link to the others of a team that run the same call: see src/engine/team.h. What a member has computed
+// A worker's link to the others of a team that run the same call: see src/engine/runtime/team.h. What a member has computed
 // goes through shared memory to the others.
 
 /** What a call of a team is told. */

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "eigen_peer.h"
-#include "engine/plan.h"
-#include "engine/validate.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/validate.h"
 #include "inputs.h"
 #include "multihead/cuda.h"
 #include "oracle_error.h"

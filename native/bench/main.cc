@@ -43,7 +43,7 @@
 #include "cases.h"
 #include "device.h"
 #include "device_measure.h"
-#include "engine/threads.h"
+#include "engine/runtime/threads.h"
 #include "exit_code.h"
 #include "machine.h"
 #include "measure.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/varlen.h"
+#include "engine/varlen/varlen.h"
 #include "inputs.h"
 #include "multihead/attention_backward.h"
 #include "oracle_error.h"

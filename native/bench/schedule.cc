@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/threads.h"
+#include "engine/runtime/threads.h"
 #include "multihead/context.h"
 #include "timing.h"
 #include "work.h"

@@ -1,13 +1,13 @@
 // Assembles the CUDA kernels and prints of each what ptxas says (registers, spills, stack), its instructions of the tensor
 // cores and of local memory where cuobjdump is found, how many blocks a multiprocessor holds, and how many are planned.
 //
-//   node native/dev/cuda_assembly.mjs [decode.cu …]      needs nvcc, no GPU; exit code 1 if a kernel has fewer blocks than planned
+//   node native/dev/cuda_assembly.mjs [f32/decode.cu …]      needs nvcc, no GPU; exit code 1 if a kernel has fewer blocks than planned
 //
 // Threads and shared memory of a block are those that the host code asks for when it launches the kernel. They come from
 // multihead-cuda-launches, which this builds if the preset native is configured; it needs Boost.Context.
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { basename, dirname, join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { ROOT } from './build.mjs';
 import { SetupError, ask, run, say } from './console.mjs';
 import { findCuda } from './cuda.mjs';
@@ -17,10 +17,10 @@ import { runAsProgram } from './program.mjs';
 
 const folder = join(ROOT, 'src', 'cuda');
 /** wgmma is an instruction of compute capability 9.0 alone. */
-export const architecturesOf = (file) => (file.includes('_hopper') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
+export const architecturesOf = (file) => (file.startsWith('hopper/') ? ['sm_90a'] : ['sm_80', 'sm_90a']);
 
 export const cuda = () => findCuda(join(ROOT, 'build', 'toolchain', 'cuda'));
-export const kernelFiles = () => readdirSync(folder).filter((name) => name.endsWith('.cu'));
+export const kernelFiles = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith('.cu'));
 
 /**
  * What `nvcc -Xptxas -v` says: [{ file, architecture, kernel, registers, stack, spills, shared, slowed }]. `slowed`: whether it lets
@@ -120,7 +120,7 @@ runAsProgram(import.meta.url, async (...args) => {
   const line = (cells) => say(`| ${cells.join(' | ')} |`);
   line(TITLES);
   line(TITLES.map(() => '---'));
-  for (const file of args.length ? args.map((name) => basename(name)) : kernelFiles()) {
+  for (const file of args.length ? args.map((name) => kernelFiles().find((file) => name.endsWith(file)) ?? name) : kernelFiles()) {
     for (const kernel of await assemble(nvcc, file)) {
       rowsOf(kernel, launches).forEach(line);
       if (withOccupancy(kernel, launches).some(({ blocks }) => blocks < plannedBlocks(kernel.kernel))) process.exitCode = 1;

@@ -143,7 +143,7 @@ const browserTests = (...only) =>
 
 const CASES = 'tests/conformance';
 const LIBRARY = ['CMakeLists.txt', 'CMakePresets.json', 'src', 'native', 'tests', 'README.md'];
-const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/messages.inc', CASES];
+const PACKAGE = ['bindings', 'native/dev/packages', 'package.json', 'package-lock.json', 'README.md', 'src/engine/error/messages.inc', CASES];
 const core = (preset, program = 'multihead_tests') => [`build/${preset}/tests/${program}`, CASES];
 const wasmCore = (program) => [`build/wasm/tests/${program}.cjs`, `build/wasm/tests/${program}.wasm`, CASES];
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "engine/printable.h"
+#include "engine/error/printable.h"
 #include "exit_code.h"
 #include "multihead/status.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/printable.h"
+#include "engine/error/printable.h"
 #include "rules/dropout_mask.h"
 #include "run_options.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cuda/backward.h"
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"
 

@@ -7,7 +7,7 @@
 
 #include "cuda/backward.h"
 #include "cuda/backward_pair.h"
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 #include "cuda/key_tile.h"
 #include "cuda/params.h"
 #include "cuda/rows.h"

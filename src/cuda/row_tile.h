@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/device.h"
-#include "cuda/launch.h"
+#include "cuda/device/device.h"
+#include "cuda/device/launch.h"
 #include "cuda/params.h"
 #include "rules/attention_params.h"
 #include "rules/visibility.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 #include "cuda/params.h"
 #include "rules/dropout_mask.h"
 

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/device.h"
+#include "cuda/device/device.h"
+#include "cuda/device/launch.h"
 #include "cuda/kernels.h"
-#include "cuda/launch.h"
 
 namespace multihead::cuda {
 

@@ -3,7 +3,7 @@
 
 #include "distributed/call.h"
 #include "distributed/communicator.h"
-#include "engine/guard.h"
+#include "engine/error/guard.h"
 #include "multihead/status.h"
 
 namespace multihead::distributed {

@@ -12,10 +12,10 @@
 #include "distributed/reserve.h"
 #include "distributed/seen_keys.h"
 #include "distributed/shard_memory.h"
-#include "engine/backward.h"
-#include "engine/plan.h"
-#include "engine/scratch.h"
-#include "engine/threads.h"
+#include "engine/attention/backward.h"
+#include "engine/attention/plan.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/threads.h"
 #include "rules/arena.h"
 
 namespace multihead::distributed {

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/threads.h"
-#include "engine/transform.h"
+#include "engine/attention/transform.h"
+#include "engine/runtime/threads.h"
 #include "rules/element.h"
 #include "rules/visibility.h"
 

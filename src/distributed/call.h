@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "distributed/shards.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
 #include "multihead/distributed.h"
 
 namespace multihead::distributed {

@@ -9,9 +9,9 @@
 #include <system_error>
 
 #include "distributed/communicator.h"
-#include "engine/placeholder.h"
-#include "engine/validate.h"
-#include "engine/varlen.h"
+#include "engine/attention/placeholder.h"
+#include "engine/attention/validate.h"
+#include "engine/varlen/varlen.h"
 
 namespace multihead::distributed {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "distributed/transport.h"
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/distributed.h"
 #include "multihead/status.h"
 

@@ -10,8 +10,8 @@
 #include "distributed/communicator.h"
 #include "distributed/forward.h"
 #include "distributed/rectangles.h"
-#include "engine/validate.h"
-#include "engine/varlen.h"
+#include "engine/attention/validate.h"
+#include "engine/varlen/varlen.h"
 #include "multihead/distributed.h"
 
 namespace multihead::distributed {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "cpu/kernels.h"
-#include "engine/plan.h"
-#include "engine/run.h"
-#include "engine/scratch.h"
-#include "engine/threads.h"
-#include "engine/varlen.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/run.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/threads.h"
+#include "engine/varlen/varlen.h"
 
 namespace multihead::distributed {
 namespace {

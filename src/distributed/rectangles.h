@@ -8,7 +8,7 @@
 
 #include "distributed/call.h"
 #include "distributed/transport.h"
-#include "engine/plan.h"
+#include "engine/attention/plan.h"
 
 namespace multihead::distributed {
 

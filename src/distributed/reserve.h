@@ -7,7 +7,7 @@
 #include "distributed/call.h"
 #include "distributed/communicator.h"
 #include "distributed/shard_memory.h"
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "rules/arena.h"
 
 namespace multihead::distributed {

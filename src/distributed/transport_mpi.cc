@@ -9,7 +9,7 @@
 
 #include "distributed/communicator.h"
 #include "distributed/transport.h"
-#include "engine/guard.h"
+#include "engine/error/guard.h"
 #include "multihead/distributed.h"
 
 namespace multihead::distributed {

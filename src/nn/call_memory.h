@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/status.h"
 #include "multihead/tensor.h"
 #include "rules/arena.h"

@@ -12,9 +12,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "engine/error.h"
-#include "engine/guard.h"
-#include "engine/printable.h"
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
+#include "engine/error/printable.h"
 #include "rules/element.h"
 
 namespace multihead::nn {

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/scratch.h"
-#include "engine/team.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/team.h"
 #include "multihead/state_dict.h"
 #include "multihead/status.h"
 

@@ -1,7 +1,7 @@
-// How a call is cut into jobs. The kernels read it. The engine decides it in engine/cut.cc from the
-// call, the processor and the SIMD target. The number of threads changes only how many blocks of
-// query rows there are (cut_for_threads()), where that changes no bit of the results, and never how
-// keys are cut or what is summed in one job.
+// How a call is cut into jobs. The kernels read it. The engine decides it in
+// engine/attention/cut.cc from the call, the processor and the SIMD target. The number of threads
+// changes only how many blocks of query rows there are (cut_for_threads()), where that changes no
+// bit of the results, and never how keys are cut or what is summed in one job.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +70,7 @@ struct SplitGeometry {
   int64_t tiles = 0;
   int64_t row_bytes = 0;      // of K or V, the wider one
   int64_t prefetch_rows = 0;  // distance, in rows of K or V, from the row in use to the prefetched
-  bool first_row_leads = false;  // see cpu/attention/decode_kernels-inl.h
+  bool first_row_leads = false;  // see cpu/attention/decode/decode_kernels-inl.h
 };
 
 }  // namespace multihead::rules

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cuda/decode.h"
 #include "cuda/emulated_forward.h"
+#include "cuda/f32/decode.h"
 #include "cuda/mapped_case.h"
 
 namespace multihead::cuda::testing {

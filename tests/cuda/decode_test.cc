@@ -1,5 +1,5 @@
 // Split-KV decoding in the emulator, compared with the oracle.
-#include "cuda/decode.h"
+#include "cuda/f32/decode.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 
 #include "cuda/hopper_case.h"
 #include "cuda/mapped_case.h"
-#include "engine/plan.h"
+#include "engine/attention/plan.h"
 #include "multihead/cuda.h"
 #include "multihead/kv_cache.h"
 #include "reference/reference_attention.h"
@@ -101,7 +101,7 @@ class DeviceCache {
     config.values_in_keys = random.chance(0.2);
     config.value_dim =
         config.values_in_keys ? random.integer(1, config.head_dim) : random.integer(1, 40);
-    // As the kernel of decode_half.cu needs them.
+    // As the kernel of mma/decode.cu needs them.
     if (random.chance(0.5)) {
       config.head_dim = (config.head_dim + 7) / 8 * 8;
       config.value_dim = (config.value_dim + 7) / 8 * 8;

@@ -14,9 +14,9 @@
 #include "cuda/emulated_forward.h"
 #include "cuda/emulator/memory.h"
 #include "cuda/kernels.h"
-#include "engine/plan.h"
-#include "engine/transform.h"
-#include "engine/validate.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/transform.h"
+#include "engine/attention/validate.h"
 #include "multihead/attention_backward.h"
 #include "multihead/context.h"
 #include "reference/reference_attention.h"
@@ -118,8 +118,9 @@ inline void expect_near(const char* name, const std::vector<float>& got,
   }
 }
 
-// The tolerance of engine/backward_test.cc. `of_products` is the relative error of the weights and
-// score gradients that a kernel rounds before its products, `of_scores` that of the scores.
+// The tolerance of engine/attention/backward_test.cc. `of_products` is the relative error of the
+// weights and score gradients that a kernel rounds before its products, `of_scores` that of the
+// scores.
 inline void expect_equals_oracle(const BackwardCall& call, const Gradients& got,
                                  const ConstAnyTensor& d_out, double of_products,
                                  double of_scores = 0.0) {

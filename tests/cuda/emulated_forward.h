@@ -13,9 +13,9 @@
 
 #include "cuda/emulator/memory.h"
 #include "cuda/kernels.h"
-#include "engine/plan.h"
-#include "engine/transform.h"
-#include "engine/validate.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/transform.h"
+#include "engine/attention/validate.h"
 #include "multihead/attention.h"
 #include "reference/reference_attention.h"
 #include "rules/attention_params.h"

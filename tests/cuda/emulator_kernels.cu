@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/device.h"
-#include "cuda/launch.h"
+#include "cuda/device/device.h"
+#include "cuda/device/launch.h"
 #include "multihead/tensor.h"
 
 namespace multihead::cuda::testing {

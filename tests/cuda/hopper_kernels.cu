@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <iterator>
 
-#include "cuda/hopper_device.h"
-#include "cuda/hopper_rows.h"
-#include "cuda/hopper_softmax.h"
-#include "cuda/launch.h"
-#include "cuda/tensor_map.h"
+#include "cuda/device/hopper_device.h"
+#include "cuda/device/launch.h"
+#include "cuda/device/tensor_map.h"
+#include "cuda/hopper/rows.h"
+#include "cuda/hopper/softmax.h"
 
 namespace multihead::cuda::testing {
 namespace {

@@ -34,7 +34,7 @@ struct HopperProducts {
 
 int launch_hopper_products(const HopperProducts& products, HopperFault fault);
 
-// The two products of the attention kernels, by their functions (hopper_rows.h), with rows of
+// The two products of the attention kernels, by their functions (hopper/rows.h), with rows of
 // `width` elements and `count` rows of b:
 //   s (rows, count) = a b^T    a and b from shared memory
 //   o (rows, width) = s b      s from registers, rounded to `type`

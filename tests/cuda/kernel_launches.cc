@@ -9,12 +9,12 @@
 #include <cstdio>
 
 #include "cuda/backward.h"
-#include "cuda/decode.h"
 #include "cuda/emulator/block.h"
+#include "cuda/f32/decode.h"
 #include "cuda/kernels.h"
-#include "cuda/merge.h"
-#include "cuda/rotate.h"
-#include "cuda/scores.h"
+#include "cuda/rows/merge.h"
+#include "cuda/rows/rotate.h"
+#include "cuda/rows/scores.h"
 
 // The place in the program that addresses are relative to: they differ in each run.
 extern "C" void multihead_launches_origin() {}

@@ -1,5 +1,5 @@
-// What src/cuda/runtime.cc makes of CUDA's answers, with a runtime that gives any of them.
-#include "cuda/runtime.h"
+// What src/cuda/runtime/runtime.cc makes of CUDA's answers, with a runtime that gives any of them.
+#include "cuda/runtime/runtime.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

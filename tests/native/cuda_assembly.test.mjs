@@ -25,7 +25,7 @@ const launches = readLaunches(); // null without multihead-cuda-launches, which 
  * Bytes that a kernel of a file may spill; kernels of other files spill none. scores.cu captures scores for inspection,
  * so its speed does not matter.
  */
-const MAY_SPILL = { 'scores.cu': 64, 'forward_half.cu': 128, 'backward_half.cu': 32 };
+const MAY_SPILL = { 'rows/scores.cu': 64, 'mma/forward.cu': 128, 'mma/backward.cu': 32 };
 
 for (const file of kernelFiles()) {
   test(`${file} assembles, and spills no more registers than it may`, { skip }, async () => {

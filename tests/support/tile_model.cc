@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "cpu/tiles/amx.h"
-#include "cpu/tiles/tile_product-inl.h"
-#include "cpu/tiles/tile_product.h"
+#include "cpu/amx/amx.h"
+#include "cpu/amx/tile_product-inl.h"
+#include "cpu/amx/tile_product.h"
 
 namespace multihead::testing {
 namespace {

@@ -12,12 +12,12 @@
 #define HWY_TARGET_INCLUDE "cpu/gemm/tile_linear.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 //
+#include "cpu/amx/amx.h"
 #include "cpu/gemm/tile_panels-inl.h"
 #include "cpu/simd/columns-inl.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
 #include "cpu/simd/transpose-inl.h"
-#include "cpu/tiles/amx.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -11,10 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/amx/amx.h"
 #include "cpu/kernels.h"
 #include "cpu/simd/simd-inl.h"
 #include "cpu/simd/stored_rows-inl.h"
-#include "cpu/tiles/amx.h"
 #include "hwy/highway.h"
 
 // Every processor with AMX has AVX-512, whose vectors are one row of a tile.

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "engine/scratch.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/module_call.h"
 
@@ -19,7 +19,8 @@ struct MultiHeadAttentionActivations::Internals {
   // All arrays are filled.
   void end() { filled_ = true; }
   // Whether a call with these weights and of that shape, laid out as `call`, has filled the memory.
-  bool belongs_to(uint64_t version, const engine::AttentionShape& shape, nn::ModuleCall& call) const;
+  bool belongs_to(uint64_t version, const engine::AttentionShape& shape,
+                  nn::ModuleCall& call) const;
   // Gives `call`, which is laid out as the one that filled the memory, the arrays.
   void lay_out(nn::ModuleCall& call) const;
   int64_t bytes() const { return static_cast<int64_t>(memory_.bytes()); }

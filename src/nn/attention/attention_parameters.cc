@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/guard.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
 #include "nn/attention/latent_module.h"
 
 namespace multihead {

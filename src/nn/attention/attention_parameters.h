@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/scratch.h"
-#include "engine/team.h"
+#include "engine/error/error.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/team.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/parameters.h"
 

@@ -1,11 +1,11 @@
 // The chain rule through a module's forward(), from its output back to its inputs.
 #include <cstdint>
 
-#include "engine/elementwise.h"
-#include "engine/gradients.h"
-#include "engine/guard.h"
-#include "engine/transform.h"
-#include "engine/validate.h"
+#include "engine/attention/transform.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
+#include "engine/layers/gradients.h"
 #include "multihead/attention_backward.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/activations.h"

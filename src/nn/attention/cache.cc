@@ -2,10 +2,10 @@
 #include <cstdint>
 #include <utility>
 
-#include "engine/cache_access.h"
-#include "engine/enumerators.h"
-#include "engine/error.h"
-#include "engine/guard.h"
+#include "engine/cache/cache_access.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/attention_parameters.h"
 
@@ -15,9 +15,7 @@ using engine::Message;
 using engine::Name;
 using engine::option_error;
 
-int64_t MultiHeadAttentionCache::length(int64_t batch) const {
-  return kv_.length(batch);
-}
+int64_t MultiHeadAttentionCache::length(int64_t batch) const { return kv_.length(batch); }
 
 Status MultiHeadAttentionCache::truncate(int64_t length) {
   return engine::memory_guard([&] { return truncate_or_throw(length); });

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/latent_module.h"
 #include "nn/attention/options.h"

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "engine/error.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/error.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/module_call.h"
 #include "nn/attention/sequence.h"

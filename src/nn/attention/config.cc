@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "engine/enumerators.h"
-#include "engine/guard.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/guard.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/latent_module.h"

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "engine/elementwise.h"
-#include "engine/guard.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
 #include "nn/attention/activations.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/checked_call.h"

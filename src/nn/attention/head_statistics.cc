@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/guard.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
 #include "nn/attention/attention_patterns.h"
 
 namespace multihead {

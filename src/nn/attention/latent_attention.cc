@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "engine/elementwise.h"
-#include "engine/enumerators.h"
-#include "engine/guard.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
 #include "nn/attention/latent_forms.h"
 #include "nn/attention/sequence.h"
 #include "nn/call_memory.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "engine/elementwise.h"
+#include "engine/layers/elementwise.h"
 
 namespace multihead::nn {
 namespace {

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "engine/elementwise.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/layers/elementwise.h"
 #include "multihead/elementwise.h"
 #include "nn/attention/latent_forms.h"
 #include "nn/attention/module_call.h"

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/multi_head_attention.h"
 
 namespace multihead::nn {

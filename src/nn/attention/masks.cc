@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <tuple>
 
-#include "engine/elementwise.h"
+#include "engine/layers/elementwise.h"
 #include "nn/call_memory.h"
 #include "rules/broadcast.h"
 #include "rules/visibility.h"

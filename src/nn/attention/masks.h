@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
 #include "multihead/multi_head_attention.h"
 
 namespace multihead::nn {

@@ -5,9 +5,9 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/elementwise.h"
-#include "engine/gradients.h"
-#include "engine/transform.h"
+#include "engine/attention/transform.h"
+#include "engine/layers/elementwise.h"
+#include "engine/layers/gradients.h"
 #include "nn/attention/latent_module.h"
 #include "nn/call_memory.h"
 #include "rules/visibility.h"
@@ -29,30 +29,29 @@ double ModuleCall::trace_floats(int64_t keys) const {
   const struct {
     const char* name;
     int64_t tokens, floats;  // tokens of a batch entry, floats of a token
-  } steps[] = {
-      {"x", n, config.embed_dim},
-      {"x_key", self ? 0 : given, config.kdim},
-      {"x_value", self ? 0 : given, config.vdim},
-      {"q_latent", n, config.q_latent_dim},
-      {"kv_latent", given, config.kv_latent_dim},
-      {"k_rope", given, config.rope_head_dim},
-      {"q", n, q_width()},
-      {"k", absorbs ? 0 : given, k_width()},
-      {"v", absorbs ? 0 : given, v_width()},
-      {"q_heads", n, absorbs ? config.num_heads * compressed_kv_width() : q_width()},
-      {"k_heads", given + appended, absorbs ? compressed_kv_width() : k_width()},
-      {"v_heads", given + appended, absorbs ? config.kv_latent_dim : v_width()},
-      {"latent_out", absorbs ? n : 0, config.num_heads * config.kv_latent_dim},
-      {"heads_out", n, merged_width()},
-      {"merged", n, merged_width()},
-      {"per_head_output", projects() ? n : 0, config.num_heads * out_width()},
-      {"output", n, out_width()}};
+  } steps[] = {{"x", n, config.embed_dim},
+               {"x_key", self ? 0 : given, config.kdim},
+               {"x_value", self ? 0 : given, config.vdim},
+               {"q_latent", n, config.q_latent_dim},
+               {"kv_latent", given, config.kv_latent_dim},
+               {"k_rope", given, config.rope_head_dim},
+               {"q", n, q_width()},
+               {"k", absorbs ? 0 : given, k_width()},
+               {"v", absorbs ? 0 : given, v_width()},
+               {"q_heads", n, absorbs ? config.num_heads * compressed_kv_width() : q_width()},
+               {"k_heads", given + appended, absorbs ? compressed_kv_width() : k_width()},
+               {"v_heads", given + appended, absorbs ? config.kv_latent_dim : v_width()},
+               {"latent_out", absorbs ? n : 0, config.num_heads * config.kv_latent_dim},
+               {"heads_out", n, merged_width()},
+               {"merged", n, merged_width()},
+               {"per_head_output", projects() ? n : 0, config.num_heads * out_width()},
+               {"output", n, out_width()}};
   // A double: with inputs of stride 0 the number of floats may exceed 64 bits.
   double floats = 0;
   const auto add = [&](const char* name, int64_t tokens, int64_t width) {
     if (!tracer.wants(name)) return;
-    floats += static_cast<double>(query.batch) * static_cast<double>(tokens) *
-              static_cast<double>(width);
+    floats +=
+        static_cast<double>(query.batch) * static_cast<double>(tokens) * static_cast<double>(width);
   };
   for (const auto& [name, tokens, width] : steps) add(name, tokens, width);
   for (const char* name : {"scores", "scaled_scores", "masked_scores", "weights"}) {

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "engine/gradients.h"
-#include "engine/team.h"
-#include "engine/transform.h"
-#include "engine/validate.h"
+#include "engine/attention/transform.h"
+#include "engine/attention/validate.h"
+#include "engine/layers/gradients.h"
+#include "engine/runtime/team.h"
 #include "multihead/multi_head_attention.h"
 #include "nn/attention/sequence.h"
 #include "nn/attention/tracer.h"

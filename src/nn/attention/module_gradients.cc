@@ -6,10 +6,10 @@
 #include <span>
 #include <utility>
 
-#include "engine/backward.h"
-#include "engine/elementwise.h"
-#include "engine/gradients.h"
-#include "engine/transform.h"
+#include "engine/attention/backward.h"
+#include "engine/attention/transform.h"
+#include "engine/layers/elementwise.h"
+#include "engine/layers/gradients.h"
 #include "multihead/attention_backward.h"
 #include "nn/call_memory.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/error.h"
+#include "engine/error/error.h"
 
 namespace multihead::nn {
 namespace {

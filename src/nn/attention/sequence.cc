@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "engine/gradients.h"
+#include "engine/layers/gradients.h"
 
 namespace multihead::nn {
 namespace {

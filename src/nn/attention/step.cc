@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/cache_access.h"
-#include "engine/elementwise.h"
-#include "engine/enumerators.h"
-#include "engine/guard.h"
-#include "engine/team.h"
+#include "engine/cache/cache_access.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
+#include "engine/runtime/team.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/attention/latent_module.h"
 #include "nn/attention/module_call.h"
@@ -104,15 +104,14 @@ Status MultiHeadAttention::step_or_throw(const ConstTensor& x,
   if (Status status = refuse_others(options); !status.ok()) return status;
 
   nn::Tracer tracer(trace, context);
-  nn::ModuleCall run{
-      .config = config_,
-      .weights = weights_,
-      .interventions = options.heads,
-      .tracer = tracer,
-      .context = context,
-      .query = nn::sequence_of(x, config_.batch_first),
-      .self = true,
-      .absorbed_keys = static_cast<const float*>(memory_->absorbed_keys.data())};
+  nn::ModuleCall run{.config = config_,
+                     .weights = weights_,
+                     .interventions = options.heads,
+                     .tracer = tracer,
+                     .context = context,
+                     .query = nn::sequence_of(x, config_.batch_first),
+                     .self = true,
+                     .absorbed_keys = static_cast<const float*>(memory_->absorbed_keys.data())};
   run.key = run.value = run.query;
   const int64_t batch = kept.batch, heads = config_.num_heads;
   const Dims scores{batch, heads, tokens, keys};

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/elementwise.h"
-#include "engine/error.h"
-#include "engine/printable.h"
-#include "engine/scratch.h"
+#include "engine/error/error.h"
+#include "engine/error/printable.h"
+#include "engine/layers/elementwise.h"
+#include "engine/runtime/scratch.h"
 
 namespace multihead {
 namespace {

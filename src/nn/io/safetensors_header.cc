@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/printable.h"
+#include "engine/error/printable.h"
 #include "nn/io/safetensors_format.h"
 
 namespace multihead::nn {

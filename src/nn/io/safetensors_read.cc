@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/guard.h"
-#include "engine/printable.h"
+#include "engine/error/guard.h"
+#include "engine/error/printable.h"
 #include "nn/io/safetensors_format.h"
 #include "nn/io/safetensors_header.h"
 

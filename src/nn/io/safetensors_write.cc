@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/guard.h"
-#include "engine/printable.h"
+#include "engine/error/guard.h"
+#include "engine/error/printable.h"
 #include "multihead/safetensors.h"
 #include "nn/io/safetensors_format.h"
 #include "rules/element.h"

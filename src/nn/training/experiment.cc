@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/enumerators.h"
-#include "engine/error.h"
-#include "engine/guard.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
 #include "multihead/experiments.h"
 #include "nn/training/experiment_data.h"
 

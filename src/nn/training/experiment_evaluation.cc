@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/error.h"
-#include "engine/guard.h"
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
 #include "multihead/experiments.h"
 #include "nn/attention/attention_patterns.h"
 #include "nn/training/experiment.h"

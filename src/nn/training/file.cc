@@ -1,7 +1,7 @@
 // A trainer's state as a file.
 #include <string>
 
-#include "engine/guard.h"
+#include "engine/error/guard.h"
 #include "multihead/safetensors.h"
 #include "multihead/training.h"
 #include "nn/io/safetensors_format.h"

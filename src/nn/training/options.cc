@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/enumerators.h"
-#include "engine/error.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/error.h"
 #include "nn/training/trainer.h"
 
 namespace multihead::nn {

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/guard.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
 #include "nn/training/trainer.h"
 
 namespace multihead {

@@ -10,10 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "engine/gradients.h"
-#include "engine/guard.h"
-#include "engine/optimiser.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+#include "engine/layers/gradients.h"
+#include "engine/layers/optimiser.h"
 #include "nn/training/trainer.h"
 #include "nn/transformer/transformer_block.h"
 #include "rules/dropout_mask.h"

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/training.h"
 #include "nn/parameters.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/transformer.h"
 #include "nn/transformer/transformer_block.h"
 #include "rules/arena.h"
@@ -43,7 +43,7 @@ struct TransformerActivations::Internals {
   size_t sets_ = 0;  // of arrays
   float* inputs_ = nullptr;
   float* normed_ = nullptr;
-  int64_t input_ = 0;  // elements of one layer's input
+  int64_t input_ = 0;     // elements of one layer's input
   uint64_t version_ = 0;  // of the parameters
   int64_t batch_ = 0, length_ = 0;
   bool filled_ = false;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/scratch.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/transformer.h"
 #include "nn/transformer/transformer_block.h"
 
@@ -23,7 +23,7 @@ struct TransformerBlockActivations::Internals {
   nn::BlockArrays arrays;
   MultiHeadAttentionActivations attention;
   uint64_t version = 0;  // of the parameters
-  Dims x;  // its shape
+  Dims x;                // its shape
   bool filled = false;
 };
 

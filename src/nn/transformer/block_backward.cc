@@ -2,11 +2,11 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/elementwise.h"
-#include "engine/gradients.h"
-#include "engine/guard.h"
-#include "engine/scratch.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
+#include "engine/layers/gradients.h"
+#include "engine/runtime/scratch.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/error.h"
-#include "engine/guard.h"
+#include "engine/error/error.h"
+#include "engine/error/guard.h"
 #include "multihead/transformer.h"
 #include "nn/transformer/transformer_block.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/error.h"
+#include "engine/error/error.h"
 #include "rules/random_normal.h"
 
 namespace multihead::nn {

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/gradients.h"
-#include "engine/guard.h"
-#include "engine/scratch.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+#include "engine/layers/gradients.h"
+#include "engine/runtime/scratch.h"
 #include "multihead/transformer.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"

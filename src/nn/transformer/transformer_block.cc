@@ -7,11 +7,11 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/elementwise.h"
-#include "engine/enumerators.h"
-#include "engine/gradients.h"
-#include "engine/guard.h"
-#include "engine/validate.h"
+#include "engine/attention/validate.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/guard.h"
+#include "engine/layers/elementwise.h"
+#include "engine/layers/gradients.h"
 #include "multihead/linear.h"
 #include "nn/attention/attention_parameters.h"
 #include "nn/call_memory.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "engine/error.h"
-#include "engine/gradients.h"
-#include "engine/team.h"
+#include "engine/error/error.h"
+#include "engine/layers/gradients.h"
+#include "engine/runtime/team.h"
 #include "multihead/transformer.h"
 #include "nn/call_memory.h"
 #include "nn/dropout_sites.h"

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/elementwise.h"
-#include "engine/team.h"
+#include "engine/layers/elementwise.h"
+#include "engine/runtime/team.h"
 #include "multihead/transformer.h"
 
 namespace multihead {

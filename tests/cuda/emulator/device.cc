@@ -1,4 +1,4 @@
-#include "cuda/device.h"
+#include "cuda/device/device.h"
 
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
 // More than 400 lines, because barriers, copies and products share the state of a block.
-#include "cuda/hopper_device.h"
+#include "cuda/device/hopper_device.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,6 @@
-// src/cuda/runtime.h for the emulator: the memory that a test has mapped is that of device 0.
-#include "cuda/runtime.h"
+// src/cuda/runtime/runtime.h for the emulator: the memory that a test has mapped is that of device
+// 0.
+#include "cuda/runtime/runtime.h"
 
 #include <string>
 

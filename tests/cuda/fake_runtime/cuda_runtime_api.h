@@ -1,5 +1,5 @@
-// A CUDA runtime for runtime_test.cc: what src/cuda/runtime.cc uses of it, with the numbers of
-// CUDA's own header. A test sets what it answers.
+// A CUDA runtime for runtime_test.cc: what src/cuda/runtime/runtime.cc uses of it, with the numbers
+// of CUDA's own header. A test sets what it answers.
 #pragma once
 
 #include <map>

@@ -1,0 +1,223 @@
+// The backward kernel. A job computes d_k and d_v for a chunk of keys, and their part of d_q.
+//
+// With S the scores, P = exp(S - LSE) the weights and D = d_out (FlashAttention-2, Dao,
+// arXiv:2307.08691, algorithm 2):
+//
+//   dV = P^T D        dP = D V^T        dS = P * (dP - delta), delta = rowsum(out * D)
+//   dK = scale dS^T Q                   dQ = scale dS K
+//
+// Tiles are transposed as in the forward kernel: keys down, queries in the lanes, so that LSE and
+// delta are vectors. S and dP are row-major products like the forward's scores, dV and dK row-major
+// products with the weights as A, and dQ is a column-major product like the forward's output.
+//
+// Two jobs may add to the same d_q (chunks of keys) or to the same d_k and d_v (parts of the rows).
+// Each adds its part after the job before it has added its own, so the result has the same bits for
+// any number of threads. Jobs that run side by side go through the rows in the same order, the last
+// ones first: with causal order all chunks see those, so a job rarely waits for its turn.
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+
+#include "cpu/kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention/backward/backward.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/attention/backward/backward_block-inl.h"
+#include "cpu/attention/backward/backward_tile-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/stored_rows-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+enum class Store : uint8_t { kSet, kAdd };
+
+// Stores `count` rows, each times a factor, or adds them to what is there.
+template <Store kStore>
+void store_rows(const float* from, size_t lanes, size_t count, float factor, float* to,
+                int64_t stride, size_t width) {
+  const DF d;
+  const auto by = hn::Set(d, factor);
+  for (size_t row = 0; row < count; ++row, from += lanes, to += stride) {
+    for (size_t c = 0; c < width; c += hn::Lanes(d)) {
+      const size_t rest = width - c;
+      const bool whole = rest >= hn::Lanes(d);
+      auto value = hn::LoadU(d, from + c);
+      if constexpr (kStore == Store::kAdd) {
+        value = mul_add(value, by, whole ? hn::LoadU(d, to + c) : hn::LoadN(d, to + c, rest));
+      } else {
+        value = hn::Mul(value, by);
+      }
+      if (whole) {
+        hn::StoreU(value, d, to + c);
+      } else {
+        hn::StoreN(value, d, to + c, rest);
+      }
+    }
+  }
+}
+
+// Stores d_q of the block's rows, or adds the chunk's part of it. The chunks that the rows see take
+// turns; `turn` counts those that have stored theirs.
+void store_queries(const BackwardBlock& block, const BackwardGeometry& geometry, int64_t chunk,
+                   std::atomic<int32_t>* turn) {
+  const BackwardParams& params = block.p;
+  const QueryBlock<F32Products>& b = block.b;
+  const bool sees_nothing = b.seen.empty();
+  const int64_t first = sees_nothing ? 0 : b.seen.first / geometry.chunk_keys;
+  const int64_t last = sees_nothing ? 0 : (b.seen.last - 1) / geometry.chunk_keys;
+  if (chunk < first || chunk > last) return;
+  const auto before = static_cast<int32_t>(chunk - first);
+  if (turn != nullptr) {
+    while (turn->load(std::memory_order_acquire) != before) std::this_thread::yield();
+  }
+  const auto store = before == 0 ? store_rows<Store::kSet> : store_rows<Store::kAdd>;
+  for (size_t row = 0; row < b.rows; ++row) {
+    store(block.s.d_queries + row * block.s.key_lanes, block.s.key_lanes, 1, params.scale,
+          params.d_q.row(b.batch, b.head_of(row), b.s.place[row].query), 0,
+          static_cast<size_t>(b.p.head_dim));
+  }
+  if (turn != nullptr) turn->store(before + 1, std::memory_order_release);
+}
+
+// Stores d_k and d_v of the chunk's keys, or adds the job's part of them. `sees_keys`: whether one
+// of the job's rows sees one of the keys; else its part is zero, and was not computed.
+void store_keys(const BackwardParams& params, const BackwardGeometry& geometry,
+                const BackwardJob& job, const BackwardScratch& s, bool sees_keys) {
+  const AttentionParams& p = params.forward;
+  const int64_t begin = job.chunk * geometry.chunk_keys;
+  const auto keys = static_cast<size_t>(std::min(p.keys, begin + geometry.chunk_keys) - begin);
+  const bool divides = geometry.row_jobs > 1;
+  std::atomic<int32_t>* const turn =
+      divides
+          ? params.key_turns + (job.batch * p.kv_heads + job.kv_head) * geometry.chunks + job.chunk
+          : nullptr;
+  int32_t before = 0;
+  if (divides) {
+    for (;;) {
+      before = turn->load(std::memory_order_acquire);
+      if ((before & ~BackwardParams::kPartStored) == job.rows) break;
+      std::this_thread::yield();
+    }
+  }
+  const bool adds = (before & BackwardParams::kPartStored) != 0;
+  const bool is_last = job.rows == geometry.row_jobs - 1;
+  if (sees_keys || (is_last && !adds)) {
+    const auto store = adds ? store_rows<Store::kAdd> : store_rows<Store::kSet>;
+    const struct {
+      const rules::Rows<float>& to;
+      float* part;
+      size_t lanes;
+      float factor;
+      int64_t width;
+    } of[] = {{params.d_k, s.d_keys, s.key_lanes, params.scale, p.head_dim},
+              {params.d_v, s.d_values, s.value_lanes, 1.0F, p.value_dim}};
+    for (const auto& [to, part, lanes, factor, width] : of) {
+      if (to.data == nullptr) continue;
+      if (!sees_keys) std::fill_n(part, keys * lanes, 0.0F);
+      store(part, lanes, keys, factor, to.row(job.batch, job.kv_head, begin), to.stride[2],
+            static_cast<size_t>(width));
+    }
+    before |= BackwardParams::kPartStored;
+  }
+  if (divides) turn->store(before + 1, std::memory_order_release);
+}
+
+void chunk(const BackwardParams& params, const BackwardGeometry& geometry, const BackwardJob& job,
+           void* scratch) {
+  const AttentionParams& p = params.forward;
+  const BackwardScratch s = lay_out_backward(params, geometry, scratch);
+  const int64_t begin = job.chunk * geometry.chunk_keys;
+  const int64_t end = std::min(p.keys, begin + geometry.chunk_keys);
+  const int64_t head = job.batch * p.kv_heads + job.kv_head;
+  std::atomic<int32_t>* const turns =
+      geometry.chunks > 1 ? params.query_turns + head * geometry.blocks.row_parts : nullptr;
+  const int64_t end_part = geometry.blocks.row_parts - job.rows * geometry.job_blocks;
+  const int64_t first_part = std::max<int64_t>(0, end_part - geometry.job_blocks);
+  bool sees_keys = false;
+  for (int64_t part = end_part - 1; part >= first_part; --part) {
+    BackwardBlock block(params, geometry, job, p.first_row() + part * geometry.blocks.rows, s);
+    load_rows(block.b);
+    start_head(block.b);
+    if (params.d_q.data != nullptr) {
+      std::fill_n(s.d_queries, block.b.rows * s.key_lanes, 0.0F);
+    }
+    const rules::KeyRange seen = intersection(block.b.seen, {begin, end});
+    if (!seen.empty()) {
+      if (!sees_keys) {
+        const auto keys = static_cast<size_t>(end - begin);
+        if (params.d_k.data != nullptr) std::fill_n(s.d_keys, keys * s.key_lanes, 0.0F);
+        if (params.d_v.data != nullptr) std::fill_n(s.d_values, keys * s.value_lanes, 0.0F);
+        sees_keys = true;
+      }
+      load_backward_rows(block);
+      for (int64_t key = seen.first; key < seen.last; key += geometry.blocks.key_block) {
+        backward_tile(block, {key, std::min(key + geometry.blocks.key_block, seen.last)}, begin);
+      }
+    }
+    if (params.d_q.data != nullptr) {
+      store_queries(block, geometry, job.chunk, turns == nullptr ? nullptr : turns + part);
+    }
+  }
+  if (params.d_k.data != nullptr || params.d_v.data != nullptr) {
+    store_keys(params, geometry, job, s, sees_keys);
+  }
+}
+
+void rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
+  const DF d;
+  const AttentionParams& p = params.forward;
+  const auto width = static_cast<size_t>(p.value_dim);
+  const size_t lanes = round_up(width, hn::Lanes(d));
+  auto* const of_out = static_cast<float*>(scratch);
+  for (int64_t query = 0; query < p.queries; ++query) {
+    const FloatRows out = read_rows(d, params.out, batch, head, query, 1, width, lanes, of_out);
+    const FloatRows d_out =
+        read_rows(d, params.d_out, batch, head, query, 1, width, lanes, of_out + lanes);
+    auto sum = hn::Zero(d);
+    for (size_t c = 0; c < lanes; c += hn::Lanes(d)) {
+      sum = hn::MulAdd(hn::LoadU(d, out.data + c), hn::LoadU(d, d_out.data + c), sum);
+    }
+    const int64_t index = params.row_index(batch, head, query);
+    params.delta[index] = hn::ReduceSum(d, sum);
+    params.reference[index] = *params.lse.row(batch, head, query) / p.scale.of_softmax;
+  }
+}
+
+uint64_t scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry) {
+  return lay_out_backward(params, geometry, nullptr).bytes;
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(chunk);
+HWY_EXPORT(rows);
+HWY_EXPORT(scratch_bytes);
+
+uint64_t backward_scratch_bytes(const BackwardParams& params, const BackwardGeometry& geometry) {
+  return HWY_DYNAMIC_DISPATCH(scratch_bytes)(params, geometry);
+}
+
+void backward_rows(const BackwardParams& params, int64_t batch, int64_t head, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(rows)(params, batch, head, scratch);
+}
+
+void backward_chunk(const BackwardParams& params, const BackwardGeometry& geometry,
+                    const BackwardJob& job, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(chunk)(params, geometry, job, scratch);
+}
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,218 @@
+// A block of query rows, which the forward kernel multiplies with one key block after the other:
+// the state that all parts of the kernel share.
+//
+//   rows-inl.h      which queries and heads the rows are, and which keys they see
+//   products-inl.h, tile_products-inl.h   how Q, K and V are multiplied
+//   loading-inl.h   Q transposed, K and V in the form that the products read
+//   scores-inl.h    scores of a panel of rows against a block of keys, and the passes over them
+//   weights-inl.h   online softmax and product with V
+//   epilogue-inl.h  normalised rows, LSE and dropout mask to memory
+//   captures-inl.h  captured scores and weights, and rows that are recomputed with masks
+//
+// All of these have internal linkage, so that compilers inline functions with a single caller.
+#if defined(MULTIHEAD_CPU_ATTENTION_BLOCK_QUERY_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_ATTENTION_BLOCK_QUERY_BLOCK_INL_H_
+#undef MULTIHEAD_CPU_ATTENTION_BLOCK_QUERY_BLOCK_INL_H_
+#else
+#define MULTIHEAD_CPU_ATTENTION_BLOCK_QUERY_BLOCK_INL_H_
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cpu/amx/tile_product.h"
+#include "cpu/attention/block/prefetch-inl.h"
+#include "cpu/attention/block/score_passes-inl.h"
+#include "cpu/attention/block/softmax-inl.h"
+#include "cpu/kernels.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/stored_rows-inl.h"
+#include "cpu/simd/tile_size.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline size_t score_lanes() { return TileSize::kScoreVecs * hn::Lanes(DF()); }
+inline size_t strip_lanes() { return TileSize::kMaxVecs * hn::Lanes(DF()); }
+inline size_t panel_lanes() { return TileSize::kPanelVecs * hn::Lanes(DF()); }
+
+// The arrays of a block in its scratch memory.
+struct BlockScratch {
+  float* queries;           // [strip][d_k][score_lanes()], transposed
+  float* query;             // [lanes of a vector][d_k] before they are transposed, if not f32
+  float* scores;            // [key block][lanes of a panel]
+  float* out;               // [row][value_lanes], not yet normalised
+  float* out_columns;       // [panel][value_lanes][panel_lanes()] the same, with products of tiles
+  float* keys;              // [key block][d_k], if K is not dense f32
+  float* values;            // [strip][key block][strip_lanes()], if V is copied
+  float* value;             // [d_v] one row of V before it is copied, if not f32
+  float* row_max;           // [row] largest score so far
+  float* reference;         // [row] score that row_sum and out are relative to
+  float* row_sum;           // [row] of exp(score - reference)
+  float* block_sum;         // [row] of one key block's weights, where exp is fused into Q K^T
+  float* correction;        // [row] factor on row_sum and out
+  float* nan;               // a vector of flags: lanes where an output was NaN
+  float* block_reference;   // [key block][row] reference of its weights, where they are captured
+  int32_t* first_key;       // [row] visible range
+  int32_t* last_key;        // [row] its end
+  RowPlace* place;          // [row]
+  float* alibi_slope;       // [row]
+  int32_t* alibi_position;  // [row] position among the keys
+  const uint8_t** mask;     // [row] the row's mask, at key 0
+  const float** bias;       // [row]
+  uint8_t* needs_masked_recompute;  // [row] whether hidden values may have touched the output
+  uint64_t bytes;
+};
+
+// From one column of transposed values to the next, for a block of `keys`: a tile that begins at
+// the last key reads zeros after it.
+inline size_t tile_value_stride(size_t keys) { return round_up(keys, kTileDepth) + kTileDepth; }
+
+inline BlockScratch lay_out_block(const AttentionParams& p, const BlockGeometry& g, void* memory) {
+  const auto rows = static_cast<uint64_t>(g.rows);
+  // The same for all long sequences: the longest block of any length.
+  const auto keys = std::min<uint64_t>(static_cast<uint64_t>(TileSize::kKeyBlock),
+                                       round_up(static_cast<size_t>(p.keys), 8));
+  // Of rows that a tile reads beyond the last key.
+  const uint64_t tile_rows = g.tiles ? kTileSide : 0;
+  const uint64_t head_dim = round_up(static_cast<size_t>(p.head_dim), g.tiles ? kTileDepth : 1);
+  const auto value_dim = static_cast<uint64_t>(p.value_dim);
+  const uint64_t vector = hn::Lanes(DF());
+  const uint64_t value_lanes = round_up(static_cast<size_t>(p.value_dim), vector);
+
+  BlockScratch s{};
+  rules::Arena take(memory);
+  take(s.queries, round_up(rows, score_lanes()) * head_dim);
+  take(s.query, p.q.dense_floats() && !g.tiles ? 0 : vector * head_dim);
+  take(s.scores, (keys + tile_rows) * std::min<uint64_t>(rows, panel_lanes()));
+  take(s.out, rows * value_lanes);
+  take(s.out_columns, g.tiles ? round_up(rows, panel_lanes()) * value_lanes : 0);
+  take(s.keys, p.k.dense_floats() && !g.tiles ? 0 : (keys + tile_rows) * head_dim);
+  // Tiles need half as much for each number, and zeros after the last key.
+  take(s.values, std::max(g.copies_values ? keys * round_up(value_lanes, strip_lanes()) : 0,
+                          g.tiles ? value_lanes * tile_value_stride(keys) / 2 : 0));
+  take(s.value, std::max(g.copies_values && !p.v.dense_floats() ? value_dim : 0,
+                         g.tiles ? value_lanes * kTileDepth / 2 : 0));
+  take(s.row_max, rows);
+  take(s.reference, rows);
+  take(s.row_sum, rows);
+  take(s.block_sum, TileSize::kFuseExpIntoQK ? rows : 0);
+  take(s.correction, rows);
+  take(s.nan, vector);
+  take(s.block_reference,
+       p.captures_weights() ? static_cast<uint64_t>(g.key_blocks) * rows : uint64_t{0});
+  take(s.first_key, rows);
+  take(s.last_key, rows);
+  take(s.place, rows);
+  take(s.alibi_slope, p.alibi_slopes != nullptr ? rows : 0);
+  take(s.alibi_position, p.alibi_slopes != nullptr ? rows : 0);
+  take(s.mask, p.mask.given() ? rows : 0);
+  take(s.bias, p.bias.given() ? rows : 0);
+  take(s.needs_masked_recompute, rows);
+  s.bytes = take.bytes();
+  return s;
+}
+
+namespace {
+
+// Rows whose scores against a key block are computed, turned into weights and multiplied by V
+// before the next panel's.
+struct Panel {
+  size_t lane;               // first lane within the block
+  size_t lanes, rows;        // with and without padding
+  rules::KeyRange keys;      // that any of its rows sees
+  rules::KeyRange unmasked;  // that all of its rows see
+  bool transposed;           // whether its queries are in scratch
+  bool started;              // whether its output holds anything yet
+};
+
+// Rows of V. Column c lies in strip c / strip_lanes().
+struct Values {
+  const float* data;
+  ptrdiff_t stride, strip;
+
+  float at(size_t row, size_t column) const {
+    const float* from = data + static_cast<ptrdiff_t>(row) * stride;
+    return from[static_cast<ptrdiff_t>(column / strip_lanes()) * strip +
+                static_cast<ptrdiff_t>(column % strip_lanes())];
+  }
+};
+
+template <class Products>
+struct KeyBlock {
+  rules::KeyRange keys;
+  const typename Products::Key* k;  // row 0 is key keys.first
+  ptrdiff_t k_stride;
+  Values v;
+};
+
+// For each vector of lanes, the end of the keys of a tile that it may see; the end rises with the
+// vector.
+using VisibleEnds = std::array<size_t, TileSize::kPanelVecs>;
+
+inline rules::KeyRange intersection(const rules::KeyRange& a, const rules::KeyRange& b) {
+  return {std::max(a.first, b.first), std::min(a.last, b.last)};
+}
+
+template <class Products>
+struct QueryBlock {
+  QueryBlock(const AttentionParams& params, const BlockGeometry& geometry, const BlockJob& job,
+             void* scratch)
+      : p(params),
+        g(geometry),
+        batch(job.batch),
+        kv_head(job.kv_head),
+        first_row(job.first_row),
+        s(lay_out_block(params, geometry, scratch)),
+        scale(Products::scale_factors(params)),
+        softmax(scale.of_softmax),
+        vector(hn::Lanes(d)),
+        rows(std::min(static_cast<size_t>(geometry.rows),
+                      static_cast<size_t>(params.end_row() - job.first_row))),
+        lanes(round_up(rows, vector)),
+        // Without an output V is not read.
+        value_lanes(params.out.data == nullptr
+                        ? 0
+                        : round_up(static_cast<size_t>(params.value_dim), vector)),
+        captures_weights(params.captures_weights()) {}
+
+  int64_t first_head() const { return kv_head * p.group(); }
+  int64_t head_of(size_t row) const { return first_head() + s.place[row].head_in_group; }
+  // Length of a row of Q or K, in elements of the products.
+  size_t depth() const { return Products::depth(static_cast<size_t>(p.head_dim)); }
+  // True if no pass changes or hides single scores.
+  bool plain() const { return !p.changes_scores() && !p.mask.given() && scale.of_scores == 1.0F; }
+
+  std::span<Panel> panels() { return {all_panels.data(), panel_count}; }
+  std::span<const Panel> panels() const { return {all_panels.data(), panel_count}; }
+
+  const AttentionParams& p;
+  const BlockGeometry& g;
+  const int64_t batch;
+  int64_t kv_head;
+  const int64_t first_row;
+  const BlockScratch s;
+  const rules::ScaleFactors scale;
+  const SoftmaxFactor softmax;
+  const DF d;
+  const size_t vector;  // lanes of one
+  const size_t rows, lanes;
+  const size_t value_lanes;
+  const bool captures_weights;
+  rules::KeyRange seen;  // by any row of the block
+  std::array<Panel, TileSize::kBlockPanels> all_panels;
+  size_t panel_count = 0;
+  PrefetchedRows prefetched;
+  size_t lines_per_score_tile = 0, lines_per_value_tile = 0;  // to prefetch
+};
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_ATTENTION_BLOCK_QUERY_BLOCK_INL_H_

@@ -1,0 +1,105 @@
+// The memory of one KV split of decoding: its scratch, and its result until it is merged.
+#if defined(MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_
+#undef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_
+#else
+#define MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+#include "cpu/simd/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// SplitGeometry in the integers of loops, and widths in whole vectors.
+struct DecodeSizes {
+  size_t rows, tile_rows, tiles, heads, block, prefetch_rows;
+  size_t key_lanes, value_lanes;
+  size_t row_bytes;  // of K or V, the wider one
+
+  DecodeSizes(const AttentionParams& p, const SplitGeometry& g)
+      : rows(static_cast<size_t>(g.rows)),
+        tile_rows(static_cast<size_t>(g.tile_rows)),
+        tiles(static_cast<size_t>(g.tiles)),
+        heads(static_cast<size_t>(g.heads)),
+        block(static_cast<size_t>(g.key_block)),
+        prefetch_rows(static_cast<size_t>(g.prefetch_rows)),
+        key_lanes(round_up(static_cast<size_t>(p.head_dim), hn::Lanes(DF()))),
+        value_lanes(round_up(static_cast<size_t>(p.value_dim), hn::Lanes(DF()))),
+        row_bytes(static_cast<size_t>(g.row_bytes)) {}
+
+  size_t padded_rows() const { return tiles * tile_rows; }
+  size_t tile_scores() const { return block * tile_rows + hn::MaxLanes(DF()); }
+};
+
+// The result of one head and split, before it is merged.
+struct DecodePartial {
+  float* reference;  // [row] score that the others are relative to
+  float* row_sum;    // [row] of exp(score - reference)
+  float* out;        // [row][value_lanes], not normalised
+  uint64_t bytes;
+
+  float* row(size_t row, size_t value_lanes) const { return out + row * value_lanes; }
+};
+
+inline DecodePartial lay_out_partial(const DecodeSizes& sizes, void* memory) {
+  DecodePartial partial{};
+  rules::Arena take(memory);
+  take(partial.reference, sizes.rows);
+  take(partial.row_sum, sizes.rows);
+  take(partial.out, sizes.padded_rows() * sizes.value_lanes);
+  partial.bytes = take.bytes();
+  return partial;
+}
+
+struct DecodeScratch {
+  float* queries;       // [head][tile][vector of d_k][row of the tile][lane]
+  float* reference;     // [head][tile][lane]
+  float* row_sum;       // [head][tile][lane]
+  float* scores;        // [head][tile][block][row of the tile]
+  float* scales;        // [block] of K, then of V; kInt8 only
+  float* row;           // one row of Q or V on its way
+  float* recent;        // [head][row][value_lanes] sums over the last keys
+  int64_t* slots;       // [block]
+  int64_t* next_slots;  // [block]
+  // [head][block] addresses of rows; these three behind each other, in the order of their use.
+  const char** keys;
+  const char** values;
+  const char** next_keys;
+  uint64_t bytes;
+};
+
+inline DecodeScratch lay_out_split(const DecodeSizes& sizes, void* memory) {
+  DecodeScratch s{};
+  rules::Arena take(memory);
+  const size_t vector = hn::Lanes(DF());
+  take(s.queries, sizes.heads * sizes.padded_rows() * sizes.key_lanes);
+  take(s.reference, sizes.heads * sizes.tiles * vector);
+  take(s.row_sum, sizes.heads * sizes.tiles * vector);
+  take(s.scores, sizes.heads * sizes.tiles * sizes.tile_scores());
+  take(s.scales, sizes.block + vector);
+  take(s.row, std::max(sizes.key_lanes, sizes.value_lanes));
+  take(s.recent, sizes.heads * sizes.padded_rows() * sizes.value_lanes);
+  take(s.slots, sizes.block);
+  take(s.next_slots, sizes.block);
+  // One more, see PrefetchedList.
+  take(s.keys, 3 * sizes.heads * sizes.block + 1);
+  if (memory != nullptr) {
+    s.values = s.keys + sizes.heads * sizes.block;
+    s.next_keys = s.values + sizes.heads * sizes.block;
+  }
+  s.bytes = take.bytes();
+  return s;
+}
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_LAYOUT_INL_H_

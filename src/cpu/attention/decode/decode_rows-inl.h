@@ -1,0 +1,95 @@
+// The query rows of one key/value head in decoding: their options, tile by tile.
+#if defined(MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_ROWS_INL_H_
+#undef MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_ROWS_INL_H_
+#else
+#define MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_ROWS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu/attention/block/score_passes-inl.h"
+#include "cpu/attention/decode/decode_layout-inl.h"
+#include "cpu/kernels.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr auto kMostTileRows = static_cast<size_t>(kDecodeTileRows);
+// Rows of the last tile that are missing repeat the last row.
+inline constexpr size_t kMostPaddedRows =
+    round_up(static_cast<size_t>(kMostDecodeRows), kMostTileRows);
+
+// One query row.
+struct DecodeRow {
+  int64_t head, query;
+  rules::KeyRange keys;
+  const uint8_t* mask;  // at key 0
+  const float* bias;    // at key 0
+
+  DecodeRow(const AttentionParams& p, int64_t batch, int64_t kv_head, size_t row)
+      : head(kv_head * p.group() + (p.first_row() + static_cast<int64_t>(row)) % p.group()),
+        query((p.first_row() + static_cast<int64_t>(row)) / p.group()),
+        keys(p.visibility.of_query(batch, query)),
+        mask(p.mask.given() ? p.mask.row(batch, head, query) : nullptr),
+        bias(p.bias.given() ? p.bias.row(batch, head, query) : nullptr) {}
+
+  bool sees(const AttentionParams& p, int64_t key) const {
+    return keys.contains(key) && (mask == nullptr || mask[key * p.mask.stride[3]] != 0) &&
+           (bias == nullptr || bias[key * p.bias.stride[3]] != kNegInf);
+  }
+  bool sees_a_key(const AttentionParams& p) const {
+    for (int64_t key = keys.first; key < keys.last; ++key) {
+      if (sees(p, key)) return true;
+    }
+    return false;
+  }
+};
+
+// The options of all rows of a head, as the passes of score_passes-inl.h read them.
+struct DecodeRowOptions {
+  const uint8_t* mask[kMostPaddedRows];
+  const float* bias[kMostPaddedRows];
+  float alibi_slope[kMostPaddedRows];
+  int32_t alibi_position[kMostPaddedRows];
+  int32_t first_key[kMostPaddedRows], last_key[kMostPaddedRows];
+
+  DecodeRowOptions(const AttentionParams& p, const DecodeSizes& sizes, int64_t batch,
+                   int64_t kv_head) {
+    const auto shift = static_cast<int32_t>(p.visibility.alibi_shift(batch));
+    for (size_t r = 0; r < sizes.padded_rows(); ++r) {
+      const DecodeRow row(p, batch, kv_head, std::min(r, sizes.rows - 1));
+      mask[r] = row.mask;
+      bias[r] = row.bias;
+      alibi_slope[r] = p.alibi_slopes == nullptr ? 0.0F : p.alibi_slopes[row.head];
+      alibi_position[r] = static_cast<int32_t>(row.query) + shift;
+      first_key[r] = static_cast<int32_t>(std::min(row.keys.first, p.keys));
+      last_key[r] = static_cast<int32_t>(row.keys.last);
+    }
+  }
+};
+
+// The passes that differ between rows, over a tile of kRows rows that begins with row `first_row`.
+// The passes that are the same for all rows, scale and softcap, ran over whole vectors before.
+template <size_t kRows>
+HWY_NOINLINE void pass_row_options(const AttentionParams& p, const DecodeRowOptions& rows,
+                                   size_t first_row, const ScoreTile& tile, bool clipped) {
+  const hn::CappedTag<float, kRows> d;
+  if (p.bias.given()) add_bias(d, tile, rows.bias + first_row, p.bias.stride[3]);
+  if (p.alibi_slopes != nullptr) {
+    add_alibi(d, tile, rows.alibi_slope + first_row, rows.alibi_position + first_row);
+  }
+  if (p.mask.given()) hide_by_mask(d, tile, rows.mask + first_row, p.mask.stride[3]);
+  if (clipped) {
+    hide_by_range(d, tile, rows.first_key + first_row, rows.last_key + first_row, nullptr);
+  }
+}
+
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // MULTIHEAD_CPU_ATTENTION_DECODE_DECODE_ROWS_INL_H_

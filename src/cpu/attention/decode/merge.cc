@@ -1,0 +1,155 @@
+// Merges results over disjoint keys, by their softmax references and sums: the splits of decoding,
+// and the parts of merge_attention().
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "cpu/kernels.h"
+#include "rules/element.h"
+#include "rules/lse.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention/decode/merge.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/attention/decode/decode_layout-inl.h"
+#include "cpu/attention/decode/decode_rows-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A row's result over some keys: sum = sum of exp(factor * (score - reference)), and out = sum of
+// the same times the values. A part that has seen no key has sum 0.
+struct RowPart {
+  float reference;
+  double sum;
+  const float* out;
+};
+
+struct RowSum {
+  float reference;
+  double sum;
+};
+
+// Merges part(0) .. part(parts - 1). A sink is one more score without a value; -inf for none. `out`
+// may be that of part 0.
+template <class Part>
+RowSum merge_row(const Part& part, int64_t parts, double factor, double sink, size_t width,
+                 float* out) {
+  const DF d;
+  const size_t vector = hn::Lanes(d);
+  // In float, like the references.
+  float largest = static_cast<float>(sink / factor);
+  for (int64_t i = 0; i < parts; ++i) {
+    // In this order a NaN does not become the maximum; it reaches the sum below.
+    largest = std::max(largest, part(i).reference);
+  }
+  const auto reference = static_cast<double>(largest);
+  double sum =
+      sink == -std::numeric_limits<double>::infinity() ? 0.0 : std::exp(sink - reference * factor);
+  for (int64_t i = 0; i < parts; ++i) {
+    const RowPart from = part(i);
+    const double share = from.reference == largest
+                             ? 1.0
+                             : std::exp((static_cast<double>(from.reference) - reference) * factor);
+    sum += share * from.sum;
+    const auto by = hn::Set(d, static_cast<float>(share));
+    size_t c = 0;
+    for (; c + vector <= width; c += vector) {
+      const auto scaled = hn::Mul(by, hn::LoadU(d, from.out + c));
+      hn::StoreU(i == 0 ? scaled : hn::Add(hn::LoadU(d, out + c), scaled), d, out + c);
+    }
+    for (; c < width; ++c) {
+      const float scaled = static_cast<float>(share) * from.out[c];
+      out[c] = i == 0 ? scaled : out[c] + scaled;
+    }
+  }
+  return {largest, sum};
+}
+
+// A sum of 0 means that the row sees nothing: otherwise the largest weight is 1.
+void normalise(float* out, size_t width, double sum) {
+  for (size_t c = 0; c < width; ++c) out[c] = sum == 0.0 ? 0.0F : out[c] / static_cast<float>(sum);
+}
+
+void merge_splits(const AttentionParams& p, const SplitGeometry& g, int64_t batch, int64_t kv_head,
+                  void* partials) {
+  const DecodeSizes sizes(p, g);
+  const uint64_t step = lay_out_partial(sizes, nullptr).bytes;
+  const auto partial_at = [&](int64_t split) {
+    return lay_out_partial(sizes,
+                           static_cast<char*>(partials) + static_cast<uint64_t>(split) * step);
+  };
+  const auto factor = static_cast<double>(p.scale.of_softmax);
+  for (size_t r = 0; r < sizes.rows; ++r) {
+    const DecodeRow row(p, batch, kv_head, r);
+    float* const out = partial_at(0).row(r, sizes.value_lanes);
+    const auto part = [&](int64_t split) -> RowPart {
+      const DecodePartial partial = partial_at(split);
+      return {partial.reference[r], static_cast<double>(partial.row_sum[r]),
+              partial.row(r, sizes.value_lanes)};
+    };
+    const double sink = p.sinks == nullptr ? -std::numeric_limits<double>::infinity()
+                                           : static_cast<double>(p.sinks[row.head]);
+    auto [reference, sum] = merge_row(part, g.splits, factor, sink, sizes.value_lanes, out);
+    // If all scores are -inf by overflow, not because keys are hidden, the softmax is undefined.
+    if (sum == 0.0 && row.sees_a_key(p)) sum = std::numeric_limits<double>::quiet_NaN();
+    if (p.out.data != nullptr) {
+      normalise(out, static_cast<size_t>(p.value_dim), sum);
+      rules::write_floats(out, p.value_dim, p.out.data, p.out.type,
+                          row_offset(p.out.stride, batch, row.head, row.query));
+    }
+    if (p.lse.data != nullptr) {
+      *p.lse.row(batch, row.head, row.query) = rules::lse_of(reference, p.scale.of_softmax, sum);
+    }
+  }
+}
+
+void merge_pair(const MergeParams& p, int64_t batch, int64_t head) {
+  const auto width = static_cast<size_t>(p.width);
+  for (int64_t row = 0; row < p.rows; ++row) {
+    // Normalised rows are relative to their LSE, with sum 1.
+    const auto part_of = [](float lse, const float* out) -> RowPart {
+      return {lse, lse == kNegInf ? 0.0 : 1.0, out};
+    };
+    // Without columns, the address to which an offset would be added may be null.
+    float* const out = width == 0 ? nullptr : p.out_a.row(batch, head, row);
+    float& lse = *p.lse_a.row(batch, head, row);
+    const RowPart a = part_of(lse, out);
+    const RowPart b = part_of(*p.lse_b.row(batch, head, row),
+                              width == 0 ? nullptr : p.out_b.row(batch, head, row));
+    const auto part = [&](int64_t i) -> const RowPart& { return i == 0 ? a : b; };
+    const RowSum merged =
+        merge_row(part, 2, 1.0, -std::numeric_limits<double>::infinity(), width, out);
+    normalise(out, width, merged.sum);
+    lse = rules::lse_of(merged.reference, 1.0F, merged.sum);
+  }
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(merge_splits);
+HWY_EXPORT(merge_pair);
+
+void decode_merge(const AttentionParams& params, const SplitGeometry& geometry, int64_t batch,
+                  int64_t kv_head, void* partials) {
+  HWY_DYNAMIC_DISPATCH(merge_splits)(params, geometry, batch, kv_head, partials);
+}
+
+void merge_rows(const MergeParams& params, int64_t batch, int64_t head) {
+  HWY_DYNAMIC_DISPATCH(merge_pair)(params, batch, head);
+}
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE

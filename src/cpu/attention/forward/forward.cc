@@ -1,0 +1,230 @@
+// Forward attention of one block of query rows.
+//
+// The order of FlashAttention-2 (Dao, arXiv:2307.08691): a block of queries is multiplied with one
+// key block after the other, and keeps the reference and sum of its softmax and its unnormalised
+// output. Scores are kept transposed, with queries in the vector lanes:
+//
+//   Qt[d][query]      the block's queries, transposed once
+//   St[key][query]  = sum over d of K[key][d] * Qt[d][query]         broadcast K, vector Qt
+//   online softmax    every lane its own query: no horizontal maximum or sum anywhere
+//   O[query][:]    += sum over keys of St[key][query] * V[key][:]    broadcast St, vector V
+//
+// K and V are read in place, V from a copy if that is faster. A block is cut into panels: the
+// scores of one panel against a key block stay in the nearer caches, and all panels share the key
+// block. Of the scores that causal order hides, only those in vectors and tiles at its edge are
+// computed.
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention/forward/forward.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/attention/block/loading-inl.h"
+#include "cpu/attention/block/products-inl.h"
+#include "cpu/attention/block/query_block-inl.h"
+#include "cpu/attention/block/rows-inl.h"
+#include "cpu/attention/decode/decode_kernels-inl.h"
+#include "cpu/attention/forward/captures-inl.h"
+#include "cpu/attention/forward/epilogue-inl.h"
+#include "cpu/attention/forward/short_heads-inl.h"
+#include "cpu/attention/forward/tile_products-inl.h"
+#include "cpu/attention/forward/weights-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "cpu/simd/tile_size.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Floats of K and V that fit in the first-level cache; then nothing is prefetched.
+constexpr int64_t kSmall = 2048;
+
+// The online softmax over all keys of one head, if any output needs it.
+template <class Products>
+void compute(QueryBlock<Products>& b, const BlockJob* next) {
+  start_head(b);
+  const bool is_small = b.p.keys * (b.p.head_dim + b.p.value_dim) <= kSmall;
+  if (kPrefetches && !Products::kTiles && !is_small) prefetch_next(b, next);
+  if (!b.p.needs_softmax()) return;
+  for_weight_captures(b, [&](const ScoreCapture& capture) { fill_unvisited(b, capture); });
+  float* block_reference = b.s.block_reference;
+  for_key_blocks(b, b.seen, [&](const KeyBlock<Products>& block) HWY_ATTR {
+    for (Panel& panel : b.panels()) {
+      const rules::KeyRange keys = intersection(block.keys, panel.keys);
+      if (!keys.empty() && !mask_hides_tile(b, panel, keys)) attend(b, panel, keys, block);
+    }
+    if (b.captures_weights) block_reference = std::copy_n(b.s.reference, b.lanes, block_reference);
+  });
+  for (const Panel& panel : b.panels()) {
+    if (panel.started) {
+      if constexpr (Products::kTiles) transpose_output(b, panel);
+      continue;
+    }
+    std::fill_n(b.s.out + panel.lane * b.value_lanes, panel.lanes * b.value_lanes, 0.0F);
+  }
+}
+
+// Writes the outputs other than `out`.
+template <class Products>
+void store_others(QueryBlock<Products>& b) {
+  if (b.p.lse.data != nullptr) store_lse(b);
+  if (b.p.dropout_mask.data != nullptr) store_dropout_mask(b);
+}
+
+void forward_head(QueryBlock<F32Products>& b, const BlockJob* next) {
+  compute(b, next);
+  if (b.p.needs_softmax() && !normalise_and_store(b)) recompute_masked(b);
+  store_others(b);
+  for (const ScoreCapture& capture : b.p.captures) {
+    if (capture.stage != ScoreStage::kWeights) store_capture(b, capture);
+  }
+  if (b.captures_weights) finish_weights(b);
+}
+
+void forward(const AttentionParams& params, const BlockGeometry& geometry, const BlockJob& job,
+             const BlockJob* next, void* scratch) {
+  QueryBlock<F32Products> b(params, geometry, job, scratch);
+  load_rows(b);
+  for (; b.kv_head < job.end_head; ++b.kv_head) forward_head(b, next);
+}
+
+// Runs the job for one of its heads.
+BlockJob job_of_head(const BlockJob& job, int64_t kv_head) {
+  return {
+      .batch = job.batch, .kv_head = kv_head, .end_head = kv_head + 1, .first_row = job.first_row};
+}
+
+// With products of bf16. Returns false if the head needs f32 products.
+template <class Products>
+bool forward_bf16_head(const AttentionParams& params, const BlockGeometry& geometry,
+                       const BlockJob& head, const BlockJob* next, void* scratch) {
+  QueryBlock<Products> b(params, geometry, head, scratch);
+  load_rows(b);
+  compute(b, next);
+  if constexpr (Products::kTiles) {
+    if (has_undefined_row(b)) return false;
+  }
+  // A masked recompute needs f32 scores.
+  if (b.p.needs_softmax() && !normalise_and_store(b)) return false;
+  store_others(b);
+  return true;
+}
+
+template <class Products>
+void forward_bf16_heads(const AttentionParams& params, const BlockGeometry& geometry,
+                        const BlockJob& job, const BlockJob* next, void* scratch) {
+  for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
+    const BlockJob head = job_of_head(job, kv_head);
+    if (forward_bf16_head<Products>(params, geometry, head, next, scratch)) continue;
+    forward(params, geometry, head, next, scratch);
+  }
+}
+
+void forward_bf16([[maybe_unused]] const AttentionParams& params,
+                  [[maybe_unused]] const BlockGeometry& geometry,
+                  [[maybe_unused]] const BlockJob& job, [[maybe_unused]] const BlockJob* next,
+                  [[maybe_unused]] void* scratch) {
+#if HWY_TARGET <= HWY_AVX3_ZEN4 && HWY_ARCH_X86
+  forward_bf16_heads<Bf16PairProducts>(params, geometry, job, next, scratch);
+#endif
+}
+
+void forward_tiles([[maybe_unused]] const AttentionParams& params,
+                   [[maybe_unused]] const BlockGeometry& geometry,
+                   [[maybe_unused]] const BlockJob& job, [[maybe_unused]] const BlockJob* next,
+                   [[maybe_unused]] void* scratch) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  const TileSession session(*tile_unit());
+  forward_bf16_heads<TileProducts>(params, geometry, job, next, scratch);
+#endif
+}
+
+void forward_short(const AttentionParams& params, const BlockGeometry& geometry,
+                   const BlockJob& job, void* scratch) {
+  ShortHeads heads(params, geometry, job, scratch);
+  for (int64_t kv_head = job.kv_head; kv_head < job.end_head; ++kv_head) {
+    if (heads.compute(kv_head)) continue;
+    forward(params, geometry, job_of_head(job, kv_head), nullptr, scratch);
+    heads.load_rows();
+  }
+}
+
+uint64_t block_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
+  return lay_out_block(params, geometry, nullptr).bytes;
+}
+
+uint64_t short_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
+  return lay_out_short(params, geometry, nullptr).bytes;
+}
+
+TargetTraits traits() {
+  return {.lanes = static_cast<int64_t>(hn::Lanes(DF())),
+          .strip_lanes = static_cast<int64_t>(strip_lanes()),
+          .panel_lanes = static_cast<int64_t>(panel_lanes()),
+          .block_panels = static_cast<int64_t>(TileSize::kBlockPanels),
+          .key_block = TileSize::kKeyBlock,
+          .short_keys = TileSize::kShortKeys,
+          .decode_few_rows = static_cast<int64_t>(DecodeTile::kFewRows),
+          .least_jobs = HWY_ARCH_WASM ? 1 : 16,
+          .bf16_pairs = kHasBf16Pairs,
+          .bf16_tiles = kHasTileProducts,
+          .prefetches = kPrefetches};
+}
+
+const char* name() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(forward);
+HWY_EXPORT(forward_bf16);
+HWY_EXPORT(forward_tiles);
+HWY_EXPORT(forward_short);
+HWY_EXPORT(block_bytes);
+HWY_EXPORT(short_bytes);
+HWY_EXPORT(traits);
+HWY_EXPORT(name);
+
+TargetTraits target_traits() { return HWY_DYNAMIC_DISPATCH(traits)(); }
+
+uint64_t block_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
+  return HWY_DYNAMIC_DISPATCH(block_bytes)(params, geometry);
+}
+
+uint64_t short_heads_scratch_bytes(const AttentionParams& params, const BlockGeometry& geometry) {
+  return HWY_DYNAMIC_DISPATCH(short_bytes)(params, geometry);
+}
+
+void forward_block(const AttentionParams& params, const BlockGeometry& geometry,
+                   const BlockJob& job, const BlockJob* next, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward)(params, geometry, job, next, scratch);
+}
+
+void forward_bf16_block(const AttentionParams& params, const BlockGeometry& geometry,
+                        const BlockJob& job, const BlockJob* next, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward_bf16)(params, geometry, job, next, scratch);
+}
+
+void forward_tile_block(const AttentionParams& params, const BlockGeometry& geometry,
+                        const BlockJob& job, const BlockJob* next, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward_tiles)(params, geometry, job, next, scratch);
+}
+
+void forward_short_heads(const AttentionParams& params, const BlockGeometry& geometry,
+                         const BlockJob& job, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(forward_short)(params, geometry, job, scratch);
+}
+
+const char* target_name() { return HWY_DYNAMIC_DISPATCH(name)(); }
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,155 @@
+// LayerNorm, RMSNorm, activations, sums, embeddings, and copies, scaling and averages of heads, a
+// row at a time.
+#include "cpu/elementwise/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/elementwise/elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "cpu/simd/activation-inl.h"
+#include "cpu/simd/columns-inl.h"
+#include "cpu/simd/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace multihead::cpu::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using V = hn::Vec<DF>;
+
+void normalise(const NormParams& p, int64_t first, int64_t end) {
+  const DF d;
+  const auto width = static_cast<float>(p.width);
+  for (int64_t row = first; row < end; ++row) {
+    const float* const x = p.x + row * p.x_stride;
+    float* const y = p.y + row * p.y_stride;
+    const auto load = [&](size_t column, auto lanes) { return lanes.load(x + column); };
+    // Reads the row twice, from the cache: a difference of large squares would cancel.
+    const V mean = hn::Set(d, p.centred ? sum_of(p.width, load) / width : 0.0F);
+    const float squares = sum_of(p.width, [&](size_t column, auto lanes) {
+      const V centred = hn::Sub(lanes.load(x + column), mean);
+      return hn::Mul(centred, centred);
+    });
+    const V factor = hn::Set(d, 1.0F / std::sqrt(squares / width + p.epsilon));
+    over_columns(p.width, [&](size_t column, auto lanes) {
+      V value = hn::Mul(hn::Sub(lanes.load(x + column), mean), factor);
+      if (p.weight != nullptr) value = hn::Mul(value, lanes.load(p.weight + column));
+      if (p.bias != nullptr) value = hn::Add(value, lanes.load(p.bias + column));
+      lanes.store(value, y + column);
+    });
+  }
+}
+
+void activate(const ActivationParams& p, int64_t first, int64_t end) {
+  const DF d;
+  for (int64_t row = first; row < end; ++row) {
+    const float* const gate = p.gate + row * p.gate_stride;
+    const float* const x = p.x == nullptr ? nullptr : p.x + row * p.x_stride;
+    float* const y = p.y + row * p.y_stride;
+    over_columns(p.width, [&](size_t column, auto lanes) {
+      V value = activation(d, p.activation, lanes.load(gate + column)).value;
+      if (x != nullptr) value = hn::Mul(value, lanes.load(x + column));
+      lanes.store(value, y + column);
+    });
+  }
+}
+
+void sum(const float* a, const float* b, float* y, int64_t count) {
+  over_columns(count, [&](size_t column, auto lanes) {
+    lanes.store(hn::Add(lanes.load(a + column), lanes.load(b + column)), y + column);
+  });
+}
+
+void embed(const EmbedParams& p, int64_t first, int64_t end) {
+  for (int64_t row = first; row < end; ++row) {
+    const float* const token = p.embeddings + p.tokens[row] * p.width;
+    float* const y = p.y + row * p.width;
+    if (p.positions == nullptr) {
+      std::copy_n(token, p.width, y);
+    } else {
+      sum(token, p.positions + (p.first_position + row % p.sequence) * p.width, y, p.width);
+    }
+  }
+}
+
+void scale_heads(const ScaleHeadsParams& p, int64_t first, int64_t end) {
+  const DF d;
+  for (int64_t row = first; row < end; ++row) {
+    float* const token = p.x + row / p.tokens * p.stride[0] + row % p.tokens * p.stride[2];
+    for (int64_t h = 0; h < p.heads; ++h) {
+      float* const x = token + h * p.stride[1];
+      const float factor = p.factors[h];
+      if (factor == 0.0F) {
+        std::fill_n(x, p.width, 0.0F);
+        continue;
+      }
+      over_columns(p.width, [&](size_t column, auto lanes) {
+        lanes.store(hn::Mul(lanes.load(x + column), hn::Set(d, factor)), x + column);
+      });
+    }
+  }
+}
+
+void mean_heads(const MeanHeadsParams& p, int64_t first, int64_t end) {
+  const DF d;
+  const V factor = hn::Set(d, static_cast<float>(1.0 / static_cast<double>(p.heads)));
+  for (int64_t row = first; row < end; ++row) {
+    const int64_t b = row / p.tokens, n = row % p.tokens;
+    const float* const x = p.x + b * p.x_stride[0] + n * p.x_stride[2];
+    float* const y = p.y + b * p.y_stride[0] + n * p.y_stride[1];
+    over_columns(p.width, [&](size_t column, auto lanes) {
+      V sum = lanes.load(x + column);
+      for (int64_t h = 1; h < p.heads; ++h) {
+        sum = hn::Add(sum, lanes.load(x + h * p.x_stride[1] + column));
+      }
+      lanes.store(hn::Mul(sum, factor), y + column);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace multihead::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace multihead::cpu {
+
+HWY_EXPORT(normalise);
+HWY_EXPORT(activate);
+HWY_EXPORT(sum);
+HWY_EXPORT(embed);
+HWY_EXPORT(scale_heads);
+HWY_EXPORT(mean_heads);
+
+void norm_rows(const NormParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(normalise)(params, first, end);
+}
+
+void activation_rows(const ActivationParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(activate)(params, first, end);
+}
+
+void embed_rows(const EmbedParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(embed)(params, first, end);
+}
+
+void scale_heads_rows(const ScaleHeadsParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(scale_heads)(params, first, end);
+}
+
+void mean_heads_rows(const MeanHeadsParams& params, int64_t first, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(mean_heads)(params, first, end);
+}
+
+void add(const float* a, const float* b, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(sum)(a, b, y, count);
+}
+
+}  // namespace multihead::cpu
+#endif  // HWY_ONCE

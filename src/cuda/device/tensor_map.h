@@ -1,0 +1,50 @@
+// Descriptions of tensors in device memory for the tensor memory accelerator (TMA) of Hopper. They
+// are made on the host, without a call to the processor, and passed to kernels by value, as
+// `const __grid_constant__ TensorMap`.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <array>
+
+#include "cuda/device/tensor_map_shape.h"
+#include "multihead/tensor.h"
+
+namespace multihead::cuda {
+
+using TensorMap = CUtensorMap;
+
+// Returns the runtime's error code: cudaErrorNotSupported if the driver has no such function.
+inline int encode_tensor_map(TensorMap& map, const TensorMapShape& shape) {
+  // Through the runtime, so that programs do not link the driver's library.
+  using Encode =
+      CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                   const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                   CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  constexpr unsigned kSince = 12000;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                             kSince, cudaEnableDefault, &found);
+#else
+  const cudaError_t error =
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+  if (error != cudaSuccess) return static_cast<int>(error);
+  if (found != cudaDriverEntryPointSuccess) return static_cast<int>(cudaErrorNotSupported);
+  constexpr std::array<cuuint32_t, 4> kEveryElement = {1, 1, 1, 1};
+  const CUresult result = reinterpret_cast<Encode>(function)(
+      &map,
+      shape.type == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      4, const_cast<void*>(shape.data), shape.extents.data(), shape.byte_strides.data(),
+      shape.box.data(), kEveryElement.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  // The driver's codes for invalid values are the runtime's.
+  return static_cast<int>(result);
+}
+
+}  // namespace multihead::cuda

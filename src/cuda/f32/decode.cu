@@ -1,0 +1,275 @@
+// Split-KV decoding of rows of any type. A block takes kDecodeRows query rows of one key/value head
+// and one split of the keys, and goes through 32 keys at a time, with products and sums in f32:
+//
+//   1. All warps copy 32 rows of K into shared memory, as floats.
+//   2. A warp scores its rows against them, a key for each lane, and updates the rows' largest
+//      score and sum (online softmax, arXiv:1805.02867).
+//   3. All warps copy 32 rows of V into the same memory; each thread adds its columns of all rows.
+//
+// A second kernel merges the splits, of this file or of mma/decode.cu. Rows of K and V may lie in
+// a tensor, a ring or pages.
+#include "cuda/device/launch.h"
+#include "cuda/f32/decode.h"
+#include "cuda/rows.h"
+#include "cuda/warp_rows.h"
+#include "rules/element.h"
+#include "rules/lse.h"
+
+namespace multihead::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kRows = static_cast<int>(kDecodeRows);
+constexpr int kRowsOfWarp = kRows / kWarps;
+constexpr int kKeys = static_cast<int>(kDecodeKeyStep);
+static_assert(kKeys == kWarpSize && kRows % kWarps == 0);
+constexpr float kNoWeight = -1.0F;                                // of a hidden or dropped key
+constexpr int kColumns = static_cast<int>(kMaxWidth) / kThreads;  // of a thread
+
+// Shared memory, in floats.
+struct Layout {
+  int stride;  // of a row of the tile; odd, so that the lanes of a warp read from different banks
+  int weights, shrink, queries, floats;
+
+  __host__ __device__ Layout(int64_t head_dim, int64_t value_dim)
+      : stride(static_cast<int>(rules::most_of(head_dim, value_dim)) | 1),
+        weights(kKeys * stride),
+        shrink(weights + kRows * kKeys),
+        queries(shrink + kRows),
+        floats(queries + kRows * static_cast<int>(head_dim)) {}
+};
+
+// Copies rows first .. first + 31 into the tile, those from `end` on as zeros.
+template <class T>
+__device__ void load_tile(const rules::StoredRows& rows, int64_t pool_pages, int64_t batch,
+                          int64_t kv_head, int64_t first, int64_t end, int64_t width, int stride,
+                          float* tile) {
+  for (int key = warp(); key < kKeys; key += kWarps) {
+    int64_t row = 0;
+    const bool exists = first + key < end && find_row(rows, pool_pages, batch, first + key, row);
+    const T* const from = static_cast<const T*>(rows.data) +
+                          (exists ? rules::row_offset(rows.stride, batch, kv_head, row) : 0);
+    const float scale = exists && rows.scales != nullptr
+                            ? rows.scales[rules::row_offset(rows.scale_stride, batch, kv_head, row)]
+                            : 1.0F;
+    for (int c = lane(); c < width; c += kWarpSize) {
+      tile[key * stride + c] = exists ? to_float(from[c]) * scale : 0.0F;
+    }
+  }
+}
+
+// Without a number of blocks, ptxas takes 128 registers and spills.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 3) decode_split(const SplitParams p) {
+  const rules::AttentionParams& call = p.forward.call;
+  const int64_t group = call.group();
+  const int64_t all_rows = call.queries * group;
+  const int64_t tiles = (all_rows + kRows - 1) / kRows;
+  int64_t index = block_index().x;
+  const int64_t split = index % p.splits;
+  index /= p.splits;
+  const int64_t first_row = index % tiles * kRows;
+  index /= tiles;
+  const int64_t kv_head = index % call.kv_heads;
+  const int64_t batch = index / call.kv_heads;
+  const Entry entry = entry_of(p.forward, batch);
+  const int rows = static_cast<int>(rules::least_of(kRows, all_rows - first_row));
+  const auto head_of = [&](int r) { return kv_head * group + (first_row + r) % group; };
+  const auto query_of = [&](int r) { return (first_row + r) / group; };
+
+  const Layout layout(call.head_dim, call.value_dim);
+  float* const tile = reinterpret_cast<float*>(shared_memory());
+  float* const weights = tile + layout.weights;
+  float* const shrink = tile + layout.shrink;
+  float* const queries = tile + layout.queries;
+  const int head_dim = static_cast<int>(call.head_dim);
+  for (int at = thread_index(); at < kRows * head_dim; at += kThreads) {
+    const int r = at / head_dim, c = at % head_dim;
+    queries[at] =
+        r < rows ? element(call.q.data, call.q.type,
+                           rules::row_offset(call.q.stride, batch, head_of(r), query_of(r)) + c) *
+                       call.scale.of_queries
+                 : 0.0F;
+  }
+
+  // The keys of the split that some row sees.
+  rules::KeyRange seen{call.keys, 0};
+  for (int r = 0; r < rows; ++r) {
+    const rules::KeyRange of_row = entry.visibility.of_query(query_of(r));
+    if (of_row.empty()) continue;
+    seen.first = rules::least_of(seen.first, of_row.first);
+    seen.last = rules::most_of(seen.last, of_row.last);
+  }
+  const int64_t end = rules::least_of((split + 1) * p.split_keys, seen.last);
+  int64_t first = split * p.split_keys;
+  if (seen.first > first) first += (seen.first - first) / kKeys * kKeys;
+
+  // Rows warp() and warp() + 4 of the block.
+  QueryRow row[kRowsOfWarp];
+  float largest[kRowsOfWarp], sum[kRowsOfWarp];
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    const int r = warp() + i * kWarps;
+    if (r < rows) row[i] = query_row(call, entry, head_of(r), query_of(r));
+    largest[i] = -INFINITY;
+    sum[i] = 0.0F;
+  }
+  const float factor = call.scale.of_softmax * kLog2E;
+  float values[kRows][kColumns] = {};
+
+  for (; first < end; first += kKeys) {
+    sync_threads();  // the tile of the step before, and the queries
+    load_tile<T>(call.k, p.pool_pages, batch, kv_head, first, end, call.head_dim, layout.stride,
+                 tile);
+    sync_threads();
+    const int64_t key = first + lane();
+#pragma unroll
+    for (int i = 0; i < kRowsOfWarp; ++i) {
+      const int r = warp() + i * kWarps;
+      int64_t slot = 0;
+      const bool visible = r < rows && key < end && sees(call, row[i], key) &&
+                           find_row(call.k, p.pool_pages, batch, key, slot);
+      float score = -INFINITY;
+      if (visible) {
+        float product = 0.0F;
+        for (int c = 0; c < head_dim; ++c) {
+          product += queries[r * head_dim + c] * tile[lane() * layout.stride + c];
+        }
+        score = biased_score(call, row[i], key, capped_score(call, product));
+      }
+      const float most = warp_max(score);
+      const float reference = most > largest[i] || most != most ? most : largest[i];
+      // Before the first visible key, everything is 0.
+      const float rescale =
+          largest[i] == -INFINITY ? 0.0F : exp2f((largest[i] - reference) * factor);
+      const bool counts = visible && score != -INFINITY;
+      float weight = counts ? exp2f((score - reference) * factor) : 0.0F;
+      sum[i] = sum[i] * rescale + warp_sum(weight);
+      largest[i] = reference;
+      if (!counts) {
+        weight = kNoWeight;
+      } else if (call.dropout.given()) {
+        const bool kept = keeps(call, entry, head_of(r), query_of(r), key);
+        weight = kept ? weight * call.dropout.scale : kNoWeight;
+      }
+      weights[r * kKeys + lane()] = weight;
+      if (lane() == 0) shrink[r] = rescale;
+    }
+    sync_threads();
+    load_tile<T>(call.v, p.pool_pages, batch, kv_head, first, end, call.value_dim, layout.stride,
+                 tile);
+    sync_threads();
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) values[r][i] *= shrink[r];
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int c = thread_index() + i * kThreads;
+      if (c >= call.value_dim) break;
+      for (int j = 0; j < kKeys; ++j) {
+        const float value = tile[j * layout.stride + c];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          // A value that a row does not see may be NaN; one that it sees counts even with a weight
+          // of 0. A weight may be NaN too.
+          const float weight = weights[r * kKeys + j];
+          if (!(weight < 0.0F)) values[r][i] += weight * value;
+        }
+      }
+    }
+  }
+
+  const int64_t width = call.value_dim + 2;
+  const auto partial = [&](int r) {
+    return p.partials +
+           (((batch * call.kv_heads + kv_head) * all_rows + first_row + r) * p.splits + split) *
+               width;
+  };
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int c = thread_index() + i * kThreads;
+      if (r < rows && c < call.value_dim) partial(r)[c] = values[r][i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRowsOfWarp; ++i) {
+    const int r = warp() + i * kWarps;
+    if (r >= rows || lane() != 0) continue;
+    partial(r)[call.value_dim] = largest[i];
+    partial(r)[call.value_dim + 1] = sum[i];
+  }
+}
+
+// A warp for each row.
+__global__ void __launch_bounds__(kWarpRowThreads) decode_merge(const SplitParams p) {
+  const rules::AttentionParams& call = p.forward.call;
+  const int64_t group = call.group();
+  const int64_t all_rows = call.queries * group;
+  const int64_t index = row_of_warp();
+  if (index >= call.batch * call.kv_heads * all_rows) return;
+  const int64_t row = index % all_rows;
+  const int64_t head = index / all_rows % call.kv_heads * group + row % group;
+  const int64_t batch = index / all_rows / call.kv_heads;
+  const int64_t query = row / group;
+  const int64_t width = call.value_dim;
+  const float* const partials = p.partials + index * p.splits * (width + 2);
+  const auto largest_of = [&](int64_t split) { return partials[split * (width + 2) + width]; };
+  const auto sum_of = [&](int64_t split) { return partials[split * (width + 2) + width + 1]; };
+
+  // Scores before the factor: with it, those near the largest float would overflow.
+  const float factor = call.scale.of_softmax * kLog2E;
+  const float sink = call.sinks == nullptr ? -INFINITY : call.sinks[head] / call.scale.of_softmax;
+  float largest = sink;
+  for (int64_t split = 0; split < p.splits; ++split) {
+    const float of_split = largest_of(split);
+    if (of_split > largest || of_split != of_split) largest = of_split;
+  }
+  const auto share_of = [&](int64_t split) {
+    return largest_of(split) == -INFINITY ? 0.0F : exp2f((largest_of(split) - largest) * factor);
+  };
+  float sum = sink == -INFINITY ? 0.0F : exp2f((sink - largest) * factor);
+  for (int64_t split = 0; split < p.splits; ++split) sum += share_of(split) * sum_of(split);
+  if (call.out.data != nullptr) {
+    const int64_t at = rules::row_offset(call.out.stride, batch, head, query);
+    for (int64_t c = lane(); c < width; c += kWarpSize) {
+      float value = 0.0F;
+      for (int64_t split = 0; split < p.splits; ++split) {
+        value += share_of(split) * partials[split * (width + 2) + c];
+      }
+      set_element(call.out.data, call.out.type, at + c, sum == 0.0F ? 0.0F : value / sum);
+    }
+  }
+  if (call.lse.data != nullptr && lane() == 0) {
+    *call.lse.row(batch, head, query) =
+        rules::lse_of(largest, call.scale.of_softmax, static_cast<double>(sum));
+  }
+}
+
+int launch_f32(const SplitParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  const size_t floats = static_cast<size_t>(Layout(call.head_dim, call.value_dim).floats);
+  const LaunchShape shape{.grid = {static_cast<uint32_t>(params.tiles() * params.splits), 1, 1},
+                          .threads = kThreads,
+                          .shared_bytes = floats * sizeof(float),
+                          .stream = stream};
+  return rules::visit_element(call.k.type, [&]<class T>(std::type_identity<T>) {
+    return launch(shape, decode_split<T>, params);
+  });
+}
+
+}  // namespace
+
+int launch_decode(const SplitParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  const int error = params.half ? launch_decode_half(params, stream) : launch_f32(params, stream);
+  if (error != 0) return error;
+  const int64_t rows = call.batch * call.heads * call.queries;
+  return launch_warp_rows(rows, stream, decode_merge, params);
+}
+
+}  // namespace multihead::cuda

@@ -1,0 +1,337 @@
+// Attention backward for Hopper (sm_90a): d_q, d_k and d_v through TMA and wgmma, one warpgroup
+// that only loads and two that compute. backward_tile.h says which products are computed.
+//
+// Two kernels instead of FlashAttention-3's one (Shah et al. 2024, arXiv:2407.08608), whose blocks
+// add their parts of d_q in whatever order they come: weights and their gradients are computed
+// twice, 7 products instead of 5, but every sum is one block's, in a fixed order.
+//
+// In each step, a consumer warpgroup enqueues both products of scores, takes the exponentials of
+// the first while the second runs, enqueues P^T d_out, computes dS while that runs, and enqueues
+// the product with dS, which runs beside the scores of the next step.
+//
+// No kernel of this file has run on a GPU yet: it is proven in the emulator of tests/cuda.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/backward_singly.h"
+#include "cuda/device/device.h"
+#include "cuda/device/hopper_device.h"
+#include "cuda/hopper/backward_tile.h"
+#include "cuda/hopper/rows.h"
+#include "cuda/hopper/softmax.h"
+#include "rules/attention_params.h"
+
+namespace multihead::cuda {
+
+// --- The producer: one thread copies, and for d_k and d_v a warp stores references and deltas ---
+
+// Calls visit(step, head, first) for all steps: of head after head, passing rows from `first` on.
+template <class Tile, class Visit>
+__device__ __forceinline__ void for_each_step(const HopperBackwardBlock& block,
+                                              const Visit& visit) {
+  const int steps = block.steps_of_head(Tile::kStep);
+  int step = 0;
+  for (int head = 0; head < block.heads; ++head) {
+    for (int i = 0; i < steps; ++i, ++step) {
+      visit(step, head, block.first_passing + i * Tile::kStep);
+    }
+  }
+}
+
+template <class Tile>
+__device__ __forceinline__ void copy_tiles(const HopperBackwardCall& call,
+                                           const HopperBackwardBlock& block,
+                                           const HopperBackwardShared<Tile>& shared) {
+  using Kept = typename Tile::Kept;
+  using Passing = typename Tile::Passing;
+  const TensorMap& kept = Tile::kOfKeys ? call.k : call.q;
+  const TensorMap& second_kept = Tile::kOfKeys ? call.v : call.d_out;
+  const TensorMap& passing = Tile::kOfKeys ? call.q : call.k;
+  const TensorMap& second_passing = Tile::kOfKeys ? call.d_out : call.v;
+  const Entry& entry = block.entry;
+  const int64_t kept_head = Tile::kOfKeys ? block.kv_head : block.head;
+  const int64_t first_kept =
+      (Tile::kOfKeys ? entry.first_key : entry.first_query) + block.first_kept;
+  if (block.passing == 0) return;
+  load_rows<Kept>(shared.kept, kept, shared.kept_full, first_kept, kept_head, entry.batch);
+  for_each_step<Tile>(block, [&](int step, int head_of_step, int first) {
+    const int64_t head = Tile::kOfKeys ? block.head + head_of_step : block.kv_head;
+    const int64_t row = (Tile::kOfKeys ? entry.first_query : entry.first_key) + first;
+    const auto slot = HopperSlot::of<Tile::kSlots>(step);
+    mbarrier_wait(shared.empty + slot.index, slot.parity ^ 1U);  // the first use does not wait
+    load_rows<Passing>(shared.ring + slot.index * Passing::kBytes, passing,
+                       shared.full + slot.index, row, head, entry.batch);
+    if constexpr (Tile::kSumsScores) {
+      if (step == 0) {
+        load_rows<Kept>(shared.second_kept, second_kept, shared.second_kept_full, first_kept,
+                        kept_head, entry.batch);
+      }
+    }
+    const auto second = HopperSlot::of<Tile::kSecondSlots>(step);
+    mbarrier_wait(shared.second_empty + second.index, second.parity ^ 1U);
+    load_rows<Passing>(shared.second_ring + second.index * Passing::kBytes, second_passing,
+                       shared.second_full + second.index, row, head, entry.batch);
+  });
+}
+
+// By one warp. References become those of exponents to base 2.
+template <class Tile>
+__device__ __forceinline__ void store_rows(const HopperBackwardCall& call,
+                                           const HopperBackwardBlock& block,
+                                           const HopperBackwardShared<Tile>& shared) {
+  const Entry& entry = block.entry;
+  for_each_step<Tile>(block, [&](int step, int head, int first) {
+    const auto slot = HopperSlot::of<Tile::kSlots>(step);
+    float* const rows = shared.rows + slot.index * 2 * Tile::kStep;
+    mbarrier_wait(shared.empty + slot.index, slot.parity ^ 1U);
+    for (int i = lane(); i < Tile::kStep; i += kWarpSize) {
+      const int query = first + i;
+      float reference = 0.0F, delta = 0.0F;
+      if (query < entry.queries) {
+        const int64_t row = entry.first_query + query;
+        reference = *call.params.reference.row(entry.batch, block.head + head, row);
+        delta = *call.params.delta.row(entry.batch, block.head + head, row);
+      }
+      rows[i] = reference * call.reference_log2;
+      rows[Tile::kStep + i] = delta;
+    }
+    sync_warp();
+    if (lane() == 0) mbarrier_arrive(shared.full + slot.index);
+  });
+}
+
+// --- Consumers ---
+
+struct alignas(8) FloatPair {
+  float left, right;
+};
+
+// Reference and delta of the query of each element of a thread's scores.
+template <class Tile>
+struct HopperQueries {
+  float reference[2], delta[2];  // of kept queries, those of the thread's two rows
+  const float* rows;             // of passing queries, see HopperBackwardShared
+
+  // Calls visit(i, reference, delta) for each element.
+  template <bool kDelta, class Visit>
+  __device__ __forceinline__ void for_each(const Visit& visit) const {
+#pragma unroll
+    for (int i = 0; i < Tile::kStep / 2; i += 4) {
+      float of[4];
+      if constexpr (Tile::kOfKeys) {
+        const auto pair =
+            reinterpret_cast<const FloatPair*>(rows + (kDelta ? Tile::kStep : 0))[i + lane() % 4];
+        of[0] = of[2] = pair.left;
+        of[1] = of[3] = pair.right;
+      } else {
+        of[0] = of[1] = kDelta ? delta[0] : reference[0];
+        of[2] = of[3] = kDelta ? delta[1] : reference[1];
+      }
+#pragma unroll
+      for (int n = 0; n < 4; ++n) visit(i + n, of[n]);
+    }
+  }
+};
+
+// Stores a warpgroup's 64 rows of one gradient. Returns, for each of a thread's two rows, whether a
+// number of this thread is not finite.
+template <size_t kCount>
+__device__ __forceinline__ void store_sums(const rules::Rows<float>& to, int64_t batch,
+                                           int64_t head, int64_t first_row, int thread_row,
+                                           int end_row, const float (&sums)[kCount], float factor,
+                                           bool (&wrong)[2]) {
+  if (to.data == nullptr) return;
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const int row = thread_row + 8 * which;
+    if (row >= end_row) continue;
+    auto* const pairs =
+        reinterpret_cast<FloatPair*>(to.row(batch, head, first_row + row)) + lane() % 4;
+    // Not finite if one of them is not.
+    float total = 0.0F;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(kCount); i += 4) {
+      const FloatPair pair{sums[i + 2 * which] * factor, sums[i + 2 * which + 1] * factor};
+      total += pair.left * 0.0F + pair.right * 0.0F;
+      pairs[i] = pair;
+    }
+    wrong[which] = wrong[which] || total != 0.0F;
+  }
+}
+
+// Not inlined, so that it takes no registers from the products.
+template <class Tile>
+__device__ __noinline__ void correct_row(const HopperBackwardCall& call, int row) {
+  const HopperBackwardBlock block = HopperBackwardBlock::of<Tile>(call);
+  if constexpr (Tile::kOfKeys) {
+    const int64_t group = call.params.forward.call.group();
+    const ColumnRange queries = block.visible<Tile>(row);
+    write_key_singly(call.params, block.entry, block.kv_head, row,
+                     {queries.first * group, queries.last * group},
+                     Tile::kSumsScores && call.params.d_k.data != nullptr,
+                     Tile::kSumsValues && call.params.d_v.data != nullptr);
+  } else {
+    write_query_singly(call.params, block.entry, block.head, row);
+  }
+}
+
+// Computes rows again of which some lane has `wrong`: in the products of tiles, a hidden weight of
+// 0 times a NaN is NaN, and a gradient of a score may be larger than the largest number of f16.
+template <class Tile>
+__device__ __forceinline__ void correct_rows(const HopperBackwardCall& call, int thread_row,
+                                             const bool (&wrong)[2]) {
+  uint32_t lanes[2];
+#pragma unroll
+  for (int which = 0; which < 2; ++which) lanes[which] = ballot(wrong[which]);
+  if ((lanes[0] | lanes[1]) == 0) return;
+  for (int row = 0; row < 16; ++row) {
+    if (((row < 8 ? lanes[0] : lanes[1]) >> (row % 8 * 4) & 0xFU) == 0) continue;
+    correct_row<Tile>(call, thread_row - lane() / 4 + row);
+  }
+}
+
+template <class T, class Tile>
+__device__ __forceinline__ void consume(const HopperBackwardCall& call,
+                                        const HopperBackwardBlock& block,
+                                        const HopperBackwardShared<Tile>& shared, int consumer) {
+  using Kept = typename Tile::Kept;
+  using Passing = typename Tile::Passing;
+  constexpr int kScores = Tile::kStep / 2;
+  const Entry& entry = block.entry;
+  const int group_row = block.first_kept + consumer * 64;
+  const int thread_row = group_row + thread_index() % kWarpgroupSize / kWarpSize * 16 + lane() / 4;
+  HopperQueries<Tile> queries{};
+  ColumnRange visible[2];
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const int row = thread_row + 8 * which;
+    visible[which] = block.visible<Tile>(row);
+    if constexpr (!Tile::kOfKeys) {
+      if (row < block.end_kept) {
+        const int64_t query = entry.first_query + row;
+        queries.reference[which] =
+            *call.params.reference.row(entry.batch, block.head, query) * call.reference_log2;
+        queries.delta[which] = *call.params.delta.row(entry.batch, block.head, query);
+      }
+    }
+  }
+  // Passing rows that all kept rows of the warpgroup see or are seen by. A key that nothing sees
+  // has an empty range, whose ends do not follow those of its neighbours.
+  const ColumnRange of_first = block.visible<Tile>(group_row);
+  const ColumnRange of_last = block.visible<Tile>(group_row + 63);
+  const ColumnRange common{of_last.first,
+                           of_last.first < of_last.last ? of_first.last : of_last.first};
+
+  float score_sums[Tile::kWidth / 2] = {};  // of d_q or d_k
+  float value_sums[Tile::kSumsValues ? Tile::kWidth / 2 : 1] = {};
+  float s[kScores];
+  float d[kScores];
+  uint32_t weights[Tile::kStep / 16][4];
+  uint32_t d_scores[Tile::kStep / 16][4];
+  const std::byte* const kept = shared.kept + consumer * 64 * 128;
+  const std::byte* const second_kept = shared.second_kept + consumer * 64 * 128;
+  if (block.passing > 0) mbarrier_wait(shared.kept_full, 0);
+  for_each_step<Tile>(block, [&](int step, int /*head*/, int first) {
+    const auto slot = HopperSlot::of<Tile::kSlots>(step);
+    const auto second_slot = HopperSlot::of<Tile::kSecondSlots>(step);
+    std::byte* const tile = shared.ring + slot.index * Passing::kBytes;
+    std::byte* const second = shared.second_ring + second_slot.index * Passing::kBytes;
+    const bool all_visible = first >= common.first && first + Tile::kStep <= common.last;
+    mbarrier_wait(shared.full + slot.index, slot.parity);
+    if (first + Tile::kStep > block.end_present) {
+      clear_rows<Passing, Tile::kConsumers>(tile, block.end_present - first);
+      if constexpr (Tile::kSumsValues) {
+        mbarrier_wait(shared.second_full + second_slot.index, second_slot.parity);
+        clear_rows<Passing, Tile::kConsumers>(second, block.end_present - first);
+      }
+      finish_clearing<Tile::kConsumers>();
+    }
+    wgmma_fence();
+    multiply_transposed<T, Kept, Passing>(s, kept, tile);
+    if (step == 0 && Tile::kSumsScores) mbarrier_wait(shared.second_kept_full, 0);
+    mbarrier_wait(shared.second_full + second_slot.index, second_slot.parity);
+    if constexpr (Tile::kSumsScores) {
+      wgmma_fence();
+      multiply_transposed<T, Kept, Passing>(d, second_kept, second);
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+    wgmma_touch(s);
+    // So the products of the step before have ended too.
+    if (step > 0) {
+      release_slot(shared.empty + HopperSlot::of<Tile::kSlots>(step - 1).index);
+      if constexpr (Tile::kSumsValues) {
+        release_slot(shared.second_empty + HopperSlot::of<Tile::kSecondSlots>(step - 1).index);
+      }
+    }
+    queries.rows = shared.rows + slot.index * 2 * Tile::kStep;
+    queries.template for_each<false>([&](int i, float reference) {
+      s[i] = exp2_approx(fmaf(s[i], call.scale_log2, -reference));
+    });
+    if (!all_visible) hide(s, visible, first, 0.0F);
+    if constexpr (Tile::kSumsValues) {
+      pack_weights<T>(s, weights);
+      wgmma_fence();
+      add_product<T, Passing>(value_sums, weights, second);
+    }
+    if constexpr (Tile::kSumsScores) {
+      wgmma_wait<Tile::kSumsValues ? 1 : 0>();
+      wgmma_touch(d);
+      if constexpr (!Tile::kSumsValues) release_slot(shared.second_empty + second_slot.index);
+      queries.template for_each<true>([&](int i, float delta) { d[i] = s[i] * (d[i] - delta); });
+      // 0 times a hidden NaN is NaN.
+      if (!all_visible) hide(d, visible, first, 0.0F);
+      // For P^T d_out, which ran beside the work above. While it runs, ptxas lets no instruction
+      // write registers of the next product: it would serialise all products.
+      wgmma_wait<0>();
+      pack_weights<T>(d, d_scores);
+      wgmma_fence();
+      add_product<T, Passing>(score_sums, d_scores, tile);
+    }
+  });
+  wgmma_wait<0>();
+  wgmma_touch(score_sums);
+  wgmma_touch(value_sums);
+
+  const BackwardParams& params = call.params;
+  bool wrong[2] = {false, false};
+  if constexpr (!Tile::kOfKeys) {
+    store_sums(params.d_q, entry.batch, block.head, entry.first_query, thread_row, block.end_kept,
+               score_sums, params.scale, wrong);
+  } else {
+    if constexpr (Tile::kSumsScores) {
+      store_sums(params.d_k, entry.batch, block.kv_head, entry.first_key, thread_row,
+                 block.end_kept, score_sums, params.scale, wrong);
+    }
+    if constexpr (Tile::kSumsValues) {
+      store_sums(params.d_v, entry.batch, block.kv_head, entry.first_key, thread_row,
+                 block.end_kept, value_sums, 1.0F, wrong);
+    }
+  }
+  sync_warp();  // corrected rows replace stored ones
+  correct_rows<Tile>(call, thread_row, wrong);
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    backward_hopper(const __grid_constant__ HopperBackwardCall call) {
+  const auto block = HopperBackwardBlock::of<Tile>(call);
+  if (block.first_kept >= block.end_kept) return;
+  const auto shared = HopperBackwardShared<Tile>::of(shared_memory());
+  if (thread_index() == 0) shared.init_barriers();
+  sync_threads();
+  const int group = uniform(warpgroup());
+  if (group == 0) {
+    set_max_registers_down<Tile::kProducerRegisters>();
+    if (thread_index() == 0) copy_tiles<Tile>(call, block, shared);
+    if (Tile::kOfKeys && uniform(warp()) == 1) store_rows<Tile>(call, block, shared);
+  } else {
+    set_max_registers_up<Tile::kConsumerRegisters>();
+    consume<T, Tile>(call, block, shared, group - 1);
+  }
+}
+
+}  // namespace multihead::cuda

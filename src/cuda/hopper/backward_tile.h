@@ -1,0 +1,200 @@
+// The Hopper backward kernel: tile sizes, what a block computes, and its shared memory.
+//
+// A block keeps kKept rows of two tensors, 64 for each consumer warpgroup, and goes through the
+// rows of the two others, kStep at a time:
+//
+//                  kept       passing    products of a step   sums
+//   d_k and d_v    K, V       Q, d_out   K Q^T, V d_out^T     dS^T Q, P^T d_out
+//   d_q            Q, d_out   K, V       Q K^T, d_out V^T     dS K
+//
+// Kept rows are the left operand of the first two products, from shared memory. A warpgroup has
+// their results in registers, in the layout of the left operand of the products that follow: no
+// weight goes through shared memory.
+//
+//   d, sums           step  slots  registers of sums and products   shared memory
+//   64, d_k and d_v    112  3 + 3           64 + 112                   119 KiB
+//   64, d_q            128  3 + 3           32 + 128                   128 KiB
+//   128, d_k and d_v    64  3 + 3           128 + 64                   162 KiB
+//   128, d_q           112  3 + 2           64 + 112                   204 KiB
+//   256, d_k            64  2 + 1           128 + 64                   225 KiB
+//   256, d_v            64  2 + 2           128 + 32                   193 KiB
+//   256, d_q            64  2 + 1           128 + 64                   224 KiB
+//
+// With steps of 128 in the first and fourth line, ptxas has too few registers to let products
+// overlap. Packed weights take a quarter of a step's rows in registers, twice for d_k and d_v.
+// At d 256, the sums of d_k and d_v would take all registers: they have a kernel each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/backward.h"
+#include "cuda/device/device.h"
+#include "cuda/device/hopper_device.h"
+#include "cuda/hopper/rows.h"
+#include "cuda/hopper/softmax.h"
+#include "cuda/params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+
+enum class HopperSums : uint8_t { kQueries, kKeys, kValues, kKeysAndValues };
+
+// Slots are those of the rings of Q or K, and of d_out or V.
+template <HopperSums kSums, int kWidth_, int kStep_, int kSlots_, int kSecondSlots_>
+struct HopperBackwardTile {
+  static constexpr bool kOfKeys = kSums != HopperSums::kQueries;     // else kept rows are queries
+  static constexpr bool kSumsScores = kSums != HopperSums::kValues;  // d_q or d_k
+  static constexpr bool kSumsValues = kOfKeys && kSums != HopperSums::kKeys;  // d_v
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kStep = kStep_;
+  static constexpr int kSlots = kSlots_;
+  static constexpr int kSecondSlots = kSecondSlots_;
+  static constexpr int kConsumers = 2;  // warpgroups
+  static constexpr int kKept = 64 * kConsumers;
+  static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kConsumerRegisters = 240;
+  // A slot is released in the step after its last product was enqueued, and that step needs one.
+  static_assert(kSlots >= 2 && (kSecondSlots >= 2 || !kSumsValues));
+
+  using Kept = HopperRows<kWidth, kKept>;
+  using Passing = HopperRows<kWidth, kStep>;
+  static constexpr int kKeptBytes = (kSumsScores ? 2 : 1) * Kept::kBytes;
+  static constexpr int kPassingBytes = (kSlots + kSecondSlots) * Passing::kBytes;
+  // Reference and delta of passing queries.
+  static constexpr int kRowBytes = kOfKeys ? kSlots * 2 * kStep * 4 : 0;
+  static constexpr int kBarrierBytes = 8 * (2 + 2 * kSlots + 2 * kSecondSlots);
+  static constexpr int kSharedBytes = kKeptBytes + kPassingBytes + kRowBytes + kBarrierBytes;
+  static_assert(kSharedBytes <= kMostSharedBytes);
+};
+
+struct HopperBackwardCall {
+  BackwardParams params;
+  TensorMap q, k, v, d_out;
+  float scale_log2;       // of products of q and k, and log2(e)
+  float reference_log2;   // of BackwardParams::reference, for the same exponent
+  int64_t tiles;          // of one kept head
+  int64_t heads_at_once;  // see HopperPlace
+};
+
+struct HopperBackwardBlock {
+  Entry entry;
+  int64_t head, kv_head;       // of kept queries; the first that shares the kept keys
+  int first_kept, end_kept;    // keys or queries of the entry; may be empty
+  int first_passing, passing;  // of each head
+  int heads;                   // whose rows pass
+  int end_present;             // passing rows from here on are to be cleared
+
+  template <class Tile>
+  static __device__ __forceinline__ HopperBackwardBlock of(const HopperBackwardCall& call) {
+    const rules::AttentionParams& attention = call.params.forward.call;
+    const int64_t kept_heads = Tile::kOfKeys ? attention.kv_heads : attention.heads;
+    const auto [index, rank] =
+        HopperPlace::of(call.tiles, attention.batch * kept_heads, call.heads_at_once);
+    HopperBackwardBlock block{};
+    block.entry = entry_of(call.params.forward, index / kept_heads);
+    const auto group = static_cast<int>(attention.group());
+    block.head = index % kept_heads * (Tile::kOfKeys ? group : 1);
+    block.kv_head = block.head / group;
+    block.heads = Tile::kOfKeys ? group : 1;
+    // With causal order the first keys are seen by the most queries, and the last queries see the
+    // most keys.
+    const int64_t first = (Tile::kOfKeys ? rank : call.tiles - 1 - rank) * Tile::kKept;
+    const int64_t kept = Tile::kOfKeys ? block.entry.keys : block.entry.queries;
+    block.first_kept = static_cast<int>(first);
+    block.end_kept = static_cast<int>(rules::least_of(kept, first + Tile::kKept));
+    if (block.first_kept >= block.end_kept) return block;
+    ColumnRange passing{};
+    if constexpr (Tile::kOfKeys) {
+      passing = block.seeing({first, block.end_kept});
+      // Beyond the last query of all, TMA writes zeros.
+      block.end_present = call.params.forward.cu_q == nullptr
+                              ? passing.last + Tile::kStep
+                              : static_cast<int>(block.entry.queries);
+    } else {
+      // Both ends of what a query sees rise with the query.
+      passing = {block.visible<Tile>(block.first_kept).first,
+                 block.visible<Tile>(block.end_kept - 1).last};
+      block.end_present = static_cast<int>(block.entry.visibility.present.last);
+    }
+    block.first_passing = passing.first;
+    block.passing = passing.last > passing.first ? passing.last - passing.first : 0;
+    return block;
+  }
+
+  // Passing rows that a kept row sees or is seen by. Both ends rise with the row, but for keys that
+  // nothing sees. Kept rows beyond the last one are computed as that, and not stored.
+  template <class Tile>
+  __device__ __forceinline__ ColumnRange visible(int row) const {
+    const int64_t kept = rules::least_of(row, end_kept - 1);
+    if constexpr (Tile::kOfKeys) return seeing({kept, kept + 1});
+    const rules::KeyRange keys = entry.visibility.of_query(kept);
+    return {static_cast<int>(keys.first), static_cast<int>(keys.last)};
+  }
+
+  __device__ __forceinline__ int steps_of_head(int step_rows) const {
+    return (passing + step_rows - 1) / step_rows;
+  }
+
+ private:
+  __device__ __forceinline__ ColumnRange seeing(const rules::KeyRange& keys) const {
+    const rules::QueryRange queries = entry.visibility.of_keys(keys);
+    return {static_cast<int>(rules::limited(queries.first, 0, entry.queries)),
+            static_cast<int>(rules::limited(queries.last, 0, entry.queries))};
+  }
+};
+
+// A slot of a ring, and the parity of its use.
+struct HopperSlot {
+  int index;
+  uint32_t parity;
+
+  template <int kSlots>
+  static __device__ __forceinline__ HopperSlot of(int step) {
+    return {step % kSlots, static_cast<uint32_t>(step / kSlots) & 1U};
+  }
+};
+
+template <class Tile>
+struct HopperBackwardShared {
+  std::byte *kept, *second_kept;  // K and V, or Q and d_out
+  std::byte *ring, *second_ring;  // Q and d_out, or K and V
+  float* rows;                    // with each slot of the first ring: kStep references and deltas
+  uint64_t *kept_full, *second_kept_full;
+  uint64_t *full, *empty, *second_full, *second_empty;
+
+  static __device__ __forceinline__ HopperBackwardShared of(std::byte* memory) {
+    std::byte* const ring = memory + Tile::kKeptBytes;
+    std::byte* const rows = ring + Tile::kPassingBytes;
+    auto* const barriers = reinterpret_cast<uint64_t*>(rows + Tile::kRowBytes);
+    return {.kept = memory,
+            .second_kept = memory + Tile::Kept::kBytes,
+            .ring = ring,
+            .second_ring = ring + Tile::kSlots * Tile::Passing::kBytes,
+            .rows = reinterpret_cast<float*>(rows),
+            .kept_full = barriers,
+            .second_kept_full = barriers + 1,
+            .full = barriers + 2,
+            .empty = barriers + 2 + Tile::kSlots,
+            .second_full = barriers + 2 + 2 * Tile::kSlots,
+            .second_empty = barriers + 2 + 2 * Tile::kSlots + Tile::kSecondSlots};
+  }
+
+  __device__ __forceinline__ void init_barriers() const {
+    mbarrier_init(kept_full, 1);
+    mbarrier_init(second_kept_full, 1);
+    for (int slot = 0; slot < Tile::kSlots; ++slot) {
+      // The thread that copies, and the warp that stores references and deltas.
+      mbarrier_init(full + slot, Tile::kOfKeys ? 2 : 1);
+      mbarrier_init(empty + slot, 4 * Tile::kConsumers);
+    }
+    for (int slot = 0; slot < Tile::kSecondSlots; ++slot) {
+      mbarrier_init(second_full + slot, 1);
+      mbarrier_init(second_empty + slot, 4 * Tile::kConsumers);
+    }
+    mbarrier_init_fence();
+  }
+};
+
+}  // namespace multihead::cuda

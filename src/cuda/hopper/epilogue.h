@@ -1,0 +1,210 @@
+// The Hopper forward kernel: from sums of weighted values to outputs, and rows that need another
+// computation.
+#pragma once
+
+#include <math.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "cuda/device/device.h"
+#include "cuda/hopper/forward_tile.h"
+#include "cuda/hopper/softmax.h"
+#include "cuda/rows.h"
+#include "multihead/tensor.h"
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+
+template <class T>
+__device__ __forceinline__ T* row_of(const rules::WritableRows& rows, const HopperBlock& block,
+                                     int row) {
+  return static_cast<T*>(rows.data) + rules::row_offset(rows.stride, block.entry.batch, block.head,
+                                                        block.entry.first_query + row);
+}
+template <class T>
+__device__ __forceinline__ const T* row_of(const rules::StoredRows& rows, int64_t batch,
+                                           int64_t head, int64_t row) {
+  return static_cast<const T*>(rows.data) + rules::row_offset(rows.stride, batch, head, row);
+}
+
+// The end of a row's softmax. `reference` and `sum` are those of exponents to base 2.
+struct RowEnd {
+  float factor;  // of the sums of weighted values
+  float lse;
+};
+__device__ __forceinline__ RowEnd end_row(float reference, float sum, const float* sink) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  constexpr float kLn2 = 0.693147181F;
+  float factor = 1.0F;
+  if (sink != nullptr) {
+    const float logit = *sink * kLog2E;
+    const float shift = sum > 0.0F ? fmaxf(reference, logit) : logit;
+    factor = sum > 0.0F ? exp2_approx(reference - shift) : 0.0F;
+    sum = sum * factor + exp2_approx(logit - shift);
+    reference = shift;
+  }
+  if (sum == 0.0F) return {0.0F, kNone};
+  return {factor / sum, reference * kLn2 + logf(sum)};
+}
+
+__device__ __forceinline__ void store_lse(const HopperCall& call, const HopperBlock& block, int row,
+                                          float value) {
+  const rules::Rows<float>& lse = call.params.call.lse;
+  if (lse.data == nullptr) return;
+  lse.data[rules::row_offset(lse.stride, block.entry.batch, block.head,
+                             block.entry.first_query + row)] = value;
+}
+
+__device__ __forceinline__ const float* sink_of(const HopperCall& call, const HopperBlock& block) {
+  const float* const sinks = call.params.call.sinks;
+  return sinks == nullptr ? nullptr : sinks + block.head;
+}
+
+// Exchanges words among the four lanes of a row: word i of lane t becomes word t of lane i.
+__device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
+#pragma unroll
+  for (int distance = 2; distance >= 1; distance /= 2) {
+    const bool upper = (lane() & distance) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & distance) != 0) continue;
+      const uint32_t other = shuffle_xor(upper ? words[i] : words[i + distance], distance);
+      (upper ? words[i] : words[i + distance]) = other;
+    }
+  }
+}
+
+// Stores one of a thread's two rows. All lanes of the warp call it; `row` < 0 is not stored.
+template <class T, size_t kCount>
+__device__ __forceinline__ void store_row(const HopperCall& call, const HopperBlock& block,
+                                          const float (&o)[kCount], int which, int row,
+                                          float factor) {
+  const rules::WritableRows& out = call.params.call.out;
+  if (out.type == DType::kF32) {
+    struct alignas(8) Pair {
+      float left, right;
+    };
+    if (row < 0) return;
+    auto* const to = reinterpret_cast<Pair*>(row_of<float>(out, block, row)) + lane() % 4;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(kCount); i += 4) {
+      to[i] = {o[i + 2 * which] * factor, o[i + 2 * which + 1] * factor};
+    }
+    return;
+  }
+  struct alignas(16) Piece {
+    uint32_t words[4];
+  };
+  auto* const to = reinterpret_cast<Piece*>(row_of<T>(out, block, row)) + lane() % 4;
+  // 32 columns at a time, of which each lane stores 8 adjacent ones.
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(kCount); i += 16) {
+    uint32_t words[4];
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const int at = i + 4 * word + 2 * which;
+      words[word] = pack<T>(o[at] * factor, o[at + 1] * factor);
+    }
+    transpose_quad(words);
+    if (row >= 0) to[i / 4] = {{words[0], words[1], words[2], words[3]}};
+  }
+}
+
+// One row by plain sums over the keys that it sees, by one warp. For rows whose tile result is NaN:
+// either the row sees a NaN, or it does not and a hidden value was NaN or infinite, or a product
+// overflowed before it was scaled.
+template <class T, class Tile>
+__device__ __forceinline__ void recompute_row(const HopperCall& call, const HopperBlock& block,
+                                              int row) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  constexpr int kColumns = Tile::kWidth / kWarpSize;  // of each lane
+  const rules::AttentionParams& attention = call.params.call;
+  const Entry& entry = block.entry;
+  const T* const query = row_of<T>(attention.q, entry.batch, block.head, entry.first_query + row);
+  const rules::KeyRange visible = block.visible(row);
+  float reference = kNone, sum = 0.0F;
+  float o[size_t{kColumns}] = {};
+  for (int64_t first = visible.first; first < visible.last; first += kWarpSize) {
+    const int64_t key = first + lane();
+    float score = kNone;
+    if (key < visible.last) {
+      const T* const k = row_of<T>(attention.k, entry.batch, block.kv_head, entry.first_key + key);
+      float product = 0.0F;
+      for (int column = 0; column < Tile::kWidth; ++column) {
+        product = fmaf(to_float(query[column]) * attention.scale.of_queries, to_float(k[column]),
+                       product);
+      }
+      score = product * attention.scale.of_scores * attention.scale.of_softmax * kLog2E;
+    }
+    const float maximum = warp_max(fmaxf(reference, score));
+    const float shift = maximum == kNone ? 0.0F : maximum;
+    const float factor = exp2_approx(reference - shift);
+    const float weight = exp2_approx(score - shift);
+    reference = maximum;
+    sum = sum * factor + warp_sum(weight);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) o[i] *= factor;
+    const auto count = static_cast<int>(rules::least_of(visible.last - first, kWarpSize));
+    for (int other = 0; other < count; ++other) {
+      const float w = shuffle(weight, other);
+      const T* const value =
+          row_of<T>(attention.v, entry.batch, block.kv_head, entry.first_key + first + other);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        o[i] = fmaf(w, to_float(value[lane() + i * kWarpSize]), o[i]);
+      }
+    }
+  }
+  const RowEnd end = end_row(reference, sum, sink_of(call, block));
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    const int column = lane() + i * kWarpSize;
+    if (attention.out.type == DType::kF32) {
+      row_of<float>(attention.out, block, row)[column] = o[i] * end.factor;
+    } else {
+      row_of<T>(attention.out, block, row)[column] = from_float<T>(o[i] * end.factor);
+    }
+  }
+  if (lane() == 0) store_lse(call, block, row, end.lse);
+}
+
+// Divides by the softmax's denominators and stores a warpgroup's 64 rows.
+template <class T, class Tile>
+__device__ __forceinline__ void finish(const HopperCall& call, const HopperBlock& block,
+                                       const ColumnRange (&visible)[2], int thread_row,
+                                       const HopperSoftmax& softmax,
+                                       const float (&o)[Tile::kWidth / 2]) {
+  uint32_t wrong[2];  // bit i: the row of lane i
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const int row = thread_row + 8 * which;
+    const bool stored = row < block.end_row;
+    float sum = softmax.sum[which];
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    const RowEnd end =
+        end_row(softmax.reference[which] * call.scale_log2, sum, sink_of(call, block));
+    // A sum of all outputs is NaN if one of them is. It may be without that; then the row is
+    // recomputed in vain.
+    float total = 0.0F;
+#pragma unroll
+    for (int i = 0; i < Tile::kWidth / 2; i += 4) total += o[i + 2 * which] + o[i + 2 * which + 1];
+    const bool sees = visible[which].first < visible[which].last;
+    wrong[which] = ballot(stored && (total != total || (sees && !(sum > 0.0F))));
+    store_row<T>(call, block, o, which, stored ? row : -1, end.factor);
+    if (stored && lane() % 4 == 0) store_lse(call, block, row, end.lse);
+  }
+  sync_warp();  // recomputed rows replace stored ones
+  const int first_row = thread_row - lane() / 4;
+  for (int row = 0; row < 16; ++row) {
+    const uint32_t lanes = row < 8 ? wrong[0] : wrong[1];
+    if ((lanes >> (row % 8 * 4) & 0xFU) != 0) {
+      recompute_row<T, Tile>(call, block, first_row + row);
+    }
+  }
+}
+
+}  // namespace multihead::cuda

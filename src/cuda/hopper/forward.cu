@@ -1,0 +1,67 @@
+// Launches the Hopper kernels of hopper/forward.h.
+#include <array>
+#include <cstdint>
+
+#include "cuda/device/launch.h"
+#include "cuda/hopper/forward.h"
+#include "cuda/hopper/launch.h"
+#include "cuda/kernels.h"
+#include "cuda/rows.h"
+
+namespace multihead::cuda {
+namespace {
+
+template <class T, class Tile>
+int launch_tile(const ForwardParams& params, StreamHandle stream) {
+  const rules::AttentionParams& attention = params.call;
+  HopperCall call{};
+  call.params = params;
+  if (const Extents stored = extents_of(params); stored.keys > 0) {  // else nothing is loaded
+    const std::array<int64_t, 3> of_queries{stored.batch, attention.heads, stored.queries};
+    const std::array<int64_t, 3> of_keys{stored.batch, attention.kv_heads, stored.keys};
+    for (const int error : {encode_rows<typename Tile::Queries>(call.q, attention.q, of_queries),
+                            encode_rows<typename Tile::Keys>(call.k, attention.k, of_keys),
+                            encode_rows<typename Tile::Keys>(call.v, attention.v, of_keys)}) {
+      if (error != 0) return error;
+    }
+  }
+  call.scale_log2 =
+      attention.scale.of_queries * attention.scale.of_scores * attention.scale.of_softmax * kLog2E;
+  const int64_t rows = attention.end_query - attention.first_query;
+  call.row_tiles = (rows + Tile::kRows - 1) / Tile::kRows;
+  const int64_t heads = attention.batch * attention.heads;
+  call.heads_at_once = heads_at_once(attention.keys * Tile::kWidth * 4 / attention.group(), heads);
+  return launch({.grid = {static_cast<uint32_t>(call.row_tiles * heads), 1, 1},
+                 .threads = Tile::kThreads,
+                 .shared_bytes = Tile::kSharedBytes,
+                 .stream = stream},
+                forward_hopper<T, Tile>, call);
+}
+
+template <class T>
+int launch_width(const ForwardParams& params, StreamHandle stream) {
+  const rules::Visibility& visibility = params.call.visibility;
+  const bool open = !visibility.causal && visibility.left < 0 && visibility.right < 0;
+  switch (params.call.head_dim) {
+    case 64:
+      return launch_tile<T, HopperTile<64, 128, 3, true>>(params, stream);
+    case 128:
+      // A step of 176 keys leaves less time without products, one of 128 wastes less where a tile
+      // is partly hidden.
+      return open ? launch_tile<T, HopperTile<128, 176, 2, true>>(params, stream)
+                  : launch_tile<T, HopperTile<128, 128, 2, true>>(params, stream);
+    default:
+      // The products take four times as long as the exponentials, so turns would only add waits.
+      return launch_tile<T, HopperTile<256, 80, 2, false>>(params, stream);
+  }
+}
+
+}  // namespace
+
+int launch_forward_hopper(const ForwardParams& params, const Device& /*device*/,
+                          StreamHandle stream) {
+  return params.call.q.type == DType::kBF16 ? launch_width<BFloat16>(params, stream)
+                                            : launch_width<Float16>(params, stream);
+}
+
+}  // namespace multihead::cuda

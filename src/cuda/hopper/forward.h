@@ -1,0 +1,201 @@
+// Attention forward for Hopper (sm_90a): tiles by TMA, products by wgmma, one warpgroup that only
+// loads and two or three that compute. After FlashAttention-3 (Shah et al. 2024,
+// arXiv:2407.08608).
+//
+// A block computes kRows query rows of one head. Its producer thread copies the tile of queries and
+// then tiles of kKeys keys and values into rings of kStages, ahead of the consumers; each slot of a
+// ring has a barrier for "full" and one for "empty". A consumer warpgroup owns 64 rows. It keeps
+// their scores, weights and outputs in registers, and while the tensor cores compute
+//   scores of tile i  and  output += weights of tile i - 1 times its values,
+// which are enqueued together, it takes the exponentials of tile i as soon as the scores are there.
+// Warpgroups take turns in enqueuing their products (kTakesTurns), so that one computes
+// exponentials while the products of another run.
+//
+// No kernel of this file has run on a GPU yet: it is proven in the emulator of tests/cuda.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "cuda/device/device.h"
+#include "cuda/device/hopper_device.h"
+#include "cuda/hopper/epilogue.h"
+#include "cuda/hopper/forward_tile.h"
+#include "cuda/hopper/rows.h"
+#include "cuda/hopper/softmax.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+
+// --- The producer: one thread ---
+
+template <class Tile>
+__device__ __forceinline__ void load_step(std::byte* ring, const TensorMap& map, uint64_t* full,
+                                          uint64_t* empty, const HopperBlock& block,
+                                          const HopperSteps& steps, int step) {
+  const int slot = slot_of<Tile>(step);
+  mbarrier_wait(empty + slot, parity_of<Tile>(step) ^ 1U);  // the first use does not wait
+  load_rows<typename Tile::Keys>(
+      ring + slot * Tile::Keys::kBytes, map, full + slot,
+      block.entry.first_key + steps.first_key + int64_t{step} * Tile::kKeys, block.kv_head,
+      block.entry.batch);
+}
+
+template <class Tile>
+__device__ __forceinline__ void produce(const HopperCall& call, const HopperBlock& block,
+                                        const HopperSteps& steps,
+                                        const HopperShared<Tile>& shared) {
+  if (steps.count == 0) return;
+  load_rows<typename Tile::Queries>(shared.queries, call.q, shared.queries_full,
+                                    block.entry.first_query + block.first_row, block.head,
+                                    block.entry.batch);
+  // In the order in which consumers need them: values one step behind.
+  for (int step = 0; step <= steps.count; ++step) {
+    if (step < steps.count) {
+      load_step<Tile>(shared.keys, call.k, shared.keys_full, shared.keys_empty, block, steps, step);
+    }
+    if (step > 0) {
+      load_step<Tile>(shared.values, call.v, shared.values_full, shared.values_empty, block, steps,
+                      step - 1);
+    }
+  }
+}
+
+// --- Consumers ---
+
+// Consumers enqueue their products in turns: warpgroup 1, 2, (3,) 1, ...
+template <class Tile>
+struct HopperTurns {
+  int consumer;  // from 0
+  int steps;     // that have a turn
+
+  __device__ __forceinline__ void begin() const {
+    if (Tile::kTakesTurns && steps > 0 && consumer == Tile::kConsumers - 1) pass_to(0);
+  }
+  __device__ __forceinline__ void wait() const {
+    if (Tile::kTakesTurns) barrier_sync(1 + consumer, 2 * kWarpgroupSize);
+  }
+  // `step` counts turns from 0. The last turn of all has no successor.
+  __device__ __forceinline__ void pass(int step) const {
+    if (!Tile::kTakesTurns) return;
+    if (consumer < Tile::kConsumers - 1) {
+      pass_to(consumer + 1);
+    } else if (step < steps - 1) {
+      pass_to(0);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void pass_to(int next) const {
+    barrier_arrive(1 + next, 2 * kWarpgroupSize);
+  }
+};
+
+template <class T, class Tile>
+__device__ __forceinline__ void consume(const HopperCall& call, const HopperBlock& block,
+                                        const HopperSteps& steps, const HopperShared<Tile>& shared,
+                                        int consumer) {
+  using Queries = typename Tile::Queries;
+  using Keys = typename Tile::Keys;
+  const int thread_row = block.first_row + consumer * 64 +
+                         thread_index() % kWarpgroupSize / kWarpSize * 16 + lane() / 4;
+  ColumnRange visible[2];
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const rules::KeyRange range = block.visible(thread_row + 8 * which);
+    visible[which] = {static_cast<int>(range.first), static_cast<int>(range.last)};
+  }
+  // Keys that all rows of the warpgroup see.
+  const int group_row = block.first_row + consumer * 64;
+  const ColumnRange common{static_cast<int>(block.visible(group_row + 63).first),
+                           static_cast<int>(block.visible(group_row).last)};
+
+  float o[Tile::kWidth / 2] = {};
+  HopperSoftmax softmax;
+  if (steps.count > 0) {
+    const std::byte* const queries = shared.queries + consumer * 64 * 128;
+    const HopperTurns<Tile> turns{consumer, steps.count - 1};
+    float s[Tile::kKeys / 2];
+    uint32_t weights[Tile::kKeys / 16][4];
+    float factor[2];
+    const auto slot = [](auto* ring, int step) {
+      return ring + slot_of<Tile>(step) * Tile::Keys::kBytes;
+    };
+    const auto soften = [&](int step) {
+      const int first_key = steps.first_key + step * Tile::kKeys;
+      if (first_key < common.first || first_key + Tile::kKeys > common.last) {
+        hide(s, visible, first_key, -std::numeric_limits<float>::infinity());
+      }
+      softmax.step(s, call.scale_log2, factor);
+    };
+
+    turns.begin();
+    mbarrier_wait(shared.queries_full, 0);
+    mbarrier_wait(shared.keys_full, 0);
+    wgmma_fence();
+    multiply_transposed<T, Queries, Keys>(s, queries, shared.keys);
+    wgmma_wait<0>();
+    wgmma_touch(s);
+    release_slot(shared.keys_empty);
+    soften(0);
+    pack_weights<T>(s, weights);
+
+    for (int step = 1; step < steps.count; ++step) {
+      const int before = step - 1;
+      mbarrier_wait(shared.keys_full + slot_of<Tile>(step), parity_of<Tile>(step));
+      turns.wait();
+      wgmma_fence();
+      multiply_transposed<T, Queries, Keys>(s, queries, slot(shared.keys, step));
+      mbarrier_wait(shared.values_full + slot_of<Tile>(before), parity_of<Tile>(before));
+      wgmma_fence();
+      add_product<T, Keys>(o, weights, slot(shared.values, before));
+      turns.pass(before);
+      wgmma_wait<1>();
+      wgmma_touch(s);
+      release_slot(shared.keys_empty + slot_of<Tile>(step));
+      soften(step);
+      wgmma_wait<0>();
+      wgmma_touch(o);
+      release_slot(shared.values_empty + slot_of<Tile>(before));
+#pragma unroll
+      for (int i = 0; i < Tile::kWidth / 2; ++i) o[i] *= factor[i / 2 % 2];
+      pack_weights<T>(s, weights);
+    }
+
+    const int last = steps.count - 1;
+    mbarrier_wait(shared.values_full + slot_of<Tile>(last), parity_of<Tile>(last));
+    const auto present = static_cast<int>(block.entry.visibility.present.last);
+    const int first_key = steps.first_key + last * Tile::kKeys;
+    if (present < first_key + Tile::kKeys) {
+      clear_rows<Keys, Tile::kConsumers>(slot(shared.values, last), present - first_key);
+      finish_clearing<Tile::kConsumers>();
+    }
+    wgmma_fence();
+    add_product<T, Keys>(o, weights, slot(shared.values, last));
+    wgmma_wait<0>();
+    wgmma_touch(o);
+  }
+  finish<T, Tile>(call, block, visible, thread_row, softmax, o);
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    forward_hopper(const __grid_constant__ HopperCall call) {
+  const auto block = HopperBlock::of<Tile>(call);
+  if (block.first_row >= block.end_row) return;
+  const auto steps = HopperSteps::of<Tile>(block);
+  const auto shared = HopperShared<Tile>::of(shared_memory());
+  if (thread_index() == 0) shared.init_barriers();
+  sync_threads();
+  const int group = uniform(warpgroup());
+  if (group == 0) {
+    set_max_registers_down<Tile::kProducerRegisters>();
+    if (thread_index() == 0) produce<Tile>(call, block, steps, shared);
+  } else {
+    set_max_registers_up<Tile::kConsumerRegisters>();
+    consume<T, Tile>(call, block, steps, shared, group - 1);
+  }
+}
+
+}  // namespace multihead::cuda

@@ -1,0 +1,132 @@
+// The Hopper forward kernel: tile sizes, what a block computes, and its shared memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/device/device.h"
+#include "cuda/device/hopper_device.h"
+#include "cuda/hopper/rows.h"
+#include "cuda/params.h"
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+
+// Tile sizes of FlashAttention-3 for rows of kWidth_ elements.
+template <int kWidth_, int kKeys_, int kConsumers_, bool kTakesTurns_>
+struct HopperTile {
+  static constexpr int kWidth = kWidth_;          // of q, k and v
+  static constexpr int kKeys = kKeys_;            // of one step
+  static constexpr int kConsumers = kConsumers_;  // warpgroups
+  static constexpr bool kTakesTurns = kTakesTurns_;
+  static constexpr int kStages = 2;
+  static constexpr int kRows = 64 * kConsumers;
+  static constexpr int kThreads = kWarpgroupSize * (kConsumers + 1);
+  // Registers of a producer's and a consumer's thread, of 65536 a multiprocessor.
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+
+  using Queries = HopperRows<kWidth, kRows>;
+  using Keys = HopperRows<kWidth, kKeys>;  // and values
+  static constexpr int kBarrierBytes = 8 * (1 + 4 * kStages);
+  static constexpr int kSharedBytes = Queries::kBytes + 2 * kStages * Keys::kBytes + kBarrierBytes;
+  static_assert(kSharedBytes <= kMostSharedBytes);
+};
+
+struct HopperCall {
+  ForwardParams params;
+  TensorMap q, k, v;
+  float scale_log2;       // scale * log2(e), positive
+  int64_t row_tiles;      // of one head
+  int64_t heads_at_once;  // see HopperPlace
+};
+
+// What one block computes: a tile of rows of one head.
+struct HopperBlock {
+  Entry entry;
+  int64_t head, kv_head;
+  int first_row, end_row;  // queries of the entry; empty beyond the end of a packed sequence
+
+  template <class Tile>
+  static __device__ __forceinline__ HopperBlock of(const HopperCall& call) {
+    const rules::AttentionParams& attention = call.params.call;
+    const auto [head, rank] =
+        HopperPlace::of(call.row_tiles, attention.batch * attention.heads, call.heads_at_once);
+    // The last rows first: with causal order they see the most keys.
+    const int64_t tile = call.row_tiles - 1 - rank;
+    HopperBlock block{};
+    block.entry = entry_of(call.params, head / attention.heads);
+    block.head = head % attention.heads;
+    block.kv_head = block.head / attention.group();
+    const int64_t end = rules::least_of(attention.end_query, block.entry.queries);
+    const int64_t first = attention.first_query + tile * Tile::kRows;
+    block.first_row = static_cast<int>(first);
+    block.end_row = static_cast<int>(rules::least_of(end, first + Tile::kRows));
+    return block;
+  }
+
+  // Keys that row `row` sees; those of the block's last row for rows beyond it, which are computed
+  // and not stored.
+  __device__ __forceinline__ rules::KeyRange visible(int row) const {
+    return entry.visibility.of_query(rules::least_of(row, end_row - 1));
+  }
+};
+
+// Both ends of a row's visible keys rise with the row, so the first row's first key and the last
+// row's last bound those of a block. They are cut into steps of kKeys.
+struct HopperSteps {
+  int first_key, count;
+
+  template <class Tile>
+  static __device__ __forceinline__ HopperSteps of(const HopperBlock& block) {
+    const auto first = static_cast<int>(block.visible(block.first_row).first);
+    const auto last = static_cast<int>(block.visible(block.end_row - 1).last);
+    return {first, last <= first ? 0 : (last - first + Tile::kKeys - 1) / Tile::kKeys};
+  }
+};
+
+template <class Tile>
+struct HopperShared {
+  std::byte* queries;
+  std::byte *keys, *values;
+  uint64_t *queries_full, *keys_full, *keys_empty, *values_full, *values_empty;
+
+  static __device__ __forceinline__ HopperShared of(std::byte* memory) {
+    std::byte* const keys = memory + Tile::Queries::kBytes;
+    std::byte* const values = keys + Tile::kStages * Tile::Keys::kBytes;
+    auto* const barriers = reinterpret_cast<uint64_t*>(values + Tile::kStages * Tile::Keys::kBytes);
+    return {.queries = memory,
+            .keys = keys,
+            .values = values,
+            .queries_full = barriers,
+            .keys_full = barriers + 1,
+            .keys_empty = barriers + 1 + Tile::kStages,
+            .values_full = barriers + 1 + 2 * Tile::kStages,
+            .values_empty = barriers + 1 + 3 * Tile::kStages};
+  }
+
+  __device__ __forceinline__ void init_barriers() const {
+    mbarrier_init(queries_full, 1);
+    for (int stage = 0; stage < Tile::kStages; ++stage) {
+      mbarrier_init(keys_full + stage, 1);
+      mbarrier_init(values_full + stage, 1);
+      // One lane of each consumer warp arrives.
+      mbarrier_init(keys_empty + stage, 4 * Tile::kConsumers);
+      mbarrier_init(values_empty + stage, 4 * Tile::kConsumers);
+    }
+    mbarrier_init_fence();
+  }
+};
+
+// The slot of step `step` in a ring, and the parity of its use.
+template <class Tile>
+__device__ __forceinline__ int slot_of(int step) {
+  return step % Tile::kStages;
+}
+template <class Tile>
+__device__ __forceinline__ uint32_t parity_of(int step) {
+  return static_cast<uint32_t>(step / Tile::kStages) & 1U;
+}
+
+}  // namespace multihead::cuda

@@ -1,0 +1,109 @@
+// What the Hopper kernels share: which block computes what, and tiles of rows in shared memory with
+// their copies and products.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/device/device.h"
+#include "cuda/device/hopper_device.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+
+// Of a block.
+inline constexpr int kMostSharedBytes = 227 << 10;
+
+// Heads are served in groups whose shared operands fit in the L2 cache. Within a group, tiles of
+// rank 0 of all heads come first: these should be the longest, because long blocks that start late
+// would leave the other multiprocessors idle.
+struct HopperPlace {
+  int64_t head, rank;
+
+  static __device__ __forceinline__ HopperPlace of(int64_t tiles, int64_t heads,
+                                                   int64_t heads_at_once) {
+    const int64_t index = block_index().x;
+    const int64_t first_head = index / (tiles * heads_at_once) * heads_at_once;
+    const int64_t in_group = rules::least_of(heads_at_once, heads - first_head);
+    const int64_t rest = index - first_head * tiles;
+    return {first_head + rest % in_group, rest / in_group};
+  }
+};
+
+// A tile of kCount rows of kWidth 16-bit numbers in shared memory: blocks of 64 columns, whose rows
+// are 128 bytes long and swizzled.
+template <int kWidth_, int kCount_>
+struct HopperRows {
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kCount = kCount_;
+  static constexpr int kBlocks = kWidth / 64;
+  static constexpr int kBlockBytes = kCount * 128;
+  static constexpr int kBytes = kBlocks * kBlockBytes;
+  static_assert(kBlockBytes % 1024 == 0);
+};
+
+// By one thread.
+template <class Rows>
+__device__ __forceinline__ void load_rows(std::byte* to, const TensorMap& map, uint64_t* full,
+                                          int64_t row, int64_t head, int64_t batch) {
+  mbarrier_arrive_expect(full, static_cast<uint32_t>(Rows::kBytes));
+  for (int block = 0; block < Rows::kBlocks; ++block) {
+    tma_load_4d(to + block * Rows::kBlockBytes, &map, full, 64 * block, static_cast<int>(row),
+                static_cast<int>(head), static_cast<int>(batch));
+  }
+}
+
+// s = a b^T, for a warpgroup's 64 rows of a. A group of products.
+template <class T, class A, class B>
+__device__ __forceinline__ void multiply_transposed(float (&s)[B::kCount / 2], const std::byte* a,
+                                                    const std::byte* b) {
+#pragma unroll
+  for (int column = 0; column < A::kWidth; column += 16) {
+    const int in_block = column % 64 * 2;
+    wgmma<T>(s, matrix_descriptor(a + column / 64 * A::kBlockBytes + in_block, 0, 1024),
+             matrix_descriptor(b + column / 64 * B::kBlockBytes + in_block, 0, 1024), column > 0);
+  }
+  wgmma_commit();
+}
+
+// o += a b. A group of products.
+template <class T, class B>
+__device__ __forceinline__ void add_product(float (&o)[B::kWidth / 2],
+                                            const uint32_t (&a)[B::kCount / 16][4],
+                                            const std::byte* b) {
+#pragma unroll
+  for (int i = 0; i < B::kCount / 16; ++i) {
+    wgmma<T, true>(o, a[i], matrix_descriptor(b + i * 16 * 128, B::kBlockBytes, 1024), true);
+  }
+  wgmma_commit();
+}
+
+// By a consumer's warp, after the products that read the slot.
+__device__ __forceinline__ void release_slot(uint64_t* empty) {
+  sync_warp();
+  if (lane() == 0) mbarrier_arrive(empty);
+}
+
+// Clears the rows of a tile from row `first` on: those beyond a length, where memory may hold
+// anything. Their weights are 0, but 0 times NaN is NaN, and recomputing all rows for that would
+// take long. All consumers take part, and then call finish_clearing().
+template <class Rows, int kConsumers>
+__device__ __forceinline__ void clear_rows(std::byte* tile, int first) {
+  struct alignas(16) Piece {
+    uint32_t words[4];
+  };
+  if (first < 0) first = 0;
+  const int pieces = (Rows::kCount - first) * 8;  // of one block
+  for (int i = thread_index() - kWarpgroupSize; i < Rows::kBlocks * pieces;
+       i += kConsumers * kWarpgroupSize) {
+    std::byte* const block = tile + i / pieces * Rows::kBlockBytes;
+    reinterpret_cast<Piece*>(block + first * 128)[i % pieces] = {};
+  }
+}
+template <int kConsumers>
+__device__ __forceinline__ void finish_clearing() {
+  fence_proxy_async();
+  barrier_sync(kConsumers + 1, kConsumers * kWarpgroupSize);
+}
+
+}  // namespace multihead::cuda

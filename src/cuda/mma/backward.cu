@@ -1,0 +1,65 @@
+// The backward of attention of bf16 or f16 rows with every option, by mma.sync with sums in f32
+// (sm_80 and up): algorithm 2 of FlashAttention-2 (Dao, arXiv:2307.08691), but with d_q computed by
+// a kernel of its own. That costs the products Q K^T and d_out V^T a second time; in exchange no
+// sum needs atomic additions, and results are the same in every run.
+#include <cstdint>
+
+#include "cuda/backward.h"
+#include "cuda/kernels.h"
+#include "cuda/mma/backward_keys.h"
+#include "cuda/mma/backward_queries.h"
+#include "multihead/tensor.h"
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+namespace mma {
+namespace {
+
+template <bool kOptions, class T, int kWidth>
+int launch_gradients(const BackwardParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  if (call.batch * call.kv_heads * call.keys != 0) {
+    int error = 0;
+    const bool d_k = params.d_k.data != nullptr, d_v = params.d_v.data != nullptr;
+    if constexpr (kWidth <= 128) {
+      if (d_k || d_v) error = launch_keys<kOptions, true, true, T, kWidth>(params, stream);
+    } else {
+      if (d_k) error = launch_keys<kOptions, true, false, T, kWidth>(params, stream);
+      if (error == 0 && d_v) {
+        error = launch_keys<kOptions, false, true, T, kWidth>(params, stream);
+      }
+    }
+    if (error != 0) return error;
+  }
+  if (params.d_q.data == nullptr || call.batch * call.rows() == 0) return 0;
+  return launch_queries<kOptions, T, kWidth>(params, stream);
+}
+
+template <bool kOptions, class T>
+int launch_width(const BackwardParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  const int64_t width = rules::most_of(call.head_dim, call.value_dim);
+  if (width <= 64) return launch_gradients<kOptions, T, 64>(params, stream);
+  if (width <= 128) return launch_gradients<kOptions, T, 128>(params, stream);
+  static_assert(kMaxWidth <= 256);
+  return launch_gradients<kOptions, T, 256>(params, stream);
+}
+
+template <class T>
+int launch_type(const BackwardParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  const bool has_options = call.changes_scores() || call.mask.given() || call.dropout.given();
+  return has_options ? launch_width<true, T>(params, stream)
+                     : launch_width<false, T>(params, stream);
+}
+
+}  // namespace
+}  // namespace mma
+
+int launch_backward_half(const BackwardParams& params, const Device&, StreamHandle stream) {
+  return params.forward.call.q.type == DType::kF16 ? mma::launch_type<Float16>(params, stream)
+                                                   : mma::launch_type<BFloat16>(params, stream);
+}
+
+}  // namespace multihead::cuda

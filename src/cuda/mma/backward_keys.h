@@ -1,0 +1,258 @@
+// d_k and d_v through mma.sync: a block keeps 64 keys, and goes through the rows that see them.
+// All heads of a group are in one list of rows, so that their sum is that of one warp.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/backward.h"
+#include "cuda/backward_pair.h"
+#include "cuda/backward_singly.h"
+#include "cuda/device/device.h"
+#include "cuda/key_tile.h"
+#include "cuda/mma/backward_tile.h"
+#include "cuda/mma/tile.h"
+#include "cuda/params.h"
+#include "multihead/tensor.h"
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda::mma {
+
+// A passing row. By default one that does not exist.
+struct PassingRow {
+  int head = -1;
+  uint32_t query = 0;
+  int first = 0, last = 0;  // the keys of the block that it sees by position
+};
+
+// In shared memory.
+template <bool kOptions, int kStep>
+struct KeysState {
+  KeyTile tile;
+  RowRange rows;  // that see some key, from a multiple of kStep on
+  // Rows are described two steps before they are used, since copies need to know where they lie.
+  PassingRow passing[3][kStep];
+  BackwardRow described[kOptions ? 3 : 1][kOptions ? kStep : 1];
+  float reference[2][kStep], delta[2][kStep];
+};
+
+template <bool kOptions, class T, int kWidth>
+struct KeysBlock {
+  using Shape = GradientTile<kWidth>;
+  static constexpr int kStep = Shape::kStep;
+  using State = KeysState<kOptions, kStep>;
+
+  const BackwardParams& p;
+  T* shared;
+  State& state;
+
+  __device__ __forceinline__ void copy_keys() const {
+    const rules::AttentionParams& call = p.forward.call;
+    const KeyTile& tile = state.tile;
+    const auto copy = [&](const rules::StoredRows& from, int64_t width, T* to) {
+      const int64_t start = rules::row_offset(from.stride, tile.entry.batch, tile.kv_head,
+                                              tile.entry.first_key + tile.first_key);
+      const int64_t left = tile.last_key + 1 - tile.first_key;
+      copy_tile<T, kWidth, kRows>(from.data, static_cast<int>(width), to, [&](int row) {
+        return row < left ? start + row * from.stride[2] : int64_t{-1};
+      });
+    };
+    copy(call.k, call.head_dim, shared);
+    copy(call.v, call.value_dim, shared + Shape::kKeptElements);
+  }
+
+  // Describes the rows of a step.
+  __device__ __forceinline__ void describe(int step) const {
+    if (thread_index() >= kStep) return;
+    const rules::AttentionParams& call = p.forward.call;
+    const KeyTile& tile = state.tile;
+    const int64_t row = state.rows.first + int64_t{step} * kStep + thread_index();
+    const bool exists = row < state.rows.last;
+    PassingRow passing;
+    if (exists) {
+      const int64_t query = row / call.group();
+      passing.head = static_cast<int>(tile.kv_head * call.group() + row - query * call.group());
+      passing.query = static_cast<uint32_t>(query);
+      const rules::KeyRange seen = tile.entry.visibility.of_query(query);
+      passing.first = static_cast<int>(rules::limited(seen.first - tile.first_key, 0, kRows));
+      passing.last = static_cast<int>(rules::limited(seen.last - tile.first_key, 0, kRows));
+    }
+    state.passing[step % 3][thread_index()] = passing;
+    if constexpr (kOptions) {
+      BackwardRow described;
+      if (exists) described = backward_row(p, tile.entry, passing.head, passing.query);
+      state.described[step % 3][thread_index()] = described;
+    }
+  }
+
+  // Starts to copy the described rows of a step.
+  __device__ __forceinline__ void start_copy(int step) const {
+    const rules::AttentionParams& call = p.forward.call;
+    const Entry& entry = state.tile.entry;
+    const int stage = step % 2;
+    const PassingRow* const passing = state.passing[step % 3];
+    T* const queries = passing_rows<T, kWidth>(shared, stage);
+    const auto copy = [&](const rules::StoredRows& from, int64_t width, T* to) {
+      copy_tile<T, kWidth, kStep>(from.data, static_cast<int>(width), to, [&](int r) {
+        const PassingRow& row = passing[r];
+        if (row.head < 0) return int64_t{-1};
+        return rules::row_offset(from.stride, entry.batch, row.head, entry.first_query + row.query);
+      });
+    };
+    copy(call.q, call.head_dim, queries);
+    copy(p.d_out, call.value_dim, queries + Shape::kPassingElements);
+    if (thread_index() < kStep) {
+      const PassingRow& row = passing[thread_index()];
+      const bool exists = row.head >= 0;
+      const auto copy_number = [&](const rules::Rows<float>& from, float* to) {
+        const float* const number =
+            exists ? from.row(entry.batch, row.head, entry.first_query + row.query) : from.data;
+        copy_async<4>(to + thread_index(), number, exists ? 4 : 0);
+      };
+      copy_number(p.reference, state.reference[stage]);
+      copy_number(p.delta, state.delta[stage]);
+    }
+    commit_copies();
+  }
+
+  // Products become weights, and gradients of weights become those of products; 0 where a pair is
+  // hidden.
+  __device__ __forceinline__ void differentiate(int step, float (&weights)[Shape::kTiles][4],
+                                                float (&gradients)[Shape::kTiles][4]) const {
+    const rules::AttentionParams& call = p.forward.call;
+    const WeightFactors factors = weight_factors(call.scale);
+    const int stage = step % 2, slot = step % 3;
+#pragma unroll
+    for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = n * 8 + 2 * (lane() % 4) + i % 2;
+        const int key = warp() * kRowsOfWarp + lane() / 4 + 8 * (i / 2);
+        if constexpr (kOptions) {
+          const PairGradient pair = pair_gradient(
+              call, state.tile.entry, state.described[slot][r], state.tile.first_key + key,
+              weights[n][i] * call.scale.of_queries, gradients[n][i]);
+          weights[n][i] = pair.kept ? pair.weight : 0.0F;
+          gradients[n][i] = pair.d_product;
+        } else {
+          const PassingRow& row = state.passing[slot][r];
+          const bool visible = key >= row.first && key < row.last;
+          const float weight = exp2_approx(
+              (weights[n][i] * factors.to_score - state.reference[stage][r]) * factors.to_power);
+          const float gradient = weight * (gradients[n][i] - state.delta[stage][r]);
+          weights[n][i] = visible ? weight : 0.0F;
+          gradients[n][i] = visible ? gradient : 0.0F;
+        }
+      }
+    }
+  }
+};
+
+// Not inlined, so that it takes no registers from the usual computation.
+template <bool kOfKeys, bool kOfValues>
+__device__ __noinline__ void write_key(const BackwardParams& p, const Entry& entry, int64_t kv_head,
+                                       int64_t key, RowRange rows) {
+  write_key_singly(p, entry, kv_head, key, rows, kOfKeys && p.d_k.data != nullptr,
+                   kOfValues && p.d_v.data != nullptr);
+}
+
+// Computes d_k or d_v or both: wide rows leave no registers for the sums of both.
+template <bool kOptions, bool kOfKeys, bool kOfValues, class T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    backward_keys(const __grid_constant__ BackwardParams p) {
+  using Block = KeysBlock<kOptions, T, kWidth>;
+  using Shape = GradientTile<kWidth>;
+  constexpr int kStep = Shape::kStep;
+  const rules::AttentionParams& call = p.forward.call;
+  T* const shared = reinterpret_cast<T*>(shared_memory());
+  auto& state = *reinterpret_cast<typename Block::State*>(shared + Shape::kAllElements);
+  {
+    const KeyTile tile = key_tile<kRows>(p.forward);
+    if (tile.empty()) return;
+    if (thread_index() == 0) {
+      state.tile = tile;
+      state.rows = tile.rows(call.group(), kStep);
+    }
+  }
+  sync_threads();
+  const Block b{p, shared, state};
+  const int steps = static_cast<int>((state.rows.last - state.rows.first + kStep - 1) / kStep);
+
+  float d_keys[kOfKeys ? kWidth / 8 : 1][4], d_values[kOfValues ? kWidth / 8 : 1][4];
+  clear(d_keys);
+  clear(d_values);
+  if (steps > 0) {
+    b.describe(0);
+    b.describe(1);
+    sync_threads();
+    b.copy_keys();
+    b.start_copy(0);
+  }
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<0>();
+    // The rows are complete, and every warp has used those before, in the other stage.
+    sync_threads();
+    if (step + 1 < steps) {
+      b.start_copy(step + 1);
+      b.describe(step + 2);
+    }
+    const T* const queries = passing_rows<T, kWidth>(shared, step % 2);
+    const T* const d_out = queries + Shape::kPassingElements;
+    float weights[Shape::kTiles][4], gradients[Shape::kTiles][4];
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), queries, static_cast<int>(call.head_dim),
+                             weights);
+    if (kOfKeys) {
+      multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared + Shape::kKeptElements), d_out,
+                               static_cast<int>(call.value_dim), gradients);
+    } else {
+      clear(gradients);
+    }
+    b.differentiate(step, weights, gradients);
+    if constexpr (kOfValues) {
+      multiply_values<T, kWidth>(weights, d_out, static_cast<int>(call.value_dim), d_values);
+    }
+    if constexpr (kOfKeys) {
+      multiply_values<T, kWidth>(gradients, queries, static_cast<int>(call.head_dim), d_keys);
+    }
+  }
+
+  const bool writes_d_k = kOfKeys && p.d_k.data != nullptr;
+  const bool writes_d_v = kOfValues && p.d_v.data != nullptr;
+  uint32_t not_finite = 0;
+  if (writes_d_k) not_finite |= rows_not_finite(d_keys);
+  if (writes_d_v) not_finite |= rows_not_finite(d_values);
+  const KeyTile& tile = state.tile;
+  const int64_t first_key = tile.first_key + warp() * kRowsOfWarp;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = lane() / 4 + 8 * half;
+    if (first_key + r > tile.last_key || (not_finite >> r & 1U) != 0) continue;
+    const int64_t row = tile.entry.first_key + first_key + r;
+    if constexpr (kOfKeys) {
+      if (writes_d_k) {
+        store_row(d_keys, half, p.scale, p.d_k.row(tile.entry.batch, tile.kv_head, row),
+                  call.head_dim);
+      }
+    }
+    if constexpr (kOfValues) {
+      if (writes_d_v) {
+        store_row(d_values, half, 1.0F, p.d_v.row(tile.entry.batch, tile.kv_head, row),
+                  call.value_dim);
+      }
+    }
+  }
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    if ((not_finite >> r & 1U) == 0 || first_key + r > tile.last_key) continue;
+    write_key<kOfKeys, kOfValues>(p, tile.entry, tile.kv_head, first_key + r, state.rows);
+  }
+}
+
+template <bool kOptions, bool kOfKeys, bool kOfValues, class T, int kWidth>
+int launch_keys(const BackwardParams& params, StreamHandle stream) {
+  using Shape = GradientTile<kWidth>;
+  return launch_key_tiles<kRows>(
+      params, kThreads, Shape::kAllElements * sizeof(T) + sizeof(KeysState<kOptions, Shape::kStep>),
+      stream, backward_keys<kOptions, kOfKeys, kOfValues, T, kWidth>);
+}
+
+}  // namespace multihead::cuda::mma

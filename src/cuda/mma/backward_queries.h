@@ -1,0 +1,187 @@
+// d_q through mma.sync: a block keeps 64 rows of the query heads that share a key/value head, and
+// goes through the keys that they see.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/backward.h"
+#include "cuda/backward_pair.h"
+#include "cuda/backward_singly.h"
+#include "cuda/device/device.h"
+#include "cuda/mma/backward_tile.h"
+#include "cuda/mma/tile.h"
+#include "cuda/params.h"
+#include "cuda/row_tile.h"
+#include "multihead/tensor.h"
+#include "rules/attention_params.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda::mma {
+
+// In shared memory, because registers are scarce.
+struct QueriesState {
+  Entry entry;
+  BackwardRow rows[kRows];
+};
+
+template <bool kOptions, class T, int kWidth>
+struct QueriesBlock {
+  using Shape = GradientTile<kWidth>;
+  static constexpr int kStep = Shape::kStep;
+
+  const BackwardParams& p;
+  const RowTile& tile;
+  T* shared;
+  const QueriesState& state;
+  rules::KeyRange keys;  // that some row sees, from a multiple of kStep on
+
+  __device__ __forceinline__ int index_of(int half) const {
+    return warp() * kRowsOfWarp + lane() / 4 + 8 * half;
+  }
+
+  __device__ __forceinline__ void copy_queries() const {
+    const rules::AttentionParams& call = p.forward.call;
+    const auto copy = [&](const rules::StoredRows& from, int64_t width, T* to) {
+      copy_tile<T, kWidth, kRows>(from.data, static_cast<int>(width), to, [&](int r) {
+        if (tile.first_row + r > tile.last_row) return int64_t{-1};
+        return rules::row_offset(from.stride, state.entry.batch, state.rows[r].head,
+                                 state.entry.first_query + state.rows[r].query);
+      });
+    };
+    copy(call.q, call.head_dim, shared);
+    copy(p.d_out, call.value_dim, shared + Shape::kKeptElements);
+  }
+
+  __device__ __forceinline__ void start_copy(int64_t first, int stage) const {
+    const rules::AttentionParams& call = p.forward.call;
+    T* const passing = passing_rows<T, kWidth>(shared, stage);
+    const auto copy = [&](const rules::StoredRows& from, int64_t width, T* to) {
+      const int64_t start = rules::row_offset(from.stride, state.entry.batch, tile.kv_head,
+                                              state.entry.first_key + first);
+      const int64_t left = keys.last - first;
+      copy_tile<T, kWidth, kStep>(from.data, static_cast<int>(width), to, [&](int row) {
+        return row < left ? start + row * from.stride[2] : int64_t{-1};
+      });
+    };
+    copy(call.k, call.head_dim, passing);
+    copy(call.v, call.value_dim, passing + Shape::kPassingElements);
+    commit_copies();
+  }
+
+  // The gradients of products, from those of weights; 0 where a pair is hidden.
+  __device__ __forceinline__ void differentiate(int64_t first,
+                                                const float (&products)[Shape::kTiles][4],
+                                                float (&gradients)[Shape::kTiles][4]) const {
+    const rules::AttentionParams& call = p.forward.call;
+    const WeightFactors factors = weight_factors(call.scale);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const BackwardRow& row = state.rows[index_of(half)];
+      const float reference = row.reference, delta = row.delta;
+      const int begin = static_cast<int>(rules::limited(row.row.seen.first - first, 0, kStep));
+      const int end = static_cast<int>(rules::limited(row.row.seen.last - first, 0, kStep));
+#pragma unroll
+      for (int n = 0; n < Shape::kTiles; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          const int at = n * 8 + 2 * (lane() % 4) + i % 2;
+          if constexpr (kOptions) {
+            gradients[n][i] = pair_gradient(call, state.entry, row, first + at,
+                                            products[n][i] * call.scale.of_queries, gradients[n][i])
+                                  .d_product;
+          } else {
+            const float weight =
+                exp2_approx((products[n][i] * factors.to_score - reference) * factors.to_power);
+            const float gradient = weight * (gradients[n][i] - delta);
+            gradients[n][i] = at >= begin && at < end ? gradient : 0.0F;
+          }
+        }
+      }
+    }
+  }
+};
+
+// Not inlined, so that it takes no registers from the usual computation. A template, so that files
+// may share it.
+template <class Params>
+__device__ __noinline__ void write_query(const Params& p, const Entry& entry, int64_t head,
+                                         int64_t query) {
+  write_query_singly(p, entry, head, query);
+}
+
+template <bool kOptions, class T, int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    backward_queries(const __grid_constant__ BackwardParams p) {
+  using Shape = GradientTile<kWidth>;
+  constexpr int kStep = Shape::kStep;
+  const rules::AttentionParams& call = p.forward.call;
+  const RowTile tile = row_tile<kRows>(p.forward);
+  if (tile.empty()) return;
+  T* const shared = reinterpret_cast<T*>(shared_memory());
+  auto& state = *reinterpret_cast<QueriesState*>(shared + Shape::kAllElements);
+  const QueriesBlock<kOptions, T, kWidth> b{p, tile, shared, state, tile.keys(call.group(), kStep)};
+  if (thread_index() == 0) state.entry = tile.entry;
+  if (thread_index() < kRows) {
+    const int64_t row = tile.first_row + thread_index();
+    BackwardRow described;
+    if (row <= tile.last_row) {
+      described = backward_row(p, tile.entry, tile.kv_head * call.group() + row % call.group(),
+                               row / call.group());
+    }
+    state.rows[thread_index()] = described;
+  }
+  sync_threads();
+
+  float d_queries[kWidth / 8][4];
+  clear(d_queries);
+  int stage = 0;
+  if (b.keys.first < b.keys.last) {
+    b.copy_queries();
+    b.start_copy(b.keys.first, stage);
+  }
+  for (int64_t first = b.keys.first; first < b.keys.last; first += kStep) {
+    const T* const keys = passing_rows<T, kWidth>(shared, stage);
+    wait_copies<0>();
+    // The keys are complete, and every warp has used those before, in the other stage.
+    sync_threads();
+    if (first + kStep < b.keys.last) {
+      stage ^= 1;
+      b.start_copy(first + kStep, stage);
+    }
+    float products[Shape::kTiles][4], gradients[Shape::kTiles][4];
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared), keys, static_cast<int>(call.head_dim),
+                             products);
+    multiply_keys<T, kWidth>(rows_of_warp<kWidth>(shared + Shape::kKeptElements),
+                             keys + Shape::kPassingElements, static_cast<int>(call.value_dim),
+                             gradients);
+    b.differentiate(first, products, gradients);
+    multiply_values<T, kWidth>(gradients, keys, static_cast<int>(call.head_dim), d_queries);
+  }
+
+  const uint32_t not_finite = rows_not_finite(d_queries);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int at = b.index_of(half);
+    if (tile.first_row + at > tile.last_row) continue;
+    if ((not_finite >> (lane() / 4 + 8 * half) & 1U) != 0) continue;
+    const BackwardRow& row = state.rows[at];
+    store_row(d_queries, half, p.scale,
+              p.d_q.row(state.entry.batch, row.head, state.entry.first_query + row.query),
+              call.head_dim);
+  }
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const int at = warp() * kRowsOfWarp + r;
+    if ((not_finite >> r & 1U) == 0 || tile.first_row + at > tile.last_row) continue;
+    write_query(p, state.entry, state.rows[at].head, state.rows[at].query);
+  }
+}
+
+template <bool kOptions, class T, int kWidth>
+int launch_queries(const BackwardParams& params, StreamHandle stream) {
+  using Shape = GradientTile<kWidth>;
+  return launch_row_tiles<kRows>(params.forward.call, kThreads,
+                                 Shape::kAllElements * sizeof(T) + sizeof(QueriesState), stream,
+                                 backward_queries<kOptions, T, kWidth>, params);
+}
+
+}  // namespace multihead::cuda::mma

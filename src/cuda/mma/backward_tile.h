@@ -1,0 +1,110 @@
+// The backward kernels through mma.sync: tiles in shared memory, and what both kernels do with
+// sums.
+//
+// A block keeps 64 rows of two tensors, 16 for each warp, and goes through the rows of the two
+// others, kStep at a time. Both products of 16 kept rows with kStep passing rows leave their sums
+// in registers, in the layout that the next product needs of its left side; weights and gradients
+// never go through shared memory.
+//
+//                  kept   passing       products of a step                   sums of a warp
+//   d_k and d_v    K, V   Q, d_out      K Q^T, V d_out^T                     P^T d_out, dS^T Q
+//   d_q            Q, d_out   K, V      Q K^T, d_out V^T                     dS K
+//
+// Passing rows are read twice: as they lie in memory (ldmatrix) for the first two products, and
+// transposed (ldmatrix.trans) for the sums. Per thread, sums take d / 2 registers of each gradient
+// and kStep of both products:
+//
+//   d     kStep   registers of sums: d_k and d_v, d_q   shared memory
+//   64       64   64 + 64          32 + 64               48 KiB
+//   128      32   128 + 32         64 + 32               64 KiB
+//   256      16   128 + 16         128 + 16              96 KiB; d_k and d_v by two kernels
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/backward.h"
+#include "cuda/device/device.h"
+#include "cuda/mma/tile.h"
+#include "cuda/rows.h"
+#include "rules/attention_params.h"
+
+namespace multihead::cuda::mma {
+
+// kWidth: of rows in shared memory; those of the call may be shorter.
+template <int kWidth>
+struct GradientTile {
+  static constexpr int kStep = kWidth <= 64 ? 64 : kWidth <= 128 ? 32 : 16;
+  static constexpr int kTiles = kStep / 8;                 // of 8 passing rows
+  static constexpr int kKeptElements = kRows * kWidth;     // of one tensor
+  static constexpr int kPassingElements = kStep * kWidth;  // of one tensor
+  // Passing rows have two stages: while one is used, the next is copied.
+  static constexpr int kAllElements = 2 * kKeptElements + 4 * kPassingElements;
+};
+
+// The two tensors of a stage.
+template <class T, int kWidth>
+__device__ __forceinline__ T* passing_rows(T* shared, int stage) {
+  using Shape = GradientTile<kWidth>;
+  return shared + 2 * Shape::kKeptElements + stage * 2 * Shape::kPassingElements;
+}
+
+// A weight is exp2(to_power * (to_score * product - reference)).
+struct WeightFactors {
+  float to_score, to_power;
+};
+__device__ __forceinline__ WeightFactors weight_factors(const rules::ScaleFactors& scale) {
+  return {scale.of_queries * scale.of_scores, scale.of_softmax * kLog2E};
+}
+
+template <int kCount>
+__device__ __forceinline__ void clear(float (&sums)[kCount][4]) {
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[n][i] = 0.0F;
+  }
+}
+
+// Which of the warp's 16 rows have a sum that is not finite: bit r for row r.
+template <int kTiles>
+__device__ __forceinline__ uint32_t rows_not_finite(const float (&sums)[kTiles][4]) {
+  uint32_t rows = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float first = sums[n][2 * half], second = sums[n][2 * half + 1];
+      finite = finite && first - first == 0.0F && second - second == 0.0F;
+    }
+    // Four lanes share a row.
+    const uint32_t lanes = ballot(!finite);
+    for (int row = 0; row < 8; ++row) {
+      if ((lanes >> (4 * row) & 0xFU) != 0) rows |= 1U << (8 * half + row);
+    }
+  }
+  return rows;
+}
+
+// Stores one of the two rows of a thread's sums, times a factor.
+template <int kTiles>
+__device__ __forceinline__ void store_row(const float (&sums)[kTiles][4], int half, float factor,
+                                          float* to, int64_t width) {
+  struct alignas(8) Pair {
+    float first, second;
+  };
+  const bool aligned = reinterpret_cast<uintptr_t>(to) % sizeof(Pair) == 0;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const int c = n * 8 + 2 * (lane() % 4);
+    const Pair pair{sums[n][2 * half] * factor, sums[n][2 * half + 1] * factor};
+    if (aligned && c + 1 < width) {
+      *reinterpret_cast<Pair*>(to + c) = pair;
+      continue;
+    }
+    if (c < width) to[c] = pair.first;
+    if (c + 1 < width) to[c + 1] = pair.second;
+  }
+}
+
+}  // namespace multihead::cuda::mma

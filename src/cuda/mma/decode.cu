@@ -1,0 +1,359 @@
+// Split-KV decoding of bf16 or f16 rows through mma.sync, with sums in f32 (sm_80 and up).
+//
+// A block takes up to 16 query rows of one key/value head, so that K and V are read once for all
+// query heads that share it, and one split of the keys. The rows are the 16 of a product of the
+// tensor cores. Each warp goes through keys of its own, 16 at a time, with its own online softmax
+// (arXiv:1805.02867) and its own stages of shared memory: while it uses one stage, the others are
+// copied (cp.async), and no warp waits for another. In the end the block joins the results of its
+// warps.
+//
+// Rows of K and V may lie in a tensor, a ring or pages: a lane finds the place of one row of a
+// step, and hands it to those that copy the row.
+//
+// Hidden values that are NaN or infinite are handled as in mma/forward.cu, for each warp.
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/device/launch.h"
+#include "cuda/f32/decode.h"
+#include "cuda/mma/tile.h"
+#include "cuda/rows.h"
+#include "multihead/tensor.h"
+#include "rules/visibility.h"
+
+namespace multihead::cuda {
+namespace mma {
+namespace {
+
+static_assert(kDecodeHalfRows == kRowsOfWarp);
+constexpr int kStepKeys = 16;  // of a warp
+static_assert(kDecodeHalfKeyStep == kWarps * kStepKeys);
+
+// Shared memory of a block: queries, then the stages of each warp.
+template <int kWidth>
+struct DecodeTile {
+  // 2 blocks at d 128 have 64 kB under way while they use as much.
+  static constexpr int kStages = kWidth <= 64 ? 4 : 2;
+  static constexpr int kQueryElements = kRowsOfWarp * kWidth;
+  static constexpr int kElements = kStepKeys * kWidth;  // of K or V of a stage
+  static constexpr int kWarpElements = kStages * 2 * kElements;
+  static constexpr int kAllElements = kQueryElements + kWarps * kWarpElements;
+  // Sums of a warp as floats, where its stages were. With this stride the pairs that a quarter of
+  // a warp stores lie in different banks.
+  static constexpr int kSumStride = kWidth + 8;
+  static_assert(kRowsOfWarp * kSumStride * sizeof(float) <= kWarpElements * sizeof(uint16_t));
+  // Weights of a recomputed step lie where the second stage would be.
+  static_assert(kRowsOfWarp * kStepKeys * sizeof(float) <= 2 * kElements * sizeof(uint16_t));
+};
+
+// In shared memory.
+struct DecodeState {
+  Entry entry;
+  QueryRow rows[kRowsOfWarp];
+  float largest[kWarps][kRowsOfWarp];  // of the keys of a warp
+  float sums[kWarps][kRowsOfWarp];
+};
+
+// What the threads of a block need to know. Row r of the block is row first_row + r of the list of
+// rows of the key/value head.
+struct DecodeBlock {
+  const SplitParams& params;
+  DecodeState& state;
+  int64_t batch, kv_head, first_row;
+  int rows;
+  int64_t first_key, end_key;  // keys of the split that some row sees; a warp's are within these
+
+  __device__ __forceinline__ const rules::AttentionParams& call() const {
+    return params.forward.call;
+  }
+  __device__ __forceinline__ int64_t head_of(int row) const {
+    return kv_head * call().group() + (first_row + row) % call().group();
+  }
+  __device__ __forceinline__ int64_t query_of(int row) const {
+    return (first_row + row) / call().group();
+  }
+};
+
+// Starts to copy the keys and values of a step, as one group. Keys from the end of the split on are
+// zeros. Bit i of the result: whether key i exists.
+template <class T, int kWidth>
+__device__ __forceinline__ uint32_t start_step(const DecodeBlock& b, int64_t first, T* stage) {
+  const rules::AttentionParams& call = b.call();
+  // Lanes 0 to 15 find the rows of K, the others those of V.
+  const bool of_keys = lane() < kStepKeys;
+  const rules::StoredRows& own = of_keys ? call.k : call.v;
+  const int64_t position = first + lane() % kStepKeys;
+  int64_t row = 0, start = -1;
+  if (position < b.end_key && find_row(own, b.params.pool_pages, b.batch, position, row)) {
+    start = rules::row_offset(own.stride, b.batch, b.kv_head, row);
+  }
+  const auto copy = [&](const void* data, int64_t width, int first_lane, T* tile) {
+    constexpr int kChunks = kWidth / kChunk;
+    constexpr int kKeysAtOnce = kWarpSize / kChunks;
+    const int chunk = lane() % kChunks;
+    const int elements =
+        static_cast<int>(rules::least_of(width - chunk * kChunk, kChunk));  // of the chunk
+#pragma unroll 4
+    for (int i = 0; i < kStepKeys; i += kKeysAtOnce) {
+      const int key = i + lane() / kChunks;
+      const int64_t from = shuffle(start, first_lane + key);
+      const bool exists = from >= 0 && elements > 0;
+      copy_async<16>(tile + Tile<kWidth>::at(key, chunk),
+                     static_cast<const T*>(data) + (exists ? from + chunk * kChunk : 0),
+                     exists ? elements * static_cast<int>(sizeof(T)) : 0);
+    }
+  };
+  copy(call.k.data, call.head_dim, 0, stage);
+  copy(call.v.data, call.value_dim, kStepKeys, stage + DecodeTile<kWidth>::kElements);
+  return ballot(start >= 0) & ((1U << kStepKeys) - 1);
+}
+
+// The scores of a step after every option, of_softmax excepted; -inf for hidden keys. most: the
+// largest of each row among those of this thread.
+__device__ __forceinline__ void finish_scores(const DecodeBlock& b, int64_t first, uint32_t exists,
+                                              float (&scores)[kStepKeys / 8][4], float (&most)[2]) {
+  const rules::AttentionParams& call = b.call();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const QueryRow& row = b.state.rows[lane() / 4 + 8 * half];
+    most[half] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kStepKeys / 4; ++i) {
+      float& score = scores[i / 2][2 * half + i % 2];
+      const int at = i / 2 * 8 + 2 * (lane() % 4) + i % 2;
+      const bool visible =
+          (exists >> static_cast<uint32_t>(at) & 1U) != 0 && sees(call, row, first + at);
+      score = visible ? biased_score(call, row, first + at,
+                                     capped_score(call, score * call.scale.of_queries))
+                      : -INFINITY;
+      // Keeps a NaN.
+      if (!(score <= most[half])) most[half] = score;
+    }
+  }
+}
+
+// One pass of a warp over its keys. kSingly: weights are multiplied by values key by key, without
+// those that are hidden.
+template <bool kSingly, class T, int kWidth>
+__device__ __forceinline__ void attend_keys(const DecodeBlock& b, const T* queries, T* stages,
+                                            Sums<kWidth>& sums) {
+  using Shape = DecodeTile<kWidth>;
+  constexpr int kStages = kSingly ? 1 : Shape::kStages;
+  const rules::AttentionParams& call = b.call();
+  const float to_power = call.scale.of_softmax * kLog2E;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    sums.largest[half] = -INFINITY;
+    sums.weights[half] = 0.0F;
+  }
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.out[n][i] = 0.0F;
+  }
+
+  const auto stage_of = [&](int stage) { return stages + stage * 2 * Shape::kElements; };
+  // A group of copies for each step, also beyond the last one, so that their number tells which
+  // steps have arrived. existing[i]: keys of the step i steps ahead.
+  uint32_t existing[kStages];
+  const auto start = [&](int64_t first, int stage) {
+    uint32_t exists = 0;
+    if (first < b.end_key) exists = start_step<T, kWidth>(b, first, stage_of(stage));
+    commit_copies();
+    return exists;
+  };
+  int64_t first = b.first_key + warp() * kStepKeys;
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) existing[i] = start(first + i * kDecodeHalfKeyStep, i);
+  if (!kSingly) {
+    // The queries, whose group came before those of the stages, and the block's state.
+    wait_copies<Shape::kStages - 1>();
+    sync_threads();
+  }
+  int stage = 0;
+  for (; first < b.end_key; first += kDecodeHalfKeyStep) {
+    const int newest = kStages == 1 ? 0 : (stage + kStages - 1) % kStages;
+    existing[kStages - 1] = start(first + (kStages - 1) * kDecodeHalfKeyStep, newest);
+    wait_copies<kStages - 1>();
+    sync_warp();
+    const T* const keys = stage_of(stage);
+    const T* const values = keys + Shape::kElements;
+
+    float scores[kStepKeys / 8][4];
+    multiply_keys<T, kWidth>(queries, keys, static_cast<int>(call.head_dim), scores);
+    float most[2];
+    finish_scores(b, first, existing[0], scores, most);
+    add_weights<kSingly>(scores, most, to_power, sums, [&](int half, int key) {
+      if (!call.dropout.given()) return true;
+      const int row = lane() / 4 + 8 * half;
+      return keeps(call, b.state.entry, b.head_of(row), b.query_of(row), first + key);
+    });
+    if (kSingly) {
+      add_values_singly<T, kWidth>(scores, values, reinterpret_cast<float*>(stage_of(1)), sums.out);
+    } else {
+      multiply_values<T, kWidth>(scores, values, static_cast<int>(call.value_dim), sums.out);
+    }
+    // All lanes have used the stage before the next copies to it.
+    sync_warp();
+#pragma unroll
+    for (int i = 0; i + 1 < kStages; ++i) existing[i] = existing[i + 1];
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+}
+
+// Writes the results of a warp to shared memory, where its stages were.
+template <int kWidth>
+__device__ __forceinline__ void write_sums(const DecodeBlock& b, const Sums<kWidth>& sums,
+                                           float* to) {
+  const float factor = b.call().dropout.scale;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float sum = sums.weights[half];
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    const int row = lane() / 4 + 8 * half;
+    if (lane() % 4 == 0) {
+      b.state.largest[warp()][row] = sums.largest[half];
+      b.state.sums[warp()][row] = sum;
+    }
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+      float* const pair = to + row * DecodeTile<kWidth>::kSumStride + n * 8 + 2 * (lane() % 4);
+      pair[0] = sums.out[n][2 * half] * factor;
+      pair[1] = sums.out[n][2 * half + 1] * factor;
+    }
+  }
+}
+
+// Not inlined, so that it takes no registers from the usual pass.
+template <class T, int kWidth>
+__device__ __noinline__ void recompute_keys(const DecodeBlock& b, const T* queries, T* stages) {
+  Sums<kWidth> sums;
+  attend_keys<true, T, kWidth>(b, queries, stages, sums);
+  write_sums<kWidth>(b, sums, reinterpret_cast<float*>(stages));
+}
+
+// Joins the results of the warps into the partial result of the split.
+template <int kWidth>
+__device__ __forceinline__ void join_warps(const DecodeBlock& b, int64_t split,
+                                           const float* warps) {
+  const SplitParams& p = b.params;
+  const rules::AttentionParams& call = b.call();
+  const float factor = call.scale.of_softmax * kLog2E;
+  const int width = static_cast<int>(call.value_dim);
+  float* const partials =
+      p.partials +
+      ((b.batch * call.kv_heads + b.kv_head) * call.queries * call.group() + b.first_row) *
+          p.splits * (width + 2);
+  // Columns d_v and d_v + 1 are the largest score and the sum.
+  for (int at = thread_index(); at < b.rows * (width + 2); at += kThreads) {
+    const int row = at / (width + 2), c = at % (width + 2);
+    float largest = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float of_warp = b.state.largest[w][row];
+      if (of_warp > largest || of_warp != of_warp) largest = of_warp;
+    }
+    float result = 0.0F;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float of_warp = b.state.largest[w][row];
+      // A warp whose keys are all hidden.
+      if (of_warp == -INFINITY) continue;
+      const float share = exp2f((of_warp - largest) * factor);
+      const float* const sums = warps + w * DecodeTile<kWidth>::kWarpElements / 2;
+      result += share *
+                (c < width ? sums[row * DecodeTile<kWidth>::kSumStride + c] : b.state.sums[w][row]);
+    }
+    partials[(row * p.splits + split) * (width + 2) + c] = c == width ? largest : result;
+  }
+}
+
+// The number of blocks keeps ptxas from taking fewer registers and spilling.
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kWidth <= 128 ? 2 : 1)
+    decode_half(const __grid_constant__ SplitParams p) {
+  using Shape = DecodeTile<kWidth>;
+  const rules::AttentionParams& call = p.forward.call;
+  const int64_t all_rows = call.queries * call.group();
+  const int64_t tiles = (all_rows + kRowsOfWarp - 1) / kRowsOfWarp;
+  int64_t index = block_index().x;
+  const int64_t split = index % p.splits;
+  index /= p.splits;
+  const int64_t first_row = index % tiles * kRowsOfWarp;
+  index /= tiles;
+  const int64_t kv_head = index % call.kv_heads;
+  const Entry entry = entry_of(p.forward, index / call.kv_heads);
+  const int rows = static_cast<int>(rules::least_of(kRowsOfWarp, all_rows - first_row));
+
+  T* const queries = reinterpret_cast<T*>(shared_memory());
+  T* const stages = queries + Shape::kQueryElements;
+  auto& state = *reinterpret_cast<DecodeState*>(queries + Shape::kAllElements);
+  DecodeBlock b{p, state, entry.batch, kv_head, first_row, rows, 0, 0};
+  copy_tile<T, kWidth, kRowsOfWarp>(
+      call.q.data, static_cast<int>(call.head_dim), queries, [&](int r) {
+        return r < rows ? rules::row_offset(call.q.stride, entry.batch, b.head_of(r), b.query_of(r))
+                        : int64_t{-1};
+      });
+  commit_copies();
+  if (thread_index() == 0) state.entry = entry;
+  if (thread_index() < kRowsOfWarp) {
+    const int r = thread_index();
+    state.rows[r] = {};  // sees nothing
+    if (r < rows) state.rows[r] = query_row(call, entry, b.head_of(r), b.query_of(r));
+  }
+  // Both ends of what a query sees rise with the query.
+  const rules::KeyRange seen{entry.visibility.of_query(b.query_of(0)).first,
+                             entry.visibility.of_query(b.query_of(rows - 1)).last};
+  b.first_key = split * p.split_keys;
+  b.end_key = rules::least_of(b.first_key + p.split_keys, seen.last);
+  if (seen.first > b.first_key) {
+    b.first_key += (seen.first - b.first_key) / kStepKeys * kStepKeys;
+  }
+
+  T* const own = stages + warp() * Shape::kWarpElements;
+  Sums<kWidth> sums;
+  attend_keys<false, T, kWidth>(b, queries, own, sums);
+  bool has_nan = false;
+#pragma unroll
+  for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) has_nan = has_nan || sums.out[n][i] != sums.out[n][i];
+  }
+  if (ballot(has_nan) != 0) {
+    recompute_keys<T, kWidth>(b, queries, own);
+  } else {
+    write_sums<kWidth>(b, sums, reinterpret_cast<float*>(own));
+  }
+  sync_threads();
+  join_warps<kWidth>(b, split, reinterpret_cast<const float*>(stages));
+}
+
+template <class T, int kWidth>
+int launch_width(const SplitParams& params, StreamHandle stream) {
+  return launch({.grid = {static_cast<uint32_t>(params.tiles() * params.splits), 1, 1},
+                 .threads = kThreads,
+                 .shared_bytes = DecodeTile<kWidth>::kAllElements * sizeof(T) + sizeof(DecodeState),
+                 .stream = stream},
+                decode_half<T, kWidth>, params);
+}
+
+template <class T>
+int launch_type(const SplitParams& params, StreamHandle stream) {
+  const rules::AttentionParams& call = params.forward.call;
+  const int64_t width = rules::most_of(call.head_dim, call.value_dim);
+  if (width <= 64) return launch_width<T, 64>(params, stream);
+  if (width <= 128) return launch_width<T, 128>(params, stream);
+  static_assert(kMaxWidth <= 256);
+  return launch_width<T, 256>(params, stream);
+}
+
+}  // namespace
+}  // namespace mma
+
+int launch_decode_half(const SplitParams& params, StreamHandle stream) {
+  return params.forward.call.k.type == DType::kF16 ? mma::launch_type<Float16>(params, stream)
+                                                   : mma::launch_type<BFloat16>(params, stream);
+}
+
+}  // namespace multihead::cuda

@@ -1,0 +1,281 @@
+#include "cuda/plan/plan.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "cuda/rows/scores.h"
+#include "cuda/runtime/runtime.h"
+#include "engine/varlen/varlen.h"
+#include "rules/arena.h"
+
+namespace multihead::cuda {
+namespace {
+
+using engine::AttentionShape;
+using rules::AttentionParams;
+using rules::StoredRows;
+
+// Above this number of rows for each key/value head, a block of the other kernels uses a row of K
+// and V for more query rows.
+constexpr int64_t kMostDecodeRows = 16;
+// With fewer keys there is nothing to split.
+constexpr int64_t kLeastDecodeKeys = 256;
+
+const char* objection_to_decode(const ForwardParams& params) {
+  const AttentionParams& call = params.call;
+  if (params.cu_q != nullptr) return "its sequences are packed";
+  if (call.queries * call.group() > kMostDecodeRows) {
+    return "it has more than 16 query rows for each key/value head";
+  }
+  if (call.keys < kLeastDecodeKeys) return "it has fewer than 256 keys";
+  return nullptr;
+}
+
+void choose_decode(CallPlan& plan, const Device& device) {
+  plan.kernel = Kernel::kDecode;
+  plan.not_half = objection_to_half(plan.params);
+  plan.splits.forward = plan.params;
+  plan.splits.half = plan.not_half == nullptr;
+  cut_keys(plan.splits, device);
+}
+
+// The one place where a kernel is chosen, the fastest first.
+void choose_kernel(CallPlan& plan, const Device& device) {
+  const AttentionParams& call = plan.params.call;
+  if (call.out.data == nullptr && call.lse.data == nullptr) return;
+  if (call.batch * call.heads * call.queries == 0) return;
+  plan.not_decode = objection_to_decode(plan.params);
+  if (plan.not_decode == nullptr) {
+    choose_decode(plan, device);
+    return;
+  }
+  // wgmma is an instruction of this compute capability alone.
+  plan.not_hopper = device.compute_capability == 90 ? hopper_objection(plan.params)
+                                                    : "the compute capability is not 9.0";
+  if (plan.not_hopper == nullptr) {
+    plan.kernel = Kernel::kHopper;
+    return;
+  }
+  plan.not_half = objection_to_half(plan.params);
+  plan.kernel = plan.not_half == nullptr ? Kernel::kHalf : Kernel::kF32;
+}
+
+// Where the arrays of a call lie in its workspace; without memory, how many bytes they take.
+void lay_out(CallPlan& plan, void* workspace) {
+  rules::Arena arena(workspace);
+  AttentionParams& call = plan.params.call;
+  lay_out_transforms(plan.transforms, call, arena);
+  plan.splits.forward = plan.params;
+  arena(plan.splits.partials,
+        plan.kernel == Kernel::kDecode ? partial_bytes(plan.splits) / sizeof(float) : 0);
+  plan.workspace_bytes = arena.bytes();
+}
+
+void finish(CallPlan& plan, const Device& device) {
+  // Rotated rows are aligned, whatever the tensors are.
+  lay_out(plan, nullptr);
+  choose_kernel(plan, device);
+  lay_out(plan, nullptr);
+}
+
+Status run_captures(const ForwardParams& forward, int64_t pool_pages, StreamHandle stream) {
+  const AttentionParams& call = forward.call;
+  const auto launch = [&](const Tensor& out, ScoreStage stage, int64_t place, int64_t head,
+                          int64_t heads, int64_t first_row) {
+    ScoresParams params;
+    params.forward = forward;
+    params.pool_pages = pool_pages;
+    params.stage = stage;
+    params.out = {out.data + place * out.strides[1],
+                  {out.strides[0], out.strides[1], out.strides[2]}};
+    params.first_head = head;
+    params.heads = heads;
+    params.first_row = first_row;
+    params.rows = out.shape[2];
+    return status_of(launch_scores(params, stream));
+  };
+  const Tensor& weights = call.weights.out;
+  if (weights.shape.elements() != 0 && weights.data != nullptr) {
+    if (Status status = launch(weights, ScoreStage::kWeights, 0, 0, call.heads, 0); !status.ok()) {
+      return status;
+    }
+  }
+  for (const ScoreCapture& capture : call.captures) {
+    if (capture.out.shape.elements() == 0) continue;
+    if (capture.heads.empty()) {
+      Status status = launch(capture.out, capture.stage, 0, 0, call.heads, capture.first_row);
+      if (!status.ok()) return status;
+    }
+    for (size_t i = 0; i < capture.heads.size(); ++i) {
+      Status status = launch(capture.out, capture.stage, static_cast<int64_t>(i), capture.heads[i],
+                             1, capture.first_row);
+      if (!status.ok()) return status;
+    }
+  }
+  if (call.dropout_mask.data == nullptr ||
+      call.batch * call.heads * call.queries * call.keys == 0) {
+    return {};
+  }
+  return status_of(launch_dropout_mask(forward, stream));
+}
+
+int launch_kernel(const CallPlan& plan, const Device& device, StreamHandle stream) {
+  switch (plan.kernel) {
+    case Kernel::kNone:
+      return 0;
+    case Kernel::kDecode:
+      return launch_decode(plan.splits, stream);
+    case Kernel::kHopper:
+      return launch_forward_hopper(plan.params, device, stream);
+    case Kernel::kHalf:
+      return launch_forward_half(plan.params, device, stream);
+    case Kernel::kF32:
+      return launch_forward_f32(plan.params, device, stream);
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool is_aligned(const StoredRows& rows) {
+  constexpr int64_t kElements = 8;  // of 2 bytes, in 16
+  for (const int64_t stride : rows.stride) {
+    if (stride % kElements != 0) return false;
+  }
+  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
+}
+
+const char* objection_to_half(const ForwardParams& params) {
+  const AttentionParams& call = params.call;
+  const auto is_half = [](const StoredRows& rows) {
+    return rows.type == DType::kBF16 || rows.type == DType::kF16;
+  };
+  if (!is_half(call.q) || call.k.type != call.q.type || call.v.type != call.q.type) {
+    return "q, k and v are not all bf16 or all f16";
+  }
+  if (call.head_dim % 8 != 0 || call.value_dim % 8 != 0) {
+    return "d_k or d_v is not a multiple of 8";
+  }
+  if (!is_aligned(call.q) || !is_aligned(call.k) || !is_aligned(call.v)) {
+    return "rows of q, k or v do not begin at multiples of 16 bytes";
+  }
+  return nullptr;
+}
+
+CallPlan plan_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                   const AttentionShape& shape, const AttentionOptions& options,
+                   const AttentionOutputs& outputs, const Device& device) {
+  CallPlan plan{};
+  plan.params.call = engine::attention_params(
+      {.q = engine::stored_rows(q), .k = engine::stored_rows(k), .v = engine::stored_rows(v)},
+      shape, options, outputs);
+  plan.transforms = plan_transforms(q, k, options, plan.params);
+  finish(plan, device);
+  return plan;
+}
+
+engine::AttentionShape shape_of_all(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                    const ConstAnyTensor& v) {
+  return {.batch = 1,
+          .heads = q.shape[1],
+          .kv_heads = k.shape[1],
+          .queries = q.shape[0],
+          .keys = k.shape[0],
+          .head_dim = q.shape[2],
+          .value_dim = v.shape[2]};
+}
+
+void set_sequences(ForwardParams& params, const PackedSequences& sequences) {
+  AttentionParams& call = params.call;
+  params.packed_queries = call.queries;
+  params.packed_keys = call.keys;
+  params.cu_q = sequences.cu_q.data();
+  params.cu_k = sequences.cu_k.data();
+  call.batch = static_cast<int64_t>(sequences.cu_q.size()) - 1;
+  call.queries = rules::least_of(sequences.max_queries, call.queries);
+  call.keys = rules::least_of(sequences.max_keys, call.keys);
+  call.end_query = call.queries;
+}
+
+CallPlan plan_packed(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const PackedSequences& sequences, const AttentionOptions& options,
+                     const AttentionOutputs& outputs, const Device& device) {
+  const int64_t tokens_q = q.shape[0], tokens_k = k.shape[0];
+  const ConstAnyTensor all_q = engine::sequence_of(q, 0, tokens_q);
+  const ConstAnyTensor all_k = engine::sequence_of(k, 0, tokens_k);
+  const ConstAnyTensor all_v = engine::sequence_of(v, 0, tokens_k);
+  AttentionOutputs of_all{.out = engine::sequence_of(outputs.out, 0, tokens_q)};
+  if (outputs.lse.given()) of_all.lse = engine::lse_of(outputs.lse, 0, tokens_q);
+  CallPlan plan{};
+  plan.params.call = engine::attention_params({.q = engine::stored_rows(all_q),
+                                               .k = engine::stored_rows(all_k),
+                                               .v = engine::stored_rows(all_v)},
+                                              shape_of_all(q, k, v), options, of_all);
+  set_sequences(plan.params, sequences);
+  plan.transforms = plan_transforms(all_q, all_k, options, plan.params);
+  finish(plan, device);
+  return plan;
+}
+
+CallPlan plan_cache(const engine::CacheCall& cache, const AttentionOutputs& outputs,
+                    int64_t pool_pages, const Device& device) {
+  CallPlan plan{};
+  AttentionParams& call = plan.params.call;
+  call = engine::attention_params(cache.inputs, cache.shape, cache.options, outputs);
+  plan.splits.pool_pages = pool_pages;
+  // The other kernels read tensors only.
+  const bool has_rows = call.batch * call.heads * call.queries != 0;
+  if (has_rows && (call.out.data != nullptr || call.lse.data != nullptr)) {
+    choose_decode(plan, device);
+  }
+  lay_out(plan, nullptr);
+  return plan;
+}
+
+Status run(CallPlan& plan, void* workspace, const Device& device, Stream stream) {
+  lay_out(plan, workspace);
+  if (Status status = run_transforms(plan.transforms, stream); !status.ok()) return status;
+  if (Status status = status_of(launch_kernel(plan, device, stream)); !status.ok()) return status;
+  return run_captures(plan.params, plan.splits.pool_pages, stream);
+}
+
+Device device_to_explain() {
+  Device device;
+  if (current_device(device).ok()) return device;
+  return {.compute_capability = 90, .multiprocessors = 132, .shared_bytes = 227 << 10};
+}
+
+std::string explain(const CallPlan& plan, const Device& device) {
+  const auto unless = [](const char* kernel, const char* objection) {
+    if (objection == nullptr) return std::string();
+    return std::string("; not ") + kernel + ", since " + objection;
+  };
+  std::string text;
+  switch (plan.kernel) {
+    case Kernel::kNone:
+      return "nothing to compute";
+    case Kernel::kDecode:
+      text = std::string("decode, ") + (plan.splits.half ? "mma.sync" : "f32") + ": " +
+             std::to_string(plan.splits.splits) + " splits of " +
+             std::to_string(plan.splits.split_keys) + " keys";
+      break;
+    case Kernel::kHopper:
+      text = "wgmma and TMA";
+      break;
+    case Kernel::kHalf:
+      text = "mma.sync";
+      break;
+    case Kernel::kF32:
+      text = "f32";
+      break;
+  }
+  text += " on compute capability " + std::to_string(device.compute_capability / 10) + "." +
+          std::to_string(device.compute_capability % 10);
+  text += unless("decode", plan.not_decode) + unless("wgmma", plan.not_hopper) +
+          unless("mma.sync", plan.not_half);
+  if (plan.transforms) text += "; q and k are transformed before";
+  return text;
+}
+
+}  // namespace multihead::cuda

@@ -1,0 +1,92 @@
+#include "multihead/attention.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "cpu/kernels.h"
+#include "engine/attention/overlap.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/run.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+
+namespace multihead {
+Status attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                 const AttentionOptions& options, const AttentionOutputs& outputs,
+                 Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    engine::AttentionShape shape;
+    if (Status status = engine::validate_call(q, k, v, options, outputs, shape); !status.ok()) {
+      return status;
+    }
+    if (Status status = engine::validate_apart(q, k, v, options, outputs); !status.ok()) {
+      return status;
+    }
+    engine::PlannedCall call = engine::plan_call(q, k, v, shape, options, outputs);
+    return engine::run(call, context);
+  });
+}
+
+Status attention_scores(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                        const AttentionOptions& options, const ScoreCapture& capture,
+                        Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    // Keys without values.
+    ConstAnyTensor v = k;
+    v.data = nullptr;
+    if (k.shape.rank() == 4) v.shape[3] = 0;
+    engine::AttentionShape shape;
+    if (Status status = engine::validate_inputs(q, k, v, shape); !status.ok()) return status;
+    for (const Status& status :
+         {engine::validate_options(options, shape), engine::validate_capture(capture, shape)}) {
+      if (!status.ok()) return status;
+    }
+    if (Status status = engine::validate_apart(q, k, {}, options, {.captures = {&capture, 1}});
+        !status.ok()) {
+      return status;
+    }
+    engine::PlannedCall call = engine::plan_scores_call(q, k, shape, options, capture);
+    return engine::run(call, context);
+  });
+}
+
+Status merge_attention(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                       const ConstTensor& lse_b) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = engine::validate_merge(out_a, lse_a, out_b, lse_b); !status.ok()) {
+      return status;
+    }
+    const Dims& shape = out_a.shape;
+    const auto rows_of = [](const auto& tensor) {
+      using T = std::remove_pointer_t<decltype(tensor.data)>;
+      return rules::Rows<T>{tensor.data, {tensor.strides[0], tensor.strides[1], tensor.strides[2]}};
+    };
+    const cpu::MergeParams params{.out_a = rows_of(out_a),
+                                  .lse_a = rows_of(lse_a),
+                                  .out_b = rows_of(out_b),
+                                  .lse_b = rows_of(lse_b),
+                                  .rows = shape[2],
+                                  .width = shape[3]};
+    for (int64_t b = 0; b < shape[0]; ++b) {
+      for (int64_t h = 0; h < shape[1]; ++h) cpu::merge_rows(params, b, h);
+    }
+    return {};
+  });
+}
+
+void alibi_slopes(std::span<float> slopes) {
+  const auto heads = static_cast<int64_t>(slopes.size());
+  int64_t power = 1;
+  while (power * 2 <= heads) power *= 2;
+  for (int64_t h = 0; h < heads; ++h) {
+    const double exponent =
+        h < power ? -8.0 * static_cast<double>(h + 1) / static_cast<double>(power)
+                  : -4.0 * static_cast<double>(2 * (h - power) + 1) / static_cast<double>(power);
+    slopes[static_cast<size_t>(h)] = static_cast<float>(std::exp2(exponent));
+  }
+}
+
+}  // namespace multihead

@@ -1,0 +1,79 @@
+#include "engine/attention/attention_part.h"
+
+#include <cstdint>
+
+#include "engine/attention/plan.h"
+#include "engine/attention/run.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+
+namespace multihead::engine {
+namespace {
+
+// The tensor (B, H, ...) with the address that its first element would have, where the memory
+// begins at `head`, counted over all batch entries. Computed as an integer, because that address
+// may lie outside of the memory.
+template <class TensorLike>
+TensorLike rebased(TensorLike tensor, int64_t head, int64_t element_bytes) {
+  if (tensor.data == nullptr || tensor.shape.elements() == 0) return tensor;
+  const int64_t heads = tensor.shape[1];
+  const int64_t offset = head / heads * tensor.strides[0] + head % heads * tensor.strides[1];
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  tensor.data = reinterpret_cast<decltype(tensor.data)>(
+      reinterpret_cast<uintptr_t>(tensor.data) - static_cast<uintptr_t>(offset * element_bytes));
+  return tensor;
+}
+
+template <class Any>
+Any rebased_any(const Any& tensor, int64_t head) {
+  return rebased(tensor, head, bytes_of(tensor.dtype));
+}
+
+template <class T>
+TensorView<T> rebased_view(const TensorView<T>& tensor, int64_t head) {
+  return rebased(tensor, head, sizeof(T));
+}
+
+}  // namespace
+
+Status divide_attention(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                        const AttentionOptions& options, const AttentionOutputs& outputs,
+                        bool packed, AttentionParts& parts) {
+  return memory_guard([&]() -> Status {
+    AttentionShape shape;
+    if (Status status = validate_call(q, k, v, options, outputs, shape); !status.ok()) {
+      return status;
+    }
+    const AttentionPlan plan = plan_call(q, k, v, shape, options, outputs, packed).plan;
+    parts.heads = shape.batch * shape.kv_heads;
+    const bool divides_rows = plan.path != Path::kDecode && plan.jobs() != 0;
+    parts.blocks = divides_rows ? plan.blocks.row_parts : 1;
+    parts.block_rows = divides_rows ? plan.blocks.rows : plan.params.rows();
+    parts.operations = plan.operations;
+    return {};
+  });
+}
+
+Status attention_part(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionOptions& options, const AttentionOutputs& outputs,
+                      const AttentionPart& part, Context& context) {
+  return memory_guard([&]() -> Status {
+    AttentionShape shape;
+    if (Status status = validate_call(q, k, v, options, outputs, shape); !status.ok()) {
+      return status;
+    }
+    if (shape.kv_heads == 0) return {};
+    const int64_t head = part.first_in_memory;
+    const int64_t query_head = head * (shape.heads / shape.kv_heads);
+    AttentionOutputs own = outputs;
+    own.out = rebased_any(outputs.out, query_head);
+    own.lse = rebased_view(outputs.lse, query_head);
+    own.weights = rebased_view(outputs.weights, query_head);
+    own.dropout_mask = rebased_view(outputs.dropout_mask, query_head);
+    PlannedCall call = plan_call(rebased_any(q, query_head), rebased_any(k, head),
+                                 rebased_any(v, head), shape, options, own, part.packed);
+    return run_part(call, part, context);
+  });
+}
+
+}  // namespace multihead::engine

@@ -1,0 +1,222 @@
+#include "engine/attention/cut.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "cpu/processor.h"
+
+namespace multihead::engine {
+namespace {
+
+using cpu::TargetTraits;
+using rules::AttentionParams;
+using rules::BlockGeometry;
+using rules::SplitGeometry;
+using rules::StoredRows;
+
+constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+constexpr int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+// Rows whose attention takes as long as the set-up of a job, that is, 32 tokens of some heads.
+int64_t rows_worth_a_job(const AttentionParams& p) {
+  constexpr int64_t kMultiplyAdds = int64_t{1} << 17;
+  // Divided one after the other, because their product may overflow.
+  return kMultiplyAdds / std::max<int64_t>(1, p.keys) /
+         std::max<int64_t>(1, p.head_dim + p.value_dim);
+}
+
+// Few rows (short sequences) and few heads get smaller blocks, so that many threads have work.
+int64_t block_rows(const AttentionParams& p, const TargetTraits& target) {
+  const int64_t share = p.batch * p.kv_heads * p.rows() / target.least_jobs;
+  const int64_t most = target.panel_lanes * target.block_panels;
+  const int64_t wanted = std::min(std::max(share + 1, rows_worth_a_job(p)), most);
+  return std::min({most, round_up(wanted, target.panel_lanes), round_up(p.rows(), target.lanes)});
+}
+
+// Blocks of equal size, so that the last one does not have only a few keys.
+int64_t keys_of_step(const AttentionParams& p, const TargetTraits& target) {
+  constexpr int64_t kUnit = 8;
+  const int64_t blocks = blocks_of(p.keys, target.key_block);
+  return blocks == 0 ? 0 : round_up(blocks_of(p.keys, blocks), kUnit);
+}
+
+constexpr int64_t kLineFloats = 16;  // of a cache line
+
+// Fewer rows would not make up for a copy of V that they share.
+constexpr int64_t kRowsWorthACopy = 32;
+
+// V is small if it fits in the first-level cache at any addresses.
+bool is_large(const AttentionParams& p, int64_t rows) {
+  constexpr int64_t kSmall = 2048;  // floats
+  return rows >= kRowsWorthACopy && p.keys * p.value_dim > kSmall;
+}
+
+// If rows of V are far apart, as with interleaved heads (B, N, H, d), or a strip is narrower than
+// V's rows, they map to few sets of the first-level cache. Reading a copied block of V is then
+// faster, unless V is small or few rows share the copy. K is not copied, because a tile needs only
+// a few rows of it at a time: copying took 2-6 % of bert with interleaved heads. Rows that end
+// within a vector are also copied, because they need zeros after their end.
+bool copies_values(const AttentionParams& p, int64_t rows, const TargetTraits& target) {
+  const bool spread = p.v.stride[2] != p.value_dim || p.value_dim > target.strip_lanes;
+  return !p.v.dense_floats() || p.value_dim % target.lanes != 0 || (is_large(p, rows) && spread);
+}
+
+// Bytes of keys and values in a block of decoding. Compared with 32 kB, 64 kB reads 64 MB 4 %
+// faster natively and 3 to 6 % in WebAssembly, which touches each block before it uses it. There
+// 128 kB gains 2 % more if the second-level cache is large, and loses otherwise.
+constexpr int64_t kBlockBytes = 65536;
+// Where the first row of a tile leads, longer blocks interrupt memory's order less often.
+constexpr int64_t kLedBlockBytes = 262144;
+// Calls that read more bytes than this read from memory, not from a shared cache.
+constexpr double kFromMemory = 1 << 24;
+// Prefetch distance. A Zen 4's decode of 64 MB, relative to 16 kB: 4 kB 74 %, 8 kB 98 %, 32 kB
+// 100 %.
+constexpr int64_t kPrefetchBytes = 16384;
+// Bytes of one token's heads that a job processes together if they are adjacent.
+constexpr int64_t kTokenBytes = 8192;
+constexpr int64_t kLeastBlock = 16, kMostBlock = 512;
+// The keys are split until there are this many jobs, but no split has fewer keys than this. With
+// ragged lengths, entries that are shorter have fewer splits.
+constexpr int64_t kSplitJobs = 64, kLeastSplit = 512;
+
+}  // namespace
+
+bool may_copy_split_lines(const AttentionParams& params, int64_t rows, const TargetTraits& target) {
+  return target.lanes == kLineFloats && cpu::split_loads_are_slow() && is_large(params, rows) &&
+         !copies_values(params, rows, target);
+}
+
+bool splits_cache_lines(const StoredRows& v) {
+  const auto address = reinterpret_cast<uintptr_t>(v.data);
+  return address % (kLineFloats * sizeof(float)) != 0 ||
+         std::any_of(v.stride.begin(), v.stride.end(),
+                     [](int64_t stride) { return stride % kLineFloats != 0; });
+}
+
+BlockGeometry cut_into_blocks(const AttentionParams& params, const TargetTraits& target) {
+  BlockGeometry g;
+  g.rows = block_rows(params, target);
+  g.row_parts = blocks_of(params.rows(), g.rows);
+  // Small heads share a job.
+  g.heads = std::clamp<int64_t>(rows_worth_a_job(params) / std::max<int64_t>(1, params.rows()), 1,
+                                std::max<int64_t>(1, params.kv_heads));
+  g.head_parts = blocks_of(params.kv_heads, g.heads);
+  g.jobs = params.batch * g.head_parts * g.row_parts;
+  g.key_block = keys_of_step(params, target);
+  g.key_blocks = g.key_block == 0 ? 0 : blocks_of(params.keys, g.key_block);
+  g.copies_values = copies_values(params, g.rows, target);
+  g.stores_vectors = params.out.data != nullptr && params.out.type == DType::kF32 &&
+                     params.value_dim % target.lanes == 0;
+  // Rows are evenly spaced, and nothing changes them after the product with V.
+  g.stores_normalised =
+      g.stores_vectors && params.group() == 1 && !params.mask.given() && params.sinks == nullptr;
+  return g;
+}
+
+BlockGeometry cut_for_threads(const AttentionParams& params, BlockGeometry g,
+                              const TargetTraits& target, int threads) {
+  constexpr int64_t kJobsOfThread = 8;
+  const int64_t wanted = kJobsOfThread * threads;
+  if (threads == 1 || g.jobs == 0 || g.jobs >= wanted) return g;
+  const int64_t parts = blocks_of(wanted, params.batch * g.head_parts);
+  const int64_t panels = std::max<int64_t>(1, params.rows() / parts / target.panel_lanes);
+  g.rows = std::min(g.rows, panels * target.panel_lanes);
+  g.row_parts = blocks_of(params.rows(), g.rows);
+  g.jobs = params.batch * g.head_parts * g.row_parts;
+  return g;
+}
+
+SplitGeometry cut_into_splits(const AttentionParams& params, const TargetTraits& target) {
+  SplitGeometry g;
+  g.rows = params.rows();
+  g.tile_rows = g.rows <= target.decode_few_rows ? g.rows : g.rows <= 2 ? 1 : cpu::kDecodeTileRows;
+  g.tiles = blocks_of(g.rows, g.tile_rows);
+
+  g.row_bytes = std::max({int64_t{1}, params.head_dim * bytes_of(params.k.type),
+                          params.value_dim * bytes_of(params.v.type)});
+  const double bytes = 2.0 * static_cast<double>(params.batch) *
+                       static_cast<double>(params.kv_heads) * static_cast<double>(params.keys) *
+                       static_cast<double>(g.row_bytes);
+  const bool side_by_side = params.k.heads_side_by_side();
+  g.first_row_leads = !target.prefetches && g.tiles == 1 && g.tile_rows == cpu::kDecodeTileRows &&
+                      !side_by_side && params.k.type == DType::kF32 && bytes >= kFromMemory;
+  if (side_by_side) {
+    // A job with a single head would touch every page of memory.
+    g.key_block = target.prefetches ? 32 : 16;
+    g.heads = std::clamp(kTokenBytes / g.row_bytes, int64_t{1}, params.kv_heads);
+    g.prefetch_rows = g.heads * g.key_block;
+  } else {
+    const int64_t block_bytes = g.first_row_leads ? kLedBlockBytes : kBlockBytes;
+    g.key_block = std::clamp(block_bytes / g.row_bytes, kLeastBlock, kMostBlock) / 16 * 16;
+    g.heads = 1;
+    constexpr int64_t kStep = cpu::kDecodeKeyStep;
+    g.prefetch_rows = std::clamp(kPrefetchBytes / g.row_bytes / kStep * kStep, kStep, g.key_block);
+  }
+
+  int64_t longest = 0;
+  double sum = 0;
+  for (int64_t batch = 0; batch < params.batch; ++batch) {
+    const rules::KeyRange seen = params.seen_keys(batch);
+    if (seen.empty()) continue;
+    longest = std::max(longest, seen.last - seen.first);
+    sum += static_cast<double>(seen.last - seen.first);
+  }
+  // As many entries of the longest length would have as many keys.
+  const int64_t entries =
+      longest == 0 ? 0 : std::llround(std::ceil(sum / static_cast<double>(longest)));
+  const auto splits_of = [&](int64_t whole_entries, int64_t keys) {
+    const int64_t heads = std::max<int64_t>(1, whole_entries * params.kv_heads);
+    return std::clamp(blocks_of(kSplitJobs, heads), int64_t{1},
+                      std::max<int64_t>(1, keys / kLeastSplit));
+  };
+  const bool is_ragged = params.visibility.lengths != nullptr;
+  g.most_splits = splits_of(is_ragged ? 1 : params.batch, params.keys);
+  g.split_keys = round_up(blocks_of(longest, splits_of(entries, longest)), g.key_block);
+  g.splits = longest == 0 ? 1 : blocks_of(longest, g.split_keys);
+  g.head_parts = blocks_of(params.kv_heads, g.heads);
+  g.jobs = params.batch * g.head_parts * g.splits;
+  return g;
+}
+
+rules::BackwardGeometry cut_into_backward(const rules::BackwardParams& params,
+                                          const TargetTraits& target, int64_t jobs_of_whole) {
+  // Each chunk loads the rows of Q and d_out again: chunks of 256 keys are 2 % slower than of 512,
+  // chunks of 128 keys 6 %.
+  constexpr int64_t kPanels = 4, kKeyBlock = 64, kLeastChunk = 512, kJobs = 64;
+  // Where chunks are too few for many cores, their rows are divided. Each further job of a chunk
+  // adds its part of d_k and d_v, which takes about 1 % of a single thread's time with 512 rows and
+  // up to 5 % with 256.
+  constexpr int64_t kLeastJobRows = 512, kMostJobs = 256;
+  const AttentionParams& p = params.forward;
+  rules::BackwardGeometry g;
+  g.blocks.rows =
+      std::clamp(round_up(p.rows(), target.lanes), target.lanes, target.panel_lanes * kPanels);
+  g.blocks.row_parts = blocks_of(p.rows(), g.blocks.rows);
+  g.blocks.key_block = std::min(kKeyBlock, std::max<int64_t>(p.keys, 1));
+  const rules::SharedScores& bias = params.d_bias;
+  if (bias.data != nullptr && bias.stride[0] == 0) g.batches = std::max<int64_t>(1, p.batch);
+  if (bias.data != nullptr && bias.stride[1] == 0) g.heads = std::max<int64_t>(1, p.kv_heads);
+  g.batch_parts = blocks_of(p.batch, g.batches);
+  g.head_parts = blocks_of(p.kv_heads, g.heads);
+  const int64_t heads = std::max({int64_t{1}, g.batch_parts * g.head_parts, jobs_of_whole});
+  const bool has_threads = target.least_jobs > 1;
+  const bool shares_keys = bias.data != nullptr && bias.stride[3] == 0;
+  g.chunks = shares_keys ? 1
+                         : std::clamp(blocks_of(has_threads ? kJobs : 1, heads), int64_t{1},
+                                      std::max<int64_t>(1, p.keys / kLeastChunk));
+  g.chunk_keys = round_up(blocks_of(std::max<int64_t>(p.keys, 1), g.chunks), g.blocks.key_block);
+  g.chunks = std::max<int64_t>(1, blocks_of(p.keys, g.chunk_keys));
+  // Sums over queries, and those over the heads of a group, stay in one job.
+  const bool shares_rows =
+      bias.data != nullptr && (bias.stride[2] == 0 || (bias.stride[1] == 0 && p.group() > 1));
+  const int64_t wanted = has_threads && !shares_rows ? blocks_of(kMostJobs, heads * g.chunks) : 1;
+  const int64_t row_jobs =
+      std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, p.rows() / kLeastJobRows));
+  g.job_blocks = std::max<int64_t>(1, blocks_of(g.blocks.row_parts, row_jobs));
+  g.row_jobs = std::max<int64_t>(1, blocks_of(g.blocks.row_parts, g.job_blocks));
+  g.jobs = g.batch_parts * g.head_parts * g.chunks * g.row_jobs;
+  return g;
+}
+
+}  // namespace multihead::engine

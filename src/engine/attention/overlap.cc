@@ -1,0 +1,228 @@
+#include "engine/attention/overlap.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+#include <span>
+
+namespace multihead::engine {
+namespace {
+
+// The most tensors of a call, without captures.
+constexpr size_t kMostOperands = 12;
+
+// The addresses from the first byte of a tensor to the one after its last; none of a tensor that is
+// empty or not given. Unsigned, so that strides that no memory has may overflow.
+struct Range {
+  uint64_t first, end;
+
+  Range() = default;
+  Range(const void* data, const Dims& shape, const Dims& strides, int64_t element_bytes)
+      : first(0), end(0) {
+    if (data == nullptr) return;
+    uint64_t before = 0, after = 1;  // elements
+    const auto reach = [&](int axis) {
+      return static_cast<uint64_t>(shape[axis] - 1) * static_cast<uint64_t>(strides[axis]);
+    };
+    if (shape.rank() == 4 && (strides[0] | strides[1] | strides[2] | strides[3]) >= 0) {
+      // The same without branches on strides, for most tensors: half of the time.
+      if (shape[0] == 0 || shape[1] == 0 || shape[2] == 0 || shape[3] == 0) return;
+      after += reach(0) + reach(1) + reach(2) + reach(3);
+    } else {
+      for (int axis = 0; axis < shape.rank(); ++axis) {
+        if (shape[axis] == 0) return;
+        (strides[axis] < 0 ? before : after) += reach(axis);
+      }
+    }
+    const auto bytes = static_cast<uint64_t>(element_bytes);
+    const auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(data));
+    first = address + before * bytes;
+    end = address + after * bytes;
+  }
+  explicit Range(const Operand& of) : Range(of.data, of.shape, of.strides, of.element_bytes) {}
+  template <class Void>
+  explicit Range(const AnyTensorView<Void>& of)
+      : Range(of.data, of.shape, of.strides, bytes_of(of.dtype)) {}
+  template <class T>
+  explicit Range(const TensorView<T>& of) : Range(of.data, of.shape, of.strides, sizeof(T)) {}
+
+  bool meets(const Range& other) const { return first < other.end && other.first < end; }
+};
+
+// A quick answer for most calls: whether the ranges of outputs meet no other range. A small call
+// takes 1 us, so it must not allocate or copy much.
+class Ranges {
+ public:
+  template <class... TensorLike>
+  explicit Ranges(const TensorLike&... inputs) {
+    ((ranges_[count_++] = Range(inputs)), ...);
+  }
+  template <class TensorLike>
+  bool has_apart(const TensorLike& output) {
+    if (output.data == nullptr) return true;
+    const Range range(output);
+    for (size_t i = 0; i < count_; ++i) {
+      if (ranges_[i].meets(range)) return false;
+    }
+    ranges_[count_++] = range;
+    return true;
+  }
+
+ private:
+  Range ranges_[kMostOperands];
+  size_t count_ = 0;
+};
+
+// The bytes of a tensor within its range: runs of bytes, one for each index along the axes.
+struct Runs {
+  struct Axis {
+    int64_t stride;  // bytes, more than 0
+    int64_t extent;
+    int64_t span;  // bytes from the first of its runs to the end of its last one
+  };
+  std::array<Axis, Dims::kMaxRank> axes;  // the largest stride first
+  int count = 0;
+  int64_t run;
+
+  explicit Runs(const Operand& of) : run(of.element_bytes) {
+    // In ascending order at first. Along an axis of stride 0 all indices have the same bytes.
+    for (int axis = of.shape.rank(); axis-- > 0;) {
+      constexpr int64_t kMost = int64_t{1} << 55;  // more elements than any memory has
+      const int64_t extent = of.shape[axis], most = kMost / extent;
+      const int64_t stride = std::abs(std::clamp(of.strides[axis], -most, most)) * of.element_bytes;
+      if (extent == 1 || stride == 0) continue;
+      int at = count++;
+      for (; at > 0 && axes[static_cast<size_t>(at - 1)].stride > stride; --at) {
+        axes[static_cast<size_t>(at)] = axes[static_cast<size_t>(at - 1)];
+      }
+      axes[static_cast<size_t>(at)] = {stride, extent, 0};
+    }
+    int64_t span = run;
+    for (int at = 0; at < count; ++at) {
+      Axis& axis = axes[static_cast<size_t>(at)];
+      axis.span = span += (axis.extent - 1) * axis.stride;
+    }
+    std::reverse(axes.begin(), axes.begin() + count);
+  }
+
+  // Of the runs along the axes from this one on.
+  int64_t span(int axis) const { return axis < count ? axes[static_cast<size_t>(axis)].span : run; }
+};
+
+// Whether a byte of `a` is one of `b`, whose runs begin `offset` bytes after those of `a`. Axes
+// before a_axis and b_axis have an index already.
+//
+// With axes of the same stride, as rows of one matrix have, only one or two differences of their
+// indices bring the runs so near that they may meet. Other axes are tried index by index. `steps`
+// limits that: views so entangled that it does not suffice count as sharing memory.
+bool share(const Runs& a, int a_axis, const Runs& b, int b_axis, int64_t offset, int& steps) {
+  if (offset >= a.span(a_axis) || offset <= -b.span(b_axis)) return false;
+  const bool a_is_run = a_axis == a.count, b_is_run = b_axis == b.count;
+  if ((a_is_run && b_is_run) || --steps < 0) return true;
+  const int64_t a_stride = a_is_run ? 0 : a.axes[static_cast<size_t>(a_axis)].stride;
+  const int64_t b_stride = b_is_run ? 0 : b.axes[static_cast<size_t>(b_axis)].stride;
+  const int64_t stride = std::max(a_stride, b_stride);
+  const int a_next = a_axis + (a_stride == stride), b_next = b_axis + (b_stride == stride);
+  // b's index minus a's, where an axis that is not cut into its indices counts as one of extent 1.
+  const int64_t least = a_next == a_axis ? 0 : 1 - a.axes[static_cast<size_t>(a_axis)].extent;
+  const int64_t most = b_next == b_axis ? 0 : b.axes[static_cast<size_t>(b_axis)].extent - 1;
+  // Beyond these, offset + index * stride is too small or too large for the runs to meet.
+  const int64_t first = std::max(least, (-b.span(b_next) - offset) / stride - 1);
+  const int64_t last = std::min(most, (a.span(a_next) - offset) / stride + 1);
+  for (int64_t index = first; index <= last; ++index) {
+    if (share(a, a_next, b, b_next, offset + index * stride, steps)) return true;
+  }
+  return false;
+}
+
+bool share(const Operand& a, const Range& of_a, const Operand& b, const Range& of_b) {
+  if (!of_a.meets(of_b)) return false;
+  int steps = 4096;
+  return share(Runs(a), 0, Runs(b), 0, static_cast<int64_t>(of_b.first - of_a.first), steps);
+}
+
+}  // namespace
+
+Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_list<Operand> outputs,
+                      std::span<const ScoreCapture> captures) {
+  // The outputs before `output`, and the first `count` captures.
+  const auto check = [&](const Operand& output, const Operand* end_outputs, size_t count) {
+    const Range range(output);
+    const auto compare = [&](const Operand& other) {
+      if (!share(other, Range(other), output, range)) return Status();
+      return shape_error(output.name, Message::kOverlap, static_cast<int64_t>(other.name));
+    };
+    Status status;
+    for (const Operand& input : inputs) {
+      if (status.ok()) status = compare(input);
+    }
+    for (const Operand* other = outputs.begin(); other != end_outputs && status.ok(); ++other) {
+      status = compare(*other);
+    }
+    for (size_t i = 0; i < count && status.ok(); ++i) {
+      status = compare({Name::kCaptureOut, captures[i].out});
+    }
+    return status;
+  };
+  for (const Operand& output : outputs) {
+    if (Status status = check(output, &output, 0); !status.ok()) return status;
+  }
+  for (size_t i = 0; i < captures.size(); ++i) {
+    Status status = check({Name::kCaptureOut, captures[i].out}, outputs.end(), i);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionOptions& options, const AttentionOutputs& outputs) {
+  Ranges ranges(q, k, v, options.mask, options.bias);
+  if (outputs.captures.empty() && ranges.has_apart(outputs.out) && ranges.has_apart(outputs.lse) &&
+      ranges.has_apart(outputs.weights) && ranges.has_apart(outputs.dropout_mask)) {
+    return {};
+  }
+  return validate_apart({{Name::kQ, q},
+                         {Name::kK, k},
+                         {Name::kV, v},
+                         {Name::kMask, options.mask},
+                         {Name::kBias, options.bias}},
+                        {{Name::kOut, outputs.out},
+                         {Name::kLse, outputs.lse},
+                         {Name::kWeights, outputs.weights},
+                         {Name::kDropoutMask, outputs.dropout_mask}},
+                        outputs.captures);
+}
+
+Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionOptions& options, const AttentionResults& results,
+                      const ConstAnyTensor& d_out, const AttentionGradients& gradients) {
+  Ranges ranges(q, k, v, options.mask, options.bias, results.out, results.lse, d_out);
+  if (ranges.has_apart(gradients.d_q) && ranges.has_apart(gradients.d_k) &&
+      ranges.has_apart(gradients.d_v) && ranges.has_apart(gradients.d_bias)) {
+    return {};
+  }
+  return validate_apart({{Name::kQ, q},
+                         {Name::kK, k},
+                         {Name::kV, v},
+                         {Name::kMask, options.mask},
+                         {Name::kBias, options.bias},
+                         {Name::kOut, results.out},
+                         {Name::kLse, results.lse},
+                         {Name::kDOut, d_out}},
+                        {{Name::kDQ, gradients.d_q},
+                         {Name::kDK, gradients.d_k},
+                         {Name::kDV, gradients.d_v},
+                         {Name::kDBias, gradients.d_bias}});
+}
+
+Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
+                      const Tensor& y) {
+  if (Ranges(x, weight, bias).has_apart(y)) return {};
+  return validate_apart({{Name::kX, x}, {Name::kWeight, weight}, {Name::kBias, bias}},
+                        {{Name::kY, y}});
+}
+
+}  // namespace multihead::engine

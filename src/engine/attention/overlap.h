@@ -1,0 +1,59 @@
+// Refuses outputs that share memory with another tensor of their call: threads would write what
+// others still read.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "engine/error/error.h"
+#include "multihead/attention.h"
+#include "multihead/attention_backward.h"
+#include "multihead/tensor.h"
+
+namespace multihead::engine {
+
+// A checked tensor of a call. It must outlive this object.
+struct Operand {
+  Name name;
+  const void* data;
+  const Dims& shape;
+  const Dims& strides;
+  int64_t element_bytes;
+
+  template <class Void>
+  Operand(Name name_, const AnyTensorView<Void>& tensor)
+      : name(name_),
+        data(tensor.data),
+        shape(tensor.shape),
+        strides(tensor.strides),
+        element_bytes(bytes_of(tensor.dtype)) {}
+  template <class T>
+  Operand(Name name_, const TensorView<T>& tensor)
+      : name(name_),
+        data(tensor.data),
+        shape(tensor.shape),
+        strides(tensor.strides),
+        element_bytes(sizeof(T)) {}
+};
+
+// kShape for the first output that shares memory with an input or with an output before it.
+// Tensors that are not given or empty share none. Rows of one tensor may lie between those of
+// another.
+Status validate_apart(std::initializer_list<Operand> inputs, std::initializer_list<Operand> outputs,
+                      std::span<const ScoreCapture> captures = {});
+
+// The same for attention(). k and v are not given where the call has none.
+Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionOptions& options, const AttentionOutputs& outputs);
+
+// The same for attention_backward().
+Status validate_apart(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                      const AttentionOptions& options, const AttentionResults& results,
+                      const ConstAnyTensor& d_out, const AttentionGradients& gradients);
+
+// The same for linear().
+Status validate_apart(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
+                      const Tensor& y);
+
+}  // namespace multihead::engine

@@ -1,0 +1,98 @@
+#include "multihead/prepared_attention.h"
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "engine/attention/placeholder.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/run.h"
+#include "engine/error/guard.h"
+#include "engine/runtime/scratch.h"
+
+namespace multihead {
+struct PreparedAttention::Call {
+  engine::PlannedCall forward;
+  Context* context;
+  std::span<const int32_t> lengths;
+  engine::AttentionShape shape;
+  float* lse;  // where a run that brings none writes it
+  bool has_lse;
+  // Whether there are elements, and so an address is needed.
+  bool needs_q, needs_k, needs_v, needs_out, needs_lse;
+};
+
+PreparedAttention::PreparedAttention() = default;
+PreparedAttention::~PreparedAttention() = default;
+PreparedAttention::PreparedAttention(PreparedAttention&&) noexcept = default;
+PreparedAttention& PreparedAttention::operator=(PreparedAttention&&) noexcept = default;
+
+Status PreparedAttention::create(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                 const ConstAnyTensor& v, const AttentionOptions& options,
+                                 const AttentionOutputs& outputs, Context& context,
+                                 PreparedAttention& prepared) {
+  return engine::memory_guard([&]() -> Status {
+    using namespace engine;  // NOLINT(google-build-using-namespace)
+    AttentionOutputs to_come = outputs;
+    to_come.out = with_address(outputs.out);
+    to_come.lse = with_address(outputs.lse);
+    const ConstAnyTensor some_q = with_address(q), some_k = with_address(k),
+                         some_v = with_address(v);
+    AttentionShape shape;
+    if (Status status = validate_call(some_q, some_k, some_v, options, to_come, shape);
+        !status.ok()) {
+      return status;
+    }
+    std::unique_ptr<Call> call(new (std::nothrow) Call{
+        .forward = plan_call(some_q, some_k, some_v, shape, options, to_come),
+        .context = &context,
+        .lengths = options.kv_lengths,
+        .shape = shape,
+        .lse = outputs.lse.data,
+        .has_lse = outputs.lse.given(),
+        .needs_q = has_elements(q),
+        .needs_k = has_elements(k),
+        .needs_v = has_elements(v),
+        .needs_out = has_elements(outputs.out),
+        .needs_lse = has_elements(outputs.lse)});
+    if (call == nullptr) return Status::out_of_memory(sizeof(Call));
+    if (Status status = reserve_scratch(call->forward, context); !status.ok()) return status;
+    prepared.call_ = std::move(call);
+    return {};
+  });
+}
+
+Status PreparedAttention::run(const void* q, const void* k, const void* v, void* out, float* lse) {
+  return engine::memory_guard([&]() -> Status {
+    if (call_ == nullptr) {
+      return engine::option_error(engine::Name::kPrepared, engine::Message::kPreparedCall);
+    }
+    Call& call = *call_;
+    if (q == nullptr && call.needs_q) return engine::no_address(engine::Name::kQ);
+    if (k == nullptr && call.needs_k) return engine::no_address(engine::Name::kK);
+    if (v == nullptr && call.needs_v) return engine::no_address(engine::Name::kV);
+    if (out == nullptr && call.needs_out) return engine::no_address(engine::Name::kOut);
+    if (lse != nullptr && !call.has_lse) {
+      return engine::option_error(engine::Name::kLse, engine::Message::kNotPrepared);
+    }
+    if (lse == nullptr) lse = call.lse;
+    if (lse == nullptr && call.needs_lse) return engine::no_address(engine::Name::kLse);
+    if (!call.lengths.empty()) {
+      if (Status status = engine::validate_lengths(call.lengths, call.shape); !status.ok()) {
+        return status;
+      }
+    }
+    engine::PlannedCall& forward = call.forward;
+    engine::follow_lengths(forward.plan);
+    forward.set_queries(q);
+    forward.set_keys(k);
+    forward.set_values(v);
+    forward.plan.params.out.data = call.needs_out ? out : nullptr;
+    forward.plan.params.lse.data = call.needs_lse ? lse : nullptr;
+    return engine::run(forward, *call.context);
+  });
+}
+
+}  // namespace multihead

@@ -1,0 +1,120 @@
+#include "multihead/prepared_attention_backward.h"
+
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "engine/attention/backward.h"
+#include "engine/attention/placeholder.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/validate.h"
+#include "engine/error/guard.h"
+
+namespace multihead {
+
+using engine::Message;
+using engine::Name;
+
+struct PreparedAttentionBackward::Call {
+  engine::BackwardPlan plan;
+  AttentionGradients gradients;
+  Context* context;
+  std::span<const int32_t> lengths;
+  engine::AttentionShape shape;
+};
+
+PreparedAttentionBackward::PreparedAttentionBackward() = default;
+PreparedAttentionBackward::~PreparedAttentionBackward() = default;
+PreparedAttentionBackward::PreparedAttentionBackward(PreparedAttentionBackward&&) noexcept =
+    default;
+PreparedAttentionBackward& PreparedAttentionBackward::operator=(
+    PreparedAttentionBackward&&) noexcept = default;
+
+Status PreparedAttentionBackward::create(const ConstAnyTensor& q, const ConstAnyTensor& k,
+                                         const ConstAnyTensor& v, const AttentionOptions& options,
+                                         const AttentionResults& results,
+                                         const ConstAnyTensor& d_out,
+                                         const AttentionGradients& gradients, Context& context,
+                                         PreparedAttentionBackward& prepared) {
+  return engine::memory_guard([&]() -> Status {
+    using engine::with_address;
+    const ConstAnyTensor some_q = with_address(q), some_k = with_address(k),
+                         some_v = with_address(v), some_d_out = with_address(d_out);
+    const AttentionResults some{.out = with_address(results.out), .lse = with_address(results.lse)};
+    AttentionGradients to_come = gradients;
+    to_come.d_q = with_address(gradients.d_q);
+    to_come.d_k = with_address(gradients.d_k);
+    to_come.d_v = with_address(gradients.d_v);
+    engine::AttentionShape shape;
+    Status status = engine::validate_inputs(some_q, some_k, some_v, shape);
+    if (status.ok()) status = engine::validate_options(options, shape);
+    if (status.ok()) {
+      status = engine::validate_backward(options, some, some_d_out, to_come, shape);
+    }
+    if (!status.ok()) return status;
+    std::unique_ptr<Call> call(
+        new (std::nothrow) Call{.plan = engine::plan_backward(some_q, some_k, some_v, shape,
+                                                              options, some, some_d_out, to_come),
+                                .gradients = to_come,
+                                .context = &context,
+                                .lengths = options.kv_lengths,
+                                .shape = shape});
+    if (call == nullptr) return Status::out_of_memory(sizeof(Call));
+    status = engine::reserve_backward(call->plan, call->gradients, context);
+    if (status.ok()) prepared.call_ = std::move(call);
+    return status;
+  });
+}
+
+Status PreparedAttentionBackward::run(const Data& data) {
+  return engine::memory_guard([&]() -> Status {
+    if (call_ == nullptr) return engine::option_error(Name::kPrepared, Message::kPreparedCall);
+    Call& call = *call_;
+    const engine::AttentionShape& s = call.shape;
+    const int64_t queries = s.batch * s.heads * s.queries, keys = s.batch * s.kv_heads * s.keys;
+    const struct {
+      Name name;
+      const void* address;
+      int64_t elements;
+    } inputs[] = {
+        {Name::kQ, data.q, queries * s.head_dim}, {Name::kK, data.k, keys * s.head_dim},
+        {Name::kV, data.v, keys * s.value_dim},   {Name::kOut, data.out, queries * s.value_dim},
+        {Name::kLse, data.lse, queries},          {Name::kDOut, data.d_out, queries * s.value_dim}};
+    for (const auto& [name, address, elements] : inputs) {
+      if (address == nullptr && elements != 0) return engine::no_address(name);
+    }
+    AttentionGradients& gradients = call.gradients;
+    const struct {
+      Name name;
+      float* address;
+      const Tensor& prepared;
+    } results[] = {{Name::kDQ, data.d_q, gradients.d_q},
+                   {Name::kDK, data.d_k, gradients.d_k},
+                   {Name::kDV, data.d_v, gradients.d_v}};
+    for (const auto& [name, address, prepared] : results) {
+      if (address != nullptr && !prepared.given()) {
+        return engine::option_error(name, Message::kNotPrepared);
+      }
+      if (address == nullptr && engine::has_elements(prepared)) return engine::no_address(name);
+    }
+    if (!call.lengths.empty()) {
+      if (Status status = engine::validate_lengths(call.lengths, s); !status.ok()) return status;
+    }
+    engine::BackwardPlan& plan = call.plan;
+    rules::BackwardParams& params = plan.params;
+    (plan.transforms ? plan.transforms->q.data : params.forward.q.data) = data.q;
+    (plan.transforms ? plan.transforms->k.data : params.forward.k.data) = data.k;
+    params.forward.v.data = data.v;
+    params.out.data = data.out;
+    params.lse.data = data.lse;
+    params.d_out.data = data.d_out;
+    params.d_q.data = gradients.d_q.data = data.d_q;
+    params.d_k.data = gradients.d_k.data = data.d_k;
+    params.d_v.data = gradients.d_v.data = data.d_v;
+    return engine::run_backward(plan, gradients, *call.context);
+  });
+}
+
+}  // namespace multihead

@@ -1,0 +1,387 @@
+#include "engine/attention/validate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+#include "engine/error/enumerators.h"
+
+namespace multihead::engine {
+namespace {
+
+// Positions are compared as 32-bit integers in the kernels.
+constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
+
+// The parts of a tensor of any element type that are checked.
+struct Checked {
+  const void* data;
+  const Dims& shape;
+  const Dims& strides;
+  int dtype;  // -1 if the caller's type determines it
+  bool written;
+
+  template <class TensorLike>
+  static Checked of(const TensorLike& tensor) {
+    int dtype = -1;
+    if constexpr (requires { tensor.dtype; }) dtype = static_cast<int>(tensor.dtype);
+    return {tensor.data, tensor.shape, tensor.strides, dtype,
+            !std::is_const_v<std::remove_pointer_t<decltype(tensor.data)>>};
+  }
+};
+
+// Whether each stride is at least what the axes behind it span, as most tensors have it.
+bool is_nested(const Dims& shape, const Dims& strides) {
+  constexpr int64_t kMost = int64_t{1} << 28;  // the span of eight axes then fits in 64 bits
+  int64_t span = 1;
+  for (int axis = shape.rank(); axis-- > 0;) {
+    if (shape[axis] == 1) continue;
+    if (strides[axis] < span || strides[axis] > kMost) return false;
+    span += (shape[axis] - 1) * strides[axis];
+  }
+  return true;
+}
+
+// If two elements share an address, several threads may write it at the same time. Along each axis
+// the stride must be at least what the axes of smaller strides span: then no two elements do. This
+// also refuses strides such as 2 and 3 for extents of 3 and 2, whose elements are apart by chance.
+Status validate_writable(Name argument, const Checked& tensor) {
+  const int rank = tensor.shape.rank();
+  if (is_nested(tensor.shape, tensor.strides) || tensor.shape.elements() == 0) return {};
+  // Doubles, because the span of strides that no memory has may exceed 64 bits.
+  const auto stride_of = [&](int axis) {
+    return std::abs(static_cast<double>(tensor.strides[axis]));
+  };
+  std::array<int, Dims::kMaxRank> axes;  // in the order of their strides
+  int count = 0;
+  for (int axis = rank; axis-- > 0;) {
+    if (tensor.shape[axis] == 1) continue;
+    int at = count++;
+    for (; at > 0 && stride_of(axes[static_cast<size_t>(at - 1)]) > stride_of(axis); --at) {
+      axes[static_cast<size_t>(at)] = axes[static_cast<size_t>(at - 1)];
+    }
+    axes[static_cast<size_t>(at)] = axis;
+  }
+  double span = 1;  // elements
+  for (const int axis : std::span(axes).first(static_cast<size_t>(count))) {
+    if (stride_of(axis) < span) {
+      return shape_error(argument, Message::kSharedElements, tensor.strides[axis], axis,
+                         static_cast<int64_t>(span));
+    }
+    span += static_cast<double>(tensor.shape[axis] - 1) * stride_of(axis);
+  }
+  return {};
+}
+
+Status validate_rows_contiguous(Name argument, const Dims& shape, const Dims& strides) {
+  const int last = shape.rank() - 1;
+  if (shape[last] > 1 && strides[last] != 1) {
+    return shape_error(argument, Message::kContiguousRows, strides[last]);
+  }
+  return {};
+}
+
+Status validate_rank_of(Name argument, Axes axes, const Checked& tensor, int rank) {
+  const Dims &shape = tensor.shape, &strides = tensor.strides;
+  if (shape.rank() != rank) {
+    return shape_error(argument, Message::kRank, axes, {}, shape, rank, shape.rank());
+  }
+  if (strides.rank() != rank) {
+    return shape_error(argument, Message::kStrideCount, rank, strides.rank());
+  }
+  for (int axis = 0; axis < rank; ++axis) {
+    if (shape[axis] < 0 || shape[axis] > kMaxExtent) {
+      return shape_error(argument, Message::kExtents, shape);
+    }
+  }
+  // Zeros are left out, so that no product of some of the extents overflows anywhere.
+  constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 4;
+  int64_t product = 1;
+  bool is_empty = false;
+  for (int axis = 0; axis < rank; ++axis) {
+    if (shape[axis] == 0) {
+      is_empty = true;
+      continue;
+    }
+    // Avoids a division, which took a tenth of a call on small tensors.
+    if (product > kMaxElements / kMaxExtent && product > kMaxElements / shape[axis]) {
+      return shape_error(argument, Message::kTooManyElements, shape);
+    }
+    product *= shape[axis];
+  }
+  if (tensor.data == nullptr && !is_empty) {
+    return shape_error(argument, Message::kNullData, shape);
+  }
+  if (tensor.dtype > static_cast<int>(DType::kBF16)) {
+    return shape_error(argument, Message::kDtype, tensor.dtype);
+  }
+  return {};
+}
+
+Status validate_exact_of(Name argument, Axes axes, const Checked& tensor, const Dims& shape) {
+  if (!(tensor.shape == shape)) {
+    const bool given = tensor.data != nullptr || tensor.shape.rank() != 0;
+    return shape_error(argument, given ? Message::kExact : Message::kExactMissing, axes, shape,
+                       tensor.shape);
+  }
+  if (Status status = validate_rank_of(argument, axes, tensor, shape.rank()); !status.ok()) {
+    return status;
+  }
+  if (Status status = validate_rows_contiguous(argument, tensor.shape, tensor.strides);
+      !status.ok()) {
+    return status;
+  }
+  return tensor.written ? validate_writable(argument, tensor) : Status();
+}
+
+}  // namespace
+
+template <class TensorLike>
+Status validate_rank(Name argument, Axes axes, const TensorLike& tensor, int rank) {
+  return validate_rank_of(argument, axes, Checked::of(tensor), rank);
+}
+
+template <class TensorLike>
+Status validate_exact(Name argument, Axes axes, const TensorLike& tensor, const Dims& shape) {
+  return validate_exact_of(argument, axes, Checked::of(tensor), shape);
+}
+
+Status validate_inputs(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       AttentionShape& shape) {
+  for (const Status& status :
+       {validate_rank(Name::kQ, Axes::kQ, q, 4), validate_rank(Name::kK, Axes::kK, k, 4),
+        validate_rank(Name::kV, Axes::kV, v, 4)}) {
+    if (!status.ok()) return status;
+  }
+  shape = {.batch = q.shape[0],
+           .heads = q.shape[1],
+           .kv_heads = k.shape[1],
+           .queries = q.shape[2],
+           .keys = k.shape[2],
+           .head_dim = q.shape[3],
+           .value_dim = v.shape[3]};
+  if (k.dtype != v.dtype) {
+    return shape_error(Name::kV, Message::kDtypeOfKeys, static_cast<int>(k.dtype),
+                       static_cast<int>(v.dtype));
+  }
+  for (const Status& status : {validate_rows_contiguous(Name::kQ, q.shape, q.strides),
+                               validate_rows_contiguous(Name::kK, k.shape, k.strides),
+                               validate_rows_contiguous(Name::kV, v.shape, v.strides)}) {
+    if (!status.ok()) return status;
+  }
+  if (k.shape[0] != shape.batch || k.shape[3] != shape.head_dim) {
+    return shape_error(Name::kK, Message::kKeysAsQueries, Axes::kK, q.shape, k.shape, shape.batch,
+                       shape.head_dim);
+  }
+  if (v.shape[0] != shape.batch || v.shape[1] != shape.kv_heads || v.shape[2] != shape.keys) {
+    return shape_error(Name::kV, Message::kValuesAsKeys, Axes::kV, k.shape, v.shape, shape.batch,
+                       shape.kv_heads, shape.keys);
+  }
+  if (shape.kv_heads == 0 ? shape.heads != 0 : shape.heads % shape.kv_heads != 0) {
+    return shape_error(Name::kK, Message::kHeadsDivide, shape.heads, shape.kv_heads);
+  }
+  return {};
+}
+
+Status validate_call(const ConstAnyTensor& q, const ConstAnyTensor& k, const ConstAnyTensor& v,
+                     const AttentionOptions& options, const AttentionOutputs& outputs,
+                     AttentionShape& shape, Values values) {
+  if (Status status = validate_inputs(q, k, v, shape); !status.ok()) return status;
+  if (Status status = validate_options(options, shape, values); !status.ok()) return status;
+  return validate_outputs(outputs, shape);
+}
+
+Status validate_cumulative(Name argument, std::span<const int32_t> cu, int64_t total) {
+  const bool rises = std::is_sorted(cu.begin(), cu.end());
+  if (!cu.empty() && cu.front() == 0 && cu.back() == total && rises) return {};
+  if (cu.empty()) return option_error(argument, Message::kCumulativeNone, total);
+  return option_error(argument, rises ? Message::kCumulativeEnds : Message::kCumulativeFalls, total,
+                      cu.front(), cu.back());
+}
+
+Status validate_capture(const ScoreCapture& capture, const AttentionShape& shape) {
+  const Tensor& out = capture.out;
+  if (Status status = validate_enumerator(Name::kCaptureStage, capture.stage, ScoreStage::kWeights);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = validate_rank(Name::kCaptureOut, Axes::kCapture, out, 4); !status.ok()) {
+    return status;
+  }
+  const int64_t heads =
+      capture.heads.empty() ? shape.heads : static_cast<int64_t>(capture.heads.size());
+  if (Status status = validate_exact(Name::kCaptureOut, Axes::kCapture, out,
+                                     {shape.batch, heads, out.shape[2], shape.keys});
+      !status.ok()) {
+    return status;
+  }
+  for (size_t i = 0; i < capture.heads.size(); ++i) {
+    const int32_t head = capture.heads[i];
+    if (head < 0 || head >= shape.heads) {
+      return option_error(Name::kCaptureHeads, Message::kRange, 0, shape.heads - 1, head);
+    }
+    const auto before = capture.heads.first(i);
+    if (std::find(before.begin(), before.end(), head) != before.end()) {
+      return option_error(Name::kCaptureHeads, Message::kHeadOnce, head);
+    }
+  }
+  if (capture.first_row < 0 || capture.first_row > shape.queries ||
+      out.shape[2] > shape.queries - capture.first_row) {
+    return option_error(Name::kCaptureFirstRow, Message::kCaptureRows, shape.queries, out.shape[2],
+                        capture.first_row);
+  }
+  return {};
+}
+
+Status validate_outputs(const AttentionOutputs& outputs, const AttentionShape& shape) {
+  if (Status status = validate_exact(Name::kOut, Axes::kOut, outputs.out,
+                                     {shape.batch, shape.heads, shape.queries, shape.value_dim});
+      !status.ok()) {
+    return status;
+  }
+  if (outputs.lse.given()) {
+    if (Status status = validate_exact(Name::kLse, Axes::kLse, outputs.lse,
+                                       {shape.batch, shape.heads, shape.queries});
+        !status.ok()) {
+      return status;
+    }
+  }
+  if (outputs.weights.given()) {
+    if (Status status =
+            validate_exact(Name::kWeights, Axes::kScores, outputs.weights, shape.scores());
+        !status.ok()) {
+      return status;
+    }
+  }
+  if (outputs.dropout_mask.given()) {
+    if (Status status =
+            validate_exact(Name::kDropoutMask, Axes::kScores, outputs.dropout_mask, shape.scores());
+        !status.ok()) {
+      return status;
+    }
+  }
+  for (const ScoreCapture& capture : outputs.captures) {
+    if (Status status = validate_capture(capture, shape); !status.ok()) return status;
+  }
+  return {};
+}
+
+Status validate_backward(const AttentionOptions& options, const AttentionResults& results,
+                         const ConstAnyTensor& d_out, const AttentionGradients& gradients,
+                         const AttentionShape& shape) {
+  const auto& [batch, heads, kv_heads, queries, keys, head_dim, value_dim] = shape;
+  const Dims out_shape{batch, heads, queries, value_dim};
+  for (const Status& status :
+       {validate_exact(Name::kOut, Axes::kOut, results.out, out_shape),
+        validate_exact(Name::kLse, Axes::kLse, results.lse, {batch, heads, queries}),
+        validate_exact(Name::kDOut, Axes::kOut, d_out, out_shape)}) {
+    if (!status.ok()) return status;
+  }
+  struct Gradient {
+    Name name;
+    Axes axes;
+    const Tensor& tensor;
+    Dims shape;
+  };
+  for (const Gradient& gradient :
+       {Gradient{Name::kDQ, Axes::kQ, gradients.d_q, {batch, heads, queries, head_dim}},
+        Gradient{Name::kDK, Axes::kK, gradients.d_k, {batch, kv_heads, keys, head_dim}},
+        Gradient{Name::kDV, Axes::kV, gradients.d_v, {batch, kv_heads, keys, value_dim}},
+        Gradient{Name::kDBias, Axes::kAsBias, gradients.d_bias, options.bias.shape}}) {
+    if (!gradient.tensor.given()) continue;
+    if (gradient.name == Name::kDBias && !options.bias.given()) {
+      return option_error(Name::kDBias, Message::kGradientOfNoBias);
+    }
+    if (Status status =
+            validate_exact(gradient.name, gradient.axes, gradient.tensor, gradient.shape);
+        !status.ok()) {
+      return status;
+    }
+  }
+  struct Row {
+    Name name;
+    std::span<float> row;
+    bool exists;
+    Message missing, count;
+    int64_t size;
+  };
+  const auto gain = [&](Name name, std::span<float> row) {
+    return Row{name,
+               row,
+               options.qk_norm.enabled,
+               Message::kGradientOfNoNorm,
+               Message::kValuePerElement,
+               head_dim};
+  };
+  for (const Row& row :
+       {Row{Name::kDSinks, gradients.d_sinks, !options.sinks.empty(), Message::kGradientOfNoSinks,
+            Message::kValuePerQueryHead, heads},
+        gain(Name::kDQGain, gradients.d_q_gain), gain(Name::kDKGain, gradients.d_k_gain)}) {
+    if (row.row.empty()) continue;
+    if (!row.exists) return option_error(row.name, row.missing);
+    const auto size = static_cast<int64_t>(row.row.size());
+    if (size != row.size) return option_error(row.name, row.count, row.size, size);
+  }
+  if (!gradients.d_q_gain.empty() && !gradients.d_q.given()) {
+    return option_error(Name::kDQGain, Message::kGradientOfGain);
+  }
+  if (!gradients.d_k_gain.empty() && !gradients.d_k.given()) {
+    return option_error(Name::kDKGain, Message::kGradientOfGain);
+  }
+  return {};
+}
+
+Status validate_merge(const Tensor& out_a, const Tensor& lse_a, const ConstTensor& out_b,
+                      const ConstTensor& lse_b) {
+  if (Status status = validate_rank(Name::kOutA, Axes::kOut, out_a, 4); !status.ok()) return status;
+  const Dims& shape = out_a.shape;
+  const Dims rows{shape[0], shape[1], shape[2]};
+  for (const Status& status : {validate_exact(Name::kOutA, Axes::kOut, out_a, shape),
+                               validate_exact(Name::kLseA, Axes::kLse, lse_a, rows),
+                               validate_exact(Name::kOutB, Axes::kOut, out_b, shape),
+                               validate_exact(Name::kLseB, Axes::kLse, lse_b, rows)}) {
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status validate_linear(const ConstTensor& x, const ConstAnyTensor& weight, const ConstTensor& bias,
+                       const Tensor& y) {
+  for (const Status& status : {validate_rank(Name::kX, Axes::kLinearX, x, 2),
+                               validate_rank(Name::kWeight, Axes::kLinearWeight, weight, 2)}) {
+    if (!status.ok()) return status;
+  }
+  for (const Status& status :
+       {validate_rows_contiguous(Name::kX, x.shape, x.strides),
+        validate_rows_contiguous(Name::kWeight, weight.shape, weight.strides)}) {
+    if (!status.ok()) return status;
+  }
+  if (weight.shape[1] != x.shape[1]) {
+    return shape_error(Name::kWeight, Message::kWeightAsInput, Axes::kLinearWeight, x.shape,
+                       weight.shape, x.shape[1]);
+  }
+  if (bias.given()) {
+    if (Status status = validate_exact(Name::kBias, Axes::kLinearBias, bias, {weight.shape[0]});
+        !status.ok()) {
+      return status;
+    }
+  }
+  return validate_exact(Name::kY, Axes::kLinearY, y, {x.shape[0], weight.shape[0]});
+}
+
+template Status validate_exact(Name, Axes, const ConstTensor&, const Dims&);
+template Status validate_exact(Name, Axes, const Tensor&, const Dims&);
+template Status validate_exact(Name, Axes, const AnyTensor&, const Dims&);
+template Status validate_exact(Name, Axes, const ConstAnyTensor&, const Dims&);
+template Status validate_exact(Name, Axes, const TensorView<uint8_t>&, const Dims&);
+template Status validate_rank(Name, Axes, const ConstBoolTensor&, int);
+template Status validate_rank(Name, Axes, const ConstTensor&, int);
+template Status validate_rank(Name, Axes, const Tensor&, int);
+template Status validate_rank(Name, Axes, const AnyTensor&, int);
+template Status validate_rank(Name, Axes, const ConstAnyTensor&, int);
+
+}  // namespace multihead::engine

@@ -1,0 +1,325 @@
+#include "multihead/kv_cache.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "engine/attention/overlap.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/run.h"
+#include "engine/attention/transform.h"
+#include "engine/attention/validate.h"
+#include "engine/cache/cache_access.h"
+#include "engine/cache/cache_call.h"
+#include "engine/cache/cached_rows.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/guard.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/team.h"
+#include "rules/arena.h"
+
+namespace multihead {
+namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::option_error;
+using engine::shape_error;
+using Layout = KVCacheConfig::Layout;
+using Type = KVCacheConfig::Type;
+
+constexpr int64_t kMostExtent = std::numeric_limits<int32_t>::max();
+// More bytes than any machine has; sizes saturate here.
+constexpr int64_t kTooMuch = int64_t{1} << 61;
+
+// The product of factors that are not negative.
+int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (const int64_t factor : factors) {
+    if (factor == 0) return 0;
+    result = result > kTooMuch / factor ? kTooMuch : result * factor;
+  }
+  return result;
+}
+
+Status validate(const KVCacheConfig& config) {
+  if (Status status = engine::validate_enumerator(Name::kLayout, config.layout, Layout::kPaged);
+      !status.ok()) {
+    return status;
+  }
+  if (Status status = engine::validate_enumerator(Name::kType, config.type, Type::kInt8);
+      !status.ok()) {
+    return status;
+  }
+  const struct {
+    Name name;
+    int64_t value;
+    int64_t least;
+  } extents[] = {{Name::kBatch, config.batch, 1},
+                 {Name::kKvHeads, config.kv_heads, 1},
+                 {Name::kHeadDim, config.head_dim, 1},
+                 {Name::kValueDim, config.value_dim, 1},
+                 {Name::kCapacity, config.capacity, 1},
+                 {Name::kPageSize, config.layout == Layout::kPaged ? config.page_size : 1, 1},
+                 {Name::kPages, config.pages, 0}};
+  for (const auto& [name, value, least] : extents) {
+    if (value < least || value > kMostExtent) {
+      return option_error(name, Message::kRange, least, kMostExtent, value);
+    }
+  }
+  if (config.values_in_keys && config.value_dim > config.head_dim) {
+    return option_error(Name::kValueDim, Message::kValueDimInKeys, config.head_dim,
+                        config.value_dim);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status KVCache::create(const KVCacheConfig& config, KVCache& cache) {
+  return Internals::create(config, nullptr, cache);
+}
+
+Status KVCache::Internals::create(const KVCacheConfig& config, const engine::Team* team,
+                                  KVCache& cache) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate(config); !status.ok()) return status;
+    KVCache made;
+    made.config_ = config;
+    made.end_head_ = config.kv_heads;
+    // A single head is computed by all members.
+    if (team != nullptr && config.kv_heads > 1) {
+      made.first_head_ = team->first_of(config.kv_heads);
+      made.end_head_ = team->end_of(config.kv_heads);
+    }
+    const bool paged = config.layout == Layout::kPaged;
+    const int64_t page_table = paged ? product({config.batch, engine::pages_per_entry(config)}) : 0;
+    if (paged && config.pages == 0) {
+      // Page numbers are of 32 bits.
+      if (page_table > kMostExtent) return Status::out_of_memory();
+      made.config_.pages = page_table;
+    }
+    const int64_t pages = paged ? made.config_.pages : 0;
+    const int64_t heads = made.stored_heads();
+    const int64_t rows = paged ? product({heads, pages, config.page_size})
+                               : product({heads, config.batch, config.capacity});
+
+    Parts& parts = made.parts_;
+    const int64_t element = bytes_of(config.type);
+    const bool has_scales = config.type == Type::kInt8;
+    // Called twice: first for the size, then with the memory.
+    const auto lay_out = [&](void* memory) {
+      rules::Arena take(memory);
+      const auto take_rows = [&](Store& store, int64_t width) {
+        take(store.rows, static_cast<uint64_t>(product({rows, width * element})));
+        if (has_scales) take(store.scales, static_cast<uint64_t>(rows));
+      };
+      take_rows(parts.keys, config.head_dim);
+      if (!config.values_in_keys) take_rows(parts.values, config.value_dim);
+      take(parts.lengths, static_cast<uint64_t>(config.batch));
+      take(parts.firsts, static_cast<uint64_t>(config.batch));
+      if (paged) {
+        take(parts.page_table, static_cast<uint64_t>(page_table));
+        take(parts.free_pages, static_cast<uint64_t>(pages));
+      }
+      return take;
+    };
+    const rules::Arena size = lay_out(nullptr);
+    made.memory_.reset(engine::allocate(size.bytes()));
+    if (made.memory_ == nullptr) return Status::out_of_memory(size.bytes());
+    lay_out(made.memory_.get());
+    made.bytes_ = static_cast<int64_t>(size.used());
+    made.clear();
+    cache = std::move(made);
+    return {};
+  });
+}
+
+void KVCache::Free::operator()(void* memory) const { engine::release(memory); }
+
+void KVCache::swap(KVCache& other) noexcept {
+  std::swap(config_, other.config_);
+  std::swap(memory_, other.memory_);
+  std::swap(parts_, other.parts_);
+  std::swap(first_head_, other.first_head_);
+  std::swap(end_head_, other.end_head_);
+  std::swap(free_pages_, other.free_pages_);
+  std::swap(bytes_, other.bytes_);
+}
+
+void KVCache::clear() {
+  std::fill_n(parts_.lengths, config_.batch, 0);
+  std::fill_n(parts_.firsts, config_.batch, 0);
+  if (config_.layout != Layout::kPaged) return;
+  std::fill_n(parts_.page_table, config_.batch * engine::pages_per_entry(config_), -1);
+  // Pages are taken from the end of the list, so page 0 is first.
+  free_pages_ = config_.pages;
+  for (int64_t i = 0; i < free_pages_; ++i) {
+    parts_.free_pages[i] = static_cast<int32_t>(free_pages_ - 1 - i);
+  }
+}
+
+std::span<const int32_t> KVCache::page_table() const {
+  if (parts_.page_table == nullptr) return {};
+  return {parts_.page_table, static_cast<size_t>(config_.batch * engine::pages_per_entry(config_))};
+}
+
+Status KVCache::append(const ConstAnyTensor& k, const ConstAnyTensor& v,
+                       std::span<const int32_t> counts) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = engine::validate_rank(Name::kK, Axes::kCacheK, k, 4); !status.ok())
+      return status;
+    const int64_t tokens = k.shape[2];
+    for (Status status :
+         {engine::validate_exact(Name::kK, Axes::kCacheK, k,
+                                 {config_.batch, config_.kv_heads, tokens, config_.head_dim}),
+          config_.values_in_keys ? Status()
+                                 : engine::validate_exact(Name::kV, Axes::kCacheV, v,
+                                                          {config_.batch, config_.kv_heads, tokens,
+                                                           config_.value_dim})}) {
+      if (!status.ok()) return status;
+    }
+    if (config_.values_in_keys && v.given()) {
+      return option_error(Name::kV, Message::kValuesInKeys);
+    }
+    if (!counts.empty() && static_cast<int64_t>(counts.size()) != config_.batch) {
+      return shape_error(Name::kCounts, Message::kValuePerBatchEntry, config_.batch,
+                         static_cast<int64_t>(counts.size()));
+    }
+    const auto count_of = [&](int64_t b) {
+      return counts.empty() ? tokens : int64_t{counts[static_cast<size_t>(b)]};
+    };
+    int64_t new_pages = 0;
+    for (int64_t b = 0; b < config_.batch; ++b) {
+      const int64_t count = count_of(b);
+      if (count < 0 || count > tokens) {
+        return option_error(Name::kCounts, Message::kCountRange, tokens, count);
+      }
+      const int64_t end = length(b) + count;
+      const bool too_long = config_.layout == Layout::kRing
+                                ? end > std::numeric_limits<int32_t>::max()
+                                : end > config_.capacity;
+      if (too_long) {
+        return option_error(Name::kK, Message::kCacheRoom, count, b, config_.capacity, length(b));
+      }
+      if (config_.layout == Layout::kPaged) {
+        const auto pages_of = [&](int64_t n) {
+          return (n + config_.page_size - 1) / config_.page_size;
+        };
+        new_pages += pages_of(end) - pages_of(length(b));
+      }
+    }
+    if (new_pages > free_pages_) {
+      return option_error(Name::kK, Message::kFreePages, new_pages, free_pages_);
+    }
+
+    for (int64_t b = 0; b < config_.batch; ++b) {
+      for (int64_t n = 0; n < count_of(b); ++n) {
+        const int64_t position = length(b) + n;
+        const int64_t slot = claim_slot(b, position);
+        for (int64_t h = first_head_; h < end_head_; ++h) {
+          const int64_t row = row_of(b, h, slot);
+          write(parts_.keys, k, k.strides[0] * b + k.strides[1] * h + k.strides[2] * n,
+                config_.head_dim, row);
+          if (config_.values_in_keys) continue;
+          write(parts_.values, v, v.strides[0] * b + v.strides[1] * h + v.strides[2] * n,
+                config_.value_dim, row);
+        }
+      }
+      auto& length_of_entry = parts_.lengths[b];
+      length_of_entry += static_cast<int32_t>(count_of(b));
+      if (config_.layout == Layout::kRing) {
+        auto& first = parts_.firsts[b];
+        first = std::max(first, static_cast<int32_t>(length_of_entry - config_.capacity));
+      }
+    }
+    return {};
+  });
+}
+
+int64_t KVCache::claim_slot(int64_t batch, int64_t position) {
+  if (config_.layout == Layout::kRing) return position % config_.capacity;
+  if (config_.layout == Layout::kContiguous) return position;
+  int32_t& page =
+      parts_.page_table[batch * engine::pages_per_entry(config_) + position / config_.page_size];
+  if (page < 0) page = parts_.free_pages[--free_pages_];
+  return page * config_.page_size + position % config_.page_size;
+}
+
+int64_t KVCache::row_of(int64_t batch, int64_t head, int64_t slot) const {
+  if (config_.layout == Layout::kPaged) {
+    // (pages * page_size, heads): the heads of a token are adjacent, so that one number is a slot.
+    return slot * stored_heads() + head - first_head_;
+  }
+  return (batch * stored_heads() + head - first_head_) * config_.capacity + slot;
+}
+
+void KVCache::write(const Store& store, const ConstAnyTensor& from, int64_t at, int64_t width,
+                    int64_t row) {
+  engine::write_row(from, at, width, {.rows = store.rows, .scales = store.scales}, config_.type,
+                    row);
+}
+
+Status KVCache::attend(const ConstAnyTensor& q, const AttentionOptions& options,
+                       const AttentionOutputs& outputs, Context& context) const {
+  return engine::memory_guard([&]() -> Status {
+    engine::CacheCall call;
+    const std::span<const int32_t> lengths(parts_.lengths, static_cast<size_t>(config_.batch));
+    const int64_t keys = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+    Status status =
+        engine::make_cache_call(config_,
+                                {.keys = parts_.keys.rows,
+                                 .values = values().rows,
+                                 .key_scales = parts_.keys.scales,
+                                 .value_scales = values().scales,
+                                 .lengths = lengths,
+                                 .firsts = parts_.firsts,
+                                 .page_table = parts_.page_table},
+                                keys, q, options, outputs, engine::Values::kReadable, call);
+    if (status.ok()) status = engine::validate_apart(q, {}, {}, options, outputs);
+    if (!status.ok()) return status;
+    engine::AttentionPlan plan =
+        engine::plan_attention(call.inputs, call.shape, call.options, outputs);
+    if (stored_heads() == config_.kv_heads) return engine::run(plan, context);
+    // Planned as the whole call, so that its heads get the same bits.
+    const auto stored = [&](const Store& store, int64_t width) {
+      return engine::cached_rows(config_, first_head_, end_head_,
+                                 {.rows = store.rows, .scales = store.scales}, parts_.page_table,
+                                 width);
+    };
+    plan.params.k = stored(parts_.keys, config_.head_dim);
+    plan.params.v = stored(values(), config_.values_in_keys ? config_.head_dim : config_.value_dim);
+    return engine::run_stored_heads(plan, first_head_, end_head_, context);
+  });
+}
+
+Status KVCache::truncate(int64_t batch, int64_t new_length) {
+  return engine::memory_guard([&]() -> Status {
+    if (!has_entry(batch)) {
+      return option_error(Name::kBatch, Message::kRange, 0, config_.batch - 1, batch);
+    }
+    if (new_length < 0 || new_length > length(batch)) {
+      return option_error(Name::kLength, Message::kRange, 0, length(batch), new_length);
+    }
+    if (config_.layout == Layout::kPaged) {
+      const int64_t kept = (new_length + config_.page_size - 1) / config_.page_size;
+      const int64_t used = (length(batch) + config_.page_size - 1) / config_.page_size;
+      for (int64_t page = used; page-- > kept;) {
+        int32_t& number = parts_.page_table[batch * engine::pages_per_entry(config_) + page];
+        parts_.free_pages[free_pages_++] = number;
+        number = -1;
+      }
+    }
+    parts_.lengths[batch] = static_cast<int32_t>(new_length);
+    int32_t& first = parts_.firsts[batch];
+    first = new_length == 0 ? 0 : std::min(first, parts_.lengths[batch]);
+    return {};
+  });
+}
+
+}  // namespace multihead

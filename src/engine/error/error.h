@@ -1,0 +1,72 @@
+// Errors as data. An error is a code, an argument, a message (both from messages.inc) and numbers.
+// Its sentences are made only on request, by messages.cc or bindings/src/messages.ts.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+namespace multihead::engine {
+
+enum class Name : uint8_t {
+#define MULTIHEAD_NAME(name, cpp, javascript) name,
+#include "engine/error/messages.inc"
+};
+
+enum class Axes : uint8_t {
+#define MULTIHEAD_AXES(name, text) name,
+#include "engine/error/messages.inc"
+};
+
+enum class Message : uint8_t {
+#define MULTIHEAD_MESSAGE(name, expected, got) name,
+#include "engine/error/messages.inc"
+#include "rules/shared.h"
+};
+
+// The numbers fill in {0} to {3} of the message.
+MULTIHEAD_SHARED Status option_error(Name argument, Message message, int64_t first = 0,
+                                     int64_t second = 0, int64_t third = 0, int64_t fourth = 0);
+// With {real}.
+Status real_error(Name argument, Message message, double real);
+
+Status shape_error(Name argument, Message message, int64_t first = 0, int64_t second = 0,
+                   int64_t third = 0);
+// With {given}.
+Status shape_error(Name argument, Message message, const Dims& given, int64_t first = 0,
+                   int64_t second = 0);
+// With {axes}, {shape} and {given}.
+Status shape_error(Name argument, Message message, Axes axes, const Dims& shape, const Dims& given,
+                   int64_t first = 0, int64_t second = 0, int64_t third = 0);
+
+// With {text}, which becomes printable. It may be a list of names, so names are shortened before.
+Status text_error(StatusCode code, Name argument, Message message, std::string_view text,
+                  int64_t first = 0);
+
+// The error with its argument replaced by `to` if it was `from`.
+Status renamed(const Status& status, Name from, Name to);
+
+}  // namespace multihead::engine
+
+namespace multihead {
+
+struct Status::Record {
+  StatusCode code = StatusCode::kOk;
+  engine::Message message{};
+  engine::Name argument{};
+  engine::Axes axes{};
+  std::array<int64_t, 4> numbers{};
+  double real = 0;
+  Dims shape, given;
+  std::string text;
+  // {text} of Message::kWords: what came.
+  std::string own_argument, own_expected;
+  std::atomic<uint32_t> uses = 1;
+};
+
+}  // namespace multihead

@@ -1,0 +1,186 @@
+#include "engine/layers/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "cpu/elementwise/elementwise.h"
+#include "engine/attention/validate.h"
+#include "engine/error/enumerators.h"
+#include "engine/error/guard.h"
+#include "multihead/elementwise.h"
+
+namespace multihead {
+namespace {
+
+using engine::Axes;
+using engine::Message;
+using engine::Name;
+using engine::over_rows;
+using engine::validate_exact;
+using engine::validate_rank;
+
+Status normalise(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+                 float epsilon, bool centred, const Tensor& y, Context& context) {
+  if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
+  const int64_t width = x.shape[1];
+  for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
+                               validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
+    if (!status.ok()) return status;
+  }
+  for (const auto& [name, tensor] : {std::pair{Name::kWeight, &weight}, {Name::kBias, &bias}}) {
+    if (!tensor->given()) continue;
+    if (Status status = validate_exact(name, Axes::kWidth, *tensor, {width}); !status.ok()) {
+      return status;
+    }
+  }
+  if (!(epsilon >= 0.0F) || std::isinf(epsilon)) {
+    return engine::real_error(Name::kEpsilon, Message::kFiniteNotNegative, epsilon);
+  }
+  if (width == 0) return {};
+  const cpu::NormParams params{.x = x.data,
+                               .y = y.data,
+                               .x_stride = x.strides[0],
+                               .y_stride = y.strides[0],
+                               .width = width,
+                               .weight = weight.data,
+                               .bias = bias.data,
+                               .epsilon = epsilon,
+                               .centred = centred};
+  over_rows(x.shape[0], width, context,
+            [&](int64_t first, int64_t end) { cpu::norm_rows(params, first, end); });
+  return {};
+}
+
+Status activated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
+                 const Tensor& y, Context& context) {
+  if (Status status = engine::validate_enumerator(Name::kActivation, activation, Activation::kSilu);
+      !status.ok()) {
+    return status;
+  }
+  // Rows of nothing need no memory, and no address is computed from none.
+  if (gate.shape[1] == 0) return {};
+  const cpu::ActivationParams params{.gate = gate.data,
+                                     .x = x.data,
+                                     .y = y.data,
+                                     .gate_stride = gate.strides[0],
+                                     .x_stride = x.strides[0],
+                                     .y_stride = y.strides[0],
+                                     .width = gate.shape[1],
+                                     .activation = activation};
+  over_rows(gate.shape[0], params.width, context,
+            [&](int64_t first, int64_t end) { cpu::activation_rows(params, first, end); });
+  return {};
+}
+
+}  // namespace
+
+namespace engine {
+
+void add(const float* a, const float* b, float* y, int64_t count, const Context& context) {
+  over_rows(count, 1, context, [&](int64_t first, int64_t end) {
+    cpu::add(a + first, b + first, y + first, end - first);
+  });
+}
+
+void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context) {
+  const int64_t heads = from.shape[1], tokens = from.shape[2], width = from.shape[3];
+  if (width == 0) return;  // data may be null
+  over_rows(from.shape[0] * heads * tokens, width, context, [&](int64_t row, int64_t end) {
+    // Head by head: divisions for every row would cost as much as a short copy.
+    for (int64_t next; row < end; row = next) {
+      const int64_t b = row / tokens / heads, h = row / tokens % heads, n = row % tokens;
+      next = std::min(end, row + tokens - n);
+      const auto first = [&](const Dims& strides) {
+        return b * strides[0] + h * strides[1] + n * strides[2];
+      };
+      const float* source = from.data + first(from.strides);
+      float* target = to.data + first(to.strides);
+      for (; row < next; ++row, source += from.strides[2], target += to.strides[2]) {
+        std::copy_n(source, width, target);
+      }
+    }
+  });
+}
+
+void embed(std::span<const int32_t> tokens, const Embeddings& embeddings, int64_t first_position,
+           int64_t sequence, float* y, const Context& context) {
+  const cpu::EmbedParams params{.tokens = tokens.data(),
+                                .embeddings = embeddings.tokens,
+                                .positions = embeddings.positions,
+                                .first_position = first_position,
+                                .sequence = sequence,
+                                .width = embeddings.width,
+                                .y = y};
+  over_rows(static_cast<int64_t>(tokens.size()), embeddings.width, context,
+            [&](int64_t first, int64_t end) { cpu::embed_rows(params, first, end); });
+}
+
+void scale_heads(const Tensor& heads, std::span<const float> factors, const Context& context) {
+  const cpu::ScaleHeadsParams params{
+      .x = heads.data,
+      .stride = {heads.strides[0], heads.strides[1], heads.strides[2]},
+      .heads = heads.shape[1],
+      .tokens = heads.shape[2],
+      .width = heads.shape[3],
+      .factors = factors.data()};
+  over_rows(heads.shape[0] * params.tokens, params.heads * params.width, context,
+            [&](int64_t first, int64_t end) { cpu::scale_heads_rows(params, first, end); });
+}
+
+void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context& context) {
+  if (heads.shape[3] == 0) return;  // data may be null
+  const cpu::MeanHeadsParams params{
+      .x = heads.data,
+      .y = mean.data,
+      .x_stride = {heads.strides[0], heads.strides[1], heads.strides[2]},
+      .y_stride = {mean.strides[0], mean.strides[1]},
+      .heads = heads.shape[1],
+      .tokens = heads.shape[2],
+      .width = heads.shape[3]};
+  over_rows(heads.shape[0] * params.tokens, params.heads * params.width, context,
+            [&](int64_t first, int64_t end) { cpu::mean_heads_rows(params, first, end); });
+}
+
+}  // namespace engine
+
+Status layer_norm(const ConstTensor& x, const ConstTensor& weight, const ConstTensor& bias,
+                  float epsilon, const Tensor& y, Context& context) {
+  return engine::memory_guard(
+      [&]() -> Status { return normalise(x, weight, bias, epsilon, true, y, context); });
+}
+
+Status rms_norm(const ConstTensor& x, const ConstTensor& weight, float epsilon, const Tensor& y,
+                Context& context) {
+  return engine::memory_guard(
+      [&]() -> Status { return normalise(x, weight, {}, epsilon, false, y, context); });
+}
+
+Status activate(const ConstTensor& x, Activation activation, const Tensor& y, Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate_rank(Name::kX, Axes::kRows, x, 2); !status.ok()) return status;
+    for (const Status& status : {validate_exact(Name::kX, Axes::kRows, x, x.shape),
+                                 validate_exact(Name::kY, Axes::kRows, y, x.shape)}) {
+      if (!status.ok()) return status;
+    }
+    return activated(x, {}, activation, y, context);
+  });
+}
+
+Status activate_gated(const ConstTensor& gate, const ConstTensor& x, Activation activation,
+                      const Tensor& y, Context& context) {
+  return engine::memory_guard([&]() -> Status {
+    if (Status status = validate_rank(Name::kGate, Axes::kRows, gate, 2); !status.ok())
+      return status;
+    for (const Status& status : {validate_exact(Name::kGate, Axes::kRows, gate, gate.shape),
+                                 validate_exact(Name::kX, Axes::kRows, x, gate.shape),
+                                 validate_exact(Name::kY, Axes::kRows, y, gate.shape)}) {
+      if (!status.ok()) return status;
+    }
+    return activated(gate, x, activation, y, context);
+  });
+}
+
+}  // namespace multihead

@@ -1,0 +1,52 @@
+// Elementwise steps of modules, on vectors and threads. Shapes are checked already.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "engine/runtime/threads.h"
+#include "multihead/context.h"
+#include "multihead/tensor.h"
+
+namespace multihead::engine {
+
+// Work on so many floats is worth waking a thread.
+inline constexpr int64_t kFloatsPerJob = 16384;
+
+// Calls run(first, end) for parts of `rows` rows of `width` floats, on several threads if there is
+// enough work: waking a thread should cost less than its part takes.
+template <class Run>
+void over_rows(int64_t rows, int64_t width, const Context& context, Run&& run) {
+  if (rows == 0) return;
+  if (rows * width <= kFloatsPerJob) return run(int64_t{0}, rows);
+  const int64_t part = std::max<int64_t>(1, kFloatsPerJob / std::max<int64_t>(width, 1));
+  parallel_for(context.threads(), (rows + part - 1) / part,
+               [&](int64_t job, int) { run(job * part, std::min(rows, (job + 1) * part)); });
+}
+
+// y = a + b, `count` floats each; y may be a or b.
+void add(const float* a, const float* b, float* y, int64_t count, const Context& context);
+
+// to = from, (B, H, N, width) both.
+void copy_rows(const ConstTensor& from, const Tensor& to, const Context& context);
+
+struct Embeddings {
+  const float* tokens;     // (vocabulary, width)
+  const float* positions;  // (positions, width); null for none
+  int64_t width;
+};
+
+// y (tokens.size(), width): each token's embedding plus that of its position. Batch entries of
+// `sequence` tokens each begin at `first_position`.
+void embed(std::span<const int32_t> tokens, const Embeddings& embeddings, int64_t first_position,
+           int64_t sequence, float* y, const Context& context);
+
+// heads (B, H, N, width) times a factor for each head. A factor of 0 gives 0, of NaN and infinity
+// too.
+void scale_heads(const Tensor& heads, std::span<const float> factors, const Context& context);
+
+// mean (B, N, width) over the heads of (B, H, N, width).
+void mean_over_heads(const ConstTensor& heads, const Tensor& mean, const Context& context);
+
+}  // namespace multihead::engine

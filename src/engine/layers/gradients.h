@@ -1,0 +1,69 @@
+// Gradients of the layers between attention: linear projections, norms, activations, embeddings,
+// dropout of rows, cross-entropy. Shapes are checked already.
+//
+// Gradients of parameters are added to, so that micro-batches accumulate; gradients of inputs are
+// overwritten, unless a call says otherwise. The number of threads does not change a bit: sums over
+// rows are cut into chunks that only the shape decides, and the chunks are added in order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu/elementwise/gradients.h"
+#include "multihead/context.h"
+#include "multihead/precision.h"
+#include "multihead/status.h"
+#include "multihead/tensor.h"
+
+namespace multihead::engine {
+
+// Of y = x W^T + bias. Row strides are free. Results may not overlap the operands or each other.
+//
+// `precision` is that of linear(): with AMX, the elements of d_y, W and x are rounded to bf16
+// before they are multiplied, which changes each product by up to 2^-7 of itself. d_bias is summed
+// in f32.
+struct LinearBackward {
+  ConstTensor x;       // (rows, in); read for d_weight only
+  ConstTensor weight;  // (out, in); read for d_x only
+  ConstTensor d_y;     // (rows, out)
+  Tensor d_x = {};     // (rows, in), optional: d_y W
+  bool adds_to_d_x = false;
+  Tensor d_weight = {};     // (out, in), optional: += d_y^T x
+  float* d_bias = nullptr;  // (out), optional: += sums of the columns of d_y
+  Precision precision = Precision::kF32;
+};
+// Errors: kMemory.
+[[nodiscard]] Status linear_backward(const LinearBackward& call, Context& context);
+
+// cpu/elementwise/gradients.h documents the members.
+using cpu::ActivationBackward;
+using cpu::CrossEntropyResult;
+using cpu::NormBackward;
+using cpu::RowDropout;
+
+// Errors: kMemory.
+[[nodiscard]] Status norm_backward(const NormBackward& call, Context& context);
+
+void activation_backward(const ActivationBackward& call, const Context& context);
+
+// Of embed(). d_tokens (vocabulary, width) and d_positions (positions, width), each optional, are
+// added to in the order of the tokens.
+void embed_backward(std::span<const int32_t> tokens, const float* d_y, int64_t width,
+                    int64_t first_position, int64_t sequence, float* d_tokens, float* d_positions,
+                    const Context& context);
+
+// y = x * mask / (1 - probability), dense (rows, width); y may be x. The same call is its backward.
+void drop_rows(const float* x, const RowDropout& dropout, int64_t rows, int64_t width, float* y,
+               const Context& context);
+// y = a + x * mask / (1 - probability); y may be a or x.
+void add_dropped(const float* a, const float* x, const RowDropout& dropout, int64_t rows,
+                 int64_t width, float* y, const Context& context);
+
+// Cross-entropy of softmax(logits) (rows, classes), row stride free. Rows with target -1 are not
+// counted. d_logits, optional, of the same shape, becomes (softmax - onehot) * d_scale, and 0 in
+// rows that are not counted; it may be logits. A row with a NaN or an infinity has a loss of
+// NaN.
+CrossEntropyResult cross_entropy(const ConstTensor& logits, std::span<const int32_t> targets,
+                                 const Tensor& d_logits, float d_scale, Context& context);
+
+}  // namespace multihead::engine

@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/elementwise/elementwise.h"
+#include "cpu/gemm/products.h"
+#include "cpu/kernels.h"
+#include "engine/layers/gradients.h"
+#include "engine/runtime/linear_choice.h"
+#include "engine/runtime/scratch.h"
+#include "engine/runtime/threads.h"
+#include "rules/arena.h"
+
+namespace multihead::engine {
+namespace {
+
+double operations_of(const cpu::ProductParams& p) {
+  return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) *
+         static_cast<double>(p.depth);
+}
+
+// A product's blocks as jobs.
+struct ProductJobs {
+  bool tiles;  // of bf16, on AMX
+  cpu::LinearLayout layout;
+  int64_t by_row, by_column;
+
+  ProductJobs(const cpu::ProductParams& p, int threads, bool on_amx)
+      : tiles(on_amx),
+        layout(tiles ? cpu::tile_product_layout(p, threads) : cpu::product_layout(p, threads)),
+        by_row((p.rows + layout.job_rows - 1) / std::max<int64_t>(1, layout.job_rows)),
+        by_column((p.columns + layout.job_columns - 1) / layout.job_columns) {}
+
+  void run(const cpu::ProductParams& p, int64_t row, int64_t column, void* scratch) const {
+    if (tiles) {
+      cpu::tile_product_block(p, layout, row, column, scratch);
+    } else {
+      cpu::product_block(p, layout, row, column, scratch);
+    }
+  }
+};
+
+Status gradient_of_input(const LinearBackward& call, bool on_amx, Context& context) {
+  const cpu::ProductParams product{.a = call.d_y.data,
+                                   .b = call.weight.data,
+                                   .c = call.d_x.data,
+                                   .a_stride = call.d_y.strides[0],
+                                   .b_stride = call.weight.strides[0],
+                                   .c_stride = call.d_x.strides[0],
+                                   .rows = call.d_x.shape[0],
+                                   .columns = call.d_x.shape[1],
+                                   .depth = call.d_y.shape[1],
+                                   .a_transposed = false,
+                                   .adds = call.adds_to_d_x};
+  if (product.rows == 0 || product.columns == 0) return {};
+  if (product.depth == 0) {  // the operands may be null
+    for (int64_t row = 0; row < product.rows && !product.adds; ++row) {
+      std::fill_n(product.c + row * product.c_stride, product.columns, 0.0F);
+    }
+    return {};
+  }
+  const int threads = threads_for(operations_of(product), context.threads());
+  const ProductJobs jobs(product, threads, on_amx);
+  Scratch& scratch = scratch_of(context);
+  if (Status status = scratch.reserve(threads, jobs.layout.scratch_bytes); !status.ok()) {
+    return status;
+  }
+  parallel_for(threads, jobs.by_row * jobs.by_column, [&](int64_t job, int thread) {
+    jobs.run(product, job % jobs.by_row * jobs.layout.job_rows,
+             job / jobs.by_row * jobs.layout.job_columns, scratch.of_thread(thread));
+  });
+  return {};
+}
+
+// Sums over the rows of x and d_y. If their result has few blocks, the rows are cut into chunks
+// whose sums are made on several threads and added in order. Only the shape decides how many.
+int64_t chunks_of(int64_t rows, int64_t out, int64_t in) {
+  constexpr int64_t kLeastRows = 1024, kBlockFloats = 64 * 64, kEnoughBlocks = 16;
+  const int64_t blocks = std::max<int64_t>(1, out * in / kBlockFloats);
+  return std::clamp<int64_t>(rows / kLeastRows, 1, std::max<int64_t>(1, kEnoughBlocks / blocks));
+}
+
+Status gradients_of_parameters(const LinearBackward& call, bool on_amx, Context& context) {
+  const int64_t rows = call.d_y.shape[0], out = call.d_y.shape[1];
+  const int64_t in = call.d_weight.given() ? call.d_weight.shape[1] : 0;
+  if (rows == 0 || out == 0 || (in == 0 && call.d_bias == nullptr)) return {};
+  const int64_t chunks = chunks_of(rows, out, in);
+  const int64_t chunk_rows = (rows + chunks - 1) / chunks;
+
+  // The sums of each chunk: d_weight without gaps, then d_bias.
+  Scratch& scratch = scratch_of(context);
+  const int64_t chunk_floats = out * in + out;
+  float* partial = nullptr;
+  if (chunks > 1) {
+    const uint64_t bytes = static_cast<uint64_t>(chunks * chunk_floats) * sizeof(float);
+    if (!scratch.gradients().reserve(bytes)) return Status::out_of_memory(bytes);
+    partial = static_cast<float*>(scratch.gradients().data());
+  }
+  const auto product_of = [&](int64_t chunk) {
+    const int64_t first = chunk * chunk_rows;
+    const bool whole = chunks == 1;
+    return cpu::ProductParams{.a = call.d_y.data + first * call.d_y.strides[0],
+                              .b = in == 0 ? nullptr : call.x.data + first * call.x.strides[0],
+                              .c = whole ? call.d_weight.data : partial + chunk * chunk_floats,
+                              .a_stride = call.d_y.strides[0],
+                              .b_stride = in == 0 ? 0 : call.x.strides[0],
+                              .c_stride = whole && in > 0 ? call.d_weight.strides[0] : in,
+                              .rows = out,
+                              .columns = in,
+                              .depth = std::min(chunk_rows, rows - first),
+                              .a_transposed = true,
+                              .adds = whole};
+  };
+  const cpu::ProductParams first = product_of(0);
+  const int threads =
+      threads_for(operations_of(first) * static_cast<double>(chunks), context.threads());
+  const ProductJobs jobs(first, static_cast<int>((threads + chunks - 1) / chunks), on_amx);
+  if (Status status = scratch.reserve(threads, jobs.layout.scratch_bytes); !status.ok()) {
+    return status;
+  }
+  const int64_t chunk_jobs = jobs.by_row * std::max<int64_t>(1, jobs.by_column);
+  parallel_for(threads, chunks * chunk_jobs, [&](int64_t job, int thread) {
+    const int64_t chunk = job / chunk_jobs, block = job % chunk_jobs;
+    const int64_t row = block % jobs.by_row * jobs.layout.job_rows;
+    const int64_t column = block / jobs.by_row * jobs.layout.job_columns;
+    const cpu::ProductParams product = product_of(chunk);
+    if (in > 0) jobs.run(product, row, column, scratch.of_thread(thread));
+    // The jobs of the first columns have just read these columns of d_y.
+    if (column > 0 || call.d_bias == nullptr) return;
+    const int64_t count = std::min(jobs.layout.job_rows, out - row);
+    float* sums = call.d_bias + row;
+    if (chunks > 1) {
+      sums = partial + chunk * chunk_floats + out * in + row;
+      std::fill_n(sums, count, 0.0F);
+    }
+    cpu::add_column_sums(product.a + row, product.a_stride, product.depth, count, sums);
+  });
+  if (chunks == 1) return {};
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const float* const sums = partial + chunk * chunk_floats;
+    for (int64_t row = 0; row < out && in > 0; ++row) {
+      float* const to = call.d_weight.data + row * call.d_weight.strides[0];
+      cpu::add(to, sums + row * in, to, in);
+    }
+    if (call.d_bias != nullptr) cpu::add(call.d_bias, sums + out * in, call.d_bias, out);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status linear_backward(const LinearBackward& call, Context& context) {
+  const LinearChoice choice = choose_linear(call.precision, call.d_y.shape[0], DType::kF32);
+  last_linear_of(context) = choice;
+  if (call.d_x.given()) {
+    if (Status status = gradient_of_input(call, choice.tiles(), context); !status.ok()) {
+      return status;
+    }
+  }
+  return gradients_of_parameters(call, choice.tiles(), context);
+}
+
+}  // namespace multihead::engine

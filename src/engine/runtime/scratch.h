@@ -1,0 +1,108 @@
+// Scratch memory that a Context keeps between calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/runtime/path_choice.h"
+#include "multihead/context.h"
+#include "multihead/status.h"
+#include "rules/shared.h"
+
+namespace multihead::engine {
+
+// Memory aligned for the kernels, to be freed by release(). Null if memory is exhausted, or if
+// `bytes` exceeds the largest possible object of this machine.
+void* allocate(uint64_t bytes);
+MULTIHEAD_SHARED void release(void* memory);
+
+// A buffer that reports exhausted memory by null, not by an exception, so that builds without
+// exceptions (WebAssembly) can report it too.
+class Buffer {
+ public:
+  // Contents are lost when it grows. Returns false if memory is exhausted.
+  MULTIHEAD_SHARED bool reserve(uint64_t bytes);
+  void* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { release(memory); }
+  };
+  std::unique_ptr<void, Free> data_;
+  size_t bytes_ = 0;
+};
+
+class Team;
+
+class Scratch {
+ public:
+  explicit Scratch(int threads) : of_thread_(static_cast<size_t>(threads)) {}
+
+  // At least `bytes` for each of the first `threads` threads.
+  MULTIHEAD_SHARED Status reserve(int threads, uint64_t bytes);
+  void* of_thread(int thread) const { return of_thread_[static_cast<size_t>(thread)].data(); }
+  size_t bytes() const;
+
+  // Each buffer belongs to one level of calls, because calls nest: a transformer calls modules,
+  // which call latent attention, which calls attention().
+  Buffer& transformed() { return transformed_; }  // queries and keys after QK-norm and RoPE
+  Buffer& plans() { return plans_; }              // one for each packed sequence
+  // Results of decoding's splits until they are merged; sums for the gradients of gains.
+  Buffer& partials() { return partials_; }
+  Buffer& gradients() { return gradients_; }  // what the jobs of a backward call share
+  Buffer& workspace() { return workspace_; }  // of latent attention
+  Buffer& module() { return module_; }
+  Buffer& transformer() { return transformer_; }
+
+ private:
+  std::vector<Buffer> of_thread_;
+  Buffer workspace_;
+  Buffer transformed_;
+  Buffer plans_;
+  Buffer partials_;
+  Buffer gradients_;
+  Buffer module_;
+  Buffer transformer_;
+};
+
+}  // namespace multihead::engine
+
+// The members of a Context, hidden from the public header.
+struct multihead::Context::Internals {
+  engine::Scratch scratch;
+  engine::Team* team = nullptr;
+  std::optional<engine::PathChoice> last_call;
+  std::optional<engine::LinearChoice> last_linear;
+
+  explicit Internals(int threads) : scratch(threads) {}
+  // A context that was moved from gets new ones.
+  static Internals& of(Context& context);
+  static engine::Scratch& scratch_of(Context& context) { return of(context).scratch; }
+  static std::optional<engine::PathChoice>& last_call_of(Context& context) {
+    return of(context).last_call;
+  }
+  static std::optional<engine::LinearChoice>& last_linear_of(Context& context) {
+    return of(context).last_linear;
+  }
+  static engine::Team*& team_of(Context& context) { return of(context).team; }
+};
+
+namespace multihead::engine {
+
+// How the last call of attention() was planned.
+inline std::optional<PathChoice>& last_call_of(Context& context) {
+  return Context::Internals::last_call_of(context);
+}
+
+// How the last product with a matrix of parameters was multiplied.
+inline std::optional<LinearChoice>& last_linear_of(Context& context) {
+  return Context::Internals::last_linear_of(context);
+}
+
+inline Scratch& scratch_of(Context& context) { return Context::Internals::scratch_of(context); }
+
+}  // namespace multihead::engine

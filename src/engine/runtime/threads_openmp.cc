@@ -1,0 +1,61 @@
+#include <omp.h>
+
+#if defined(__unix__) && !defined(__clang__)
+#include <pthread.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "engine/runtime/threads.h"
+
+namespace multihead::engine {
+
+namespace {
+
+#if defined(__unix__) && !defined(__clang__)
+std::atomic<bool> is_forked_after_calls = false;
+
+// GCC's OpenMP keeps its threads for the next region. A process that was forked has none of them,
+// but its regions would wait for them for ever. LLVM's OpenMP starts new ones.
+bool has_lost_its_threads() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { is_forked_after_calls = true; });
+  static_cast<void>(registered);
+  return is_forked_after_calls;
+}
+#else
+bool has_lost_its_threads() { return false; }
+#endif
+
+}  // namespace
+
+int available_threads() { return std::max(1, omp_get_max_threads()); }
+
+int most_threads() { return 1024; }
+
+RunJobs run_jobs_instead = nullptr;
+
+void run_jobs(int threads, int64_t jobs, void (*run)(void* state, int64_t job, int thread),
+              void* state) {
+  if (run_jobs_instead != nullptr) return run_jobs_instead(threads, jobs, run, state);
+  const auto team = static_cast<int>(std::min<int64_t>(threads, jobs));
+  // A team of one would still cost OpenMP's entry, a microsecond on a tiny call.
+  if (team <= 1 || has_lost_its_threads()) {
+    for (int64_t job = 0; job < jobs; ++job) run(state, job, 0);
+    return;
+  }
+  // Not schedule(dynamic): LLVM's library first gives each thread a range, so jobs would not begin
+  // in order. The counter has a cache line of its own.
+  struct alignas(kCacheLine) {
+    std::atomic<int64_t> next = 0;
+  } counter;
+#pragma omp parallel num_threads(team)
+  {
+    const int thread = omp_get_thread_num();
+    for (int64_t job = counter.next++; job < jobs; job = counter.next++) run(state, job, thread);
+  }
+}
+
+}  // namespace multihead::engine

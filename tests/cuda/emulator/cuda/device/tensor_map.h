@@ -1,0 +1,15 @@
+// src/cuda/device/tensor_map.h for the emulator: the description as it is given, and the checks
+// that the driver makes.
+#pragma once
+
+#include "cuda/device/tensor_map_shape.h"
+
+namespace multihead::cuda {
+
+struct TensorMap {
+  TensorMapShape shape;
+};
+
+int encode_tensor_map(TensorMap& map, const TensorMapShape& shape);
+
+}  // namespace multihead::cuda

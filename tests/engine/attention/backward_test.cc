@@ -1,0 +1,377 @@
+// attention_backward() against the float64 oracle, on every SIMD target of the machine.
+#include "multihead/attention_backward.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "engine/attention/backward.h"
+#include "engine/attention/plan.h"
+#include "engine/attention/validate.h"
+#include "multihead/attention.h"
+#include "reference/reference_attention.h"
+#include "reference/reference_backward.h"
+#include "support/random_backward.h"
+#include "support/random_case.h"
+#include "support/simd_targets.h"
+
+namespace multihead {
+namespace {
+
+using reference::ReferenceGradients;
+using Call = testing::BackwardCall;
+using testing::Gradients;
+
+void expect_near(const std::string& name, const std::vector<float>& got,
+                 const std::vector<double>& expected, double allowed,
+                 const std::string& description) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(expected[i]) && std::isnan(got[i])) continue;
+    ASSERT_NEAR(static_cast<double>(got[i]), expected[i], allowed)
+        << name << "[" << i << "], " << description;
+  }
+}
+
+void expect_equals_oracle(const Call& call, Context& context) {
+  const ReferenceGradients expected = call.expected();
+  const double allowed = testing::error_of_weights(call.lse) * testing::largest_gradient(expected);
+  // Numbers that many rows share add up the errors of all these rows; the sum itself may be 0.
+  const double of_sums = 8 * allowed;
+  testing::on_every_target([&] {
+    const Gradients got = call.run(context);
+    expect_near("d_q", got.d_q, expected.d_q, allowed, call.c.description);
+    expect_near("d_k", got.d_k, expected.d_k, allowed, call.c.description);
+    expect_near("d_v", got.d_v, expected.d_v, allowed, call.c.description);
+    expect_near("d_bias", got.d_bias, expected.d_bias, of_sums, call.c.description);
+    expect_near("d_sinks", got.d_sinks, expected.d_sinks, allowed, call.c.description);
+    expect_near("d_q_gain", got.d_q_gain, expected.d_q_gain, of_sums, call.c.description);
+    expect_near("d_k_gain", got.d_k_gain, expected.d_k_gain, of_sums, call.c.description);
+  });
+}
+
+class Backward : public ::testing::Test {
+ protected:
+  Context context_{2};
+};
+
+TEST_F(Backward, EqualsTheOracleOnRandomCalls) {
+  for (const uint64_t seed : testing::random_seeds(60)) {
+    expect_equals_oracle(Call(seed, {}), context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(Backward, EqualsTheOracleOnSmallRandomCalls) {
+  for (const uint64_t seed : testing::random_seeds(400)) {
+    expect_equals_oracle(Call(seed, {.max_queries = 9, .max_keys = 12, .max_width = 20}), context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The keys take several chunks, and their parts of d_q are added.
+TEST_F(Backward, EqualsTheOracleWithManyKeys) {
+  for (const uint64_t seed : testing::random_seeds(4)) {
+    expect_equals_oracle(Call(seed, {.max_queries = 40, .max_keys = 3000, .max_width = 20}),
+                         context_);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// How many jobs share a chunk of keys, each with some of the rows.
+int64_t row_jobs(const Call& call) {
+  Gradients g = call.empty();
+  engine::AttentionShape shape;
+  const Status status = engine::validate_inputs(call.c.q, call.c.k, call.c.v, shape);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
+                               ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
+      .geometry.row_jobs;
+}
+
+// The rows take several jobs, and their parts of d_k and d_v are added.
+TEST_F(Backward, EqualsTheOracleWithManyQueries) {
+  int64_t divided = 0;
+  constexpr int kUsual = 12;
+  const std::vector<uint64_t> seeds = testing::random_seeds(kUsual);
+  for (const uint64_t seed : seeds) {
+    const Call call(seed, {.max_queries = 2000, .max_keys = 40, .max_width = 20});
+    divided += row_jobs(call) > 1;
+    expect_equals_oracle(call, context_);
+    if (HasFatalFailure()) return;
+  }
+  // Fewer calls than usual may all be too short to be divided.
+  if (seeds.size() >= kUsual) EXPECT_EQ(divided > 0, cpu::target_traits().least_jobs > 1);
+}
+
+// More threads than this machine has wait for each other's parts.
+TEST_F(Backward, TheBitsDoNotDependOnTheThreadsWithManyQueriesAndKeys) {
+  Context alone(1), eight(8);
+  for (const uint64_t seed : testing::random_seeds(6)) {
+    const Call call(seed, {.max_queries = 1600, .max_keys = 1600, .max_width = 12});
+    const Gradients expected = call.run(alone);
+    for (int again = 0; again < 3; ++again) {
+      ASSERT_TRUE(call.run(eight).same_as(expected)) << call.c.description;
+    }
+  }
+}
+
+// Else jobs on several threads could wait for each other for ever.
+TEST_F(Backward, JobsWaitForJobsOfSmallerNumbers) {
+  for (const uint64_t seed : testing::random_seeds(20)) {
+    const Call call(seed, {.max_queries = 2000, .max_keys = 2000, .max_width = 4});
+    Gradients g = call.empty();
+    engine::AttentionShape shape;
+    ASSERT_TRUE(engine::validate_inputs(call.c.q, call.c.k, call.c.v, shape).ok());
+    const rules::BackwardGeometry geometry =
+        engine::plan_backward(call.c.q, call.c.k, call.c.v, shape, call.c.options, call.results(),
+                              ConstTensor(call.d_out.data(), call.c.out_shape), call.views(g))
+            .geometry;
+    const int64_t parts = geometry.batch_parts * geometry.head_parts;
+    int64_t number = 0;
+    for (int64_t rows = 0; rows < geometry.row_jobs; ++rows) {
+      for (int64_t chunk = 0; chunk < geometry.chunks; ++chunk) {
+        for (int64_t part = 0; part < parts; ++part) {
+          ASSERT_EQ(geometry.number_of(rows, chunk, part), number++);
+          if (chunk > 0) ASSERT_LT(geometry.number_of(rows, chunk - 1, part), number - 1);
+          if (rows > 0) ASSERT_LT(geometry.number_of(rows - 1, chunk, part), number - 1);
+        }
+      }
+    }
+    ASSERT_EQ(number, geometry.jobs);
+  }
+}
+
+// The gradients of the keys' parts, from the merged results of the parts, are those of the whole.
+TEST_F(Backward, PartsOfTheKeysAddUpToTheWholeCall) {
+  constexpr int64_t kHeads = 3, kQueries = 20, kKeys = 70, kFirst = 30, kWidth = 8;
+  testing::Random random(5);
+  const Dims of_q{1, kHeads, kQueries, kWidth}, of_k{1, kHeads, kKeys, kWidth};
+  const Dims of_lse{1, kHeads, kQueries};
+  const std::vector<float> q = random.floats(of_q.elements()), k = random.floats(of_k.elements()),
+                           v = random.floats(of_k.elements()),
+                           d_out = random.floats(of_q.elements());
+  const auto keys_of = [&](auto& numbers, int64_t first, int64_t count) {
+    return TensorView(numbers.data() + first * kWidth, Dims{1, kHeads, count, kWidth},
+                      contiguous_strides(of_k));
+  };
+  std::vector<float> out(q.size()), lse(kHeads * kQueries);
+  std::vector<float> out_b(q.size()), lse_b(lse.size());
+  const auto forward = [&](int64_t first, int64_t count, std::vector<float>& to,
+                           std::vector<float>& of_to) {
+    return attention(ConstTensor(q.data(), of_q), ConstTensor(keys_of(k, first, count)),
+                     ConstTensor(keys_of(v, first, count)), {},
+                     {.out = Tensor(to.data(), of_q), .lse = {of_to.data(), of_lse}}, context_);
+  };
+  Gradients whole, parts;
+  for (Gradients* of : {&whole, &parts}) {
+    of->d_q = testing::poisoned(of_q.elements());
+    of->d_k = testing::poisoned(of_k.elements());
+    of->d_v = testing::poisoned(of_k.elements());
+  }
+  const auto backward = [&](int64_t first, int64_t count, bool check_lse, Gradients& to) {
+    return attention_backward(
+        ConstTensor(q.data(), of_q), ConstTensor(keys_of(k, first, count)),
+        ConstTensor(keys_of(v, first, count)), {},
+        {.out = ConstTensor(out.data(), of_q), .lse = {lse.data(), of_lse}, .check_lse = check_lse},
+        ConstTensor(d_out.data(), of_q),
+        {.d_q = Tensor(to.d_q.data(), of_q),
+         .d_k = keys_of(to.d_k, first, count),
+         .d_v = keys_of(to.d_v, first, count)},
+        context_);
+  };
+  ASSERT_TRUE(forward(0, kFirst, out, lse).ok());
+  ASSERT_TRUE(forward(kFirst, kKeys - kFirst, out_b, lse_b).ok());
+  ASSERT_TRUE(merge_attention({out.data(), of_q}, {lse.data(), of_lse}, {out_b.data(), of_q},
+                              {lse_b.data(), of_lse})
+                  .ok());
+  const Status refused = backward(0, kFirst, true, parts);
+  EXPECT_EQ(refused.argument(), "lse") << refused.message();
+  ASSERT_TRUE(backward(0, kKeys, true, whole).ok());
+  ASSERT_TRUE(backward(0, kFirst, false, parts).ok());
+  std::vector<float> d_q = parts.d_q;
+  ASSERT_TRUE(backward(kFirst, kKeys - kFirst, false, parts).ok());
+  for (size_t i = 0; i < d_q.size(); ++i) ASSERT_NEAR(d_q[i] + parts.d_q[i], whole.d_q[i], 2e-6);
+  for (size_t i = 0; i < whole.d_k.size(); ++i) {
+    ASSERT_NEAR(parts.d_k[i], whole.d_k[i], 2e-6);
+    ASSERT_NEAR(parts.d_v[i], whole.d_v[i], 2e-6);
+  }
+}
+
+TEST_F(Backward, GradientsThatAreNotAskedForChangeNoBitOfTheOthers) {
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    const Call call(seed, {.max_queries = 60, .max_keys = 80});
+    const Gradients all = call.run(context_);
+    for (const bool of_queries : {true, false}) {
+      Gradients g = call.empty();
+      AttentionGradients to = call.views(g);
+      (of_queries ? to.d_k : to.d_q) = {};
+      if (of_queries) to.d_v = {};
+      // A gain's gradient needs that of what it normalises.
+      (of_queries ? to.d_k_gain : to.d_q_gain) = {};
+      const Status status =
+          attention_backward(call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+                             ConstTensor(call.d_out.data(), call.c.out_shape), to, context_);
+      ASSERT_TRUE(status.ok()) << status.message() << "; " << call.c.description;
+      if (of_queries) {
+        ASSERT_TRUE(testing::same_bits(g.d_q, all.d_q)) << call.c.description;
+      } else {
+        ASSERT_TRUE(testing::same_bits(g.d_k, all.d_k)) << call.c.description;
+        ASSERT_TRUE(testing::same_bits(g.d_v, all.d_v)) << call.c.description;
+      }
+    }
+  }
+}
+
+TEST_F(Backward, TheBitsDoNotDependOnTheThreads) {
+  Context alone(1), three(3);
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    const Call call(seed, {.max_queries = 60, .max_keys = 1500});
+    const Gradients expected = call.run(alone);
+    for (Context* context : {&context_, &three}) {
+      ASSERT_TRUE(call.run(*context).same_as(expected)) << call.c.description;
+    }
+  }
+}
+
+// Every batch entry and key/value head by itself.
+TEST_F(Backward, PartsHaveTheBitsOfTheWholeCall) {
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    testing::Random random(seed);
+    const int64_t batch = random.integer(1, 3), kv_heads = random.integer(1, 3);
+    const int64_t group = random.integer(1, 2), heads = kv_heads * group;
+    const int64_t queries = random.integer(1, 80), keys = random.integer(1, 1500);
+    const int64_t width = random.pick({8, 20}), value_dim = random.pick({8, 19});
+    const auto q = random.floats(batch * heads * queries * width);
+    const auto k = random.floats(batch * kv_heads * keys * width);
+    const auto v = random.floats(batch * kv_heads * keys * value_dim);
+    const auto d_out = random.floats(batch * heads * queries * value_dim);
+    AttentionOptions options{.causal = Causal::bottom_right()};
+    if (random.chance(0.5)) options.dropout = {.probability = 0.3F, .seed = seed};
+    std::vector<float> out(d_out.size()), lse(static_cast<size_t>(batch * heads * queries));
+    ASSERT_TRUE(attention(ConstTensor(q.data(), {batch, heads, queries, width}),
+                          ConstTensor(k.data(), {batch, kv_heads, keys, width}),
+                          ConstTensor(v.data(), {batch, kv_heads, keys, value_dim}), options,
+                          {.out = Tensor(out.data(), {batch, heads, queries, value_dim}),
+                           .lse = {lse.data(), {batch, heads, queries}}},
+                          context_)
+                    .ok());
+    const auto run = [&](int64_t first, int64_t count_b, int64_t count_h,
+                         const engine::BackwardPart& part, Gradients& to) {
+      const int64_t first_q = first * group * queries;
+      const Dims of_q{count_b, count_h * group, queries, width},
+          of_k{count_b, count_h, keys, width}, of_v{count_b, count_h, keys, value_dim},
+          of_out{count_b, count_h * group, queries, value_dim};
+      ASSERT_TRUE(
+          engine::attention_backward_part(
+              ConstTensor(&q[static_cast<size_t>(first_q * width)], of_q),
+              ConstTensor(&k[static_cast<size_t>(first * keys * width)], of_k),
+              ConstTensor(&v[static_cast<size_t>(first * keys * value_dim)], of_v), options,
+              {.out = ConstTensor(&out[static_cast<size_t>(first_q * value_dim)], of_out),
+               .lse = {&lse[static_cast<size_t>(first_q)], {count_b, count_h * group, queries}}},
+              ConstTensor(&d_out[static_cast<size_t>(first_q * value_dim)], of_out),
+              {.d_q = Tensor(&to.d_q[static_cast<size_t>(first_q * width)], of_q),
+               .d_k = Tensor(&to.d_k[static_cast<size_t>(first * keys * width)], of_k),
+               .d_v = Tensor(&to.d_v[static_cast<size_t>(first * keys * value_dim)], of_v)},
+              part, context_)
+              .ok());
+    };
+    Gradients whole;
+    whole.d_q = testing::poisoned(static_cast<int64_t>(q.size()));
+    whole.d_k = testing::poisoned(static_cast<int64_t>(k.size()));
+    whole.d_v = testing::poisoned(static_cast<int64_t>(v.size()));
+    Gradients parts = whole;
+    run(0, batch, kv_heads, {}, whole);
+    for (int64_t head = 0; head < batch * kv_heads; ++head) {
+      run(head, 1, 1,
+          {.first_batch = head / kv_heads,
+           .first_head = head % kv_heads * group,
+           .jobs = batch * kv_heads},
+          parts);
+    }
+    EXPECT_TRUE(parts.same_as(whole)) << "seed " << seed;
+  }
+}
+
+TEST_F(Backward, AGradientOfZeroGivesZero) {
+  for (const uint64_t seed : testing::random_seeds(40)) {
+    Call call(seed, {.max_queries = 20, .max_keys = 40});
+    std::fill(call.d_out.begin(), call.d_out.end(), 0.0F);
+    const Gradients got = call.run(context_);
+    for (const std::vector<float>* gradient : {&got.d_q, &got.d_k, &got.d_v, &got.d_bias}) {
+      for (const float value : *gradient) {
+        // Where inputs are NaN, the gradient is NaN.
+        if (!std::isnan(value)) ASSERT_EQ(value, 0.0F) << call.c.description;
+      }
+    }
+  }
+}
+
+// Its check of the LSE is no call of attention().
+TEST_F(Backward, LeavesTheKernelOfTheLastCall) {
+  const Call call(1, {.max_queries = 30, .max_keys = 30});
+  Context context(1);
+  call.run(context);
+  EXPECT_EQ(context.last_kernel(), "");
+  const std::vector<float> x(4 * 40 * 16, 0.25F);
+  std::vector<float> out(x.size());
+  const ConstTensor of_x(x.data(), {1, 4, 40, 16});
+  ASSERT_TRUE(
+      attention(of_x, of_x, of_x, {}, {.out = Tensor(out.data(), of_x.shape)}, context).ok());
+  const std::string kernel = context.last_kernel();
+  EXPECT_NE(kernel, "");
+  call.run(context);
+  EXPECT_EQ(context.last_kernel(), kernel);
+}
+
+TEST_F(Backward, RefusesGradientsInTheMemoryOfOtherTensors) {
+  const Call call(1, {.max_queries = 9, .max_keys = 12, .max_width = 20});
+  Gradients got = call.empty();
+  const auto argument = [&](const AttentionGradients& to) {
+    return attention_backward(call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+                              ConstTensor(call.d_out.data(), call.c.out_shape), to, context_)
+        .argument();
+  };
+  AttentionGradients to = call.views(got);
+  to.d_k.data = to.d_q.data;
+  EXPECT_EQ(argument(to), "d_k");
+  to = call.views(got);
+  to.d_v.data = const_cast<float*>(call.lse.data());
+  EXPECT_EQ(argument(to), "d_v");
+  to = call.views(got);
+  to.d_q.data = const_cast<float*>(call.d_out.data());
+  EXPECT_EQ(argument(to), "d_q");
+  EXPECT_TRUE(got.same_as(call.empty()));
+  EXPECT_EQ(argument(call.views(got)), "");
+}
+
+TEST_F(Backward, RefusesTheLogSumExpOfAnotherCall) {
+  int refused = 0, calls = 0;
+  for (const uint64_t seed : testing::random_seeds(100)) {
+    Call call(seed, {.max_queries = 9, .max_keys = 12, .max_width = 20});
+    const Dims& shape = call.c.q.shape;
+    if (call.lse.empty()) continue;
+    const auto last = static_cast<size_t>(shape[2] - 1);
+    if (!std::isfinite(call.lse[last])) continue;
+    ++calls;
+    call.lse[last] += 1.0F + 0.1F * std::abs(call.lse[last]);
+    Gradients got = call.empty();
+    const Status status = attention_backward(
+        call.c.q, call.c.k, call.c.v, call.c.options, call.results(),
+        ConstTensor(call.d_out.data(), call.c.out_shape), call.views(got), context_);
+    EXPECT_EQ(status.argument(), "lse") << call.c.description;
+    if (status.ok()) continue;
+    ++refused;
+    EXPECT_TRUE(got.same_as(call.empty()));
+  }
+  EXPECT_GT(calls, 0);
+  EXPECT_EQ(refused, calls);
+}
+
+}  // namespace
+}  // namespace multihead

@@ -1,0 +1,118 @@
+// Guarantees that only the standard library's threads give: OpenMP's libraries end a process that
+// cannot create a thread, and one of them hangs after fork().
+#include "engine/runtime/threads.h"
+
+#if defined(__linux__)
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace multihead::engine {
+namespace {
+
+// Counts the threads that ran a job and still exist.
+std::atomic<int> created = 0;
+struct Mark {
+  Mark() { ++created; }
+  void touch() const {}
+};
+
+void call(int threads, int64_t jobs) {
+  parallel_for(threads, jobs, [&](int64_t, int) {
+    thread_local const Mark mark;
+    mark.touch();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));  // other threads get jobs too
+  });
+}
+
+TEST(StdThreads, AreKeptBetweenCalls) {
+  created = 0;
+  for (int repeat = 0; repeat < 100; ++repeat) call(3, 10);
+  EXPECT_LE(created, 3);
+}
+
+TEST(StdThreads, EndWithTheThreadThatCalled) {
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    created = 0;
+    std::thread([] {
+      call(4, 20);
+      call(4, 20);
+    }).join();
+    EXPECT_LE(created, 4);
+  }
+}
+
+// The sanitizers do not support fork() with threads, nor a limited address space.
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#define MULTIHEAD_SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define MULTIHEAD_SANITIZED 0
+#endif
+#if !MULTIHEAD_SANITIZED
+
+// The exit code of a forked process that runs `work`.
+template <class Work>
+int exit_code_of(Work work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    _exit(work());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int code_of_call(int threads) {
+  std::atomic<int64_t> sum = 0;
+  parallel_for(threads, 100, [&](int64_t job, int) { sum += job; });
+  return sum == 4950 ? 0 : 1;
+}
+
+TEST(StdThreads, CallsGoOnInAForkedProcess) {
+  ASSERT_EQ(code_of_call(4), 0);  // starts threads, which the child will not have
+  EXPECT_EQ(exit_code_of([] { return code_of_call(4); }), 0);
+  EXPECT_EQ(code_of_call(4), 0);
+}
+
+TEST(StdThreads, AForkedProcessEndsWithoutACall) {
+  ASSERT_EQ(code_of_call(4), 0);
+  std::fflush(nullptr);  // otherwise the child would write buffered output again
+  EXPECT_EQ(exit_code_of([]() -> int { std::exit(0); }), 0);
+}
+
+TEST(StdThreads, ACallGoesOnWithTheThreadsThatCouldBeCreated) {
+  EXPECT_EQ(exit_code_of([] {
+              // No address space is left for stacks, and those of ended threads are in use.
+              const rlimit limit{size_t{1} << 20, size_t{1} << 20};
+              if (setrlimit(RLIMIT_AS, &limit) != 0) return 2;
+              std::vector<std::thread> held;
+              try {
+                while (held.size() < 1000) held.emplace_back([] { pause(); });
+                _exit(3);  // a return would destroy joinable threads, which aborts
+              } catch (const std::system_error&) {
+                _exit(code_of_call(64));  // the held threads never end
+              }
+            }),
+            0);
+}
+
+#endif
+#endif
+
+}  // namespace
+}  // namespace multihead::engine
