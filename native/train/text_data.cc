@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMostCodePoints = 1024;
 constexpr size_t kMostBytes = size_t{1} << 30;
 
-// The bytes of the code point that begins at `at`, or 0 if there is none (RFC 3629, section 4).
+// Length in bytes of the code point at `at`, or 0 if it is invalid (RFC 3629, section 4).
 size_t code_point_length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
@@ -36,7 +36,7 @@ size_t code_point_length(std::string_view text, size_t at) {
     if ((byte(at + i) & 0xC0) != 0x80) return 0;
   }
   const unsigned second = byte(at + 1);
-  // Longer forms than needed, surrogates, and numbers above 0x10FFFF.
+  // Reject overlong forms, surrogates, and numbers above 0x10FFFF.
   if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
       (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90)) {
     return 0;
@@ -44,8 +44,8 @@ size_t code_point_length(std::string_view text, size_t at) {
   return length;
 }
 
-// Calls visit(part) for each byte of the text, or for each code point: false at the first byte that
-// is not UTF-8.
+// Calls visit(part) for each byte of the text, or for each code point. Returns false at the first
+// byte that is not UTF-8.
 template <class Visit>
 bool for_each_part(std::string_view text, bool of_bytes, const Visit& visit) {
   for (size_t at = 0; at < text.size();) {
@@ -116,7 +116,7 @@ TextData read_text(const std::string& path, int64_t context) {
   const std::string text = contents(path);
   if (text.empty()) throw Failure(kExitUsage, path + ": expected a text, got an empty file");
   TextData data = tokenise(text);
-  const int64_t needed = 10 * (context + 1);  // so that the last tenth has a window, too
+  const int64_t needed = 10 * (context + 1);  // so that the last tenth has a window too
   if (data.size() < needed) {
     throw Failure(kExitUsage, path + ": expected at least " + std::to_string(needed) +
                                   (data.of_bytes ? " bytes" : " characters") +
@@ -161,7 +161,7 @@ void training_windows(const TextData& data, uint64_t seed, int64_t step, int64_t
 int64_t held_out_windows(const TextData& data, int64_t most, int64_t context, Windows& windows) {
   windows.tokens.clear();
   windows.targets.clear();
-  const int64_t last = data.size() - context - 1;  // where the last window begins
+  const int64_t last = data.size() - context - 1;  // start of the last window
   const int64_t count = std::min(most, (last - data.training) / context + 1);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin =
