@@ -35,7 +35,7 @@ function emulatedTests() {
 }
 
 /**
- * Runs a suite's command and reads the result that it wrote; the exit code does not matter. Without a result, the whole
+ * Runs a suite's command and reads the result that it wrote, even if the command fails. Without a result, the whole
  * suite is one failure.
  */
 async function outcomeOf(command, file, read, options = {}) {

@@ -67,7 +67,7 @@ std::string contents(const std::string& path) {
       text.append(block.data(), count);
       if (text.size() > kMostBytes) break;  // a device such as /dev/zero has no end
     }
-    failed = std::ferror(file) != 0;  // a folder, for example
+    failed = std::ferror(file) != 0;  // for example if it is a folder
   }
   const int error = errno;
   if (file != nullptr) std::fclose(file);

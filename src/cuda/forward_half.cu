@@ -39,8 +39,8 @@ struct BlockState {
   uint32_t lanes_with_nan[kWarps];
 };
 
-// Parameters that all threads of a block share. Row numbers count in the list of query rows of a
-// key/value head.
+// Parameters that all threads of a block share. Row numbers are indices in the list of
+// query rows of a key/value head.
 template <bool kOptions>
 struct BlockOfRows {
   const rules::AttentionParams& call;

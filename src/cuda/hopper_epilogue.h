@@ -114,9 +114,10 @@ __device__ __forceinline__ void store_row(const HopperCall& call, const HopperBl
   }
 }
 
-// Computes one row by plain sums over the keys that it sees, with one warp. Used for rows whose
-// tile result is NaN: either the row sees a NaN, or a hidden value was NaN or infinite, or a
-// product overflowed before it was scaled.
+// Computes one row by plain sums over the keys that it sees, with one warp. Used for rows
+// whose output by tiles is NaN, or whose sum of weights is not positive although they see a key:
+// either the row sees a NaN, or a hidden value was NaN or infinite, or a product overflowed before
+// it was scaled.
 template <class T, class Tile>
 __device__ __forceinline__ void recompute_row(const HopperCall& call, const HopperBlock& block,
                                               int row) {
